@@ -1,0 +1,53 @@
+# Every task of the project; `make help` lists them.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help install serve test check bench prove lock openapi clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+install: $(INSTALLED) ## make .venv with everything, so that .venv/bin/tollkeeper runs
+
+# uv installs in seconds; where it cannot reach what pip is configured to reach, pip does the same work.
+$(INSTALLED): requirements.lock requirements-uv.lock pyproject.toml
+	@echo "installing into $(VENV) ..."
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-uv.lock
+	@$(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes requirements.lock \
+	  || $(BIN)/python -m pip install --quiet --no-deps --require-hashes -r requirements.lock
+	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --offline --editable .
+	@touch $@
+
+serve: $(INSTALLED) ## run the service with embedded database and engine, and print how to use it
+	@$(BIN)/tollkeeper demo
+
+test: $(INSTALLED) ## run every test
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal $(ARGS)
+
+check: $(INSTALLED) ## format, lint, types, layers
+	$(BIN)/ruff format --check src tests
+	$(BIN)/ruff check src tests
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: $(INSTALLED) ## measure; prints ratios of one run and writes bench/result.json
+	$(BIN)/python -m bench $(ARGS)
+
+prove: $(INSTALLED) ## the long proofs: seeded histories, kills, planted bugs
+	$(BIN)/python -m pytest -q tests --prove $(ARGS)
+
+openapi: $(INSTALLED) ## write openapi.json anew
+	$(BIN)/tollkeeper openapi --json > openapi.json
+
+lock: $(INSTALLED) ## resolve the dependencies anew and write the locks
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+	  --upgrade --extra embedded --group dev pyproject.toml -o requirements.lock
+	echo uv | $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate - -o requirements-uv.lock
+
+clean: ## remove everything that was installed or made
+	rm -rf $(VENV) .tollkeeper .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,1 @@
+"""An inference gateway that keeps the account."""

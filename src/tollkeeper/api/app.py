@@ -1,0 +1,108 @@
+"""The ASGI callable: finds the row of the route table, wraps everything below in the envelope."""
+
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from typing import Any, TypeAlias
+from uuid import uuid4
+
+import msgspec
+
+from tollkeeper.api import request as incoming
+from tollkeeper.api.endpoint import AnyEndpoint, Reply, Request
+from tollkeeper.api.envelope import RenderedError, render_error
+from tollkeeper.api.request import ClientGone, Receive, Scope
+from tollkeeper.api.router import Router
+from tollkeeper.bootstrap import Services
+from tollkeeper.domain.access import AdminCaller, Caller, KeyKind, require
+from tollkeeper.domain.errors import PermissionDenied
+
+Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+_encode = msgspec.json.Encoder().encode
+
+
+class App:
+    """The public API over the services."""
+
+    def __init__(self, services: Services, endpoints: Sequence[AnyEndpoint]) -> None:
+        self._services = services
+        self._router = Router(endpoints)
+        self._decoders = {
+            endpoint.operation: msgspec.json.Decoder(endpoint.body) for endpoint in endpoints
+        }
+        self._customer_key_header = services.http.customer_key_header.encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        assert scope["type"] == "http", "the server is told to speak nothing else"
+        request_id = str(uuid4())
+        messages_style = False
+        try:
+            incoming.check_host(scope)
+            endpoint, path = self._router.find(scope["method"], scope["raw_path"])
+            messages_style = endpoint.messages_style
+            request = await self._request(request_id, endpoint, path, scope, receive)
+            result = await endpoint.handle(self._services, request)
+        except ClientGone:
+            return
+        except Exception as exc:  # noqa: BLE001 - the outermost frame: nothing may pass without an envelope
+            await _send_error(send, render_error(exc, request_id, messages_style=messages_style))
+            return
+        await _send_result(send, request_id, result)
+
+    async def _request(
+        self,
+        request_id: str,
+        endpoint: AnyEndpoint,
+        path: dict[str, str],
+        scope: Scope,
+        receive: Receive,
+    ) -> Request[Any, Any]:
+        headers = scope["headers"]
+        caller = await self._caller(endpoint, headers)
+        incoming.check_path_ids(path)
+        if endpoint.takes_body:
+            incoming.check_content_type(headers)
+        limits = self._services.http
+        raw_body = await incoming.read_body(
+            receive, headers, bytes_max=limits.body_bytes_max, timeout_s=limits.body_timeout_s
+        )
+        body = incoming.decode_body(endpoint, self._decoders[endpoint.operation], raw_body)
+        query = incoming.decode_query(scope["query_string"], endpoint.query)
+        return Request(request_id, caller, path, query, body, raw_body, headers)
+
+    async def _caller(self, endpoint: AnyEndpoint, headers: list[tuple[bytes, bytes]]) -> Caller:
+        presented = incoming.presented_key(headers, endpoint.key_kind, self._customer_key_header)
+        caller = await self._services.authentication.authenticate(presented)
+        kind = KeyKind.ADMIN if isinstance(caller, AdminCaller) else KeyKind.PROJECT
+        if kind is not endpoint.key_kind:
+            raise PermissionDenied(f"This route takes {_KEY_NAMES[endpoint.key_kind]} only.")
+        require(caller, endpoint.permission)
+        return caller
+
+
+_KEY_NAMES = {
+    KeyKind.ADMIN: "an organization's Admin API key",
+    KeyKind.PROJECT: "a project's API key",
+}
+
+
+async def _send_result(send: Send, request_id: str, result: msgspec.Struct | Reply) -> None:
+    reply = result if isinstance(result, Reply) else Reply(result)
+    content = _encode(reply.result)
+    await send(
+        {
+            "type": "http.response.start",
+            "status": reply.status,
+            "headers": [
+                (b"content-type", b"application/json"),
+                (b"content-length", str(len(content)).encode()),
+                (b"x-request-id", request_id.encode()),
+                *reply.headers,
+            ],
+        }
+    )
+    await send({"type": "http.response.body", "body": content})
+
+
+async def _send_error(send: Send, error: RenderedError) -> None:
+    await send({"type": "http.response.start", "status": error.status, "headers": error.headers})
+    await send({"type": "http.response.body", "body": error.body})

@@ -1,0 +1,91 @@
+"""What an endpoint is: one row of the route table. Decoding and the OpenAPI document read it."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from types import NoneType
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from tollkeeper.api.envelope import Headers
+from tollkeeper.bootstrap import Services
+from tollkeeper.domain.access import AdminCaller, Caller, CustomerCaller, KeyKind, Permission
+
+B = TypeVar("B")  # the body's struct, or None
+Q = TypeVar("Q")  # the query's struct, or None
+
+
+@dataclass(frozen=True, slots=True)
+class Request(Generic[B, Q]):
+    """A request that may be acted on: its caller is known and allowed, its parts are checked."""
+
+    id: str
+    caller: Caller
+    path: dict[str, str]
+    query: Q
+    body: B
+    raw_body: bytes
+    # Lower-case names; a repeated header appears once for each value.
+    headers: list[tuple[bytes, bytes]]
+
+    @property
+    def admin(self) -> AdminCaller:
+        assert isinstance(self.caller, AdminCaller), "the route table admits admin keys only"
+        return self.caller
+
+    @property
+    def customer(self) -> CustomerCaller:
+        assert isinstance(self.caller, CustomerCaller), "the route table admits customer keys only"
+        return self.caller
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A result that is more than its body."""
+
+    result: msgspec.Struct
+    headers: Headers = field(default_factory=list)
+    status: int = 200
+
+
+Handler = Callable[[Services, Request[B, Q]], Awaitable[msgspec.Struct | Reply]]
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderParameter:
+    name: str
+    description: str
+    required: bool = False
+    length_min: int = 0
+    length_max: int | None = None
+    pattern: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint(Generic[B, Q]):
+    # The same word on every face: service method, OpenAPI operation, command.
+    operation: str
+    method: str
+    path: str
+    tag: str
+    summary: str
+    permission: Permission
+    key_kind: KeyKind
+    handle: Handler[B, Q]
+    result: type[msgspec.Struct]
+    # Statuses beyond those that every endpoint of its kind can answer.
+    errors: frozenset[int]
+    body: type[B] = NoneType  # type: ignore[assignment]
+    query: type[Q] = NoneType  # type: ignore[assignment]
+    headers: tuple[HeaderParameter, ...] = ()
+    # The body is kept in the database, whose text cannot hold every character.
+    stored: bool = False
+    # Errors are wrapped as Messages clients expect them.
+    messages_style: bool = False
+
+    @property
+    def takes_body(self) -> bool:
+        return self.body is not NoneType
+
+
+AnyEndpoint = Endpoint[Any, Any]

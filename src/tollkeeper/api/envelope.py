@@ -1,0 +1,138 @@
+"""The one error table, and the envelope that every refusal and failure goes out in."""
+
+from dataclasses import dataclass
+
+import msgspec
+import structlog
+
+from tollkeeper.api.wire.errors import ErrorBody, ErrorEnvelope, MessagesErrorEnvelope
+from tollkeeper.domain import errors
+from tollkeeper.domain.conventions import MESSAGES_REQUEST_ID_HEADER
+
+Headers = list[tuple[bytes, bytes]]
+
+_log = structlog.get_logger("tollkeeper.api")
+_encode = msgspec.json.Encoder().encode
+
+
+class PayloadTooLarge(errors.TollkeeperError):
+    """The body exceeds the size limit."""
+
+
+class UnsupportedMediaType(errors.TollkeeperError):
+    """The body must be application/json."""
+
+
+class MethodNotAllowed(errors.TollkeeperError):
+    """This path does not take this method."""
+
+    def __init__(self, allowed: str) -> None:
+        super().__init__(f"This path takes {allowed} only.")
+        self.allowed = allowed
+
+
+class BodyTimeout(errors.TollkeeperError):
+    """The body did not arrive in time."""
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorWords:
+    """How an error is shown."""
+
+    status: int
+    type: str
+    code: str
+
+
+# Looked up along the class hierarchy: a new kind of NotFound is a 404 before anybody thinks of it.
+ERROR_TABLE: dict[type[Exception], ErrorWords] = {
+    errors.InvalidRequest: ErrorWords(400, "invalid_request_error", "invalid_request"),
+    errors.Unauthenticated: ErrorWords(401, "authentication_error", "invalid_api_key"),
+    errors.PaymentRequired: ErrorWords(402, "billing_error", "payment_required"),
+    errors.PermissionDenied: ErrorWords(403, "permission_error", "permission_denied"),
+    errors.PolicyDenied: ErrorWords(403, "policy_error", "policy_denied"),
+    errors.NotFound: ErrorWords(404, "not_found_error", "not_found"),
+    errors.ModelNotFound: ErrorWords(404, "not_found_error", "model_not_found"),
+    MethodNotAllowed: ErrorWords(405, "invalid_request_error", "method_not_allowed"),
+    BodyTimeout: ErrorWords(408, "timeout_error", "request_timeout"),
+    errors.RevisionConflict: ErrorWords(409, "conflict_error", "revision_conflict"),
+    errors.StateConflict: ErrorWords(409, "conflict_error", "state_conflict"),
+    errors.IdempotencyConflict: ErrorWords(409, "conflict_error", "idempotency_conflict"),
+    PayloadTooLarge: ErrorWords(413, "request_too_large", "payload_too_large"),
+    UnsupportedMediaType: ErrorWords(415, "invalid_request_error", "unsupported_media_type"),
+    errors.ProviderRejected: ErrorWords(422, "invalid_request_error", "unprocessable"),
+    errors.RateLimited: ErrorWords(429, "rate_limit_error", "rate_limit_exceeded"),
+    Exception: ErrorWords(500, "api_error", "server_error"),
+    errors.OptionUnsupported: ErrorWords(501, "api_error", "not_implemented"),
+    errors.BackendFailed: ErrorWords(502, "api_error", "provider_unavailable"),
+    errors.Unavailable: ErrorWords(503, "api_error", "service_unavailable"),
+    errors.DeadlineExceeded: ErrorWords(504, "timeout_error", "timeout"),
+}
+
+# Repeating these by itself can only fail again; the SDKs would do it nevertheless.
+_POINTLESS_TO_RETRY = frozenset({403, 409, 501})
+_RETRY_AFTER_MAX_S = 120
+
+
+def words_for(error: Exception) -> ErrorWords:
+    for kind in type(error).__mro__:
+        if kind in ERROR_TABLE:
+            return ERROR_TABLE[kind]
+    raise AssertionError("every exception is an Exception")
+
+
+@dataclass(frozen=True, slots=True)
+class RenderedError:
+    status: int
+    headers: Headers
+    body: bytes
+
+
+def error_body(error: Exception, request_id: str) -> ErrorBody:
+    """What the caller learns. Of a fault that nobody foresaw: nothing but the request id."""
+    words = words_for(error)
+    known = isinstance(error, errors.TollkeeperError)
+    if not known:
+        _log.error("unexpected fault", request_id=request_id, exc_info=error)
+    return ErrorBody(
+        code=words.code,
+        message=error.message if known else f"An unexpected fault; quote request {request_id}.",  # type: ignore[attr-defined]
+        type=words.type,
+        param=error.param if known else None,  # type: ignore[attr-defined]
+        request_id=request_id,
+        doc_url=None,
+    )
+
+
+def render_error(
+    error: Exception, request_id: str, *, messages_style: bool = False
+) -> RenderedError:
+    words = words_for(error)
+    body = error_body(error, request_id)
+    envelope: msgspec.Struct = ErrorEnvelope(error=body)
+    headers: Headers = [
+        (b"content-type", b"application/json"),
+        (b"x-request-id", request_id.encode()),
+    ]
+    if messages_style:
+        envelope = MessagesErrorEnvelope(type="error", error=body)
+        headers.append((MESSAGES_REQUEST_ID_HEADER.encode(), request_id.encode()))
+    headers += _extra_headers(error, words.status)
+    content = _encode(envelope)
+    headers.append((b"content-length", str(len(content)).encode()))
+    return RenderedError(words.status, headers, content)
+
+
+def _extra_headers(error: Exception, status: int) -> Headers:
+    headers: Headers = []
+    if isinstance(error, MethodNotAllowed):
+        headers.append((b"allow", error.allowed.encode()))
+    if status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    if isinstance(error, errors.TollkeeperError):
+        if error.retry_after_s is not None:
+            wait = min(max(error.retry_after_s, 1), _RETRY_AFTER_MAX_S)
+            headers.append((b"retry-after", str(wait).encode()))
+        if error.charged or status in _POINTLESS_TO_RETRY:
+            headers.append((b"x-should-retry", b"false"))
+    return headers

@@ -1,0 +1,43 @@
+"""The catalogue over HTTP."""
+
+from typing import cast
+
+from tollkeeper.api.endpoint import Request
+from tollkeeper.api.wire import models as wire
+from tollkeeper.bootstrap import Services
+from tollkeeper.domain.catalog import Model, ModelAccess
+
+
+async def model_read(services: Services, request: Request[None, None]) -> wire.Model:
+    model, access = await services.models.model_read(request.customer, request.path["model"])
+    return model_view(model, access)
+
+
+def model_view(model: Model, access: ModelAccess) -> wire.Model:
+    return wire.Model(
+        object="model",
+        id=model.id,
+        owned_by=model.owned_by,
+        name=model.name,
+        display_name=model.display_name,
+        access=wire.ModelAccess(
+            required_checks=list(access.required_checks),
+            available=access.available,
+            locked=access.locked,
+            missing_requirements=list(access.missing_requirements),
+        ),
+        created=model.created,
+        input_modalities=cast("list[wire.Modality]", list(model.input_modalities)),
+        output_modalities=cast("list[wire.Modality]", list(model.output_modalities)),
+        pricing=wire.ModelPricing(**model.pricing.declared),
+        supported_sampling_parameters=list(model.supported_sampling_parameters),
+        sampling_limits=model.sampling_limits,
+        sampling_limits_revision=model.sampling_limits_revision,
+        supported_features=list(model.supported_features),
+        is_ready=model.is_ready,
+        quantization=model.quantization,
+        context_length=model.context_length,
+        max_output_length=model.max_output_length,
+        root=model.id,
+        parent=None,
+    )

@@ -1,0 +1,1 @@
+"""The organization side of the interface, one file a noun."""

@@ -1,0 +1,52 @@
+"""Cost reports over HTTP."""
+
+from tollkeeper.api.endpoint import Reply, Request
+from tollkeeper.api.organization import ids
+from tollkeeper.api.wire import organization as wire
+from tollkeeper.bootstrap import Services
+from tollkeeper.domain.conventions import UNSETTLED_HEADER
+from tollkeeper.domain.money import usd_from_picousd
+from tollkeeper.domain.reports import CostPage, CostQuery, CostRow
+
+
+async def cost_report(services: Services, request: Request[None, wire.CostQuery]) -> Reply:
+    asked = request.query
+    query = CostQuery(
+        start_time=asked.start_time,
+        end_time=asked.end_time,
+        project_ids=tuple(ids.project_id(text, param="project_ids") for text in asked.project_ids),
+        api_key_ids=tuple(ids.key_id(text, param="api_key_ids") for text in asked.api_key_ids),
+        group_by=tuple(dict.fromkeys(asked.group_by)),
+        limit=asked.limit,
+    )
+    page = await services.costs.cost_report(request.admin.organization_id, query, asked.page)
+    # Said on every page, so that zero is a statement and not a silence.
+    unsettled = (UNSETTLED_HEADER.encode(), str(page.unsettled_requests).encode())
+    return Reply(cost_page_view(page), headers=[unsettled])
+
+
+def cost_page_view(page: CostPage) -> wire.CostPage:
+    return wire.CostPage(
+        object="page",
+        data=[
+            wire.CostBucket(
+                object="bucket",
+                start_time=bucket.start_time,
+                end_time=bucket.end_time,
+                results=[_result_view(row) for row in bucket.rows],
+            )
+            for bucket in page.buckets
+        ],
+        has_more=page.next_page is not None,
+        next_page=page.next_page,
+    )
+
+
+def _result_view(row: CostRow) -> wire.CostResult:
+    return wire.CostResult(
+        object="organization.costs.result",
+        amount=wire.CostAmount(value=usd_from_picousd(row.amount_picousd), currency="usd"),
+        line_item=row.line_item,
+        project_id=None if row.project_id is None else str(row.project_id),
+        api_key_id=None if row.api_key_id is None else str(row.api_key_id),
+    )

@@ -1,0 +1,39 @@
+"""The Idempotency-Key header of the creation endpoints."""
+
+import re
+from typing import Any
+
+import msgspec
+
+from tollkeeper.api.endpoint import HeaderParameter, Request
+from tollkeeper.api.request import header_values
+from tollkeeper.domain.errors import InvalidRequest
+from tollkeeper.services.idempotency import IdempotentRequest
+
+_NAME = "Idempotency-Key"
+_PRINTABLE = re.compile(rb"[\x20-\x7e]{8,200}")
+
+IDEMPOTENCY_KEY = HeaderParameter(
+    name=_NAME,
+    description="Reuse it only for an identical operation.",
+    required=True,
+    length_min=8,
+    length_max=200,
+    pattern=r"^[!-~][ -~]{6,198}[!-~]$",
+)
+
+
+def idempotent_request(request: Request[Any, Any], operation: str) -> IdempotentRequest:
+    values = header_values(request.headers, _NAME.lower().encode())
+    if len(values) != 1 or _PRINTABLE.fullmatch(values[0]) is None:
+        raise InvalidRequest(
+            "One Idempotency-Key header of 8 to 200 printable characters is required.", param=_NAME
+        )
+    # What the request means, not how it was spelled: the decoded body in one fixed order.
+    meaning = msgspec.json.encode([request.path, request.body], order="deterministic")
+    return IdempotentRequest(
+        organization_id=request.admin.organization_id,
+        operation=operation,
+        key=values[0].decode("ascii"),
+        meaning=meaning,
+    )

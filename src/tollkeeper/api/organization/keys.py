@@ -1,0 +1,89 @@
+"""Project keys, Admin API keys and project archiving over HTTP."""
+
+from msgspec import UNSET
+
+from tollkeeper.api.endpoint import Request
+from tollkeeper.api.organization import ids
+from tollkeeper.api.organization.idempotency import idempotent_request
+from tollkeeper.api.wire import organization as wire
+from tollkeeper.bootstrap import Services
+from tollkeeper.domain.organization import AdminKey, ProjectKey
+from tollkeeper.services.project_keys import OPERATION_CREATE
+
+
+async def project_key_create(
+    services: Services, request: Request[wire.ProjectKeyCreate, None]
+) -> wire.ProjectKey:
+    key, value = await services.project_keys.project_key_create(
+        ids.project_id(request.path["project_id"]),
+        request.body.name,
+        idempotent_request(request, OPERATION_CREATE),
+    )
+    return project_key_view(key, services.clock(), value)
+
+
+async def project_archive(services: Services, request: Request[None, None]) -> wire.ProjectDeleted:
+    project_id = await services.projects.project_archive(
+        request.admin.organization_id, ids.project_id(request.path["project_id"])
+    )
+    return wire.ProjectDeleted(object="organization.project.deleted", id=project_id, deleted=True)
+
+
+async def admin_key_list(
+    services: Services, request: Request[None, wire.AdminKeyListQuery]
+) -> wire.AdminKeyList:
+    query = request.query
+    page = await services.admin_keys.admin_key_list(
+        request.admin.organization_id,
+        after=None if query.after is None else ids.key_id(query.after, param="after"),
+        limit=query.limit,
+        descending=query.order == "desc",
+    )
+    return wire.AdminKeyList(
+        object="list",
+        data=[admin_key_view(key) for key in page.keys],
+        has_more=page.has_more,
+        first_id=str(page.keys[0].id) if page.keys else None,
+        last_id=str(page.keys[-1].id) if page.keys else None,
+    )
+
+
+async def admin_key_revoke(
+    services: Services, request: Request[None, None]
+) -> wire.AdminKeyDeleted:
+    key_id = await services.admin_keys.admin_key_revoke(
+        request.admin.organization_id, ids.key_id(request.path["api_key_id"])
+    )
+    return wire.AdminKeyDeleted(
+        object="organization.admin_api_key.deleted", id=key_id, deleted=True
+    )
+
+
+def project_key_view(key: ProjectKey, now: int, value: str | None = None) -> wire.ProjectKey:
+    return wire.ProjectKey(
+        object="organization.project.api_key",
+        id=key.id,
+        name=key.name,
+        redacted_value=key.redacted_value,
+        created_at=key.created_at,
+        last_used_at=key.last_used_at,
+        expires_at=key.expires_at,
+        owner=wire.ProjectKeyOwner(id=key.project_id, type="project", name=key.project_name),
+        status=key.status(now).value,
+        permissions=list(key.permissions),
+        value=UNSET if value is None else value,
+    )
+
+
+def admin_key_view(key: AdminKey) -> wire.AdminKey:
+    return wire.AdminKey(
+        object="organization.admin_api_key",
+        id=key.id,
+        name=key.name,
+        redacted_value=key.redacted_value,
+        created_at=key.created_at,
+        last_used_at=key.last_used_at,
+        expires_at=key.expires_at,
+        owner=wire.AdminKeyOwner(id=key.organization_id, type="organization"),
+        permissions=list(key.permissions),
+    )

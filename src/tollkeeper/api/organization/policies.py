@@ -1,0 +1,143 @@
+"""Policies over HTTP."""
+
+from typing import Any
+
+from msgspec import UNSET
+
+from tollkeeper.api.endpoint import Request
+from tollkeeper.api.organization import ids
+from tollkeeper.api.organization.idempotency import idempotent_request
+from tollkeeper.api.wire import organization as wire
+from tollkeeper.bootstrap import Services
+from tollkeeper.domain.access import ProjectId
+from tollkeeper.domain.conventions import EFFECTIVE_POLICY_SOURCE
+from tollkeeper.domain.policy import Policy, PolicyVersion, Rule
+from tollkeeper.services.policies import OPERATION_CREATE
+
+_RULE_FIELDS = ("rule", "direction", "mode", "scope", "match_threshold_basis_points")
+
+
+async def policy_create(
+    services: Services, request: Request[wire.PolicyCreate, None]
+) -> wire.Policy:
+    body = request.body
+    draft = Rule(
+        project_ids=_project_ids(body.project_ids),
+        **{field: getattr(body, field) for field in _RULE_FIELDS},
+    )
+    policy = await services.policies.policy_create(
+        body.name, body.description, draft, idempotent_request(request, OPERATION_CREATE)
+    )
+    return policy_view(policy, services.default_threshold)
+
+
+async def policy_show(services: Services, request: Request[None, None]) -> wire.Policy:
+    policy = await services.policies.policy_show(
+        request.admin.organization_id, ids.policy_id(request.path["policy_id"])
+    )
+    return policy_view(policy, services.default_threshold)
+
+
+async def policy_edit(services: Services, request: Request[wire.PolicyEdit, None]) -> wire.Policy:
+    body = request.body
+    changes: dict[str, Any] = {
+        field: getattr(body, field) for field in _RULE_FIELDS if getattr(body, field) is not UNSET
+    }
+    if body.project_ids is not UNSET:
+        changes["project_ids"] = _project_ids(body.project_ids)
+    policy = await services.policies.policy_edit(
+        request.admin.organization_id,
+        ids.policy_id(request.path["policy_id"]),
+        body.revision,
+        name=None if body.name is UNSET else body.name,
+        description=None if body.description is UNSET else body.description,
+        changes=changes,
+    )
+    return policy_view(policy, services.default_threshold)
+
+
+async def policy_pause(services: Services, request: Request[wire.PolicyPause, None]) -> wire.Policy:
+    policy = await services.policies.policy_pause(
+        request.admin.organization_id,
+        ids.policy_id(request.path["policy_id"]),
+        request.body.revision,
+    )
+    return policy_view(policy, services.default_threshold)
+
+
+async def effective_policy_list(
+    services: Services, request: Request[None, None]
+) -> wire.EffectivePolicyList:
+    found = await services.policies.effective_policy_list(
+        request.admin.organization_id, ids.project_id(request.path["project_id"])
+    )
+    return wire.EffectivePolicyList(
+        object="list", data=[_effective_view(policy) for policy in found]
+    )
+
+
+def policy_view(policy: Policy, default_threshold: int) -> wire.Policy:
+    published = policy.published
+    return wire.Policy(
+        object="organization.policy",
+        id=policy.id,
+        name=policy.name,
+        description=policy.description,
+        state=policy.state,
+        revision=policy.revision,
+        has_unpublished_changes=policy.has_unpublished_changes,
+        created_at=policy.created_at,
+        updated_at=policy.updated_at,
+        draft=wire.PolicyDraft(
+            rule=policy.draft.rule,
+            direction=policy.draft.direction,
+            mode=policy.draft.mode,
+            scope=policy.draft.scope,
+            project_ids=[str(project) for project in policy.draft.project_ids],
+            match_threshold_basis_points=policy.draft.match_threshold_basis_points,
+            base_version=policy.base_version,
+        ),
+        current_version=None if published is None else published.version,
+        published=None if published is None else _published_view(published, default_threshold),
+    )
+
+
+def _published_view(version: PolicyVersion, default_threshold: int) -> wire.PublishedPolicy:
+    rule = version.rule
+    return wire.PublishedPolicy(
+        object="organization.policy.version",
+        id=version.id,
+        version=version.version,
+        direction=rule.direction,
+        mode=rule.mode,
+        scope=rule.scope,
+        project_ids=[str(project) for project in rule.project_ids],
+        published_at=version.published_at,
+        current=True,
+        rule=rule.rule,
+        match_threshold_basis_points=rule.match_threshold_basis_points or default_threshold,
+    )
+
+
+def _effective_view(policy: Policy) -> wire.EffectivePolicy:
+    version = policy.published
+    assert version is not None, "only published policies are effective"
+    return wire.EffectivePolicy(
+        object="organization.effective_policy",
+        id=policy.id,
+        name=policy.name,
+        version=version.version,
+        direction=version.rule.direction,
+        mode=version.rule.mode,
+        scope=version.rule.scope,
+        source=EFFECTIVE_POLICY_SOURCE,
+    )
+
+
+def _project_ids(texts: list[str]) -> tuple[ProjectId, ...]:
+    """Each project once, in the caller's order."""
+    found = {
+        ids.project_id(text, param=f"project_ids[{position}]"): None
+        for position, text in enumerate(texts)
+    }
+    return tuple(found)

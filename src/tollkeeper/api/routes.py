@@ -1,0 +1,163 @@
+"""The route table: every endpoint of the interface, one row each, and nothing else."""
+
+from tollkeeper.api import models
+from tollkeeper.api.endpoint import AnyEndpoint, Endpoint
+from tollkeeper.api.organization import costs, keys, policies
+from tollkeeper.api.organization.idempotency import IDEMPOTENCY_KEY
+from tollkeeper.api.wire import models as models_wire
+from tollkeeper.api.wire import organization as wire
+from tollkeeper.domain.access import KeyKind, Permission
+
+_READ = frozenset({404})
+_WRITE = frozenset({404, 409, 413, 415})
+
+ORGANIZATION_ROUTES: tuple[AnyEndpoint, ...] = (
+    Endpoint(
+        operation="policy_create",
+        method="POST",
+        path="/v1/organization/policies",
+        tag="Policies",
+        summary="Create a policy draft",
+        permission=Permission.POLICIES_WRITE,
+        key_kind=KeyKind.ADMIN,
+        handle=policies.policy_create,
+        body=wire.PolicyCreate,
+        result=wire.Policy,
+        headers=(IDEMPOTENCY_KEY,),
+        errors=_WRITE,
+        stored=True,
+    ),
+    Endpoint(
+        operation="policy_show",
+        method="GET",
+        path="/v1/organization/policies/{policy_id}",
+        tag="Policies",
+        summary="Read a policy",
+        permission=Permission.POLICIES_READ,
+        key_kind=KeyKind.ADMIN,
+        handle=policies.policy_show,
+        result=wire.Policy,
+        errors=_READ,
+    ),
+    Endpoint(
+        operation="policy_edit",
+        method="PATCH",
+        path="/v1/organization/policies/{policy_id}",
+        tag="Policies",
+        summary="Edit a policy's draft",
+        permission=Permission.POLICIES_WRITE,
+        key_kind=KeyKind.ADMIN,
+        handle=policies.policy_edit,
+        body=wire.PolicyEdit,
+        result=wire.Policy,
+        errors=_WRITE,
+        stored=True,
+    ),
+    Endpoint(
+        operation="policy_pause",
+        method="POST",
+        path="/v1/organization/policies/{policy_id}/pause",
+        tag="Policies",
+        summary="Pause a published policy",
+        permission=Permission.POLICIES_WRITE,
+        key_kind=KeyKind.ADMIN,
+        handle=policies.policy_pause,
+        body=wire.PolicyPause,
+        result=wire.Policy,
+        errors=_WRITE,
+    ),
+    Endpoint(
+        operation="effective_policy_list",
+        method="GET",
+        path="/v1/organization/projects/{project_id}/effective_policies",
+        tag="Policies",
+        summary="List the policies that apply to a project by themselves",
+        permission=Permission.POLICIES_READ,
+        key_kind=KeyKind.ADMIN,
+        handle=policies.effective_policy_list,
+        result=wire.EffectivePolicyList,
+        errors=_READ,
+    ),
+    Endpoint(
+        operation="project_key_create",
+        method="POST",
+        path="/v1/organization/projects/{project_id}/api_keys",
+        tag="Project keys",
+        summary="Create a project key",
+        permission=Permission.PROJECT_API_KEYS_CREATE,
+        key_kind=KeyKind.ADMIN,
+        handle=keys.project_key_create,
+        body=wire.ProjectKeyCreate,
+        result=wire.ProjectKey,
+        headers=(IDEMPOTENCY_KEY,),
+        errors=_WRITE,
+        stored=True,
+    ),
+    Endpoint(
+        operation="project_archive",
+        method="POST",
+        path="/v1/organization/projects/{project_id}/archive",
+        tag="Projects",
+        summary="Archive a project",
+        permission=Permission.PROJECTS_CREATE,
+        key_kind=KeyKind.ADMIN,
+        handle=keys.project_archive,
+        result=wire.ProjectDeleted,
+        errors=_READ,
+    ),
+    Endpoint(
+        operation="admin_key_list",
+        method="GET",
+        path="/v1/organization/admin_api_keys",
+        tag="Admin keys",
+        summary="List Admin API keys",
+        permission=Permission.ADMIN_API_KEYS_READ,
+        key_kind=KeyKind.ADMIN,
+        handle=keys.admin_key_list,
+        query=wire.AdminKeyListQuery,
+        result=wire.AdminKeyList,
+        errors=_READ,
+    ),
+    Endpoint(
+        operation="admin_key_revoke",
+        method="DELETE",
+        path="/v1/organization/admin_api_keys/{api_key_id}",
+        tag="Admin keys",
+        summary="Revoke an Admin API key",
+        permission=Permission.ADMIN_API_KEYS_REVOKE,
+        key_kind=KeyKind.ADMIN,
+        handle=keys.admin_key_revoke,
+        result=wire.AdminKeyDeleted,
+        errors=_READ,
+    ),
+    Endpoint(
+        operation="cost_report",
+        method="GET",
+        path="/v1/organization/costs",
+        tag="Reports",
+        summary="Report daily costs",
+        permission=Permission.BILLING_READ,
+        key_kind=KeyKind.ADMIN,
+        handle=costs.cost_report,
+        query=wire.CostQuery,
+        result=wire.CostPage,
+        errors=_READ,
+    ),
+)
+
+MODEL_ROUTES: tuple[AnyEndpoint, ...] = (
+    Endpoint(
+        operation="model_read",
+        method="GET",
+        path="/v1/models/{model}",
+        tag="Models",
+        summary="Read one model",
+        permission=Permission.MODELS_READ,
+        key_kind=KeyKind.PROJECT,
+        handle=models.model_read,
+        result=models_wire.Model,
+        errors=_READ,
+    ),
+)
+
+ROUTES: tuple[AnyEndpoint, ...] = ORGANIZATION_ROUTES + MODEL_ROUTES

@@ -1,0 +1,112 @@
+"""JSON as this service takes it: one value, no duplicate keys, bounded nesting, a clear error.
+
+msgspec checks syntax, types and bounds in one pass and gives the message its path. It keeps the
+last of duplicate keys silently, so a second, cheap pass looks for them before the body is believed.
+"""
+
+import json
+import re
+from typing import Any, TypeVar
+
+import msgspec
+
+from tollkeeper.domain.errors import InvalidRequest
+
+T = TypeVar("T")
+
+DEPTH_MAX = 64
+_PATH = re.compile(r" - at `\$(?P<path>.*)`$", re.DOTALL)
+_FIELD = re.compile(r"(?:unknown|required) field `(?P<field>.*?)`", re.DOTALL)
+_PARAM_LENGTH_MAX = 200
+_BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]')
+
+
+def decode(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
+    """The decoded body, or InvalidRequest with the path of the field in `param`."""
+    _check_depth(body)
+    try:
+        decoded = decoder.decode(body)
+        _check_duplicates(body)
+    except msgspec.ValidationError as exc:
+        raise _explained(exc) from None
+    except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+        raise InvalidRequest(f"The body is not valid JSON: {exc}") from None
+    except RecursionError:
+        raise InvalidRequest("The body is nested too deeply.") from None
+    return decoded
+
+
+def convert(values: dict[str, Any], kind: type[T]) -> T:
+    """Query parameters, which arrive as text, with the same errors as a body."""
+    try:
+        return msgspec.convert(values, kind, strict=False)
+    except msgspec.ValidationError as exc:
+        raise _explained(exc) from None
+
+
+def refuse_nul(body: bytes, decoded: msgspec.Struct) -> None:
+    """For bodies that are stored: PostgreSQL's text cannot hold the character NUL."""
+    if b"\\u0000" not in body:
+        return
+    for field, value in msgspec.to_builtins(decoded).items():
+        texts = value if isinstance(value, list) else [value]
+        if any(isinstance(text, str) and "\x00" in text for text in texts):
+            raise InvalidRequest("The character U+0000 is not allowed.", param=field)
+
+
+def _check_depth(body: bytes) -> None:
+    # Few brackets cannot nest deeply: almost every body ends here.
+    if body.count(b"{") + body.count(b"[") <= DEPTH_MAX:
+        return
+    depth = 0
+    for match in _BRACKETS.finditer(body):
+        token = match.group()
+        if token in (b"[", b"{"):
+            depth += 1
+            if depth > DEPTH_MAX:
+                raise InvalidRequest(f"The body is nested more than {DEPTH_MAX} levels deep.")
+        elif token in (b"]", b"}"):
+            depth -= 1
+
+
+def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> None:
+    if len(pairs) > 1:
+        seen = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise InvalidRequest(
+                    f"The key {key[:_PARAM_LENGTH_MAX]!r} occurs twice in one object.",
+                    param=key[:_PARAM_LENGTH_MAX],
+                )
+            seen.add(key)
+
+
+def _as_text(number: str) -> str:
+    return number
+
+
+# Numbers stay text: no integer of any length is computed here.
+_DUPLICATES = json.JSONDecoder(
+    object_pairs_hook=_refuse_duplicates, parse_int=_as_text, parse_float=_as_text
+)
+
+
+def _check_duplicates(body: bytes) -> None:
+    _DUPLICATES.decode(body.decode())
+
+
+def _explained(exc: msgspec.ValidationError) -> InvalidRequest:
+    """msgspec's message with the path taken out of it: `messages[2].role`."""
+    text = str(exc)
+    path = ""
+    found = _PATH.search(text)
+    if found is not None:
+        path = found["path"].lstrip(".")
+        text = text[: found.start()]
+    field = _FIELD.search(text)
+    if field is not None:
+        path = f"{path}.{field['field']}" if path else field["field"]
+    # Escaped lone surrogates and the like must not reach the response.
+    param = path[:_PARAM_LENGTH_MAX].encode("utf-8", "replace").decode() or None
+    message = text[:500].encode("utf-8", "replace").decode()
+    return InvalidRequest(f"{message}." if not message.endswith(".") else message, param=param)

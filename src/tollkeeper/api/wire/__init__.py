@@ -1,0 +1,1 @@
+"""The structs of the interface, with every bound. Nothing here knows a use case."""

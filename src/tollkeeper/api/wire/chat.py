@@ -1,0 +1,169 @@
+"""Wire types of chat completions, as the interface's tables give them."""
+
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
+
+from tollkeeper.api.wire.base import (
+    FreeObject,
+    ModelId,
+    OutputBound,
+    Penalty,
+    PolicyIds,
+    Received,
+    Sent,
+    Tolerant,
+)
+
+ReasoningEffort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max", "ultracode"]
+Verbosity = Literal["low", "medium", "high"]
+OnlyFalse = Annotated[bool, Meta(extra_json_schema={"const": False})]
+
+
+class ContentPart(Tolerant):
+    type: str | None = None
+    text: str | None = None
+    image_url: Any = None
+
+
+class ChatMessage(Received):
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: str | list[ContentPart] | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    name: str | None = None
+    tool_call_id: str | None = None
+    tool_calls: list[FreeObject] | None = None
+    function_call: FreeObject | None = None
+    model_id: Annotated[str, Meta(min_length=1, max_length=256)] | msgspec.UnsetType = msgspec.UNSET
+
+
+class StreamOptions(Received):
+    include_usage: bool | None = None
+
+
+class Reasoning(Received):
+    enabled: bool | None = None
+    effort: ReasoningEffort | None = None
+    max_tokens: OutputBound | None = None
+    exclude: bool | None = None
+
+
+class TextFormat(Received, tag="text", tag_field="type"):
+    pass
+
+
+class JsonObjectFormat(Received, tag="json_object", tag_field="type"):
+    pass
+
+
+class JsonSchema(Received):
+    name: Annotated[str, Meta(min_length=1, max_length=128)]
+    schema: FreeObject
+    description: Annotated[str, Meta(max_length=2048)] | None = None
+    strict: bool | None = None
+
+
+class JsonSchemaFormat(Received, tag="json_schema", tag_field="type"):
+    json_schema: JsonSchema
+
+
+class ChatRequest(Received):
+    model: ModelId
+    messages: Annotated[list[ChatMessage], Meta(min_length=1)]
+    policy_ids: PolicyIds = []
+    stream: bool = False
+    max_tokens: OutputBound | None = None
+    max_completion_tokens: OutputBound | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    frequency_penalty: Penalty | None = None
+    presence_penalty: Penalty | None = None
+    logit_bias: dict[str, Annotated[float, Meta(ge=-100, le=100)]] | None = None
+    n: Annotated[int, Meta(ge=1, le=128)] | None = None
+    seed: int | None = None
+    stop: str | list[str] | None = None
+    stream_options: StreamOptions | None = None
+    thinking: bool | None = None
+    reasoning: Reasoning | None = None
+    reasoning_effort: ReasoningEffort | None = None
+    include_reasoning: bool | None = None
+    safety_identifier: Annotated[str, Meta(max_length=64)] | None = None
+    user: Annotated[str, Meta(max_length=512)] | None = None
+    structuredOutputs: bool | msgspec.UnsetType = msgspec.UNSET  # noqa: N815
+    tools: list[FreeObject] | None = None
+    tool_choice: Literal["none", "auto", "required"] | FreeObject | None = None
+    parallel_tool_calls: bool | None = None
+    functions: list[FreeObject] | None = None
+    function_call: Literal["none", "auto"] | FreeObject | None = None
+    response_format: TextFormat | JsonObjectFormat | JsonSchemaFormat | None = None
+    modalities: list[str] | None = None
+    verbosity: Verbosity | None = None
+    audio: FreeObject | None = None
+    prediction: FreeObject | None = None
+    metadata: FreeObject | None = None
+    store: OnlyFalse = False
+    service_tier: str | None = None
+    prompt_cache_key: Annotated[str, Meta(max_length=512)] | None = None
+    prompt_cache_retention: Literal["in_memory", "24h"] | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    web_search_options: FreeObject | None = None
+    cache_salt: str | None = None
+
+
+class UrlCitation(Sent):
+    url: str
+    title: str
+    start_index: Annotated[int, Meta(ge=0)]
+    end_index: Annotated[int, Meta(ge=0)]
+
+
+class Annotation(Sent):
+    type: Literal["url_citation"]
+    url_citation: UrlCitation
+
+
+class AnswerMessage(Sent, omit_defaults=True):
+    """Null and empty fields are left out: callers send the message back as part of the next
+    request, where the interface refuses properties such as `refusal`."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | list[FreeObject] | None
+    refusal: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    name: str | None = None
+    tool_call_id: str | None = None
+    tool_calls: list[FreeObject] | None = None
+    function_call: FreeObject | None = None
+    annotations: list[Annotation] | None = None
+
+
+class ChatChoice(Sent):
+    index: int
+    message: AnswerMessage
+    logprobs: Any
+    finish_reason: str | None
+
+
+class ChatUsage(Sent):
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: FreeObject | None = None
+    completion_tokens_details: FreeObject | None = None
+
+
+class ChatCompletion(Sent, omit_defaults=True):
+    id: str
+    object: Literal["chat.completion"]
+    created: int
+    model: str
+    choices: list[ChatChoice]
+    usage: ChatUsage | None
+    system_fingerprint: str | None = None
+    service_tier: str | None = None
+    prompt_logprobs: Any = None

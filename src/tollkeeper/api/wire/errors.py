@@ -1,0 +1,23 @@
+"""The error envelope, plain and as token counting wraps it."""
+
+from typing import Literal
+
+from tollkeeper.api.wire.base import Sent
+
+
+class ErrorBody(Sent):
+    code: str
+    message: str
+    type: str
+    param: str | None
+    request_id: str
+    doc_url: str | None
+
+
+class ErrorEnvelope(Sent):
+    error: ErrorBody
+
+
+class MessagesErrorEnvelope(Sent):
+    type: Literal["error"]
+    error: ErrorBody

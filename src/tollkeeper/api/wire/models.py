@@ -1,0 +1,45 @@
+"""Wire types of the catalogue."""
+
+from typing import Literal
+
+from tollkeeper.api.wire.base import FreeObject, Sent, UnixTime
+
+Modality = Literal["text", "image", "file", "audio", "video"]
+
+
+class ModelAccess(Sent):
+    required_checks: list[str]
+    available: bool
+    locked: bool
+    missing_requirements: list[str]
+
+
+class ModelPricing(Sent):
+    prompt: str
+    completion: str
+    image: str
+    request: str
+    input_cache_read: str
+
+
+class Model(Sent):
+    object: Literal["model"]
+    id: str
+    owned_by: str
+    name: str
+    display_name: str
+    access: ModelAccess
+    created: UnixTime
+    input_modalities: list[Modality]
+    output_modalities: list[Modality]
+    pricing: ModelPricing
+    supported_sampling_parameters: list[str]
+    sampling_limits: FreeObject
+    sampling_limits_revision: str
+    supported_features: list[str]
+    is_ready: bool
+    quantization: str
+    context_length: int
+    max_output_length: int
+    root: str
+    parent: str | None

@@ -1,0 +1,221 @@
+"""Wire types of the organization side: policies, keys, projects, costs."""
+
+from typing import Annotated, Literal
+from uuid import UUID
+
+from msgspec import UNSET, Meta, UnsetType
+
+from tollkeeper.api.wire.base import Received, Sent, UnixTime
+from tollkeeper.domain.conventions import (
+    ADMIN_KEY_PAGE_DEFAULT,
+    ADMIN_KEY_PAGE_MAX,
+    COST_PAGE_DEFAULT,
+    COST_PAGE_MAX,
+    PROJECT_KEY_NAME_LENGTH_MAX,
+)
+from tollkeeper.domain.policy import Direction, Mode, PolicyState, Scope
+from tollkeeper.domain.reports import TIME_MAX, CostDimension
+
+PolicyName = Annotated[str, Meta(min_length=1, max_length=80)]
+PolicyDescription = Annotated[str, Meta(max_length=240)]
+PolicyRule = Annotated[
+    str,
+    Meta(
+        min_length=1,
+        max_length=20000,
+        description="A yes-or-no question that ends with '?'.",
+        extra_json_schema={"pattern": r"\?$"},
+    ),
+]
+Threshold = Annotated[int, Meta(ge=1, le=9999)]
+Revision = Annotated[int, Meta(ge=1, le=2147483647)]
+ProjectIds = Annotated[list[str], Meta(max_length=1000)]
+
+
+class PolicyCreate(Received):
+    name: PolicyName
+    rule: PolicyRule
+    description: PolicyDescription = ""
+    direction: Direction = Direction.BOTH
+    mode: Mode = Mode.MONITORING
+    scope: Scope = Scope.ORGANIZATION
+    project_ids: ProjectIds = []
+    match_threshold_basis_points: Threshold | None = None
+
+
+class PolicyEdit(Received):
+    revision: Revision
+    name: PolicyName | UnsetType = UNSET
+    description: PolicyDescription | UnsetType = UNSET
+    rule: PolicyRule | UnsetType = UNSET
+    direction: Direction | UnsetType = UNSET
+    mode: Mode | UnsetType = UNSET
+    scope: Scope | UnsetType = UNSET
+    project_ids: ProjectIds | UnsetType = UNSET
+    # Null restores the backend's default; leaving it out leaves it as it is.
+    match_threshold_basis_points: Threshold | UnsetType | None = UNSET
+
+
+class PolicyPause(Received):
+    revision: Revision
+
+
+class PolicyDraft(Sent):
+    rule: str
+    direction: Direction
+    mode: Mode
+    scope: Scope
+    project_ids: list[str]
+    match_threshold_basis_points: int | None
+    base_version: int
+
+
+class PublishedPolicy(Sent):
+    object: Literal["organization.policy.version"]
+    id: str
+    version: int
+    direction: Direction
+    mode: Mode
+    scope: Scope
+    project_ids: list[str]
+    published_at: UnixTime
+    current: bool
+    rule: str
+    match_threshold_basis_points: int
+
+
+class Policy(Sent):
+    object: Literal["organization.policy"]
+    id: str
+    name: str
+    description: str
+    state: PolicyState
+    revision: int
+    has_unpublished_changes: bool
+    created_at: UnixTime
+    updated_at: UnixTime
+    draft: PolicyDraft
+    current_version: int | None
+    published: PublishedPolicy | None
+
+
+class EffectivePolicy(Sent):
+    object: Literal["organization.effective_policy"]
+    id: str
+    name: str
+    version: int
+    direction: Direction
+    mode: Mode
+    scope: Scope
+    source: str
+
+
+class EffectivePolicyList(Sent):
+    object: Literal["list"]
+    data: list[EffectivePolicy]
+
+
+class ProjectKeyCreate(Received):
+    name: Annotated[str, Meta(min_length=1, max_length=PROJECT_KEY_NAME_LENGTH_MAX)]
+
+
+class ProjectKeyOwner(Sent):
+    id: UUID
+    type: Literal["project"]
+    name: str
+
+
+class ProjectKey(Sent):
+    object: Literal["organization.project.api_key"]
+    id: UUID
+    name: str
+    redacted_value: str
+    created_at: UnixTime
+    last_used_at: UnixTime | None
+    expires_at: UnixTime | None
+    owner: ProjectKeyOwner
+    status: Literal["active", "revoked", "expired", "suspended"]
+    permissions: list[str]
+    # The full credential: at creation, and on an identical replay within 24 hours.
+    value: str | UnsetType = UNSET
+
+
+class AdminKeyOwner(Sent):
+    id: UUID
+    type: Literal["organization"]
+
+
+class AdminKey(Sent):
+    object: Literal["organization.admin_api_key"]
+    id: UUID
+    name: str
+    redacted_value: str
+    created_at: UnixTime
+    last_used_at: UnixTime | None
+    expires_at: UnixTime | None
+    owner: AdminKeyOwner
+    permissions: list[str]
+
+
+class AdminKeyList(Sent):
+    object: Literal["list"]
+    data: list[AdminKey]
+    has_more: bool
+    first_id: str | None
+    last_id: str | None
+
+
+class AdminKeyListQuery(Received):
+    after: Annotated[str, Meta(min_length=1, max_length=200)] | None = None
+    limit: Annotated[int, Meta(ge=1, le=ADMIN_KEY_PAGE_MAX)] = ADMIN_KEY_PAGE_DEFAULT
+    order: Literal["asc", "desc"] = "asc"
+
+
+class AdminKeyDeleted(Sent):
+    object: Literal["organization.admin_api_key.deleted"]
+    id: UUID
+    deleted: bool
+
+
+class ProjectDeleted(Sent):
+    object: Literal["organization.project.deleted"]
+    id: UUID
+    deleted: bool
+
+
+class CostQuery(Received):
+    start_time: Annotated[int, Meta(ge=0, le=TIME_MAX)]
+    end_time: Annotated[int, Meta(ge=0, le=TIME_MAX)] | None = None
+    bucket_width: Literal["1d"] = "1d"
+    project_ids: Annotated[list[str], Meta(max_length=100)] = []
+    api_key_ids: Annotated[list[str], Meta(max_length=100)] = []
+    group_by: Annotated[list[CostDimension], Meta(max_length=3)] = []
+    limit: Annotated[int, Meta(ge=1, le=COST_PAGE_MAX)] = COST_PAGE_DEFAULT
+    page: Annotated[str, Meta(min_length=1, max_length=500)] | None = None
+
+
+class CostAmount(Sent):
+    value: str
+    currency: Literal["usd"]
+
+
+class CostResult(Sent):
+    object: Literal["organization.costs.result"]
+    amount: CostAmount
+    line_item: str | None
+    project_id: str | None
+    api_key_id: str | None
+
+
+class CostBucket(Sent):
+    object: Literal["bucket"]
+    start_time: UnixTime
+    end_time: UnixTime
+    results: list[CostResult]
+
+
+class CostPage(Sent):
+    object: Literal["page"]
+    data: list[CostBucket]
+    has_more: bool
+    next_page: str | None

@@ -1,0 +1,1 @@
+"""Pure values and rules: the standard library and msgspec only, no await, no configuration."""

@@ -1,0 +1,80 @@
+"""Who may do what: permissions, the two kinds of credential, and the caller they stand for."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NewType
+from uuid import UUID
+
+from tollkeeper.domain.errors import PermissionDenied
+
+OrganizationId = NewType("OrganizationId", UUID)
+ProjectId = NewType("ProjectId", UUID)
+KeyId = NewType("KeyId", UUID)
+
+
+class Permission(StrEnum):
+    INFERENCE_WRITE = "inference:write"
+    MODELS_READ = "models:read"
+    POLICIES_READ = "policies:read"
+    POLICIES_WRITE = "policies:write"
+    PROJECT_API_KEYS_CREATE = "project_api_keys:create"
+    PROJECTS_CREATE = "projects:create"
+    BILLING_READ = "billing:read"
+    ADMIN_API_KEYS_READ = "admin_api_keys:read"
+    ADMIN_API_KEYS_REVOKE = "admin_api_keys:revoke"
+
+
+CUSTOMER_PERMISSIONS = frozenset({Permission.INFERENCE_WRITE, Permission.MODELS_READ})
+ADMIN_PERMISSIONS = frozenset(Permission) - CUSTOMER_PERMISSIONS
+
+
+class KeyKind(StrEnum):
+    """Two kinds that can never be confused: each has its own prefix, table and routes."""
+
+    PROJECT = "project"
+    ADMIN = "admin"
+
+
+class KeyStatus(StrEnum):
+    ACTIVE = "active"
+    REVOKED = "revoked"
+    EXPIRED = "expired"
+    SUSPENDED = "suspended"
+
+
+def key_status(*, revoked: bool, suspended: bool, expires_at: int | None, now: int) -> KeyStatus:
+    """`revoked` is final; `expired` follows from the clock; a suspension can be lifted."""
+    if revoked:
+        return KeyStatus.REVOKED
+    if expires_at is not None and expires_at <= now:
+        return KeyStatus.EXPIRED
+    if suspended:
+        return KeyStatus.SUSPENDED
+    return KeyStatus.ACTIVE
+
+
+@dataclass(frozen=True, slots=True)
+class AdminCaller:
+    """An organization's Admin API key that was presented and is live."""
+
+    organization_id: OrganizationId
+    key_id: KeyId
+    permissions: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class CustomerCaller:
+    """A project's customer key that was presented and is live."""
+
+    organization_id: OrganizationId
+    project_id: ProjectId
+    key_id: KeyId
+    permissions: frozenset[str]
+
+
+Caller = AdminCaller | CustomerCaller
+
+
+def require(caller: Caller, permission: Permission) -> None:
+    if permission not in caller.permissions:
+        raise PermissionDenied(f"This API key lacks the permission {permission}.")

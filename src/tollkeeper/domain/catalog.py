@@ -1,0 +1,118 @@
+"""The catalogue: what a model is, what it costs, what it can do, and who may use it."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from tollkeeper.domain.errors import InvalidRequest, ModelNotFound, PermissionDenied
+from tollkeeper.domain.money import picousd_from_usd
+
+
+class Feature(StrEnum):
+    """What an option may need of a model; an undeclared one makes the option a 501."""
+
+    TOOLS = "tools"
+    JSON_MODE = "json_mode"
+    STRUCTURED_OUTPUTS = "structured_outputs"
+    LOGPROBS = "logprobs"
+    REASONING = "reasoning"
+    WEB_SEARCH = "web_search"
+
+
+@dataclass(frozen=True, slots=True)
+class Pricing:
+    """Prices in picousd per token, image or request, next to the strings they were declared as."""
+
+    prompt: int
+    completion: int
+    image: int
+    request: int
+    input_cache_read: int
+    declared: dict[str, str] = field(compare=False, repr=False)
+
+
+PRICE_DIMENSIONS = ("prompt", "completion", "image", "request", "input_cache_read")
+
+
+def pricing_from_declared(declared: dict[str, str], *, param: str) -> Pricing:
+    amounts = {}
+    for dimension in PRICE_DIMENSIONS:
+        price = picousd_from_usd(declared.get(dimension, "0"), param=f"{param}.{dimension}")
+        if price < 0:
+            raise InvalidRequest("A price cannot be negative.", param=f"{param}.{dimension}")
+        amounts[dimension] = price
+    shown = {dimension: declared.get(dimension, "0") for dimension in PRICE_DIMENSIONS}
+    return Pricing(**amounts, declared=shown)
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """One entry of the catalogue."""
+
+    id: str
+    backend: str
+    upstream_model: str
+    owned_by: str
+    name: str
+    display_name: str
+    created: int
+    context_length: int
+    max_output_length: int
+    input_modalities: tuple[str, ...]
+    output_modalities: tuple[str, ...]
+    quantization: str
+    supported_sampling_parameters: tuple[str, ...]
+    supported_features: tuple[str, ...]
+    sampling_limits: dict[str, Any]
+    sampling_limits_revision: str
+    required_checks: tuple[str, ...]
+    is_ready: bool
+    pricing: Pricing
+    options: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelAccess:
+    """What stands between an organization and a model."""
+
+    required_checks: tuple[str, ...]
+    missing_requirements: tuple[str, ...]
+    available: bool
+    locked: bool
+
+
+def model_access(model: Model, checks: frozenset[str]) -> ModelAccess:
+    missing = tuple(check for check in model.required_checks if check not in checks)
+    return ModelAccess(
+        required_checks=model.required_checks,
+        missing_requirements=missing,
+        available=model.is_ready and not missing,
+        locked=bool(missing),
+    )
+
+
+class Catalog:
+    """The models by id. Immutable: a reload makes a new one."""
+
+    def __init__(self, models: tuple[Model, ...]) -> None:
+        self.models = models
+        self._by_id = {model.id: model for model in models}
+        assert len(self._by_id) == len(models), "model ids are unique"
+
+    def find(self, model_id: str, *, param: str | None = None) -> Model:
+        model = self._by_id.get(model_id)
+        if model is None:
+            raise ModelNotFound(f"There is no model {model_id[:200]!r}.", param=param)
+        return model
+
+    def usable(self, model_id: str, checks: frozenset[str], *, param: str) -> Model:
+        """The model for an inference call of an organization that holds these checks."""
+        model = self.find(model_id, param=param)
+        access = model_access(model, checks)
+        if access.locked:
+            missing = ", ".join(access.missing_requirements)
+            raise PermissionDenied(
+                f"The model {model.id} needs checks that the organization lacks: {missing}.",
+                param=param,
+            )
+        return model

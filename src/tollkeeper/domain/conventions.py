@@ -1,0 +1,47 @@
+"""Names and values that the interface leaves open, in one place.
+
+Each constant answers rows of docs/open-questions.md; an operator can change those that are
+settings, and the defaults of these settings are taken from here.
+"""
+
+# Q9: success of the creation endpoints, for creation and replay alike (OpenAI Admin).
+CREATED_STATUS = 200
+
+# Q14: other values of an effective policy's source are not shown.
+EFFECTIVE_POLICY_SOURCE = "organization"
+
+# Q18/Q27: the output bound that an omitted one means, sent upstream explicitly.
+DEFAULT_OUTPUT_TOKENS = 1024
+
+# Q19: header names of token counting (Anthropic) and the beta flags known everywhere.
+MESSAGES_VERSION_HEADER = "anthropic-version"
+MESSAGES_BETA_HEADER = "anthropic-beta"
+KNOWN_BETA_FLAGS = frozenset({"token-counting-2024-11-01"})
+MESSAGES_REQUEST_ID_HEADER = "request-id"
+
+# Q22: bounds of a project key's name.
+PROJECT_KEY_NAME_LENGTH_MAX = 256
+
+# Q23: the admin key list (OpenAI Admin).
+ADMIN_KEY_PAGE_DEFAULT = 20
+ADMIN_KEY_PAGE_MAX = 100
+
+# Q24: the cost report (OpenAI Admin).
+COST_PAGE_DEFAULT = 7
+COST_PAGE_MAX = 180
+COST_BUCKET_WIDTH = "1d"
+
+# Q25: the second customer scheme (Anthropic).
+CUSTOMER_KEY_HEADER = "x-api-key"
+
+# Q26: what a created project key may do.
+PROJECT_KEY_DEFAULT_PERMISSIONS = ("inference:write", "models:read")
+
+# The interface names the session header and its alias; both are settings.
+SESSION_HEADERS = ("X-Service-Session-ID", "X-Alt-Session-ID")
+
+# How a page of costs says that some usage in its range is not settled yet.
+UNSETTLED_HEADER = "x-unsettled-requests"
+
+# A project key's value can be replayed this long.
+SECRET_REPLAY_S = 24 * 3600

@@ -1,0 +1,108 @@
+"""What can go wrong, by meaning. Nothing here knows a status code: the API's one table renders them.
+
+TollkeeperError
+├── InvalidRequest            the caller's input breaks a rule
+├── Unauthenticated           no valid credential
+├── PermissionDenied          a valid credential without the right
+├── PolicyDenied              an enforcing policy matched
+├── NotFound                  absent, or another organization's
+│   └── ModelNotFound
+├── Conflict
+│   ├── RevisionConflict      an edit named a stale revision
+│   ├── StateConflict         the resource's state forbids it
+│   └── IdempotencyConflict   the key was used for something else, or its twin still runs
+├── PaymentRequired           credit or cap cannot cover the call
+├── RateLimited               too many requests, or too many at once
+├── ProviderRejected          the backend refused the request's content
+├── OptionUnsupported         the backend does not implement an option
+├── BackendFailed             the backend did not answer properly
+├── Unavailable               a required service or setting is missing
+└── DeadlineExceeded          the call took too long
+"""
+
+
+class TollkeeperError(Exception):
+    """The operation was refused or failed."""
+
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        param: str | None = None,
+        retry_after_s: int | None = None,
+        charged: bool = False,
+    ) -> None:
+        self.message = message or (type(self).__doc__ or "").strip()
+        self.param = param
+        self.retry_after_s = retry_after_s
+        # The backend may have charged already: repeating the call by itself would spend twice.
+        self.charged = charged
+        super().__init__(self.message)
+
+
+class InvalidRequest(TollkeeperError):
+    """The request is not valid."""
+
+
+class Unauthenticated(TollkeeperError):
+    """A valid API key is required."""
+
+
+class PermissionDenied(TollkeeperError):
+    """The credential does not allow this operation."""
+
+
+class PolicyDenied(TollkeeperError):
+    """A policy of the organization denied this operation."""
+
+
+class NotFound(TollkeeperError):
+    """There is no such resource."""
+
+
+class ModelNotFound(NotFound):
+    """There is no such model."""
+
+
+class Conflict(TollkeeperError):
+    """The operation conflicts with the state of the resource."""
+
+
+class RevisionConflict(Conflict):
+    """The revision is not the current one."""
+
+
+class StateConflict(Conflict):
+    """The resource's state does not allow this."""
+
+
+class IdempotencyConflict(Conflict):
+    """This Idempotency-Key was used for another request."""
+
+
+class PaymentRequired(TollkeeperError):
+    """Available credit or spending cap cannot cover this call."""
+
+
+class RateLimited(TollkeeperError):
+    """Too many requests."""
+
+
+class ProviderRejected(TollkeeperError):
+    """The backend refused the request."""
+
+
+class OptionUnsupported(TollkeeperError):
+    """The model's backend does not implement this option."""
+
+
+class BackendFailed(TollkeeperError):
+    """The backend request failed."""
+
+
+class Unavailable(TollkeeperError):
+    """A required service is unavailable."""
+
+
+class DeadlineExceeded(TollkeeperError):
+    """The inference deadline was exceeded."""

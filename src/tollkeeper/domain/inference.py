@@ -1,0 +1,159 @@
+"""The one vocabulary between protocols and backends: a call goes down, events come up.
+
+A protocol turns its request into a `Call` and renders the events; a backend turns the call into
+its own request and its answer into events. Metering and policies read the same events, so none of
+them knows a protocol. The words are plain structs without cyclic garbage collection, because a
+stream makes one of them a piece.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, TypeAlias
+
+import msgspec
+
+from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
+from tollkeeper.domain.catalog import Model
+
+
+class Finish(StrEnum):
+    """Why a choice ended. A backend's own words outside this list are passed on as they are."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    TOOL_CALLS = "tool_calls"
+    CONTENT_FILTER = "content_filter"
+    FUNCTION_CALL = "function_call"
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One inference call, complete: nothing below looks at the caller's request again."""
+
+    request_id: str
+    organization_id: OrganizationId
+    project_id: ProjectId
+    key_id: KeyId
+    model: Model
+    # How many completions (`n`), and the bound of each.
+    choices: int
+    output_tokens_max: int
+    # The name under which the bound travels: the caller's own word for it.
+    output_bound_field: str
+    # The caller reads pieces as they come. A backend may stream all the same.
+    streamed: bool
+    # The rest of the chat request for the backend, by field; values are JSON values or raw JSON.
+    # Without model, n, stream, stream_options and the output bound: the backend sets these.
+    fields: Mapping[str, Any]
+    # The isolated affinity key: never the caller's own text.
+    affinity: bytes | None = None
+    images: int = 0
+
+
+class ToolCallPiece(msgspec.Struct, frozen=True, gc=False):
+    """A piece of one tool call; `id` and `name` come once, `arguments` grows."""
+
+    index: int
+    id: str | None = None
+    name: str | None = None
+    arguments: str = ""
+
+
+class FunctionCallPiece(msgspec.Struct, frozen=True, gc=False):
+    """A piece of a legacy function call."""
+
+    name: str | None = None
+    arguments: str = ""
+
+
+class Annotation(msgspec.Struct, frozen=True, gc=False):
+    """A citation inside the text."""
+
+    url: str
+    title: str
+    start_index: int
+    end_index: int
+
+
+class Opened(msgspec.Struct, frozen=True, gc=False):
+    """The backend has begun to answer. First event, once."""
+
+    system_fingerprint: str | None = None
+    service_tier: str | None = None
+    prompt_logprobs: msgspec.Raw | None = None
+
+
+class Delta(msgspec.Struct, frozen=True, gc=False):
+    """What one piece adds to one choice. A complete answer is one delta a choice."""
+
+    choice: int
+    text: str | None = None
+    reasoning: str | None = None
+    refusal: str | None = None
+    tool_calls: tuple[ToolCallPiece, ...] = ()
+    function_call: FunctionCallPiece | None = None
+    annotations: tuple[Annotation, ...] = ()
+    # The log-probabilities in the shape of the chat protocol, as the backend wrote them.
+    logprobs: msgspec.Raw | None = None
+    # Set in the last delta of a choice.
+    finish: str | None = None
+
+
+class Usage(msgspec.Struct, frozen=True, gc=False):
+    """What the backend says it used. Counts are not negative and add up: `read_usage` saw to it."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
+    # The details as the backend wrote them, for callers that read more than the counts above.
+    prompt_details: dict[str, Any] | None = None
+    completion_details: dict[str, Any] | None = None
+
+    @property
+    def total_tokens(self) -> int:
+        return self.prompt_tokens + self.completion_tokens
+
+
+class UsageReport(msgspec.Struct, frozen=True, gc=False):
+    """The backend reported usage; `usage` is None where the report is absurd."""
+
+    usage: Usage | None
+
+
+Event: TypeAlias = Opened | Delta | UsageReport
+# Events come in batches, one a network read, so that a busy stream pays per read and not per word.
+Batch: TypeAlias = Sequence[Event]
+
+_COUNT_MAX = 2**53
+
+
+def read_usage(reported: object) -> Usage | None:
+    """The usage in a backend's report, or None where it is absurd: not a count, negative,
+    fractional, beyond any context, or a sum that does not add up."""
+    if not isinstance(reported, dict):
+        return None
+    prompt = _count(reported.get("prompt_tokens"))
+    completion = _count(reported.get("completion_tokens"))
+    if prompt is None or completion is None:
+        return None
+    if "total_tokens" in reported and reported["total_tokens"] != prompt + completion:
+        return None
+    prompt_details = _details(reported.get("prompt_tokens_details"))
+    completion_details = _details(reported.get("completion_tokens_details"))
+    cached = _count((prompt_details or {}).get("cached_tokens", 0) or 0)
+    reasoning = _count((completion_details or {}).get("reasoning_tokens", 0) or 0)
+    if cached is None or cached > prompt or reasoning is None or reasoning > completion:
+        return None
+    return Usage(prompt, completion, cached, reasoning, prompt_details, completion_details)
+
+
+def _count(value: object) -> int | None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _COUNT_MAX:
+        return None
+    return value
+
+
+def _details(value: object) -> dict[str, Any] | None:
+    return value if isinstance(value, dict) else None

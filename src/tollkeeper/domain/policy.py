@@ -1,0 +1,143 @@
+"""A policy's life: drafts are edited by revision, published snapshots never change."""
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+from tollkeeper.domain.access import OrganizationId, ProjectId
+from tollkeeper.domain.errors import InvalidRequest, RevisionConflict, StateConflict
+
+
+class PolicyState(StrEnum):
+    DRAFT = "draft"
+    MONITORING = "monitoring"
+    ENFORCING = "enforcing"
+    PAUSED = "paused"
+
+
+class Direction(StrEnum):
+    REQUEST = "request"
+    RESPONSE = "response"
+    BOTH = "both"
+
+
+class Mode(StrEnum):
+    MONITORING = "monitoring"
+    ENFORCING = "enforcing"
+
+
+class Scope(StrEnum):
+    ORGANIZATION = "organization"
+    PROJECTS = "projects"
+    UNATTACHED = "unattached"
+
+
+REVISION_MAX = 2147483647
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What is judged and where: the part that a draft edits and a version freezes."""
+
+    rule: str
+    # What an omitted field means is not shown: judge both sides, touch nothing, apply everywhere.
+    direction: Direction = Direction.BOTH
+    mode: Mode = Mode.MONITORING
+    scope: Scope = Scope.ORGANIZATION
+    project_ids: tuple[ProjectId, ...] = ()
+    match_threshold_basis_points: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyVersion:
+    """An immutable published snapshot."""
+
+    id: str
+    version: int
+    rule: Rule
+    published_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    id: str
+    organization_id: OrganizationId
+    name: str
+    description: str
+    state: PolicyState
+    revision: int
+    created_at: int
+    updated_at: int
+    draft: Rule
+    # The version that the draft started from; 0 before the first publication.
+    base_version: int
+    published: PolicyVersion | None
+
+    @property
+    def has_unpublished_changes(self) -> bool:
+        return self.published is None or self.published.rule != self.draft
+
+
+def check_rule(rule: Rule) -> None:
+    """What no single bound can say; the bounds of single fields are the wire's business."""
+    if not rule.rule.endswith("?"):
+        raise InvalidRequest("A rule is a yes-or-no question and ends with '?'.", param="rule")
+
+
+def check_revision(policy: Policy, revision: int) -> None:
+    if revision != policy.revision:
+        raise RevisionConflict(
+            f"The policy is at revision {policy.revision}, not {revision}: read it again.",
+            param="revision",
+        )
+    if policy.revision >= REVISION_MAX:
+        raise StateConflict("The policy has reached its last revision.", param="revision")
+
+
+def edited(
+    policy: Policy, *, now: int, name: str | None, description: str | None, changes: dict[str, Any]
+) -> Policy:
+    """The policy after an edit of its draft; what is published stays as it is."""
+    draft = replace(policy.draft, **changes)
+    check_rule(draft)
+    return replace(
+        policy,
+        name=policy.name if name is None else name,
+        description=policy.description if description is None else description,
+        draft=draft,
+        revision=policy.revision + 1,
+        updated_at=now,
+    )
+
+
+def published(policy: Policy, *, version_id: str, now: int) -> Policy:
+    """The policy after publication: the next version number, the state of the draft's mode."""
+    if policy.draft.scope is Scope.PROJECTS and not policy.draft.project_ids:
+        raise StateConflict("The draft's scope is 'projects', but it names no project.")
+    if not policy.has_unpublished_changes and policy.state is not PolicyState.PAUSED:
+        raise StateConflict("The draft has no unpublished changes.")
+    number = 1 if policy.published is None else policy.published.version + 1
+    version = PolicyVersion(id=version_id, version=number, rule=policy.draft, published_at=now)
+    return replace(
+        policy,
+        state=PolicyState(policy.draft.mode),
+        published=version,
+        base_version=number,
+        revision=policy.revision + 1,
+        updated_at=now,
+    )
+
+
+def paused(policy: Policy, *, now: int) -> Policy:
+    if policy.published is None:
+        raise StateConflict("A policy that was never published cannot be paused.")
+    if policy.state is PolicyState.PAUSED:
+        raise StateConflict("The policy is paused already.")
+    return replace(policy, state=PolicyState.PAUSED, revision=policy.revision + 1, updated_at=now)
+
+
+def resumed(policy: Policy, *, now: int) -> Policy:
+    if policy.state is not PolicyState.PAUSED or policy.published is None:
+        raise StateConflict("Only a paused policy can be resumed.")
+    state = PolicyState(policy.published.rule.mode)
+    return replace(policy, state=state, revision=policy.revision + 1, updated_at=now)

@@ -1,0 +1,80 @@
+"""Cost reports: which days a request covers, and the page that goes out."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from tollkeeper.domain.access import KeyId, ProjectId
+from tollkeeper.domain.errors import InvalidRequest
+
+DAY_S = 86400
+# The last second of the year 9999: beyond it a date has no name.
+TIME_MAX = 253402300799
+
+
+class CostDimension(StrEnum):
+    PROJECT_ID = "project_id"
+    API_KEY_ID = "api_key_id"
+    LINE_ITEM = "line_item"
+
+
+@dataclass(frozen=True, slots=True)
+class CostQuery:
+    """A report as it was asked for. `end_time` is None where it means now."""
+
+    start_time: int
+    end_time: int | None
+    project_ids: tuple[ProjectId, ...]
+    api_key_ids: tuple[KeyId, ...]
+    group_by: tuple[CostDimension, ...]
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class CostRow:
+    """The settled cost of one day in one group; a dimension that is not grouped by is None."""
+
+    day: int
+    amount_picousd: int
+    project_id: ProjectId | None
+    api_key_id: KeyId | None
+    line_item: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class CostBucket:
+    start_time: int
+    end_time: int
+    rows: tuple[CostRow, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CostPage:
+    buckets: tuple[CostBucket, ...]
+    next_page: str | None
+    unsettled_requests: int
+
+
+@dataclass(frozen=True, slots=True)
+class DayRange:
+    """Whole UTC days, counted from the epoch; `last` is exclusive."""
+
+    first: int
+    last: int
+
+
+def days_of(start_time: int, end_time: int) -> DayRange:
+    """Every UTC day that the half-open range of seconds touches."""
+    if end_time <= start_time:
+        raise InvalidRequest("end_time must be later than start_time.", param="end_time")
+    return DayRange(first=start_time // DAY_S, last=(end_time - 1) // DAY_S + 1)
+
+
+def buckets_of(days: DayRange, rows: list[CostRow]) -> tuple[CostBucket, ...]:
+    """One bucket a day, also for a day without cost."""
+    by_day: dict[int, list[CostRow]] = {day: [] for day in range(days.first, days.last)}
+    for row in rows:
+        by_day[row.day].append(row)
+    return tuple(
+        CostBucket(start_time=day * DAY_S, end_time=(day + 1) * DAY_S, rows=tuple(found))
+        for day, found in by_day.items()
+    )

@@ -1,0 +1,82 @@
+"""One HTTP/1.1 server on one socket: starts, keeps its date, drains, stops."""
+
+import asyncio
+import socket
+from dataclasses import dataclass
+from email.utils import formatdate
+from typing import Any
+
+from uvicorn.config import Config
+from uvicorn.server import ServerState
+
+from tollkeeper.hosting.http_protocol import hardened_protocol
+
+_DATE_INTERVAL_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class HttpLimits:
+    header_timeout_s: float
+    header_bytes_max: int
+    keep_alive_s: float
+    backlog: int = 2048
+
+
+class HttpServer:
+    """Serves an ASGI application. The loop and the socket are the caller's."""
+
+    def __init__(self, app: Any, limits: HttpLimits) -> None:
+        self._limits = limits
+        self._state = ServerState()
+        protocol = hardened_protocol(limits.header_timeout_s, limits.header_bytes_max)
+        self._config = Config(
+            app,
+            http=protocol,
+            ws="none",
+            lifespan="off",
+            access_log=False,
+            log_config=None,
+            proxy_headers=False,
+            timeout_keep_alive=int(limits.keep_alive_s),
+            backlog=limits.backlog,
+        )
+        self._config.load()
+        self._protocol = protocol
+        self._server: asyncio.Server | None = None
+        self._clock: asyncio.Task[None] | None = None
+
+    @property
+    def open_requests(self) -> int:
+        return len(self._state.tasks)
+
+    async def start(self, listener: socket.socket) -> None:
+        loop = asyncio.get_running_loop()
+        self._clock = loop.create_task(self._keep_date())
+        self._server = await loop.create_server(
+            lambda: self._protocol(self._config, self._state, {}, loop),
+            sock=listener,
+            backlog=self._limits.backlog,
+        )
+
+    async def drain(self, grace_s: float) -> None:
+        """Takes no new connection, lets open requests end within the grace, cancels the rest."""
+        assert self._server is not None
+        assert self._clock is not None
+        self._server.close()
+        for connection in list(self._state.connections):
+            connection.shutdown()
+        if self._state.tasks:
+            await asyncio.wait(self._state.tasks, timeout=grace_s)
+        for task in list(self._state.tasks):
+            task.cancel()
+        await asyncio.gather(*self._state.tasks, return_exceptions=True)
+        for connection in list(self._state.connections):
+            if connection.transport is not None:
+                connection.transport.close()
+        self._clock.cancel()
+        await asyncio.gather(self._clock, return_exceptions=True)
+
+    async def _keep_date(self) -> None:
+        while True:
+            self._state.default_headers = [(b"date", formatdate(usegmt=True).encode())]
+            await asyncio.sleep(_DATE_INTERVAL_S)

@@ -1,0 +1,26 @@
+"""Listening sockets, bound before anything else starts, so that a taken port is said at once."""
+
+import socket
+
+from tollkeeper.domain.errors import StateConflict
+
+_BACKLOG = 2048
+
+
+def bind(host: str, port: int, *, setting: str) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as exc:
+        listener.close()
+        raise StateConflict(f"{setting} = {host}:{port} cannot be bound: {exc.strerror}.") from exc
+    listener.listen(_BACKLOG)
+    listener.setblocking(False)
+    return listener
+
+
+def address_of(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,158 @@
+"""The parent process: database, workers and the operator listener. Restarts what dies, stops what
+it started, and hands a changed catalogue on."""
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import structlog
+
+from tollkeeper.domain.errors import TollkeeperError
+from tollkeeper.hosting.http_server import HttpServer
+from tollkeeper.hosting.listeners import address_of
+from tollkeeper.hosting.operator_listener import OperatorListener, Readiness
+from tollkeeper.hosting.worker import http_limits
+from tollkeeper.settings import Settings, SettingsError
+from tollkeeper.storage.schema import check_database
+
+_RESTART_PAUSE_S = 1.0
+# Beyond the grace, for the last writes.
+_STOP_SLACK_S = 10.0
+_log = structlog.get_logger("tollkeeper.supervisor")
+
+
+class Supervisor:
+    def __init__(
+        self,
+        settings: Settings,
+        conninfo: str,
+        *,
+        public: socket.socket,
+        operator: socket.socket,
+        reload: Callable[[], Settings],
+    ) -> None:
+        self._settings = settings
+        self._conninfo = conninfo
+        self._public = public
+        self._operator = operator
+        self._reload = reload
+        self._stopping = asyncio.Event()
+        self._workers: dict[int, asyncio.subprocess.Process] = {}
+        self._ready: set[int] = set()
+
+    async def run(self, *, on_ready: Callable[[], None]) -> None:
+        """Serves until SIGTERM or SIGINT; calls `on_ready` once, when connections are answered."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stopping.set)
+        loop.add_signal_handler(signal.SIGHUP, self._take_changed_settings)
+        with tempfile.TemporaryDirectory(prefix="tollkeeper-metrics-") as metrics, self._pid_file():
+            listener = HttpServer(
+                OperatorListener(self.readiness, metrics), http_limits(self._settings)
+            )
+            await listener.start(self._operator)
+            keepers = [
+                loop.create_task(self._keep_worker(number, metrics, on_ready))
+                for number in range(self._settings.server.workers)
+            ]
+            await self._stopping.wait()
+            await self._stop_workers(keepers)
+            await listener.drain(0)
+
+    async def readiness(self) -> Readiness:
+        parts = {"workers": f"{len(self._ready)} of {self._settings.server.workers} answer"}
+        ready = bool(self._ready)
+        try:
+            await asyncio.to_thread(check_database, self._conninfo)
+            parts["database"] = "ok"
+        except TollkeeperError as exc:
+            parts["database"] = exc.message
+            ready = False
+        return Readiness(parts=parts, ready=ready and not self._stopping.is_set())
+
+    async def _keep_worker(self, number: int, metrics: str, on_ready: Callable[[], None]) -> None:
+        while not self._stopping.is_set():
+            worker = await self._start_worker(metrics)
+            self._workers[number] = worker
+            assert worker.stdout is not None
+            if await worker.stdout.read(1):
+                self._ready.add(number)
+                if len(self._ready) == self._settings.server.workers:
+                    on_ready()
+            code = await worker.wait()
+            self._ready.discard(number)
+            if not self._stopping.is_set():
+                _log.error("a worker ended and is started again", worker=number, code=code)
+                await asyncio.sleep(_RESTART_PAUSE_S)
+
+    async def _start_worker(self, metrics: str) -> asyncio.subprocess.Process:
+        worker = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "tollkeeper.hosting.worker",
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            pass_fds=(self._public.fileno(),),
+            env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": metrics},
+            # Ctrl-C reaches the whole group of the terminal; only the supervisor acts on it.
+            start_new_session=True,
+        )
+        self._instruct(
+            worker, kind="start", listener=self._public.fileno(), conninfo=self._conninfo
+        )
+        return worker
+
+    def _instruct(self, worker: asyncio.subprocess.Process, **instruction: object) -> None:
+        assert worker.stdin is not None
+        document = {**instruction, "settings": self._settings.model_dump(mode="json")}
+        worker.stdin.write(json.dumps(document).encode() + b"\n")
+
+    def _take_changed_settings(self) -> None:
+        try:
+            changed = self._reload()
+        except SettingsError as exc:
+            _log.error("the changed settings are refused, the old ones stay", reason=str(exc))
+            return
+        # Only the catalogue is taken: everything else is bound to sockets and processes.
+        self._settings = self._settings.model_copy(update={"models": changed.models})
+        for worker in self._workers.values():
+            if worker.returncode is None:
+                self._instruct(worker, kind="settings")
+
+    async def _stop_workers(self, keepers: list[asyncio.Task[None]]) -> None:
+        for worker in self._workers.values():
+            if worker.returncode is None:
+                worker.terminate()
+        _, late = await asyncio.wait(keepers, timeout=self._settings.server.grace_s + _STOP_SLACK_S)
+        for worker in self._workers.values():
+            if worker.returncode is None:
+                worker.kill()
+        for keeper in late:
+            keeper.cancel()
+        await asyncio.gather(*keepers, return_exceptions=True)
+
+    @contextlib.contextmanager
+    def _pid_file(self) -> Iterator[None]:
+        path = pid_file(self._settings)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{os.getpid()}\n")
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def pid_file(settings: Settings) -> Path:
+    """Where `tollkeeper reload` finds the supervisor that serves this configuration."""
+    return settings.database.data_dir / "gateway.pid"
+
+
+def describe(public: socket.socket, operator: socket.socket) -> dict[str, str]:
+    return {"public": f"http://{address_of(public)}", "operator": f"http://{address_of(operator)}"}

@@ -1,0 +1,90 @@
+"""A worker process: serves the public API on the socket that its supervisor bound.
+
+The supervisor's instructions come as lines of JSON on standard input: first `start`, later perhaps
+`settings` with a changed catalogue. The end of standard input means that the supervisor is gone.
+"""
+
+import asyncio
+import json
+import signal
+import socket
+import sys
+from typing import Any
+
+import structlog
+import uvloop
+
+from tollkeeper.api.app import App
+from tollkeeper.api.routes import ROUTES
+from tollkeeper.bootstrap import Services, build_catalog, running_services
+from tollkeeper.hosting.http_server import HttpLimits, HttpServer
+from tollkeeper.hosting.logs import configure_logs
+from tollkeeper.settings import Settings
+
+_LINE_BYTES_MAX = 16 * 1024 * 1024
+_log = structlog.get_logger("tollkeeper.worker")
+
+
+class Worker:
+    def __init__(self, settings: Settings, services: Services) -> None:
+        self._settings = settings
+        self._services = services
+        self._stopping = asyncio.Event()
+
+    async def run(self, listener: socket.socket, instructions: asyncio.StreamReader) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._stopping.set)
+        server = HttpServer(App(self._services, ROUTES), http_limits(self._settings))
+        self._services.upkeep.start()
+        await server.start(listener)
+        following = loop.create_task(self._follow(instructions))
+        _report_ready()
+        await self._stopping.wait()
+        await server.drain(self._settings.server.grace_s)
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+        await self._services.upkeep.stop()
+
+    async def _follow(self, instructions: asyncio.StreamReader) -> None:
+        while line := await instructions.readline():
+            instruction = json.loads(line)
+            assert instruction["kind"] == "settings"
+            self._services.catalog.catalog = build_catalog(_settings_of(instruction))
+            _log.info("catalogue reloaded", models=len(self._services.catalog.catalog.models))
+        self._stopping.set()  # the supervisor is gone: nobody would restart or stop this process
+
+
+def http_limits(settings: Settings) -> HttpLimits:
+    return HttpLimits(
+        header_timeout_s=settings.server.header_timeout_s,
+        header_bytes_max=settings.server.header_bytes,
+        keep_alive_s=settings.server.keep_alive_s,
+    )
+
+
+def _settings_of(instruction: dict[str, Any]) -> Settings:
+    return Settings(**instruction["settings"])
+
+
+def _report_ready() -> None:
+    """One byte on standard output: from now on connections are answered."""
+    sys.stdout.buffer.write(b"\n")
+    sys.stdout.buffer.flush()
+
+
+async def _main() -> None:
+    instructions = asyncio.StreamReader(limit=_LINE_BYTES_MAX)
+    loop = asyncio.get_running_loop()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(instructions), sys.stdin)
+    start = json.loads(await instructions.readline())
+    settings = _settings_of(start)
+    configure_logs()
+    listener = socket.socket(fileno=start["listener"])
+    listener.setblocking(False)
+    async with running_services(settings, start["conninfo"]) as services:
+        await Worker(settings, services).run(listener, instructions)
+
+
+if __name__ == "__main__":
+    uvloop.run(_main())

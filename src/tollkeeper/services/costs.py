@@ -1,0 +1,109 @@
+"""Cost reports over the roll-up, page by page."""
+
+import base64
+import binascii
+import struct
+from uuid import UUID
+
+import msgspec
+
+from tollkeeper.domain.access import OrganizationId
+from tollkeeper.domain.errors import InvalidRequest, NotFound
+from tollkeeper.domain.reports import CostPage, CostQuery, DayRange, buckets_of, days_of
+from tollkeeper.services.clock import Clock
+from tollkeeper.services.vault import Vault
+from tollkeeper.storage import costs, project_keys, projects
+from tollkeeper.storage.database import Connection, Database
+
+_CURSOR = "cost-cursor"
+_POSITION = struct.Struct(">qq")
+
+
+class Costs:
+    def __init__(self, database: Database, vault: Vault, clock: Clock) -> None:
+        self._database = database
+        self._vault = vault
+        self._clock = clock
+
+    async def cost_report(
+        self, organization_id: OrganizationId, query: CostQuery, page: str | None
+    ) -> CostPage:
+        if page is None:
+            end = self._clock() if query.end_time is None else query.end_time
+            days = days_of(query.start_time, end)
+        else:
+            days = self._read_cursor(organization_id, query, page)
+        shown = DayRange(first=days.first, last=min(days.last, days.first + query.limit))
+        async with self._database.reading() as connection:
+            await _require_own(connection, organization_id, query)
+            rows = await costs.find_rows(
+                connection,
+                organization_id,
+                shown,
+                project_ids=query.project_ids,
+                api_key_ids=query.api_key_ids,
+                group_by=query.group_by,
+            )
+        rest = DayRange(first=shown.last, last=days.last)
+        next_page = None
+        if rest.first < rest.last:
+            next_page = self._write_cursor(organization_id, query, rest)
+        return CostPage(buckets=buckets_of(shown, rows), next_page=next_page, unsettled_requests=0)
+
+    def _write_cursor(
+        self, organization_id: OrganizationId, query: CostQuery, rest: DayRange
+    ) -> str:
+        """Opaque, authenticated, bound to the organization and to the filters; it carries the end
+        of the range, so that a report up to now keeps its end while it is read."""
+        payload = _POSITION.pack(rest.first, rest.last)
+        signed = self._vault.sign(payload, _CURSOR, *_binding(organization_id, query))
+        return base64.urlsafe_b64encode(signed).decode().rstrip("=")
+
+    def _read_cursor(
+        self, organization_id: OrganizationId, query: CostQuery, page: str
+    ) -> DayRange:
+        try:
+            signed = base64.b64decode(page + "=" * (-len(page) % 4), altchars=b"-_", validate=True)
+        except (binascii.Error, ValueError):
+            raise _bad_cursor() from None
+        payload = self._vault.verify(signed, _CURSOR, *_binding(organization_id, query))
+        # Two spellings of one cursor would be two cursors: only ours is taken.
+        spelled = base64.urlsafe_b64encode(signed).decode().rstrip("=")
+        if payload is None or len(payload) != _POSITION.size or spelled != page:
+            raise _bad_cursor()
+        first, last = _POSITION.unpack(payload)
+        return DayRange(first=first, last=last)
+
+
+def _binding(organization_id: OrganizationId, query: CostQuery) -> tuple[bytes, bytes]:
+    filters = (
+        query.start_time,
+        query.end_time,
+        sorted(map(str, query.project_ids)),
+        sorted(map(str, query.api_key_ids)),
+        sorted(query.group_by),
+    )
+    return organization_id.bytes, msgspec.json.encode(filters)
+
+
+def _bad_cursor() -> InvalidRequest:
+    return InvalidRequest(
+        "This is not a next_page of the same report: keep the original filters.", param="page"
+    )
+
+
+async def _require_own(
+    connection: Connection, organization_id: OrganizationId, query: CostQuery
+) -> None:
+    if query.project_ids:
+        unknown: list[UUID] = [
+            *await projects.unknown_ids(connection, organization_id, query.project_ids)
+        ]
+        if unknown:
+            raise NotFound(f"There is no project {unknown[0]}.", param="project_ids")
+    if query.api_key_ids:
+        unknown = [
+            *await project_keys.unknown_ids(connection, organization_id, list(query.api_key_ids))
+        ]
+        if unknown:
+            raise NotFound(f"There is no project key {unknown[0]}.", param="api_key_ids")

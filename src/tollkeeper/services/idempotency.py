@@ -1,0 +1,90 @@
+"""Creations that may be repeated: decided in the creation's own transaction, so that a twin can
+never make a second resource and a failure is never remembered."""
+
+import hashlib
+from dataclasses import dataclass
+
+from tollkeeper.domain.access import OrganizationId
+from tollkeeper.domain.conventions import SECRET_REPLAY_S
+from tollkeeper.domain.errors import IdempotencyConflict
+from tollkeeper.services.clock import Clock
+from tollkeeper.services.vault import Vault
+from tollkeeper.storage import idempotency as records
+from tollkeeper.storage.database import Connection, Database
+
+_SEAL = "idempotent-secret"
+
+
+@dataclass(frozen=True, slots=True)
+class IdempotentRequest:
+    """A creation as it was asked for: the caller's key, and everything that makes it what it is."""
+
+    organization_id: OrganizationId
+    operation: str
+    key: str
+    # A canonical form of path and body: equal for requests that mean the same.
+    meaning: bytes
+
+    @property
+    def record_key(self) -> records.RecordKey:
+        # Only a digest is stored: the key also protects the sealed secret.
+        digest = hashlib.sha256(self.key.encode()).digest()
+        return records.RecordKey(self.organization_id, self.operation, digest)
+
+    @property
+    def digest(self) -> bytes:
+        return hashlib.sha256(self.meaning).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """The first creation under the key; `secret` is gone after a day."""
+
+    resource_id: str
+    secret: str | None
+
+
+class Idempotency:
+    def __init__(self, vault: Vault, clock: Clock) -> None:
+        self._vault = vault
+        self._clock = clock
+
+    async def claim(
+        self, connection: Connection, request: IdempotentRequest, resource_id: str
+    ) -> Replay | None:
+        """None where this is the first such creation: go on and create `resource_id`."""
+        now = self._clock()
+        first = await records.claim(
+            connection,
+            request.record_key,
+            request_digest=request.digest,
+            resource_id=resource_id,
+            now=now,
+        )
+        if first:
+            return None
+        record = await records.find(connection, request.record_key)
+        assert record is not None, "a record is never deleted"
+        if record.request_digest != request.digest:
+            raise IdempotencyConflict(param="Idempotency-Key")
+        return Replay(record.resource_id, self._secret(request, record, now))
+
+    async def keep_secret(
+        self, connection: Connection, request: IdempotentRequest, secret: str
+    ) -> None:
+        sealed = self._vault.seal(secret.encode(), _SEAL, *_seal_context(request))
+        await records.keep_secret(connection, request.record_key, sealed)
+
+    async def forget_old_secrets(self, database: Database) -> int:
+        async with database.reading() as connection:
+            return await records.forget_secrets(connection, before=self._clock() - SECRET_REPLAY_S)
+
+    def _secret(self, request: IdempotentRequest, record: records.Record, now: int) -> str | None:
+        if record.sealed_secret is None or now - record.created_at >= SECRET_REPLAY_S:
+            return None
+        plain = self._vault.unseal(record.sealed_secret, _SEAL, *_seal_context(request))
+        return None if plain is None else plain.decode()
+
+
+def _seal_context(request: IdempotentRequest) -> tuple[bytes, ...]:
+    return request.organization_id.bytes, request.operation.encode(), request.key.encode()

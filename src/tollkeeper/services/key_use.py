@@ -1,0 +1,32 @@
+"""When keys were last used, kept without a write per request: noted in memory, written in batches."""
+
+from tollkeeper.domain.access import KeyId, KeyKind
+from tollkeeper.storage import admin_keys, project_keys
+from tollkeeper.storage.database import Database
+
+# A process notes at most this many keys between two writes; more are noted after the next one.
+_NOTED_MAX = 100_000
+
+
+class KeyUse:
+    def __init__(self) -> None:
+        self._noted: dict[KeyKind, dict[KeyId, int]] = {kind: {} for kind in KeyKind}
+
+    def note(self, kind: KeyKind, key_id: KeyId, now: int) -> None:
+        noted = self._noted[kind]
+        if key_id in noted or len(noted) < _NOTED_MAX:
+            noted[key_id] = now
+
+    async def write(self, database: Database) -> None:
+        """Writes what was noted. What a failed write held is noted again, so nothing is lost."""
+        writers = {KeyKind.PROJECT: project_keys.record_use, KeyKind.ADMIN: admin_keys.record_use}
+        for kind, write in writers.items():
+            noted, self._noted[kind] = self._noted[kind], {}
+            if not noted:
+                continue
+            try:
+                async with database.reading() as connection:
+                    await write(connection, noted)
+            except BaseException:
+                self._noted[kind] = noted | self._noted[kind]
+                raise

@@ -1,0 +1,63 @@
+"""Organizations and the checks that models ask of them. Operators only."""
+
+from uuid import uuid4
+
+from tollkeeper.domain.access import OrganizationId
+from tollkeeper.domain.errors import InvalidRequest, NotFound
+from tollkeeper.domain.organization import NAME_LENGTH_MAX, Organization
+from tollkeeper.services.clock import Clock
+from tollkeeper.storage import organizations
+from tollkeeper.storage.database import Database
+
+_CHECK_LENGTH_MAX = 120
+
+
+class Organizations:
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+
+    async def organization_create(self, name: str) -> Organization:
+        organization = Organization(
+            id=OrganizationId(uuid4()), name=checked_name(name), created_at=self._clock()
+        )
+        async with self._database.transaction() as connection:
+            await organizations.insert(connection, organization)
+        return organization
+
+    async def organization_list(self) -> list[Organization]:
+        async with self._database.reading() as connection:
+            return await organizations.find_all(connection)
+
+    async def organization_show(self, organization_id: OrganizationId) -> Organization:
+        async with self._database.reading() as connection:
+            found = await organizations.find(connection, organization_id)
+        if found is None:
+            raise NotFound(f"There is no organization {organization_id}.")
+        return found
+
+    async def organization_grant_check(
+        self, organization_id: OrganizationId, check: str
+    ) -> Organization:
+        if not 1 <= len(check) <= _CHECK_LENGTH_MAX:
+            raise InvalidRequest(f"A check has 1 to {_CHECK_LENGTH_MAX} characters.", param="check")
+        await self.organization_show(organization_id)
+        async with self._database.transaction() as connection:
+            await organizations.grant_check(connection, organization_id, check, self._clock())
+        return await self.organization_show(organization_id)
+
+    async def organization_revoke_check(
+        self, organization_id: OrganizationId, check: str
+    ) -> Organization:
+        await self.organization_show(organization_id)
+        async with self._database.transaction() as connection:
+            if not await organizations.revoke_check(connection, organization_id, check):
+                raise NotFound(f"The organization does not hold the check {check!r}.")
+        return await self.organization_show(organization_id)
+
+
+def checked_name(name: str, *, length_max: int = NAME_LENGTH_MAX) -> str:
+    """For names that come from an operator's command, where no wire type has checked them."""
+    if not 1 <= len(name) <= length_max or "\x00" in name:
+        raise InvalidRequest(f"A name has 1 to {length_max} characters.", param="name")
+    return name

@@ -1,0 +1,49 @@
+"""What the installation's secret is used for: sealing, signing, isolating. Each use has its own key."""
+
+import hashlib
+import hmac
+import os
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+
+MASTER_BYTES_MIN = 32
+_NONCE_BYTES = 12
+_SIGNATURE_BYTES = 16
+
+
+class Vault:
+    """Keys derived from one master secret that the database never sees."""
+
+    def __init__(self, master: bytes) -> None:
+        assert len(master) >= MASTER_BYTES_MIN, "the master secret is long enough"
+        self._master = master
+
+    def derive(self, purpose: str, *context: bytes) -> bytes:
+        """32 bytes that depend on every part; parts cannot run into each other."""
+        mac = hmac.new(self._master, digestmod=hashlib.sha256)
+        for part in (purpose.encode(), *context):
+            mac.update(len(part).to_bytes(8, "big"))
+            mac.update(part)
+        return mac.digest()
+
+    def seal(self, plain: bytes, purpose: str, *context: bytes) -> bytes:
+        nonce = os.urandom(_NONCE_BYTES)
+        return nonce + AESGCM(self.derive(purpose, *context)).encrypt(nonce, plain, None)
+
+    def unseal(self, sealed: bytes, purpose: str, *context: bytes) -> bytes | None:
+        """None where it was sealed under another secret or context, or was tampered with."""
+        nonce, body = sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:]
+        try:
+            return AESGCM(self.derive(purpose, *context)).decrypt(nonce, body, None)
+        except InvalidTag:
+            return None
+
+    def sign(self, payload: bytes, purpose: str, *context: bytes) -> bytes:
+        return self.derive(purpose, payload, *context)[:_SIGNATURE_BYTES] + payload
+
+    def verify(self, signed: bytes, purpose: str, *context: bytes) -> bytes | None:
+        """The payload, or None where the signature is not ours for this context."""
+        signature, payload = signed[:_SIGNATURE_BYTES], signed[_SIGNATURE_BYTES:]
+        expected = self.derive(purpose, payload, *context)[:_SIGNATURE_BYTES]
+        return payload if hmac.compare_digest(signature, expected) else None

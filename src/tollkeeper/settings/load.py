@@ -1,0 +1,65 @@
+"""Finds the settings file, reads it and the environment, and says clearly what is wrong."""
+
+import os
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_settings import SettingsError as SourceError
+
+from tollkeeper.settings.schema import Settings
+
+# What holds where there is no file; `tollkeeper init` writes a copy of it.
+DEFAULT_FILE = Path(__file__).parent / "default.toml"
+_SHOWN_LENGTH_MAX = 80
+
+
+class SettingsError(Exception):
+    """A setting is wrong. The message names it, its value and what is allowed."""
+
+
+def load_settings(config: Path | None) -> Settings:
+    """--config, else TOLLKEEPER_CONFIG, else ./tollkeeper.toml, else the defaults."""
+    path = config or _configured_path()
+    document = _read_toml(path or DEFAULT_FILE)
+    try:
+        settings = Settings(**document)
+    except ValidationError as exc:
+        raise SettingsError(_explain(exc)) from None
+    except SourceError as exc:  # a variable that should hold JSON and does not
+        raise SettingsError(str(exc)) from None
+    # Relative folders are relative to the file, so that commands work from any folder.
+    base = Path.cwd() if path is None else path.resolve().parent
+    data_dir = base / settings.database.data_dir
+    database = settings.database.model_copy(update={"data_dir": data_dir})
+    return settings.model_copy(update={"database": database})
+
+
+def _configured_path() -> Path | None:
+    named = os.environ.get("TOLLKEEPER_CONFIG")
+    if named:
+        return Path(named)
+    beside = Path("tollkeeper.toml")
+    return beside if beside.exists() else None
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            return tomllib.load(file)
+    except OSError as exc:
+        raise SettingsError(f"The settings file {path} cannot be read: {exc.strerror}.") from exc
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
+        raise SettingsError(f"The settings file {path} is not TOML: {exc}") from exc
+
+
+def _explain(exc: ValidationError) -> str:
+    lines = []
+    for error in exc.errors(include_url=False):
+        name = ".".join(str(part) for part in error["loc"]) or "settings"
+        shown = repr(error.get("input"))
+        if len(shown) > _SHOWN_LENGTH_MAX:
+            shown = shown[:_SHOWN_LENGTH_MAX] + "..."
+        lines.append(f"{name} = {shown}: {error['msg']}")
+    return "\n".join(lines)

@@ -1,0 +1,215 @@
+"""Every setting: its name, type, bounds and default. docs/configuration.md has a line for each."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from tollkeeper.domain import conventions
+from tollkeeper.domain.access import CUSTOMER_PERMISSIONS
+
+Port = Annotated[int, Field(ge=0, le=65535)]
+Name = Annotated[str, Field(min_length=1, max_length=120)]
+Seconds = Annotated[float, Field(gt=0, le=86400)]
+Modality = Literal["text", "image", "file", "audio", "video"]
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+
+
+class ServerSettings(Section):
+    host: str = "127.0.0.1"
+    port: Port = 8080
+    workers: int = Field(default=1, ge=1, le=256)
+    grace_s: Seconds = 20
+    header_timeout_s: Seconds = 10
+    header_bytes: int = Field(default=16384, ge=1024, le=1048576)
+    body_timeout_s: Seconds = 60
+    write_timeout_s: Seconds = 60
+    keep_alive_s: Seconds = 75
+
+
+class OperatorSettings(Section):
+    host: str = "127.0.0.1"
+    port: Port = 8081
+
+
+class ConsoleSettings(Section):
+    host: str = "127.0.0.1"
+    port: Port = 8082
+
+
+class DatabaseSettings(Section):
+    url: str = ""
+    data_dir: Path = Path("./.tollkeeper")
+    pool_size: int = Field(default=10, ge=2, le=1000)
+    pool_timeout_s: Seconds = 5
+    statement_timeout_s: Seconds = 10
+
+    @field_validator("url")
+    @classmethod
+    def _is_postgresql(cls, url: str) -> str:
+        if url and not url.startswith(("postgresql://", "postgres://")):
+            raise ValueError(
+                "must start with postgresql://, or be empty for the embedded PostgreSQL"
+            )
+        return url
+
+
+class SecretsSettings(Section):
+    # Secrets come by environment or file reference only. Empty: a file in database.data_dir.
+    master_key_file: str = ""
+    master_key_env: str = ""
+
+
+class LimitsSettings(Section):
+    body_bytes: int = Field(default=33554432, ge=1024, le=1073741824)
+    inference_deadline_s: Seconds = 300
+    requests_per_minute: int = Field(default=6000, ge=1, le=10_000_000)
+    concurrency: int = Field(default=256, ge=1, le=1_000_000)
+
+
+class AuthSettings(Section):
+    customer_key_header: str = Field(
+        default=conventions.CUSTOMER_KEY_HEADER, pattern=r"^[a-z0-9-]{1,64}$"
+    )
+    project_key_default_permissions: tuple[str, ...] = conventions.PROJECT_KEY_DEFAULT_PERMISSIONS
+
+    @field_validator("project_key_default_permissions")
+    @classmethod
+    def _are_customer_permissions(cls, permissions: tuple[str, ...]) -> tuple[str, ...]:
+        for permission in permissions:
+            if permission not in CUSTOMER_PERMISSIONS:
+                allowed = ", ".join(sorted(CUSTOMER_PERMISSIONS))
+                raise ValueError(
+                    f"{permission!r} is not a customer permission; there are: {allowed}"
+                )
+        return permissions
+
+
+class SessionsSettings(Section):
+    headers: tuple[str, ...] = conventions.SESSION_HEADERS
+
+
+class JudgeSettings(Section):
+    backend: Name
+    model: Name
+    default_threshold_basis_points: int = Field(default=5000, ge=1, le=9999)
+    deadline_s: Seconds = 20
+    segment_characters: int = Field(default=0, ge=0, le=1_000_000)
+
+
+class ExtensionsSettings(Section):
+    model_listing: bool = False
+
+
+class EmbeddedSettings(Section):
+    enabled: bool = True
+    model_path: str = ""
+    threads: int = Field(default=0, ge=0, le=1024)
+    parallel: int = Field(default=4, ge=1, le=64)
+
+
+class BackendSettings(Section):
+    name: Name
+    kind: Literal["embedded", "openai"]
+    urls: tuple[str, ...] = ()
+    api_key_env: str = ""
+    api_key_file: str = ""
+    connect_timeout_s: Seconds = 5
+    idle_timeout_s: Seconds = 60
+    retries: int = Field(default=1, ge=0, le=10)
+    native_n: bool = True
+    tokenize_path: str = ""
+
+    @model_validator(mode="after")
+    def _fits_its_kind(self) -> "BackendSettings":
+        if self.kind == "openai" and not self.urls:
+            raise ValueError("a backend of kind 'openai' needs at least one url in urls")
+        if self.kind == "embedded" and self.urls:
+            raise ValueError("a backend of kind 'embedded' has no urls: tollkeeper starts it")
+        for url in self.urls:
+            if not url.startswith(("http://", "https://")):
+                raise ValueError(f"{url!r} must start with http:// or https://")
+        if self.api_key_env and self.api_key_file:
+            raise ValueError("api_key_env and api_key_file cannot both be set")
+        return self
+
+
+class ModelSettings(Section):
+    id: str = Field(min_length=1, max_length=200)
+    backend: Name
+    upstream_model: str = Field(min_length=1, max_length=512)
+    owned_by: str = ""
+    name: str = ""
+    display_name: str = ""
+    created: int = Field(default=0, ge=0)
+    context_length: int = Field(ge=1)
+    max_output_length: int = Field(ge=1, le=999990)
+    input_modalities: tuple[Modality, ...] = ("text",)
+    output_modalities: tuple[Modality, ...] = ("text",)
+    quantization: str = ""
+    supported_sampling_parameters: tuple[str, ...] = ()
+    supported_features: tuple[str, ...] = ()
+    sampling_limits: dict[str, Any] = {}
+    sampling_limits_revision: str = "1"
+    required_checks: tuple[str, ...] = ()
+    is_ready: bool = True
+    pricing: dict[Literal["prompt", "completion", "image", "request", "input_cache_read"], str] = {}
+    options: dict[str, str] = {}
+
+
+class Settings(BaseSettings):
+    """The whole configuration. Environment: TOLLKEEPER_SECTION__NAME, lists and tables as JSON."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="TOLLKEEPER_",
+        env_nested_delimiter="__",
+        extra="forbid",
+        frozen=True,
+    )
+
+    server: ServerSettings = ServerSettings()
+    operator: OperatorSettings = OperatorSettings()
+    console: ConsoleSettings = ConsoleSettings()
+    database: DatabaseSettings = DatabaseSettings()
+    secrets: SecretsSettings = SecretsSettings()
+    limits: LimitsSettings = LimitsSettings()
+    auth: AuthSettings = AuthSettings()
+    sessions: SessionsSettings = SessionsSettings()
+    judge: JudgeSettings | None = None
+    extensions: ExtensionsSettings = ExtensionsSettings()
+    embedded: EmbeddedSettings = EmbeddedSettings()
+    backends: tuple[BackendSettings, ...] = ()
+    models: tuple[ModelSettings, ...] = ()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """The environment wins over the file, which arrives as arguments; nothing else is read."""
+        return env_settings, init_settings
+
+    @model_validator(mode="after")
+    def _names_fit_together(self) -> "Settings":
+        names = [backend.name for backend in self.backends]
+        if len(set(names)) != len(names):
+            raise ValueError("backends: two backends have the same name")
+        ids = [model.id for model in self.models]
+        if len(set(ids)) != len(ids):
+            raise ValueError("models: two models have the same id")
+        for model in self.models:
+            if model.backend not in names:
+                raise ValueError(
+                    f"models: {model.id!r} names the backend {model.backend!r}, which is not declared"
+                )
+        if self.judge is not None and self.judge.backend not in names:
+            raise ValueError(f"judge.backend: {self.judge.backend!r} is not declared in backends")
+        return self

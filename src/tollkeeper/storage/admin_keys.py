@@ -1,0 +1,134 @@
+"""SQL of Admin API keys."""
+
+from dataclasses import dataclass
+from typing import Any, LiteralString
+
+from tollkeeper.domain.access import KeyId, OrganizationId
+from tollkeeper.domain.organization import AdminKey
+from tollkeeper.storage.database import Connection
+
+_COLUMNS: LiteralString = """
+    id, organization_id, name, redacted_value, permissions,
+    extract(epoch FROM created_at)::bigint, extract(epoch FROM last_used_at)::bigint,
+    extract(epoch FROM expires_at)::bigint, extract(epoch FROM revoked_at)::bigint
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class PresentedAdminKey:
+    """A stored key beside what only authentication may see."""
+
+    key: AdminKey
+    digest: bytes
+
+
+async def insert(connection: Connection, key: AdminKey, digest: bytes) -> None:
+    # clock_timestamp orders keys that are made within one second.
+    await connection.execute(
+        """
+        INSERT INTO admin_keys (organization_id, id, name, digest, redacted_value, permissions,
+                                created_at, expires_at)
+        VALUES (%s, %s, %s, %s, %s, %s, clock_timestamp(), to_timestamp(%s))
+        """,
+        (
+            key.organization_id,
+            key.id,
+            key.name,
+            digest,
+            key.redacted_value,
+            list(key.permissions),
+            key.expires_at,
+        ),
+    )
+
+
+async def find(
+    connection: Connection, organization_id: OrganizationId, key_id: KeyId
+) -> AdminKey | None:
+    """Also a revoked one: it still marks its place in the list."""
+    cursor = await connection.execute(
+        f"SELECT {_COLUMNS} FROM admin_keys WHERE organization_id = %s AND id = %s",  # noqa: S608
+        (organization_id, key_id),
+    )
+    row = await cursor.fetchone()
+    return None if row is None else _key(row)
+
+
+async def find_anywhere(connection: Connection, key_id: KeyId) -> AdminKey | None:
+    """For the operator, who stands above organizations."""
+    cursor = await connection.execute(
+        f"SELECT {_COLUMNS} FROM admin_keys WHERE id = %s",  # noqa: S608
+        (key_id,),
+    )
+    row = await cursor.fetchone()
+    return None if row is None else _key(row)
+
+
+async def find_by_digest(connection: Connection, digest: bytes) -> PresentedAdminKey | None:
+    cursor = await connection.execute(
+        f"SELECT {_COLUMNS}, digest FROM admin_keys WHERE digest = %s",  # noqa: S608
+        (digest,),
+    )
+    row = await cursor.fetchone()
+    return None if row is None else PresentedAdminKey(key=_key(row[:-1]), digest=row[-1])
+
+
+async def find_page(
+    connection: Connection,
+    organization_id: OrganizationId,
+    *,
+    after: KeyId | None,
+    limit: int,
+    descending: bool,
+) -> list[AdminKey]:
+    """Keys that are not revoked, in the order they were made; `after` may name a revoked one."""
+    comparison, direction = ("<", "DESC") if descending else (">", "ASC")
+    cursor = await connection.execute(
+        f"""
+        SELECT {_COLUMNS} FROM admin_keys
+        WHERE organization_id = %(organization)s AND revoked_at IS NULL
+          AND (%(after)s::uuid IS NULL OR (created_at, id) {comparison} (
+              SELECT created_at, id FROM admin_keys
+              WHERE organization_id = %(organization)s AND id = %(after)s))
+        ORDER BY created_at {direction}, id {direction} LIMIT %(limit)s
+        """,  # noqa: S608
+        {"organization": organization_id, "after": after, "limit": limit},
+    )
+    return [_key(row) for row in await cursor.fetchall()]
+
+
+async def revoke(
+    connection: Connection, organization_id: OrganizationId, key_id: KeyId, now: int
+) -> bool:
+    cursor = await connection.execute(
+        """
+        UPDATE admin_keys SET revoked_at = to_timestamp(%s)
+        WHERE organization_id = %s AND id = %s AND revoked_at IS NULL
+        """,
+        (now, organization_id, key_id),
+    )
+    return cursor.rowcount == 1
+
+
+async def record_use(connection: Connection, used_at: dict[KeyId, int]) -> None:
+    await connection.execute(
+        """
+        UPDATE admin_keys k SET last_used_at = greatest(k.last_used_at, to_timestamp(used.at))
+        FROM unnest(%s::uuid[], %s::bigint[]) AS used (id, at) WHERE k.id = used.id
+        """,
+        (list(used_at), list(used_at.values())),
+    )
+
+
+def _key(row: tuple[Any, ...]) -> AdminKey:
+    return AdminKey(
+        id=row[0],
+        organization_id=row[1],
+        name=row[2],
+        redacted_value=row[3],
+        permissions=tuple(row[4]),
+        created_at=row[5],
+        last_used_at=row[6],
+        expires_at=row[7],
+        revoked_at=row[8],
+    )

@@ -1,0 +1,101 @@
+"""The bounded pool, transactions, and the one place where the driver's errors become the domain's."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TypeAlias
+
+import psycopg
+from psycopg import errors as pg
+from psycopg.rows import TupleRow
+from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout, TooManyRequests
+
+from tollkeeper.domain.errors import Unavailable
+
+Connection: TypeAlias = psycopg.AsyncConnection[TupleRow]
+
+RETRY_AFTER_S = 2
+_CONNECT_TIMEOUT_S = 5
+# A reconnect attempt gives up after this long and the next caller starts another one.
+_RECONNECT_TIMEOUT_S = 30
+# Callers that may wait for a connection at once; more are refused straight away.
+_WAITING_MAX = 2000
+
+# The server is there but cannot do this now: read-only, corrupt, shutting down, out of something.
+_SERVER_FAULTS = (
+    pg.OperationalError,
+    pg.InterfaceError,
+    pg.ReadOnlySqlTransaction,
+    pg.DataCorrupted,
+    pg.IndexCorrupted,
+)
+
+
+class Database:
+    """Connections to one PostgreSQL. Safe to share between tasks of one event loop."""
+
+    def __init__(
+        self, conninfo: str, *, pool_size: int, pool_timeout_s: float, statement_timeout_s: float
+    ) -> None:
+        statement_ms = int(statement_timeout_s * 1000)
+        self._pool: AsyncConnectionPool[Connection] = AsyncConnectionPool(
+            conninfo,
+            kwargs={
+                "autocommit": True,
+                "connect_timeout": _CONNECT_TIMEOUT_S,
+                "application_name": "tollkeeper",
+                "options": f"-c statement_timeout={statement_ms} -c lock_timeout={statement_ms} "
+                f"-c idle_in_transaction_session_timeout={2 * statement_ms} -c timezone=UTC",
+            },
+            min_size=min(2, pool_size),
+            max_size=pool_size,
+            max_waiting=_WAITING_MAX,
+            timeout=pool_timeout_s,
+            reconnect_timeout=_RECONNECT_TIMEOUT_S,
+            open=False,
+        )
+        self._checking: asyncio.Task[None] | None = None
+
+    async def open(self) -> None:
+        await self._pool.open(wait=False)
+
+    async def close(self) -> None:
+        if self._checking is not None:
+            self._checking.cancel()
+            await asyncio.gather(self._checking, return_exceptions=True)
+        await self._pool.close()
+
+    @asynccontextmanager
+    async def reading(self) -> AsyncIterator[Connection]:
+        """A connection for statements that each stand alone."""
+        try:
+            async with self._pool.connection() as connection:
+                yield connection
+        except (PoolTimeout, TooManyRequests, PoolClosed) as exc:
+            raise _pool_exhausted() from exc
+        except _SERVER_FAULTS as exc:
+            self._discard_dead_connections()
+            raise _database_unavailable() from exc
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[Connection]:
+        """All or nothing: commits when the block ends, rolls back when it raises."""
+        async with self.reading() as connection, connection.transaction():
+            yield connection
+
+    def statistics(self) -> dict[str, int]:
+        return self._pool.get_stats()
+
+    def _discard_dead_connections(self) -> None:
+        """After a restart of the server every idle connection is dead: find them all at once,
+        so that one caller pays for the restart and not one caller a connection."""
+        if self._checking is None or self._checking.done():
+            self._checking = asyncio.create_task(self._pool.check())
+
+
+def _pool_exhausted() -> Unavailable:
+    return Unavailable("The database is busy; try again.", retry_after_s=RETRY_AFTER_S)
+
+
+def _database_unavailable() -> Unavailable:
+    return Unavailable("The database is unavailable; try again.", retry_after_s=RETRY_AFTER_S)

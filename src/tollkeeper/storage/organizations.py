@@ -1,0 +1,68 @@
+"""SQL of organizations and of the checks they hold."""
+
+from typing import Any
+
+from tollkeeper.domain.access import OrganizationId
+from tollkeeper.domain.organization import Organization
+from tollkeeper.storage.database import Connection
+
+_COLUMNS = """
+    o.id, o.name, extract(epoch FROM o.created_at)::bigint,
+    ARRAY(SELECT c.name FROM organization_checks c WHERE c.organization_id = o.id ORDER BY c.name)
+"""
+
+
+async def insert(connection: Connection, organization: Organization) -> None:
+    await connection.execute(
+        "INSERT INTO organizations (id, name, created_at) VALUES (%s, %s, to_timestamp(%s))",
+        (organization.id, organization.name, organization.created_at),
+    )
+
+
+async def find(connection: Connection, organization_id: OrganizationId) -> Organization | None:
+    cursor = await connection.execute(
+        f"SELECT {_COLUMNS} FROM organizations o WHERE o.id = %s",  # noqa: S608
+        (organization_id,),
+    )
+    row = await cursor.fetchone()
+    return None if row is None else _organization(row)
+
+
+async def find_all(connection: Connection) -> list[Organization]:
+    cursor = await connection.execute(
+        f"SELECT {_COLUMNS} FROM organizations o ORDER BY o.created_at, o.id"  # noqa: S608
+    )
+    return [_organization(row) for row in await cursor.fetchall()]
+
+
+async def checks_of(connection: Connection, organization_id: OrganizationId) -> frozenset[str]:
+    cursor = await connection.execute(
+        "SELECT name FROM organization_checks WHERE organization_id = %s", (organization_id,)
+    )
+    return frozenset(row[0] for row in await cursor.fetchall())
+
+
+async def grant_check(
+    connection: Connection, organization_id: OrganizationId, check: str, now: int
+) -> None:
+    """Granting again changes nothing."""
+    await connection.execute(
+        """
+        INSERT INTO organization_checks (organization_id, name, granted_at)
+        VALUES (%s, %s, to_timestamp(%s)) ON CONFLICT DO NOTHING
+        """,
+        (organization_id, check, now),
+    )
+
+
+async def revoke_check(connection: Connection, organization_id: OrganizationId, check: str) -> bool:
+    cursor = await connection.execute(
+        "DELETE FROM organization_checks WHERE organization_id = %s AND name = %s",
+        (organization_id, check),
+    )
+    return cursor.rowcount == 1
+
+
+def _organization(row: tuple[Any, ...]) -> Organization:
+    identity, name, created_at, checks = row
+    return Organization(id=identity, name=name, created_at=created_at, checks=tuple(checks))

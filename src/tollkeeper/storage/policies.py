@@ -1,0 +1,195 @@
+"""SQL of policies and their published versions."""
+
+from typing import Any, LiteralString
+
+from tollkeeper.domain.access import OrganizationId, ProjectId
+from tollkeeper.domain.policy import (
+    Direction,
+    Mode,
+    Policy,
+    PolicyState,
+    PolicyVersion,
+    Rule,
+    Scope,
+)
+from tollkeeper.storage.database import Connection
+
+_COLUMNS: LiteralString = """
+    p.id, p.organization_id, p.name, p.description, p.state, p.revision,
+    extract(epoch FROM p.created_at)::bigint, extract(epoch FROM p.updated_at)::bigint,
+    p.base_version, p.rule, p.direction, p.mode, p.scope, p.project_ids, p.threshold,
+    v.id, v.version, extract(epoch FROM v.published_at)::bigint,
+    v.rule, v.direction, v.mode, v.scope, v.project_ids, v.threshold
+"""
+_FROM: LiteralString = """
+    FROM policies p LEFT JOIN policy_versions v
+      ON v.organization_id = p.organization_id AND v.policy_id = p.id AND v.version = p.current_version
+"""
+
+
+async def insert(connection: Connection, policy: Policy) -> None:
+    await connection.execute(
+        """
+        INSERT INTO policies (organization_id, id, name, description, state, revision, created_at,
+                              updated_at, base_version, rule, direction, mode, scope, project_ids, threshold)
+        VALUES (%s, %s, %s, %s, %s, %s, to_timestamp(%s), to_timestamp(%s), %s, %s, %s, %s, %s, %s, %s)
+        """,
+        (
+            policy.organization_id,
+            policy.id,
+            policy.name,
+            policy.description,
+            policy.state,
+            policy.revision,
+            policy.created_at,
+            policy.updated_at,
+            policy.base_version,
+            *_rule_values(policy.draft),
+        ),
+    )
+
+
+async def find(
+    connection: Connection, organization_id: OrganizationId, policy_id: str
+) -> Policy | None:
+    cursor = await connection.execute(
+        f"SELECT {_COLUMNS} {_FROM} WHERE p.organization_id = %s AND p.id = %s",
+        (organization_id, policy_id),
+    )
+    row = await cursor.fetchone()
+    return None if row is None else _policy(row)
+
+
+async def find_and_lock(
+    connection: Connection, organization_id: OrganizationId, policy_id: str
+) -> Policy | None:
+    """The policy, locked for a change: the revision that is read is the revision that is raised."""
+    cursor = await connection.execute(
+        f"SELECT {_COLUMNS} {_FROM} WHERE p.organization_id = %s AND p.id = %s FOR UPDATE OF p",
+        (organization_id, policy_id),
+    )
+    row = await cursor.fetchone()
+    return None if row is None else _policy(row)
+
+
+async def find_organization(connection: Connection, policy_id: str) -> OrganizationId | None:
+    """For the operator, who names a policy by its id alone."""
+    cursor = await connection.execute(
+        "SELECT organization_id FROM policies WHERE id = %s", (policy_id,)
+    )
+    row = await cursor.fetchone()
+    return None if row is None else row[0]
+
+
+async def find_all(connection: Connection, organization_id: OrganizationId) -> list[Policy]:
+    cursor = await connection.execute(
+        f"SELECT {_COLUMNS} {_FROM} WHERE p.organization_id = %s ORDER BY p.created_at, p.id",
+        (organization_id,),
+    )
+    return [_policy(row) for row in await cursor.fetchall()]
+
+
+async def find_effective(
+    connection: Connection, organization_id: OrganizationId, project_id: ProjectId
+) -> list[Policy]:
+    """Published policies that attach to the project by themselves and are not paused."""
+    cursor = await connection.execute(
+        f"""
+        SELECT {_COLUMNS} {_FROM}
+        WHERE p.organization_id = %s AND p.state IN ('monitoring', 'enforcing')
+          AND (v.scope = 'organization' OR (v.scope = 'projects' AND %s = ANY (v.project_ids)))
+        ORDER BY p.created_at, p.id
+        """,
+        (organization_id, project_id),
+    )
+    return [_policy(row) for row in await cursor.fetchall()]
+
+
+async def update(connection: Connection, policy: Policy) -> None:
+    """Writes what an edit, pause or resume may change. The row is locked by `find_and_lock`."""
+    current_version = None if policy.published is None else policy.published.version
+    cursor = await connection.execute(
+        """
+        UPDATE policies SET name = %s, description = %s, state = %s, revision = %s,
+            updated_at = to_timestamp(%s), base_version = %s, rule = %s, direction = %s, mode = %s,
+            scope = %s, project_ids = %s, threshold = %s, current_version = %s
+        WHERE organization_id = %s AND id = %s
+        """,
+        (
+            policy.name,
+            policy.description,
+            policy.state,
+            policy.revision,
+            policy.updated_at,
+            policy.base_version,
+            *_rule_values(policy.draft),
+            current_version,
+            policy.organization_id,
+            policy.id,
+        ),
+    )
+    assert cursor.rowcount == 1
+
+
+async def insert_version(connection: Connection, policy: Policy) -> None:
+    version = policy.published
+    assert version is not None
+    await connection.execute(
+        """
+        INSERT INTO policy_versions (organization_id, policy_id, version, id, published_at,
+                                     rule, direction, mode, scope, project_ids, threshold)
+        VALUES (%s, %s, %s, %s, to_timestamp(%s), %s, %s, %s, %s, %s, %s)
+        """,
+        (
+            policy.organization_id,
+            policy.id,
+            version.version,
+            version.id,
+            version.published_at,
+            *_rule_values(version.rule),
+        ),
+    )
+
+
+def _rule_values(rule: Rule) -> tuple[Any, ...]:
+    return (
+        rule.rule,
+        rule.direction,
+        rule.mode,
+        rule.scope,
+        list(rule.project_ids),
+        rule.match_threshold_basis_points,
+    )
+
+
+def _rule(row: tuple[Any, ...]) -> Rule:
+    rule, direction, mode, scope, project_ids, threshold = row
+    return Rule(
+        rule=rule,
+        direction=Direction(direction),
+        mode=Mode(mode),
+        scope=Scope(scope),
+        project_ids=tuple(project_ids),
+        match_threshold_basis_points=threshold,
+    )
+
+
+def _policy(row: tuple[Any, ...]) -> Policy:
+    version = None
+    if row[15] is not None:
+        version = PolicyVersion(
+            id=row[15], version=row[16], published_at=row[17], rule=_rule(row[18:])
+        )
+    return Policy(
+        id=row[0],
+        organization_id=row[1],
+        name=row[2],
+        description=row[3],
+        state=PolicyState(row[4]),
+        revision=row[5],
+        created_at=row[6],
+        updated_at=row[7],
+        base_version=row[8],
+        draft=_rule(row[9:15]),
+        published=version,
+    )

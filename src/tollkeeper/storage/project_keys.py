@@ -1,0 +1,168 @@
+"""SQL of customer keys."""
+
+from dataclasses import dataclass
+from typing import Any, LiteralString
+
+from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
+from tollkeeper.domain.organization import ProjectKey
+from tollkeeper.storage.database import Connection
+
+_COLUMNS: LiteralString = """
+    k.id, k.organization_id, k.project_id, p.name, k.name, k.redacted_value, k.permissions,
+    extract(epoch FROM k.created_at)::bigint, extract(epoch FROM k.last_used_at)::bigint,
+    extract(epoch FROM k.expires_at)::bigint, extract(epoch FROM k.suspended_at)::bigint,
+    extract(epoch FROM k.revoked_at)::bigint
+"""
+_FROM: LiteralString = """
+    FROM project_keys k JOIN projects p ON p.organization_id = k.organization_id AND p.id = k.project_id
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class PresentedProjectKey:
+    """A stored key beside what only authentication may see."""
+
+    key: ProjectKey
+    digest: bytes
+    project_archived: bool
+
+
+async def insert(connection: Connection, key: ProjectKey, digest: bytes) -> None:
+    await connection.execute(
+        """
+        INSERT INTO project_keys (organization_id, id, project_id, name, digest, redacted_value,
+                                  permissions, created_at, expires_at)
+        VALUES (%s, %s, %s, %s, %s, %s, %s, to_timestamp(%s), to_timestamp(%s))
+        """,
+        (
+            key.organization_id,
+            key.id,
+            key.project_id,
+            key.name,
+            digest,
+            key.redacted_value,
+            list(key.permissions),
+            key.created_at,
+            key.expires_at,
+        ),
+    )
+
+
+async def find(
+    connection: Connection, organization_id: OrganizationId, key_id: KeyId
+) -> ProjectKey | None:
+    cursor = await connection.execute(
+        f"SELECT {_COLUMNS} {_FROM} WHERE k.organization_id = %s AND k.id = %s",
+        (organization_id, key_id),
+    )
+    row = await cursor.fetchone()
+    return None if row is None else _key(row)
+
+
+async def find_anywhere(connection: Connection, key_id: KeyId) -> ProjectKey | None:
+    """For the operator, who stands above organizations."""
+    cursor = await connection.execute(
+        f"SELECT {_COLUMNS} {_FROM} WHERE k.id = %s",
+        (key_id,),
+    )
+    row = await cursor.fetchone()
+    return None if row is None else _key(row)
+
+
+async def find_by_digest(connection: Connection, digest: bytes) -> PresentedProjectKey | None:
+    cursor = await connection.execute(
+        f"SELECT {_COLUMNS}, k.digest, p.archived_at IS NOT NULL {_FROM} WHERE k.digest = %s",
+        (digest,),
+    )
+    row = await cursor.fetchone()
+    if row is None:
+        return None
+    return PresentedProjectKey(key=_key(row[:-2]), digest=row[-2], project_archived=row[-1])
+
+
+async def find_of_project(
+    connection: Connection, organization_id: OrganizationId, project_id: ProjectId
+) -> list[ProjectKey]:
+    cursor = await connection.execute(
+        f"""
+        SELECT {_COLUMNS} {_FROM} WHERE k.organization_id = %s AND k.project_id = %s
+        ORDER BY k.created_at, k.id
+        """,
+        (organization_id, project_id),
+    )
+    return [_key(row) for row in await cursor.fetchall()]
+
+
+async def unknown_ids(
+    connection: Connection, organization_id: OrganizationId, key_ids: list[KeyId]
+) -> list[KeyId]:
+    """Those of the ids that are not customer keys of this organization."""
+    cursor = await connection.execute(
+        """
+        SELECT wanted.id FROM unnest(%s::uuid[]) WITH ORDINALITY AS wanted (id, position)
+        LEFT JOIN project_keys k ON k.organization_id = %s AND k.id = wanted.id
+        WHERE k.id IS NULL ORDER BY wanted.position
+        """,
+        (key_ids, organization_id),
+    )
+    return [row[0] for row in await cursor.fetchall()]
+
+
+async def revoke(connection: Connection, key: ProjectKey, now: int) -> bool:
+    cursor = await connection.execute(
+        """
+        UPDATE project_keys SET revoked_at = to_timestamp(%s)
+        WHERE organization_id = %s AND id = %s AND revoked_at IS NULL
+        """,
+        (now, key.organization_id, key.id),
+    )
+    return cursor.rowcount == 1
+
+
+async def suspend(connection: Connection, key: ProjectKey, now: int) -> bool:
+    cursor = await connection.execute(
+        """
+        UPDATE project_keys SET suspended_at = to_timestamp(%s)
+        WHERE organization_id = %s AND id = %s AND revoked_at IS NULL AND suspended_at IS NULL
+        """,
+        (now, key.organization_id, key.id),
+    )
+    return cursor.rowcount == 1
+
+
+async def unsuspend(connection: Connection, key: ProjectKey) -> bool:
+    cursor = await connection.execute(
+        """
+        UPDATE project_keys SET suspended_at = NULL
+        WHERE organization_id = %s AND id = %s AND revoked_at IS NULL AND suspended_at IS NOT NULL
+        """,
+        (key.organization_id, key.id),
+    )
+    return cursor.rowcount == 1
+
+
+async def record_use(connection: Connection, used_at: dict[KeyId, int]) -> None:
+    await connection.execute(
+        """
+        UPDATE project_keys k SET last_used_at = greatest(k.last_used_at, to_timestamp(used.at))
+        FROM unnest(%s::uuid[], %s::bigint[]) AS used (id, at) WHERE k.id = used.id
+        """,
+        (list(used_at), list(used_at.values())),
+    )
+
+
+def _key(row: tuple[Any, ...]) -> ProjectKey:
+    return ProjectKey(
+        id=row[0],
+        organization_id=row[1],
+        project_id=row[2],
+        project_name=row[3],
+        name=row[4],
+        redacted_value=row[5],
+        permissions=tuple(row[6]),
+        created_at=row[7],
+        last_used_at=row[8],
+        expires_at=row[9],
+        suspended_at=row[10],
+        revoked_at=row[11],
+    )

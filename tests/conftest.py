@@ -1,0 +1,77 @@
+"""Fixtures that the whole suite shares: one real PostgreSQL and one gateway a test process."""
+
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.gateway import Gateway, Tenant, serving
+from tollkeeper.settings import Settings
+from tollkeeper.storage.embedded_postgres import EmbeddedPostgres
+from tollkeeper.storage.migrations import migrate
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="tk-") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture(scope="session")
+def conninfo(data_dir: Path) -> Iterator[str]:
+    """A migrated database on a real server, stopped when the session ends."""
+    with EmbeddedPostgres(data_dir) as server:
+        migrate(server.conninfo)
+        yield server.conninfo
+
+
+@pytest.fixture(scope="session")
+def settings(data_dir: Path) -> Settings:
+    return make_settings(data_dir)
+
+
+@pytest.fixture(scope="session")
+async def gateway(settings: Settings, conninfo: str) -> AsyncIterator[Gateway]:
+    async with serving(settings, conninfo) as running:
+        yield running
+
+
+@pytest.fixture
+async def tenant(gateway: Gateway) -> Tenant:
+    """A fresh organization with one project and keys that may do everything."""
+    return await gateway.make_tenant()
+
+
+def make_settings(data_dir: Path) -> Settings:
+    return Settings(
+        database={"data_dir": data_dir, "pool_size": 8},
+        backends=[
+            {"name": "cluster", "kind": "openai", "urls": ["http://127.0.0.1:9/v1"]},
+        ],
+        models=[
+            {
+                "id": "example/chat-small",
+                "backend": "cluster",
+                "upstream_model": "chat-small",
+                "owned_by": "example",
+                "name": "Chat Small",
+                "display_name": "Chat Small",
+                "created": 1767225600,
+                "context_length": 32768,
+                "max_output_length": 8192,
+                "quantization": "bf16",
+                "supported_sampling_parameters": ["temperature", "top_p", "seed", "stop"],
+                "supported_features": ["tools", "json_mode", "structured_outputs", "logprobs"],
+                "pricing": {"prompt": "0.0000002", "completion": "0.0000008"},
+            },
+            {
+                "id": "example/locked",
+                "backend": "cluster",
+                "upstream_model": "locked",
+                "context_length": 1024,
+                "max_output_length": 512,
+                "required_checks": ["kyc", "terms"],
+            },
+        ],
+    )
