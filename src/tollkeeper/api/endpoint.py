@@ -80,6 +80,8 @@ class Endpoint(Generic[B, Q]):
     headers: tuple[HeaderParameter, ...] = ()
     # The body is kept in the database, whose text cannot hold every character.
     stored: bool = False
+    # A successful answer may be an event stream.
+    streams: bool = False
     # Errors are wrapped as Messages clients expect them.
     messages_style: bool = False
 

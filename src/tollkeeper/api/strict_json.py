@@ -6,6 +6,7 @@ last of duplicate keys silently, so a second, cheap pass looks for them before t
 
 import json
 import re
+from itertools import accumulate
 from typing import Any, TypeVar
 
 import msgspec
@@ -18,7 +19,12 @@ DEPTH_MAX = 64
 _PATH = re.compile(r" - at `\$(?P<path>.*)`$", re.DOTALL)
 _FIELD = re.compile(r"(?:unknown|required) field `(?P<field>.*?)`", re.DOTALL)
 _PARAM_LENGTH_MAX = 200
-_BRACKETS = re.compile(rb'"(?:[^"\\]|\\.)*"|[\[\]{}]')
+# Longer than any bound: what does not match stays text and is refused as such.
+_INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,17})")
+# Possessive, and content with a string that never ends: no body makes it look at a byte twice.
+_STRINGS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
+_ALL_BUT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 
 
 def decode(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
@@ -37,11 +43,28 @@ def decode(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
 
 
 def convert(values: dict[str, Any], kind: type[T]) -> T:
-    """Query parameters, which arrive as text, with the same errors as a body."""
+    """Query parameters, which arrive as text, with the same errors as a body.
+
+    msgspec's lax mode would take `1.0` for an integer and `null` for nothing, so integers are
+    read here, and everything else is as strict as in a body."""
+    integers = _integer_fields(kind)
+    for name, value in values.items():
+        if name in integers and _INTEGER.fullmatch(value) is not None:
+            values[name] = int(value)
     try:
-        return msgspec.convert(values, kind, strict=False)
+        return msgspec.convert(values, kind)
     except msgspec.ValidationError as exc:
         raise _explained(exc) from None
+
+
+def _integer_fields(kind: type) -> frozenset[str]:
+    found = set()
+    for field in msgspec.structs.fields(kind):
+        shape = msgspec.inspect.type_info(field.type)
+        shapes = shape.types if isinstance(shape, msgspec.inspect.UnionType) else (shape,)
+        if any(isinstance(part, msgspec.inspect.IntType) for part in shapes):
+            found.add(field.name)
+    return frozenset(found)
 
 
 def refuse_nul(body: bytes, decoded: msgspec.Struct) -> None:
@@ -58,15 +81,9 @@ def _check_depth(body: bytes) -> None:
     # Few brackets cannot nest deeply: almost every body ends here.
     if body.count(b"{") + body.count(b"[") <= DEPTH_MAX:
         return
-    depth = 0
-    for match in _BRACKETS.finditer(body):
-        token = match.group()
-        if token in (b"[", b"{"):
-            depth += 1
-            if depth > DEPTH_MAX:
-                raise InvalidRequest(f"The body is nested more than {DEPTH_MAX} levels deep.")
-        elif token in (b"]", b"}"):
-            depth -= 1
+    brackets = _STRINGS.sub(b"", body).translate(None, _ALL_BUT_BRACKETS)
+    if max(accumulate(map(_STEPS.__getitem__, brackets)), default=0) > DEPTH_MAX:
+        raise InvalidRequest(f"The body is nested more than {DEPTH_MAX} levels deep.")
 
 
 def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> None:
@@ -76,7 +93,7 @@ def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> None:
             if key in seen:
                 raise InvalidRequest(
                     f"The key {key[:_PARAM_LENGTH_MAX]!r} occurs twice in one object.",
-                    param=key[:_PARAM_LENGTH_MAX],
+                    param=_showable(key[:_PARAM_LENGTH_MAX]),
                 )
             seen.add(key)
 
@@ -106,7 +123,11 @@ def _explained(exc: msgspec.ValidationError) -> InvalidRequest:
     field = _FIELD.search(text)
     if field is not None:
         path = f"{path}.{field['field']}" if path else field["field"]
-    # Escaped lone surrogates and the like must not reach the response.
-    param = path[:_PARAM_LENGTH_MAX].encode("utf-8", "replace").decode() or None
-    message = text[:500].encode("utf-8", "replace").decode()
+    param = _showable(path[:_PARAM_LENGTH_MAX]) or None
+    message = _showable(text[:500])
     return InvalidRequest(f"{message}." if not message.endswith(".") else message, param=param)
+
+
+def _showable(text: str) -> str:
+    """Escaped lone surrogates and the like must not reach the response."""
+    return text.encode("utf-8", "replace").decode()

@@ -1,12 +1,11 @@
 """Money as integers of 10^-12 USD. No float comes near it."""
 
 import re
-from decimal import Decimal
 
 from tollkeeper.domain.errors import InvalidRequest
 
 PICOUSD_PER_USD = 10**12
-_DECIMAL = re.compile(r"-?\d{1,15}(\.\d{1,30})?", re.ASCII)
+_DECIMAL = re.compile(r"(?P<sign>-?)(?P<whole>\d{1,15})(?:\.(?P<fraction>\d{1,30}))?", re.ASCII)
 _FRACTION_DIGITS = 12
 # Wide enough for a trillion dollars, and far inside NUMERIC(38).
 PICOUSD_MAX = 10**15 * PICOUSD_PER_USD
@@ -14,16 +13,17 @@ PICOUSD_MAX = 10**15 * PICOUSD_PER_USD
 
 def picousd_from_usd(text: str, *, param: str | None = None) -> int:
     """An exact amount from a decimal string; finer than the unit is refused, never rounded."""
-    if _DECIMAL.fullmatch(text) is None:
+    found = _DECIMAL.fullmatch(text)
+    if found is None:
         raise InvalidRequest(f"{text[:40]!r} is not a decimal amount in USD.", param=param)
-    # Decimal(str) is exact; scaleb only moves the exponent.
-    amount = Decimal(text).scaleb(_FRACTION_DIGITS)
-    picousd = int(amount)
-    if picousd != amount:
+    # Digits, not Decimal: its context would round an amount of more than 28 digits silently.
+    fraction = (found["fraction"] or "").rstrip("0")
+    if len(fraction) > _FRACTION_DIGITS:
         raise InvalidRequest(
             f"{text} USD is finer than the unit of account, 10^-12 USD.", param=param
         )
-    return picousd
+    picousd = int(found["whole"] + fraction.ljust(_FRACTION_DIGITS, "0"))
+    return -picousd if found["sign"] else picousd
 
 
 def usd_from_picousd(amount: int) -> str:

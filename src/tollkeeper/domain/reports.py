@@ -4,7 +4,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from tollkeeper.domain.access import KeyId, ProjectId
-from tollkeeper.domain.errors import InvalidRequest
 
 DAY_S = 86400
 # The last second of the year 9999: beyond it a date has no name.
@@ -63,9 +62,9 @@ class DayRange:
 
 
 def days_of(start_time: int, end_time: int) -> DayRange:
-    """Every UTC day that the half-open range of seconds touches."""
+    """Every UTC day that the half-open range of seconds touches; none where the range is empty."""
     if end_time <= start_time:
-        raise InvalidRequest("end_time must be later than start_time.", param="end_time")
+        return DayRange(first=0, last=0)
     return DayRange(first=start_time // DAY_S, last=(end_time - 1) // DAY_S + 1)
 
 

@@ -16,15 +16,18 @@ from tollkeeper.domain.conventions import (
 from tollkeeper.domain.policy import Direction, Mode, PolicyState, Scope
 from tollkeeper.domain.reports import TIME_MAX, CostDimension
 
-PolicyName = Annotated[str, Meta(min_length=1, max_length=80)]
-PolicyDescription = Annotated[str, Meta(max_length=240)]
+# PostgreSQL's text cannot hold U+0000; the body check refuses it and the schema says so.
+_STORABLE = {"pattern": r"^[^\x00]*$"}
+
+PolicyName = Annotated[str, Meta(min_length=1, max_length=80, extra_json_schema=_STORABLE)]
+PolicyDescription = Annotated[str, Meta(max_length=240, extra_json_schema=_STORABLE)]
 PolicyRule = Annotated[
     str,
     Meta(
         min_length=1,
         max_length=20000,
         description="A yes-or-no question that ends with '?'.",
-        extra_json_schema={"pattern": r"\?$"},
+        extra_json_schema={"pattern": r"^[^\x00]*\?$"},
     ),
 ]
 Threshold = Annotated[int, Meta(ge=1, le=9999)]
@@ -116,7 +119,10 @@ class EffectivePolicyList(Sent):
 
 
 class ProjectKeyCreate(Received):
-    name: Annotated[str, Meta(min_length=1, max_length=PROJECT_KEY_NAME_LENGTH_MAX)]
+    name: Annotated[
+        str,
+        Meta(min_length=1, max_length=PROJECT_KEY_NAME_LENGTH_MAX, extra_json_schema=_STORABLE),
+    ]
 
 
 class ProjectKeyOwner(Sent):

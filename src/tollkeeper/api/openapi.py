@@ -1,0 +1,215 @@
+"""The OpenAPI 3.1 document, generated from the route table and the wire structs."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from tollkeeper.api.endpoint import AnyEndpoint, HeaderParameter
+from tollkeeper.api.envelope import ERROR_TABLE
+from tollkeeper.api.request import PATH_ID_LENGTH_MAX
+from tollkeeper.api.routes import ROUTES
+from tollkeeper.api.wire.errors import ErrorEnvelope, MessagesErrorEnvelope
+from tollkeeper.domain.access import KeyKind
+from tollkeeper.domain.conventions import CUSTOMER_KEY_HEADER, UNSETTLED_HEADER
+
+VERSION = "0.2.0"
+_REF = "#/components/schemas/{name}"
+# What any endpoint can answer, whatever it does.
+_COMMON_ERRORS = frozenset({400, 401, 403, 405, 500, 503})
+_SECURITY: dict[KeyKind, list[dict[str, list[str]]]] = {
+    KeyKind.ADMIN: [{"adminKey": []}],
+    KeyKind.PROJECT: [{"customerKey": []}, {"customerHeaderKey": []}],
+}
+_STATUS_WORDS = {
+    400: "The request is not valid.",
+    401: "The credential is missing or invalid.",
+    402: "Available credit or spending cap cannot cover admission.",
+    403: "The credential's scope or a policy denied the operation.",
+    404: "Not found in the caller's organization.",
+    405: "The path does not take this method.",
+    408: "The body did not arrive in time.",
+    409: "Revision, state or idempotency conflict.",
+    413: "The body exceeds the size limit.",
+    415: "The body is not application/json.",
+    422: "The backend refused the request.",
+    429: "Request rate or concurrency exceeded.",
+    500: "Unexpected failure of the gateway.",
+    501: "The backend does not implement the option.",
+    502: "The backend request failed.",
+    503: "A required service or configuration is unavailable.",
+    504: "The inference deadline was exceeded.",
+}
+
+
+def document(endpoints: Sequence[AnyEndpoint] = ROUTES) -> dict[str, Any]:
+    structs = _structs(endpoints)
+    schemas, components = msgspec.json.schema_components(structs, ref_template=_REF)
+    by_struct = dict(zip(structs, schemas, strict=True))
+    paths: dict[str, dict[str, Any]] = {}
+    for endpoint in endpoints:
+        operations = paths.setdefault(endpoint.path, {})
+        operations[endpoint.method.lower()] = _operation(endpoint, by_struct)
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Inference Gateway and Organization Administration API",
+            "version": VERSION,
+        },
+        "paths": paths,
+        "components": {"schemas": components, "securitySchemes": _security_schemes()},
+    }
+
+
+def _structs(endpoints: Sequence[AnyEndpoint]) -> list[type]:
+    found: dict[type, None] = {ErrorEnvelope: None, MessagesErrorEnvelope: None}
+    for endpoint in endpoints:
+        found[endpoint.result] = None
+        if endpoint.takes_body:
+            found[endpoint.body] = None
+    return list(found)
+
+
+def _operation(endpoint: AnyEndpoint, schemas: dict[type, Any]) -> dict[str, Any]:
+    operation: dict[str, Any] = {
+        "operationId": endpoint.operation,
+        "summary": endpoint.summary,
+        "description": f"Needs the permission `{endpoint.permission}`.",
+        "tags": [endpoint.tag],
+        "security": _SECURITY[endpoint.key_kind],
+        "parameters": [
+            *_path_parameters(endpoint.path),
+            *_query_parameters(endpoint.query),
+            *(_header_parameter(header) for header in endpoint.headers),
+        ],
+        "responses": _responses(endpoint, schemas),
+    }
+    if endpoint.takes_body:
+        operation["requestBody"] = {
+            "required": True,
+            "content": {"application/json": {"schema": schemas[endpoint.body]}},
+        }
+    return operation
+
+
+def _path_parameters(path: str) -> list[dict[str, Any]]:
+    names = [part[1:-1] for part in path.split("/") if part.startswith("{")]
+    schema = {"type": "string", "minLength": 1, "maxLength": PATH_ID_LENGTH_MAX}
+    return [{"name": name, "in": "path", "required": True, "schema": schema} for name in names]
+
+
+def _query_parameters(query: type) -> list[dict[str, Any]]:
+    if query is type(None):
+        return []
+    schema = msgspec.json.schema(query)
+    definitions = schema["$defs"]
+    definition = definitions[query.__name__]
+    required = definition.get("required", [])
+    return [
+        {
+            "name": name,
+            "in": "query",
+            "required": name in required,
+            "schema": _without_null(_inlined(found, definitions)),
+        }
+        for name, found in definition["properties"].items()
+    ]
+
+
+def _inlined(schema: Any, definitions: dict[str, Any]) -> Any:
+    if isinstance(schema, dict):
+        if "$ref" in schema:
+            return _inlined(definitions[schema["$ref"].rsplit("/", 1)[1]], definitions)
+        return {key: _inlined(value, definitions) for key, value in schema.items()}
+    if isinstance(schema, list):
+        return [_inlined(value, definitions) for value in schema]
+    return schema
+
+
+def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
+    """A query parameter is absent or text: there is no null in a query string."""
+    if schema.get("default", ...) is None:
+        schema = {key: value for key, value in schema.items() if key != "default"}
+    choices = [choice for choice in schema.get("anyOf", []) if choice != {"type": "null"}]
+    return choices[0] if len(choices) == 1 else schema
+
+
+def _header_parameter(header: HeaderParameter) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "string"}
+    if header.length_min:
+        schema["minLength"] = header.length_min
+    if header.length_max is not None:
+        schema["maxLength"] = header.length_max
+    if header.pattern is not None:
+        schema["pattern"] = header.pattern
+    return {
+        "name": header.name,
+        "in": "header",
+        "required": header.required,
+        "description": header.description,
+        "schema": schema,
+    }
+
+
+def _responses(endpoint: AnyEndpoint, schemas: dict[type, Any]) -> dict[str, Any]:
+    request_id = {
+        "X-Request-ID": {
+            "description": "The gateway's id of this request.",
+            "schema": {"type": "string", "format": "uuid"},
+        }
+    }
+    success_headers = dict(request_id)
+    if endpoint.operation == "cost_report":
+        success_headers[UNSETTLED_HEADER] = {
+            "description": "How many requests in the page's range are not settled yet.",
+            "schema": {"type": "integer", "minimum": 0},
+        }
+    content = {"application/json": {"schema": schemas[endpoint.result]}}
+    if endpoint.streams:
+        content["text/event-stream"] = {"schema": {"type": "string"}}
+    responses: dict[str, Any] = {
+        "200": {"description": "Success.", "headers": success_headers, "content": content}
+    }
+    envelope = schemas[MessagesErrorEnvelope if endpoint.messages_style else ErrorEnvelope]
+    statuses = _COMMON_ERRORS | endpoint.errors | ({408} if endpoint.takes_body else set())
+    for status in sorted(statuses):
+        responses[str(status)] = {
+            "description": _STATUS_WORDS[status],
+            "headers": request_id,
+            "content": {"application/json": {"schema": _with_words(envelope, status)}},
+        }
+    return responses
+
+
+def _with_words(envelope: dict[str, Any], status: int) -> dict[str, Any]:
+    """The envelope of one status: its words of `type` and `code` are said, not left to be tried."""
+    words = [found for found in ERROR_TABLE.values() if found.status == status]
+    error = {
+        "type": "object",
+        "properties": {
+            "type": {"enum": sorted({found.type for found in words})},
+            "code": {"enum": sorted({found.code for found in words})},
+        },
+    }
+    return {"allOf": [envelope, {"type": "object", "properties": {"error": error}}]}
+
+
+def _security_schemes() -> dict[str, Any]:
+    return {
+        "customerKey": {
+            "type": "http",
+            "scheme": "bearer",
+            "description": "A project's customer key.",
+        },
+        "customerHeaderKey": {
+            "type": "apiKey",
+            "in": "header",
+            "name": CUSTOMER_KEY_HEADER,
+            "description": "A project's customer key, raw.",
+        },
+        "adminKey": {
+            "type": "http",
+            "scheme": "bearer",
+            "description": "An organization's Admin API key.",
+        },
+    }

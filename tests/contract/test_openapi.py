@@ -1,0 +1,61 @@
+"""The OpenAPI document: what is committed is what the code generates, and it is a valid document."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema_rs
+import pytest
+
+from tollkeeper.api.openapi import VERSION, document
+from tollkeeper.api.routes import ROUTES
+
+_COMMITTED = Path(__file__).parents[2] / "openapi.json"
+
+
+def _schemas() -> dict[str, Any]:
+    found: dict[str, Any] = document()["components"]["schemas"]
+    return found
+
+
+def test_committed_document_is_current() -> None:
+    committed = json.loads(_COMMITTED.read_text())
+    assert committed == json.loads(json.dumps(document())), "run `make openapi`"
+
+
+def test_version_and_security_schemes() -> None:
+    found = document()
+    assert found["openapi"].startswith("3.1")
+    assert found["info"]["version"] == VERSION == "0.2.0"
+    schemes = found["components"]["securitySchemes"]
+    assert {"customerKey", "customerHeaderKey"} <= set(schemes)
+    assert schemes["customerHeaderKey"] | {"description": ""} == {
+        "type": "apiKey",
+        "in": "header",
+        "name": "x-api-key",
+        "description": "",
+    }
+
+
+def test_every_route_is_described() -> None:
+    paths = document()["paths"]
+    described = {
+        (method.upper(), path) for path, operations in paths.items() for method in operations
+    }
+    assert described == {(endpoint.method, endpoint.path) for endpoint in ROUTES}
+
+
+@pytest.mark.parametrize("name", sorted(_schemas()))
+def test_every_schema_is_a_json_schema(name: str) -> None:
+    assert jsonschema_rs.meta.is_valid(_schemas()[name])
+
+
+def test_every_error_body_is_the_envelope() -> None:
+    for operations in document()["paths"].values():
+        for operation in operations.values():
+            errors = {code: body for code, body in operation["responses"].items() if code != "200"}
+            assert {"400", "401", "403", "500", "503"} <= set(errors)
+            for body in errors.values():
+                schema = body["content"]["application/json"]["schema"]
+                assert "ErrorEnvelope" in schema["allOf"][0]["$ref"]
+                assert "X-Request-ID" in body["headers"]
