@@ -84,6 +84,11 @@ def check_rule(rule: Rule) -> None:
         raise InvalidRequest("A rule is a yes-or-no question and ends with '?'.", param="rule")
 
 
+def each_project_once(rule: Rule) -> Rule:
+    """The rule with its projects in the caller's order, without repetitions."""
+    return replace(rule, project_ids=tuple(dict.fromkeys(rule.project_ids)))
+
+
 def check_revision(policy: Policy, revision: int) -> None:
     if revision != policy.revision:
         raise RevisionConflict(
@@ -98,7 +103,7 @@ def edited(
     policy: Policy, *, now: int, name: str | None, description: str | None, changes: dict[str, Any]
 ) -> Policy:
     """The policy after an edit of its draft; what is published stays as it is."""
-    draft = replace(policy.draft, **changes)
+    draft = each_project_once(replace(policy.draft, **changes))
     check_rule(draft)
     return replace(
         policy,

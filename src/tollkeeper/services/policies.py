@@ -12,6 +12,7 @@ from tollkeeper.domain.policy import (
     Rule,
     check_revision,
     check_rule,
+    each_project_once,
     edited,
     paused,
     published,
@@ -45,7 +46,7 @@ class Policies:
             revision=1,
             created_at=now,
             updated_at=now,
-            draft=draft,
+            draft=each_project_once(draft),
             base_version=0,
             published=None,
         )

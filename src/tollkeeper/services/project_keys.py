@@ -12,6 +12,7 @@ from tollkeeper.services.idempotency import Idempotency, IdempotentRequest
 from tollkeeper.services.organizations import checked_name
 from tollkeeper.storage import project_keys, projects
 from tollkeeper.storage.database import Connection, Database
+from tollkeeper.storage.resolutions import lock_account
 
 OPERATION_CREATE = "project_key_create"
 # A century: longer than any key should live, short enough for every clock and column.
@@ -153,6 +154,8 @@ class ProjectKeys:
             key = await project_keys.find_anywhere(connection, key_id)
             if key is None:
                 raise NotFound(f"There is no project key {key_id}.")
+            # After this no admission can be under way that still saw the key as it was.
+            await lock_account(connection, key.organization_id)
             if not await change(connection, key):
                 raise StateConflict(refusal)
             changed = await project_keys.find_anywhere(connection, key_id)

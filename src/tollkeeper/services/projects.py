@@ -9,6 +9,7 @@ from tollkeeper.services.clock import Clock
 from tollkeeper.services.organizations import checked_name
 from tollkeeper.storage import organizations, projects
 from tollkeeper.storage.database import Database
+from tollkeeper.storage.resolutions import lock_account
 
 
 class Projects:
@@ -48,5 +49,7 @@ class Projects:
         async with self._database.transaction() as connection:
             if await projects.find(connection, organization_id, project_id) is None:
                 raise NotFound("There is no such project.", param="project_id")
+            # After this no admission can be under way that still saw the project active.
+            await lock_account(connection, organization_id)
             await projects.archive(connection, organization_id, project_id, self._clock())
         return project_id

@@ -50,7 +50,7 @@ async def find_rows(
     return [
         CostRow(
             day=day,
-            amount_picousd=int(amount),
+            amount_picousd=amount,
             project_id=project_id,
             api_key_id=api_key_id,
             line_item=line_item,

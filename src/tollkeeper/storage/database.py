@@ -7,6 +7,8 @@ from typing import TypeAlias
 
 import psycopg
 from psycopg import errors as pg
+from psycopg.abc import Buffer
+from psycopg.adapt import Loader
 from psycopg.rows import TupleRow
 from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout, TooManyRequests
 
@@ -31,6 +33,13 @@ _SERVER_FAULTS = (
 )
 
 
+class Contention(Unavailable):
+    """Another transaction was in the way; trying again may well succeed."""
+
+    def __init__(self) -> None:
+        super().__init__("The database is busy; try again.", retry_after_s=RETRY_AFTER_S)
+
+
 class Database:
     """Connections to one PostgreSQL. Safe to share between tasks of one event loop."""
 
@@ -52,6 +61,7 @@ class Database:
             max_waiting=_WAITING_MAX,
             timeout=pool_timeout_s,
             reconnect_timeout=_RECONNECT_TIMEOUT_S,
+            configure=_configure,
             open=False,
         )
         self._checking: asyncio.Task[None] | None = None
@@ -73,9 +83,18 @@ class Database:
                 yield connection
         except (PoolTimeout, TooManyRequests, PoolClosed) as exc:
             raise _pool_exhausted() from exc
+        except (pg.DeadlockDetected, pg.SerializationFailure) as exc:
+            raise Contention from exc
         except _SERVER_FAULTS as exc:
             self._discard_dead_connections()
             raise _database_unavailable() from exc
+
+    @asynccontextmanager
+    async def snapshot(self) -> AsyncIterator[Connection]:
+        """Many statements that all see the same moment."""
+        async with self.transaction() as connection:
+            await connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            yield connection
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
@@ -91,6 +110,17 @@ class Database:
         so that one caller pays for the restart and not one caller a connection."""
         if self._checking is None or self._checking.done():
             self._checking = asyncio.create_task(self._pool.check())
+
+
+class _PicousdLoader(Loader):
+    """Every numeric column of ours is without fraction: an integer, exactly."""
+
+    def load(self, data: Buffer) -> int:
+        return int(bytes(data))
+
+
+async def _configure(connection: Connection) -> None:
+    connection.adapters.register_loader("numeric", _PicousdLoader)
 
 
 def _pool_exhausted() -> Unavailable:

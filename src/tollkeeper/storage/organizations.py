@@ -17,6 +17,9 @@ async def insert(connection: Connection, organization: Organization) -> None:
         "INSERT INTO organizations (id, name, created_at) VALUES (%s, %s, to_timestamp(%s))",
         (organization.id, organization.name, organization.created_at),
     )
+    await connection.execute(
+        "INSERT INTO accounts (organization_id) VALUES (%s)", (organization.id,)
+    )
 
 
 async def find(connection: Connection, organization_id: OrganizationId) -> Organization | None:

@@ -21,6 +21,10 @@ async def insert(connection: Connection, project: Project) -> None:
         """,
         (project.organization_id, project.id, project.name, project.created_at),
     )
+    await connection.execute(
+        "INSERT INTO project_accounts (organization_id, project_id) VALUES (%s, %s)",
+        (project.organization_id, project.id),
+    )
 
 
 async def find(

@@ -1,0 +1,54 @@
+"""What a call may cost at most, and what it did cost. Integers of 10^-12 USD only."""
+
+from dataclasses import dataclass
+
+from tollkeeper.domain.catalog import Pricing
+from tollkeeper.domain.inference import Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """The most that a call can use."""
+
+    prompt_tokens: int
+    choices: int
+    output_tokens_each: int
+    images: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a call cost, by price dimension."""
+
+    by_dimension: dict[str, int]
+
+    @property
+    def total_picousd(self) -> int:
+        return sum(self.by_dimension.values())
+
+
+def hold_picousd(pricing: Pricing, bounds: Bounds) -> int:
+    """The upper bound of the cost: every completion, every token at its dearest."""
+    assert min(bounds.prompt_tokens, bounds.images) >= 0
+    assert min(bounds.choices, bounds.output_tokens_each) >= 1
+    prompt_price = max(pricing.prompt, pricing.input_cache_read)
+    return (
+        prompt_price * bounds.prompt_tokens
+        + pricing.completion * bounds.choices * bounds.output_tokens_each
+        + pricing.image * bounds.images
+        + pricing.request
+    )
+
+
+def cost_of(pricing: Pricing, usage: Usage, images: int) -> Cost:
+    """Cached prompt tokens cost the cache price instead of the prompt price."""
+    assert 0 <= usage.cached_tokens <= usage.prompt_tokens
+    return Cost(
+        {
+            "prompt": pricing.prompt * (usage.prompt_tokens - usage.cached_tokens),
+            "completion": pricing.completion * usage.completion_tokens,
+            "input_cache_read": pricing.input_cache_read * usage.cached_tokens,
+            "image": pricing.image * images,
+            "request": pricing.request,
+        }
+    )

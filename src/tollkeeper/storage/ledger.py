@@ -1,0 +1,310 @@
+"""SQL of the ledger's two transactions: the fast one that holds, the durable one that resolves.
+
+Fixed lock order: accounts by organization, then everything below them. Whoever changes an account,
+a project's account, or what an admission relies on (a key, a project) locks the account first.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, LiteralString
+from uuid import UUID
+
+import msgspec
+
+from tollkeeper.domain.access import KeyId, KeyStatus, OrganizationId, ProjectId, key_status
+from tollkeeper.domain.admission import (
+    RATE_UNITS_PER_REQUEST,
+    AccountState,
+    Cap,
+    CapPeriod,
+    Fold,
+    FoldKind,
+    ProjectState,
+    Spend,
+)
+from tollkeeper.domain.catalog import Pricing
+from tollkeeper.domain.pricing import Bounds
+from tollkeeper.storage.database import Connection
+
+_encode = msgspec.json.Encoder().encode
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """A reservation to be made."""
+
+    organization_id: OrganizationId
+    id: UUID
+    project_id: ProjectId
+    key_id: KeyId
+    model: str
+    pricing: Pricing
+    bounds: Bounds
+    hold_picousd: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectLimits:
+    """What holds for a project that has no limits of its own."""
+
+    requests_per_minute: int
+    concurrency: int
+
+
+@dataclass(frozen=True, slots=True)
+class LockedAccounts:
+    """Accounts under lock, with everything given back that was waiting, and the server's clock."""
+
+    states: dict[OrganizationId, AccountState]
+    epochs: dict[OrganizationId, int]
+    now_us: int
+    month: int
+
+
+async def commit_without_waiting(connection: Connection) -> None:
+    """For this transaction only. What it writes survives a crash of any process but PostgreSQL's
+    host; a hold that a power cut loses dies together with the request that it was for."""
+    await connection.execute("SET LOCAL synchronous_commit TO off")
+
+
+async def lock_accounts(
+    connection: Connection,
+    projects: Sequence[tuple[OrganizationId, ProjectId]],
+    keys: Sequence[KeyId],
+    limits: ProjectLimits,
+) -> LockedAccounts:
+    """Locks the accounts in their fixed order and folds in what resolutions have given back."""
+    organizations = sorted({organization_id for organization_id, _ in projects})
+    pairs = list(set(projects))
+    async with connection.pipeline():
+        accounts = await connection.execute(_LOCK_ACCOUNTS, (organizations,))
+        found_keys = await connection.execute(_READ_KEYS, (organizations, list(set(keys))))
+        found_projects = await connection.execute(
+            _PROJECTS_AND_FOLDS,
+            (organizations, [pair[0] for pair in pairs], [pair[1] for pair in pairs]),
+        )
+    now_us, month = 0, 0
+    states: dict[OrganizationId, AccountState] = {}
+    epochs: dict[OrganizationId, int] = {}
+    for row in await accounts.fetchall():
+        now_us, month = row[11], row[12]
+        states[row[0]] = _account(row)
+        epochs[row[0]] = row[10]
+    for organization_id, key_id, revoked, suspended, expired in await found_keys.fetchall():
+        states[organization_id].keys[key_id] = _key_status(revoked, suspended, expired)
+    for row in await found_projects.fetchall():
+        organization_id, project_id = row[:2]
+        state = states[organization_id]
+        if project_id not in state.projects:
+            state.projects[project_id] = _project(row, limits, now_us)
+        if row[_FOLD_AT] is not None:
+            states[organization_id] = state.folded(_fold(project_id, row[_FOLD_AT:]))
+    return LockedAccounts(states, epochs, now_us, month)
+
+
+# One reading of the clock for the whole batch: a statement's now, by the server, in UTC.
+_LOCK_ACCOUNTS: LiteralString = """
+    SELECT organization_id, available, overage, held, unsettled, settled, month, month_held,
+           month_settled, ARRAY[cap::text, cap_period], epoch,
+           (extract(epoch FROM statement_timestamp()) * 1000000)::bigint,
+           to_char(statement_timestamp() AT TIME ZONE 'UTC', 'YYYYMM')::integer
+    FROM accounts WHERE organization_id = ANY (%s) ORDER BY organization_id FOR UPDATE
+"""
+_READ_KEYS: LiteralString = """
+    SELECT organization_id, id, revoked_at IS NOT NULL, suspended_at IS NOT NULL,
+           coalesce(expires_at <= clock_timestamp(), false)
+    FROM project_keys WHERE organization_id = ANY (%s) AND id = ANY (%s)
+"""
+# The projects of the batch and those to which something comes back. Deleting is what makes it
+# come back once. A mark that can be seen here was folded before, or is deleted here and now.
+_PROJECTS_AND_FOLDS: LiteralString = """
+    WITH taken AS (
+        DELETE FROM unfolded WHERE organization_id = ANY (%s)
+        RETURNING organization_id, reservation_id, kind, project_id, month, hold, settled, overage
+    ), seen AS (
+        SELECT t.*, t.kind = 'resolved' AND EXISTS (
+            SELECT FROM unsettled_marks m
+            WHERE m.organization_id = t.organization_id AND m.reservation_id = t.reservation_id
+        ) AS was_unsettled
+        FROM taken t
+    ), folds AS (
+        SELECT organization_id, project_id, kind, was_unsettled, month, count(*) AS count,
+               sum(hold) AS hold, sum(settled) AS settled, sum(overage) AS overage
+        FROM seen GROUP BY organization_id, project_id, kind, was_unsettled, month
+    ), wanted AS (
+        SELECT organization_id, project_id FROM folds
+        UNION SELECT * FROM unnest(%s::uuid[], %s::uuid[])
+    )
+    SELECT a.organization_id, a.project_id, a.held, a.unsettled, a.settled, a.month, a.month_held,
+           a.month_settled, ARRAY[a.cap::text, a.cap_period], a.live_holds, a.requests_per_minute,
+           a.concurrency, a.rate_units, a.rate_at_us, p.archived_at IS NOT NULL,
+           f.kind, f.was_unsettled, f.month, f.count, f.hold, f.settled, f.overage
+    FROM wanted w
+    JOIN project_accounts a USING (organization_id, project_id)
+    JOIN projects p ON p.organization_id = a.organization_id AND p.id = a.project_id
+    LEFT JOIN folds f ON f.organization_id = a.organization_id AND f.project_id = a.project_id
+    ORDER BY f.kind DESC
+"""
+_FOLD_AT = 15
+
+
+async def write_accounts(
+    connection: Connection, states: dict[OrganizationId, AccountState]
+) -> None:
+    rows = [
+        {
+            "organization_id": organization_id,
+            "available": str(state.available_picousd),
+            "overage": str(state.overage_picousd),
+            **_spend(state.spend),
+        }
+        for organization_id, state in states.items()
+    ]
+    await connection.execute(_WRITE_ACCOUNTS, (_document(rows),))
+
+
+_WRITE_ACCOUNTS: LiteralString = """
+    UPDATE accounts a SET available = v.available, overage = v.overage, held = v.held,
+        unsettled = v.unsettled, settled = v.settled, month = v.month,
+        month_held = v.month_held, month_settled = v.month_settled
+    FROM json_to_recordset(%s::json) AS v (organization_id uuid, available numeric, overage numeric,
+        held numeric, unsettled numeric, settled numeric, month integer, month_held numeric,
+        month_settled numeric)
+    WHERE a.organization_id = v.organization_id
+"""
+
+
+async def write_projects(
+    connection: Connection, projects: dict[tuple[OrganizationId, ProjectId], ProjectState]
+) -> None:
+    rows = [
+        {
+            "organization_id": organization_id,
+            "project_id": project_id,
+            "live_holds": project.live_holds,
+            "rate_units": project.rate_units,
+            "rate_at_us": project.rate_at_us,
+            **_spend(project.spend),
+        }
+        for (organization_id, project_id), project in projects.items()
+    ]
+    await connection.execute(_WRITE_PROJECTS, (_document(rows),))
+
+
+_WRITE_PROJECTS: LiteralString = """
+    UPDATE project_accounts a SET held = v.held, unsettled = v.unsettled, settled = v.settled,
+        month = v.month, month_held = v.month_held, month_settled = v.month_settled,
+        live_holds = v.live_holds, rate_units = v.rate_units, rate_at_us = v.rate_at_us
+    FROM json_to_recordset(%s::json) AS v (organization_id uuid, project_id uuid, held numeric,
+        unsettled numeric, settled numeric, month integer, month_held numeric,
+        month_settled numeric, live_holds integer, rate_units bigint, rate_at_us bigint)
+    WHERE a.organization_id = v.organization_id AND a.project_id = v.project_id
+"""
+
+
+async def insert_holds(
+    connection: Connection, process_id: UUID, holds: Sequence[Hold], *, now_us: int, month: int
+) -> None:
+    rows = [
+        {
+            "organization_id": hold.organization_id,
+            "id": hold.id,
+            "project_id": hold.project_id,
+            "api_key_id": hold.key_id,
+            "model": hold.model,
+            "hold": str(hold.hold_picousd),
+            "price_prompt": str(hold.pricing.prompt),
+            "price_completion": str(hold.pricing.completion),
+            "price_image": str(hold.pricing.image),
+            "price_request": str(hold.pricing.request),
+            "price_cache_read": str(hold.pricing.input_cache_read),
+            "prompt_tokens_max": hold.bounds.prompt_tokens,
+            "choices": hold.bounds.choices,
+            "output_tokens_max": hold.bounds.output_tokens_each,
+            "images": hold.bounds.images,
+        }
+        for hold in holds
+    ]
+    if rows:
+        await connection.execute(_INSERT_HOLDS, (process_id, month, now_us, _document(rows)))
+
+
+_INSERT_HOLDS: LiteralString = """
+    INSERT INTO reservations (process_id, month, held_at, organization_id, id, project_id,
+        api_key_id, model, hold, price_prompt, price_completion, price_image, price_request,
+        price_cache_read, prompt_tokens_max, choices, output_tokens_max, images)
+    SELECT %s, %s, to_timestamp(%s::numeric / 1000000), v.*
+    FROM json_to_recordset(%s::json) AS v (organization_id uuid, id uuid, project_id uuid,
+        api_key_id uuid, model text, hold numeric, price_prompt numeric, price_completion numeric,
+        price_image numeric, price_request numeric, price_cache_read numeric,
+        prompt_tokens_max bigint, choices integer, output_tokens_max bigint, images integer)
+"""
+
+
+def _document(rows: list[dict[str, Any]]) -> str:
+    """Rows as one parameter: a driver that adapts fifteen arrays spends more than the ledger does.
+    Amounts travel as text, because they may be wider than any integer of JSON's readers."""
+    return _encode(rows).decode()
+
+
+def _spend(spend: Spend) -> dict[str, Any]:
+    return {
+        "held": str(spend.held_picousd),
+        "unsettled": str(spend.unsettled_picousd),
+        "settled": str(spend.settled_picousd),
+        "month": spend.month,
+        "month_held": str(spend.month_held_picousd),
+        "month_settled": str(spend.month_settled_picousd),
+    }
+
+
+def _account(row: tuple[Any, ...]) -> AccountState:
+    return AccountState(
+        available_picousd=row[1],
+        overage_picousd=row[2],
+        spend=Spend(*row[3:9]),
+        cap=_cap(row[9]),
+        projects={},
+        keys={},
+    )
+
+
+def _project(row: tuple[Any, ...], limits: ProjectLimits, now_us: int) -> ProjectState:
+    requests_per_minute = row[10] or limits.requests_per_minute
+    return ProjectState(
+        spend=Spend(*row[2:8]),
+        cap=_cap(row[8]),
+        archived=row[14],
+        live_holds=row[9],
+        requests_per_minute=requests_per_minute,
+        concurrency=row[11] or limits.concurrency,
+        rate_units=requests_per_minute * RATE_UNITS_PER_REQUEST if row[12] is None else row[12],
+        rate_at_us=now_us if row[13] is None else row[13],
+    )
+
+
+def _cap(pair: list[str | None]) -> Cap | None:
+    amount, period = pair
+    if amount is None or period is None:
+        return None
+    return Cap(amount_picousd=int(amount), period=CapPeriod(period))
+
+
+def _key_status(revoked: bool, suspended: bool, expired: bool) -> KeyStatus:
+    return key_status(
+        revoked=revoked, suspended=suspended, expires_at=0 if expired else None, now=1
+    )
+
+
+def _fold(project_id: ProjectId, row: tuple[Any, ...]) -> Fold:
+    kind, was_unsettled, month, count, hold, settled, overage = row
+    return Fold(
+        project_id=project_id,
+        kind=FoldKind(kind),
+        was_unsettled=was_unsettled,
+        month=month,
+        count=count,
+        hold_picousd=hold,
+        settled_picousd=settled,
+        overage_picousd=overage,
+    )

@@ -1,0 +1,149 @@
+"""SQL of how reservations end: resolved once, or marked unsettled until somebody knows."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import LiteralString
+from uuid import UUID
+
+import msgspec
+
+from tollkeeper.domain.access import OrganizationId
+from tollkeeper.storage.database import Connection
+
+_encode = msgspec.json.Encoder().encode
+
+
+class ResolutionKind(StrEnum):
+    SETTLED = "settled"
+    RELEASED = "released"
+
+
+@dataclass(frozen=True, slots=True)
+class Resolution:
+    """How one reservation ends, with what the call cost by price dimension."""
+
+    organization_id: OrganizationId
+    reservation_id: UUID
+    kind: ResolutionKind
+    resolved_by: str
+    prompt: int = 0
+    completion: int = 0
+    input_cache_read: int = 0
+    image: int = 0
+    request: int = 0
+    other: int = 0
+    estimated: bool = False
+
+
+# One statement, so one commit: the resolution, what is over, what goes back and the roll-up are
+# there together or not at all. Whatever was resolved before is left as it is, whoever asks.
+_RESOLVE: LiteralString = """
+    WITH clock AS (SELECT clock_timestamp() AS now),
+    given AS (
+        SELECT * FROM json_to_recordset(%s::json) AS g (organization_id uuid, id uuid, kind text,
+            resolved_by text, prompt numeric, completion numeric, input_cache_read numeric,
+            image numeric, request numeric, other numeric, estimated boolean)
+    ), priced AS (
+        SELECT g.*, r.hold, r.project_id, r.api_key_id, r.month, r.model,
+               g.prompt + g.completion + g.input_cache_read + g.image + g.request + g.other AS total
+        FROM given g JOIN reservations r USING (organization_id, id)
+    ), resolved AS (
+        INSERT INTO resolutions (organization_id, reservation_id, kind, hold, settled, released,
+            prompt, completion, input_cache_read, image, request, other, estimated, resolved_by,
+            day, resolved_at)
+        SELECT organization_id, id, kind, hold, least(hold, total), hold - least(hold, total),
+               prompt, completion, input_cache_read, image, request, other, estimated, resolved_by,
+               floor(extract(epoch FROM now) / 86400)::integer, now
+        FROM priced, clock
+        ON CONFLICT DO NOTHING
+        RETURNING organization_id, reservation_id AS id, day
+    ), fresh AS (
+        SELECT p.*, d.day FROM priced p JOIN resolved d USING (organization_id, id)
+    ), over AS (
+        INSERT INTO overages (organization_id, reservation_id, amount)
+        SELECT organization_id, id, total - hold FROM fresh WHERE total > hold
+    ), given_back AS (
+        INSERT INTO unfolded (organization_id, reservation_id, kind, project_id, month, hold,
+                              settled, overage)
+        SELECT organization_id, id, 'resolved', project_id, month, hold, least(hold, total),
+               greatest(total - hold, 0)
+        FROM fresh
+    ), rolled AS (
+        INSERT INTO cost_rollup (organization_id, day, project_id, api_key_id, line_item,
+                                 amount_picousd)
+        SELECT organization_id, day, project_id, api_key_id, model || ', ' || dimension, sum(amount)
+        FROM fresh, LATERAL (VALUES ('prompt', prompt), ('completion', completion),
+            ('input_cache_read', input_cache_read), ('image', image), ('request', request),
+            ('other', other)) AS line (dimension, amount)
+        WHERE amount > 0
+        GROUP BY 1, 2, 3, 4, 5
+        ORDER BY 1, 2, 3, 4, 5
+        ON CONFLICT (organization_id, day, project_id, api_key_id, line_item)
+        DO UPDATE SET amount_picousd = cost_rollup.amount_picousd + excluded.amount_picousd
+    )
+    SELECT id FROM resolved
+"""
+
+
+async def resolve(connection: Connection, resolutions: Sequence[Resolution]) -> set[UUID]:
+    """Resolves durably, each reservation once; returns those that this call has resolved.
+
+    What was never held is passed over: to release a hold whose commit is in doubt is safe.
+    """
+    rows = [
+        {
+            "organization_id": found.organization_id,
+            "id": found.reservation_id,
+            "kind": found.kind,
+            "resolved_by": found.resolved_by,
+            "prompt": str(found.prompt),
+            "completion": str(found.completion),
+            "input_cache_read": str(found.input_cache_read),
+            "image": str(found.image),
+            "request": str(found.request),
+            "other": str(found.other),
+            "estimated": found.estimated,
+        }
+        for found in resolutions
+    ]
+    cursor = await connection.execute(_RESOLVE, (_encode(rows).decode(),))
+    return {row[0] for row in await cursor.fetchall()}
+
+
+async def mark_unsettled(
+    connection: Connection,
+    organization_id: OrganizationId,
+    reservations: Sequence[UUID],
+    reason: str,
+) -> int:
+    """Marks what is held and not resolved. The account must be locked: a resolution that was
+    folded into it is then seen here, and one that is not will find this mark."""
+    cursor = await connection.execute(
+        """
+        WITH marked AS (
+            INSERT INTO unsettled_marks (organization_id, reservation_id, reason)
+            SELECT r.organization_id, r.id, %(reason)s FROM reservations r
+            WHERE r.organization_id = %(organization)s AND r.id = ANY (%(reservations)s)
+              AND NOT EXISTS (
+                  SELECT FROM resolutions d
+                  WHERE d.organization_id = r.organization_id AND d.reservation_id = r.id)
+            ON CONFLICT DO NOTHING
+            RETURNING organization_id, reservation_id
+        )
+        INSERT INTO unfolded (organization_id, reservation_id, kind, project_id, month, hold,
+                              settled, overage)
+        SELECT r.organization_id, r.id, 'unsettled', r.project_id, r.month, r.hold, 0, 0
+        FROM marked m JOIN reservations r
+          ON r.organization_id = m.organization_id AND r.id = m.reservation_id
+        """,
+        {"organization": organization_id, "reservations": list(reservations), "reason": reason},
+    )
+    return cursor.rowcount
+
+
+async def lock_account(connection: Connection, organization_id: OrganizationId) -> None:
+    """The one lock that admission takes first: who holds it, no call is being admitted meanwhile."""
+    await connection.execute(
+        "SELECT FROM accounts WHERE organization_id = %s FOR UPDATE", (organization_id,)
+    )

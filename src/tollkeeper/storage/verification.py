@@ -1,0 +1,188 @@
+"""SQL of the ledger's invariants: each is one query that returns no rows where it holds.
+
+They run in one snapshot, against rows that are never edited. What settlements have given back and
+no transaction has folded in yet counts as if it had been.
+"""
+
+from typing import LiteralString
+
+from tollkeeper.storage.database import Connection
+
+# Balances recomputed from immutable rows, beside those that admission keeps.
+_BALANCES: LiteralString = """
+    WITH pending AS (
+        SELECT u.organization_id,
+            sum(CASE WHEN u.kind = 'unsettled' THEN u.hold
+                     WHEN m.reservation_id IS NULL THEN u.hold ELSE 0 END) AS from_held,
+            sum(CASE WHEN u.kind = 'unsettled' THEN u.hold
+                     WHEN m.reservation_id IS NOT NULL THEN - u.hold ELSE 0 END) AS to_unsettled,
+            sum(u.settled + u.overage) AS to_settled,
+            sum(CASE WHEN u.kind = 'resolved' THEN u.hold - u.settled - u.overage ELSE 0 END) AS to_available
+        FROM unfolded u LEFT JOIN unsettled_marks m
+          ON m.organization_id = u.organization_id AND m.reservation_id = u.reservation_id
+        GROUP BY u.organization_id
+    ), kept AS (
+        SELECT a.organization_id, a.granted,
+            a.available + coalesce(p.to_available, 0) AS available,
+            a.held - coalesce(p.from_held, 0) AS held,
+            a.unsettled + coalesce(p.to_unsettled, 0) AS unsettled,
+            a.settled + coalesce(p.to_settled, 0) AS settled
+        FROM accounts a LEFT JOIN pending p USING (organization_id)
+    ), granted AS (
+        SELECT organization_id, sum(amount) AS amount FROM grants GROUP BY organization_id
+    ), reserved AS (
+        SELECT r.organization_id,
+            sum(r.hold) FILTER (WHERE d.reservation_id IS NULL AND m.reservation_id IS NULL) AS held,
+            sum(r.hold) FILTER (WHERE d.reservation_id IS NULL AND m.reservation_id IS NOT NULL)
+                AS unsettled,
+            sum(d.settled + coalesce(o.amount, 0)) AS settled
+        FROM reservations r
+        LEFT JOIN resolutions d ON d.organization_id = r.organization_id AND d.reservation_id = r.id
+        LEFT JOIN overages o ON o.organization_id = r.organization_id AND o.reservation_id = r.id
+        LEFT JOIN unsettled_marks m ON m.organization_id = r.organization_id AND m.reservation_id = r.id
+        GROUP BY r.organization_id
+    ), recomputed AS (
+        SELECT a.organization_id, coalesce(g.amount, 0) AS granted,
+            coalesce(g.amount, 0) - coalesce(r.held, 0) - coalesce(r.unsettled, 0)
+                - coalesce(r.settled, 0) AS available,
+            coalesce(r.held, 0) AS held, coalesce(r.unsettled, 0) AS unsettled,
+            coalesce(r.settled, 0) AS settled
+        FROM accounts a LEFT JOIN granted g USING (organization_id)
+        LEFT JOIN reserved r USING (organization_id)
+    )
+    SELECT k.organization_id::text, format('kept %%s, recomputed %%s', k, r)
+    FROM kept k JOIN recomputed r USING (organization_id)
+    WHERE (k.granted, k.available, k.held, k.unsettled, k.settled)
+       IS DISTINCT FROM (r.granted, r.available, r.held, r.unsettled, r.settled)
+"""
+
+_PROJECTS: LiteralString = """
+    WITH pending AS (
+        SELECT u.organization_id, u.project_id,
+            sum(CASE WHEN u.kind = 'unsettled' THEN u.hold
+                     WHEN m.reservation_id IS NULL THEN u.hold ELSE 0 END) AS from_held,
+            sum(CASE WHEN u.kind = 'unsettled' OR m.reservation_id IS NULL THEN 1 ELSE 0 END) AS ended,
+            sum(u.settled + u.overage) AS to_settled
+        FROM unfolded u LEFT JOIN unsettled_marks m
+          ON m.organization_id = u.organization_id AND m.reservation_id = u.reservation_id
+        GROUP BY u.organization_id, u.project_id
+    ), kept AS (
+        SELECT a.organization_id, a.project_id, a.held - coalesce(p.from_held, 0) AS held,
+            a.live_holds - coalesce(p.ended, 0) AS live, a.settled + coalesce(p.to_settled, 0) AS settled
+        FROM project_accounts a LEFT JOIN pending p USING (organization_id, project_id)
+    ), recomputed AS (
+        SELECT r.organization_id, r.project_id,
+            coalesce(sum(r.hold) FILTER (WHERE d.reservation_id IS NULL AND m.reservation_id IS NULL), 0)
+                AS held,
+            count(*) FILTER (WHERE d.reservation_id IS NULL AND m.reservation_id IS NULL) AS live,
+            coalesce(sum(d.settled + coalesce(o.amount, 0)), 0) AS settled
+        FROM reservations r
+        LEFT JOIN resolutions d ON d.organization_id = r.organization_id AND d.reservation_id = r.id
+        LEFT JOIN overages o ON o.organization_id = r.organization_id AND o.reservation_id = r.id
+        LEFT JOIN unsettled_marks m ON m.organization_id = r.organization_id AND m.reservation_id = r.id
+        GROUP BY r.organization_id, r.project_id
+    )
+    SELECT k.project_id::text, format('kept %%s, recomputed %%s', k, r)
+    FROM kept k LEFT JOIN recomputed r USING (organization_id, project_id)
+    WHERE (k.held, k.live, k.settled)
+       IS DISTINCT FROM (coalesce(r.held, 0), coalesce(r.live, 0), coalesce(r.settled, 0))
+"""
+
+_ROLLUP: LiteralString = """
+    WITH lines AS (
+        SELECT d.organization_id, d.day, r.project_id, r.api_key_id,
+               r.model || ', ' || line.dimension AS line_item, sum(line.amount) AS amount
+        FROM resolutions d
+        JOIN reservations r ON r.organization_id = d.organization_id AND r.id = d.reservation_id,
+        LATERAL (VALUES ('prompt', d.prompt), ('completion', d.completion),
+            ('input_cache_read', d.input_cache_read), ('image', d.image), ('request', d.request),
+            ('other', d.other)) AS line (dimension, amount)
+        WHERE line.amount > 0 GROUP BY 1, 2, 3, 4, 5
+    )
+    SELECT coalesce(l.organization_id, c.organization_id)::text,
+           format('day %%s, %%s: rolled up %%s, settled %%s', coalesce(l.day, c.day),
+                  coalesce(l.line_item, c.line_item), c.amount_picousd, l.amount)
+    FROM lines l FULL JOIN cost_rollup c
+      ON (c.organization_id, c.day, c.project_id, c.api_key_id, c.line_item)
+       = (l.organization_id, l.day, l.project_id, l.api_key_id, l.line_item)
+    WHERE l.amount IS DISTINCT FROM c.amount_picousd
+"""
+
+_OVERAGES: LiteralString = """
+    SELECT d.reservation_id::text, format('cost %%s, hold %%s, overage %%s', d.total, d.hold, o.amount)
+    FROM (SELECT organization_id, reservation_id, hold,
+                 prompt + completion + input_cache_read + image + request + other AS total
+          FROM resolutions) d
+    LEFT JOIN overages o USING (organization_id, reservation_id)
+    WHERE coalesce(o.amount, 0) <> greatest(d.total - d.hold, 0)
+"""
+
+_CAPS: LiteralString = """
+    WITH over AS (
+        SELECT o.organization_id, r.project_id, sum(o.amount) AS amount FROM overages o
+        JOIN reservations r ON r.organization_id = o.organization_id AND r.id = o.reservation_id
+        GROUP BY o.organization_id, r.project_id
+    ), capped AS (
+        SELECT a.organization_id::text AS subject, a.cap, a.cap_excess,
+            CASE a.cap_period WHEN 'month' THEN a.month_held + a.month_settled
+                              ELSE a.held + a.unsettled + a.settled END AS counted,
+            (SELECT sum(amount) FROM over o WHERE o.organization_id = a.organization_id) AS over
+        FROM accounts a WHERE a.cap IS NOT NULL
+        UNION ALL
+        SELECT a.project_id::text, a.cap, a.cap_excess,
+            CASE a.cap_period WHEN 'month' THEN a.month_held + a.month_settled
+                              ELSE a.held + a.unsettled + a.settled END,
+            (SELECT o.amount FROM over o
+             WHERE o.organization_id = a.organization_id AND o.project_id = a.project_id)
+        FROM project_accounts a WHERE a.cap IS NOT NULL
+    )
+    SELECT subject, format('held and settled %%s, cap %%s', counted, cap) FROM capped
+    WHERE counted - coalesce(over, 0) - cap_excess > cap
+"""
+
+_STALE: LiteralString = """
+    SELECT r.id::text, format('held since %%s by a process that is gone', r.held_at)
+    FROM reservations r
+    WHERE r.held_at < clock_timestamp() - make_interval(secs => %(age_s)s)
+      AND NOT EXISTS (SELECT FROM processes p WHERE p.id = r.process_id
+          AND p.heartbeat_at > clock_timestamp() - make_interval(secs => %(lease_s)s))
+      AND NOT EXISTS (SELECT FROM resolutions d
+          WHERE d.organization_id = r.organization_id AND d.reservation_id = r.id)
+      AND NOT EXISTS (SELECT FROM unsettled_marks m
+          WHERE m.organization_id = r.organization_id AND m.reservation_id = r.id)
+"""
+
+_TENANTS: LiteralString = """
+    SELECT r.id::text, 'the key, the project and the reservation belong to different organizations'
+    FROM reservations r
+    LEFT JOIN project_keys k ON k.organization_id = r.organization_id AND k.id = r.api_key_id
+      AND k.project_id = r.project_id
+    WHERE k.id IS NULL
+"""
+
+_FLOATS: LiteralString = """
+    SELECT table_name || '.' || column_name, data_type FROM information_schema.columns
+    WHERE table_schema = current_schema() AND data_type IN ('real', 'double precision', 'money')
+"""
+
+INVARIANTS: dict[str, LiteralString] = {
+    "balances are the sum of their rows": _BALANCES,
+    "project balances are the sum of their rows": _PROJECTS,
+    "the cost report is the sum of settled rows": _ROLLUP,
+    "every excess over a hold has its overage row": _OVERAGES,
+    "held and settled stay within the caps": _CAPS,
+    "no hold outlives its process": _STALE,
+    "key, project and reservation belong together": _TENANTS,
+    "no column of money is a float": _FLOATS,
+}
+
+
+async def find_differences(
+    connection: Connection, *, age_s: float, lease_s: float
+) -> list[tuple[str, str, str]]:
+    """(invariant, what it is about, what is wrong), for every row that breaks one."""
+    found = []
+    for name, query in INVARIANTS.items():
+        cursor = await connection.execute(query, {"age_s": age_s, "lease_s": lease_s})
+        found += [(name, row[0], row[1]) for row in await cursor.fetchall()]
+    return found
