@@ -5,26 +5,41 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from uuid import uuid4
 
+from tollkeeper.backends.absent import AbsentBackend
+from tollkeeper.backends.config import BackendConfig, Tokenizer
+from tollkeeper.backends.engine_address import EngineAddress
+from tollkeeper.backends.fan_out import FanOutBackend
+from tollkeeper.backends.port import Backend
+from tollkeeper.backends.routing import RoutedBackend
 from tollkeeper.domain.catalog import Catalog, Model, pricing_from_declared
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.services.admin_keys import AdminKeys
+from tollkeeper.services.admission import Admission
 from tollkeeper.services.authentication import Authentication
 from tollkeeper.services.clock import Clock, unix_now
 from tollkeeper.services.costs import Costs
 from tollkeeper.services.idempotency import Idempotency
+from tollkeeper.services.inference import Inference, InferenceLimits
+from tollkeeper.services.isolation import Isolation
 from tollkeeper.services.key_use import KeyUse
+from tollkeeper.services.ledger import Ledger
 from tollkeeper.services.models import CurrentCatalog, Models
 from tollkeeper.services.organizations import Organizations
 from tollkeeper.services.policies import Policies
 from tollkeeper.services.project_keys import ProjectKeys
 from tollkeeper.services.projects import Projects
+from tollkeeper.services.recovery import Lease
 from tollkeeper.services.upkeep import Upkeep
 from tollkeeper.services.vault import MASTER_BYTES_MIN, Vault
-from tollkeeper.settings import ModelSettings, Settings, SettingsError
+from tollkeeper.settings import BackendSettings, ModelSettings, Settings, SettingsError
 from tollkeeper.storage.database import Database
 from tollkeeper.storage.embedded_postgres import EmbeddedPostgres
+from tollkeeper.storage.ledger import ProjectLimits
 
+# Parts of one fanned-out call that run at once on a backend that is not ours.
+_FAN_OUT = 16
 # What a policy without a threshold of its own is shown with where no judge is configured.
 _THRESHOLD_WITHOUT_JUDGE = 5000
 
@@ -56,6 +71,11 @@ class Services:
     costs: Costs
     upkeep: Upkeep
     catalog: CurrentCatalog
+    isolation: Isolation
+    inference: Inference
+    ledger: Ledger
+    lease: Lease
+    backends: dict[str, Backend]
     default_threshold: int
 
 
@@ -71,17 +91,34 @@ def located_database(settings: Settings) -> Iterator[str]:
 
 @asynccontextmanager
 async def running_services(
-    settings: Settings, conninfo: str, *, clock: Clock = unix_now
+    settings: Settings,
+    conninfo: str,
+    *,
+    clock: Clock = unix_now,
+    engine: EngineAddress | None = None,
 ) -> AsyncIterator[Services]:
-    services = build_services(settings, conninfo, clock=clock)
+    services = build_services(settings, conninfo, clock=clock, engine=engine)
     await services.database.open()
+    for backend in services.backends.values():
+        await backend.start()
     try:
         yield services
     finally:
+        # Every call is resolved before the ledger's connections go.
+        await services.inference.drain(0)
+        await services.ledger.drain()
+        for backend in services.backends.values():
+            await backend.close()
         await services.database.close()
 
 
-def build_services(settings: Settings, conninfo: str, *, clock: Clock = unix_now) -> Services:
+def build_services(
+    settings: Settings,
+    conninfo: str,
+    *,
+    clock: Clock = unix_now,
+    engine: EngineAddress | None = None,
+) -> Services:
     database = Database(
         conninfo,
         pool_size=settings.database.pool_size,
@@ -92,6 +129,12 @@ def build_services(settings: Settings, conninfo: str, *, clock: Clock = unix_now
     idempotency = Idempotency(vault, clock)
     key_use = KeyUse()
     catalog = CurrentCatalog(build_catalog(settings))
+    process_id = uuid4()
+    limits = settings.limits
+    ledger = Ledger(
+        database, process_id, ProjectLimits(limits.requests_per_minute, limits.concurrency)
+    )
+    backends = build_backends(settings, engine)
     return Services(
         clock=clock,
         http=HttpConventions(
@@ -113,12 +156,81 @@ def build_services(settings: Settings, conninfo: str, *, clock: Clock = unix_now
         costs=Costs(database, vault, clock),
         upkeep=Upkeep(database, key_use, idempotency),
         catalog=catalog,
+        isolation=Isolation(vault),
+        inference=Inference(
+            Admission(ledger),
+            backends,
+            InferenceLimits(
+                deadline_s=limits.inference_deadline_s,
+                drain_s=limits.drain_s,
+                drains_max=limits.drains,
+            ),
+        ),
+        ledger=ledger,
+        lease=Lease(database, process_id, settings.ledger.lease_s),
+        backends=backends,
         default_threshold=(
             _THRESHOLD_WITHOUT_JUDGE
             if settings.judge is None
             else settings.judge.default_threshold_basis_points
         ),
     )
+
+
+def build_backends(settings: Settings, engine: EngineAddress | None) -> dict[str, Backend]:
+    return {declared.name: _backend(declared, settings, engine) for declared in settings.backends}
+
+
+def _backend(
+    declared: BackendSettings, settings: Settings, engine: EngineAddress | None
+) -> Backend:
+    if declared.kind == "embedded" and engine is None:
+        return AbsentBackend(declared.name, "The embedded engine does not run.")
+    try:
+        config = BackendConfig(
+            name=declared.name,
+            urls=declared.urls if engine is None or declared.urls else (engine.base_url,),
+            api_key=_api_key(declared) if declared.kind == "openai" else _engine_key(engine),
+            connect_timeout_s=declared.connect_timeout_s,
+            idle_timeout_s=declared.idle_timeout_s,
+            retries=declared.retries,
+            native_n=declared.native_n and declared.kind == "openai",
+            always_stream=declared.kind == "embedded",
+            tokenizer=_tokenizer(declared),
+            tokenize_path=declared.tokenize_path or None,
+            fan_out_concurrency=(
+                settings.embedded.parallel if declared.kind == "embedded" else _FAN_OUT
+            ),
+        )
+    except ValueError as exc:
+        raise SettingsError(f"backends: {exc}") from None
+    routed: Backend = RoutedBackend(config)
+    if config.native_n:
+        return routed
+    return FanOutBackend(routed, concurrency=config.fan_out_concurrency)
+
+
+def _tokenizer(declared: BackendSettings) -> Tokenizer:
+    if declared.kind == "embedded":
+        return Tokenizer.LLAMA_CPP
+    return Tokenizer.VLLM if declared.tokenize_path else Tokenizer.NONE
+
+
+def _engine_key(engine: EngineAddress | None) -> str | None:
+    return None if engine is None else engine.api_key
+
+
+def _api_key(declared: BackendSettings) -> str | None:
+    if declared.api_key_env:
+        value = os.environ.get(declared.api_key_env, "")
+        if not value:
+            raise SettingsError(
+                f"backends {declared.name!r}: api_key_env: ${declared.api_key_env} is not set."
+            )
+        return value
+    if declared.api_key_file:
+        return _read_secret(Path(declared.api_key_file)).decode()
+    return None
 
 
 def build_catalog(settings: Settings) -> Catalog:

@@ -7,10 +7,12 @@ from uuid import uuid4
 import msgspec
 
 from tollkeeper.api import request as incoming
-from tollkeeper.api.endpoint import AnyEndpoint, Reply, Request
+from tollkeeper.api.endpoint import AnyEndpoint, Reply, Request, Streamed
 from tollkeeper.api.envelope import RenderedError, render_error
+from tollkeeper.api.leave import Leave
 from tollkeeper.api.request import ClientGone, Receive, Scope
 from tollkeeper.api.router import Router
+from tollkeeper.api.sse import EventStream, KeepAlive
 from tollkeeper.bootstrap import Services
 from tollkeeper.domain.access import AdminCaller, Caller, KeyKind, require
 from tollkeeper.domain.errors import PermissionDenied
@@ -29,6 +31,7 @@ class App:
         self._decoders = {
             endpoint.operation: msgspec.json.Decoder(endpoint.body) for endpoint in endpoints
         }
+        self._keep_alive = KeepAlive()
         self._customer_key_header = services.http.customer_key_header.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -41,12 +44,26 @@ class App:
             messages_style = endpoint.messages_style
             request = await self._request(request_id, endpoint, path, scope, receive)
             result = await endpoint.handle(self._services, request)
+            if isinstance(result, Streamed):
+                await self._stream(send, request_id, result)
+                return
         except ClientGone:
             return
         except Exception as exc:  # noqa: BLE001 - the outermost frame: nothing may pass without an envelope
             await _send_error(send, render_error(exc, request_id, messages_style=messages_style))
             return
         await _send_result(send, request_id, result)
+
+    async def _stream(self, send: Send, request_id: str, streamed: Streamed) -> None:
+        """A failure before the first record is an ordinary error; after it, a record of its own."""
+        stream = EventStream(send, request_id)
+        with self._keep_alive.watching(stream):
+            try:
+                await streamed.answer.run(stream)
+            except Exception as exc:
+                if not stream.started:
+                    raise
+                await stream.end(streamed.answer.failure(exc))
 
     async def _request(
         self,
@@ -67,11 +84,17 @@ class App:
         )
         body = incoming.decode_body(endpoint, self._decoders[endpoint.operation], raw_body)
         query = incoming.decode_query(scope["query_string"], endpoint.query)
-        return Request(request_id, caller, path, query, body, raw_body, headers)
+        leave = Leave()
+        scope["state"]["leave"] = leave
+        return Request(request_id, caller, path, query, body, raw_body, headers, leave.register)
 
     async def _caller(self, endpoint: AnyEndpoint, headers: list[tuple[bytes, bytes]]) -> Caller:
         presented = incoming.presented_key(headers, endpoint.key_kind, self._customer_key_header)
-        caller = await self._services.authentication.authenticate(presented)
+        authentication = self._services.authentication
+        if endpoint.admitted:
+            caller = await authentication.recognise(presented)
+        else:
+            caller = await authentication.authenticate(presented)
         kind = KeyKind.ADMIN if isinstance(caller, AdminCaller) else KeyKind.PROJECT
         if kind is not endpoint.key_kind:
             raise PermissionDenied(f"This route takes {_KEY_NAMES[endpoint.key_kind]} only.")

@@ -3,11 +3,12 @@
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from types import NoneType
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
 from tollkeeper.api.envelope import Headers
+from tollkeeper.api.sse import EventStream
 from tollkeeper.bootstrap import Services
 from tollkeeper.domain.access import AdminCaller, Caller, CustomerCaller, KeyKind, Permission
 
@@ -27,6 +28,8 @@ class Request(Generic[B, Q]):
     raw_body: bytes
     # Lower-case names; a repeated header appears once for each value.
     headers: list[tuple[bytes, bytes]]
+    # Registers what is to be done when the caller leaves before the answer is complete.
+    on_leave: Callable[[Callable[[], None]], None]
 
     @property
     def admin(self) -> AdminCaller:
@@ -48,7 +51,26 @@ class Reply:
     status: int = 200
 
 
-Handler = Callable[[Services, Request[B, Q]], Awaitable[msgspec.Struct | Reply]]
+class StreamedAnswer(Protocol):
+    """An answer that is written piece by piece."""
+
+    async def run(self, stream: EventStream) -> None:
+        """Writes the answer and its end. Raises where it fails, before or after the start."""
+        ...
+
+    def failure(self, error: Exception) -> bytes:
+        """The record that ends a stream which broke after its start."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Streamed:
+    """An answer that is still to be run, against the caller's open connection."""
+
+    answer: StreamedAnswer
+
+
+Handler = Callable[[Services, Request[B, Q]], Awaitable[msgspec.Struct | Reply | Streamed]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +102,8 @@ class Endpoint(Generic[B, Q]):
     headers: tuple[HeaderParameter, ...] = ()
     # The body is kept in the database, whose text cannot hold every character.
     stored: bool = False
+    # Admission decides on the call and reads the key anew: authentication may remember it.
+    admitted: bool = False
     # A successful answer may be an event stream.
     streams: bool = False
     # Errors are wrapped as Messages clients expect them.

@@ -1,9 +1,11 @@
 """The route table: every endpoint of the interface, one row each, and nothing else."""
 
-from tollkeeper.api import models
+from tollkeeper.api import chat, models
 from tollkeeper.api.endpoint import AnyEndpoint, Endpoint
 from tollkeeper.api.organization import costs, keys, policies
 from tollkeeper.api.organization.idempotency import IDEMPOTENCY_KEY
+from tollkeeper.api.session import SESSION_HEADER
+from tollkeeper.api.wire import chat as chat_wire
 from tollkeeper.api.wire import models as models_wire
 from tollkeeper.api.wire import organization as wire
 from tollkeeper.domain.access import KeyKind, Permission
@@ -145,6 +147,27 @@ ORGANIZATION_ROUTES: tuple[AnyEndpoint, ...] = (
     ),
 )
 
+_CHAT_ERRORS = frozenset({402, 404, 409, 413, 415, 422, 429, 501, 502, 504})
+
+INFERENCE_ROUTES: tuple[AnyEndpoint, ...] = (
+    Endpoint(
+        operation="chat_create",
+        method="POST",
+        path="/v1/chat/completions",
+        tag="Inference",
+        summary="Generate a chat completion",
+        permission=Permission.INFERENCE_WRITE,
+        key_kind=KeyKind.PROJECT,
+        handle=chat.chat_create,
+        body=chat_wire.ChatRequest,
+        result=chat_wire.ChatCompletion,
+        headers=(SESSION_HEADER,),
+        errors=_CHAT_ERRORS,
+        admitted=True,
+        streams=True,
+    ),
+)
+
 MODEL_ROUTES: tuple[AnyEndpoint, ...] = (
     Endpoint(
         operation="model_read",
@@ -160,4 +183,4 @@ MODEL_ROUTES: tuple[AnyEndpoint, ...] = (
     ),
 )
 
-ROUTES: tuple[AnyEndpoint, ...] = ORGANIZATION_ROUTES + MODEL_ROUTES
+ROUTES: tuple[AnyEndpoint, ...] = INFERENCE_ROUTES + ORGANIZATION_ROUTES + MODEL_ROUTES

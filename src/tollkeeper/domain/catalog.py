@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from tollkeeper.domain.errors import InvalidRequest, ModelNotFound, PermissionDenied
+from tollkeeper.domain.errors import InvalidRequest, ModelNotFound
 from tollkeeper.domain.money import picousd_from_usd
 
 
@@ -103,16 +103,4 @@ class Catalog:
         model = self._by_id.get(model_id)
         if model is None:
             raise ModelNotFound(f"There is no model {model_id[:200]!r}.", param=param)
-        return model
-
-    def usable(self, model_id: str, checks: frozenset[str], *, param: str) -> Model:
-        """The model for an inference call of an organization that holds these checks."""
-        model = self.find(model_id, param=param)
-        access = model_access(model, checks)
-        if access.locked:
-            missing = ", ".join(access.missing_requirements)
-            raise PermissionDenied(
-                f"The model {model.id} needs checks that the organization lacks: {missing}.",
-                param=param,
-            )
         return model

@@ -9,7 +9,11 @@ from typing import Any
 from uuid import uuid4
 
 from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
 from uvicorn.server import ServerState
 
 from tollkeeper.api.envelope import render_error
@@ -27,6 +31,7 @@ class HardenedProtocol(HttpToolsProtocol):
 
     header_timeout_s: float
     header_bytes_max: int
+    write_timeout_s: float
 
     def __init__(
         self,
@@ -37,6 +42,7 @@ class HardenedProtocol(HttpToolsProtocol):
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
         self._header_timer: asyncio.TimerHandle | None = None
+        self._write_timer: asyncio.TimerHandle | None = None
         self._header_bytes = 0
         self._in_headers = True
 
@@ -46,7 +52,24 @@ class HardenedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._headers_arrived()
+        self.resume_writing()
         super().connection_lost(exc)
+        cycle: RequestResponseCycle | None = self.cycle
+        if cycle is not None and not cycle.response_complete:
+            leave = cycle.scope["state"].get("leave")
+            if leave is not None:
+                leave.left()
+
+    def pause_writing(self) -> None:
+        """The caller reads too slowly: from now on it has a while to catch up."""
+        super().pause_writing()
+        self._write_timer = self.loop.call_later(self.write_timeout_s, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._write_timer is not None:
+            self._write_timer.cancel()
+            self._write_timer = None
 
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
@@ -112,7 +135,13 @@ class HardenedProtocol(HttpToolsProtocol):
         self.transport.close()
 
 
-def hardened_protocol(header_timeout_s: float, header_bytes_max: int) -> type[HardenedProtocol]:
+def hardened_protocol(
+    header_timeout_s: float, header_bytes_max: int, write_timeout_s: float
+) -> type[HardenedProtocol]:
     """The protocol class with its limits bound; the server makes one object a connection."""
-    limits = {"header_timeout_s": header_timeout_s, "header_bytes_max": header_bytes_max}
+    limits = {
+        "header_timeout_s": header_timeout_s,
+        "header_bytes_max": header_bytes_max,
+        "write_timeout_s": write_timeout_s,
+    }
     return type("BoundProtocol", (HardenedProtocol,), limits)

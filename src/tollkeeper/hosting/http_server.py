@@ -19,6 +19,7 @@ class HttpLimits:
     header_timeout_s: float
     header_bytes_max: int
     keep_alive_s: float
+    write_timeout_s: float
     backlog: int = 2048
 
 
@@ -28,7 +29,9 @@ class HttpServer:
     def __init__(self, app: Any, limits: HttpLimits) -> None:
         self._limits = limits
         self._state = ServerState()
-        protocol = hardened_protocol(limits.header_timeout_s, limits.header_bytes_max)
+        protocol = hardened_protocol(
+            limits.header_timeout_s, limits.header_bytes_max, limits.write_timeout_s
+        )
         self._config = Config(
             app,
             http=protocol,
@@ -58,13 +61,17 @@ class HttpServer:
             backlog=self._limits.backlog,
         )
 
-    async def drain(self, grace_s: float) -> None:
-        """Takes no new connection, lets open requests end within the grace, cancels the rest."""
+    def stop_accepting(self) -> None:
+        """No new connection, and no further request on an old one."""
         assert self._server is not None
-        assert self._clock is not None
         self._server.close()
         for connection in list(self._state.connections):
             connection.shutdown()
+
+    async def drain(self, grace_s: float) -> None:
+        """Lets open requests end within the grace and cancels the rest."""
+        assert self._clock is not None
+        self.stop_accepting()
         if self._state.tasks:
             await asyncio.wait(self._state.tasks, timeout=grace_s)
         for task in list(self._state.tasks):

@@ -9,20 +9,23 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import structlog
 
+from tollkeeper.bootstrap import build_catalog
 from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.hosting.http_server import HttpServer
 from tollkeeper.hosting.listeners import address_of
 from tollkeeper.hosting.operator_listener import OperatorListener, Readiness
+from tollkeeper.hosting.presence import present
 from tollkeeper.hosting.worker import http_limits
 from tollkeeper.settings import Settings, SettingsError
 from tollkeeper.storage.schema import check_database
 
 _RESTART_PAUSE_S = 1.0
+# A worker that is not ready by then is stuck: it is killed and started again.
+_START_TIMEOUT_S = 60.0
 # Beyond the grace, for the last writes.
 _STOP_SLACK_S = 10.0
 _log = structlog.get_logger("tollkeeper.supervisor")
@@ -46,6 +49,7 @@ class Supervisor:
         self._stopping = asyncio.Event()
         self._workers: dict[int, asyncio.subprocess.Process] = {}
         self._ready: set[int] = set()
+        self._announced = False
 
     async def run(self, *, on_ready: Callable[[], None]) -> None:
         """Serves until SIGTERM or SIGINT; calls `on_ready` once, when connections are answered."""
@@ -53,7 +57,10 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping.set)
         loop.add_signal_handler(signal.SIGHUP, self._take_changed_settings)
-        with tempfile.TemporaryDirectory(prefix="tollkeeper-metrics-") as metrics, self._pid_file():
+        with (
+            tempfile.TemporaryDirectory(prefix="tollkeeper-metrics-") as metrics,
+            present(self._settings),
+        ):
             listener = HttpServer(
                 OperatorListener(self.readiness, metrics), http_limits(self._settings)
             )
@@ -63,6 +70,8 @@ class Supervisor:
                 for number in range(self._settings.server.workers)
             ]
             await self._stopping.wait()
+            # Or the kernel would go on taking connections that no worker will ever answer.
+            self._public.close()
             await self._stop_workers(keepers)
             await listener.drain(0)
 
@@ -79,34 +88,46 @@ class Supervisor:
 
     async def _keep_worker(self, number: int, metrics: str, on_ready: Callable[[], None]) -> None:
         while not self._stopping.is_set():
-            worker = await self._start_worker(metrics)
-            self._workers[number] = worker
-            assert worker.stdout is not None
-            if await worker.stdout.read(1):
-                self._ready.add(number)
-                if len(self._ready) == self._settings.server.workers:
-                    on_ready()
-            code = await worker.wait()
-            self._ready.discard(number)
-            if not self._stopping.is_set():
-                _log.error("a worker ended and is started again", worker=number, code=code)
-                await asyncio.sleep(_RESTART_PAUSE_S)
+            try:
+                worker = await self._start_worker(metrics)
+            except OSError as exc:
+                _log.error("a worker cannot be started", worker=number, reason=str(exc))
+            else:
+                await self._watch_worker(number, worker, on_ready)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), _RESTART_PAUSE_S)
+
+    async def _watch_worker(
+        self, number: int, worker: asyncio.subprocess.Process, on_ready: Callable[[], None]
+    ) -> None:
+        """Returns when the worker has ended."""
+        self._workers[number] = worker
+        if self._stopping.is_set():  # while it was being started: it would miss the order to stop
+            worker.terminate()
+        if await _becomes_ready(worker):
+            self._ready.add(number)
+            if len(self._ready) == self._settings.server.workers and not self._announced:
+                self._announced = True
+                on_ready()
+        code = await worker.wait()
+        self._ready.discard(number)
+        if not self._stopping.is_set():
+            _log.error("a worker ended and is started again", worker=number, code=code)
 
     async def _start_worker(self, metrics: str) -> asyncio.subprocess.Process:
+        listener = self._public.fileno()
         worker = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
             "tollkeeper.hosting.worker",
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
-            pass_fds=(self._public.fileno(),),
+            pass_fds=(listener,),
             env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": metrics},
             # Ctrl-C reaches the whole group of the terminal; only the supervisor acts on it.
             start_new_session=True,
         )
-        self._instruct(
-            worker, kind="start", listener=self._public.fileno(), conninfo=self._conninfo
-        )
+        self._instruct(worker, kind="start", listener=listener, conninfo=self._conninfo)
         return worker
 
     def _instruct(self, worker: asyncio.subprocess.Process, **instruction: object) -> None:
@@ -117,6 +138,7 @@ class Supervisor:
     def _take_changed_settings(self) -> None:
         try:
             changed = self._reload()
+            self._check_catalogue(changed)
         except SettingsError as exc:
             _log.error("the changed settings are refused, the old ones stay", reason=str(exc))
             return
@@ -125,6 +147,17 @@ class Supervisor:
         for worker in self._workers.values():
             if worker.returncode is None:
                 self._instruct(worker, kind="settings")
+
+    def _check_catalogue(self, changed: Settings) -> None:
+        """A worker must never meet a catalogue that it cannot take."""
+        build_catalog(changed)
+        running = {backend.name for backend in self._settings.backends}
+        for model in changed.models:
+            if model.backend not in running:
+                raise SettingsError(
+                    f"models: {model.id!r} names the backend {model.backend!r}, "
+                    "which was not declared when the gateway was started"
+                )
 
     async def _stop_workers(self, keepers: list[asyncio.Task[None]]) -> None:
         for worker in self._workers.values():
@@ -138,20 +171,15 @@ class Supervisor:
             keeper.cancel()
         await asyncio.gather(*keepers, return_exceptions=True)
 
-    @contextlib.contextmanager
-    def _pid_file(self) -> Iterator[None]:
-        path = pid_file(self._settings)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(f"{os.getpid()}\n")
-        try:
-            yield
-        finally:
-            path.unlink(missing_ok=True)
 
-
-def pid_file(settings: Settings) -> Path:
-    """Where `tollkeeper reload` finds the supervisor that serves this configuration."""
-    return settings.database.data_dir / "gateway.pid"
+async def _becomes_ready(worker: asyncio.subprocess.Process) -> bool:
+    """True at the worker's one byte; False where it ended without it, or was too late."""
+    assert worker.stdout is not None
+    try:
+        return bool(await asyncio.wait_for(worker.stdout.read(1), _START_TIMEOUT_S))
+    except TimeoutError:
+        worker.kill()
+        return False
 
 
 def describe(public: socket.socket, operator: socket.socket) -> dict[str, str]:

@@ -13,6 +13,7 @@ from typing import Any
 
 import structlog
 import uvloop
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
 from tollkeeper.api.app import App
 from tollkeeper.api.routes import ROUTES
@@ -21,8 +22,25 @@ from tollkeeper.hosting.http_server import HttpLimits, HttpServer
 from tollkeeper.hosting.logs import configure_logs
 from tollkeeper.settings import Settings
 
+# For requests that are not calls, after the calls have ended.
+_LAST_REQUESTS_S = 5.0
 _LINE_BYTES_MAX = 16 * 1024 * 1024
 _log = structlog.get_logger("tollkeeper.worker")
+
+
+class GivenSettings(Settings):
+    """What the supervisor has resolved, as it is: the environment had its say there already."""
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return (init_settings,)
 
 
 class Worker:
@@ -41,7 +59,11 @@ class Worker:
         following = loop.create_task(self._follow(instructions))
         _report_ready()
         await self._stopping.wait()
-        await server.drain(self._settings.server.grace_s)
+        server.stop_accepting()
+        # Calls end by themselves or, after the grace, with an error record; only then may the
+        # server cancel what is left.
+        await self._services.inference.drain(self._settings.server.grace_s)
+        await server.drain(_LAST_REQUESTS_S)
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
         await self._services.upkeep.stop()
@@ -60,11 +82,12 @@ def http_limits(settings: Settings) -> HttpLimits:
         header_timeout_s=settings.server.header_timeout_s,
         header_bytes_max=settings.server.header_bytes,
         keep_alive_s=settings.server.keep_alive_s,
+        write_timeout_s=settings.server.write_timeout_s,
     )
 
 
 def _settings_of(instruction: dict[str, Any]) -> Settings:
-    return Settings(**instruction["settings"])
+    return GivenSettings(**instruction["settings"])
 
 
 def _report_ready() -> None:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from tollkeeper.domain.access import CustomerCaller
 from tollkeeper.domain.catalog import Catalog, Model, ModelAccess, model_access
+from tollkeeper.domain.errors import PermissionDenied, Unavailable
 from tollkeeper.storage import organizations
 from tollkeeper.storage.database import Database
 
@@ -19,6 +20,24 @@ class Models:
     def __init__(self, database: Database, current: CurrentCatalog) -> None:
         self._database = database
         self._current = current
+
+    async def model_for_call(self, caller: CustomerCaller, model_id: str) -> Model:
+        """The model for an inference call; asks for checks only where the model does."""
+        model = self._current.catalog.find(model_id, param="model")
+        if not model.required_checks and model.is_ready:
+            return model
+        async with self._database.reading() as connection:
+            checks = await organizations.checks_of(connection, caller.organization_id)
+        access = model_access(model, checks)
+        if access.locked:
+            missing = ", ".join(access.missing_requirements)
+            raise PermissionDenied(
+                f"The model {model.id} needs checks that the organization lacks: {missing}.",
+                param="model",
+            )
+        if not access.available:
+            raise Unavailable(f"The model {model.id} is not ready.", param="model")
+        return model
 
     async def model_read(self, caller: CustomerCaller, model_id: str) -> tuple[Model, ModelAccess]:
         model = self._current.catalog.find(model_id, param="model")

@@ -69,6 +69,13 @@ class LimitsSettings(Section):
     inference_deadline_s: Seconds = 300
     requests_per_minute: int = Field(default=6000, ge=1, le=10_000_000)
     concurrency: int = Field(default=256, ge=1, le=1_000_000)
+    # A caller has left: how long the rest of its answer is still read, and for how many at once.
+    drain_s: float = Field(default=10, ge=0, le=3600)
+    drains: int = Field(default=64, ge=0, le=100_000)
+
+
+class LedgerSettings(Section):
+    lease_s: Seconds = 15
 
 
 class AuthSettings(Section):
@@ -177,6 +184,7 @@ class Settings(BaseSettings):
     database: DatabaseSettings = DatabaseSettings()
     secrets: SecretsSettings = SecretsSettings()
     limits: LimitsSettings = LimitsSettings()
+    ledger: LedgerSettings = LedgerSettings()
     auth: AuthSettings = AuthSettings()
     sessions: SessionsSettings = SessionsSettings()
     judge: JudgeSettings | None = None

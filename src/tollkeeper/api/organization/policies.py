@@ -135,9 +135,7 @@ def _effective_view(policy: Policy) -> wire.EffectivePolicy:
 
 
 def _project_ids(texts: list[str]) -> tuple[ProjectId, ...]:
-    """Each project once, in the caller's order."""
-    found = {
-        ids.project_id(text, param=f"project_ids[{position}]"): None
+    return tuple(
+        ids.project_id(text, param=f"project_ids[{position}]")
         for position, text in enumerate(texts)
-    }
-    return tuple(found)
+    )

@@ -1,0 +1,289 @@
+"""From a chat request to a `Call`: every field is checked, then forwarded, mapped or refused."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from tollkeeper.api.endpoint import Request
+from tollkeeper.api.wire import chat as wire
+from tollkeeper.bootstrap import Services
+from tollkeeper.domain.affinity import CachePurpose
+from tollkeeper.domain.catalog import Feature, Model
+from tollkeeper.domain.conventions import DEFAULT_OUTPUT_TOKENS
+from tollkeeper.domain.errors import InvalidRequest
+from tollkeeper.domain.estimate import estimate_tokens
+from tollkeeper.domain.inference import Call
+from tollkeeper.services.options import (
+    SAMPLING_PARAMETERS,
+    mapped_options,
+    require_feature,
+    require_modality,
+    require_sampling,
+)
+
+# Travel as the caller wrote them: identifiers and the conversation itself.
+_FORWARDED = ("messages", "user", "safety_identifier", "metadata")
+_TOOL_FIELDS = ("tools", "tool_choice", "parallel_tool_calls", "functions", "function_call")
+# Nothing is published about how these reach a backend: the model's `options` say it, or nobody.
+_MAPPED = ("thinking", "prompt_logprobs", "prediction", "verbosity")
+_PART_MODALITIES = {
+    "image_url": "image",
+    "input_image": "image",
+    "input_audio": "audio",
+    "audio_url": "audio",
+    "file": "file",
+    "video_url": "video",
+}
+_TOKENS_PER_MESSAGE = 8
+_TOKENS_PER_REQUEST = 16
+_top_level = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedChat:
+    """A call with what only the chat protocol needs to answer it."""
+
+    call: Call
+    prompt_estimate: int
+    created: int
+    hides_reasoning: bool
+    includes_usage: bool
+
+
+async def chat_call(
+    services: Services, request: Request[wire.ChatRequest, None], session: str | None
+) -> PreparedChat:
+    body = request.body
+    _check_combinations(body)
+    model = await services.models.model_for_call(request.customer, body.model)
+    bound_field, bound = _output_bound(body, model)
+    images = _check_parts(body, model)
+    fields = _fields(services, request, model)
+    caller = request.customer
+    affinity = session or body.prompt_cache_key
+    call = Call(
+        request_id=request.id,
+        organization_id=caller.organization_id,
+        project_id=caller.project_id,
+        key_id=caller.key_id,
+        model=model,
+        choices=body.n or 1,
+        output_tokens_max=bound,
+        output_bound_field=bound_field,
+        streamed=body.stream,
+        fields=fields,
+        affinity=services.isolation.affinity(caller, affinity) if affinity else None,
+        images=images,
+    )
+    options = body.stream_options
+    return PreparedChat(
+        call=call,
+        prompt_estimate=_estimate(body),
+        created=services.clock(),
+        hides_reasoning=_hides_reasoning(body),
+        includes_usage=options is not None and options.include_usage is True,
+    )
+
+
+def _check_combinations(body: wire.ChatRequest) -> None:
+    if body.store:
+        raise InvalidRequest("Nothing is stored here: store must be false.", param="store")
+    if body.max_tokens is not None and body.max_completion_tokens is not None:
+        raise InvalidRequest(
+            "Send exactly one of max_tokens and max_completion_tokens.", param="max_tokens"
+        )
+    if body.stream_options is not None and not body.stream:
+        raise InvalidRequest("stream_options needs stream: true.", param="stream_options")
+    if body.top_logprobs is not None and not body.logprobs:
+        raise InvalidRequest("top_logprobs needs logprobs: true.", param="top_logprobs")
+    if body.prompt_logprobs is not None and body.stream:
+        raise InvalidRequest("prompt_logprobs cannot be streamed.", param="prompt_logprobs")
+    if body.reasoning is not None:
+        effort, other = body.reasoning.effort, body.reasoning_effort
+        if effort is not None and other is not None and effort != other:
+            raise InvalidRequest(
+                "reasoning.effort and reasoning_effort differ.", param="reasoning_effort"
+            )
+        if body.reasoning.max_tokens is not None and (effort or other) is not None:
+            raise InvalidRequest(
+                "Send an effort or reasoning.max_tokens, not both.", param="reasoning.max_tokens"
+            )
+
+
+def _output_bound(body: wire.ChatRequest, model: Model) -> tuple[str, int]:
+    field = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
+    asked = body.max_tokens or body.max_completion_tokens
+    if asked is None:
+        return field, min(DEFAULT_OUTPUT_TOKENS, model.max_output_length)
+    if asked > model.max_output_length:
+        raise InvalidRequest(
+            f"The model {model.id} writes at most {model.max_output_length} tokens.", param=field
+        )
+    return field, asked
+
+
+def _check_parts(body: wire.ChatRequest, model: Model) -> int:
+    """How many images there are, after every part's modality was found to be the model's."""
+    images = 0
+    for position, message in enumerate(body.messages):
+        if not isinstance(message.content, list):
+            continue
+        for place, part in enumerate(message.content):
+            modality = _PART_MODALITIES.get(part.type or "")
+            if modality is None and part.image_url is not None:
+                modality = "image"
+            if modality is None:
+                continue
+            require_modality(model, modality, f"messages[{position}].content[{place}]")
+            images += modality == "image"
+    return images
+
+
+def _fields(
+    services: Services, request: Request[wire.ChatRequest, None], model: Model
+) -> dict[str, Any]:
+    """The backend's request by field. What must not change goes on as the caller's own bytes."""
+    body, raw = request.body, _top_level.decode(request.raw_body)
+    used = {name for name, value in raw.items() if bytes(value) != b"null"}
+    fields: dict[str, Any] = {name: raw[name] for name in _FORWARDED if name in used}
+    if any(message.model_id is not msgspec.UNSET for message in body.messages):
+        fields["messages"] = _without_model_ids(raw["messages"])
+    sampling = [name for name in SAMPLING_PARAMETERS if name in used]
+    require_sampling(model, sampling)
+    fields.update((name, raw[name]) for name in sampling)
+    fields.update(_tool_fields(body, raw, used, model))
+    fields.update(_format_fields(body, raw, model))
+    fields.update(_reasoning_fields(body, model))
+    fields.update(mapped_options(model, {name: raw[name] for name in _MAPPED if name in used}))
+    fields.update(_remaining_options(body, raw, model))
+    fields.update(_cache_fields(services, request))
+    return fields
+
+
+def _without_model_ids(messages: msgspec.Raw) -> list[dict[str, msgspec.Raw]]:
+    """`model_id` is the gateway's own: it never travels."""
+    found = msgspec.json.decode(messages, type=list[dict[str, msgspec.Raw]])
+    for message in found:
+        message.pop("model_id", None)
+    return found
+
+
+def _tool_fields(
+    body: wire.ChatRequest, raw: dict[str, msgspec.Raw], used: set[str], model: Model
+) -> dict[str, Any]:
+    if not body.tools and not body.functions:
+        # Without tools a choice between them asks for nothing, unless it insists on one.
+        for name, choice in (
+            ("tool_choice", body.tool_choice),
+            ("function_call", body.function_call),
+        ):
+            if choice not in (None, "none", "auto"):
+                raise InvalidRequest(f"{name} names a tool, but there are none.", param=name)
+        return {}
+    require_feature(model, Feature.TOOLS, "tools" if body.tools else "functions")
+    return {name: raw[name] for name in _TOOL_FIELDS if name in used}
+
+
+def _format_fields(
+    body: wire.ChatRequest, raw: dict[str, msgspec.Raw], model: Model
+) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    wanted = body.response_format
+    if isinstance(wanted, wire.JsonObjectFormat):
+        require_feature(model, Feature.JSON_MODE, "response_format")
+        fields["response_format"] = raw["response_format"]
+    elif isinstance(wanted, wire.JsonSchemaFormat):
+        require_feature(model, Feature.STRUCTURED_OUTPUTS, "response_format")
+        fields["response_format"] = raw["response_format"]
+    if body.logprobs:
+        require_feature(model, Feature.LOGPROBS, "logprobs")
+        fields["logprobs"] = True
+        if body.top_logprobs is not None:
+            fields["top_logprobs"] = body.top_logprobs
+    if body.web_search_options is not None:
+        require_feature(model, Feature.WEB_SEARCH, "web_search_options")
+        fields["web_search_options"] = raw["web_search_options"]
+    return fields
+
+
+def _reasoning_fields(body: wire.ChatRequest, model: Model) -> dict[str, Any]:
+    if body.include_reasoning is not None:
+        require_feature(model, Feature.REASONING, "include_reasoning")
+    effort = body.reasoning_effort
+    if effort is not None:
+        require_feature(model, Feature.REASONING, "reasoning_effort")
+    fields: dict[str, Any] = {}
+    if body.reasoning is not None:
+        require_feature(model, Feature.REASONING, "reasoning")
+        effort = effort or body.reasoning.effort
+        wanted = {
+            "reasoning.enabled": body.reasoning.enabled,
+            "reasoning.max_tokens": body.reasoning.max_tokens,
+        }
+        fields = mapped_options(
+            model, {name: value for name, value in wanted.items() if value is not None}
+        )
+    if effort is not None:
+        fields["reasoning_effort"] = effort
+    return fields
+
+
+def _remaining_options(
+    body: wire.ChatRequest, raw: dict[str, msgspec.Raw], model: Model
+) -> dict[str, Any]:
+    """Options whose ordinary value asks for nothing and whose other values a model must declare."""
+    fields: dict[str, Any] = {}
+    if body.structuredOutputs is True:
+        fields.update(mapped_options(model, {"structuredOutputs": True}))
+    if body.service_tier not in (None, "auto", "default"):
+        fields.update(mapped_options(model, {"service_tier": body.service_tier}))
+    if body.modalities is not None:
+        for position, modality in enumerate(body.modalities):
+            require_modality(model, modality, f"modalities[{position}]", output=True)
+        if body.modalities != ["text"]:
+            fields["modalities"] = raw["modalities"]
+    if body.audio is not None:
+        require_modality(model, "audio", "audio", output=True)
+        fields["audio"] = raw["audio"]
+    if body.prompt_cache_retention == "24h":
+        fields.update(mapped_options(model, {"prompt_cache_retention": "24h"}))
+    return fields
+
+
+def _cache_fields(services: Services, request: Request[wire.ChatRequest, None]) -> dict[str, Any]:
+    """Never the caller's own text: two tenants with the same key must not meet in a cache."""
+    body, isolated = request.body, services.isolation.isolated
+    fields: dict[str, Any] = {}
+    if body.prompt_cache_key is not None:
+        fields["prompt_cache_key"] = isolated(
+            request.customer, CachePurpose.PROMPT_CACHE_KEY, body.prompt_cache_key
+        )
+    if body.cache_salt is not None:
+        fields["cache_salt"] = isolated(request.customer, CachePurpose.CACHE_SALT, body.cache_salt)
+    return fields
+
+
+def _hides_reasoning(body: wire.ChatRequest) -> bool:
+    return body.include_reasoning is False or (
+        body.reasoning is not None and body.reasoning.exclude is True
+    )
+
+
+def _estimate(body: wire.ChatRequest) -> int:
+    """The prompt's tokens, erring high; images have their own price and bound."""
+    texts: list[str] = []
+    for message in body.messages:
+        if isinstance(message.content, str):
+            texts.append(message.content)
+        elif message.content is not None:
+            texts += [part.text for part in message.content if part.text]
+        texts += [message.name or "", message.reasoning or "", message.reasoning_content or ""]
+        if message.tool_calls is not None or message.function_call is not None:
+            called = (message.tool_calls, message.function_call)
+            texts.append(msgspec.json.encode(called).decode())
+    for described in (body.tools, body.functions, body.response_format):
+        if described:
+            texts.append(msgspec.json.encode(described).decode())
+    overhead = _TOKENS_PER_REQUEST + _TOKENS_PER_MESSAGE * len(body.messages)
+    return estimate_tokens("".join(texts)) + overhead

@@ -1,0 +1,26 @@
+"""A backend that is declared but not there: every call says which one is missing, and why."""
+
+from contextlib import AbstractAsyncContextManager
+
+from tollkeeper.backends.port import Answer, BackendHealth
+from tollkeeper.domain.errors import Unavailable
+from tollkeeper.domain.inference import Call
+
+
+class AbsentBackend:
+    def __init__(self, name: str, reason: str) -> None:
+        self.name = name
+        self._reason = reason
+
+    def open(self, call: Call, *, deadline: float) -> AbstractAsyncContextManager[Answer]:
+        raise Unavailable(f"The backend {self.name} is unavailable. {self._reason}")
+
+    async def count_prompt_tokens(self, call: Call, *, deadline: float) -> int | None:
+        return None
+
+    def health(self) -> BackendHealth:
+        return BackendHealth(self.name, ready=False, detail=self._reason, replicas={})
+
+    async def start(self) -> None: ...
+
+    async def close(self) -> None: ...

@@ -1,0 +1,82 @@
+"""What one backend of the OpenAI-compatible kind is configured with. Reads no file itself."""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from urllib.parse import urlsplit
+
+
+class Tokenizer(StrEnum):
+    """How the backend counts the tokens of a prompt before it answers it."""
+
+    NONE = "none"
+    # POST /tokenize with model and messages, answered with `count`.
+    VLLM = "vllm"
+    # POST {base}/chat/completions/input_tokens with the chat body, answered with `input_tokens`.
+    LLAMA_CPP = "llama_cpp"
+
+
+@dataclass(frozen=True, slots=True)
+class BackendConfig:
+    """One backend: replicas that serve the same models, and every bound of talking to them."""
+
+    name: str
+    # Base addresses of the replicas, up to and with `/v1`.
+    urls: tuple[str, ...]
+    api_key: str | None = field(default=None, repr=False)
+    # Trusted beside nothing else when set; empty: what the system trusts.
+    tls_ca_file: str | None = None
+
+    connect_timeout_s: float = 5.0
+    # Silence inside an answer that has begun; the wait for the beginning is the call's deadline.
+    idle_timeout_s: float = 60.0
+    # How often a call goes to another replica, only while nothing can have been charged.
+    retries: int = 1
+    native_n: bool = True
+    # Parts of one fanned-out call that run at once, where `native_n` is false.
+    fan_out_concurrency: int = 16
+    # Stream from the backend also for callers that want JSON, because only so it can be stopped.
+    always_stream: bool = False
+
+    tokenizer: Tokenizer = Tokenizer.NONE
+    # Against the origin of the url if it starts with "/", else below the url; None: the usual one.
+    tokenize_path: str | None = None
+    tokenize_timeout_s: float = 2.0
+
+    frame_bytes_max: int = 1 << 20
+    body_bytes_max: int = 64 << 20
+    connections_max: int = 1024
+    idle_connections_max: int = 256
+    # Below the five seconds after which common model servers close an idle connection: a request
+    # written into a connection that is just being closed could not be told from one that ran.
+    keep_alive_s: float = 4.0
+
+    failures_to_eject: int = 3
+    ejection_s: float = 1.0
+    ejection_s_max: float = 10.0
+    # A session leaves its replica while that has more than this share of the mean, plus the slack.
+    affinity_load_factor: float = 1.25
+    affinity_load_slack: int = 4
+
+    def __post_init__(self) -> None:
+        if not self.urls or len(set(self.urls)) != len(self.urls):
+            raise ValueError(f"backend {self.name}: urls must be distinct, and at least one")
+        for url in self.urls:
+            check_base_url(url)
+        if self.api_key is not None and not _is_header_text(self.api_key):
+            raise ValueError(f"backend {self.name}: api_key must be printable ASCII without spaces")
+
+
+def check_base_url(url: str) -> None:
+    """Raises ValueError for an address that requests cannot be built on without surprises."""
+    parts = urlsplit(url)
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
+        raise ValueError(f"{url!r} is not an http or https address")
+    if parts.username is not None or parts.query or parts.fragment:
+        raise ValueError(f"{url!r} must have no user, query or fragment")
+    if not _is_header_text(url):
+        raise ValueError(f"{url!r} must be printable ASCII without spaces")
+    _ = parts.port  # A port that is no port raises here.
+
+
+def _is_header_text(text: str) -> bool:
+    return bool(text) and text.isascii() and text.isprintable() and " " not in text

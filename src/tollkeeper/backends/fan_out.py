@@ -1,0 +1,229 @@
+"""Several completions from a backend that makes one at a time: parallel calls, one answer.
+
+The parts run at once up to a bound, their pieces are handed on as they come, and the usage is
+reported once, at the end. One failure fails the whole call.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from types import TracebackType
+from typing import Any
+
+import msgspec
+
+from tollkeeper.backends.port import Answer, Backend, BackendHealth
+from tollkeeper.domain.errors import TollkeeperError
+from tollkeeper.domain.inference import (
+    Batch,
+    Call,
+    Delta,
+    Event,
+    Usage,
+    UsageReport,
+)
+
+# Batches that may wait for the reader; more make the parts wait, and through them the backend.
+_WAITING_BATCHES_MAX = 64
+# How long the other parts may still show that they failed alike, before they are stopped. Without
+# it, one refusal would make all the others look as if they might have been charged.
+_VERDICT_WAIT_S = 0.25
+_SEED_MAX = 2**63 - 1
+
+
+class FanOutBackend:
+    """A backend with `n`, over one that has none."""
+
+    def __init__(self, backend: Backend, *, concurrency: int) -> None:
+        self.name = backend.name
+        self._backend = backend
+        self._concurrency = concurrency
+
+    def open(self, call: Call, *, deadline: float) -> AbstractAsyncContextManager[Answer]:
+        if call.choices == 1:
+            return self._backend.open(call, deadline=deadline)
+        return _FanOutCall(self._backend, call, deadline, self._concurrency)
+
+    async def count_prompt_tokens(self, call: Call, *, deadline: float) -> int | None:
+        return await self._backend.count_prompt_tokens(call, deadline=deadline)
+
+    def health(self) -> BackendHealth:
+        return self._backend.health()
+
+    async def start(self) -> None:
+        await self._backend.start()
+
+    async def close(self) -> None:
+        await self._backend.close()
+
+
+class _FanOutCall:
+    """One call as many; a context manager, and the iterator of the merged batches."""
+
+    def __init__(self, backend: Backend, call: Call, deadline: float, concurrency: int) -> None:
+        self._backend = backend
+        self._call = call
+        self._deadline = deadline
+        self._workers_max = min(concurrency, call.choices)
+        self._workers: list[asyncio.Task[None]] = []
+        self._parts_begun = 0
+        self._parts_ended = 0
+        self._waiting: deque[list[Event]] = deque()
+        # The reader sleeps on the first, the parts on the second.
+        self._changed = asyncio.Event()
+        self._room = asyncio.Event()
+        self._usages: list[Usage | None] = [None] * call.choices
+        self._replica = ""
+        self._opened = False
+        # Something was made: from here on the call has a price.
+        self._produced = False
+        self._failure: BaseException | None = None
+        self._reported = False
+
+    async def __aenter__(self) -> Answer:
+        for _ in range(self._workers_max):
+            worker = asyncio.create_task(self._work(), name="fan-out worker")
+            worker.add_done_callback(self._worker_ended)
+            self._workers.append(worker)
+        try:
+            # Put back at the head: entering only makes sure that there is something.
+            self._waiting.appendleft(await self._next_batch())
+        except BaseException:
+            await self._stop()
+            raise
+        return Answer(self._replica, self)
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._stop()
+
+    def __aiter__(self) -> AsyncIterator[Batch]:
+        return self
+
+    async def __anext__(self) -> Batch:
+        batch = await self._next_batch()
+        if batch:
+            return batch
+        if self._reported:
+            raise StopAsyncIteration
+        self._reported = True
+        return [UsageReport(merged_usage(self._usages))]
+
+    async def _next_batch(self) -> list[Event]:
+        """What some part has made next; empty when all have ended."""
+        while not self._waiting:
+            if self._failure is not None:
+                await self._fail(self._failure)
+            if self._parts_ended == self._call.choices:
+                return []
+            self._changed.clear()
+            await self._changed.wait()
+        self._room.set()
+        return self._waiting.popleft()
+
+    async def _fail(self, failure: BaseException) -> None:
+        """Raises the failure of one part as that of the whole call."""
+        if not isinstance(failure, TollkeeperError):
+            raise failure
+        if not self._produced and not failure.charged:
+            await asyncio.wait(self._workers, timeout=_VERDICT_WAIT_S)
+        failure.charged = self._produced or any(map(_may_have_been_charged, self._workers))
+        raise failure
+
+    async def _stop(self) -> None:
+        for worker in self._workers:
+            worker.cancel()
+        await asyncio.wait(self._workers)
+
+    async def _work(self) -> None:
+        """Makes one part after the other, until none is left or one has failed."""
+        while self._failure is None and self._parts_begun < self._call.choices:
+            part = self._parts_begun
+            self._parts_begun += 1
+            await self._make_part(part)
+            self._parts_ended += 1
+            self._changed.set()
+
+    async def _make_part(self, part: int) -> None:
+        call = _part_call(self._call, part)
+        async with self._backend.open(call, deadline=self._deadline) as answer:
+            self._replica = self._replica or answer.replica
+            async for batch in answer.batches:
+                events = self._merged(part, batch)
+                if not events:
+                    continue
+                while len(self._waiting) >= _WAITING_BATCHES_MAX:
+                    self._room.clear()
+                    await self._room.wait()
+                self._waiting.append(events)
+                self._changed.set()
+
+    def _merged(self, part: int, batch: Batch) -> list[Event]:
+        events: list[Event] = []
+        for event in batch:
+            if isinstance(event, Delta):
+                self._produced = True
+                events.append(msgspec.structs.replace(event, choice=part) if part else event)
+            elif isinstance(event, UsageReport):
+                self._usages[part] = event.usage
+            elif not self._opened:
+                self._opened = True
+                events.append(event)
+        return events
+
+    def _worker_ended(self, worker: asyncio.Task[None]) -> None:
+        if not worker.cancelled() and self._failure is None:
+            self._failure = worker.exception()
+        self._changed.set()
+
+
+def merged_usage(usages: Sequence[Usage | None]) -> Usage | None:
+    """The prompt once, as a backend with `n` counts it, and what all the parts made; None where
+    any of them did not say."""
+    known = [usage for usage in usages if usage is not None]
+    if not known or len(known) < len(usages):
+        return None
+    first = known[0]
+    details = [usage.completion_details for usage in known if usage.completion_details]
+    return Usage(
+        prompt_tokens=first.prompt_tokens,
+        completion_tokens=sum(usage.completion_tokens for usage in known),
+        cached_tokens=first.cached_tokens,
+        reasoning_tokens=sum(usage.reasoning_tokens for usage in known),
+        prompt_details=first.prompt_details,
+        completion_details=_summed(details) if details else None,
+    )
+
+
+def _summed(details: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    total: dict[str, Any] = {}
+    for counts in details:
+        for name, count in counts.items():
+            if isinstance(count, int) and not isinstance(count, bool):
+                total[name] = total.get(name, 0) + count
+    return total
+
+
+def _part_call(call: Call, part: int) -> Call:
+    """One completion of the call. With one seed for all, every part would be the same text."""
+    seed = call.fields.get("seed")
+    if isinstance(seed, msgspec.Raw):
+        seed = msgspec.json.decode(seed)
+    if part == 0 or not isinstance(seed, int):
+        return replace(call, choices=1)
+    varied = seed + part if seed <= _SEED_MAX - part else seed - part
+    return replace(call, choices=1, fields={**call.fields, "seed": varied})
+
+
+def _may_have_been_charged(worker: asyncio.Task[None]) -> bool:
+    """A part that is still under way may have been; one that failed says so itself."""
+    if not worker.done():
+        return True
+    failure = None if worker.cancelled() else worker.exception()
+    return isinstance(failure, TollkeeperError) and failure.charged

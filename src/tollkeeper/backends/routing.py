@@ -1,0 +1,176 @@
+"""A backend of several replicas: which one a call goes to, and when another one may try.
+
+A call moves to another replica only while nothing can have been charged. Sessions stay with their
+replica by rendezvous hashing, so that every process chooses alike without talking to the others.
+"""
+
+import asyncio
+import math
+import random
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from types import TracebackType
+
+from tollkeeper.backends.config import BackendConfig
+from tollkeeper.backends.health import EjectionRule, ReplicaHealth, ReplicaState, Turn
+from tollkeeper.backends.openai_http import Replica, ReplicaCall
+from tollkeeper.backends.port import Answer, BackendHealth
+from tollkeeper.domain.affinity import rendezvous_order
+from tollkeeper.domain.errors import (
+    BackendFailed,
+    DeadlineExceeded,
+    ProviderRejected,
+    RateLimited,
+    TollkeeperError,
+    Unavailable,
+)
+from tollkeeper.domain.inference import Call
+
+_RETRY_AFTER_S_MAX = 120
+
+
+@dataclass(slots=True)
+class _Seat:
+    """A replica with what this process knows of it."""
+
+    replica: Replica
+    health: ReplicaHealth
+    in_flight: int = 0
+
+
+class RoutedBackend:
+    """The replicas of one service as one backend."""
+
+    def __init__(self, config: BackendConfig) -> None:
+        self.name = config.name
+        self._config = config
+        rule = EjectionRule(config.failures_to_eject, config.ejection_s, config.ejection_s_max)
+        self._seats = {url: _Seat(Replica(url, config), ReplicaHealth(rule)) for url in config.urls}
+
+    def open(self, call: Call, *, deadline: float) -> AbstractAsyncContextManager[Answer]:
+        return _RoutedCall(self, call, deadline)
+
+    async def count_prompt_tokens(self, call: Call, *, deadline: float) -> int | None:
+        seats = self.order(call, asyncio.get_running_loop().time())
+        healthy = [seat for seat in seats if seat.health.state is ReplicaState.HEALTHY]
+        if not healthy:
+            return None
+        return await healthy[0].replica.count_prompt_tokens(call, deadline=deadline)
+
+    def health(self) -> BackendHealth:
+        states = {url: seat.health.state.value for url, seat in self._seats.items()}
+        healthy = sum(state == ReplicaState.HEALTHY for state in states.values())
+        return BackendHealth(
+            name=self.name,
+            ready=healthy > 0,
+            detail=f"{healthy} of {len(states)} replicas healthy",
+            replicas=states,
+        )
+
+    async def start(self) -> None:
+        """Nothing to wait for: connections are opened by the calls that need them."""
+
+    async def close(self) -> None:
+        for seat in self._seats.values():
+            await seat.replica.close()
+
+    @property
+    def retries(self) -> int:
+        return self._config.retries
+
+    def order(self, call: Call, now: float) -> list[_Seat]:
+        """The replicas that may be called now, best first."""
+        admitting = {url: seat for url, seat in self._seats.items() if seat.health.admits(now)}
+        if len(admitting) <= 1:
+            return list(admitting.values())
+        if call.affinity is None:
+            # Chance breaks ties, so that processes do not all start with the same replica.
+            return sorted(
+                admitting.values(),
+                key=lambda seat: (seat.in_flight, random.random()),  # noqa: S311
+            )
+        preferred = [admitting[url] for url in rendezvous_order(call.affinity, admitting)]
+        mean = (sum(seat.in_flight for seat in preferred) + 1) / len(preferred)
+        bound = self._config.affinity_load_factor * mean + self._config.affinity_load_slack
+        # A sort by "overloaded" keeps the order of preference on both sides of the bound.
+        return sorted(preferred, key=lambda seat: seat.in_flight >= bound)
+
+    def none_healthy(self, now: float) -> Unavailable:
+        earliest = min(seat.health.ejected_until for seat in self._seats.values())
+        wait_s = min(max(1, math.ceil(earliest - now)), _RETRY_AFTER_S_MAX)
+        return Unavailable("No replica of the backend is healthy.", retry_after_s=wait_s)
+
+
+class _RoutedCall:
+    """One call on its way through the replicas, until one of them answers."""
+
+    def __init__(self, backend: RoutedBackend, call: Call, deadline: float) -> None:
+        self._backend = backend
+        self._call = call
+        self._deadline = deadline
+        self._seat: _Seat | None = None
+        self._attempt: ReplicaCall | None = None
+
+    async def __aenter__(self) -> Answer:
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        attempts_left = self._backend.retries + 1
+        last_error: TollkeeperError | None = None
+        for seat in self._backend.order(self._call, now):
+            if attempts_left == 0:
+                break
+            if not seat.health.admits(loop.time()):
+                continue
+            attempts_left -= 1
+            try:
+                return await self._try(seat)
+            except (BackendFailed, RateLimited, Unavailable, DeadlineExceeded) as error:
+                if error.charged or loop.time() >= self._deadline:
+                    raise
+                last_error = error
+        raise last_error or self._backend.none_healthy(now)
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        seat, attempt = self._seat, self._attempt
+        assert seat is not None
+        assert attempt is not None
+        try:
+            await attempt.__aexit__(exc_type, exc, traceback)
+        finally:
+            seat.in_flight -= 1
+            if attempt.failed:
+                seat.health.failed(Turn.NORMAL, asyncio.get_running_loop().time())
+            elif attempt.completed:
+                seat.health.succeeded(Turn.NORMAL)
+
+    async def _try(self, seat: _Seat) -> Answer:
+        """One attempt, which leaves its verdict with the replica however it ends."""
+        loop = asyncio.get_running_loop()
+        turn = seat.health.begin(loop.time())
+        attempt = seat.replica.open(self._call, deadline=self._deadline)
+        seat.in_flight += 1
+        answer = None
+        try:
+            answer = await attempt.__aenter__()
+        except (BackendFailed, DeadlineExceeded):
+            seat.health.failed(turn, loop.time())
+            raise
+        except (ProviderRejected, RateLimited):
+            seat.health.succeeded(turn)
+            raise
+        except BaseException:
+            # Cancelled, or no connection was free: the replica has shown nothing.
+            seat.health.abandoned(turn, loop.time())
+            raise
+        finally:
+            if answer is None:
+                seat.in_flight -= 1
+        if turn is Turn.PROBE:
+            seat.health.succeeded(turn)
+        self._seat, self._attempt = seat, attempt
+        return answer

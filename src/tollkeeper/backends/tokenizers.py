@@ -1,0 +1,54 @@
+"""How model servers count a prompt without answering it: one small strategy a dialect."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from tollkeeper.backends.chat_wire import encode_request
+from tollkeeper.backends.config import BackendConfig, Tokenizer
+from tollkeeper.domain.inference import Call
+
+_COUNT_MAX = 2**53
+# What changes the prompt that the server renders.
+_VLLM_FIELDS = ("messages", "tools", "chat_template_kwargs")
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizeRequest:
+    """One dialect: where to ask, what to send, and the field of the answer."""
+
+    path: str
+    encode: Callable[[Call], bytes]
+    count_field: str
+
+
+def tokenize_request(config: BackendConfig) -> TokenizeRequest | None:
+    """The dialect that the backend speaks; None where it has no tokenizer to ask."""
+    match config.tokenizer:
+        case Tokenizer.NONE:
+            return None
+        case Tokenizer.VLLM:
+            return TokenizeRequest(config.tokenize_path or "/tokenize", _vllm_body, "count")
+        case Tokenizer.LLAMA_CPP:
+            path = config.tokenize_path or "chat/completions/input_tokens"
+            return TokenizeRequest(path, _chat_body, "input_tokens")
+
+
+def read_count(body: bytes, field: str) -> int | None:
+    try:
+        count = msgspec.json.decode(body, type=dict[str, object]).get(field)
+    except (ValueError, RecursionError):
+        return None
+    if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= _COUNT_MAX:
+        return None
+    return count
+
+
+def _vllm_body(call: Call) -> bytes:
+    fields = {name: call.fields[name] for name in _VLLM_FIELDS if name in call.fields}
+    return msgspec.json.encode({"model": call.model.upstream_model, **fields})
+
+
+def _chat_body(call: Call) -> bytes:
+    return encode_request(call, stream=False)

@@ -1,0 +1,93 @@
+"""`tollkeeper admin-key`: the Admin API keys of an organization."""
+
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from tollkeeper.api.organization.keys import admin_key_view
+from tollkeeper.bootstrap import Services
+from tollkeeper.cli.answers import SHOWN_ONCE, Listing, Record
+from tollkeeper.cli.arguments import (
+    ExpiresIn,
+    KeyArgument,
+    NameArgument,
+    OrganizationArgument,
+    admin_key_id,
+    organization_id,
+)
+from tollkeeper.cli.command import noun_app, service_command
+from tollkeeper.domain.access import ADMIN_PERMISSIONS, KeyId, OrganizationId
+from tollkeeper.domain.organization import AdminKey
+
+_PAGE_LENGTH = 1000
+
+app = noun_app("Admin API keys of an organization.")
+
+
+@service_command(app, "create")
+async def admin_key_create(
+    services: Services,
+    organization: OrganizationArgument,
+    name: NameArgument,
+    permission: Annotated[
+        list[str] | None,
+        typer.Option("--permission", metavar="P", help="What the key may do. May be repeated."),
+    ] = None,
+    all_permissions: Annotated[
+        bool, typer.Option("--all-permissions", help="Everything an Admin API key can do.")
+    ] = False,
+    expires_in: ExpiresIn = None,
+) -> Record:
+    """Make an Admin API key and print its value, this once."""
+    if all_permissions == bool(permission):
+        raise typer.BadParameter(
+            "Name each --permission, or say --all-permissions.", param_hint="--permission"
+        )
+    key, value = await services.admin_keys.admin_key_create(
+        organization_id(organization),
+        name,
+        ADMIN_PERMISSIONS if all_permissions else permission or (),
+        expires_in,
+    )
+    return Record(_view(services, key) | {"value": value}, note=SHOWN_ONCE)
+
+
+@service_command(app, "list")
+async def admin_key_list(services: Services, organization: OrganizationArgument) -> Listing:
+    """List an organization's Admin API keys that are not revoked, oldest first."""
+    identity = organization_id(organization)
+    await services.organizations.organization_show(identity)
+    return Listing(
+        [_view(services, key) for key in await _all_keys(services, identity)],
+        columns=("id", "name", "redacted_value", "status", "permissions", "last_used_at"),
+    )
+
+
+@service_command(app, "revoke")
+async def admin_key_revoke(services: Services, key: KeyArgument) -> Record:
+    """Revoke an Admin API key, for ever."""
+    found = await services.admin_keys.admin_key_show(admin_key_id(key))
+    await services.admin_keys.admin_key_revoke(found.organization_id, found.id)
+    return Record(_view(services, await services.admin_keys.admin_key_show(found.id)))
+
+
+async def _all_keys(services: Services, organization: OrganizationId) -> list[AdminKey]:
+    keys: list[AdminKey] = []
+    after: KeyId | None = None
+    while True:
+        page = await services.admin_keys.admin_key_list(
+            organization, after=after, limit=_PAGE_LENGTH
+        )
+        keys += page.keys
+        if not page.has_more:
+            return keys
+        after = page.keys[-1].id
+
+
+def _view(services: Services, key: AdminKey) -> dict[str, Any]:
+    shown: dict[str, Any] = msgspec.to_builtins(admin_key_view(key))
+    return shown | {
+        "status": key.status(services.clock()),
+        "organization_id": key.organization_id,
+    }

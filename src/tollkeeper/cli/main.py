@@ -1,0 +1,84 @@
+"""The program `tollkeeper`: which commands there are, and where each is written.
+
+A command's file is read when the command is called, so that the list of commands stays quick.
+"""
+
+import importlib
+import io
+import signal
+import sys
+from types import FrameType
+from typing import Any, NoReturn
+
+import typer
+from typer.core import TyperGroup
+from typer.main import get_command
+
+from tollkeeper.cli.options import keep_shared_options
+
+_USAGE_ERROR = 2
+
+# Every command or group of commands: its name, its file in this folder, what it is for.
+_COMMANDS = (
+    ("init", "init", "Write a commented tollkeeper.toml."),
+    ("migrate", "migrate", "Bring the database's schema up to date."),
+    ("serve", "serve", "Run the gateway and its operator listener."),
+    ("reload", "reload", "Let the running gateway take a changed catalogue."),
+    ("doctor", "doctor", "Check settings, database, backends and judge."),
+    ("openapi", "openapi", "Print the OpenAPI document of the API."),
+    ("organization", "organization", "Organizations and the checks they hold."),
+    ("project", "project", "Projects of an organization."),
+    ("admin-key", "admin_key", "Admin API keys of an organization."),
+    ("project-key", "project_key", "API keys of a project."),
+    ("policy", "policy", "Policies of an organization."),
+)
+_FILES = {name: file for name, file, _ in _COMMANDS}
+
+
+class CommandsOnDemand(TyperGroup):
+    """Shows every command; reads the file of the one that is called."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        name, placeholder, rest = super().resolve_command(ctx, args)
+        if name is None:
+            return name, placeholder, rest
+        module = importlib.import_module(f"tollkeeper.cli.{_FILES[name]}")
+        return name, get_command(module.app), rest
+
+
+app = typer.Typer(
+    name="tollkeeper",
+    cls=CommandsOnDemand,
+    help="An inference gateway that keeps the account.",
+    callback=keep_shared_options,
+    no_args_is_help=True,
+    add_completion=False,
+    # A traceback with local variables could show a secret.
+    pretty_exceptions_enable=False,
+)
+for _name, _, _purpose in _COMMANDS:
+    app.add_typer(typer.Typer(), name=_name, help=_purpose)
+
+
+def main() -> None:
+    # What a command started (the embedded database) must be stopped when the command is told to end.
+    signal.signal(signal.SIGTERM, _unwind)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
+    for argument in sys.argv[1:]:
+        if not _is_text(argument):
+            sys.stderr.write(f"tollkeeper: the argument {argument!r} is not UTF-8.\n")
+            sys.exit(_USAGE_ERROR)
+    app(prog_name="tollkeeper")
+
+
+def _unwind(number: int, _frame: FrameType | None) -> NoReturn:
+    raise SystemExit(128 + number)
+
+
+def _is_text(argument: str) -> bool:
+    try:
+        argument.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

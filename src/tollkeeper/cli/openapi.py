@@ -1,0 +1,13 @@
+"""`tollkeeper openapi`: the interface as a document."""
+
+from tollkeeper.api.openapi import document
+from tollkeeper.cli.answers import Document
+from tollkeeper.cli.command import Invocation, command, command_app
+
+app = command_app()
+
+
+@command(app, "openapi")
+def openapi(_invocation: Invocation) -> Document:
+    """Print the OpenAPI document of the API."""
+    return Document(document())

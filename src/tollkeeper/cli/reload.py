@@ -1,0 +1,26 @@
+"""`tollkeeper reload`: tells the running gateway to read its settings file again."""
+
+import os
+import signal
+
+from tollkeeper.bootstrap import build_catalog
+from tollkeeper.cli.answers import Record
+from tollkeeper.cli.command import Invocation, command, command_app
+from tollkeeper.domain.errors import StateConflict
+from tollkeeper.hosting.presence import serving_pids
+
+app = command_app()
+
+
+@command(app, "reload")
+def reload(invocation: Invocation) -> Record:
+    """Let the running gateway take a changed catalogue."""
+    settings = invocation.settings()
+    # A wrong catalogue is said here, and not only in the gateway's log.
+    build_catalog(settings)
+    pids = serving_pids(settings)
+    if not pids:
+        raise StateConflict(f"No gateway serves with the data folder {settings.database.data_dir}.")
+    for pid in pids:
+        os.kill(pid, signal.SIGHUP)
+    return Record({"pids": pids}, note="The gateway reads its settings again.")

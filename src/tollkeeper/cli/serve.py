@@ -1,0 +1,84 @@
+"""`tollkeeper serve`: the gateway and its operator listener, until it is told to stop."""
+
+import os
+import socket
+from contextlib import ExitStack
+from typing import Annotated
+
+import typer
+import uvloop
+
+from tollkeeper.bootstrap import build_catalog, located_database, master_secret
+from tollkeeper.cli.answers import Record, show
+from tollkeeper.cli.command import Invocation, command, command_app
+from tollkeeper.hosting.listeners import bind
+from tollkeeper.hosting.logs import configure_logs
+from tollkeeper.hosting.supervisor import Supervisor, describe
+from tollkeeper.settings import Settings
+from tollkeeper.storage.schema import check_database
+
+app = command_app()
+
+
+@command(app, "serve")
+def serve(
+    invocation: Invocation,
+    host: Annotated[
+        str | None, typer.Option(help="The public address.", show_default="server.host")
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(help="The public port; 0: a free one.", show_default="server.port"),
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="How many processes answer.", show_default="server.workers")
+    ] = None,
+) -> None:
+    """Run the gateway and its operator listener."""
+    # As environment, an option is checked like any setting and also holds after a reload.
+    for name, value in (("HOST", host), ("PORT", port), ("WORKERS", workers)):
+        if value is not None:
+            os.environ[f"TOLLKEEPER_SERVER__{name}"] = str(value)
+    settings = invocation.settings()
+    # What a worker would stumble over is said before one is started.
+    build_catalog(settings)
+    with ExitStack() as stack:
+        public, operator = _listeners(settings, stack)
+        conninfo = stack.enter_context(located_database(settings))
+        master_secret(settings)
+        check_database(conninfo)
+        configure_logs()
+        uvloop.run(_supervise(invocation, settings, conninfo, public, operator))
+
+
+async def _supervise(
+    invocation: Invocation,
+    settings: Settings,
+    conninfo: str,
+    public: socket.socket,
+    operator: socket.socket,
+) -> None:
+    addresses = describe(public, operator)
+
+    def announce() -> None:
+        if invocation.as_json:
+            show(Record(addresses), as_json=True)
+        else:
+            typer.echo(
+                f"tollkeeper answers at {addresses['public']} "
+                f"(operators: {addresses['operator']}). Ctrl-C stops it."
+            )
+
+    supervisor = Supervisor(
+        settings, conninfo, public=public, operator=operator, reload=invocation.settings
+    )
+    await supervisor.run(on_ready=announce)
+
+
+def _listeners(settings: Settings, stack: ExitStack) -> tuple[socket.socket, socket.socket]:
+    """Both sockets, before anything else starts: a taken port is said at once."""
+    public = bind(settings.server.host, settings.server.port, setting="server")
+    stack.callback(public.close)
+    operator = bind(settings.operator.host, settings.operator.port, setting="operator")
+    stack.callback(operator.close)
+    return public, operator

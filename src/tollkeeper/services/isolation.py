@@ -1,0 +1,16 @@
+"""What leaves the gateway of a caller's session and cache keys: values that only it can compute."""
+
+from tollkeeper.domain.access import CustomerCaller
+from tollkeeper.domain.affinity import CachePurpose, affinity_key, isolated_text
+from tollkeeper.services.vault import Vault
+
+
+class Isolation:
+    def __init__(self, vault: Vault) -> None:
+        self._secret = vault.derive("isolation")
+
+    def affinity(self, caller: CustomerCaller, session: str) -> bytes:
+        return affinity_key(self._secret, caller.organization_id, caller.project_id, session)
+
+    def isolated(self, caller: CustomerCaller, purpose: CachePurpose, text: str) -> str:
+        return isolated_text(self._secret, caller.organization_id, caller.project_id, purpose, text)

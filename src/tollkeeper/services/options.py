@@ -1,0 +1,52 @@
+"""Which options of a request a model takes, and how they reach its backend."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from tollkeeper.domain.catalog import Feature, Model
+from tollkeeper.domain.errors import OptionUnsupported
+
+SAMPLING_PARAMETERS = (
+    "temperature",
+    "top_p",
+    "frequency_penalty",
+    "presence_penalty",
+    "logit_bias",
+    "seed",
+    "stop",
+)
+
+
+def require_feature(model: Model, feature: Feature, param: str) -> None:
+    if feature not in model.supported_features:
+        raise OptionUnsupported(f"The model {model.id} does not support {param}.", param=param)
+
+
+def require_sampling(model: Model, used: Iterable[str]) -> None:
+    for name in used:
+        if name not in model.supported_sampling_parameters:
+            raise OptionUnsupported(f"The model {model.id} does not support {name}.", param=name)
+
+
+def require_modality(model: Model, modality: str, param: str, *, output: bool = False) -> None:
+    declared = model.output_modalities if output else model.input_modalities
+    if modality not in declared:
+        raise OptionUnsupported(f"The model {model.id} does not take {modality}.", param=param)
+
+
+def mapped_options(model: Model, wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """Options without a published meaning, put where the model's `options` say that its backend
+    reads them: `thinking` may become `chat_template_kwargs.enable_thinking`."""
+    fields: dict[str, Any] = {}
+    for option, value in wanted.items():
+        path = model.options.get(option)
+        if path is None:
+            raise OptionUnsupported(
+                f"The model {model.id} does not support {option}.", param=option
+            )
+        place = fields
+        *folders, name = path.split(".")
+        for folder in folders:
+            place = place.setdefault(folder, {})
+        place[name] = value
+    return fields

@@ -1,0 +1,59 @@
+"""Chat completions that go well: shape, usage, streams, and what they cost."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.inference.lab import COMPLETION_PRICE, MODEL, PROMPT_PRICE, Lab, laboratory
+from tests.upstream import USAGE, Upstream, chat
+
+COST = USAGE["prompt_tokens"] * PROMPT_PRICE + USAGE["completion_tokens"] * COMPLETION_PRICE
+
+
+@pytest.fixture
+async def lab(data_dir: Path, conninfo: str) -> AsyncIterator[Lab]:
+    async with (
+        Upstream(chat()) as upstream,
+        laboratory(data_dir, conninfo, upstream) as running,
+    ):
+        yield running
+
+
+async def test_json_answer_has_the_shape_of_the_interface(lab: Lab) -> None:
+    answer = await lab.chat()
+    assert answer.status_code == 200, answer.text
+    body = answer.json()
+    assert body["object"] == "chat.completion"
+    assert body["model"] == MODEL
+    assert body["id"].startswith("chatcmpl-")
+    assert body["choices"][0]["message"] == {"role": "assistant", "content": "Hello"}
+    assert body["choices"][0]["finish_reason"] == "stop"
+    assert body["usage"]["total_tokens"] == USAGE["total_tokens"]
+    assert (await lab.balance())["settled"] == COST
+
+
+async def test_stream_is_chunks_then_done(lab: Lab) -> None:
+    answer = await lab.chat(stream=True)
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    records = answer.text.split("\n\n")
+    assert records[-2:] == ["data: [DONE]", ""]
+    chunks = [json.loads(record.removeprefix("data: ")) for record in records[:-2]]
+    assert chunks[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    assert "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks) == "Hello"
+    assert chunks[-1]["choices"][0]["delta"] == {}
+    assert chunks[-1]["choices"][0]["finish_reason"] == "stop"
+    assert all("usage" not in chunk for chunk in chunks)
+    assert len({chunk["id"] for chunk in chunks}) == 1
+    assert (await lab.balance())["settled"] == COST
+
+
+async def test_usage_is_passed_on_where_it_was_asked_for(lab: Lab) -> None:
+    answer = await lab.chat(stream=True, stream_options={"include_usage": True})
+    records = answer.text.split("\n\n")
+    chunks = [json.loads(record.removeprefix("data: ")) for record in records[:-2]]
+    assert [chunk["usage"] for chunk in chunks[:-1]] == [None] * (len(chunks) - 1)
+    assert chunks[-1]["choices"] == []
+    assert chunks[-1]["usage"]["prompt_tokens"] == USAGE["prompt_tokens"]
