@@ -15,9 +15,11 @@ from tollkeeper.backends.port import Backend
 from tollkeeper.backends.routing import RoutedBackend
 from tollkeeper.domain.catalog import Catalog, Model, pricing_from_declared
 from tollkeeper.domain.errors import InvalidRequest
+from tollkeeper.services.activity import Activity
 from tollkeeper.services.admin_keys import AdminKeys
 from tollkeeper.services.admission import Admission
 from tollkeeper.services.authentication import Authentication
+from tollkeeper.services.billing import Billing
 from tollkeeper.services.clock import Clock, unix_now
 from tollkeeper.services.costs import Costs
 from tollkeeper.services.idempotency import Idempotency
@@ -30,13 +32,17 @@ from tollkeeper.services.organizations import Organizations
 from tollkeeper.services.policies import Policies
 from tollkeeper.services.project_keys import ProjectKeys
 from tollkeeper.services.projects import Projects
-from tollkeeper.services.recovery import Lease
+from tollkeeper.services.reasoning_seal import ReasoningSeal
+from tollkeeper.services.reconciliation import Reconciliation
+from tollkeeper.services.recovery import Lease, Recovery
+from tollkeeper.services.token_counting import TokenCounting
 from tollkeeper.services.upkeep import Upkeep
 from tollkeeper.services.vault import MASTER_BYTES_MIN, Vault
 from tollkeeper.settings import BackendSettings, ModelSettings, Settings, SettingsError
 from tollkeeper.storage.database import Database
 from tollkeeper.storage.embedded_postgres import EmbeddedPostgres
 from tollkeeper.storage.ledger import ProjectLimits
+from tollkeeper.storage.ledger_store import LedgerStore
 
 # Parts of one fanned-out call that run at once on a backend that is not ours.
 _FAN_OUT = 16
@@ -52,6 +58,8 @@ class HttpConventions:
     body_timeout_s: float
     customer_key_header: str
     session_headers: tuple[str, ...]
+    # GET /v1/models is served, which the interface does not show.
+    model_listing: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,10 +77,16 @@ class Services:
     policies: Policies
     models: Models
     costs: Costs
+    billing: Billing
+    reconciliation: Reconciliation
+    recovery: Recovery
+    activity: Activity
     upkeep: Upkeep
     catalog: CurrentCatalog
     isolation: Isolation
+    reasoning_seal: ReasoningSeal
     inference: Inference
+    token_counting: TokenCounting
     ledger: Ledger
     lease: Lease
     backends: dict[str, Backend]
@@ -107,6 +121,7 @@ async def running_services(
         # Every call is resolved before the ledger's connections go.
         await services.inference.drain(0)
         await services.ledger.drain()
+        await services.activity.drain()
         for backend in services.backends.values():
             await backend.close()
         await services.database.close()
@@ -131,9 +146,11 @@ def build_services(
     catalog = CurrentCatalog(build_catalog(settings))
     process_id = uuid4()
     limits = settings.limits
-    ledger = Ledger(
-        database, process_id, ProjectLimits(limits.requests_per_minute, limits.concurrency)
-    )
+    project_limits = ProjectLimits(limits.requests_per_minute, limits.concurrency)
+    ledger = Ledger(LedgerStore(database, process_id, project_limits))
+    lease = Lease(database, process_id, settings.ledger.lease_s)
+    recovery = Recovery(database, settings.ledger.lease_s)
+    activity = Activity(database, clock, retention_days=settings.activity.retention_days)
     backends = build_backends(settings, engine)
     return Services(
         clock=clock,
@@ -142,6 +159,7 @@ def build_services(
             body_timeout_s=settings.server.body_timeout_s,
             customer_key_header=settings.auth.customer_key_header,
             session_headers=settings.sessions.headers,
+            model_listing=settings.extensions.model_listing,
         ),
         database=database,
         authentication=Authentication(database, key_use, clock),
@@ -154,9 +172,26 @@ def build_services(
         policies=Policies(database, idempotency, clock),
         models=Models(database, catalog),
         costs=Costs(database, vault, clock),
-        upkeep=Upkeep(database, key_use, idempotency),
+        billing=Billing(database, project_limits),
+        reconciliation=Reconciliation(
+            database,
+            deadline_s=limits.inference_deadline_s,
+            lease_s=settings.ledger.lease_s,
+        ),
+        recovery=recovery,
+        activity=activity,
+        upkeep=Upkeep(
+            database,
+            key_use=key_use,
+            idempotency=idempotency,
+            lease=lease,
+            recovery=recovery,
+            activity=activity,
+        ),
         catalog=catalog,
         isolation=Isolation(vault),
+        reasoning_seal=ReasoningSeal(vault),
+        token_counting=TokenCounting(database, backends, project_limits),
         inference=Inference(
             Admission(ledger),
             backends,
@@ -167,7 +202,7 @@ def build_services(
             ),
         ),
         ledger=ledger,
-        lease=Lease(database, process_id, settings.ledger.lease_s),
+        lease=lease,
         backends=backends,
         default_threshold=(
             _THRESHOLD_WITHOUT_JUDGE

@@ -10,6 +10,7 @@ from tollkeeper.api import request as incoming
 from tollkeeper.api.endpoint import AnyEndpoint, Reply, Request, Streamed
 from tollkeeper.api.envelope import RenderedError, render_error
 from tollkeeper.api.leave import Leave
+from tollkeeper.api.metrics import Observation
 from tollkeeper.api.request import ClientGone, Receive, Scope
 from tollkeeper.api.router import Router
 from tollkeeper.api.sse import EventStream, KeepAlive
@@ -36,23 +37,33 @@ class App:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         assert scope["type"] == "http", "the server is told to speak nothing else"
+        with Observation() as seen:
+            await self._answer(seen, scope, receive, send)
+
+    async def _answer(self, seen: Observation, scope: Scope, receive: Receive, send: Send) -> None:
         request_id = str(uuid4())
         messages_style = False
         try:
             incoming.check_host(scope)
             endpoint, path = self._router.find(scope["method"], scope["raw_path"])
+            seen.operation = endpoint.operation
             messages_style = endpoint.messages_style
             request = await self._request(request_id, endpoint, path, scope, receive)
             result = await endpoint.handle(self._services, request)
             if isinstance(result, Streamed):
                 await self._stream(send, request_id, result)
+                seen.status = 200
                 return
         except ClientGone:
             return
         except Exception as exc:  # noqa: BLE001 - the outermost frame: nothing may pass without an envelope
-            await _send_error(send, render_error(exc, request_id, messages_style=messages_style))
+            error = render_error(exc, request_id, messages_style=messages_style)
+            seen.status = error.status
+            await _send_error(send, error)
             return
-        await _send_result(send, request_id, result)
+        reply = result if isinstance(result, Reply) else Reply(result)
+        seen.status = reply.status
+        await _send_reply(send, request_id, reply)
 
     async def _stream(self, send: Send, request_id: str, streamed: Streamed) -> None:
         """A failure before the first record is an ordinary error; after it, a record of its own."""
@@ -108,8 +119,7 @@ _KEY_NAMES = {
 }
 
 
-async def _send_result(send: Send, request_id: str, result: msgspec.Struct | Reply) -> None:
-    reply = result if isinstance(result, Reply) else Reply(result)
+async def _send_reply(send: Send, request_id: str, reply: Reply) -> None:
     content = _encode(reply.result)
     await send(
         {

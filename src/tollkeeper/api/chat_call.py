@@ -5,14 +5,19 @@ from typing import Any
 
 import msgspec
 
+from tollkeeper.api.call_fields import (
+    affinity_of,
+    cache_fields,
+    logprob_fields,
+    output_bound,
+    prompt_estimate,
+    tier_fields,
+)
 from tollkeeper.api.endpoint import Request
 from tollkeeper.api.wire import chat as wire
 from tollkeeper.bootstrap import Services
-from tollkeeper.domain.affinity import CachePurpose
 from tollkeeper.domain.catalog import Feature, Model
-from tollkeeper.domain.conventions import DEFAULT_OUTPUT_TOKENS
 from tollkeeper.domain.errors import InvalidRequest
-from tollkeeper.domain.estimate import estimate_tokens
 from tollkeeper.domain.inference import Call
 from tollkeeper.services.options import (
     SAMPLING_PARAMETERS,
@@ -35,8 +40,6 @@ _PART_MODALITIES = {
     "file": "file",
     "video_url": "video",
 }
-_TOKENS_PER_MESSAGE = 8
-_TOKENS_PER_REQUEST = 16
 _top_level = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
@@ -57,11 +60,11 @@ async def chat_call(
     body = request.body
     _check_combinations(body)
     model = await services.models.model_for_call(request.customer, body.model)
-    bound_field, bound = _output_bound(body, model)
+    bound_field = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
+    bound = output_bound(body.max_tokens or body.max_completion_tokens, model, param=bound_field)
     images = _check_parts(body, model)
     fields = _fields(services, request, model)
     caller = request.customer
-    affinity = session or body.prompt_cache_key
     call = Call(
         request_id=request.id,
         organization_id=caller.organization_id,
@@ -73,7 +76,7 @@ async def chat_call(
         output_bound_field=bound_field,
         streamed=body.stream,
         fields=fields,
-        affinity=services.isolation.affinity(caller, affinity) if affinity else None,
+        affinity=affinity_of(services, caller, session, body.prompt_cache_key),
         images=images,
     )
     options = body.stream_options
@@ -111,18 +114,6 @@ def _check_combinations(body: wire.ChatRequest) -> None:
             )
 
 
-def _output_bound(body: wire.ChatRequest, model: Model) -> tuple[str, int]:
-    field = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
-    asked = body.max_tokens or body.max_completion_tokens
-    if asked is None:
-        return field, min(DEFAULT_OUTPUT_TOKENS, model.max_output_length)
-    if asked > model.max_output_length:
-        raise InvalidRequest(
-            f"The model {model.id} writes at most {model.max_output_length} tokens.", param=field
-        )
-    return field, asked
-
-
 def _check_parts(body: wire.ChatRequest, model: Model) -> int:
     """How many images there are, after every part's modality was found to be the model's."""
     images = 0
@@ -157,7 +148,14 @@ def _fields(
     fields.update(_reasoning_fields(body, model))
     fields.update(mapped_options(model, {name: raw[name] for name in _MAPPED if name in used}))
     fields.update(_remaining_options(body, raw, model))
-    fields.update(_cache_fields(services, request))
+    fields.update(
+        cache_fields(
+            services,
+            request.customer,
+            prompt_cache_key=body.prompt_cache_key,
+            cache_salt=body.cache_salt,
+        )
+    )
     return fields
 
 
@@ -197,10 +195,7 @@ def _format_fields(
         require_feature(model, Feature.STRUCTURED_OUTPUTS, "response_format")
         fields["response_format"] = raw["response_format"]
     if body.logprobs:
-        require_feature(model, Feature.LOGPROBS, "logprobs")
-        fields["logprobs"] = True
-        if body.top_logprobs is not None:
-            fields["top_logprobs"] = body.top_logprobs
+        fields.update(logprob_fields(model, body.top_logprobs, param="logprobs"))
     if body.web_search_options is not None:
         require_feature(model, Feature.WEB_SEARCH, "web_search_options")
         fields["web_search_options"] = raw["web_search_options"]
@@ -233,11 +228,11 @@ def _remaining_options(
     body: wire.ChatRequest, raw: dict[str, msgspec.Raw], model: Model
 ) -> dict[str, Any]:
     """Options whose ordinary value asks for nothing and whose other values a model must declare."""
-    fields: dict[str, Any] = {}
+    fields = tier_fields(
+        model, service_tier=body.service_tier, cache_retention=body.prompt_cache_retention
+    )
     if body.structuredOutputs is True:
         fields.update(mapped_options(model, {"structuredOutputs": True}))
-    if body.service_tier not in (None, "auto", "default"):
-        fields.update(mapped_options(model, {"service_tier": body.service_tier}))
     if body.modalities is not None:
         for position, modality in enumerate(body.modalities):
             require_modality(model, modality, f"modalities[{position}]", output=True)
@@ -246,21 +241,6 @@ def _remaining_options(
     if body.audio is not None:
         require_modality(model, "audio", "audio", output=True)
         fields["audio"] = raw["audio"]
-    if body.prompt_cache_retention == "24h":
-        fields.update(mapped_options(model, {"prompt_cache_retention": "24h"}))
-    return fields
-
-
-def _cache_fields(services: Services, request: Request[wire.ChatRequest, None]) -> dict[str, Any]:
-    """Never the caller's own text: two tenants with the same key must not meet in a cache."""
-    body, isolated = request.body, services.isolation.isolated
-    fields: dict[str, Any] = {}
-    if body.prompt_cache_key is not None:
-        fields["prompt_cache_key"] = isolated(
-            request.customer, CachePurpose.PROMPT_CACHE_KEY, body.prompt_cache_key
-        )
-    if body.cache_salt is not None:
-        fields["cache_salt"] = isolated(request.customer, CachePurpose.CACHE_SALT, body.cache_salt)
     return fields
 
 
@@ -271,7 +251,6 @@ def _hides_reasoning(body: wire.ChatRequest) -> bool:
 
 
 def _estimate(body: wire.ChatRequest) -> int:
-    """The prompt's tokens, erring high; images have their own price and bound."""
     texts: list[str] = []
     for message in body.messages:
         if isinstance(message.content, str):
@@ -285,5 +264,4 @@ def _estimate(body: wire.ChatRequest) -> int:
     for described in (body.tools, body.functions, body.response_format):
         if described:
             texts.append(msgspec.json.encode(described).decode())
-    overhead = _TOKENS_PER_REQUEST + _TOKENS_PER_MESSAGE * len(body.messages)
-    return estimate_tokens("".join(texts)) + overhead
+    return prompt_estimate(texts, len(body.messages))

@@ -84,6 +84,15 @@ class HeaderParameter:
 
 
 @dataclass(frozen=True, slots=True)
+class ResultHeader:
+    """A header that only a successful answer of one endpoint has."""
+
+    name: str
+    description: str
+    schema: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class Endpoint(Generic[B, Q]):
     # The same word on every face: service method, OpenAPI operation, command.
     operation: str
@@ -100,6 +109,7 @@ class Endpoint(Generic[B, Q]):
     body: type[B] = NoneType  # type: ignore[assignment]
     query: type[Q] = NoneType  # type: ignore[assignment]
     headers: tuple[HeaderParameter, ...] = ()
+    result_headers: tuple[ResultHeader, ...] = ()
     # The body is kept in the database, whose text cannot hold every character.
     stored: bool = False
     # Admission decides on the call and reads the key anew: authentication may remember it.

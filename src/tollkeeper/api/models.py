@@ -13,6 +13,13 @@ async def model_read(services: Services, request: Request[None, None]) -> wire.M
     return model_view(model, access)
 
 
+async def model_list(services: Services, request: Request[None, None]) -> wire.ModelList:
+    usable = await services.models.model_list(request.customer)
+    return wire.ModelList(
+        object="list", data=[model_view(model, access) for model, access in usable]
+    )
+
+
 def model_view(model: Model, access: ModelAccess) -> wire.Model:
     return wire.Model(
         object="model",

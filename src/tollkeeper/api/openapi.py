@@ -11,7 +11,7 @@ from tollkeeper.api.request import PATH_ID_LENGTH_MAX
 from tollkeeper.api.routes import ROUTES
 from tollkeeper.api.wire.errors import ErrorEnvelope, MessagesErrorEnvelope
 from tollkeeper.domain.access import KeyKind
-from tollkeeper.domain.conventions import CUSTOMER_KEY_HEADER, UNSETTLED_HEADER
+from tollkeeper.domain.conventions import CUSTOMER_KEY_HEADER
 
 VERSION = "0.2.0"
 _REF = "#/components/schemas/{name}"
@@ -158,11 +158,11 @@ def _responses(endpoint: AnyEndpoint, schemas: dict[type, Any]) -> dict[str, Any
             "schema": {"type": "string", "format": "uuid"},
         }
     }
-    success_headers = dict(request_id)
-    if endpoint.operation == "cost_report":
-        success_headers[UNSETTLED_HEADER] = {
-            "description": "How many requests in the page's range are not settled yet.",
-            "schema": {"type": "integer", "minimum": 0},
+    success_headers: dict[str, Any] = dict(request_id)
+    for header in endpoint.result_headers:
+        success_headers[header.name] = {
+            "description": header.description,
+            "schema": header.schema,
         }
     content = {"application/json": {"schema": schemas[endpoint.result]}}
     if endpoint.streams:

@@ -1,14 +1,23 @@
 """The route table: every endpoint of the interface, one row each, and nothing else."""
 
-from tollkeeper.api import chat, models
-from tollkeeper.api.endpoint import AnyEndpoint, Endpoint
+from tollkeeper.api import chat, messages, models, responses
+from tollkeeper.api.endpoint import AnyEndpoint, Endpoint, ResultHeader
 from tollkeeper.api.organization import costs, keys, policies
 from tollkeeper.api.organization.idempotency import IDEMPOTENCY_KEY
 from tollkeeper.api.session import SESSION_HEADER
 from tollkeeper.api.wire import chat as chat_wire
+from tollkeeper.api.wire import messages as messages_wire
 from tollkeeper.api.wire import models as models_wire
 from tollkeeper.api.wire import organization as wire
+from tollkeeper.api.wire import response_object
+from tollkeeper.api.wire import responses as responses_wire
+from tollkeeper.bootstrap import HttpConventions
 from tollkeeper.domain.access import KeyKind, Permission
+from tollkeeper.domain.conventions import (
+    MESSAGES_REQUEST_ID_HEADER,
+    TOKEN_COUNT_ESTIMATED_HEADER,
+    UNSETTLED_HEADER,
+)
 
 _READ = frozenset({404})
 _WRITE = frozenset({404, 409, 413, 415})
@@ -143,11 +152,19 @@ ORGANIZATION_ROUTES: tuple[AnyEndpoint, ...] = (
         handle=costs.cost_report,
         query=wire.CostQuery,
         result=wire.CostPage,
+        result_headers=(
+            ResultHeader(
+                UNSETTLED_HEADER,
+                "How many requests in the page's range are not settled yet.",
+                {"type": "integer", "minimum": 0},
+            ),
+        ),
         errors=_READ,
     ),
 )
 
 _CHAT_ERRORS = frozenset({402, 404, 409, 413, 415, 422, 429, 501, 502, 504})
+_COUNT_ERRORS = frozenset({404, 413, 415, 429, 501})
 
 INFERENCE_ROUTES: tuple[AnyEndpoint, ...] = (
     Endpoint(
@@ -166,6 +183,50 @@ INFERENCE_ROUTES: tuple[AnyEndpoint, ...] = (
         admitted=True,
         streams=True,
     ),
+    Endpoint(
+        operation="response_create",
+        method="POST",
+        path="/v1/responses",
+        tag="Inference",
+        summary="Generate a stateless response",
+        permission=Permission.INFERENCE_WRITE,
+        key_kind=KeyKind.PROJECT,
+        handle=responses.response_create,
+        body=responses_wire.ResponsesRequest,
+        result=response_object.Response,
+        headers=(SESSION_HEADER,),
+        errors=_CHAT_ERRORS,
+        admitted=True,
+        streams=True,
+    ),
+    Endpoint(
+        operation="token_count",
+        method="POST",
+        path="/v1/messages/count_tokens",
+        tag="Inference",
+        summary="Count the tokens of a Messages-shaped input",
+        permission=Permission.INFERENCE_WRITE,
+        key_kind=KeyKind.PROJECT,
+        handle=messages.token_count,
+        body=messages_wire.TokenCountRequest,
+        query=messages_wire.TokenCountQuery,
+        result=messages_wire.TokenCount,
+        headers=(messages.VERSION_HEADER, messages.BETA_HEADER, SESSION_HEADER),
+        result_headers=(
+            ResultHeader(
+                TOKEN_COUNT_ESTIMATED_HEADER,
+                "Whether the number is an estimate, which errs high.",
+                {"type": "string", "enum": ["true", "false"]},
+            ),
+            ResultHeader(
+                MESSAGES_REQUEST_ID_HEADER,
+                "The gateway's id of this request, where Messages clients read it.",
+                {"type": "string", "format": "uuid"},
+            ),
+        ),
+        errors=_COUNT_ERRORS,
+        messages_style=True,
+    ),
 )
 
 MODEL_ROUTES: tuple[AnyEndpoint, ...] = (
@@ -183,4 +244,23 @@ MODEL_ROUTES: tuple[AnyEndpoint, ...] = (
     ),
 )
 
+# Not in the interface: served only where the operator says so.
+MODEL_LISTING: AnyEndpoint = Endpoint(
+    operation="model_list",
+    method="GET",
+    path="/v1/models",
+    tag="Models",
+    summary="List the models that the caller can use",
+    permission=Permission.MODELS_READ,
+    key_kind=KeyKind.PROJECT,
+    handle=models.model_list,
+    result=models_wire.ModelList,
+    errors=frozenset(),
+)
+
 ROUTES: tuple[AnyEndpoint, ...] = INFERENCE_ROUTES + ORGANIZATION_ROUTES + MODEL_ROUTES
+
+
+def routes_for(conventions: HttpConventions) -> tuple[AnyEndpoint, ...]:
+    """The interface's routes, and those beyond it that are switched on."""
+    return (*ROUTES, MODEL_LISTING) if conventions.model_listing else ROUTES

@@ -16,7 +16,7 @@ from tollkeeper.domain.errors import InvalidRequest
 T = TypeVar("T")
 
 DEPTH_MAX = 64
-_PATH = re.compile(r" - at `\$(?P<path>.*)`$", re.DOTALL)
+_PATH = re.compile(r" - at (?:`key` in )?`\$(?P<path>.*)`$", re.DOTALL)
 _FIELD = re.compile(r"(?:unknown|required) field `(?P<field>.*?)`", re.DOTALL)
 _PARAM_LENGTH_MAX = 200
 # Longer than any bound: what does not match stays text and is refused as such.
@@ -40,6 +40,24 @@ def decode(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
     except RecursionError:
         raise InvalidRequest("The body is nested too deeply.") from None
     return decoded
+
+
+def decode_within(part: msgspec.Raw, decoder: msgspec.json.Decoder[T], place: str) -> T:
+    """A part of a body that passed `decode` with this part left raw; errors name its place."""
+    try:
+        return decoder.decode(part)
+    except msgspec.ValidationError as exc:
+        raise _explained(exc, place) from None
+    except msgspec.DecodeError as exc:
+        raise InvalidRequest(f"This is not valid JSON: {exc}", param=place) from None
+
+
+def convert_within(value: object, kind: type[T], place: str) -> T:
+    """Like `decode_within`, for a part that is decoded but not checked."""
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as exc:
+        raise _explained(exc, place) from None
 
 
 def convert(values: dict[str, Any], kind: type[T]) -> T:
@@ -112,13 +130,13 @@ def _check_duplicates(body: bytes) -> None:
     _DUPLICATES.decode(body.decode())
 
 
-def _explained(exc: msgspec.ValidationError) -> InvalidRequest:
+def _explained(exc: msgspec.ValidationError, place: str = "") -> InvalidRequest:
     """msgspec's message with the path taken out of it: `messages[2].role`."""
     text = str(exc)
-    path = ""
+    path = place
     found = _PATH.search(text)
     if found is not None:
-        path = found["path"].lstrip(".")
+        path = (place + found["path"]).lstrip(".")
         text = text[: found.start()]
     field = _FIELD.search(text)
     if field is not None:

@@ -21,6 +21,7 @@ from tollkeeper.domain.inference import (
 )
 
 _ABSENT = msgspec.Raw()
+_NULL = msgspec.Raw(b"null")
 
 
 class MalformedAnswer(Exception):
@@ -259,7 +260,6 @@ def _decode(decoder: msgspec.json.Decoder[_Answer], body: bytes) -> _Answer:
 
 def _given(raw: msgspec.Raw) -> msgspec.Raw | None:
     """None for a field that is missing or null. A copy, because a view keeps its whole record."""
-    if not raw:
+    if raw in (_ABSENT, _NULL):
         return None
-    text = bytes(raw)
-    return None if text == b"null" else msgspec.Raw(text)
+    return raw.copy()

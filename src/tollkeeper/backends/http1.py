@@ -57,6 +57,11 @@ class ResponseHead:
                 return value
         return None
 
+    @property
+    def has_no_length(self) -> bool:
+        """Then the body ends with the connection."""
+        return self.header(b"content-length") is None and self.header(b"transfer-encoding") is None
+
 
 class Connection(asyncio.Protocol):
     """One socket, used by one exchange at a time."""
@@ -88,7 +93,6 @@ class Connection(asyncio.Protocol):
         self._paused = False
         self._complete = False
         self._reusable = False
-        self._ends_with_connection = False
         self._failure: HttpFailure | None = None
 
     # What an exchange calls.
@@ -141,7 +145,7 @@ class Connection(asyncio.Protocol):
         With `drain` the reader has all that it wants, and what little is still to come may come:
         the connection then reports itself drained, or closes.
         """
-        if self._complete and self._reusable and not self._lost and self._all_written():
+        if self._complete and self._reusable and not self.closing and self._all_written():
             self._end_exchange()
             return True
         if drain and self._failure is None and not self._lost and not self._complete:
@@ -156,8 +160,9 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
     @property
-    def lost(self) -> bool:
-        return self._lost
+    def closing(self) -> bool:
+        """Closed, or about to be: the end has come but its turn in the event loop has not."""
+        return self._lost or self._transport is None or self._transport.is_closing()
 
     # What the event loop calls.
 
@@ -179,7 +184,7 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._lost = True
         if self._busy and not self._complete:
-            if self._head is not None and self._ends_with_connection and exc is None:
+            if exc is None and self._head is not None and self._head.has_no_length:
                 self._complete = True
             elif self._failure is None:
                 self._failure = ExchangeBroken("the connection was closed")
@@ -207,8 +212,6 @@ class Connection(asyncio.Protocol):
         self._interim = status < 200
         if self._interim:
             return
-        names = {name for name, _ in headers}
-        self._ends_with_connection = not names & {b"content-length", b"transfer-encoding"}
         self._head = ResponseHead(status, tuple(headers))
 
     def on_body(self, body: bytes) -> None:

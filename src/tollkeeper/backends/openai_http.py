@@ -122,7 +122,7 @@ class ReplicaCall:
         self._deadline = deadline
         self._connection: Connection | None = None
         self._stream: AnswerStream | None = None
-        self._parser = EventStreamParser(replica.config.frame_bytes_max)
+        self._parser: EventStreamParser | None = None
         # What has been read and not yet been asked for.
         self._ready: list[Event] | None = None
         # What a complete answer lacks; raised after what it has was handed over.
@@ -173,8 +173,8 @@ class ReplicaCall:
     def _leave(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
-            drain = self._stream is not None and self._stream.done
-            self._replica.pool.release(connection, drain=drain)
+            read_to_end = self._stream is not None and self._stream.done
+            self._replica.pool.release(connection, after_stream=read_to_end)
 
     async def _begin(self) -> None:
         replica, call = self._replica, self._call
@@ -257,6 +257,7 @@ class ReplicaCall:
         """Reads until something of substance has come, so that a failure before it is an error
         of its own and not the sudden end of an answer."""
         stream = self._stream = AnswerStream(self._call, secrets=self._replica.secrets)
+        self._parser = EventStreamParser(self._replica.config.frame_bytes_max)
         batch: list[Event] = []
         while not stream.accepted and not stream.done and stream.failure is None:
             batch += await self._read_batch(stream)
@@ -266,8 +267,8 @@ class ReplicaCall:
 
     async def _read_batch(self, stream: AnswerStream) -> list[Event]:
         """The events of one network read; what ends the stream badly is noted in it."""
-        connection = self._connection
-        if connection is None:
+        connection, parser = self._connection, self._parser
+        if connection is None or parser is None:
             raise BackendFailed("The answer was left.", charged=stream.accepted)
         try:
             chunk = await connection.read()
@@ -279,7 +280,7 @@ class ReplicaCall:
             stream.fail(BackendFailed("The backend's stream ended before the answer did."))
             return []
         try:
-            payloads = self._parser.feed(chunk)
+            payloads = parser.feed(chunk)
         except MalformedEventStream as error:
             events = stream.read(error.payloads)
             stream.fail(BackendFailed(f"The backend's stream is malformed: {error}."))

@@ -16,6 +16,10 @@ from tollkeeper.backends.http1 import (
 )
 
 _CLOSE_TIMEOUT_S = 1.0
+# Some servers promise to keep a connection and close it right after a stream all the same. Such a
+# connection must not carry the next request, which nobody could tell from one that was run: so it
+# rests for a moment, in which its end arrives.
+_SETTLING_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +40,10 @@ class ConnectionPool:
         self._port = port
         self._tls = tls
         self._limits = limits
-        # Oldest first, each with the time since which it has been idle.
+        # Each with the time since which it has been idle.
         self._idle: deque[tuple[Connection, float]] = deque()
+        # The same after a stream, oldest first, before they can be used again.
+        self._settling: deque[tuple[Connection, float]] = deque()
         self._connections: set[Connection] = set()
         self._connecting = 0
         self._sweep: asyncio.TimerHandle | None = None
@@ -45,13 +51,18 @@ class ConnectionPool:
 
     async def acquire(self, *, deadline: float) -> Connection:
         """An open connection; raises ConnectFailed or DeadlinePassed, and then nothing has left."""
-        stale_before = asyncio.get_running_loop().time() - self._limits.keep_alive_s
+        now = asyncio.get_running_loop().time()
+        stale_before = now - self._limits.keep_alive_s
+        while self._settling and self._settling[0][1] <= now - _SETTLING_S:
+            self._idle.append(self._settling.popleft())
         while self._idle:
             connection, since = self._idle.pop()
-            if since > stale_before and not connection.lost:
+            if since > stale_before and not connection.closing:
                 return connection
-            connection.abort()
-        if len(self._connections) + self._connecting >= self._limits.connections_max:
+            self._drop(connection)
+        if self._is_full() and self._settling:
+            self._drop(self._settling.popleft()[0])
+        if self._is_full():
             raise ConnectionsExhausted("every connection is in use")
         self._connecting += 1
         try:
@@ -59,16 +70,22 @@ class ConnectionPool:
         finally:
             self._connecting -= 1
 
-    def release(self, connection: Connection, *, drain: bool = False) -> None:
-        """Ends the connection's exchange. Only after a complete answer is it kept for the next."""
-        if connection.finish(drain=drain):
-            self._park(connection)
+    def release(self, connection: Connection, *, after_stream: bool = False) -> None:
+        """Ends the connection's exchange. Only after a complete answer is it kept for the next;
+        the last bytes of a stream that was read to its end may still come."""
+        if not connection.finish(drain=after_stream):
+            return
+        if after_stream:
+            self._settle(connection)
+        else:
+            self._park(connection, self._idle)
 
     async def close(self) -> None:
         if self._sweep is not None:
             self._sweep.cancel()
             self._sweep = None
         self._idle.clear()
+        self._settling.clear()
         if not self._connections:
             return
         self._emptied = asyncio.Event()
@@ -85,7 +102,7 @@ class ConnectionPool:
         try:
             async with asyncio.timeout_at(connect_until):
                 _, connection = await loop.create_connection(
-                    lambda: Connection(self._forget, self._park),
+                    lambda: Connection(self._forget, self._settle),
                     self._host,
                     self._port,
                     ssl=self._tls,
@@ -97,17 +114,28 @@ class ConnectionPool:
             raise ConnectFailed("connecting took too long") from error
         except OSError as error:
             raise ConnectFailed("no connection") from error
-        if connection.lost:
+        if connection.closing:
             raise ConnectFailed("the connection was closed at once")
         self._connections.add(connection)
         return connection
 
-    def _park(self, connection: Connection) -> None:
-        if len(self._idle) >= self._limits.idle_connections_max or self._emptied is not None:
+    def _is_full(self) -> bool:
+        return len(self._connections) + self._connecting >= self._limits.connections_max
+
+    def _drop(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        connection.abort()
+
+    def _settle(self, connection: Connection) -> None:
+        self._park(connection, self._settling)
+
+    def _park(self, connection: Connection, row: deque[tuple[Connection, float]]) -> None:
+        idle = len(self._idle) + len(self._settling)
+        if idle >= self._limits.idle_connections_max or self._emptied is not None:
             connection.abort()
             return
         loop = asyncio.get_running_loop()
-        self._idle.append((connection, loop.time()))
+        row.append((connection, loop.time()))
         if self._sweep is None:
             self._sweep = loop.call_later(self._limits.keep_alive_s, self._close_stale)
 
@@ -115,18 +143,24 @@ class ConnectionPool:
         self._sweep = None
         loop = asyncio.get_running_loop()
         stale_before = loop.time() - self._limits.keep_alive_s
-        while self._idle and self._idle[0][1] <= stale_before:
-            self._idle.popleft()[0].abort()
-        if self._idle:
-            due = self._idle[0][1] + self._limits.keep_alive_s
+        rest = []
+        for row in (self._idle, self._settling):
+            for connection, since in tuple(row):
+                if since <= stale_before:
+                    connection.abort()
+                else:
+                    rest.append(since)
+        if rest:
+            due = min(rest) + self._limits.keep_alive_s
             self._sweep = loop.call_at(due, self._close_stale)
 
     def _forget(self, connection: Connection) -> None:
         self._connections.discard(connection)
-        for position, (idle, _) in enumerate(self._idle):
-            if idle is connection:
-                del self._idle[position]
-                break
+        for row in (self._idle, self._settling):
+            for position, (idle, _) in enumerate(row):
+                if idle is connection:
+                    del row[position]
+                    break
         if self._emptied is not None and not self._connections:
             self._emptied.set()
 

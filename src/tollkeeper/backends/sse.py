@@ -22,7 +22,7 @@ class MalformedEventStream(Exception):
 class EventStreamParser:
     """Takes the stream in any cuts and gives the same payloads for all of them."""
 
-    __slots__ = ("_after_cr", "_frame_bytes_max", "_pending", "_scanned", "_started")
+    __slots__ = ("_after_cr", "_between", "_frame_bytes_max", "_pending", "_scanned", "_started")
 
     def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
         self._frame_bytes_max = frame_bytes_max
@@ -31,19 +31,23 @@ class EventStreamParser:
         self._scanned = 0
         self._started = False
         self._after_cr = False
+        # All that came so far were whole records with plain line ends.
+        self._between = False
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """The data of every record that this chunk completes."""
+        size = len(chunk)
         if (
-            self._started
-            and not self._pending
-            and not self._after_cr
-            and chunk.endswith(_RECORD_END)
-            and b"\r" not in chunk
-            and len(chunk) <= self._frame_bytes_max
+            not self._between
+            or not chunk.endswith(_RECORD_END)
+            or b"\r" in chunk
+            or size > self._frame_bytes_max
         ):
-            return self._read_records(chunk[:-2].split(_RECORD_END))
-        return self._feed_any(chunk)
+            return self._feed_any(chunk)
+        if chunk.find(b"\n") == size - 2 and chunk.startswith(_COMMON_PREFIX) and chunk.isascii():
+            # By far the most common chunk: one record of one line.
+            return [chunk[len(_COMMON_PREFIX) : -2]]
+        return self._read_records(chunk[:-2].split(_RECORD_END))
 
     def _feed_any(self, chunk: bytes) -> list[bytes]:
         chunk = self._with_plain_line_ends(chunk)
@@ -58,6 +62,7 @@ class EventStreamParser:
             *records, rest = bytes(pending).split(_RECORD_END)
             self._pending = bytearray(rest)
             self._scanned = max(0, len(rest) - 1)
+        self._between = self._started and not self._pending and not self._after_cr
         payloads = self._read_records(records)
         # One line end more than a record may have: the first half of the blank line after it.
         if len(self._pending) > self._frame_bytes_max + 1:

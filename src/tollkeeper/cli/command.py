@@ -63,6 +63,8 @@ def command(app: typer.Typer, name: str) -> Callable[[PlainCommand[P]], PlainCom
             try:
                 # mypy cannot see that `arguments` are P's: the signature below says so to Typer.
                 answer = run(invocation, **arguments)  # type: ignore[call-arg]
+                if answer is not None:
+                    show(answer, as_json=options.as_json)
             except TollkeeperError as exc:
                 _refuse(exc.message)
             except SettingsError as exc:
@@ -71,8 +73,6 @@ def command(app: typer.Typer, name: str) -> Callable[[PlainCommand[P]], PlainCom
                 raise  # whoever read our output has gone: there is nobody to tell
             except OSError as exc:
                 _refuse(f"{exc.filename or 'The system'}: {exc.strerror or exc}.")
-            if answer is not None:
-                show(answer, as_json=options.as_json)
             if isinstance(answer, Listing) and answer.refusal:
                 _refuse(answer.refusal)
 

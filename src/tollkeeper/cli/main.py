@@ -20,6 +20,7 @@ _USAGE_ERROR = 2
 
 # Every command or group of commands: its name, its file in this folder, what it is for.
 _COMMANDS = (
+    ("demo", "demo", "Run everything here, with a demo organization."),
     ("init", "init", "Write a commented tollkeeper.toml."),
     ("migrate", "migrate", "Bring the database's schema up to date."),
     ("serve", "serve", "Run the gateway and its operator listener."),
@@ -31,6 +32,12 @@ _COMMANDS = (
     ("admin-key", "admin_key", "Admin API keys of an organization."),
     ("project-key", "project_key", "API keys of a project."),
     ("policy", "policy", "Policies of an organization."),
+    ("credit", "credit", "Credit of an organization."),
+    ("cap", "cap", "Spending caps of an organization and of its projects."),
+    ("limit", "limit", "Request limits of a project."),
+    ("costs", "costs", "What an organization spent, day by day."),
+    ("ledger", "ledger", "The ledger: its invariants, and holds that nobody resolved."),
+    ("activity", "activity", "What happened to inference requests."),
 )
 _FILES = {name: file for name, file, _ in _COMMANDS}
 

@@ -43,7 +43,7 @@ def serve(
     # What a worker would stumble over is said before one is started.
     build_catalog(settings)
     with ExitStack() as stack:
-        public, operator = _listeners(settings, stack)
+        public, operator = listeners(settings, stack)
         conninfo = stack.enter_context(located_database(settings))
         master_secret(settings)
         check_database(conninfo)
@@ -75,7 +75,7 @@ async def _supervise(
     await supervisor.run(on_ready=announce)
 
 
-def _listeners(settings: Settings, stack: ExitStack) -> tuple[socket.socket, socket.socket]:
+def listeners(settings: Settings, stack: ExitStack) -> tuple[socket.socket, socket.socket]:
     """Both sockets, before anything else starts: a taken port is said at once."""
     public = bind(settings.server.host, settings.server.port, setting="server")
     stack.callback(public.close)

@@ -15,6 +15,7 @@ from tollkeeper.domain.access import KeyId, KeyStatus, ProjectId
 # request a minute is one unit and no fraction is ever lost.
 RATE_UNITS_PER_REQUEST = 60_000_000
 _US_PER_S = 1_000_000
+_US_PER_MINUTE = 60 * _US_PER_S
 _RETRY_AFTER_MAX_S = 120
 
 
@@ -45,8 +46,9 @@ class Spend:
     month_settled_picousd: int = 0
 
     def in_month(self, month: int) -> "Spend":
-        """The same money, seen from another month: what belonged to the old one no longer counts."""
-        if month == self.month:
+        """The same money, seen from a later month: what belonged to the old one no longer counts.
+        There is no way back: what was counted in the later month would be forgotten on it."""
+        if month <= self.month:
             return self
         return replace(self, month=month, month_held_picousd=0, month_settled_picousd=0)
 
@@ -72,14 +74,16 @@ class Spend:
             )
         spent = fold.settled_picousd + fold.overage_picousd
         from_held = 0 if fold.was_unsettled else fold.hold_picousd
-        this_month = fold.month == self.month
+        # A hold that was put back after a crash may be the first of its month here.
+        now = self.in_month(fold.month)
+        this_month = fold.month == now.month
         return replace(
-            self,
-            held_picousd=self.held_picousd - from_held,
-            unsettled_picousd=self.unsettled_picousd - (fold.hold_picousd - from_held),
-            settled_picousd=self.settled_picousd + spent,
-            month_held_picousd=self.month_held_picousd - (fold.hold_picousd if this_month else 0),
-            month_settled_picousd=self.month_settled_picousd + (spent if this_month else 0),
+            now,
+            held_picousd=now.held_picousd - from_held,
+            unsettled_picousd=now.unsettled_picousd - (fold.hold_picousd - from_held),
+            settled_picousd=now.settled_picousd + spent,
+            month_held_picousd=now.month_held_picousd - (fold.hold_picousd if this_month else 0),
+            month_settled_picousd=now.month_settled_picousd + (spent if this_month else 0),
         )
 
 
@@ -178,6 +182,8 @@ class Decision:
 
 
 ADMITTED = Decision()
+# There is no such organization, project or key.
+UNKNOWN = Decision(Refusal.KEY_NOT_ACTIVE)
 
 
 @dataclass(slots=True)
@@ -192,11 +198,16 @@ class _Working:
 def decide(
     state: AccountState, requests: Sequence[AdmissionRequest], *, now_us: int, month: int
 ) -> tuple[AccountState, list[Decision]]:
+    """The month that counts is that of the state afterwards: an account that has seen a later one
+    stays in it."""
+    spend = state.spend.in_month(month)
     working = _Working(
         available=state.available_picousd,
-        spend=state.spend.in_month(month),
+        spend=spend,
         projects={
-            project_id: _refilled(replace(project, spend=project.spend.in_month(month)), now_us)
+            project_id: _refilled(
+                replace(project, spend=project.spend.in_month(spend.month)), now_us
+            )
             for project_id, project in state.projects.items()
         },
     )
@@ -217,9 +228,22 @@ def decide(
     return after, decisions
 
 
+def take_request(project: ProjectState, *, now_us: int) -> tuple[ProjectState, Decision]:
+    """For what is counted and costs nothing: one request of the project's rate, and nothing else."""
+    refilled = _refilled(project, now_us)
+    refusal = _rate(refilled)
+    if refusal is not None:
+        return refilled, refusal
+    left = refilled.rate_units - RATE_UNITS_PER_REQUEST
+    return replace(refilled, rate_units=left), ADMITTED
+
+
 def _decide_one(state: AccountState, working: _Working, request: AdmissionRequest) -> Decision:
-    project = working.projects[request.project_id]
+    project = working.projects.get(request.project_id)
     status = state.keys.get(request.key_id)
+    # Without its project a key opens nothing, whatever its own status is.
+    if project is None:
+        return UNKNOWN
     if status is not KeyStatus.ACTIVE:
         return Decision(Refusal.KEY_NOT_ACTIVE, key_status=status)
     if project.archived:
@@ -262,6 +286,8 @@ def _cap(
         return None
     monthly = cap.period is CapPeriod.MONTH
     held = spend.month_held_picousd if monthly else counted - spend.settled_picousd
+    # Only a running call frees its hold by itself; an unsettled one waits for somebody.
+    running = min(held, spend.held_picousd)
     return Decision(
         refusal,
         needed_picousd=request.hold_picousd,
@@ -269,7 +295,7 @@ def _cap(
         held_picousd=held,
         spent_picousd=counted - held,
         limit=cap.amount_picousd,
-        retry_after_s=1 if counted - held + request.hold_picousd <= cap.amount_picousd else None,
+        retry_after_s=1 if counted - running + request.hold_picousd <= cap.amount_picousd else None,
     )
 
 
@@ -304,11 +330,14 @@ def _consume(working: _Working, request: AdmissionRequest) -> None:
 
 
 def _refilled(project: ProjectState, now_us: int) -> ProjectState:
-    """The bucket holds one minute's requests. A clock that went back refills nothing."""
+    """The bucket holds one minute's requests. A clock that went back refills nothing, and the time
+    that it goes through again is not counted again; where it went back by more than the minute
+    that fills a bucket, it was set, and counting starts anew."""
     full = project.requests_per_minute * RATE_UNITS_PER_REQUEST
-    elapsed = max(0, now_us - project.rate_at_us)
-    level = min(full, project.rate_units + elapsed * project.requests_per_minute)
-    return replace(project, rate_units=level, rate_at_us=now_us)
+    elapsed = now_us - project.rate_at_us
+    level = min(full, project.rate_units + max(0, elapsed) * project.requests_per_minute)
+    at_us = project.rate_at_us if -_US_PER_MINUTE <= elapsed < 0 else now_us
+    return replace(project, rate_units=level, rate_at_us=at_us)
 
 
 def _check_conservation(

@@ -13,11 +13,38 @@ EFFECTIVE_POLICY_SOURCE = "organization"
 # Q18/Q27: the output bound that an omitted one means, sent upstream explicitly.
 DEFAULT_OUTPUT_TOKENS = 1024
 
+# Q18: the web search tools of Responses, by all their published names.
+WEB_SEARCH_TOOLS = frozenset(
+    {
+        "web_search",
+        "web_search_2025_08_26",
+        "web_search_preview",
+        "web_search_preview_2025_03_11",
+    }
+)
+
 # Q19: header names of token counting (Anthropic) and the beta flags known everywhere.
 MESSAGES_VERSION_HEADER = "anthropic-version"
 MESSAGES_BETA_HEADER = "anthropic-beta"
 KNOWN_BETA_FLAGS = frozenset({"token-counting-2024-11-01"})
 MESSAGES_REQUEST_ID_HEADER = "request-id"
+# How token counting says whether its number is an estimate.
+TOKEN_COUNT_ESTIMATED_HEADER = "x-token-count-estimated"  # noqa: S105 - the name of a header
+
+# Q20: the server tools of token counting: the interface's spelling, then the published ones.
+MESSAGES_WEB_TOOLS = frozenset(
+    {
+        "web_search_2025_03_05",
+        "web_search_20250305",
+        "web_search_20260209",
+        "web_search_20260318",
+        "web_fetch_2025_03_05",
+        "web_fetch_20250910",
+        "web_fetch_20260209",
+        "web_fetch_20260309",
+        "web_fetch_20260318",
+    }
+)
 
 # Q22: bounds of a project key's name.
 PROJECT_KEY_NAME_LENGTH_MAX = 256

@@ -20,6 +20,8 @@ class Meter:
     absurd_reports: int = 0
     output_tokens: int = 0
     finish: str | None = None
+    # Something of the answer has come, be it only its end: from now on there is something to pay.
+    delivered: bool = False
 
     def count(self, batch: Iterable[Event]) -> None:
         for event in batch:
@@ -29,6 +31,7 @@ class Meter:
                 self._take(event.usage)
 
     def _count_delta(self, delta: Delta) -> None:
+        self.delivered = True
         if delta.finish is not None:
             self.finish = delta.finish
         for text in (delta.text, delta.reasoning, delta.refusal):
@@ -45,11 +48,6 @@ class Meter:
             self.absurd_reports += 1
         elif self.usage is None:
             self.usage = usage
-
-    @property
-    def delivered(self) -> bool:
-        """Something of the answer has come: from now on there is something to pay for."""
-        return self.output_tokens > 0
 
     def estimate(self) -> Usage:
         """Prompt and output by our own count, within the bounds that were reserved."""

@@ -3,6 +3,7 @@ it started, and hands a changed catalogue on."""
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import os
 import signal
@@ -13,14 +14,17 @@ from collections.abc import Callable
 
 import structlog
 
+from tollkeeper.backends.embedded import EmbeddedEngine, EngineOptions
 from tollkeeper.bootstrap import build_catalog
 from tollkeeper.domain.errors import TollkeeperError
+from tollkeeper.hosting.backend_probe import probe_backends
 from tollkeeper.hosting.http_server import HttpServer
 from tollkeeper.hosting.listeners import address_of
 from tollkeeper.hosting.operator_listener import OperatorListener, Readiness
 from tollkeeper.hosting.presence import present
 from tollkeeper.hosting.worker import http_limits
 from tollkeeper.settings import Settings, SettingsError
+from tollkeeper.storage.embedded_postgres import EmbeddedPostgres
 from tollkeeper.storage.schema import check_database
 
 _RESTART_PAUSE_S = 1.0
@@ -28,6 +32,7 @@ _RESTART_PAUSE_S = 1.0
 _START_TIMEOUT_S = 60.0
 # Beyond the grace, for the last writes.
 _STOP_SLACK_S = 10.0
+_DATABASE_INTERVAL_S = 5.0
 _log = structlog.get_logger("tollkeeper.supervisor")
 
 
@@ -46,6 +51,7 @@ class Supervisor:
         self._public = public
         self._operator = operator
         self._reload = reload
+        self._engine = _engine(settings)
         self._stopping = asyncio.Event()
         self._workers: dict[int, asyncio.subprocess.Process] = {}
         self._ready: set[int] = set()
@@ -65,15 +71,41 @@ class Supervisor:
                 OperatorListener(self.readiness, metrics), http_limits(self._settings)
             )
             await listener.start(self._operator)
+            if self._engine is not None:
+                await self._engine.start()
             keepers = [
                 loop.create_task(self._keep_worker(number, metrics, on_ready))
                 for number in range(self._settings.server.workers)
             ]
+            keepers_of_database = loop.create_task(self._keep_database())
             await self._stopping.wait()
+            keepers_of_database.cancel()
             # Or the kernel would go on taking connections that no worker will ever answer.
             self._public.close()
             await self._stop_workers(keepers)
+            if self._engine is not None:
+                await self._engine.close()
             await listener.drain(0)
+
+    async def _keep_database(self) -> None:
+        """The embedded server is ours: where it dies, nobody else will start it again."""
+        if self._settings.database.url:
+            return
+        server = EmbeddedPostgres(self._settings.database.data_dir)
+        while True:
+            await asyncio.sleep(_DATABASE_INTERVAL_S)
+            try:
+                await asyncio.to_thread(server.ensure_running)
+            except TollkeeperError as exc:
+                _log.error("the embedded database cannot be started", reason=exc.message)
+
+    async def wait_for_engine(self, timeout_s: float) -> str:
+        """What can be said of the embedded engine, when it is ready or will not be so soon."""
+        if self._engine is None:
+            return "none: no embedded backend is declared"
+        if self._engine.address is not None:
+            await self._engine.wait_ready(timeout_s)
+        return self._engine.status.detail
 
     async def readiness(self) -> Readiness:
         parts = {"workers": f"{len(self._ready)} of {self._settings.server.workers} answer"}
@@ -84,6 +116,9 @@ class Supervisor:
         except TollkeeperError as exc:
             parts["database"] = exc.message
             ready = False
+        backends, one_is_there = await probe_backends(self._settings, self._engine)
+        parts |= backends
+        ready = ready and one_is_there
         return Readiness(parts=parts, ready=ready and not self._stopping.is_set())
 
     async def _keep_worker(self, number: int, metrics: str, on_ready: Callable[[], None]) -> None:
@@ -127,7 +162,14 @@ class Supervisor:
             # Ctrl-C reaches the whole group of the terminal; only the supervisor acts on it.
             start_new_session=True,
         )
-        self._instruct(worker, kind="start", listener=listener, conninfo=self._conninfo)
+        address = None if self._engine is None else self._engine.address
+        self._instruct(
+            worker,
+            kind="start",
+            listener=listener,
+            conninfo=self._conninfo,
+            engine=None if address is None else dataclasses.asdict(address),
+        )
         return worker
 
     def _instruct(self, worker: asyncio.subprocess.Process, **instruction: object) -> None:
@@ -184,3 +226,17 @@ async def _becomes_ready(worker: asyncio.subprocess.Process) -> bool:
 
 def describe(public: socket.socket, operator: socket.socket) -> dict[str, str]:
     return {"public": f"http://{address_of(public)}", "operator": f"http://{address_of(operator)}"}
+
+
+def _engine(settings: Settings) -> EmbeddedEngine | None:
+    """One engine for all workers, where a backend is declared that needs it."""
+    wanted = any(backend.kind == "embedded" for backend in settings.backends)
+    if not wanted or not settings.embedded.enabled:
+        return None
+    return EmbeddedEngine(
+        EngineOptions(
+            model_path=settings.embedded.model_path,
+            threads=settings.embedded.threads,
+            parallel=settings.embedded.parallel,
+        )
+    )

@@ -16,7 +16,8 @@ import uvloop
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
 from tollkeeper.api.app import App
-from tollkeeper.api.routes import ROUTES
+from tollkeeper.api.routes import routes_for
+from tollkeeper.backends.engine_address import EngineAddress
 from tollkeeper.bootstrap import Services, build_catalog, running_services
 from tollkeeper.hosting.http_server import HttpLimits, HttpServer
 from tollkeeper.hosting.logs import configure_logs
@@ -24,6 +25,8 @@ from tollkeeper.settings import Settings
 
 # For requests that are not calls, after the calls have ended.
 _LAST_REQUESTS_S = 5.0
+# For the chores under way and the last write of what they gathered.
+_LAST_CHORES_S = 5.0
 _LINE_BYTES_MAX = 16 * 1024 * 1024
 _log = structlog.get_logger("tollkeeper.worker")
 
@@ -53,7 +56,8 @@ class Worker:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping.set)
-        server = HttpServer(App(self._services, ROUTES), http_limits(self._settings))
+        app = App(self._services, routes_for(self._services.http))
+        server = HttpServer(app, http_limits(self._settings))
         self._services.upkeep.start()
         await server.start(listener)
         following = loop.create_task(self._follow(instructions))
@@ -66,7 +70,11 @@ class Worker:
         await server.drain(_LAST_REQUESTS_S)
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
-        await self._services.upkeep.stop()
+        try:
+            async with asyncio.timeout(_LAST_CHORES_S):
+                await self._services.upkeep.stop()
+        except TimeoutError:
+            _log.warning("a chore did not end in time", seconds=_LAST_CHORES_S)
 
     async def _follow(self, instructions: asyncio.StreamReader) -> None:
         while line := await instructions.readline():
@@ -105,7 +113,8 @@ async def _main() -> None:
     configure_logs()
     listener = socket.socket(fileno=start["listener"])
     listener.setblocking(False)
-    async with running_services(settings, start["conninfo"]) as services:
+    engine = EngineAddress(**start["engine"]) if start["engine"] is not None else None
+    async with running_services(settings, start["conninfo"], engine=engine) as services:
         await Worker(settings, services).run(listener, instructions)
 
 

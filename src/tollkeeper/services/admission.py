@@ -26,12 +26,20 @@ _RESOLVED_BY_CALL = "call"
 class Reservation:
     """A committed hold. The model, and with it the price, is the one of its admission."""
 
-    id: UUID
-    organization_id: OrganizationId
+    hold: Hold
     model: Model
-    bounds: Bounds
-    hold_picousd: int
-    images: int
+
+    @property
+    def id(self) -> UUID:
+        return self.hold.id
+
+    @property
+    def organization_id(self) -> OrganizationId:
+        return self.hold.organization_id
+
+    @property
+    def hold_picousd(self) -> int:
+        return self.hold.hold_picousd
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,20 +76,13 @@ class Admission:
         decision = await self._ledger.hold(hold)
         if decision.refusal is not None:
             raise refusal_error(decision)
-        return Reservation(
-            id=hold.id,
-            organization_id=hold.organization_id,
-            model=call.model,
-            bounds=bounds,
-            hold_picousd=hold.hold_picousd,
-            images=call.images,
-        )
+        return Reservation(hold, call.model)
 
     async def settle(
         self, reservation: Reservation, usage: Usage, *, estimated: bool
     ) -> Settlement:
         """Charges what was used and gives the rest back. Durable when it returns."""
-        cost = cost_of(reservation.model.pricing, usage, reservation.images)
+        cost = cost_of(reservation.model.pricing, usage, reservation.hold.bounds.images)
         await self._ledger.resolve(
             Resolution(
                 organization_id=reservation.organization_id,
@@ -90,7 +91,8 @@ class Admission:
                 resolved_by=_RESOLVED_BY_CALL,
                 estimated=estimated,
                 **cost.by_dimension,
-            )
+            ),
+            reservation.hold,
         )
         return Settlement(cost.total_picousd, estimated)
 
@@ -102,12 +104,13 @@ class Admission:
                 reservation_id=reservation.id,
                 kind=ResolutionKind.RELEASED,
                 resolved_by=_RESOLVED_BY_CALL,
-            )
+            ),
+            reservation.hold,
         )
 
     async def leave_unsettled(self, reservation: Reservation, reason: str) -> None:
         """Nobody knows what it cost: the hold stays until reconciliation or an operator decides."""
-        await self._ledger.mark_unsettled(reservation.organization_id, reservation.id, reason)
+        await self._ledger.mark_unsettled(reservation.hold, reason)
 
 
 def refusal_error(decision: Decision) -> TollkeeperError:

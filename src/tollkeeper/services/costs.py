@@ -36,6 +36,15 @@ class Costs:
         shown = DayRange(first=days.first, last=min(days.last, days.first + query.limit))
         async with self._database.reading() as connection:
             await _require_own(connection, organization_id, query)
+            # Counted before the sums are read: what is settled in between is then told twice, as
+            # unknown and as known, and never not at all.
+            unsettled = await costs.count_unsettled(
+                connection,
+                organization_id,
+                shown,
+                project_ids=query.project_ids,
+                api_key_ids=query.api_key_ids,
+            )
             rows = await costs.find_rows(
                 connection,
                 organization_id,
@@ -48,7 +57,9 @@ class Costs:
         next_page = None
         if rest.first < rest.last:
             next_page = self._write_cursor(organization_id, query, rest)
-        return CostPage(buckets=buckets_of(shown, rows), next_page=next_page, unsettled_requests=0)
+        return CostPage(
+            buckets=buckets_of(shown, rows), next_page=next_page, unsettled_requests=unsettled
+        )
 
     def _write_cursor(
         self, organization_id: OrganizationId, query: CostQuery, rest: DayRange

@@ -44,3 +44,10 @@ class Models:
         async with self._database.reading() as connection:
             checks = await organizations.checks_of(connection, caller.organization_id)
         return model, model_access(model, checks)
+
+    async def model_list(self, caller: CustomerCaller) -> list[tuple[Model, ModelAccess]]:
+        """The models that the caller can use now."""
+        async with self._database.reading() as connection:
+            checks = await organizations.checks_of(connection, caller.organization_id)
+        found = [(model, model_access(model, checks)) for model in self._current.catalog.models]
+        return [(model, access) for model, access in found if access.available]

@@ -34,16 +34,16 @@ def require_modality(model: Model, modality: str, param: str, *, output: bool = 
         raise OptionUnsupported(f"The model {model.id} does not take {modality}.", param=param)
 
 
-def mapped_options(model: Model, wanted: Mapping[str, Any]) -> dict[str, Any]:
+def mapped_options(model: Model, wanted: Mapping[str, Any], *, within: str = "") -> dict[str, Any]:
     """Options without a published meaning, put where the model's `options` say that its backend
-    reads them: `thinking` may become `chat_template_kwargs.enable_thinking`."""
+    reads them: `thinking` may become `chat_template_kwargs.enable_thinking`. `within` is where the
+    caller's request has them, as in `text.`verbosity."""
     fields: dict[str, Any] = {}
     for option, value in wanted.items():
         path = model.options.get(option)
         if path is None:
-            raise OptionUnsupported(
-                f"The model {model.id} does not support {option}.", param=option
-            )
+            param = within + option
+            raise OptionUnsupported(f"The model {model.id} does not support {param}.", param=param)
         place = fields
         *folders, name = path.split(".")
         for folder in folders:

@@ -90,6 +90,8 @@ class Policies:
             await _require_own_projects(connection, organization_id, changes.get("project_ids", ()))
             policy = edit(current)
             await policies.update(connection, policy)
+            if policy.name != current.name:  # the one edit that shows before it is published
+                await policies.raise_epoch(connection, organization_id)
         return policy
 
     async def policy_pause(
@@ -114,6 +116,7 @@ class Policies:
             policy = published(current, version_id=f"polv_{uuid4().hex}", now=self._clock())
             await policies.insert_version(connection, policy)
             await policies.update(connection, policy)
+            await policies.raise_epoch(connection, organization_id)
         return policy
 
     async def policy_organization(self, policy_id: str) -> OrganizationId:
@@ -142,6 +145,7 @@ class Policies:
         async with self._database.transaction() as connection:
             policy = change(await _locked(connection, organization_id, policy_id, revision))
             await policies.update(connection, policy)
+            await policies.raise_epoch(connection, organization_id)
         return policy
 
 

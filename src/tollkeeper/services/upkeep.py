@@ -2,38 +2,84 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import TypeAlias
 
 import structlog
 
 from tollkeeper.domain.errors import TollkeeperError
+from tollkeeper.services.activity import Activity
 from tollkeeper.services.idempotency import Idempotency
 from tollkeeper.services.key_use import KeyUse
+from tollkeeper.services.recovery import Lease, Recovery
 from tollkeeper.storage.database import Database
+
+Chore: TypeAlias = Callable[[], Awaitable[None]]
 
 _KEY_USE_INTERVAL_S = 10
 _SECRETS_INTERVAL_S = 60
+_PARTITIONS_INTERVAL_S = 600
+_CANCEL_AGAIN_S = 0.1
 
 _log = structlog.get_logger("tollkeeper.upkeep")
 
 
 class Upkeep:
-    def __init__(self, database: Database, key_use: KeyUse, idempotency: Idempotency) -> None:
+    def __init__(
+        self,
+        database: Database,
+        *,
+        key_use: KeyUse,
+        idempotency: Idempotency,
+        lease: Lease,
+        recovery: Recovery,
+        activity: Activity,
+    ) -> None:
         self._database = database
         self._key_use = key_use
         self._idempotency = idempotency
+        self._lease = lease
+        self._recovery = recovery
+        self._activity = activity
         self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def chores(self) -> tuple[tuple[float, Chore], ...]:
+        """Each with the seconds between two turns."""
+        return (
+            (self._lease.interval_s, self.prove_life),
+            (self._lease.interval_s, self.recover_dead),
+            (_KEY_USE_INTERVAL_S, self.write_key_use),
+            (_SECRETS_INTERVAL_S, self.forget_secrets),
+            (_PARTITIONS_INTERVAL_S, self.keep_partitions),
+        )
 
     def start(self) -> None:
         self._tasks = [
-            asyncio.create_task(_repeat(_KEY_USE_INTERVAL_S, self.write_key_use)),
-            asyncio.create_task(_repeat(_SECRETS_INTERVAL_S, self.forget_secrets)),
+            asyncio.create_task(_repeat(interval_s, chore)) for interval_s, chore in self.chores
         ]
 
     async def stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        # A cancellation can be lost: under Python 3.11 a `wait_for` that ends in the same turn of
+        # the loop swallows it. So it is said until it is heard.
+        while pending := [task for task in self._tasks if not task.done()]:
+            for task in pending:
+                task.cancel()
+            await asyncio.wait(pending, timeout=_CANCEL_AGAIN_S)
         await _attempt(self.write_key_use)
+
+    async def prove_life(self) -> None:
+        await self._lease.heartbeat()
+
+    async def recover_dead(self) -> None:
+        if not self._lease.steady:
+            return
+        found = await self._recovery.ledger_recover()
+        if found.processes:
+            _log.warning(
+                "holds of dead processes are unsettled now",
+                processes=found.processes,
+                reservations=found.reservations,
+            )
 
     async def write_key_use(self) -> None:
         await self._key_use.write(self._database)
@@ -41,16 +87,23 @@ class Upkeep:
     async def forget_secrets(self) -> None:
         await self._idempotency.forget_old_secrets(self._database)
 
+    async def keep_partitions(self) -> None:
+        await self._activity.keep_partitions()
 
-async def _repeat(interval_s: float, chore: Callable[[], Awaitable[None]]) -> None:
+
+async def _repeat(interval_s: float, chore: Chore) -> None:
     while True:
         await _attempt(chore)
         await asyncio.sleep(interval_s)
 
 
-async def _attempt(chore: Callable[[], Awaitable[None]]) -> None:
+async def _attempt(chore: Chore) -> None:
     """A chore that fails is done again at its next turn; it must not take the process with it."""
+    name = getattr(chore, "__name__", repr(chore))
     try:
         await chore()
     except TollkeeperError as exc:
-        _log.warning("upkeep failed", chore=chore.__name__, reason=exc.message)
+        _log.warning("upkeep failed", chore=name, reason=exc.message)
+    except Exception:  # noqa: BLE001 - the owner of every chore
+        # Whatever it was: a process without heartbeat would be taken for dead.
+        _log.exception("upkeep failed", chore=name)

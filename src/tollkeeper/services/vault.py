@@ -36,7 +36,7 @@ class Vault:
         nonce, body = sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:]
         try:
             return AESGCM(self.derive(purpose, *context)).decrypt(nonce, body, None)
-        except InvalidTag:
+        except (InvalidTag, ValueError):  # too short to have been sealed by anybody
             return None
 
     def sign(self, payload: bytes, purpose: str, *context: bytes) -> bytes:

@@ -31,9 +31,28 @@ def load_settings(config: Path | None) -> Settings:
         raise SettingsError(str(exc)) from None
     # Relative folders are relative to the file, so that commands work from any folder.
     base = Path.cwd() if path is None else path.resolve().parent
-    data_dir = base / settings.database.data_dir
-    database = settings.database.model_copy(update={"data_dir": data_dir})
-    return settings.model_copy(update={"database": database})
+    return _anchored(settings, base)
+
+
+def _anchored(settings: Settings, base: Path) -> Settings:
+    """The settings with every relative path made absolute."""
+    anchored = {
+        "database": {"data_dir": base / settings.database.data_dir},
+        "secrets": {"master_key_file": _joined(base, settings.secrets.master_key_file)},
+        "embedded": {"model_path": _joined(base, settings.embedded.model_path)},
+    }
+    updates: dict[str, Any] = {
+        name: getattr(settings, name).model_copy(update=paths) for name, paths in anchored.items()
+    }
+    updates["backends"] = tuple(
+        backend.model_copy(update={"api_key_file": _joined(base, backend.api_key_file)})
+        for backend in settings.backends
+    )
+    return settings.model_copy(update=updates)
+
+
+def _joined(base: Path, path: str) -> str:
+    return str(base / path) if path else ""
 
 
 def _configured_path() -> Path | None:

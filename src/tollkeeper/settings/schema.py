@@ -78,6 +78,10 @@ class LedgerSettings(Section):
     lease_s: Seconds = 15
 
 
+class ActivitySettings(Section):
+    retention_days: int = Field(default=30, ge=1, le=36500)
+
+
 class AuthSettings(Section):
     customer_key_header: str = Field(
         default=conventions.CUSTOMER_KEY_HEADER, pattern=r"^[a-z0-9-]{1,64}$"
@@ -185,6 +189,7 @@ class Settings(BaseSettings):
     secrets: SecretsSettings = SecretsSettings()
     limits: LimitsSettings = LimitsSettings()
     ledger: LedgerSettings = LedgerSettings()
+    activity: ActivitySettings = ActivitySettings()
     auth: AuthSettings = AuthSettings()
     sessions: SessionsSettings = SessionsSettings()
     judge: JudgeSettings | None = None

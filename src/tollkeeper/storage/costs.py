@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import LiteralString
 
 from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
-from tollkeeper.domain.reports import CostDimension, CostRow, DayRange
+from tollkeeper.domain.reports import DAY_S, CostDimension, CostRow, DayRange
 from tollkeeper.storage.database import Connection
 
 _DIMENSIONS: dict[CostDimension, LiteralString] = {
@@ -57,3 +57,39 @@ async def find_rows(
         )
         for day, amount, project_id, api_key_id, line_item in await cursor.fetchall()
     ]
+
+
+async def count_unsettled(
+    connection: Connection,
+    organization_id: OrganizationId,
+    days: DayRange,
+    *,
+    project_ids: Sequence[ProjectId],
+    api_key_ids: Sequence[KeyId],
+) -> int:
+    """Calls that were held on these days and whose cost nobody knows yet."""
+    cursor = await connection.execute(
+        _COUNT_UNSETTLED,
+        {
+            "organization": organization_id,
+            "first": days.first * DAY_S,
+            "last": days.last * DAY_S,
+            "projects": list(project_ids),
+            "keys": list(api_key_ids),
+        },
+    )
+    row = await cursor.fetchone()
+    assert row is not None
+    return int(row[0])
+
+
+_COUNT_UNSETTLED: LiteralString = """
+    SELECT count(*) FROM unsettled_marks m
+    JOIN reservations r ON r.organization_id = m.organization_id AND r.id = m.reservation_id
+    WHERE m.organization_id = %(organization)s
+      AND r.held_at >= to_timestamp(%(first)s) AND r.held_at < to_timestamp(%(last)s)
+      AND (%(projects)s::uuid[] = '{}' OR r.project_id = ANY (%(projects)s))
+      AND (%(keys)s::uuid[] = '{}' OR r.api_key_id = ANY (%(keys)s))
+      AND NOT EXISTS (SELECT FROM resolutions d
+          WHERE d.organization_id = m.organization_id AND d.reservation_id = m.reservation_id)
+"""

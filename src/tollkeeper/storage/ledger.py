@@ -25,6 +25,7 @@ from tollkeeper.domain.admission import (
 from tollkeeper.domain.catalog import Pricing
 from tollkeeper.domain.pricing import Bounds
 from tollkeeper.storage.database import Connection
+from tollkeeper.storage.processes import heartbeat
 
 _encode = msgspec.json.Encoder().encode
 
@@ -63,8 +64,15 @@ class LockedAccounts:
 
 async def commit_without_waiting(connection: Connection) -> None:
     """For this transaction only. What it writes survives a crash of any process but PostgreSQL's
-    host; a hold that a power cut loses dies together with the request that it was for."""
+    own; a settlement that finds its hold gone puts it back (`restore_holds`)."""
     await connection.execute("SET LOCAL synchronous_commit TO off")
+
+
+async def wait_for_locks(connection: Connection, wait_s: float) -> None:
+    """How long each lock is waited for, in this transaction only."""
+    await connection.execute(
+        "SELECT set_config('lock_timeout', %s, true)", (f"{max(1, round(wait_s * 1000))}ms",)
+    )
 
 
 async def lock_accounts(
@@ -73,21 +81,22 @@ async def lock_accounts(
     keys: Sequence[KeyId],
     limits: ProjectLimits,
 ) -> LockedAccounts:
-    """Locks the accounts in their fixed order and folds in what resolutions have given back."""
+    """Locks the accounts in their fixed order and folds in what resolutions have given back. What
+    does not exist is left out."""
     organizations = sorted({organization_id for organization_id, _ in projects})
     pairs = list(set(projects))
     async with connection.pipeline():
         accounts = await connection.execute(_LOCK_ACCOUNTS, (organizations,))
+        clock = await connection.execute(_READ_CLOCK)
         found_keys = await connection.execute(_READ_KEYS, (organizations, list(set(keys))))
         found_projects = await connection.execute(
             _PROJECTS_AND_FOLDS,
             (organizations, [pair[0] for pair in pairs], [pair[1] for pair in pairs]),
         )
-    now_us, month = 0, 0
+    now_us, month = (await clock.fetchall())[0]
     states: dict[OrganizationId, AccountState] = {}
     epochs: dict[OrganizationId, int] = {}
     for row in await accounts.fetchall():
-        now_us, month = row[11], row[12]
         states[row[0]] = _account(row)
         epochs[row[0]] = row[10]
     for organization_id, key_id, revoked, suspended, expired in await found_keys.fetchall():
@@ -102,13 +111,16 @@ async def lock_accounts(
     return LockedAccounts(states, epochs, now_us, month)
 
 
-# One reading of the clock for the whole batch: a statement's now, by the server, in UTC.
 _LOCK_ACCOUNTS: LiteralString = """
     SELECT organization_id, available, overage, held, unsettled, settled, month, month_held,
-           month_settled, ARRAY[cap::text, cap_period], epoch,
-           (extract(epoch FROM statement_timestamp()) * 1000000)::bigint,
-           to_char(statement_timestamp() AT TIME ZONE 'UTC', 'YYYYMM')::integer
+           month_settled, ARRAY[cap::text, cap_period], epoch
     FROM accounts WHERE organization_id = ANY (%s) ORDER BY organization_id FOR UPDATE
+"""
+# One reading of the server's clock for the whole batch, in UTC. A statement of its own: it begins
+# when the locks are there, so that time under one account's lock does not run backwards.
+_READ_CLOCK: LiteralString = """
+    SELECT (extract(epoch FROM statement_timestamp()) * 1000000)::bigint,
+           to_char(statement_timestamp() AT TIME ZONE 'UTC', 'YYYYMM')::integer
 """
 _READ_KEYS: LiteralString = """
     SELECT organization_id, id, revoked_at IS NOT NULL, suspended_at IS NOT NULL,
@@ -203,10 +215,13 @@ _WRITE_PROJECTS: LiteralString = """
 
 
 async def insert_holds(
-    connection: Connection, process_id: UUID, holds: Sequence[Hold], *, now_us: int, month: int
+    connection: Connection, process_id: UUID, holds: Sequence[Hold], locked: LockedAccounts
 ) -> None:
+    """Writes reservations of accounts that are locked. Making holds also renews the lease: who was
+    taken for dead meanwhile is registered again, so that no hold is without its process."""
     rows = [
         {
+            "month": locked.states[hold.organization_id].spend.month,
             "organization_id": hold.organization_id,
             "id": hold.id,
             "project_id": hold.project_id,
@@ -226,18 +241,66 @@ async def insert_holds(
         for hold in holds
     ]
     if rows:
-        await connection.execute(_INSERT_HOLDS, (process_id, month, now_us, _document(rows)))
+        await heartbeat(connection, process_id)
+        await connection.execute(_INSERT_HOLDS, (process_id, locked.now_us, _document(rows)))
 
 
 _INSERT_HOLDS: LiteralString = """
-    INSERT INTO reservations (process_id, month, held_at, organization_id, id, project_id,
+    INSERT INTO reservations (process_id, held_at, month, organization_id, id, project_id,
         api_key_id, model, hold, price_prompt, price_completion, price_image, price_request,
         price_cache_read, prompt_tokens_max, choices, output_tokens_max, images)
-    SELECT %s, %s, to_timestamp(%s::numeric / 1000000), v.*
-    FROM json_to_recordset(%s::json) AS v (organization_id uuid, id uuid, project_id uuid,
-        api_key_id uuid, model text, hold numeric, price_prompt numeric, price_completion numeric,
-        price_image numeric, price_request numeric, price_cache_read numeric,
-        prompt_tokens_max bigint, choices integer, output_tokens_max bigint, images integer)
+    SELECT %s, to_timestamp(%s::numeric / 1000000), v.*
+    FROM json_to_recordset(%s::json) AS v (month integer, organization_id uuid, id uuid,
+        project_id uuid, api_key_id uuid, model text, hold numeric, price_prompt numeric,
+        price_completion numeric, price_image numeric, price_request numeric,
+        price_cache_read numeric, prompt_tokens_max bigint, choices integer,
+        output_tokens_max bigint, images integer)
+"""
+
+
+async def restore_holds(connection: Connection, process_id: UUID, holds: Sequence[Hold]) -> None:
+    """Puts back reservations that were committed and are gone: PostgreSQL crashed before a fast
+    transaction reached the disk. Nothing is held for them any more, so their hold is zero, and
+    whatever they cost will be overage. What is there stays as it is. Locks the accounts."""
+    rows = [
+        {
+            "organization_id": hold.organization_id,
+            "id": hold.id,
+            "project_id": hold.project_id,
+            "api_key_id": hold.key_id,
+            "model": hold.model,
+            "price_prompt": str(hold.pricing.prompt),
+            "price_completion": str(hold.pricing.completion),
+            "price_image": str(hold.pricing.image),
+            "price_cache_read": str(hold.pricing.input_cache_read),
+        }
+        for hold in holds
+    ]
+    await connection.execute(_LOCK_ACCOUNTS, (sorted({hold.organization_id for hold in holds}),))
+    await heartbeat(connection, process_id)
+    await connection.execute(_RESTORE_HOLDS, (process_id, _document(rows)))
+
+
+_RESTORE_HOLDS: LiteralString = """
+    WITH restored AS (
+        INSERT INTO reservations (process_id, held_at, month, organization_id, id, project_id,
+            api_key_id, model, hold, price_prompt, price_completion, price_image, price_request,
+            price_cache_read, prompt_tokens_max, choices, output_tokens_max, images)
+        SELECT %s, clock_timestamp(),
+            greatest(a.month, to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYYMM')::integer),
+            v.organization_id, v.id, v.project_id, v.api_key_id, v.model, 0, v.price_prompt,
+            v.price_completion, v.price_image, 0, v.price_cache_read, 0, 0, 0, 0
+        FROM json_to_recordset(%s::json) AS v (organization_id uuid, id uuid, project_id uuid,
+            api_key_id uuid, model text, price_prompt numeric, price_completion numeric,
+            price_image numeric, price_cache_read numeric)
+        JOIN accounts a USING (organization_id)
+        ON CONFLICT DO NOTHING
+        RETURNING organization_id, project_id
+    ), counted AS (
+        SELECT organization_id, project_id, count(*) AS count FROM restored GROUP BY 1, 2
+    )
+    UPDATE project_accounts p SET live_holds = p.live_holds + c.count FROM counted c
+    WHERE p.organization_id = c.organization_id AND p.project_id = c.project_id
 """
 
 

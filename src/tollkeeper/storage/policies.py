@@ -89,6 +89,35 @@ async def find_all(connection: Connection, organization_id: OrganizationId) -> l
     return [_policy(row) for row in await cursor.fetchall()]
 
 
+async def find_published(connection: Connection, organization_id: OrganizationId) -> list[Policy]:
+    """Every policy that was ever published, paused ones too."""
+    cursor = await connection.execute(
+        f"""
+        SELECT {_COLUMNS} {_FROM} WHERE p.organization_id = %s AND p.current_version IS NOT NULL
+        ORDER BY p.created_at, p.id
+        """,  # noqa: S608
+        (organization_id,),
+    )
+    return [_policy(row) for row in await cursor.fetchall()]
+
+
+async def raise_epoch(connection: Connection, organization_id: OrganizationId) -> None:
+    """Tells every process that what it knows of the organization's policies is old. Locks the
+    account: an admission is before this change or after it, never in the midst of it."""
+    await connection.execute(
+        "UPDATE accounts SET epoch = epoch + 1 WHERE organization_id = %s", (organization_id,)
+    )
+
+
+async def read_epoch(connection: Connection, organization_id: OrganizationId) -> int:
+    cursor = await connection.execute(
+        "SELECT epoch FROM accounts WHERE organization_id = %s", (organization_id,)
+    )
+    row = await cursor.fetchone()
+    assert row is not None, "every organization has an account"
+    return int(row[0])
+
+
 async def find_effective(
     connection: Connection, organization_id: OrganizationId, project_id: ProjectId
 ) -> list[Policy]:

@@ -1,5 +1,7 @@
 """SQL of leases: a process proves that it lives by its heartbeat, by the server's clock."""
 
+from collections.abc import AsyncIterator
+from datetime import datetime
 from uuid import UUID
 
 from tollkeeper.domain.access import OrganizationId
@@ -7,6 +9,10 @@ from tollkeeper.storage.database import Connection
 
 # Only one sweep at a time, in all processes together.
 _SWEEP_LOCK = 7461_0002
+# Holds of a dead process are looked for window by window, each in a statement of its own: back from
+# its last heartbeat for as long as a call can last at most.
+_WINDOW_S = 1800
+_WINDOWS = 24 * 2
 
 
 async def heartbeat(connection: Connection, process_id: UUID) -> None:
@@ -25,35 +31,64 @@ async def sign_off(connection: Connection, process_id: UUID) -> None:
 
 
 async def try_sweep_lock(connection: Connection) -> bool:
-    cursor = await connection.execute("SELECT pg_try_advisory_xact_lock(%s)", (_SWEEP_LOCK,))
+    """Until `free_sweep_lock`, or until the connection is gone."""
+    cursor = await connection.execute("SELECT pg_try_advisory_lock(%s)", (_SWEEP_LOCK,))
     row = await cursor.fetchone()
     return row is not None and bool(row[0])
 
 
-async def find_dead(connection: Connection, *, lease_s: float) -> list[UUID]:
-    cursor = await connection.execute(
-        """
-        SELECT id FROM processes
-        WHERE heartbeat_at < clock_timestamp() - make_interval(secs => %s) ORDER BY id
-        """,
-        (lease_s,),
-    )
-    return [row[0] for row in await cursor.fetchall()]
+async def free_sweep_lock(connection: Connection) -> None:
+    await connection.execute("SELECT pg_advisory_unlock(%s)", (_SWEEP_LOCK,))
 
 
-async def find_holds(connection: Connection, process_id: UUID) -> dict[OrganizationId, list[UUID]]:
-    """What the process held when it died: not resolved, not marked yet, by organization."""
+async def find_silent(connection: Connection, *, lease_s: float) -> dict[UUID, datetime]:
+    """Processes without a heartbeat for the time of a lease, and their last one. A heartbeat from
+    the future is as old: the clock was set back since."""
     cursor = await connection.execute(
         """
-        SELECT r.organization_id, array_agg(r.id) FROM reservations r
-        JOIN processes p ON p.id = r.process_id
-        WHERE p.id = %s AND r.held_at >= p.started_at - interval '1 minute'
-          AND NOT EXISTS (SELECT FROM resolutions d
-              WHERE d.organization_id = r.organization_id AND d.reservation_id = r.id)
-          AND NOT EXISTS (SELECT FROM unsettled_marks m
-              WHERE m.organization_id = r.organization_id AND m.reservation_id = r.id)
-        GROUP BY r.organization_id ORDER BY r.organization_id
+        SELECT id, heartbeat_at FROM processes
+        WHERE heartbeat_at < clock_timestamp() - make_interval(secs => %(lease_s)s)
+           OR heartbeat_at > clock_timestamp() + make_interval(secs => %(lease_s)s)
+        ORDER BY id
         """,
-        (process_id,),
+        {"lease_s": lease_s},
     )
     return {row[0]: row[1] for row in await cursor.fetchall()}
+
+
+async def forget_dead(connection: Connection, process_id: UUID, heartbeat_at: datetime) -> bool:
+    """False where the process has shown since that it lives. Making a hold is a sign of life too,
+    so none can have come to be that was not looked for."""
+    cursor = await connection.execute(
+        "DELETE FROM processes WHERE id = %s AND heartbeat_at = %s", (process_id, heartbeat_at)
+    )
+    return cursor.rowcount == 1
+
+
+async def find_holds(
+    connection: Connection, process_id: UUID, heartbeat_at: datetime
+) -> AsyncIterator[tuple[OrganizationId, list[UUID]]]:
+    """What the process still held at its last heartbeat: not resolved, not marked yet."""
+    for window in range(_WINDOWS):
+        cursor = await connection.execute(
+            """
+            SELECT r.organization_id, array_agg(r.id) FROM reservations r
+            WHERE r.process_id = %(process)s
+              AND r.held_at >= %(heartbeat)s - make_interval(secs => %(oldest_s)s)
+              AND (%(newest_s)s = 0
+                   OR r.held_at < %(heartbeat)s - make_interval(secs => %(newest_s)s))
+              AND NOT EXISTS (SELECT FROM resolutions d
+                  WHERE d.organization_id = r.organization_id AND d.reservation_id = r.id)
+              AND NOT EXISTS (SELECT FROM unsettled_marks m
+                  WHERE m.organization_id = r.organization_id AND m.reservation_id = r.id)
+            GROUP BY r.organization_id ORDER BY r.organization_id
+            """,
+            {
+                "process": process_id,
+                "heartbeat": heartbeat_at,
+                "oldest_s": _WINDOW_S * (window + 1),
+                "newest_s": _WINDOW_S * window,
+            },
+        )
+        for organization_id, reservations in await cursor.fetchall():
+            yield organization_id, reservations

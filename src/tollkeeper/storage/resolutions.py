@@ -56,6 +56,8 @@ _RESOLVE: LiteralString = """
                prompt, completion, input_cache_read, image, request, other, estimated, resolved_by,
                floor(extract(epoch FROM now) / 86400)::integer, now
         FROM priced, clock
+        -- In one order, so that two processes that resolve the same ones wait and never deadlock.
+        ORDER BY organization_id, id
         ON CONFLICT DO NOTHING
         RETURNING organization_id, reservation_id AS id, day
     ), fresh AS (
@@ -87,10 +89,12 @@ _RESOLVE: LiteralString = """
 
 
 async def resolve(connection: Connection, resolutions: Sequence[Resolution]) -> set[UUID]:
-    """Resolves durably, each reservation once; returns those that this call has resolved.
-
-    What was never held is passed over: to release a hold whose commit is in doubt is safe.
+    """Resolves durably, each reservation once; returns those that this call has resolved. Of two
+    resolutions of the same reservation the first one counts. What is not held is passed over.
     """
+    first: dict[tuple[OrganizationId, UUID], Resolution] = {}
+    for resolution in resolutions:
+        first.setdefault((resolution.organization_id, resolution.reservation_id), resolution)
     rows = [
         {
             "organization_id": found.organization_id,
@@ -105,9 +109,24 @@ async def resolve(connection: Connection, resolutions: Sequence[Resolution]) -> 
             "other": str(found.other),
             "estimated": found.estimated,
         }
-        for found in resolutions
+        for found in first.values()
     ]
     cursor = await connection.execute(_RESOLVE, (_encode(rows).decode(),))
+    return {row[0] for row in await cursor.fetchall()}
+
+
+async def find_missing(
+    connection: Connection, reservations: Sequence[tuple[OrganizationId, UUID]]
+) -> set[UUID]:
+    """Those of the reservations that do not exist."""
+    cursor = await connection.execute(
+        """
+        SELECT w.id FROM unnest(%s::uuid[], %s::uuid[]) AS w (organization_id, id)
+        WHERE NOT EXISTS (SELECT FROM reservations r
+            WHERE r.organization_id = w.organization_id AND r.id = w.id)
+        """,
+        ([pair[0] for pair in reservations], [pair[1] for pair in reservations]),
+    )
     return {row[0] for row in await cursor.fetchall()}
 
 
@@ -142,8 +161,10 @@ async def mark_unsettled(
     return cursor.rowcount
 
 
-async def lock_account(connection: Connection, organization_id: OrganizationId) -> None:
-    """The one lock that admission takes first: who holds it, no call is being admitted meanwhile."""
+async def lock_account(connection: Connection, *organizations: OrganizationId) -> None:
+    """The one lock that admission takes first: who holds it, no call is being admitted meanwhile,
+    and every admission that was under way is committed or gone. Several are locked in one order."""
     await connection.execute(
-        "SELECT FROM accounts WHERE organization_id = %s FOR UPDATE", (organization_id,)
+        "SELECT FROM accounts WHERE organization_id = ANY (%s) ORDER BY organization_id FOR UPDATE",
+        (list(organizations),),
     )

@@ -23,7 +23,8 @@ def check_database(conninfo: str) -> None:
         with psycopg.connect(conninfo, connect_timeout=5) as connection:
             _check_durability(connection)
             _check_revision(connection)
-    except psycopg.OperationalError as exc:
+    except (psycopg.OperationalError, psycopg.ProgrammingError) as exc:
+        # A malformed address is a ProgrammingError of the driver.
         reason = str(exc).strip().splitlines()[-1]
         raise Unavailable(f"The database cannot be reached: {reason}") from exc
 

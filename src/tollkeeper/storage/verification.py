@@ -6,87 +6,95 @@ no transaction has folded in yet counts as if it had been.
 
 from typing import LiteralString
 
+from tollkeeper.storage.accounts import with_balances
 from tollkeeper.storage.database import Connection
 
-# Balances recomputed from immutable rows, beside those that admission keeps.
-_BALANCES: LiteralString = """
-    WITH pending AS (
-        SELECT u.organization_id,
-            sum(CASE WHEN u.kind = 'unsettled' THEN u.hold
-                     WHEN m.reservation_id IS NULL THEN u.hold ELSE 0 END) AS from_held,
-            sum(CASE WHEN u.kind = 'unsettled' THEN u.hold
-                     WHEN m.reservation_id IS NOT NULL THEN - u.hold ELSE 0 END) AS to_unsettled,
-            sum(u.settled + u.overage) AS to_settled,
-            sum(CASE WHEN u.kind = 'resolved' THEN u.hold - u.settled - u.overage ELSE 0 END) AS to_available
-        FROM unfolded u LEFT JOIN unsettled_marks m
-          ON m.organization_id = u.organization_id AND m.reservation_id = u.reservation_id
-        GROUP BY u.organization_id
-    ), kept AS (
-        SELECT a.organization_id, a.granted,
-            a.available + coalesce(p.to_available, 0) AS available,
-            a.held - coalesce(p.from_held, 0) AS held,
-            a.unsettled + coalesce(p.to_unsettled, 0) AS unsettled,
-            a.settled + coalesce(p.to_settled, 0) AS settled
-        FROM accounts a LEFT JOIN pending p USING (organization_id)
-    ), granted AS (
-        SELECT organization_id, sum(amount) AS amount FROM grants GROUP BY organization_id
-    ), reserved AS (
-        SELECT r.organization_id,
-            sum(r.hold) FILTER (WHERE d.reservation_id IS NULL AND m.reservation_id IS NULL) AS held,
-            sum(r.hold) FILTER (WHERE d.reservation_id IS NULL AND m.reservation_id IS NOT NULL)
-                AS unsettled,
-            sum(d.settled + coalesce(o.amount, 0)) AS settled
+# Where each reservation's hold is by its immutable rows: still held, unsettled, or spent.
+_RESERVED: LiteralString = """
+    , reserved AS (
+        SELECT r.organization_id, r.project_id, r.month,
+            coalesce(sum(r.hold) FILTER (WHERE d.reservation_id IS NULL AND m.reservation_id IS NULL), 0)
+                AS held,
+            count(*) FILTER (WHERE d.reservation_id IS NULL AND m.reservation_id IS NULL) AS live_holds,
+            coalesce(sum(r.hold) FILTER (WHERE d.reservation_id IS NULL AND m.reservation_id IS NOT NULL),
+                0) AS unsettled,
+            coalesce(sum(d.settled + coalesce(o.amount, 0)), 0) AS settled,
+            coalesce(sum(o.amount), 0) AS overage
         FROM reservations r
         LEFT JOIN resolutions d ON d.organization_id = r.organization_id AND d.reservation_id = r.id
         LEFT JOIN overages o ON o.organization_id = r.organization_id AND o.reservation_id = r.id
         LEFT JOIN unsettled_marks m ON m.organization_id = r.organization_id AND m.reservation_id = r.id
-        GROUP BY r.organization_id
-    ), recomputed AS (
+        GROUP BY r.organization_id, r.project_id, r.month
+    )
+"""
+
+_BALANCES: LiteralString = with_balances(
+    _RESERVED,
+    """
+    , granted AS (
+        SELECT organization_id, sum(amount) AS amount FROM grants GROUP BY organization_id
+    ), totals AS (
         SELECT a.organization_id, coalesce(g.amount, 0) AS granted,
-            coalesce(g.amount, 0) - coalesce(r.held, 0) - coalesce(r.unsettled, 0)
-                - coalesce(r.settled, 0) AS available,
-            coalesce(r.held, 0) AS held, coalesce(r.unsettled, 0) AS unsettled,
-            coalesce(r.settled, 0) AS settled
+            coalesce(sum(r.held), 0) AS held, coalesce(sum(r.unsettled), 0) AS unsettled,
+            coalesce(sum(r.settled), 0) AS settled, coalesce(sum(r.overage), 0) AS overage
         FROM accounts a LEFT JOIN granted g USING (organization_id)
         LEFT JOIN reserved r USING (organization_id)
+        GROUP BY a.organization_id, g.amount
+    ), kept AS (
+        SELECT organization_id, granted, available, held, unsettled, settled, overage FROM balances
+    ), recomputed AS (
+        SELECT organization_id, granted, granted - held - unsettled - settled AS available, held,
+               unsettled, settled, overage
+        FROM totals
     )
     SELECT k.organization_id::text, format('kept %%s, recomputed %%s', k, r)
     FROM kept k JOIN recomputed r USING (organization_id)
-    WHERE (k.granted, k.available, k.held, k.unsettled, k.settled)
-       IS DISTINCT FROM (r.granted, r.available, r.held, r.unsettled, r.settled)
-"""
+    WHERE (k.granted, k.available, k.held, k.unsettled, k.settled, k.overage)
+       IS DISTINCT FROM (r.granted, r.available, r.held, r.unsettled, r.settled, r.overage)
+    """,
+)
 
-_PROJECTS: LiteralString = """
-    WITH pending AS (
-        SELECT u.organization_id, u.project_id,
-            sum(CASE WHEN u.kind = 'unsettled' THEN u.hold
-                     WHEN m.reservation_id IS NULL THEN u.hold ELSE 0 END) AS from_held,
-            sum(CASE WHEN u.kind = 'unsettled' OR m.reservation_id IS NULL THEN 1 ELSE 0 END) AS ended,
-            sum(u.settled + u.overage) AS to_settled
-        FROM unfolded u LEFT JOIN unsettled_marks m
-          ON m.organization_id = u.organization_id AND m.reservation_id = u.reservation_id
-        GROUP BY u.organization_id, u.project_id
-    ), kept AS (
-        SELECT a.organization_id, a.project_id, a.held - coalesce(p.from_held, 0) AS held,
-            a.live_holds - coalesce(p.ended, 0) AS live, a.settled + coalesce(p.to_settled, 0) AS settled
-        FROM project_accounts a LEFT JOIN pending p USING (organization_id, project_id)
+_PROJECTS: LiteralString = with_balances(
+    _RESERVED,
+    """
+    , kept AS (
+        SELECT organization_id, project_id, held, unsettled, settled, live_holds
+        FROM project_balances
     ), recomputed AS (
-        SELECT r.organization_id, r.project_id,
-            coalesce(sum(r.hold) FILTER (WHERE d.reservation_id IS NULL AND m.reservation_id IS NULL), 0)
-                AS held,
-            count(*) FILTER (WHERE d.reservation_id IS NULL AND m.reservation_id IS NULL) AS live,
-            coalesce(sum(d.settled + coalesce(o.amount, 0)), 0) AS settled
-        FROM reservations r
-        LEFT JOIN resolutions d ON d.organization_id = r.organization_id AND d.reservation_id = r.id
-        LEFT JOIN overages o ON o.organization_id = r.organization_id AND o.reservation_id = r.id
-        LEFT JOIN unsettled_marks m ON m.organization_id = r.organization_id AND m.reservation_id = r.id
-        GROUP BY r.organization_id, r.project_id
+        SELECT a.organization_id, a.project_id, coalesce(sum(r.held), 0) AS held,
+            coalesce(sum(r.unsettled), 0) AS unsettled, coalesce(sum(r.settled), 0) AS settled,
+            coalesce(sum(r.live_holds), 0) AS live_holds
+        FROM project_accounts a LEFT JOIN reserved r USING (organization_id, project_id)
+        GROUP BY a.organization_id, a.project_id
     )
     SELECT k.project_id::text, format('kept %%s, recomputed %%s', k, r)
-    FROM kept k LEFT JOIN recomputed r USING (organization_id, project_id)
-    WHERE (k.held, k.live, k.settled)
-       IS DISTINCT FROM (coalesce(r.held, 0), coalesce(r.live, 0), coalesce(r.settled, 0))
-"""
+    FROM kept k JOIN recomputed r USING (organization_id, project_id)
+    WHERE (k.held, k.unsettled, k.settled, k.live_holds)
+       IS DISTINCT FROM (r.held, r.unsettled, r.settled, r.live_holds)
+    """,
+)
+
+# What caps by the month rely on: each balance's own month, from the holds that were made in it.
+_MONTHS: LiteralString = with_balances(
+    _RESERVED,
+    """
+    , kept AS (
+        SELECT organization_id::text AS subject, organization_id, NULL::uuid AS project_id, month,
+               month_held, month_settled
+        FROM balances
+        UNION ALL
+        SELECT project_id::text, organization_id, project_id, month, month_held, month_settled
+        FROM project_balances
+    )
+    SELECT k.subject, format('in %%s kept %%s held and %%s settled, recomputed %%s and %%s', k.month,
+        k.month_held, k.month_settled, coalesce(sum(r.held + r.unsettled), 0), coalesce(sum(r.settled), 0))
+    FROM kept k LEFT JOIN reserved r ON r.organization_id = k.organization_id AND r.month = k.month
+      AND (k.project_id IS NULL OR r.project_id = k.project_id)
+    GROUP BY k.subject, k.month, k.month_held, k.month_settled
+    HAVING (k.month_held, k.month_settled)
+        IS DISTINCT FROM (coalesce(sum(r.held + r.unsettled), 0), coalesce(sum(r.settled), 0))
+    """,
+)
 
 _ROLLUP: LiteralString = """
     WITH lines AS (
@@ -160,6 +168,18 @@ _TENANTS: LiteralString = """
     WHERE k.id IS NULL
 """
 
+_DAYS: LiteralString = """
+    SELECT reservation_id::text, format('resolved at %%s, counted on day %%s', resolved_at, day)
+    FROM resolutions WHERE day <> floor(extract(epoch FROM resolved_at) / 86400)
+"""
+
+_RESERVATIONS: LiteralString = """
+    SELECT a.request_id::text, format('the call was %%s and has no reservation', a.settlement)
+    FROM activity a
+    WHERE a.settlement <> 'none' AND NOT EXISTS (SELECT FROM reservations r
+        WHERE r.organization_id = a.organization_id AND r.id = a.request_id)
+"""
+
 _FLOATS: LiteralString = """
     SELECT table_name || '.' || column_name, data_type FROM information_schema.columns
     WHERE table_schema = current_schema() AND data_type IN ('real', 'double precision', 'money')
@@ -168,13 +188,21 @@ _FLOATS: LiteralString = """
 INVARIANTS: dict[str, LiteralString] = {
     "balances are the sum of their rows": _BALANCES,
     "project balances are the sum of their rows": _PROJECTS,
+    "a month's spending is the sum of its rows": _MONTHS,
     "the cost report is the sum of settled rows": _ROLLUP,
     "every excess over a hold has its overage row": _OVERAGES,
     "held and settled stay within the caps": _CAPS,
     "no hold outlives its process": _STALE,
     "key, project and reservation belong together": _TENANTS,
+    "every settled row lies in its UTC day": _DAYS,
+    "every call that was charged has its reservation": _RESERVATIONS,
     "no column of money is a float": _FLOATS,
 }
+
+
+async def allow_long_statements(connection: Connection) -> None:
+    """For this transaction only: to read every row that ever was may take longer than a call."""
+    await connection.execute("SET LOCAL statement_timeout TO '1h'")
 
 
 async def find_differences(

@@ -43,3 +43,8 @@ class Model(Sent):
     max_output_length: int
     root: str
     parent: str | None
+
+
+class ModelList(Sent):
+    object: Literal["list"]
+    data: list[Model]

@@ -6,7 +6,7 @@ from alembic import command
 from alembic.config import Config
 from psycopg.conninfo import conninfo_to_dict
 from sqlalchemy import URL, create_engine
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import DBAPIError
 
 from tollkeeper.domain.errors import Unavailable
 
@@ -22,8 +22,9 @@ def migrate(conninfo: str) -> None:
         with engine.begin() as connection:
             config.attributes["connection"] = connection
             command.upgrade(config, "head")
-    except OperationalError as exc:
-        raise Unavailable(f"The database cannot be reached: {exc.orig}") from exc
+    except DBAPIError as exc:
+        reason = str(exc.orig).strip().splitlines()[0]
+        raise Unavailable(f"The database cannot be migrated: {reason}") from exc
     finally:
         engine.dispose()
 

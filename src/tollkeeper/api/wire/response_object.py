@@ -1,0 +1,145 @@
+"""Wire types of a Responses result: the whole published object, so that strict clients parse it."""
+
+from typing import Any, Literal
+
+from msgspec import UNSET, UnsetType
+
+from tollkeeper.api.wire.base import FreeObject, Sent
+from tollkeeper.api.wire.responses import Metadata
+
+ItemStatus = Literal["in_progress", "completed", "incomplete"]
+
+
+class FlatUrlCitation(Sent, tag="url_citation", tag_field="type"):
+    """As in chat, but not nested under a field of its own."""
+
+    url: str
+    title: str
+    start_index: int
+    end_index: int
+
+
+class TopLogprob(Sent):
+    token: str
+    logprob: float
+    bytes: list[int]
+
+
+class TokenLogprob(Sent):
+    token: str
+    logprob: float
+    bytes: list[int]
+    top_logprobs: list[TopLogprob]
+
+
+class OutputText(Sent, tag="output_text", tag_field="type"):
+    text: str
+    annotations: list[FlatUrlCitation]
+    logprobs: list[TokenLogprob]
+
+
+class OutputRefusal(Sent, tag="refusal", tag_field="type"):
+    refusal: str
+
+
+class ReasoningText(Sent, tag="reasoning_text", tag_field="type"):
+    text: str
+
+
+class OutputMessage(Sent, tag="message", tag_field="type"):
+    id: str
+    status: ItemStatus
+    role: Literal["assistant"]
+    content: list[OutputText | OutputRefusal]
+
+
+class OutputFunctionCall(Sent, tag="function_call", tag_field="type"):
+    id: str
+    status: ItemStatus
+    call_id: str
+    name: str
+    arguments: str
+
+
+class OutputReasoning(Sent, tag="reasoning", tag_field="type"):
+    id: str
+    status: ItemStatus
+    summary: list[FreeObject]
+    content: list[ReasoningText]
+    # Absent where it was not asked for: some clients do not take null.
+    encrypted_content: str | UnsetType = UNSET
+
+
+OutputItem = OutputMessage | OutputFunctionCall | OutputReasoning
+OutputPart = OutputText | OutputRefusal | ReasoningText
+
+
+class ResponseError(Sent):
+    code: str
+    message: str
+    type: str
+    param: str | None
+
+
+class IncompleteDetails(Sent):
+    reason: Literal["max_output_tokens", "content_filter"]
+
+
+class InputTokensDetails(Sent):
+    cached_tokens: int
+    cache_write_tokens: int
+
+
+class OutputTokensDetails(Sent):
+    reasoning_tokens: int
+
+
+class ResponseUsage(Sent):
+    input_tokens: int
+    input_tokens_details: InputTokensDetails
+    output_tokens: int
+    output_tokens_details: OutputTokensDetails
+    total_tokens: int
+
+
+class ReasoningShown(Sent):
+    effort: str | None
+    summary: str | None
+
+
+class Response(Sent):
+    id: str
+    object: Literal["response"]
+    created_at: int
+    completed_at: int | None
+    status: Literal["in_progress", "completed", "incomplete", "failed"]
+    error: ResponseError | None
+    incomplete_details: IncompleteDetails | None
+    model: str
+    output: list[OutputItem]
+    usage: ResponseUsage | None
+    instructions: str | None
+    max_output_tokens: int
+    max_tool_calls: int | None
+    metadata: Metadata
+    parallel_tool_calls: bool
+    reasoning: ReasoningShown
+    text: FreeObject
+    tool_choice: Any
+    tools: list[FreeObject]
+    truncation: Literal["auto", "disabled"]
+    temperature: float
+    top_p: float
+    presence_penalty: float
+    frequency_penalty: float
+    top_logprobs: int
+    service_tier: str
+    safety_identifier: str | None
+    user: str | None
+    prompt_cache_key: str | None
+    prompt_cache_retention: str | None
+    background: bool
+    store: bool
+    previous_response_id: str | None
+    conversation: str | None
+    prompt: str | None

@@ -1,0 +1,204 @@
+"""Wire types of a Responses request. Items and tools are read one by one, each by its `type`."""
+
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Raw, field
+
+from tollkeeper.api.wire.base import (
+    FreeObject,
+    ModelId,
+    OutputBound,
+    Penalty,
+    PolicyIds,
+    Received,
+    Tolerant,
+)
+from tollkeeper.api.wire.chat import (
+    JsonObjectFormat,
+    OnlyFalse,
+    ReasoningEffort,
+    TextFormat,
+    Verbosity,
+)
+
+Include = Literal[
+    "message.input_image.image_url",
+    "message.output_text.logprobs",
+    "reasoning.encrypted_content",
+    "code_interpreter_call.outputs",
+    "computer_call_output.output.image_url",
+    "file_search_call.results",
+]
+ServiceTier = Literal["auto", "default", "flex", "scale", "priority"]
+SummaryKind = Literal["auto", "concise", "detailed"]
+Metadata = Annotated[
+    dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]],
+    Meta(max_length=16),
+]
+# Nothing is stored here, so these may be null at most. What they would need is said in the error.
+NotStored = Annotated[Any, Meta(extra_json_schema={"type": "null"})]
+# Read one by one, each by its `type`.
+AnyObject = Annotated[Raw, Meta(extra_json_schema={"type": "object"})]
+
+
+class ResponsesReasoning(Received):
+    effort: ReasoningEffort | None = None
+    summary: SummaryKind | None = None
+    generate_summary: SummaryKind | None = None
+    context: Literal["auto", "current_turn", "all_turns"] | None = None
+    mode: str | None = None
+
+
+class ResponsesJsonSchemaFormat(Received, tag="json_schema", tag_field="type"):
+    """As in chat, but not nested under a field of its own."""
+
+    name: Annotated[str, Meta(min_length=1, max_length=128)]
+    schema: FreeObject
+    description: Annotated[str, Meta(max_length=2048)] | None = None
+    strict: bool | None = None
+
+
+class ResponsesText(Received):
+    format: TextFormat | JsonObjectFormat | ResponsesJsonSchemaFormat | None = None
+    verbosity: Verbosity | None = None
+
+
+class ResponsesStreamOptions(Received):
+    include_obfuscation: bool | None = None
+
+
+class ResponsesRequest(Received):
+    model: ModelId
+    input: str | Annotated[list[AnyObject], Meta(min_length=1)]
+    policy_ids: PolicyIds = []
+    instructions: str | None = None
+    stream: bool | None = None
+    stream_options: ResponsesStreamOptions | None = None
+    max_output_tokens: OutputBound | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    frequency_penalty: Penalty | None = None
+    presence_penalty: Penalty | None = None
+    tools: list[AnyObject] | None = None
+    tool_choice: Literal["none", "auto", "required"] | FreeObject | None = None
+    parallel_tool_calls: bool | None = None
+    max_tool_calls: Annotated[int, Meta(ge=1)] | None = None
+    include: list[Include] | None = None
+    reasoning: ResponsesReasoning | None = None
+    text: ResponsesText | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
+    metadata: Metadata | None = None
+    service_tier: ServiceTier | None = None
+    safety_identifier: Annotated[str, Meta(max_length=64)] | None = None
+    user: Annotated[str, Meta(max_length=512)] | None = None
+    prompt_cache_key: Annotated[str, Meta(max_length=512)] | None = None
+    prompt_cache_retention: Literal["in_memory", "24h"] | None = None
+    store: OnlyFalse | None = None
+    background: OnlyFalse | None = None
+    previous_response_id: NotStored = None
+    conversation: NotStored = None
+    prompt: NotStored = None
+
+
+class Typed(Tolerant):
+    """What tells one object from another: a message may leave its type out."""
+
+    type: str | None = None
+    role: str | None = None
+
+
+class InputText(Tolerant, tag="input_text", tag_field="type"):
+    text: str
+
+
+class EchoedText(Tolerant, tag="output_text", tag_field="type"):
+    text: str
+
+
+class EchoedRefusal(Tolerant, tag="refusal", tag_field="type"):
+    refusal: str
+
+
+class InputImage(Tolerant, tag="input_image", tag_field="type"):
+    image_url: str | None = None
+    file_id: str | None = None
+    detail: str | None = None
+
+
+class InputFile(Tolerant, tag="input_file", tag_field="type"):
+    file_data: str | None = None
+    file_id: str | None = None
+    file_url: str | None = None
+    filename: str | None = None
+
+
+InputPart = InputText | EchoedText | EchoedRefusal | InputImage | InputFile
+
+
+class InputMessage(Tolerant):
+    role: Literal["user", "assistant", "system", "developer"]
+    content: str | list[InputPart]
+
+
+class EchoedFunctionCall(Tolerant):
+    call_id: Annotated[str, Meta(min_length=1)]
+    name: Annotated[str, Meta(min_length=1)]
+    arguments: str
+
+
+class FunctionCallOutput(Tolerant):
+    call_id: Annotated[str, Meta(min_length=1)]
+    output: str | list[InputPart]
+
+
+class ReasoningPart(Tolerant):
+    text: str
+
+
+class EchoedReasoning(Tolerant):
+    summary: list[ReasoningPart] | None = None
+    content: list[ReasoningPart] | None = None
+    encrypted_content: str | None = None
+
+
+class FunctionTool(Received, tag="function", tag_field="type"):
+    name: Annotated[str, Meta(min_length=1)]
+    description: str | None = None
+    parameters: FreeObject | None = None
+    strict: bool | None = None
+    # Published later than the interface, and without a counterpart in chat.
+    defer_loading: bool | None = None
+    allowed_callers: list[str] | None = None
+    output_schema: FreeObject | None = None
+    async_: bool | None = field(name="async", default=None)
+
+
+class UserLocation(Received):
+    type: Literal["approximate"] | None = None
+    city: str | None = None
+    country: str | None = None
+    region: str | None = None
+    timezone: str | None = None
+
+
+class WebSearchTool(Received):
+    type: str
+    search_context_size: Literal["low", "medium", "high"] | None = None
+    user_location: UserLocation | None = None
+    filters: FreeObject | None = None
+    external_web_access: bool | None = None
+    search_content_types: list[str] | None = None
+
+
+class NamedTool(Tolerant):
+    """How a choice names a tool: a function by its name, anything else by its type."""
+
+    type: str
+    name: str | None = None
+
+
+class AllowedTools(Received):
+    type: Literal["allowed_tools"]
+    tools: Annotated[list[NamedTool], Meta(min_length=1)]
+    mode: Literal["auto", "required"] = "auto"

@@ -1,0 +1,113 @@
+"""`tollkeeper activity`: what happened to inference requests."""
+
+from typing import Annotated, Any
+from uuid import UUID
+
+import msgspec
+import typer
+
+from tollkeeper.bootstrap import Services
+from tollkeeper.cli.answers import Listing, Record
+from tollkeeper.cli.arguments import organization_id, project_id
+from tollkeeper.cli.command import noun_app, service_command
+from tollkeeper.domain.errors import NotFound
+from tollkeeper.domain.inference import Usage
+from tollkeeper.domain.money import usd_from_picousd
+from tollkeeper.services.activity import LIST_LIMIT_MAX
+from tollkeeper.storage.activity import ActivityEntry
+
+app = noun_app("What happened to inference requests.")
+
+
+@service_command(app, "show")
+async def activity_show(
+    services: Services,
+    request: Annotated[
+        str,
+        typer.Argument(
+            metavar="REQUEST_ID", help="The X-Request-ID of the answer.", show_default=False
+        ),
+    ],
+) -> Record:
+    """Show one request's whole story."""
+    return Record(_view(await services.activity.activity_show(_request_id(request))))
+
+
+@service_command(app, "list")
+async def activity_list(
+    services: Services,
+    organization: Annotated[
+        str | None, typer.Option(metavar="ORG", help="Only this organization's.")
+    ] = None,
+    project: Annotated[
+        str | None, typer.Option(metavar="PROJECT", help="Only this project's.")
+    ] = None,
+    status: Annotated[
+        int | None, typer.Option(metavar="N", help="Only those answered with this HTTP status.")
+    ] = None,
+    limit: Annotated[
+        int, typer.Option(metavar="N", help="How many at most.", min=1, max=LIST_LIMIT_MAX)
+    ] = 20,
+) -> Listing:
+    """List requests, newest first."""
+    of_organization = None if organization is None else organization_id(organization)
+    of_project = None if project is None else project_id(project)
+    if of_organization is not None:
+        await services.organizations.organization_show(of_organization)
+    if of_project is not None:
+        await services.projects.project_show(of_project)
+    found = await services.activity.activity_list(
+        organization_id=of_organization, project_id=of_project, status=status, limit=limit
+    )
+    return Listing(
+        [_view(entry) for entry in found],
+        columns=("started_at", "request_id", "status", "error", "model", "cost", "settlement"),
+    )
+
+
+def _request_id(text: str) -> UUID:
+    try:
+        return UUID(text)
+    except ValueError:
+        raise NotFound(f"There is no request {text}.") from None
+
+
+def _view(entry: ActivityEntry) -> dict[str, Any]:
+    return {
+        "request_id": entry.request_id,
+        "organization_id": entry.organization_id,
+        "project_id": entry.project_id,
+        "api_key_id": entry.key_id,
+        "operation": entry.operation,
+        "model": entry.model,
+        "streamed": entry.streamed,
+        "started_at": entry.started_at_ms // 1000,
+        "duration_ms": entry.duration_ms,
+        "first_piece_ms": entry.first_piece_ms,
+        "status": entry.status,
+        "error": entry.error_code,
+        "finish": entry.finish,
+        "usage": None if entry.usage is None else _usage_view(entry.usage),
+        "estimated": entry.estimated,
+        "hold": _usd(entry.hold_picousd),
+        "cost": _usd(entry.cost_picousd),
+        "settlement": entry.settlement,
+        "unsettled_reason": entry.unsettled_reason,
+        "backend": entry.backend,
+        "replica": entry.replica,
+        "verdicts": msgspec.to_builtins(entry.verdicts),
+    }
+
+
+def _usage_view(usage: Usage) -> dict[str, int]:
+    return {
+        "prompt_tokens": usage.prompt_tokens,
+        "completion_tokens": usage.completion_tokens,
+        "total_tokens": usage.total_tokens,
+        "cached_tokens": usage.cached_tokens,
+        "reasoning_tokens": usage.reasoning_tokens,
+    }
+
+
+def _usd(amount: int | None) -> str | None:
+    return None if amount is None else usd_from_picousd(amount)

@@ -1,0 +1,53 @@
+"""Amounts, moments and limits as an operator types them. What is neither is wrong usage."""
+
+from datetime import UTC, date, datetime
+from typing import Annotated
+
+import typer
+
+from tollkeeper.domain.errors import InvalidRequest
+from tollkeeper.domain.money import picousd_from_usd
+from tollkeeper.domain.reports import TIME_MAX
+from tollkeeper.services.billing import LimitChange
+
+
+def amount_picousd(text: str) -> int:
+    try:
+        return picousd_from_usd(text)
+    except InvalidRequest as exc:
+        raise typer.BadParameter(exc.message) from None
+
+
+def unix_seconds(text: str) -> int:
+    """A date means its midnight in UTC."""
+    try:
+        if text.isascii() and text.isdigit():
+            moment = int(text)
+        else:
+            day = date.fromisoformat(text)
+            moment = int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp())
+    except ValueError:
+        moment = -1
+    if not 0 <= moment <= TIME_MAX:
+        raise typer.BadParameter(f"{text!r} is neither YYYY-MM-DD nor unix seconds.")
+    return moment
+
+
+def limit_change(text: str) -> LimitChange:
+    if text == "default":
+        return "default"
+    try:
+        return int(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is neither a number nor `default`.") from None
+
+
+AmountArgument = Annotated[
+    int,
+    typer.Argument(
+        metavar="USD",
+        help="A decimal amount in USD, exact to 10^-12.",
+        parser=amount_picousd,
+        show_default=False,
+    ),
+]

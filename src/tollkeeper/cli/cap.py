@@ -1,0 +1,87 @@
+"""`tollkeeper cap`: the most that an organization or a project may spend."""
+
+from typing import Annotated
+
+import typer
+
+from tollkeeper.bootstrap import Services
+from tollkeeper.cli.amounts import AmountArgument
+from tollkeeper.cli.answers import Listing, Record
+from tollkeeper.cli.arguments import OrganizationArgument, organization_id, project_id
+from tollkeeper.cli.command import noun_app, service_command
+from tollkeeper.domain.access import OrganizationId
+from tollkeeper.domain.admission import CapPeriod
+from tollkeeper.domain.money import usd_from_picousd
+from tollkeeper.storage.accounts import CapUse
+
+app = noun_app("Spending caps of an organization and of its projects.")
+
+ProjectOption = Annotated[
+    str | None,
+    typer.Option(
+        "--project",
+        metavar="P",
+        help="A project of the organization: its own cap.",
+        show_default="the organization's cap",
+    ),
+]
+
+
+@service_command(app, "set")
+async def cap_set(
+    services: Services,
+    organization: OrganizationArgument,
+    amount: AmountArgument,
+    period: Annotated[
+        CapPeriod,
+        typer.Option(help="Each UTC month anew, or once and for all.", show_default=False),
+    ],
+    project: ProjectOption = None,
+) -> Record:
+    """Cap what may be held and spent in a period; calls that would exceed it are refused."""
+    identity = organization_id(organization)
+    of_project = None if project is None else project_id(project)
+    use = await services.billing.cap_set(identity, amount, period, of_project)
+    return Record(_view(identity, use))
+
+
+@service_command(app, "clear")
+async def cap_clear(
+    services: Services, organization: OrganizationArgument, project: ProjectOption = None
+) -> Record:
+    """Take a cap away."""
+    identity = organization_id(organization)
+    of_project = None if project is None else project_id(project)
+    await services.billing.cap_clear(identity, of_project)
+    return Record(
+        {
+            "organization_id": identity,
+            "project_id": of_project,
+            "amount": None,
+            "period": None,
+        }
+    )
+
+
+@service_command(app, "show")
+async def cap_show(services: Services, organization: OrganizationArgument) -> Listing:
+    """Show every cap of an organization and of its projects, and how far each is used up."""
+    identity = organization_id(organization)
+    found = await services.billing.cap_show(identity)
+    return Listing(
+        [_view(identity, use) for use in found],
+        columns=("project_id", "amount", "period", "held", "spent", "remaining"),
+    )
+
+
+def _view(organization: OrganizationId, use: CapUse) -> dict[str, object]:
+    """Amounts in USD; a cap without a project is the organization's own."""
+    return {
+        "organization_id": organization,
+        "project_id": use.project_id,
+        "amount": usd_from_picousd(use.cap.amount_picousd),
+        "period": use.cap.period,
+        "held": usd_from_picousd(use.held_picousd),
+        "spent": usd_from_picousd(use.spent_picousd),
+        "remaining": usd_from_picousd(use.remaining_picousd),
+    }

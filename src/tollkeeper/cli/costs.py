@@ -1,0 +1,142 @@
+"""`tollkeeper costs`: what an organization spent, as a table and a chart of the days."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from tollkeeper.api.organization.costs import cost_page_view
+from tollkeeper.bootstrap import Services
+from tollkeeper.cli.amounts import unix_seconds
+from tollkeeper.cli.answers import printable
+from tollkeeper.cli.arguments import OrganizationArgument, organization_id
+from tollkeeper.cli.command import command_app
+from tollkeeper.cli.report import Report, report_command
+from tollkeeper.domain.access import OrganizationId
+from tollkeeper.domain.conventions import COST_PAGE_DEFAULT, COST_PAGE_MAX
+from tollkeeper.domain.money import usd_from_picousd
+from tollkeeper.domain.reports import DAY_S, CostBucket, CostDimension, CostPage, CostQuery
+
+app = command_app()
+
+_BAR_WIDTH = 50
+# Ten years of days: more are a mistake, and would be held in memory all at once.
+_DAYS_MAX = 3660
+
+
+@report_command(app, "costs")
+async def costs(
+    services: Services,
+    organization: OrganizationArgument,
+    since: Annotated[
+        int | None,
+        typer.Option(
+            metavar="WHEN",
+            help="YYYY-MM-DD or unix seconds.",
+            parser=unix_seconds,
+            show_default="a week",
+        ),
+    ] = None,
+    until: Annotated[
+        int | None,
+        typer.Option(
+            metavar="WHEN",
+            help="YYYY-MM-DD or unix seconds; not included.",
+            parser=unix_seconds,
+            show_default="now",
+        ),
+    ] = None,
+    group_by: Annotated[
+        list[CostDimension] | None,
+        typer.Option(help="Split the days. May be repeated.", show_default=False),
+    ] = None,
+) -> Report:
+    """Show what an organization spent, day by day in UTC: the numbers of the API's cost report."""
+    end = services.clock() + 1 if until is None else until
+    start = end - 1 - (COST_PAGE_DEFAULT - 1) * DAY_S if since is None else since
+    if end - start > _DAYS_MAX * DAY_S:
+        raise typer.BadParameter(f"A report covers at most {_DAYS_MAX} days.")
+    query = CostQuery(
+        start_time=max(0, start),
+        end_time=end,
+        project_ids=(),
+        api_key_ids=(),
+        group_by=tuple(dict.fromkeys(group_by or ())),
+        limit=COST_PAGE_MAX,
+    )
+    identity = organization_id(organization)
+    await services.organizations.organization_show(identity)
+    page = await _whole_report(services, identity, query)
+    content: dict[str, Any] = msgspec.to_builtins(cost_page_view(page))
+    return Report(
+        content | {"unsettled_requests": page.unsettled_requests}, _picture(page, query.group_by)
+    )
+
+
+async def _whole_report(
+    services: Services, organization: OrganizationId, query: CostQuery
+) -> CostPage:
+    """Every page of it as one."""
+    whole = CostPage(buckets=(), next_page=None, unsettled_requests=0)
+    cursor = None
+    while True:
+        page = await services.costs.cost_report(organization, query, cursor)
+        whole = replace(
+            whole,
+            buckets=whole.buckets + page.buckets,
+            unsettled_requests=whole.unsettled_requests + page.unsettled_requests,
+        )
+        cursor = page.next_page
+        if cursor is None:
+            return whole
+
+
+def _picture(page: CostPage, group_by: tuple[CostDimension, ...]) -> RenderableType:
+    parts: list[RenderableType] = []
+    if group_by:
+        parts.append(_table(page, group_by))
+    parts.append(_chart(page))
+    if page.unsettled_requests:
+        parts.append(
+            Text(
+                f"{page.unsettled_requests} calls of these days are not settled: what they cost is "
+                "not known yet and not in these sums. `tollkeeper ledger unsettled` lists them.",
+                style="yellow",
+            )
+        )
+    return Group(*parts)
+
+
+def _table(page: CostPage, group_by: tuple[CostDimension, ...]) -> Table:
+    table = Table("day", *group_by, box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("USD", justify="right")
+    for bucket in page.buckets:
+        for row in bucket.rows:
+            groups = (Text(printable(str(getattr(row, dimension)))) for dimension in group_by)
+            table.add_row(_day(bucket), *groups, usd_from_picousd(row.amount_picousd))
+    return table
+
+
+def _chart(page: CostPage) -> Table:
+    """A bar a day. The widths are whole numbers, like the money."""
+    totals = [sum(row.amount_picousd for row in bucket.rows) for bucket in page.buckets]
+    highest = max(totals, default=0)
+    table = Table("day", "", box=SIMPLE_HEAD, pad_edge=False, show_footer=True)
+    table.columns[0].footer = "total"
+    table.columns[1].style = "cyan"
+    table.add_column("USD", justify="right", footer=usd_from_picousd(sum(totals)))
+    for bucket, total in zip(page.buckets, totals, strict=True):
+        # Rounded up: a day with any cost has a bar.
+        width = -(-total * _BAR_WIDTH // highest) if highest else 0
+        table.add_row(_day(bucket), "█" * width, usd_from_picousd(total))
+    return table
+
+
+def _day(bucket: CostBucket) -> str:
+    return datetime.fromtimestamp(bucket.start_time, UTC).strftime("%Y-%m-%d")

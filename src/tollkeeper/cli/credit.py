@@ -1,0 +1,58 @@
+"""`tollkeeper credit`: what an organization may spend."""
+
+from typing import Annotated
+
+import typer
+
+from tollkeeper.bootstrap import Services
+from tollkeeper.cli.amounts import AmountArgument
+from tollkeeper.cli.answers import Record
+from tollkeeper.cli.arguments import OrganizationArgument, organization_id
+from tollkeeper.cli.command import noun_app, service_command
+from tollkeeper.domain.money import usd_from_picousd
+from tollkeeper.storage.accounts import Balance
+
+app = noun_app("Credit of an organization.")
+
+
+@service_command(app, "grant")
+async def credit_grant(
+    services: Services,
+    organization: OrganizationArgument,
+    amount: AmountArgument,
+    note: Annotated[str, typer.Option(help="Why, for whoever reads the books.")] = "",
+) -> Record:
+    """Grant an organization credit; a negative amount takes back what is available."""
+    grant = await services.billing.credit_grant(organization_id(organization), amount, note)
+    return Record(
+        {
+            "id": grant.id,
+            "organization_id": grant.organization_id,
+            "amount": usd_from_picousd(grant.amount_picousd),
+            "note": grant.note,
+            **balance_view(grant.balance),
+        }
+    )
+
+
+# Or a negative amount would be taken for an option that does not exist.
+app.registered_commands[-1].context_settings = {"ignore_unknown_options": True}
+
+
+@service_command(app, "show")
+async def credit_show(services: Services, organization: OrganizationArgument) -> Record:
+    """Show what was granted, and where it is: available, held, settled or unsettled."""
+    identity = organization_id(organization)
+    balance = await services.billing.credit_show(identity)
+    return Record({"organization_id": identity, **balance_view(balance)})
+
+
+def balance_view(balance: Balance) -> dict[str, str]:
+    """In USD; `settled` counts overage."""
+    return {
+        "granted": usd_from_picousd(balance.granted_picousd),
+        "available": usd_from_picousd(balance.available_picousd),
+        "held": usd_from_picousd(balance.held_picousd),
+        "settled": usd_from_picousd(balance.settled_picousd),
+        "unsettled": usd_from_picousd(balance.unsettled_picousd),
+    }

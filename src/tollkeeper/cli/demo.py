@@ -1,0 +1,134 @@
+"""`tollkeeper demo`: from nothing to a first answer. What `make serve` runs."""
+
+import asyncio
+import dataclasses
+import json
+import os
+from contextlib import ExitStack
+from pathlib import Path
+
+import typer
+import uvloop
+from rich.console import Console
+
+from tollkeeper.bootstrap import located_database, running_services
+from tollkeeper.cli.command import Invocation, command, command_app
+from tollkeeper.cli.serve import listeners
+from tollkeeper.hosting.logs import configure_logs
+from tollkeeper.hosting.supervisor import Supervisor, describe
+from tollkeeper.services.demonstration import DEMO_CREDIT_USD, Demonstration, DemoTenant
+from tollkeeper.settings import Settings
+from tollkeeper.storage.migrations import migrate
+from tollkeeper.storage.schema import check_database
+
+app = command_app()
+_ENGINE_TIMEOUT_S = 300.0
+_stderr = Console(stderr=True, highlight=False)
+
+
+@command(app, "demo")
+def demo(invocation: Invocation) -> None:
+    """Run everything on this machine, with a demo organization, and print how to use it."""
+    settings = invocation.settings()
+    with ExitStack() as stack:
+        public, operator = listeners(settings, stack)
+        with _stderr.status("Starting PostgreSQL ..."):
+            conninfo = stack.enter_context(located_database(settings))
+            migrate(conninfo)
+            check_database(conninfo)
+        tenant = uvloop.run(_demo_tenant(settings, conninfo))
+        configure_logs()
+        addresses = describe(public, operator)
+        supervisor = Supervisor(
+            settings, conninfo, public=public, operator=operator, reload=invocation.settings
+        )
+        uvloop.run(_supervise(supervisor, settings, tenant, addresses, as_json=invocation.as_json))
+
+
+async def _supervise(
+    supervisor: Supervisor,
+    settings: Settings,
+    tenant: DemoTenant,
+    addresses: dict[str, str],
+    *,
+    as_json: bool,
+) -> None:
+    announcing: list[asyncio.Task[None]] = []
+
+    def workers_answer() -> None:
+        announcing.append(asyncio.create_task(announce()))
+
+    async def announce() -> None:
+        with _stderr.status("Loading the model ..."):
+            engine = await supervisor.wait_for_engine(_ENGINE_TIMEOUT_S)
+        if as_json:
+            typer.echo(json.dumps({**addresses, **dataclasses.asdict(tenant), "engine": engine}))
+        else:
+            typer.echo(_welcome(settings, tenant, addresses, engine))
+
+    await supervisor.run(on_ready=workers_answer)
+    for task in announcing:
+        task.cancel()
+    await asyncio.gather(*announcing, return_exceptions=True)
+
+
+async def _demo_tenant(settings: Settings, conninfo: str) -> DemoTenant:
+    """Made once: the keys are kept beside the database, readable by its owner only."""
+    kept = settings.database.data_dir / "demo.json"
+    if kept.exists():
+        return DemoTenant(**json.loads(kept.read_text()))
+    async with running_services(settings, conninfo) as services:
+        tenant = await Demonstration(
+            services.organizations,
+            services.projects,
+            services.admin_keys,
+            services.project_keys,
+            services.billing,
+        ).demo_create()
+    _keep(kept, json.dumps(dataclasses.asdict(tenant)))
+    return tenant
+
+
+def _keep(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(text)
+
+
+def _welcome(settings: Settings, tenant: DemoTenant, addresses: dict[str, str], engine: str) -> str:
+    model = settings.models[0].id if settings.models else "MODEL"
+    base = addresses["public"]
+    return f"""
+tollkeeper answers.
+
+  API            {base}/v1
+  operators      {addresses["operator"]}  (/healthz /readyz /metrics)
+  engine         {engine}
+
+  organization   {tenant.organization_id}  (credit {DEMO_CREDIT_USD} USD at the first start)
+  project        {tenant.project_id}
+  customer key   {tenant.project_key}
+  admin key      {tenant.admin_key}
+
+Ask something:
+
+  curl -N {base}/v1/chat/completions \\
+    -H 'Authorization: Bearer {tenant.project_key}' \\
+    -H 'Content-Type: application/json' \\
+    -d '{{"model": "{model}", "stream": true, "max_tokens": 64,
+         "messages": [{{"role": "user", "content": "What is a toll keeper?"}}]}}'
+
+or with the OpenAI SDK:
+
+  from openai import OpenAI
+  client = OpenAI(base_url="{base}/v1", api_key="{tenant.project_key}")
+  stream = client.chat.completions.create(
+      model="{model}", stream=True, max_tokens=64,
+      messages=[{{"role": "user", "content": "What is a toll keeper?"}}])
+  for chunk in stream:
+      print(chunk.choices[0].delta.content or "", end="", flush=True)
+
+What it cost:  tollkeeper costs {tenant.organization_id}
+Ctrl-C stops everything.
+"""

@@ -1,0 +1,70 @@
+"""`tollkeeper limit`: how many calls a project may make, in a minute and at once."""
+
+from typing import Annotated, Any
+
+import typer
+
+from tollkeeper.bootstrap import Services
+from tollkeeper.cli.amounts import limit_change
+from tollkeeper.cli.answers import Record
+from tollkeeper.cli.arguments import ProjectArgument, project_id
+from tollkeeper.cli.command import noun_app, service_command
+from tollkeeper.services.billing import Limit, LimitsInForce
+
+app = noun_app("Request limits of a project.")
+
+
+@service_command(app, "set")
+async def limit_set(
+    services: Services,
+    project: ProjectArgument,
+    # Typer cannot say `int | "default"`; the parser returns just that.
+    requests_per_minute: Annotated[
+        Any,
+        typer.Option(
+            metavar="N|default",
+            help="How many may begin in a minute, all at once too.",
+            parser=limit_change,
+            show_default="as it is",
+        ),
+    ] = None,
+    concurrency: Annotated[
+        Any,
+        typer.Option(
+            metavar="N|default",
+            help="How many may run at once.",
+            parser=limit_change,
+            show_default="as it is",
+        ),
+    ] = None,
+) -> Record:
+    """Give a project limits of its own, or the defaults of the settings again."""
+    if requests_per_minute is None and concurrency is None:
+        raise typer.BadParameter("Give --requests-per-minute, --concurrency, or both.")
+    identity = project_id(project)
+    return _record(await services.billing.limit_set(identity, requests_per_minute, concurrency))
+
+
+@service_command(app, "show")
+async def limit_show(services: Services, project: ProjectArgument) -> Record:
+    """Show the limits that hold for a project, and which of them are defaults."""
+    return _record(await services.billing.limit_show(project_id(project)))
+
+
+def _record(limits: LimitsInForce) -> Record:
+    return Record(
+        {
+            "project_id": limits.project_id,
+            "requests_per_minute": limits.requests_per_minute.value,
+            "concurrency": limits.concurrency.value,
+            "live_holds": limits.live_holds,
+            "source": {
+                "requests_per_minute": _source(limits.requests_per_minute),
+                "concurrency": _source(limits.concurrency),
+            },
+        }
+    )
+
+
+def _source(limit: Limit) -> str:
+    return "default" if limit.is_default else "project"

@@ -1,0 +1,78 @@
+"""Commands whose answer people see in a picture of its own: a chart, a verdict."""
+
+import asyncio
+import inspect
+import logging
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Concatenate, ParamSpec
+
+import typer
+from rich.console import Console, RenderableType
+
+from tollkeeper.bootstrap import Services, located_database, running_services
+from tollkeeper.cli.answers import Record, show
+from tollkeeper.cli.command import Invocation, command
+from tollkeeper.domain.errors import StateConflict
+from tollkeeper.settings import Settings
+from tollkeeper.storage.schema import check_database
+
+P = ParamSpec("P")
+
+# Where nobody looks at a terminal, nothing is folded.
+_PIPE_WIDTH = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The document for programs, the picture for people; `refusal` makes the command fail."""
+
+    content: Mapping[str, Any]
+    picture: RenderableType
+    refusal: str = ""
+
+
+ReportCommand = Callable[Concatenate[Services, P], Awaitable[Report]]
+
+
+def report_command(app: typer.Typer, name: str) -> Callable[[ReportCommand[P]], ReportCommand[P]]:
+    """Registers a coroutine over the services that answers with a report."""
+
+    def register(use_case: ReportCommand[P]) -> ReportCommand[P]:
+        def run(invocation: Invocation, /, *arguments: P.args, **named: P.kwargs) -> None:
+            # What a library would log, the one line of the refusal says.
+            logging.disable(logging.CRITICAL)
+            settings = invocation.settings()
+            with located_database(settings) as conninfo:
+                check_database(conninfo)
+                report = asyncio.run(_with_services(settings, conninfo, use_case, arguments, named))
+            _show(report, as_json=invocation.as_json)
+            if report.refusal:
+                raise StateConflict(report.refusal)
+
+        run.__doc__ = use_case.__doc__
+        run.__signature__ = inspect.signature(use_case)  # type: ignore[attr-defined]
+        command(app, name)(run)
+        return use_case
+
+    return register
+
+
+async def _with_services(
+    settings: Settings,
+    conninfo: str,
+    use_case: Callable[..., Awaitable[Report]],
+    arguments: tuple[Any, ...],
+    named: dict[str, Any],
+) -> Report:
+    async with running_services(settings, conninfo) as services:
+        return await use_case(services, *arguments, **named)
+
+
+def _show(report: Report, *, as_json: bool) -> None:
+    if as_json:
+        show(Record(report.content), as_json=True)
+        return
+    width = None if sys.stdout.isatty() else _PIPE_WIDTH
+    Console(width=width, highlight=False).print(report.picture)

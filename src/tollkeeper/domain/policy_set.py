@@ -1,0 +1,93 @@
+"""The published policies of one organization at one epoch, and which of them apply to a call."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from tollkeeper.domain.access import ProjectId
+from tollkeeper.domain.errors import NotFound
+from tollkeeper.domain.policy import Direction, Mode, Policy, PolicyState, Scope
+
+
+@dataclass(frozen=True, slots=True)
+class ActivePolicy:
+    """A published version in force."""
+
+    id: str
+    name: str
+    version: int
+    version_id: str
+    rule: str
+    direction: Direction
+    mode: Mode
+    scope: Scope
+    project_ids: frozenset[ProjectId]
+    threshold_basis_points: int
+
+    def judges(self, direction: Direction) -> bool:
+        return self.direction in (direction, Direction.BOTH)
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySet:
+    """Immutable: a call keeps the set of its admission, whatever is published meanwhile."""
+
+    epoch: int
+    active: dict[str, ActivePolicy]
+    paused: frozenset[str]
+
+    def attached(self, project_id: ProjectId) -> list[ActivePolicy]:
+        return [
+            policy
+            for policy in self.active.values()
+            if policy.scope is Scope.ORGANIZATION
+            or (policy.scope is Scope.PROJECTS and project_id in policy.project_ids)
+        ]
+
+    def applying(self, project_id: ProjectId, named: Sequence[str]) -> tuple[ActivePolicy, ...]:
+        """Attached ones and those named by the request, each once."""
+        found = {policy.id: policy for policy in self.attached(project_id)}
+        for position, policy_id in enumerate(named):
+            found[policy_id] = self.find(policy_id, param=f"policy_ids[{position}]")
+        return tuple(found.values())
+
+    def find(self, policy_id: str, *, param: str) -> ActivePolicy:
+        policy = self.active.get(policy_id)
+        if policy is not None:
+            return policy
+        if policy_id in self.paused:
+            raise NotFound(f"The policy {policy_id} is paused.", param=param)
+        raise NotFound(f"There is no published policy {policy_id[:120]!r}.", param=param)
+
+
+EMPTY = PolicySet(epoch=0, active={}, paused=frozenset())
+
+
+def policy_set(epoch: int, policies: Iterable[Policy], default_threshold: int) -> PolicySet:
+    active: dict[str, ActivePolicy] = {}
+    paused: set[str] = set()
+    for policy in policies:
+        if policy.published is None:
+            continue
+        if policy.state is PolicyState.PAUSED:
+            paused.add(policy.id)
+        else:
+            active[policy.id] = _active(policy, default_threshold)
+    return PolicySet(epoch, active, frozenset(paused))
+
+
+def _active(policy: Policy, default_threshold: int) -> ActivePolicy:
+    version = policy.published
+    assert version is not None
+    rule = version.rule
+    return ActivePolicy(
+        id=policy.id,
+        name=policy.name,
+        version=version.version,
+        version_id=version.id,
+        rule=rule.rule,
+        direction=rule.direction,
+        mode=rule.mode,
+        scope=rule.scope,
+        project_ids=frozenset(rule.project_ids),
+        threshold_basis_points=rule.match_threshold_basis_points or default_threshold,
+    )

@@ -1,0 +1,44 @@
+"""A demo organization with a project, keys and credit, made once."""
+
+from dataclasses import dataclass
+
+from tollkeeper.domain.access import ADMIN_PERMISSIONS, CUSTOMER_PERMISSIONS
+from tollkeeper.domain.money import picousd_from_usd
+from tollkeeper.services.admin_keys import AdminKeys
+from tollkeeper.services.billing import Billing
+from tollkeeper.services.organizations import Organizations
+from tollkeeper.services.project_keys import ProjectKeys
+from tollkeeper.services.projects import Projects
+
+DEMO_CREDIT_USD = "10"
+
+
+@dataclass(frozen=True, slots=True)
+class DemoTenant:
+    organization_id: str
+    project_id: str
+    admin_key: str
+    project_key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Demonstration:
+    organizations: Organizations
+    projects: Projects
+    admin_keys: AdminKeys
+    project_keys: ProjectKeys
+    billing: Billing
+
+    async def demo_create(self) -> DemoTenant:
+        organization = await self.organizations.organization_create("Demo")
+        project = await self.projects.project_create(organization.id, "Demo project")
+        _, admin_key = await self.admin_keys.admin_key_create(
+            organization.id, "demo admin", ADMIN_PERMISSIONS, None
+        )
+        _, project_key = await self.project_keys.project_key_create_by_operator(
+            project.id, "demo app", CUSTOMER_PERMISSIONS, None
+        )
+        await self.billing.credit_grant(
+            organization.id, picousd_from_usd(DEMO_CREDIT_USD), "demo credit"
+        )
+        return DemoTenant(str(organization.id), str(project.id), admin_key, project_key)

@@ -1,0 +1,242 @@
+"""SQL of what an operator sees and sets on accounts: balances, grants, caps and limits.
+
+Whoever changes an account here has locked it before, with everything folded in (storage/ledger).
+"""
+
+from dataclasses import dataclass
+from typing import Any, LiteralString
+from uuid import UUID
+
+from tollkeeper.domain.access import OrganizationId, ProjectId
+from tollkeeper.domain.admission import Cap, CapPeriod, Spend
+from tollkeeper.storage.database import Connection
+
+# Balances as they are in this moment: what admission keeps, and what resolutions and marks have
+# left in `unfolded` since. A resolution whose mark can be seen comes out of unsettled, any other
+# out of held; both leave the month that the hold was made in.
+_CURRENT: LiteralString = """
+    WITH pending AS NOT MATERIALIZED (
+        SELECT u.organization_id, u.project_id, u.month,
+            sum(CASE WHEN u.kind = 'unsettled' OR m.reservation_id IS NULL THEN u.hold ELSE 0 END)
+                AS from_held,
+            count(*) FILTER (WHERE u.kind = 'unsettled' OR m.reservation_id IS NULL) AS ended,
+            sum(CASE WHEN u.kind = 'unsettled' THEN u.hold
+                     WHEN m.reservation_id IS NOT NULL THEN - u.hold ELSE 0 END) AS to_unsettled,
+            sum(CASE WHEN u.kind = 'resolved' THEN u.hold ELSE 0 END) AS resolved,
+            sum(u.settled + u.overage) AS to_settled,
+            sum(u.overage) AS to_overage
+        FROM unfolded u LEFT JOIN unsettled_marks m
+          ON m.organization_id = u.organization_id AND m.reservation_id = u.reservation_id
+        GROUP BY u.organization_id, u.project_id, u.month
+    ), balances AS (
+        SELECT a.organization_id, a.granted,
+            a.available + coalesce(sum(p.resolved - p.to_settled), 0) AS available,
+            a.held - coalesce(sum(p.from_held), 0) AS held,
+            a.unsettled + coalesce(sum(p.to_unsettled), 0) AS unsettled,
+            a.settled + coalesce(sum(p.to_settled), 0) AS settled,
+            a.overage + coalesce(sum(p.to_overage), 0) AS overage,
+            a.month,
+            a.month_held - coalesce(sum(p.resolved) FILTER (WHERE p.month = a.month), 0)
+                AS month_held,
+            a.month_settled + coalesce(sum(p.to_settled) FILTER (WHERE p.month = a.month), 0)
+                AS month_settled,
+            a.cap, a.cap_period
+        FROM accounts a LEFT JOIN pending p USING (organization_id)
+        GROUP BY a.organization_id
+    ), project_balances AS (
+        SELECT a.organization_id, a.project_id,
+            a.held - coalesce(sum(p.from_held), 0) AS held,
+            a.unsettled + coalesce(sum(p.to_unsettled), 0) AS unsettled,
+            a.settled + coalesce(sum(p.to_settled), 0) AS settled,
+            a.live_holds - coalesce(sum(p.ended), 0) AS live_holds,
+            a.month,
+            a.month_held - coalesce(sum(p.resolved) FILTER (WHERE p.month = a.month), 0)
+                AS month_held,
+            a.month_settled + coalesce(sum(p.to_settled) FILTER (WHERE p.month = a.month), 0)
+                AS month_settled,
+            a.cap, a.cap_period
+        FROM project_accounts a LEFT JOIN pending p USING (organization_id, project_id)
+        GROUP BY a.organization_id, a.project_id
+    )
+"""
+
+
+def with_balances(*query: LiteralString) -> LiteralString:
+    """A query that reads `balances` or `project_balances`; it may begin with `, name AS (`."""
+    return _CURRENT + "".join(query)
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """An organization's money; `settled` counts overage. What was granted is the sum of the rest."""
+
+    granted_picousd: int
+    available_picousd: int
+    held_picousd: int
+    settled_picousd: int
+    unsettled_picousd: int
+
+
+@dataclass(frozen=True, slots=True)
+class CapUse:
+    """A cap of an organization or, with `project_id`, of a project, and how far it is used up."""
+
+    project_id: ProjectId | None
+    cap: Cap
+    # Unsettled holds count as held.
+    held_picousd: int
+    spent_picousd: int
+
+    @property
+    def remaining_picousd(self) -> int:
+        """Below zero where the cap was set below what was spent, or by overage."""
+        return self.cap.amount_picousd - self.held_picousd - self.spent_picousd
+
+
+@dataclass(frozen=True, slots=True)
+class OwnLimits:
+    """What a project has of its own; None where the default holds."""
+
+    requests_per_minute: int | None
+    concurrency: int | None
+    live_holds: int
+
+
+async def find_balance(connection: Connection, organization_id: OrganizationId) -> Balance | None:
+    cursor = await connection.execute(_FIND_BALANCE, (organization_id,))
+    row = await cursor.fetchone()
+    return None if row is None else Balance(*row)
+
+
+_FIND_BALANCE: LiteralString = with_balances(
+    """
+    SELECT granted, available, held, settled, unsettled FROM balances WHERE organization_id = %s
+    """
+)
+
+
+async def insert_grant(
+    connection: Connection,
+    organization_id: OrganizationId,
+    grant_id: UUID,
+    amount_picousd: int,
+    note: str,
+) -> None:
+    await connection.execute(
+        "INSERT INTO grants (organization_id, id, amount, note) VALUES (%s, %s, %s, %s)",
+        (organization_id, grant_id, amount_picousd, note),
+    )
+    await connection.execute(
+        """
+        UPDATE accounts SET granted = granted + %(amount)s, available = available + %(amount)s
+        WHERE organization_id = %(organization)s
+        """,
+        {"amount": amount_picousd, "organization": organization_id},
+    )
+
+
+async def write_cap(
+    connection: Connection,
+    organization_id: OrganizationId,
+    project_id: ProjectId | None,
+    cap: Cap | None,
+    excess_picousd: int,
+) -> None:
+    """The cap of the organization or of its project; none takes it away. `excess_picousd` is how
+    far the spending is above the cap now: it need not come down for it."""
+    amount = None if cap is None else cap.amount_picousd
+    period = None if cap is None else cap.period
+    if project_id is None:
+        await connection.execute(
+            """
+            UPDATE accounts SET cap = %s, cap_period = %s, cap_excess = %s
+            WHERE organization_id = %s
+            """,
+            (amount, period, excess_picousd, organization_id),
+        )
+        return
+    await connection.execute(
+        """
+        UPDATE project_accounts SET cap = %s, cap_period = %s, cap_excess = %s
+        WHERE organization_id = %s AND project_id = %s
+        """,
+        (amount, period, excess_picousd, organization_id, project_id),
+    )
+
+
+async def find_caps(connection: Connection, organization_id: OrganizationId) -> list[CapUse]:
+    """The organization's own cap first, then those of its projects, oldest project first."""
+    cursor = await connection.execute(_FIND_CAPS, {"organization": organization_id})
+    return [_cap_use(row) for row in await cursor.fetchall()]
+
+
+# The month is the server's, as in admission: what an account says of an older one is over.
+_FIND_CAPS: LiteralString = with_balances(
+    """
+    , capped AS (
+        SELECT NULL::uuid AS project_id, NULL::timestamptz AS created_at, cap, cap_period, held,
+               unsettled, settled, month, month_held, month_settled
+        FROM balances WHERE organization_id = %(organization)s AND cap IS NOT NULL
+        UNION ALL
+        SELECT b.project_id, p.created_at, b.cap, b.cap_period, b.held, b.unsettled, b.settled,
+               b.month, b.month_held, b.month_settled
+        FROM project_balances b
+        JOIN projects p ON p.organization_id = b.organization_id AND p.id = b.project_id
+        WHERE b.organization_id = %(organization)s AND b.cap IS NOT NULL
+    )
+    SELECT project_id, cap, cap_period, held, unsettled, settled, month, month_held, month_settled,
+           to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYYMM')::integer
+    FROM capped ORDER BY created_at NULLS FIRST, project_id
+    """
+)
+
+
+async def write_limits(
+    connection: Connection,
+    organization_id: OrganizationId,
+    project_id: ProjectId,
+    requests_per_minute: int | None,
+    concurrency: int | None,
+) -> None:
+    """None: the default holds."""
+    await connection.execute(
+        """
+        UPDATE project_accounts SET requests_per_minute = %s, concurrency = %s
+        WHERE organization_id = %s AND project_id = %s
+        """,
+        (requests_per_minute, concurrency, organization_id, project_id),
+    )
+
+
+async def find_limits(
+    connection: Connection, organization_id: OrganizationId, project_id: ProjectId
+) -> OwnLimits:
+    cursor = await connection.execute(_FIND_LIMITS, (organization_id, project_id))
+    row = await cursor.fetchone()
+    assert row is not None, "a project is made together with its account"
+    return OwnLimits(*row)
+
+
+_FIND_LIMITS: LiteralString = with_balances(
+    """
+    SELECT a.requests_per_minute, a.concurrency, b.live_holds::integer
+    FROM project_accounts a JOIN project_balances b USING (organization_id, project_id)
+    WHERE a.organization_id = %s AND a.project_id = %s
+    """
+)
+
+
+def _cap_use(row: tuple[Any, ...]) -> CapUse:
+    project_id, amount, period, *spend, month = row
+    cap = Cap(amount_picousd=amount, period=CapPeriod(period))
+    kept = Spend(*spend)
+    current = kept.in_month(max(month, kept.month))
+    spent = (
+        current.month_settled_picousd if cap.period is CapPeriod.MONTH else current.settled_picousd
+    )
+    return CapUse(
+        project_id=project_id,
+        cap=cap,
+        held_picousd=current.counted(cap.period) - spent,
+        spent_picousd=spent,
+    )

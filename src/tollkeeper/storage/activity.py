@@ -1,0 +1,207 @@
+"""SQL of activity records: written in batches, read beside what the ledger says of the same call."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, LiteralString
+from uuid import UUID
+
+import msgspec
+
+from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
+from tollkeeper.domain.activity import ActivityRecord, VerdictRecord
+from tollkeeper.domain.inference import Usage
+from tollkeeper.storage.database import Connection
+
+_encode = msgspec.json.Encoder().encode
+# A backend's word or a model's name may be anything; a record keeps the beginning of it.
+_TEXT_LENGTH_MAX = 512
+
+
+@dataclass(frozen=True, slots=True)
+class ActivityEntry:
+    """A call as it can be told now. Where its process died before it wrote anything down, only
+    the ledger knows of it, and what the ledger does not know is None."""
+
+    request_id: UUID
+    organization_id: OrganizationId
+    project_id: ProjectId
+    key_id: KeyId
+    model: str
+    started_at_ms: int
+    operation: str | None
+    streamed: bool | None
+    duration_ms: int | None
+    first_piece_ms: int | None
+    status: int | None
+    error_code: str | None
+    finish: str | None
+    usage: Usage | None
+    estimated: bool
+    hold_picousd: int | None
+    # None where nothing was reserved, and where nobody knows yet.
+    cost_picousd: int | None
+    # held, settled, released, unsettled; none where nothing was reserved
+    settlement: str
+    # Why nobody knows what it cost.
+    unsettled_reason: str | None
+    backend: str | None
+    replica: str | None
+    verdicts: tuple[VerdictRecord, ...]
+
+
+async def insert(connection: Connection, records: Sequence[ActivityRecord]) -> None:
+    """A record that is there already is left as it is: a batch in doubt may be written again."""
+    rows = [_row(record) for record in records]
+    await connection.execute(_INSERT, (_encode(rows).decode(),))
+
+
+_INSERT: LiteralString = """
+    INSERT INTO activity (organization_id, request_id, project_id, api_key_id, operation, model,
+        streamed, duration_ms, first_piece_ms, status, error_code, finish, prompt_tokens,
+        completion_tokens, cached_tokens, reasoning_tokens, estimated, hold, cost, settlement,
+        backend, replica, verdicts, started_at)
+    SELECT v.organization_id, v.request_id, v.project_id, v.api_key_id, v.operation, v.model,
+        v.streamed, v.duration_ms, v.first_piece_ms, v.status, v.error_code, v.finish,
+        v.prompt_tokens, v.completion_tokens, v.cached_tokens, v.reasoning_tokens, v.estimated,
+        v.hold, v.cost, v.settlement, v.backend, v.replica, v.verdicts,
+        to_timestamp(v.started_at_ms / 1000.0)
+    FROM json_to_recordset(%s::json) AS v (organization_id uuid, request_id uuid, project_id uuid,
+        api_key_id uuid, operation text, model text, streamed boolean, duration_ms bigint,
+        first_piece_ms bigint, status integer, error_code text, finish text, prompt_tokens bigint,
+        completion_tokens bigint, cached_tokens bigint, reasoning_tokens bigint, estimated boolean,
+        hold numeric, cost numeric, settlement text, backend text, replica text, verdicts jsonb,
+        started_at_ms bigint)
+    ON CONFLICT DO NOTHING
+"""
+
+
+async def find(connection: Connection, request_id: UUID) -> ActivityEntry | None:
+    """By the request's id alone: one look into the index of each organization and each day."""
+    cursor = await connection.execute(_FIND, {"request": request_id})
+    row = await cursor.fetchone()
+    return None if row is None else _entry(row)
+
+
+async def find_newest(
+    connection: Connection,
+    *,
+    organization_id: OrganizationId | None,
+    project_id: ProjectId | None,
+    status: int | None,
+    limit: int,
+) -> list[ActivityEntry]:
+    """Only the filters that are given are in the statement: each has the plan that suits it."""
+    wanted = {"organization_id": organization_id, "project_id": project_id, "status": status}
+    filters: LiteralString = " AND ".join(
+        _FILTERS[column] for column, value in wanted.items() if value is not None
+    )
+    cursor = await connection.execute(
+        _FIND_NEWEST.format(filters=filters or "true"), {**wanted, "limit": limit}
+    )
+    return [_entry(row) for row in await cursor.fetchall()]
+
+
+_FILTERS: dict[str, LiteralString] = {
+    "organization_id": "organization_id = %(organization_id)s",
+    "project_id": "project_id = %(project_id)s",
+    "status": "status = %(status)s",
+}
+# What became of the money is the ledger's to say: an unsettled call may have been resolved since.
+_SELECT: LiteralString = """
+    SELECT coalesce(a.request_id, r.id), coalesce(a.organization_id, r.organization_id),
+        coalesce(a.project_id, r.project_id), coalesce(a.api_key_id, r.api_key_id),
+        coalesce(a.model, r.model),
+        (extract(epoch FROM coalesce(a.started_at, r.held_at)) * 1000)::bigint, a.operation,
+        a.streamed, a.duration_ms, a.first_piece_ms, a.status, a.error_code, a.finish,
+        a.prompt_tokens, a.completion_tokens, a.cached_tokens, a.reasoning_tokens,
+        coalesce(d.estimated, a.estimated, false), coalesce(r.hold, a.hold),
+        CASE WHEN r.id IS NULL THEN a.cost ELSE d.settled + coalesce(o.amount, 0) END,
+        CASE WHEN r.id IS NULL THEN a.settlement WHEN d.kind IS NOT NULL THEN d.kind
+             WHEN m.reason IS NOT NULL THEN 'unsettled' ELSE 'held' END,
+        CASE WHEN d.kind IS NULL THEN m.reason END, a.backend, a.replica,
+        coalesce(a.verdicts, '[]')
+"""
+_LEDGER: LiteralString = """
+    LEFT JOIN resolutions d ON d.organization_id = r.organization_id AND d.reservation_id = r.id
+    LEFT JOIN overages o ON o.organization_id = r.organization_id AND o.reservation_id = r.id
+    LEFT JOIN unsettled_marks m ON m.organization_id = r.organization_id AND m.reservation_id = r.id
+"""
+_FIND: LiteralString = (
+    """
+    WITH recorded AS (
+        SELECT a.* FROM organizations g CROSS JOIN LATERAL (
+            SELECT * FROM activity WHERE organization_id = g.id AND request_id = %(request)s LIMIT 1
+        ) a
+    ), reserved AS (
+        SELECT r.* FROM organizations g CROSS JOIN LATERAL (
+            SELECT * FROM reservations WHERE organization_id = g.id AND id = %(request)s LIMIT 1
+        ) r
+    )
+    """  # noqa: S608
+    + _SELECT
+    + """
+    FROM recorded a FULL JOIN reserved r
+      ON r.organization_id = a.organization_id AND r.id = a.request_id
+    """
+    + _LEDGER
+)
+_FIND_NEWEST: LiteralString = (
+    _SELECT  # noqa: S608
+    + """
+    FROM (
+        SELECT * FROM activity WHERE {filters} ORDER BY started_at DESC LIMIT %(limit)s
+    ) a
+    LEFT JOIN reservations r ON r.organization_id = a.organization_id AND r.id = a.request_id
+    """
+    + _LEDGER
+    + "ORDER BY a.started_at DESC"
+)
+
+
+def _row(record: ActivityRecord) -> dict[str, Any]:
+    usage = record.usage
+    return {
+        "organization_id": record.organization_id,
+        "request_id": record.request_id,
+        "project_id": record.project_id,
+        "api_key_id": record.key_id,
+        "operation": _text(record.operation),
+        "model": _text(record.model),
+        "streamed": record.streamed,
+        "started_at_ms": record.started_at_ms,
+        "duration_ms": record.duration_ms,
+        "first_piece_ms": record.first_piece_ms,
+        "status": record.status,
+        "error_code": _text(record.error_code),
+        "finish": _text(record.finish),
+        "prompt_tokens": None if usage is None else usage.prompt_tokens,
+        "completion_tokens": None if usage is None else usage.completion_tokens,
+        "cached_tokens": None if usage is None else usage.cached_tokens,
+        "reasoning_tokens": None if usage is None else usage.reasoning_tokens,
+        "estimated": record.estimated,
+        # Amounts travel as text: they may be wider than any integer of JSON's readers.
+        "hold": None if record.hold_picousd is None else str(record.hold_picousd),
+        "cost": None if record.cost_picousd is None else str(record.cost_picousd),
+        "settlement": _text(record.settlement),
+        "backend": _text(record.backend),
+        "replica": _text(record.replica),
+        "verdicts": record.verdicts,
+    }
+
+
+def _text(value: str | None) -> str | None:
+    """PostgreSQL takes no NUL and JSON no half of a pair; a record must not fail for a word."""
+    if value is None:
+        return None
+    return (
+        value[:_TEXT_LENGTH_MAX]
+        .replace("\x00", "\ufffd")
+        .encode("utf-8", "replace")
+        .decode("utf-8")
+    )
+
+
+def _entry(row: tuple[Any, ...]) -> ActivityEntry:
+    usage = None if row[13] is None else Usage(*row[13:17])
+    verdicts = msgspec.convert(row[24], tuple[VerdictRecord, ...])
+    return ActivityEntry(*(*row[:13], usage, *row[17:24], verdicts))

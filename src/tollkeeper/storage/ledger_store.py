@@ -1,0 +1,175 @@
+"""The ledger's transactions on PostgreSQL, each one whole: what a process's ledger is written by.
+
+It owns where a transaction begins and ends and what a failure of it means for what was written; it
+decides nothing.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeAlias
+from uuid import UUID
+
+from psycopg import errors as pg
+
+from tollkeeper.domain.access import OrganizationId, ProjectId
+from tollkeeper.domain.admission import Decision, ProjectState
+from tollkeeper.domain.errors import Unavailable
+from tollkeeper.storage import ledger, resolutions
+from tollkeeper.storage.database import RETRY_AFTER_S, Connection, Database
+from tollkeeper.storage.ledger import Hold, LockedAccounts, ProjectLimits
+from tollkeeper.storage.resolutions import Resolution, ResolutionKind
+
+# Decides over the locked accounts, in the holds' order, and leaves the states after it in them.
+DecideBatch: TypeAlias = Callable[[LockedAccounts, Sequence[Hold]], Sequence[Decision]]
+
+
+class AccountBusy(Unavailable):
+    """Somebody else has locked an account for too long. Nothing was written."""
+
+    def __init__(self) -> None:
+        super().__init__("The organization's account is busy.", retry_after_s=RETRY_AFTER_S)
+
+
+class CommitInDoubt(Unavailable):
+    """The answer to a commit was lost: it may have happened."""
+
+    def __init__(self) -> None:
+        super().__init__("The database is unavailable; try again.", retry_after_s=RETRY_AFTER_S)
+
+
+class Ending(StrEnum):
+    """What became of a wish to resolve a reservation or to mark it."""
+
+    DONE = "done"
+    # It had been resolved or marked before, and stays as it is.
+    BEFORE = "before"
+    # There is no such reservation.
+    MISSING = "missing"
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A reservation of which nobody knows what it cost."""
+
+    organization_id: OrganizationId
+    reservation_id: UUID
+    reason: str
+
+
+class LedgerStore:
+    def __init__(self, database: Database, process_id: UUID, limits: ProjectLimits) -> None:
+        self._database = database
+        self._process_id = process_id
+        self._limits = limits
+
+    async def hold_all(
+        self, holds: Sequence[Hold], decide: DecideBatch, *, lock_wait_s: float | None
+    ) -> Sequence[Decision]:
+        """One fast transaction. Nothing is written where it raises, but for `CommitInDoubt`."""
+        decided = False
+        try:
+            async with self._database.transaction() as connection:
+                decisions = await self._hold_all(connection, holds, decide, lock_wait_s)
+                decided = True
+        except Exception as exc:
+            # Whatever goes wrong while the commit is on its way leaves it open.
+            if decided:
+                raise CommitInDoubt from exc
+            raise
+        return decisions
+
+    async def _hold_all(
+        self,
+        connection: Connection,
+        holds: Sequence[Hold],
+        decide: DecideBatch,
+        lock_wait_s: float | None,
+    ) -> Sequence[Decision]:
+        projects = [(hold.organization_id, hold.project_id) for hold in holds]
+        try:
+            async with connection.pipeline():
+                await ledger.commit_without_waiting(connection)
+                if lock_wait_s is not None:
+                    await ledger.wait_for_locks(connection, lock_wait_s)
+                locked = await ledger.lock_accounts(
+                    connection, projects, [hold.key_id for hold in holds], self._limits
+                )
+        except pg.LockNotAvailable as exc:
+            raise AccountBusy from exc
+        decisions = decide(locked, holds)
+        admitted = [
+            hold for hold, found in zip(holds, decisions, strict=True) if found.refusal is None
+        ]
+        async with connection.pipeline():
+            await ledger.write_accounts(connection, locked.states)
+            await ledger.write_projects(connection, _projects_of(locked))
+            await ledger.insert_holds(connection, self._process_id, admitted, locked)
+        return decisions
+
+    async def release_in_doubt(self, holds: Sequence[Hold]) -> None:
+        """Releases what is held of these. Their accounts' locks are waited for: whatever was still
+        being committed when its answer was lost is by then there to be seen, or will never be."""
+        async with self._database.transaction() as connection:
+            await resolutions.lock_account(connection, *{hold.organization_id for hold in holds})
+            await resolutions.resolve(connection, [_release(hold) for hold in holds])
+
+    async def resolve_all(self, wanted: Sequence[Resolution]) -> Sequence[Ending]:
+        """Durable when it returns. One statement and so one commit: to repeat it is safe."""
+        async with self._database.reading() as connection:
+            resolved = await resolutions.resolve(connection, wanted)
+            ids = [(found.organization_id, found.reservation_id) for found in wanted]
+            return await _endings(connection, ids, resolved)
+
+    async def mark_all(self, marks: Sequence[Mark]) -> Sequence[Ending]:
+        async with self._database.transaction() as connection:
+            await resolutions.lock_account(connection, *{mark.organization_id for mark in marks})
+            marked = {
+                mark.reservation_id
+                for mark in marks
+                if await resolutions.mark_unsettled(
+                    connection, mark.organization_id, [mark.reservation_id], mark.reason
+                )
+            }
+            ids = [(mark.organization_id, mark.reservation_id) for mark in marks]
+            return await _endings(connection, ids, marked)
+
+    async def restore_all(self, holds: Sequence[Hold]) -> None:
+        """Puts holds back that a crash of PostgreSQL has lost, without the money."""
+        async with self._database.transaction() as connection:
+            await ledger.restore_holds(connection, self._process_id, holds)
+
+
+def _projects_of(locked: LockedAccounts) -> dict[tuple[OrganizationId, ProjectId], ProjectState]:
+    return {
+        (organization_id, project_id): project
+        for organization_id, state in locked.states.items()
+        for project_id, project in state.projects.items()
+    }
+
+
+def _release(hold: Hold) -> Resolution:
+    return Resolution(
+        organization_id=hold.organization_id,
+        reservation_id=hold.id,
+        kind=ResolutionKind.RELEASED,
+        resolved_by="hold in doubt",
+    )
+
+
+async def _endings(
+    connection: Connection, wanted: Sequence[tuple[OrganizationId, UUID]], done: set[UUID]
+) -> list[Ending]:
+    """The first wish for a reservation may be the one that came true; a second one came after."""
+    left = set(done)
+    missing: set[UUID] = set()
+    if len(done) < len(wanted):
+        missing = await resolutions.find_missing(connection, wanted)
+    endings = []
+    for _, reservation_id in wanted:
+        if reservation_id in left:
+            left.remove(reservation_id)
+            endings.append(Ending.DONE)
+        else:
+            endings.append(Ending.MISSING if reservation_id in missing else Ending.BEFORE)
+    return endings

@@ -1,0 +1,61 @@
+"""SQL of taking one request from a project's rate, without a hold."""
+
+from typing import LiteralString
+
+from tollkeeper.domain.access import OrganizationId, ProjectId
+from tollkeeper.domain.admission import (
+    RATE_UNITS_PER_REQUEST,
+    UNKNOWN,
+    Decision,
+    ProjectState,
+    Spend,
+    take_request,
+)
+from tollkeeper.storage.database import Connection
+from tollkeeper.storage.ledger import ProjectLimits, commit_without_waiting
+from tollkeeper.storage.resolutions import lock_account
+
+
+async def take_from_rate(
+    connection: Connection,
+    organization_id: OrganizationId,
+    project_id: ProjectId,
+    limits: ProjectLimits,
+) -> Decision:
+    """Locks the account first, like everybody who changes what admission decides on."""
+    await commit_without_waiting(connection)
+    await lock_account(connection, organization_id)
+    cursor = await connection.execute(_READ_RATE, (organization_id, project_id))
+    row = await cursor.fetchone()
+    if row is None:
+        return UNKNOWN
+    own_limit, units, at_us, now_us = row
+    requests_per_minute = own_limit or limits.requests_per_minute
+    full = requests_per_minute * RATE_UNITS_PER_REQUEST
+    before = ProjectState(
+        # Money and calls are not looked at.
+        spend=Spend(),
+        cap=None,
+        archived=False,
+        live_holds=0,
+        concurrency=limits.concurrency,
+        requests_per_minute=requests_per_minute,
+        rate_units=full if units is None else units,
+        rate_at_us=now_us if at_us is None else at_us,
+    )
+    after, decision = take_request(before, now_us=now_us)
+    await connection.execute(
+        _WRITE_RATE, (after.rate_units, after.rate_at_us, organization_id, project_id)
+    )
+    return decision
+
+
+_READ_RATE: LiteralString = """
+    SELECT requests_per_minute, rate_units, rate_at_us,
+           (extract(epoch FROM statement_timestamp()) * 1000000)::bigint
+    FROM project_accounts WHERE organization_id = %s AND project_id = %s
+"""
+_WRITE_RATE: LiteralString = """
+    UPDATE project_accounts SET rate_units = %s, rate_at_us = %s
+    WHERE organization_id = %s AND project_id = %s
+"""

@@ -1,0 +1,60 @@
+"""How an answer is shown."""
+
+import json
+
+import pytest
+
+from tollkeeper.cli.answers import Document, Listing, Record, one_line, show
+
+
+def test_record_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    fields = {
+        "name": "x",
+        "created_at": 0,
+        "archived_at": None,
+        "ready": True,
+        "permissions": ["a", "b"],
+        "owner": {"id": 7},
+    }
+    show(Record(fields, note="Mind this."), as_json=False)
+    shown = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()]
+    assert [[word.strip() for word in line] for line in shown] == [
+        ["name", "x"],
+        ["created_at", "1970-01-01 00:00:00 UTC"],
+        ["archived_at", "-"],
+        ["ready", "yes"],
+        ["permissions", "a, b"],
+        ["owner.id", "7"],
+        ["Mind", "this."],
+    ]
+
+
+def test_notes_are_for_people_only(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    show(Record({"name": "é"}, note="Mind this."), as_json=True)
+    assert json.loads(capsysbinary.readouterr().out) == {"name": "é"}
+
+
+def test_listing(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    listing = Listing([{"id": 1, "name": "x"}], columns=("name",), summary={"ok": True})
+    show(listing, as_json=True)
+    assert json.loads(capsysbinary.readouterr().out) == {
+        "ok": True,
+        "data": [{"id": 1, "name": "x"}],
+    }
+    show(listing, as_json=False)
+    assert b"1" not in capsysbinary.readouterr().out
+
+
+def test_document_is_the_same_for_both(capsysbinary: pytest.CaptureFixture[bytes]) -> None:
+    show(Document({"openapi": "3.1.0"}), as_json=True)
+    first = capsysbinary.readouterr().out
+    show(Document({"openapi": "3.1.0"}), as_json=False)
+    assert capsysbinary.readouterr().out == first
+
+
+@pytest.mark.parametrize(
+    ("message", "shown"),
+    [("a\n  b\n", "a; b"), ("\x1b[0m", r"\x1b[0m"), ("é", "é"), ("a\u2028b", "a; b")],
+)
+def test_a_refusal_is_one_line(message: str, shown: str) -> None:
+    assert one_line(message) == shown

@@ -1,0 +1,104 @@
+"""The program as a whole: what it lists, what every command takes, how it refuses wrong usage."""
+
+import importlib
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from typer.main import get_command
+
+from tests.cli.program import Program
+from tollkeeper.cli import main
+
+_MODULES = {name: f"tollkeeper.cli.{file}" for name, file, _ in main._COMMANDS}
+
+
+def _commands() -> list[tuple[str, Any]]:
+    found = []
+    for name, module in _MODULES.items():
+        command: Any = get_command(importlib.import_module(module).app)
+        verbs = getattr(command, "commands", None)
+        found += [(name, command)] if verbs is None else [(f"{name} {v}", verbs[v]) for v in verbs]
+    return found
+
+
+@pytest.mark.parametrize(("name", "command"), _commands(), ids=[n for n, _ in _commands()])
+def test_every_command_takes_config_and_json_and_explains_itself(name: str, command: Any) -> None:
+    options = {option for parameter in command.params for option in parameter.opts}
+    assert {"--config", "--json"} <= options
+    assert command.help
+
+
+def test_help_lists_every_command(cold_program: Program) -> None:
+    outcome = cold_program.raw("--help")
+    assert outcome.code == 0
+    assert outcome.err == ""
+    for name in _MODULES:
+        assert f" {name} " in outcome.out
+
+
+def test_the_list_of_commands_loads_none_of_them() -> None:
+    line = "import sys, tollkeeper.cli.main; print('psycopg' in sys.modules, 'pydantic' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", line], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.split() == ["False", "False"]
+
+
+def test_shared_options_hold_wherever_they_stand(cold_program: Program, organization: str) -> None:
+    config = str(cold_program.config)
+    for line in (
+        ("--config", config, "--json", "organization", "show", organization),
+        ("organization", "--config", config, "--json", "show", organization),
+        ("--json", "organization", "show", organization, f"--config={config}"),
+    ):
+        outcome = cold_program.raw(*line)
+        assert (outcome.code, outcome.err) == (0, ""), line
+        assert json.loads(outcome.out)["id"] == organization
+
+
+def test_config_comes_from_the_environment_and_the_line_wins(
+    cold_program: Program, organization: str
+) -> None:
+    named = cold_program.with_environment(TOLLKEEPER_CONFIG=str(cold_program.config))
+    assert named.raw("organization", "show", organization).code == 0
+    lost = cold_program.with_environment(TOLLKEEPER_CONFIG="absent.toml")
+    assert "absent.toml cannot be read" in lost.raw("organization", "show", organization).err
+    line = ("--config", "absent.toml", "organization", "show", organization)
+    assert lost.raw(*line, "--config", str(cold_program.config)).code == 0
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ("organisation", "list"),
+        ("organization", "create"),
+        ("organization", "list", "--nonsense"),
+        ("policy", "publish", "pol_1", "--revision", "first"),
+        ("organization", "create", "\udcff"),
+    ],
+)
+def test_wrong_usage_is_2(cold_program: Program, line: tuple[str, ...]) -> None:
+    outcome = cold_program.raw(*line)
+    assert outcome.code == 2
+    assert outcome.out == ""
+    assert "Traceback" not in outcome.err
+
+
+def test_a_reader_that_goes_away_is_no_fault(cold_program: Program, organization: str) -> None:
+    """`tollkeeper ... | head -c0`: no traceback."""
+    process = subprocess.Popen(
+        cold_program.line("organization", "show", organization),
+        cwd=cold_program.folder,
+        env=cold_program.process_environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    with process.stderr as errors:
+        assert b"Traceback" not in errors.read()
+    process.wait(timeout=60)

@@ -1,0 +1,12 @@
+"""`tollkeeper openapi`."""
+
+import json
+
+from tests.cli.program import Program
+from tollkeeper.api.openapi import document
+
+
+def test_prints_the_document_itself(cold_program: Program) -> None:
+    found = cold_program.json("openapi")
+    assert found == json.loads(json.dumps(document()))
+    assert json.loads(cold_program.run("openapi").out) == found

@@ -1,0 +1,42 @@
+"""`tollkeeper project`."""
+
+from uuid import uuid4
+
+from tests.cli.program import Program
+
+_FIELDS = {"id", "name", "status", "created_at", "archived_at", "organization_id"}
+
+
+def test_created_shown_listed_and_archived(program: Program) -> None:
+    organization = program.json("organization", "create", "Builders")["id"]
+    assert program.json("project", "list", organization) == {"data": []}
+    created = program.json("project", "create", organization, "Web")
+    assert set(created) == _FIELDS
+    assert (created["name"], created["status"], created["archived_at"]) == ("Web", "active", None)
+    assert created["organization_id"] == organization
+    assert program.json("project", "show", created["id"]) == created
+    assert program.json("project", "list", organization) == {"data": [created]}
+
+    archived = program.json("project", "archive", created["id"])
+    assert archived["status"] == "archived"
+    assert archived["archived_at"] is not None
+    refusal = program.refusal("project-key", "create", created["id"], "late")
+    assert refusal == "The project is archived."
+    # Archiving again asks for a state that holds already.
+    assert program.json("project", "archive", created["id"]) == archived
+
+
+def test_an_empty_list_says_so(program: Program) -> None:
+    organization = program.json("organization", "create", "Empty")["id"]
+    assert program.run("project", "list", organization).out == "There are none.\n"
+
+
+def test_unknown_is_refused(program: Program) -> None:
+    unknown = str(uuid4())
+    refusal = program.refusal("project", "create", unknown, "Web")
+    assert refusal == f"There is no organization {unknown}."
+    assert program.refusal("project", "list", unknown) == f"There is no organization {unknown}."
+    for verb in ("show", "archive"):
+        assert program.refusal("project", verb, "x") == "There is no project x."
+        refusal = program.refusal("project", verb, unknown)
+        assert refusal == f"There is no project {unknown}."

@@ -1,0 +1,70 @@
+"""`tollkeeper project-key`."""
+
+from uuid import uuid4
+
+from tests.cli.program import Program
+from tests.gateway import Gateway
+
+
+def test_life_of_a_key(program: Program, project: str) -> None:
+    created = program.json("project-key", "create", project, "app", "--expires-in", "3600")
+    assert created["value"].startswith("tkp_")
+    assert created["status"] == "active"
+    assert created["permissions"] == ["inference:write", "models:read"]
+    assert created["project_id"] == project == created["owner"]["id"]
+    assert created["organization_id"]
+    assert created["expires_at"] == created["created_at"] + 3600
+    key = created["id"]
+
+    assert program.json("project-key", "suspend", key)["status"] == "suspended"
+    assert "Only a key that is in use" in program.refusal("project-key", "suspend", key)
+    assert program.json("project-key", "unsuspend", key)["status"] == "active"
+    assert "Only a suspended key" in program.refusal("project-key", "unsuspend", key)
+    revoked = program.json("project-key", "revoke", key)
+    assert revoked["status"] == "revoked"
+    assert "value" not in revoked
+    assert program.refusal("project-key", "revoke", key) == "The key is revoked already."
+    for verb in ("suspend", "unsuspend"):
+        assert program.refusal("project-key", verb, key)
+    listed = program.json("project-key", "list", project)["data"]
+    assert revoked in listed
+
+
+async def test_the_value_opens_the_api_until_it_is_suspended(
+    program: Program, project: str, gateway: Gateway
+) -> None:
+    created = program.json(
+        "project-key", "create", project, "reader", "--permission", "models:read"
+    )
+    assert created["permissions"] == ["models:read"]
+    headers = {"Authorization": f"Bearer {created['value']}"}
+    answer = await gateway.client.get("/v1/models/example%2Fchat-small", headers=headers)
+    assert answer.status_code == 200
+    program.json("project-key", "suspend", created["id"])
+    answer = await gateway.client.get("/v1/models/example%2Fchat-small", headers=headers)
+    assert answer.status_code == 401
+
+
+def test_the_value_is_shown_once_and_says_so(program: Program, project: str) -> None:
+    outcome = program.run("project-key", "create", project, "seen")
+    assert "tkp_" in outcome.out
+    assert "shown this once" in outcome.out
+
+
+def test_refusals(program: Program, project: str) -> None:
+    unknown = str(uuid4())
+    assert (
+        program.refusal("project-key", "create", unknown, "k") == f"There is no project {unknown}."
+    )
+    assert program.refusal("project-key", "list", "x") == "There is no project x."
+    for verb in ("revoke", "suspend", "unsuspend"):
+        assert program.refusal("project-key", verb, "x") == "There is no project key x."
+        refusal = program.refusal("project-key", verb, unknown)
+        assert refusal == f"There is no project key {unknown}."
+    refusal = program.refusal("project-key", "create", project, "k", "--permission", "billing:read")
+    assert "'billing:read' is not a permission of this kind of key" in refusal
+
+
+def test_life_time_is_bounded(program: Program, project: str) -> None:
+    line = ("project-key", "create", project, "k", "--expires-in", "99999999999999")
+    assert "expires in 1 to" in program.refusal(*line)

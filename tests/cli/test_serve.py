@@ -1,0 +1,201 @@
+"""`tollkeeper serve` and `reload`: the whole program on real sockets, signals and processes."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx2
+import psutil
+import pytest
+
+from tests.cli.program import (
+    Program,
+    Serving,
+    eventually,
+    model_entry,
+    postgres_runs,
+    serving,
+    write_config,
+)
+
+_MASTER_SECRET = "master.key"
+
+
+@pytest.fixture(scope="module")
+def own(installation: Callable[[], tuple[Program, Path]]) -> Iterator[tuple[Program, Path]]:
+    program, data_dir = installation()
+    program.json("migrate")
+    with socket.create_server(("127.0.0.1", 0)) as backend:
+        address = f"127.0.0.1:{backend.getsockname()[1]}"
+        program.config.write_text(program.config.read_text().replace("127.0.0.1:9", address))
+        yield program, data_dir
+
+
+@pytest.fixture(scope="module")
+def running(own: tuple[Program, Path]) -> Iterator[Serving]:
+    # A relative folder from the environment means the same to every process.
+    program = own[0].with_environment(TOLLKEEPER_DATABASE__DATA_DIR="data")
+    with serving(program, "--workers", "2") as gateway:
+        yield gateway
+
+
+@pytest.fixture(scope="module")
+def key(own: tuple[Program, Path], running: Serving) -> str:
+    """Made by commands while the gateway serves."""
+    assert running.process.is_running()
+    program, _ = own
+    organization = program.json("organization", "create", "Acme")["id"]
+    project = program.json("project", "create", organization, "Web")["id"]
+    return str(program.json("project-key", "create", project, "app")["value"])
+
+
+def test_operators_are_answered(running: Serving) -> None:
+    assert httpx2.get(f"{running.operator}/healthz").json() == {"status": "ok"}
+    ready = httpx2.get(f"{running.operator}/readyz")
+    assert ready.status_code == 200
+    assert ready.json()["status"] == "ready"
+    metrics = httpx2.get(f"{running.operator}/metrics")
+    assert metrics.status_code == 200
+    assert metrics.headers["content-type"].startswith("text/plain")
+
+
+def test_a_key_made_while_it_serves_works(running: Serving, key: str) -> None:
+    assert running.model("example", key).status_code == 200
+    assert running.model("absent", key).status_code == 404
+
+
+def test_every_process_has_the_same_secret(own: tuple[Program, Path], running: Serving) -> None:
+    program, data_dir = own
+    assert running.process.is_running()
+    assert list(program.config.parent.rglob(_MASTER_SECRET)) == [data_dir / _MASTER_SECRET]
+
+
+def test_a_killed_worker_is_replaced(running: Serving, key: str) -> None:
+    eventually(lambda: len(running.workers()) == 2)
+    before = {worker.pid for worker in running.workers()}
+    victim = before.pop()
+    os.kill(victim, signal.SIGKILL)
+    eventually(
+        lambda: len(running.workers()) == 2 and victim not in {w.pid for w in running.workers()}
+    )
+    eventually(lambda: _workers_ready(running) == "2 of 2 answer")
+    assert all(running.model("example", key).status_code == 200 for _ in range(8))
+
+
+def test_a_changed_catalogue_is_taken(
+    own: tuple[Program, Path], running: Serving, key: str
+) -> None:
+    program, _ = own
+    assert running.model("example/new", key).status_code == 404
+    program.config.write_text(program.config.read_text() + model_entry("new"))
+    assert program.json("reload") == {"pids": [running.process.pid]}
+    eventually(lambda: all(running.model("new", key).status_code == 200 for _ in range(8)))
+
+
+def test_a_wrong_catalogue_is_refused_and_the_old_one_stays(
+    own: tuple[Program, Path], running: Serving, key: str
+) -> None:
+    program, _ = own
+    good = program.config.read_text()
+    try:
+        program.config.write_text(good + model_entry("free", price="cheap"))
+        assert "'free'" in program.refusal("reload")
+        _refused_by_the_gateway(running)
+        # A backend that was not there at the start: no worker could reach it.
+        late = '[[backends]]\nname = "late"\nkind = "openai"\nurls = ["http://127.0.0.1:9/v1"]\n'
+        program.config.write_text(good + late + model_entry("later", backend="late"))
+        _refused_by_the_gateway(running)
+        assert all(running.model("example", key).status_code == 200 for _ in range(8))
+    finally:
+        program.config.write_text(good)
+
+
+def _refused_by_the_gateway(running: Serving) -> None:
+    said = running.log.read_text().count("the old ones stay")
+    running.process.send_signal(signal.SIGHUP)
+    eventually(lambda: running.log.read_text().count("the old ones stay") == said + 1)
+
+
+def test_it_leaves_nothing_whether_told_to_stop_or_killed(
+    installation: Callable[[], tuple[Program, Path]],
+) -> None:
+    program, data_dir = installation()
+    program.json("migrate")
+    with serving(program) as gateway:
+        processes = gateway.process.children(recursive=True)
+        assert len(gateway.workers()) == 1
+        assert postgres_runs(data_dir)
+        gateway.process.send_signal(signal.SIGTERM)
+        assert gateway.process.wait(timeout=60) == 0
+        # The address was said once, and nothing after it.
+        assert gateway.process.stdout.read() == b""
+    assert psutil.wait_procs(processes, timeout=0)[1] == []
+    assert not postgres_runs(data_dir)
+    assert "No gateway serves" in program.refusal("reload")
+
+    with serving(program) as gateway:
+        workers = gateway.workers()
+        gateway.process.kill()
+        gateway.process.wait()
+        assert psutil.wait_procs(workers, timeout=30)[1] == []
+    # It could not say goodbye: neither its place nor its database is held against the next.
+    assert "No gateway serves" in program.refusal("reload")
+    assert program.json("organization", "list") == {"data": []}
+    assert not postgres_runs(data_dir)
+
+
+def test_people_are_told_both_addresses(own: tuple[Program, Path]) -> None:
+    program, _ = own
+    process = subprocess.Popen(
+        program.line("serve"),
+        cwd=program.folder,
+        env=program.process_environment(),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=60) == 0
+    assert line.count("http://127.0.0.1:") == 2
+
+
+def test_a_taken_port_is_said_at_once(
+    own: tuple[Program, Path], running: Serving, tmp_path: Path
+) -> None:
+    program, _ = own
+    port = running.public.rsplit(":", 1)[1]
+    refusal = program.refusal("serve", "--port", port)
+    assert refusal == f"server = 127.0.0.1:{port} cannot be bound: Address already in use."
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        other = taken.getsockname()[1]
+        blocked = program.with_environment(TOLLKEEPER_OPERATOR__PORT=str(other))
+        assert f"operator = 127.0.0.1:{other} cannot be bound" in blocked.refusal("serve")
+
+
+def test_options_are_checked_like_settings(own: tuple[Program, Path]) -> None:
+    program, _ = own
+    refusal = program.refusal("serve", "--port", "65536")
+    assert "server.port = '65536'" in refusal
+    assert "65535" in refusal
+
+
+def test_a_wrong_catalogue_or_secret_stops_the_start(
+    own: tuple[Program, Path], tmp_path: Path
+) -> None:
+    program, data_dir = own
+    config = write_config(tmp_path, data_dir, more=model_entry("free", price="cheap"))
+    refusal = program.with_config(config).refusal("serve")
+    assert "'free'" in refusal
+    nameless = program.with_environment(TOLLKEEPER_SECRETS__MASTER_KEY_ENV="NO_SUCH_SECRET")
+    assert "NO_SUCH_SECRET" in nameless.refusal("serve")
+
+
+def _workers_ready(running: Serving) -> str:
+    found: dict[str, str] = json.loads(httpx2.get(f"{running.operator}/readyz").content)
+    return found["workers"]

@@ -1,0 +1,77 @@
+"""A real embedded engine for tests, and the few words to speak to it directly."""
+
+import asyncio
+import http.client
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from tollkeeper.backends.embedded import EmbeddedEngine, EngineOptions
+from tollkeeper.backends.engine_address import EngineAddress
+
+READY_WITHIN_S = 60.0
+_ANSWER_WITHIN_S = 60.0
+# Two slots load faster than four, and enough for calls side by side.
+SMALL = EngineOptions(parallel=2, context_length=1024)
+
+
+@asynccontextmanager
+async def running_engine(options: EngineOptions = SMALL) -> AsyncIterator[EmbeddedEngine]:
+    """An engine that is ready; stopped on leaving."""
+    engine = EmbeddedEngine(options)
+    await engine.start()
+    try:
+        assert await engine.wait_ready(READY_WITHIN_S), engine.status
+        yield engine
+    finally:
+        await engine.close()
+
+
+def address_of(engine: EmbeddedEngine) -> EngineAddress:
+    assert engine.address is not None
+    return engine.address
+
+
+@dataclass(frozen=True, slots=True)
+class EngineAnswer:
+    status: int
+    headers: dict[str, str]
+    text: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.text)
+
+
+async def ask(
+    address: EngineAddress, path: str, body: object = None, *, api_key: str | None = None
+) -> EngineAnswer:
+    """One request below the base address, GET without a body; `api_key` replaces the right one."""
+    return await asyncio.to_thread(_ask, address, path, body, api_key)
+
+
+def _ask(address: EngineAddress, path: str, body: object, api_key: str | None) -> EngineAnswer:
+    parts = urlsplit(address.base_url)
+    connection = http.client.HTTPConnection(parts.netloc, timeout=_ANSWER_WITHIN_S)
+    key = address.api_key if api_key is None else api_key
+    headers = {"Authorization": f"Bearer {key}", "Origin": "http://elsewhere.example"}
+    try:
+        if body is None:
+            connection.request("GET", parts.path + path, headers=headers)
+        else:
+            connection.request("POST", parts.path + path, json.dumps(body), headers)
+        response = connection.getresponse()
+        text = response.read().decode()
+        return EngineAnswer(response.status, dict(response.getheaders()), text)
+    finally:
+        connection.close()
+
+
+async def chat(address: EngineAddress, content: object, **fields: object) -> EngineAnswer:
+    """A short answer to one message of a user, or to the given messages."""
+    messages = content if isinstance(content, list) else [{"role": "user", "content": content}]
+    body = {"messages": messages, "max_tokens": 4, "temperature": 0, **fields}
+    return await ask(address, "/chat/completions", body)
