@@ -9,7 +9,7 @@ from typing import Any
 import httpx2
 
 from tollkeeper.api.app import App
-from tollkeeper.api.routes import ROUTES
+from tollkeeper.api.routes import routes_for
 from tollkeeper.bootstrap import Services, running_services
 from tollkeeper.domain.access import (
     ADMIN_PERMISSIONS,
@@ -100,8 +100,8 @@ async def serving(
     """The real server on a free port, in this event loop."""
     listener = bind("127.0.0.1", 0, setting="test")
     base_url = f"http://{address_of(listener)}"
-    async with running_services(settings, conninfo, clock=clock) as services:
-        server = HttpServer(App(services, ROUTES), http_limits(settings))
+    async with running_services(settings, conninfo, clock=clock, serving=True) as services:
+        server = HttpServer(App(services, routes_for(services.http)), http_limits(settings))
         await server.start(listener)
         async with httpx2.AsyncClient(base_url=base_url, timeout=_TIMEOUT_S) as client:
             try:

@@ -97,7 +97,17 @@ class App:
         query = incoming.decode_query(scope["query_string"], endpoint.query)
         leave = Leave()
         scope["state"]["leave"] = leave
-        return Request(request_id, caller, path, query, body, raw_body, headers, leave.register)
+        return Request(
+            request_id,
+            caller,
+            path,
+            query,
+            body,
+            raw_body,
+            headers,
+            leave.register,
+            endpoint.operation,
+        )
 
     async def _caller(self, endpoint: AnyEndpoint, headers: list[tuple[bytes, bytes]]) -> Caller:
         presented = incoming.presented_key(headers, endpoint.key_kind, self._customer_key_header)

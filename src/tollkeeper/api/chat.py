@@ -18,6 +18,6 @@ async def chat_create(
         return Streamed(ChatStream(services, request, prepared))
     assembly = ChatAssembly(prepared)
     outcome = await services.inference.infer(
-        prepared.call, prepared.prompt_estimate, assembly, request.on_leave
+        prepared.call, prepared.prompt_estimate, assembly, request
     )
     return assembly.completion(outcome.usage)

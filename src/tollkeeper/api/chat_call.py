@@ -78,6 +78,7 @@ async def chat_call(
         fields=fields,
         affinity=affinity_of(services, caller, session, body.prompt_cache_key),
         images=images,
+        policy_ids=tuple(dict.fromkeys(body.policy_ids)),
     )
     options = body.stream_options
     return PreparedChat(

@@ -42,7 +42,7 @@ class ChatStream:
         self._stream = stream
         prepared = self._prepared
         outcome = await self._services.inference.infer(
-            prepared.call, prepared.prompt_estimate, self, self._request.on_leave
+            prepared.call, prepared.prompt_estimate, self, self._request
         )
         last = DONE
         if prepared.includes_usage:

@@ -7,7 +7,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
-from tollkeeper.api.envelope import Headers
+from tollkeeper.api.envelope import Headers, words_for
 from tollkeeper.api.sse import EventStream
 from tollkeeper.bootstrap import Services
 from tollkeeper.domain.access import AdminCaller, Caller, CustomerCaller, KeyKind, Permission
@@ -30,6 +30,11 @@ class Request(Generic[B, Q]):
     headers: list[tuple[bytes, bytes]]
     # Registers what is to be done when the caller leaves before the answer is complete.
     on_leave: Callable[[Callable[[], None]], None]
+    operation: str
+
+    def error_words(self, error: BaseException) -> tuple[int, str]:
+        words = words_for(error)
+        return words.status, words.code
 
     @property
     def admin(self) -> AdminCaller:

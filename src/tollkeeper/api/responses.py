@@ -19,6 +19,6 @@ async def response_create(
         return Streamed(ResponseStream(services, request, prepared))
     assembly = ResponseAssembly(prepared)
     outcome = await services.inference.infer(
-        prepared.call, prepared.prompt_estimate, assembly, request.on_leave
+        prepared.call, prepared.prompt_estimate, assembly, request
     )
     return assembly.response(outcome.usage, services.clock())

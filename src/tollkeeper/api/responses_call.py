@@ -83,6 +83,7 @@ async def responses_call(
         fields={"messages": messages, **fields},
         affinity=affinity_of(services, caller, session, body.prompt_cache_key),
         images=conversation.images,
+        policy_ids=tuple(dict.fromkeys(body.policy_ids or ())),
     )
     options, include = body.stream_options, body.include or ()
     return PreparedResponse(

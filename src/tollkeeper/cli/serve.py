@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 import uvloop
 
-from tollkeeper.bootstrap import build_catalog, located_database, master_secret
+from tollkeeper.bootstrap import build_backends, build_catalog, located_database, master_secret
 from tollkeeper.cli.answers import Record, show
 from tollkeeper.cli.command import Invocation, command, command_app
 from tollkeeper.hosting.listeners import bind
@@ -42,6 +42,7 @@ def serve(
     settings = invocation.settings()
     # What a worker would stumble over is said before one is started.
     build_catalog(settings)
+    build_backends(settings, None)
     with ExitStack() as stack:
         public, operator = listeners(settings, stack)
         conninfo = stack.enter_context(located_database(settings))

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from tollkeeper.domain.access import KeyId, KeyStatus, ProjectId
+from tollkeeper.domain.policy_set import PolicySet
 
 # The level of a rate bucket counts in requests times this, so that a microsecond's refill of one
 # request a minute is one unit and no fraction is ever lost.
@@ -179,6 +180,8 @@ class Decision:
     spent_picousd: int = 0
     limit: int = 0
     retry_after_s: int | None = None
+    # The policies in force at this very admission; None where the organization has none.
+    policies: PolicySet | None = None
 
 
 ADMITTED = Decision()

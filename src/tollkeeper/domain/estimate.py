@@ -1,22 +1,54 @@
 """How many tokens a text has, where no tokenizer can be asked: an estimate that errs high.
 
 Byte-level tokenizers never make more tokens than bytes, and the fewer the more ordinary the text
-is. So bytes are counted by class, at the speed of `bytes.translate`: letters and spaces run in
-long tokens, digits and punctuation in short ones, everything beyond ASCII may take a token a byte.
+is. So every byte is weighed by its class: what is frequent in words runs in long tokens; rare
+letters, digits and punctuation in short ones; everything beyond ASCII may take a token a byte.
+Every run of letters costs something besides, because tokens seldom cross its edges: that tells
+words from hexadecimal noise.
+
+The weights are the least that err high on every class of a measured corpus (words of many
+languages, code, JSON, tables, logs, numbers, emoji, base64, noise) with a tokenizer of 49,000
+tokens; larger vocabularies make fewer. All of it is `bytes.translate`, so a megabyte takes some
+fifteen milliseconds.
 """
 
 import string
 
-_RUNS = (string.ascii_letters + " ").encode()
-_OTHER_ASCII = bytes(set(range(128)) - set(_RUNS))
-# Letters a token: English has more than four, code and rare names have fewer.
-_LETTERS_PER_TOKEN = 3
+# Weights are in 64ths of a token; a byte's weight fits into a byte.
+_UNIT = 64
+_OTHER = 67
+_WEIGHTS = {
+    "etaoinshrdlu": 19,
+    "cmfgpwybv": 48,
+    "kjxqz": 64,
+    string.ascii_uppercase: 62,
+    string.digits: 68,
+    string.punctuation: 55,
+    " ": 4,
+}
+_RUN_OF_LETTERS = 40
+# A space goes into the token of the word behind it, but not into that of a number.
+_SPACE_BEFORE_DIGIT = 64
+
+
+def _table(members: dict[str, int], other: int) -> bytes:
+    table = bytearray([other]) * 256
+    for characters, value in members.items():
+        for byte in characters.encode():
+            table[byte] = value
+    return bytes(table)
+
+
+_WEIGHT_OF = _table(_WEIGHTS, _OTHER)
+_LETTERS = _table({string.ascii_letters: ord("L")}, ord("."))
+_NUMBERS = _table({string.digits: ord("D"), " ": ord(" ")}, ord("."))
 
 
 def estimate_tokens(text: str) -> int:
     """At least as many as a common tokenizer would make of the text."""
     encoded = text.encode("utf-8", "surrogatepass")
-    letters = len(encoded) - len(encoded.translate(None, _RUNS))
-    other_ascii = len(encoded) - len(encoded.translate(None, _OTHER_ASCII))
-    beyond = len(encoded) - letters - other_ascii
-    return -(-letters // _LETTERS_PER_TOKEN) + other_ascii + beyond
+    letters = encoded.translate(_LETTERS)
+    runs = letters.count(b".L") + letters.startswith(b"L")
+    weight = sum(encoded.translate(_WEIGHT_OF)) + _RUN_OF_LETTERS * runs
+    weight += _SPACE_BEFORE_DIGIT * encoded.translate(_NUMBERS).count(b" D")
+    return min(len(encoded), -(-weight // _UNIT))

@@ -49,6 +49,8 @@ class Call:
     # The isolated affinity key: never the caller's own text.
     affinity: bytes | None = None
     images: int = 0
+    # Published policies that the caller adds to those that attach by themselves, each once.
+    policy_ids: tuple[str, ...] = ()
 
 
 class ToolCallPiece(msgspec.Struct, frozen=True, gc=False):

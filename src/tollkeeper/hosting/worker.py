@@ -114,7 +114,9 @@ async def _main() -> None:
     listener = socket.socket(fileno=start["listener"])
     listener.setblocking(False)
     engine = EngineAddress(**start["engine"]) if start["engine"] is not None else None
-    async with running_services(settings, start["conninfo"], engine=engine) as services:
+    async with running_services(
+        settings, start["conninfo"], engine=engine, serving=True
+    ) as services:
         await Worker(settings, services).run(listener, instructions)
 
 

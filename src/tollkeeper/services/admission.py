@@ -14,6 +14,7 @@ from tollkeeper.domain.errors import (
 )
 from tollkeeper.domain.inference import Call, Usage
 from tollkeeper.domain.money import usd_from_picousd
+from tollkeeper.domain.policy_set import PolicySet
 from tollkeeper.domain.pricing import Bounds, cost_of, hold_picousd
 from tollkeeper.services.ledger import Ledger
 from tollkeeper.storage.ledger import Hold
@@ -28,6 +29,7 @@ class Reservation:
 
     hold: Hold
     model: Model
+    policies: PolicySet | None = None
 
     @property
     def id(self) -> UUID:
@@ -76,7 +78,7 @@ class Admission:
         decision = await self._ledger.hold(hold)
         if decision.refusal is not None:
             raise refusal_error(decision)
-        return Reservation(hold, call.model)
+        return Reservation(hold, call.model, decision.policies)
 
     async def settle(
         self, reservation: Reservation, usage: Usage, *, estimated: bool

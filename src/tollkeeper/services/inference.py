@@ -1,14 +1,13 @@
-"""The script of one call, read top to bottom: bound, reserve, dispatch, deliver, resolve.
+"""The script of one call, read top to bottom: bound, reserve, ask, dispatch, deliver, resolve.
 
 It runs in a task of its own. The caller's leaving and the server's draining reach it as wishes; it
-always comes to the end, where the reservation is resolved.
+always comes to the end, where the reservation is resolved and the story is written down.
 """
 
 import asyncio
-import contextlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from tollkeeper.backends.port import Backend
 from tollkeeper.domain.errors import (
@@ -17,24 +16,40 @@ from tollkeeper.domain.errors import (
     TollkeeperError,
     Unavailable,
 )
-from tollkeeper.domain.inference import Batch, Call, Usage
+from tollkeeper.domain.inference import Call, Usage
 from tollkeeper.domain.metering import Meter
+from tollkeeper.domain.policy import Direction
+from tollkeeper.domain.policy_set import EMPTY, ActivePolicy
+from tollkeeper.domain.transcript import transcript
 from tollkeeper.services.admission import Admission, Reservation, Settlement
-
-T = TypeVar("T")
+from tollkeeper.services.call_story import CallStory
+from tollkeeper.services.chronicle import Chronicle
+from tollkeeper.services.policy_checks import PolicyChecks
+from tollkeeper.services.response_gate import ResponseGate, Taking
 
 _TOKENIZER_TIMEOUT_S = 5.0
-# A backend keeps the deadline itself and knows whether anything was charged by then; only where it
-# does not, or where the caller reads too slowly, the call is ended from outside.
-_DEADLINE_SLACK_S = 0.5
-# How long an answer waits for the books at least, however late it is.
-_BOOKS_S_MIN = 5.0
 
 
-class Sink(Protocol):
-    """Where an answer goes. The first `take` means that the answer has begun."""
+class Asking(Protocol):
+    """The request behind a call, as far as the call needs to know it."""
 
-    async def take(self, batch: Batch) -> None: ...
+    @property
+    def operation(self) -> str: ...
+
+    @property
+    def on_leave(self) -> Callable[[Callable[[], None]], None]:
+        """Registers what is to be done when the caller leaves."""
+        ...
+
+    def error_words(self, error: BaseException) -> tuple[int, str]:
+        """The status and the code under which the caller sees an error."""
+        ...
+
+
+class NamedPolicies(Protocol):
+    async def require_published(self, call: Call) -> None:
+        """Raises NotFound where a policy that the call names is not published."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +58,8 @@ class InferenceLimits:
     # A caller has left: how long, and for how many such calls at once, the rest is still read.
     drain_s: float
     drains_max: int
+    # Under enforcing response policies: judge whenever so many characters have come; 0: at the end.
+    segment_characters: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +68,6 @@ class Outcome:
 
     usage: Usage
     settlement: Settlement
-    meter: Meter
-    replica: str
-
-
-class BooksAreLate(Unavailable):
-    """The cost of the call could not be written down in time; it is written as soon as it can."""
 
 
 class LiveCall:
@@ -66,52 +77,56 @@ class LiveCall:
         self.abandoned = False
         self.stopped = False
         self._timeout: asyncio.Timeout | None = None
-        self._slack_s = 0.0
         self._ends_at: float | None = None
 
-    def bind(self, timeout: asyncio.Timeout, *, slack_s: float = 0.0) -> None:
-        """From now on this is what a wish to end sooner moves, and by how much it may be late."""
+    def bind(self, timeout: asyncio.Timeout) -> None:
         self._timeout = timeout
-        self._slack_s = slack_s
         if self._ends_at is not None:
-            self._move(timeout, self._ends_at)
+            timeout.reschedule(self._ends_at)
 
-    def release(self) -> None:
+    def unbind(self) -> None:
         self._timeout = None
 
     def end_by(self, when: float) -> None:
         self._ends_at = when
         if self._timeout is not None and not self._timeout.expired():
-            self._move(self._timeout, when)
-
-    def _move(self, timeout: asyncio.Timeout, when: float) -> None:
-        when += self._slack_s
-        timeout.reschedule(min(when, timeout.when() or when))
+            self._timeout.reschedule(min(when, self._timeout.when() or when))
 
 
 class Inference:
     def __init__(
-        self, admission: Admission, backends: Mapping[str, Backend], limits: InferenceLimits
+        self,
+        admission: Admission,
+        backends: Mapping[str, Backend],
+        limits: InferenceLimits,
+        *,
+        policies: NamedPolicies,
+        checks: PolicyChecks,
+        chronicle: Chronicle,
     ) -> None:
         self._admission = admission
         self._backends = backends
         self._limits = limits
+        self._policies = policies
+        self._checks = checks
+        self._chronicle = chronicle
         self._live: dict[asyncio.Task[Outcome], LiveCall] = {}
 
     async def infer(
         self,
         call: Call,
         prompt_estimate: int,
-        sink: Sink,
-        on_leave: Callable[[Callable[[], None]], None],
+        sink: Taking,
+        asking: Asking,
     ) -> Outcome:
         """Runs the call to its end. Raises domain errors; what the sink has taken by then stays
         taken. Cancelling the waiting does not cancel the call."""
         live = LiveCall()
-        task = asyncio.create_task(self._run(call, prompt_estimate, sink, live))
+        story = CallStory(call, asking.operation)
+        task = asyncio.create_task(self._told(story, prompt_estimate, sink, live, asking))
         self._live[task] = live
         task.add_done_callback(self._forget)
-        on_leave(lambda: self._abandon(live))
+        asking.on_leave(lambda: self._abandon(live))
         return await asyncio.shield(task)
 
     async def drain(self, grace_s: float) -> None:
@@ -140,29 +155,46 @@ class Inference:
         within_s = self._limits.drain_s if drains <= self._limits.drains_max else 0.0
         live.end_by(asyncio.get_running_loop().time() + within_s)
 
-    async def _run(self, call: Call, prompt_estimate: int, sink: Sink, live: LiveCall) -> Outcome:
+    async def _told(
+        self,
+        story: CallStory,
+        prompt_estimate: int,
+        sink: Taking,
+        live: LiveCall,
+        asking: Asking,
+    ) -> Outcome:
+        try:
+            outcome = await self._run(story, prompt_estimate, sink, live)
+        except BaseException as exc:
+            self._chronicle.ended(story, *asking.error_words(exc))
+            raise
+        self._chronicle.ended(story, 200, None)
+        return outcome
+
+    async def _run(
+        self, story: CallStory, prompt_estimate: int, sink: Taking, live: LiveCall
+    ) -> Outcome:
+        call = story.call
         deadline = asyncio.get_running_loop().time() + self._limits.deadline_s
         backend = self._backends[call.model.backend]
+        if call.policy_ids:
+            await self._policies.require_published(call)
         prompt_tokens = await self._prompt_tokens(backend, call, prompt_estimate)
-        reservation = await self._admission.reserve(call, prompt_tokens)
-        meter = Meter(call, prompt_tokens)
+        reservation = story.reservation = await self._admission.reserve(call, prompt_tokens)
+        meter = story.meter = Meter(call, prompt_tokens)
         try:
-            replica = await _deliver(backend, call, deadline, meter, sink, live)
+            policies = await self._judged_request(story, reservation)
+            await self._deliver(story, backend, deadline, policies, sink, live)
         except TollkeeperError as exc:
-            with contextlib.suppress(BooksAreLate):
-                await _booked(self._resolve_failure(reservation, meter, live, exc), deadline, live)
+            await self._resolve_failure(story, reservation, meter, live, exc)
             raise
         except BaseException:
             # A fault of ours after dispatch: nobody knows what the backend has done.
-            unsettled = self._admission.leave_unsettled(
-                reservation, "the gateway failed during the call"
-            )
-            with contextlib.suppress(BooksAreLate):
-                await _booked(unsettled, deadline, live)
+            story.settlement = "unsettled"
+            await self._admission.leave_unsettled(reservation, "the gateway failed during the call")
             raise
-        usage = meter.usage or meter.estimate()
-        settling = self._admission.settle(reservation, usage, estimated=meter.usage is None)
-        return Outcome(usage, await _booked(settling, deadline, live), meter, replica)
+        settlement = await self._settle(story, reservation, meter)
+        return Outcome(meter.usage or meter.estimate(), settlement)
 
     async def _prompt_tokens(self, backend: Backend, call: Call, estimate: int) -> int:
         """Exact where the backend can count, else the estimate; no prompt exceeds the context."""
@@ -170,41 +202,78 @@ class Inference:
         counted = await backend.count_prompt_tokens(call, deadline=deadline)
         return min(estimate if counted is None else counted, call.model.context_length)
 
+    async def _judged_request(
+        self, story: CallStory, reservation: Reservation
+    ) -> tuple[ActivePolicy, ...]:
+        """The policies of this call's admission, after they had nothing against its request."""
+        call = story.call
+        if reservation.policies is None and not call.policy_ids:
+            return ()
+        policies = (reservation.policies or EMPTY).applying(call.project_id, call.policy_ids)
+        if any(policy.judges(Direction.REQUEST) for policy in policies):
+            await self._checks.check(policies, Direction.REQUEST, transcript(call), story.evidence)
+        return tuple(policy for policy in policies if policy.judges(Direction.RESPONSE))
+
+    async def _deliver(
+        self,
+        story: CallStory,
+        backend: Backend,
+        deadline: float,
+        policies: tuple[ActivePolicy, ...],
+        sink: Taking,
+        live: LiveCall,
+    ) -> None:
+        """Reads the answer to its proper end and hands it on."""
+        gate = None
+        if policies:
+            segment = self._limits.segment_characters
+            gate = ResponseGate(sink, policies, self._checks, story.evidence, segment)
+        meter, taking = story.meter, gate or sink
+        assert meter is not None
+        opened = False
+        try:
+            async with asyncio.timeout_at(deadline) as timeout:
+                live.bind(timeout)
+                async with backend.open(story.call, deadline=deadline) as answer:
+                    opened = True
+                    story.replica = answer.replica
+                    async for batch in answer.batches:
+                        story.piece_came()
+                        meter.count(batch)
+                        await taking.take(batch)
+                if gate is not None:
+                    await gate.finish()
+        except TimeoutError:
+            raise _ended_early(live, opened) from None
+        finally:
+            live.unbind()
+
     async def _resolve_failure(
-        self, reservation: Reservation, meter: Meter, live: LiveCall, error: TollkeeperError
+        self,
+        story: CallStory,
+        reservation: Reservation,
+        meter: Meter,
+        live: LiveCall,
+        error: TollkeeperError,
     ) -> None:
         if meter.delivered or meter.usage is not None or (live.abandoned and error.charged):
             # Something was delivered, or its reader left while the backend worked: it is paid.
             error.charged = True
-            usage = meter.usage or meter.estimate()
-            await self._admission.settle(reservation, usage, estimated=meter.usage is None)
+            await self._settle(story, reservation, meter)
         elif error.charged:
+            story.settlement = "unsettled"
             await self._admission.leave_unsettled(reservation, error.message)
         else:
+            story.settlement = "released"
             await self._admission.release(reservation)
 
-
-async def _deliver(
-    backend: Backend, call: Call, deadline: float, meter: Meter, sink: Sink, live: LiveCall
-) -> str:
-    """Reads the answer to its proper end, and says which replica gave it."""
-    if live.abandoned or live.stopped:
-        # Nothing has left yet: nobody wants the answer any more, so nobody pays for it.
-        raise Unavailable("The call ended before it was dispatched.", retry_after_s=1)
-    opened = False
-    try:
-        async with asyncio.timeout_at(deadline + _DEADLINE_SLACK_S) as timeout:
-            live.bind(timeout)
-            async with backend.open(call, deadline=deadline) as answer:
-                opened = True
-                async for batch in answer.batches:
-                    meter.count(batch)
-                    await sink.take(batch)
-                return answer.replica
-    except TimeoutError:
-        raise _ended_early(live, opened) from None
-    finally:
-        live.release()
+    async def _settle(self, story: CallStory, reservation: Reservation, meter: Meter) -> Settlement:
+        usage = meter.usage or meter.estimate()
+        story.settled = await self._admission.settle(
+            reservation, usage, estimated=meter.usage is None
+        )
+        story.settlement = "settled"
+        return story.settled
 
 
 def _ended_early(live: LiveCall, opened: bool) -> TollkeeperError:
@@ -213,17 +282,3 @@ def _ended_early(live: LiveCall, opened: bool) -> TollkeeperError:
     if live.abandoned:
         return BackendFailed("The caller left.", charged=True)
     return DeadlineExceeded(charged=True)
-
-
-async def _booked(writing: Awaitable[T], deadline: float, live: LiveCall) -> T:
-    """Waits for the books until the deadline, and no longer: what is being written is written all
-    the same, however long the database is away."""
-    soonest = asyncio.get_running_loop().time() + _BOOKS_S_MIN
-    try:
-        async with asyncio.timeout_at(max(deadline, soonest)) as timeout:
-            live.bind(timeout, slack_s=_BOOKS_S_MIN)
-            return await writing
-    except TimeoutError:
-        raise BooksAreLate(retry_after_s=None, charged=True) from None
-    finally:
-        live.release()

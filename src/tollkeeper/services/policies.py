@@ -6,6 +6,7 @@ from uuid import uuid4
 
 from tollkeeper.domain.access import OrganizationId, ProjectId
 from tollkeeper.domain.errors import NotFound
+from tollkeeper.domain.inference import Call
 from tollkeeper.domain.policy import (
     Policy,
     PolicyState,
@@ -20,6 +21,7 @@ from tollkeeper.domain.policy import (
 )
 from tollkeeper.services.clock import Clock
 from tollkeeper.services.idempotency import Idempotency, IdempotentRequest
+from tollkeeper.services.policy_directory import PolicyDirectory
 from tollkeeper.storage import organizations, policies, projects
 from tollkeeper.storage.database import Connection, Database
 
@@ -27,8 +29,15 @@ OPERATION_CREATE = "policy_create"
 
 
 class Policies:
-    def __init__(self, database: Database, idempotency: Idempotency, clock: Clock) -> None:
+    def __init__(
+        self,
+        database: Database,
+        idempotency: Idempotency,
+        clock: Clock,
+        directory: PolicyDirectory,
+    ) -> None:
         self._database = database
+        self._directory = directory
         self._idempotency = idempotency
         self._clock = clock
 
@@ -118,6 +127,15 @@ class Policies:
             await policies.update(connection, policy)
             await policies.raise_epoch(connection, organization_id)
         return policy
+
+    async def require_published(self, call: Call) -> None:
+        """Raises NotFound where a policy that the call names is not published now. Admission will
+        look again; this is so that no money moves for a call that names a wrong one."""
+        async with self._database.snapshot() as connection:
+            epoch = await policies.read_epoch(connection, call.organization_id)
+            found = await self._directory.current(connection, {call.organization_id: epoch})
+        for position, policy_id in enumerate(call.policy_ids):
+            found[call.organization_id].find(policy_id, param=f"policy_ids[{position}]")
 
     async def policy_organization(self, policy_id: str) -> OrganizationId:
         """For the operator, who names a policy by its id alone."""

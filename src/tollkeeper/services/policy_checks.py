@@ -26,11 +26,10 @@ class Evidence:
     verdicts: list[VerdictRecord] = field(default_factory=list)
     pending: set[asyncio.Task[None]] = field(default_factory=set)
 
-    async def complete(self) -> tuple[VerdictRecord, ...]:
-        """All verdicts. The judge's own deadline bounds the wait."""
+    async def settled(self) -> None:
+        """Returns when every verdict is in. The judge's own deadline bounds the wait."""
         if self.pending:
             await asyncio.wait(self.pending)
-        return tuple(self.verdicts)
 
 
 class PolicyChecks:

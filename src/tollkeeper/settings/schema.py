@@ -110,6 +110,9 @@ class JudgeSettings(Section):
     default_threshold_basis_points: int = Field(default=5000, ge=1, le=9999)
     deadline_s: Seconds = 20
     segment_characters: int = Field(default=0, ge=0, le=1_000_000)
+    # Questions put to the judge at once by one process, and how much text one question may carry.
+    concurrency: int = Field(default=16, ge=1, le=1024)
+    window_characters: int = Field(default=4000, ge=100, le=1_000_000)
 
 
 class ExtensionsSettings(Section):

@@ -5,9 +5,9 @@ decides nothing.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 from uuid import UUID
 
 from psycopg import errors as pg
@@ -15,6 +15,7 @@ from psycopg import errors as pg
 from tollkeeper.domain.access import OrganizationId, ProjectId
 from tollkeeper.domain.admission import Decision, ProjectState
 from tollkeeper.domain.errors import Unavailable
+from tollkeeper.domain.policy_set import PolicySet
 from tollkeeper.storage import ledger, resolutions
 from tollkeeper.storage.database import RETRY_AFTER_S, Connection, Database
 from tollkeeper.storage.ledger import Hold, LockedAccounts, ProjectLimits
@@ -57,11 +58,26 @@ class Mark:
     reason: str
 
 
+class PolicySource(Protocol):
+    """Knows the published policies by epoch."""
+
+    async def current(
+        self, connection: Connection, epochs: dict[OrganizationId, int]
+    ) -> dict[OrganizationId, PolicySet]: ...
+
+
 class LedgerStore:
-    def __init__(self, database: Database, process_id: UUID, limits: ProjectLimits) -> None:
+    def __init__(
+        self,
+        database: Database,
+        process_id: UUID,
+        limits: ProjectLimits,
+        policies: PolicySource | None = None,
+    ) -> None:
         self._database = database
         self._process_id = process_id
         self._limits = limits
+        self._policies = policies
 
     async def hold_all(
         self, holds: Sequence[Hold], decide: DecideBatch, *, lock_wait_s: float | None
@@ -105,7 +121,25 @@ class LedgerStore:
             await ledger.write_accounts(connection, locked.states)
             await ledger.write_projects(connection, _projects_of(locked))
             await ledger.insert_holds(connection, self._process_id, admitted, locked)
-        return decisions
+        return await self._with_policies(connection, holds, decisions, locked)
+
+    async def _with_policies(
+        self,
+        connection: Connection,
+        holds: Sequence[Hold],
+        decisions: Sequence[Decision],
+        locked: LockedAccounts,
+    ) -> Sequence[Decision]:
+        """Read while the accounts are locked: no policy can change between them and the hold."""
+        if self._policies is None:
+            return decisions
+        sets = await self._policies.current(connection, locked.epochs)
+        return [
+            replace(decision, policies=found)
+            if decision.refusal is None and (found := sets[hold.organization_id]).active
+            else decision
+            for hold, decision in zip(holds, decisions, strict=True)
+        ]
 
     async def release_in_doubt(self, holds: Sequence[Hold]) -> None:
         """Releases what is held of these. Their accounts' locks are waited for: whatever was still

@@ -95,7 +95,7 @@ async def find_published(connection: Connection, organization_id: OrganizationId
         f"""
         SELECT {_COLUMNS} {_FROM} WHERE p.organization_id = %s AND p.current_version IS NOT NULL
         ORDER BY p.created_at, p.id
-        """,  # noqa: S608
+        """,
         (organization_id,),
     )
     return [_policy(row) for row in await cursor.fetchall()]

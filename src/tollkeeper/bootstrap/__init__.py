@@ -1,0 +1,23 @@
+"""The only folder that names concrete classes: from settings to services."""
+
+from tollkeeper.bootstrap.backends import build_backends
+from tollkeeper.bootstrap.catalog import build_catalog
+from tollkeeper.bootstrap.secrets import master_secret
+from tollkeeper.bootstrap.services import (
+    HttpConventions,
+    Services,
+    build_services,
+    located_database,
+    running_services,
+)
+
+__all__ = [
+    "HttpConventions",
+    "Services",
+    "build_backends",
+    "build_catalog",
+    "build_services",
+    "located_database",
+    "master_secret",
+    "running_services",
+]

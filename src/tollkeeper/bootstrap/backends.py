@@ -1,0 +1,123 @@
+"""From declared backends, and the judge among them, to those that answer calls."""
+
+import os
+from pathlib import Path
+
+from tollkeeper.backends.absent import AbsentBackend
+from tollkeeper.backends.config import BackendConfig, Tokenizer
+from tollkeeper.backends.engine_address import EngineAddress
+from tollkeeper.backends.fan_out import FanOutBackend
+from tollkeeper.backends.judge import Judge, JudgeConfig
+from tollkeeper.backends.port import Backend
+from tollkeeper.backends.routing import RoutedBackend
+from tollkeeper.bootstrap.secrets import read_secret
+from tollkeeper.domain.catalog import Model, pricing_from_declared
+from tollkeeper.settings import BackendSettings, Settings, SettingsError
+
+# Parts of one fanned-out call that run at once on a backend that is not ours.
+_FAN_OUT = 16
+# The published protocol allows twenty alternatives; the embedded engine gives as many as asked for.
+_JUDGE_ALTERNATIVES = 20
+_JUDGE_ALTERNATIVES_EMBEDDED = 200
+
+
+def build_judge(settings: Settings, backends: dict[str, Backend], secret: bytes) -> Judge | None:
+    declared = settings.judge
+    if declared is None:
+        return None
+    kinds = {backend.name: backend.kind for backend in settings.backends}
+    embedded = kinds[declared.backend] == "embedded"
+    return Judge(
+        backends[declared.backend],
+        _judge_model(declared.backend, declared.model),
+        secret,
+        JudgeConfig(
+            deadline_s=declared.deadline_s,
+            concurrency=settings.embedded.parallel if embedded else declared.concurrency,
+            window_characters=declared.window_characters,
+            overlap_characters=declared.window_characters // 10,
+            top_logprobs=_JUDGE_ALTERNATIVES_EMBEDDED if embedded else _JUDGE_ALTERNATIVES,
+        ),
+    )
+
+
+def _judge_model(backend: str, upstream_model: str) -> Model:
+    """The judge is no entry of the catalogue: nobody calls it, and nobody pays for it."""
+    return Model(
+        id=f"judge/{upstream_model}",
+        backend=backend,
+        upstream_model=upstream_model,
+        owned_by="",
+        name="",
+        display_name="",
+        created=0,
+        context_length=1,
+        max_output_length=1,
+        input_modalities=("text",),
+        output_modalities=("text",),
+        quantization="",
+        supported_sampling_parameters=(),
+        supported_features=(),
+        sampling_limits={},
+        sampling_limits_revision="",
+        required_checks=(),
+        is_ready=True,
+        pricing=pricing_from_declared({}, param="judge"),
+        options={},
+    )
+
+
+def build_backends(settings: Settings, engine: EngineAddress | None) -> dict[str, Backend]:
+    return {declared.name: _backend(declared, settings, engine) for declared in settings.backends}
+
+
+def _backend(
+    declared: BackendSettings, settings: Settings, engine: EngineAddress | None
+) -> Backend:
+    if declared.kind == "embedded" and engine is None:
+        return AbsentBackend(declared.name, "The embedded engine does not run.")
+    try:
+        config = BackendConfig(
+            name=declared.name,
+            urls=declared.urls if engine is None or declared.urls else (engine.base_url,),
+            api_key=_api_key(declared) if declared.kind == "openai" else _engine_key(engine),
+            connect_timeout_s=declared.connect_timeout_s,
+            idle_timeout_s=declared.idle_timeout_s,
+            retries=declared.retries,
+            native_n=declared.native_n and declared.kind == "openai",
+            always_stream=declared.kind == "embedded",
+            tokenizer=_tokenizer(declared),
+            tokenize_path=declared.tokenize_path or None,
+            fan_out_concurrency=(
+                settings.embedded.parallel if declared.kind == "embedded" else _FAN_OUT
+            ),
+        )
+    except ValueError as exc:
+        raise SettingsError(f"backends: {exc}") from None
+    routed: Backend = RoutedBackend(config)
+    if config.native_n:
+        return routed
+    return FanOutBackend(routed, concurrency=config.fan_out_concurrency)
+
+
+def _tokenizer(declared: BackendSettings) -> Tokenizer:
+    if declared.kind == "embedded":
+        return Tokenizer.LLAMA_CPP
+    return Tokenizer.VLLM if declared.tokenize_path else Tokenizer.NONE
+
+
+def _engine_key(engine: EngineAddress | None) -> str | None:
+    return None if engine is None else engine.api_key
+
+
+def _api_key(declared: BackendSettings) -> str | None:
+    if declared.api_key_env:
+        value = os.environ.get(declared.api_key_env, "")
+        if not value:
+            raise SettingsError(
+                f"backends {declared.name!r}: api_key_env: ${declared.api_key_env} is not set."
+            )
+        return value
+    if declared.api_key_file:
+        return read_secret(Path(declared.api_key_file)).decode()
+    return None
