@@ -1,0 +1,1 @@
+"""Measurements: what tollkeeper costs, side by side with others, in one run."""

@@ -1,0 +1,101 @@
+"""A real tollkeeper as its operators run it, with tenants that have money to spend."""
+
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tollkeeper.bootstrap import running_services
+from tollkeeper.domain.access import CUSTOMER_PERMISSIONS
+from tollkeeper.settings import load_settings
+from tollkeeper.storage.embedded_postgres import EmbeddedPostgres
+from tollkeeper.storage.migrations import migrate
+
+MODEL = "bench/chat"
+_CREDIT = 10**18
+_CONFIG = """
+[server]
+port = 0
+[operator]
+port = 0
+[database]
+url = "{url}"
+data_dir = "{data_dir}"
+[limits]
+requests_per_minute = 10000000
+concurrency = 1000000
+[[backends]]
+name = "bench"
+kind = "openai"
+urls = ["http://127.0.0.1:{upstream}/v1"]
+[[models]]
+id = "bench/chat"
+backend = "bench"
+upstream_model = "bench"
+context_length = 32768
+max_output_length = 4096
+supported_sampling_parameters = ["temperature"]
+pricing = {{ prompt = "0.0000002", completion = "0.0000008" }}
+"""
+
+
+@dataclass(frozen=True)
+class Tenant:
+    organization_id: str
+    key: str
+
+
+@dataclass(frozen=True)
+class Running:
+    port: int
+    pid: int
+    database_pid: int
+    start_s: float
+    tenants: list[Tenant]
+    conninfo: str
+
+
+@contextmanager
+def tollkeeper(folder: Path, upstream_port: int, *, tenants: int) -> Iterator[Running]:
+    """The gateway with an embedded database of its own, which is already up when it starts."""
+    with EmbeddedPostgres(folder) as server:
+        migrate(server.conninfo)
+        socket_folder = folder.resolve() / "postgres"
+        config = folder / "tollkeeper.toml"
+        url = f"postgresql://postgres@/postgres?host={socket_folder}"
+        config.write_text(_CONFIG.format(url=url, data_dir=folder, upstream=upstream_port))
+        made = asyncio.run(_make_tenants(config, server.conninfo, tenants))
+        database_pid = int((socket_folder / "postmaster.pid").read_text().splitlines()[0])
+        started = time.perf_counter()
+        with subprocess.Popen(
+            [sys.executable, "-m", "tollkeeper", "serve", "--config", str(config), "--json"],
+            stdout=subprocess.PIPE,
+        ) as process:
+            try:
+                assert process.stdout is not None
+                addresses = json.loads(process.stdout.readline())
+                start_s = time.perf_counter() - started
+                port = int(addresses["public"].rsplit(":", 1)[1])
+                yield Running(port, process.pid, database_pid, start_s, made, server.conninfo)
+            finally:
+                process.terminate()
+                process.wait(60)
+
+
+async def _make_tenants(config: Path, conninfo: str, count: int) -> list[Tenant]:
+    made = []
+    async with running_services(load_settings(config), conninfo) as services:
+        for number in range(count):
+            organization = await services.organizations.organization_create(f"bench {number}")
+            project = await services.projects.project_create(organization.id, "bench")
+            _, key = await services.project_keys.project_key_create_by_operator(
+                project.id, "bench", CUSTOMER_PERMISSIONS, None
+            )
+            await services.billing.credit_grant(organization.id, _CREDIT, "bench")
+            made.append(Tenant(str(organization.id), key))
+    return made

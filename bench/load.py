@@ -1,0 +1,86 @@
+"""Load from one process: raw keep-alive connections, one request at a time on each."""
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+from typing import cast
+
+import httptools
+
+_TIMEOUT_S = 120.0
+
+
+@dataclass
+class Result:
+    requests: int = 0
+    failures: int = 0
+    seconds: float = 0.0
+    first_byte_s: list[float] = field(default_factory=list)
+
+    @property
+    def per_second(self) -> float:
+        return self.requests / self.seconds if self.seconds else 0.0
+
+
+class _Response(asyncio.Protocol):
+    """Reads responses; only their end and their first body byte matter."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast("asyncio.Transport", transport)
+        self._parser = httptools.HttpResponseParser(self)
+        self._done: asyncio.Future[int] | None = None
+        self._first = 0.0
+
+    async def ask(self, request: bytes) -> tuple[int, float]:
+        self._done = asyncio.get_running_loop().create_future()
+        self._first = 0.0
+        started = time.perf_counter()
+        self.transport.write(request)
+        status = await self._done
+        return status, self._first - started
+
+    def data_received(self, data: bytes) -> None:
+        self._parser.feed_data(data)
+
+    def on_body(self, _body: bytes) -> None:
+        if not self._first:
+            self._first = time.perf_counter()
+
+    def on_message_complete(self) -> None:
+        status = self._parser.get_status_code()
+        self._parser = httptools.HttpResponseParser(self)
+        if self._done is not None and not self._done.done():
+            self._done.set_result(status)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._done is not None and not self._done.done():
+            self._done.set_result(0)
+
+
+def request_bytes(path: str, headers: dict[str, str], body: bytes) -> bytes:
+    lines = [f"POST {path} HTTP/1.1", "host: bench", "content-type: application/json"]
+    lines += [f"{name}: {value}" for name, value in headers.items()]
+    lines.append(f"content-length: {len(body)}")
+    return "\r\n".join([*lines, "", ""]).encode() + body
+
+
+async def run_load(port: int, requests: list[bytes], *, connections: int, count: int) -> Result:
+    """`count` requests over `connections` connections; the given requests are used in turn."""
+    result = Result()
+    left = iter(range(count))
+
+    async def worker() -> None:
+        loop = asyncio.get_running_loop()
+        _, protocol = await loop.create_connection(_Response, "127.0.0.1", port)
+        for number in left:
+            status, first = await protocol.ask(requests[number % len(requests)])
+            result.requests += 1
+            result.failures += status != 200
+            result.first_byte_s.append(first)
+        protocol.transport.close()
+
+    started = time.perf_counter()
+    async with asyncio.timeout(_TIMEOUT_S):
+        await asyncio.gather(*(worker() for _ in range(connections)))
+    result.seconds = time.perf_counter() - started
+    return result

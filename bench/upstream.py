@@ -1,0 +1,117 @@
+"""A model server that costs next to nothing: fixed answers from memory, JSON or a paced stream."""
+
+import argparse
+import asyncio
+import json
+from typing import cast
+
+import httptools
+import uvloop
+
+PIECES = 200
+PIECE_INTERVAL_S = 0.004
+_USAGE = {"prompt_tokens": 180, "completion_tokens": 64, "total_tokens": 244}
+_ANSWER = json.dumps(
+    {
+        "id": "chatcmpl-bench",
+        "object": "chat.completion",
+        "created": 1,
+        "model": "bench",
+        "choices": [
+            {
+                "index": 0,
+                "message": {"role": "assistant", "content": "word " * 64},
+                "logprobs": None,
+                "finish_reason": "stop",
+            }
+        ],
+        "usage": _USAGE,
+    }
+).encode()
+JSON_RESPONSE = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+    % len(_ANSWER)
+) + _ANSWER
+_STREAM_HEAD = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+)
+
+
+def _chunk(record: object) -> bytes:
+    data = (
+        b"data: " + (record if isinstance(record, bytes) else json.dumps(record).encode()) + b"\n\n"
+    )
+    return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+def _piece(delta: dict[str, str], finish: str | None = None) -> bytes:
+    choice = {"index": 0, "delta": delta, "finish_reason": finish}
+    head = {
+        "id": "chatcmpl-bench",
+        "object": "chat.completion.chunk",
+        "created": 1,
+        "model": "bench",
+    }
+    return _chunk({**head, "choices": [choice]})
+
+
+_PIECE = _piece({"content": "word "})
+_LAST = (
+    _piece({}, "stop")
+    + _chunk(
+        {
+            "id": "chatcmpl-bench",
+            "object": "chat.completion.chunk",
+            "created": 1,
+            "model": "bench",
+            "choices": [],
+            "usage": _USAGE,
+        }
+    )
+    + _chunk(b"[DONE]")
+    + b"0\r\n\r\n"
+)
+
+
+class Upstream(asyncio.Protocol):
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._parser = httptools.HttpRequestParser(self)
+        self._body = b""
+
+    def data_received(self, data: bytes) -> None:
+        self._parser.feed_data(data)
+
+    def on_body(self, body: bytes) -> None:
+        self._body += body
+
+    def on_message_complete(self) -> None:
+        body, self._body = self._body, b""
+        if b'"stream":true' in body.replace(b" ", b""):
+            self._transport.write(_STREAM_HEAD)
+            self._left = PIECES
+            asyncio.get_running_loop().call_later(PIECE_INTERVAL_S, self._next_piece)
+        else:
+            self._transport.write(JSON_RESPONSE)
+
+    def _next_piece(self) -> None:
+        if self._transport.is_closing():
+            return
+        if self._left == 0:
+            self._transport.write(_LAST)
+            return
+        self._left -= 1
+        self._transport.write(_PIECE)
+        asyncio.get_running_loop().call_later(PIECE_INTERVAL_S, self._next_piece)
+
+
+async def _main(port: int) -> None:
+    server = await asyncio.get_running_loop().create_server(Upstream, "127.0.0.1", port)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await server.serve_forever()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--port", type=int, default=0)
+    uvloop.run(_main(parser.parse_args().port))
