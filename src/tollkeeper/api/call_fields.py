@@ -12,7 +12,7 @@ from tollkeeper.domain.catalog import Feature, Model
 from tollkeeper.domain.conventions import DEFAULT_OUTPUT_TOKENS
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.estimate import estimate_tokens
-from tollkeeper.services.options import mapped_options, require_feature
+from tollkeeper.services.options import mapped_options, merge_fields, require_feature
 
 # A message of the backend's chat request, where we write it ourselves.
 ChatMessage = dict[str, Any]
@@ -64,9 +64,9 @@ def tier_fields(
     """Options whose ordinary value asks for nothing and whose other values a model must declare."""
     fields: dict[str, Any] = {}
     if service_tier not in (None, "auto", "default"):
-        fields.update(mapped_options(model, {"service_tier": service_tier}))
+        merge_fields(fields, mapped_options(model, {"service_tier": service_tier}))
     if cache_retention == "24h":
-        fields.update(mapped_options(model, {"prompt_cache_retention": cache_retention}))
+        merge_fields(fields, mapped_options(model, {"prompt_cache_retention": cache_retention}))
     return fields
 
 

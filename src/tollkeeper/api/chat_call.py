@@ -22,6 +22,7 @@ from tollkeeper.domain.inference import Call
 from tollkeeper.services.options import (
     SAMPLING_PARAMETERS,
     mapped_options,
+    merge_fields,
     require_feature,
     require_modality,
     require_sampling,
@@ -146,9 +147,11 @@ def _fields(
     fields.update((name, raw[name]) for name in sampling)
     fields.update(_tool_fields(body, raw, used, model))
     fields.update(_format_fields(body, raw, model))
-    fields.update(_reasoning_fields(body, model))
-    fields.update(mapped_options(model, {name: raw[name] for name in _MAPPED if name in used}))
-    fields.update(_remaining_options(body, raw, model))
+    merge_fields(fields, _reasoning_fields(body, model))
+    merge_fields(
+        fields, mapped_options(model, {name: raw[name] for name in _MAPPED if name in used})
+    )
+    merge_fields(fields, _remaining_options(body, raw, model))
     fields.update(
         cache_fields(
             services,
@@ -233,7 +236,7 @@ def _remaining_options(
         model, service_tier=body.service_tier, cache_retention=body.prompt_cache_retention
     )
     if body.structuredOutputs is True:
-        fields.update(mapped_options(model, {"structuredOutputs": True}))
+        merge_fields(fields, mapped_options(model, {"structuredOutputs": True}))
     if body.modalities is not None:
         for position, modality in enumerate(body.modalities):
             require_modality(model, modality, f"modalities[{position}]", output=True)

@@ -5,6 +5,7 @@ server leaves it out. What is read becomes events of the domain here, and nowher
 """
 
 import json
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import msgspec
@@ -21,6 +22,7 @@ from tollkeeper.domain.inference import (
 )
 
 _ABSENT = msgspec.Raw()
+_NOTHING: Mapping[str, Any] = {}
 _NULL = msgspec.Raw(b"null")
 
 
@@ -107,10 +109,11 @@ _completion_decoder = msgspec.json.Decoder(Completion)
 _encoder = msgspec.json.Encoder()
 
 
-def encode_request(call: Call, *, stream: bool) -> bytes:
+def encode_request(call: Call, *, stream: bool, extra: Mapping[str, Any] = _NOTHING) -> bytes:
     """The body for the backend. Usage is always asked for: the account needs it."""
     body: dict[str, Any] = {
         **call.fields,
+        **extra,
         "model": call.model.upstream_model,
         call.output_bound_field: call.output_tokens_max,
         "stream": stream,
@@ -167,17 +170,8 @@ def delta_of_chunk(choice: _ChunkChoice) -> Delta | None:
     message = choice.delta
     if message is None:
         message = _Message()
-    text = message.content
-    if (
-        type(text) is str
-        and text
-        and choice.finish_reason is None
-        and _given(choice.logprobs) is None
-        and not _has_more_than_text(message)
-    ):
-        return Delta(choice.index, text)
     delta = _delta(choice.index, message, choice.logprobs, choice.finish_reason)
-    return None if delta == Delta(choice.index) else delta
+    return None if delta.text is None and delta == Delta(choice.index) else delta
 
 
 def delta_of_completion(choice: _CompleteChoice) -> Delta:
@@ -200,6 +194,9 @@ def _has_more_than_text(message: _Message) -> bool:
 
 def _delta(index: int, message: _Message, logprobs: msgspec.Raw, finish: str | None) -> Delta:
     content = message.content
+    if type(content) is str and not _has_more_than_text(message):
+        # Nearly every piece of every stream: worth a short way.
+        return Delta(index, content or None, logprobs=_given(logprobs), finish=finish)
     if isinstance(content, list):
         content = "".join(part.text or "" for part in content)
     function = message.function_call

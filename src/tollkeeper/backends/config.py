@@ -1,7 +1,9 @@
 """What one backend of the OpenAI-compatible kind is configured with. Reads no file itself."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 from urllib.parse import urlsplit
 
 
@@ -36,6 +38,9 @@ class BackendConfig:
     fan_out_concurrency: int = 16
     # Stream from the backend also for callers that want JSON, because only so it can be stopped.
     always_stream: bool = False
+
+    # Fields of this server's own that go with every call.
+    extra_fields: Mapping[str, Any] = field(default_factory=dict)
 
     tokenizer: Tokenizer = Tokenizer.NONE
     # Against the origin of the url if it starts with "/", else below the url; None: the usual one.

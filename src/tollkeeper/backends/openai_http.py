@@ -179,8 +179,9 @@ class ReplicaCall:
     async def _begin(self) -> None:
         replica, call = self._replica, self._call
         streamed = call.streamed or replica.config.always_stream
+        extra = replica.config.extra_fields
         request_head = replica.stream_head if streamed else replica.json_head
-        request = request_bytes(request_head, encode_request(call, stream=streamed))
+        request = request_bytes(request_head, encode_request(call, stream=streamed, extra=extra))
         try:
             self._connection = await replica.pool.acquire(deadline=self._deadline)
         except HttpFailure as failure:
@@ -232,20 +233,22 @@ class ReplicaCall:
         record = error_record(completion.error)
         if record is not None:
             raise refusal_record(record, secrets=self._replica.secrets)
-        deltas = {
-            delta.choice: delta
-            for delta in map(delta_of_completion, completion.choices or ())
-            if 0 <= delta.choice < self._call.choices
-        }
-        if not deltas:
+        batch: list[Event] = [opened(completion)]
+        seen: set[int] = set()
+        unfinished = self._call.choices
+        for choice in completion.choices or ():
+            delta = delta_of_completion(choice)
+            if 0 <= delta.choice < self._call.choices and delta.choice not in seen:
+                seen.add(delta.choice)
+                batch.append(delta)
+                unfinished -= delta.finish is not None
+        if not seen:
             raise MalformedAnswer("it has no choice")
-        batch: list[Event] = [opened(completion), *deltas.values()]
         report = usage_report(completion.usage)
         if report is not None:
             batch.append(report)
         self._ready = batch
-        finished = all(delta.finish is not None for delta in deltas.values())
-        if finished and len(deltas) == self._call.choices:
+        if unfinished == 0:
             self.completed = True
         else:
             self.failed = True
@@ -324,8 +327,8 @@ def check_content(head: ResponseHead, wanted: bytes) -> None:
     if encoding is not None and encoding.strip().lower() not in (b"", b"identity"):
         # Nothing was asked to be compressed, and unpacking has no bound.
         raise BackendFailed("The backend's answer is compressed.")
-    content_type = (head.header(b"content-type") or b"").partition(b";")[0].strip().lower()
-    if content_type != wanted:
+    content_type = head.header(b"content-type") or b""
+    if content_type != wanted and content_type.partition(b";")[0].strip().lower() != wanted:
         raise BackendFailed("The backend's answer has the wrong content type.")
 
 

@@ -80,16 +80,17 @@ class RoutedBackend:
 
     def order(self, call: Call, now: float) -> list[_Seat]:
         """The replicas that may be called now, best first."""
-        admitting = {url: seat for url, seat in self._seats.items() if seat.health.admits(now)}
+        admitting = [seat for seat in self._seats.values() if seat.health.admits(now)]
         if len(admitting) <= 1:
-            return list(admitting.values())
+            return admitting
         if call.affinity is None:
             # Chance breaks ties, so that processes do not all start with the same replica.
             return sorted(
-                admitting.values(),
+                admitting,
                 key=lambda seat: (seat.in_flight, random.random()),  # noqa: S311
             )
-        preferred = [admitting[url] for url in rendezvous_order(call.affinity, admitting)]
+        urls = (seat.replica.url for seat in admitting)
+        preferred = [self._seats[url] for url in rendezvous_order(call.affinity, urls)]
         mean = (sum(seat.in_flight for seat in preferred) + 1) / len(preferred)
         bound = self._config.affinity_load_factor * mean + self._config.affinity_load_slack
         # A sort by "overloaded" keeps the order of preference on both sides of the bound.

@@ -86,6 +86,8 @@ def _backend(
             retries=declared.retries,
             native_n=declared.native_n and declared.kind == "openai",
             always_stream=declared.kind == "embedded",
+            # Only then does a caller's leaving end the reading of a long prompt.
+            extra_fields={"return_progress": True} if declared.kind == "embedded" else {},
             tokenizer=_tokenizer(declared),
             tokenize_path=declared.tokenize_path or None,
             fan_out_concurrency=(

@@ -5,9 +5,10 @@ always comes to the end, where the reservation is resolved and the story is writ
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from tollkeeper.backends.port import Backend
 from tollkeeper.domain.errors import (
@@ -27,7 +28,14 @@ from tollkeeper.services.chronicle import Chronicle
 from tollkeeper.services.policy_checks import PolicyChecks
 from tollkeeper.services.response_gate import ResponseGate, Taking
 
+T = TypeVar("T")
+
 _TOKENIZER_TIMEOUT_S = 5.0
+# A backend keeps the deadline itself and knows whether anything was charged by then; only where it
+# does not, or where the caller reads too slowly, the call is ended from outside.
+_DEADLINE_SLACK_S = 0.5
+# How long an answer waits for the books at least, however late it is.
+_BOOKS_S_MIN = 5.0
 
 
 class Asking(Protocol):
@@ -70,6 +78,10 @@ class Outcome:
     settlement: Settlement
 
 
+class BooksAreLate(Unavailable):
+    """The cost of the call could not be written down in time; it is written as soon as it can."""
+
+
 class LiveCall:
     """A call under way, as seen by those who may want it to end sooner."""
 
@@ -77,12 +89,15 @@ class LiveCall:
         self.abandoned = False
         self.stopped = False
         self._timeout: asyncio.Timeout | None = None
+        self._slack_s = 0.0
         self._ends_at: float | None = None
 
-    def bind(self, timeout: asyncio.Timeout) -> None:
+    def bind(self, timeout: asyncio.Timeout, *, slack_s: float = 0.0) -> None:
+        """From now on this is what a wish to end sooner moves, and by how much it may be late."""
         self._timeout = timeout
+        self._slack_s = slack_s
         if self._ends_at is not None:
-            timeout.reschedule(self._ends_at)
+            self._move(timeout, self._ends_at)
 
     def unbind(self) -> None:
         self._timeout = None
@@ -90,7 +105,11 @@ class LiveCall:
     def end_by(self, when: float) -> None:
         self._ends_at = when
         if self._timeout is not None and not self._timeout.expired():
-            self._timeout.reschedule(min(when, self._timeout.when() or when))
+            self._move(self._timeout, when)
+
+    def _move(self, timeout: asyncio.Timeout, when: float) -> None:
+        when += self._slack_s
+        timeout.reschedule(min(when, timeout.when() or when))
 
 
 class Inference:
@@ -186,14 +205,18 @@ class Inference:
             policies = await self._judged_request(story, reservation)
             await self._deliver(story, backend, deadline, policies, sink, live)
         except TollkeeperError as exc:
-            await self._resolve_failure(story, reservation, meter, live, exc)
+            resolving = self._resolve_failure(story, reservation, meter, live, exc)
+            with contextlib.suppress(BooksAreLate):
+                await _booked(resolving, deadline, live)
             raise
         except BaseException:
             # A fault of ours after dispatch: nobody knows what the backend has done.
             story.settlement = "unsettled"
-            await self._admission.leave_unsettled(reservation, "the gateway failed during the call")
+            reason = "the gateway failed during the call"
+            with contextlib.suppress(BooksAreLate):
+                await _booked(self._admission.leave_unsettled(reservation, reason), deadline, live)
             raise
-        settlement = await self._settle(story, reservation, meter)
+        settlement = await _booked(self._settle(story, reservation, meter), deadline, live)
         return Outcome(meter.usage or meter.estimate(), settlement)
 
     async def _prompt_tokens(self, backend: Backend, call: Call, estimate: int) -> int:
@@ -224,6 +247,9 @@ class Inference:
         live: LiveCall,
     ) -> None:
         """Reads the answer to its proper end and hands it on."""
+        if live.abandoned or live.stopped:
+            # Nothing has left yet: nobody wants the answer any more, so nobody pays for it.
+            raise Unavailable("The call ended before it was dispatched.", retry_after_s=1)
         gate = None
         if policies:
             segment = self._limits.segment_characters
@@ -232,7 +258,7 @@ class Inference:
         assert meter is not None
         opened = False
         try:
-            async with asyncio.timeout_at(deadline) as timeout:
+            async with asyncio.timeout_at(deadline + _DEADLINE_SLACK_S) as timeout:
                 live.bind(timeout)
                 async with backend.open(story.call, deadline=deadline) as answer:
                     opened = True
@@ -269,6 +295,8 @@ class Inference:
 
     async def _settle(self, story: CallStory, reservation: Reservation, meter: Meter) -> Settlement:
         usage = meter.usage or meter.estimate()
+        # Until the books have it, nobody may call it settled.
+        story.settlement = "unsettled"
         story.settled = await self._admission.settle(
             reservation, usage, estimated=meter.usage is None
         )
@@ -282,3 +310,17 @@ def _ended_early(live: LiveCall, opened: bool) -> TollkeeperError:
     if live.abandoned:
         return BackendFailed("The caller left.", charged=True)
     return DeadlineExceeded(charged=True)
+
+
+async def _booked(writing: Awaitable[T], deadline: float, live: LiveCall) -> T:
+    """Waits for the books until the deadline, and no longer: what is being written is written all
+    the same, however long the database is away."""
+    soonest = asyncio.get_running_loop().time() + _BOOKS_S_MIN
+    try:
+        async with asyncio.timeout_at(max(deadline, soonest)) as timeout:
+            live.bind(timeout, slack_s=_BOOKS_S_MIN)
+            return await writing
+    except TimeoutError:
+        raise BooksAreLate(charged=True) from None
+    finally:
+        live.unbind()

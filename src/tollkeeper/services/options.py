@@ -50,3 +50,14 @@ def mapped_options(model: Model, wanted: Mapping[str, Any], *, within: str = "")
             place = place.setdefault(folder, {})
         place[name] = value
     return fields
+
+
+def merge_fields(fields: dict[str, Any], more: Mapping[str, Any]) -> None:
+    """Adds fields to a backend's request. Two options may live in the same folder of it, so what
+    both bring as an object is put together, not replaced."""
+    for name, value in more.items():
+        found = fields.get(name)
+        if isinstance(found, dict) and isinstance(value, dict):
+            merge_fields(found, value)
+        else:
+            fields[name] = value

@@ -1,7 +1,8 @@
 """SQL of leases: a process proves that it lives by its heartbeat, by the server's clock."""
 
 from collections.abc import AsyncIterator
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
+from typing import LiteralString
 from uuid import UUID
 
 from tollkeeper.domain.access import OrganizationId
@@ -69,26 +70,23 @@ async def find_holds(
     connection: Connection, process_id: UUID, heartbeat_at: datetime
 ) -> AsyncIterator[tuple[OrganizationId, list[UUID]]]:
     """What the process still held at its last heartbeat: not resolved, not marked yet."""
-    for window in range(_WINDOWS):
-        cursor = await connection.execute(
-            """
-            SELECT r.organization_id, array_agg(r.id) FROM reservations r
-            WHERE r.process_id = %(process)s
-              AND r.held_at >= %(heartbeat)s - make_interval(secs => %(oldest_s)s)
-              AND (%(newest_s)s = 0
-                   OR r.held_at < %(heartbeat)s - make_interval(secs => %(newest_s)s))
-              AND NOT EXISTS (SELECT FROM resolutions d
-                  WHERE d.organization_id = r.organization_id AND d.reservation_id = r.id)
-              AND NOT EXISTS (SELECT FROM unsettled_marks m
-                  WHERE m.organization_id = r.organization_id AND m.reservation_id = r.id)
-            GROUP BY r.organization_id ORDER BY r.organization_id
-            """,
-            {
-                "process": process_id,
-                "heartbeat": heartbeat_at,
-                "oldest_s": _WINDOW_S * (window + 1),
-                "newest_s": _WINDOW_S * window,
-            },
-        )
+    cursor = await connection.execute("SELECT least(%s, clock_timestamp())", (heartbeat_at,))
+    [[last]] = await cursor.fetchall()
+    newest = datetime.max.replace(tzinfo=UTC)
+    for window in range(1, _WINDOWS + 1):
+        oldest = last - timedelta(seconds=window * _WINDOW_S)
+        cursor = await connection.execute(_FIND_HOLDS, (process_id, oldest, newest))
+        newest = oldest
         for organization_id, reservations in await cursor.fetchall():
             yield organization_id, reservations
+
+
+_FIND_HOLDS: LiteralString = """
+    SELECT r.organization_id, array_agg(r.id) FROM reservations r
+    WHERE r.process_id = %s AND r.held_at >= %s AND r.held_at < %s
+      AND NOT EXISTS (SELECT FROM resolutions d
+          WHERE d.organization_id = r.organization_id AND d.reservation_id = r.id)
+      AND NOT EXISTS (SELECT FROM unsettled_marks m
+          WHERE m.organization_id = r.organization_id AND m.reservation_id = r.id)
+    GROUP BY r.organization_id ORDER BY r.organization_id
+"""

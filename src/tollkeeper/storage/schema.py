@@ -25,8 +25,13 @@ def check_database(conninfo: str) -> None:
             _check_revision(connection)
     except (psycopg.OperationalError, psycopg.ProgrammingError) as exc:
         # A malformed address is a ProgrammingError of the driver.
-        reason = str(exc).strip().splitlines()[-1]
-        raise Unavailable(f"The database cannot be reached: {reason}") from exc
+        raise Unavailable(f"The database cannot be reached: {_reason(exc)}") from exc
+
+
+def _reason(exc: psycopg.Error) -> str:
+    """The last line that says what failed, without the driver's indented advice about it."""
+    lines = [line for line in str(exc).splitlines() if line and not line.startswith("\t")]
+    return lines[-1] if lines else type(exc).__name__
 
 
 def _check_durability(connection: psycopg.Connection) -> None:

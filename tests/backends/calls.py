@@ -1,0 +1,133 @@
+"""Calls for the tests of backends, and ways to make them."""
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+from tollkeeper.backends.config import BackendConfig
+from tollkeeper.backends.port import Backend
+from tollkeeper.backends.routing import RoutedBackend
+from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
+from tollkeeper.domain.catalog import Model, pricing_from_declared
+from tollkeeper.domain.errors import TollkeeperError
+from tollkeeper.domain.inference import Call, Delta, Event, Opened, Usage, UsageReport
+
+KEY = "upstream-secret-key"
+DEADLINE_S = 10.0
+
+MODEL = Model(
+    id="example/chat",
+    backend="cluster",
+    upstream_model="upstream-model",
+    owned_by="example",
+    name="Chat",
+    display_name="Chat",
+    created=1767225600,
+    context_length=32768,
+    max_output_length=8192,
+    input_modalities=("text",),
+    output_modalities=("text",),
+    quantization="bf16",
+    supported_sampling_parameters=(),
+    supported_features=(),
+    sampling_limits={},
+    sampling_limits_revision="1",
+    required_checks=(),
+    is_ready=True,
+    pricing=pricing_from_declared({}, param="pricing"),
+    options={},
+)
+
+
+def make_call(
+    *,
+    streamed: bool = False,
+    choices: int = 1,
+    output_tokens_max: int = 1024,
+    affinity: bytes | None = None,
+    **fields: Any,
+) -> Call:
+    return Call(
+        request_id=str(uuid.uuid4()),
+        organization_id=OrganizationId(uuid.uuid4()),
+        project_id=ProjectId(uuid.uuid4()),
+        key_id=KeyId(uuid.uuid4()),
+        model=MODEL,
+        choices=choices,
+        output_tokens_max=output_tokens_max,
+        output_bound_field="max_completion_tokens",
+        streamed=streamed,
+        fields={"messages": [{"role": "user", "content": "Hi"}], **fields},
+        affinity=affinity,
+    )
+
+
+@asynccontextmanager
+async def routed(*urls: str, **settings: Any) -> AsyncIterator[RoutedBackend]:
+    """A started backend over these replicas, closed afterwards."""
+    backend = RoutedBackend(BackendConfig("cluster", urls, **{"api_key": KEY, **settings}))
+    await backend.start()
+    try:
+        yield backend
+    finally:
+        await backend.close()
+
+
+class Outcome:
+    """All that came of a call: its events in order, and the error that ended it."""
+
+    def __init__(self) -> None:
+        self.accepted = False
+        self.replica: str | None = None
+        self.events: list[Event] = []
+        self.batches: list[Sequence[Event]] = []
+        self.error: TollkeeperError | None = None
+
+    @property
+    def deltas(self) -> list[Delta]:
+        return [event for event in self.events if isinstance(event, Delta)]
+
+    @property
+    def reports(self) -> list[UsageReport]:
+        return [event for event in self.events if isinstance(event, UsageReport)]
+
+    @property
+    def usage(self) -> Usage | None:
+        assert len(self.reports) == 1
+        return self.reports[0].usage
+
+    def text(self, choice: int = 0) -> str:
+        return "".join(delta.text or "" for delta in self.deltas if delta.choice == choice)
+
+    def check_complete(self, choices: int = 1) -> None:
+        """A proper answer: opened first and once, every choice ended once."""
+        assert self.error is None
+        opened = [number for number, event in enumerate(self.events) if isinstance(event, Opened)]
+        assert opened == [0]
+        ended = [delta.choice for delta in self.deltas if delta.finish is not None]
+        assert sorted(ended) == list(range(choices))
+
+
+async def make(backend: Backend, call: Call, *, deadline_s: float = DEADLINE_S) -> Outcome:
+    """Makes the call to its end, however it ends."""
+    outcome = Outcome()
+    deadline = asyncio.get_running_loop().time() + deadline_s
+    try:
+        async with backend.open(call, deadline=deadline) as answer:
+            outcome.accepted = True
+            outcome.replica = answer.replica
+            async for batch in answer.batches:
+                outcome.batches.append(batch)
+                outcome.events += batch
+    except TollkeeperError as error:
+        outcome.error = error
+    return outcome
+
+
+async def until(condition: Callable[[], bool], *, within_s: float = 5.0) -> None:
+    """Waits for something that happens by itself."""
+    async with asyncio.timeout(within_s):
+        while not condition():  # noqa: ASYNC110 - nothing tells of it
+            await asyncio.sleep(0.005)

@@ -1,0 +1,34 @@
+"""After every test of a backend: no task, no socket and no file descriptor is left."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.backends.calls import until
+
+
+def open_files() -> int:
+    found = 0
+    for entry in Path("/proc/self/fd").iterdir():
+        try:
+            target = str(entry.readlink())
+        except OSError:
+            continue  # The one that lists the folder.
+        # Some event loops hold this one in reserve, for the day when descriptors run out.
+        if target != "/dev/null":
+            found += 1
+    return found
+
+
+def other_tasks() -> set[asyncio.Task[object]]:
+    return asyncio.all_tasks() - {asyncio.current_task()}
+
+
+@pytest.fixture(autouse=True)
+async def _nothing_is_left() -> AsyncIterator[None]:
+    tasks_before = other_tasks()
+    files_before = open_files()
+    yield
+    await until(lambda: open_files() <= files_before and other_tasks() <= tasks_before)

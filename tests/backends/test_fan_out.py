@@ -1,0 +1,255 @@
+"""Many completions from a backend that makes one at a time."""
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.backends.calls import make, make_call, routed, until
+from tests.upstream import (
+    USAGE,
+    Peer,
+    Upstream,
+    Verb,
+    answer,
+    chat,
+    chat_records,
+    chunk,
+    completion,
+    hang,
+    refuse,
+    reset_after,
+    reset_before_headers,
+    sse,
+    stream,
+    unused_url,
+)
+from tollkeeper.backends.fan_out import FanOutBackend, merged_usage
+from tollkeeper.domain.errors import BackendFailed, DeadlineExceeded, ProviderRejected
+from tollkeeper.domain.inference import Opened, Usage, UsageReport
+
+
+@asynccontextmanager
+async def fanned_out(
+    *urls: str, concurrency: int = 16, **settings: Any
+) -> AsyncIterator[FanOutBackend]:
+    async with routed(*urls, native_n=False, **settings) as backend:
+        yield FanOutBackend(backend, concurrency=concurrency)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_n_of_128(streamed: bool) -> None:
+    at_once = most = 0
+
+    async def counted(peer: Peer) -> None:
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        await asyncio.sleep(0.002)
+        at_once -= 1
+        await chat()(peer)
+
+    async with Upstream(counted) as upstream, fanned_out(upstream.url) as backend:
+        outcome = await make(backend, make_call(streamed=streamed, choices=128))
+        outcome.check_complete(choices=128)
+        assert {outcome.text(choice) for choice in range(128)} == {"Hello"}
+        assert outcome.usage == Usage(7, 3 * 128)
+        assert isinstance(outcome.events[-1], UsageReport)
+        assert len(upstream.requests) == 128
+        assert all("n" not in request.json for request in upstream.requests)
+        assert 1 < most <= 16
+        # After a stream a connection rests, so only the others are used again at once.
+        assert streamed or upstream.connections <= 16
+
+
+async def test_one_choice_goes_straight_through() -> None:
+    async with Upstream(chat()) as upstream, fanned_out(upstream.url) as backend:
+        outcome = await make(backend, make_call(seed=5))
+        outcome.check_complete()
+        assert upstream.requests[0].json["seed"] == 5
+
+
+@pytest.mark.parametrize(
+    ("seed", "sent"),
+    [
+        (5, {5, 6, 7}),
+        (msgspec.Raw(b"5"), {5, 6, 7}),
+        (2**63 - 1, {2**63 - 1, 2**63 - 2, 2**63 - 3}),
+        (None, {None}),
+    ],
+)
+async def test_every_part_has_its_own_seed(seed: Any, sent: set[int | None]) -> None:
+    async with Upstream(chat()) as upstream, fanned_out(upstream.url) as backend:
+        (await make(backend, make_call(choices=3, seed=seed))).check_complete(choices=3)
+        assert {request.json["seed"] for request in upstream.requests} == sent
+
+
+async def test_pieces_of_the_parts_interleave() -> None:
+    verb = stream(chat_records([f"{number} " for number in range(5)]), pause_s=0.005)
+    async with Upstream(verb) as upstream, fanned_out(upstream.url) as backend:
+        outcome = await make(backend, make_call(streamed=True, choices=3))
+        outcome.check_complete(choices=3)
+        order = [delta.choice for delta in outcome.deltas]
+        assert order != sorted(order)
+        assert {outcome.text(choice) for choice in range(3)} == {"0 1 2 3 4 "}
+
+
+async def test_the_answer_begins_with_the_first_part_that_speaks() -> None:
+    async with (
+        Upstream(stream(), hang()) as upstream,
+        fanned_out(upstream.url) as backend,
+    ):
+        deadline = asyncio.get_running_loop().time() + 5
+        call = make_call(streamed=True, choices=3)
+        async with backend.open(call, deadline=deadline) as opened_answer:
+            assert opened_answer.replica == upstream.url
+            first = await anext(aiter(opened_answer.batches))
+            assert isinstance(first[0], Opened)
+        await until(lambda: upstream.under_way == 0, within_s=1)
+
+
+async def test_leaving_stops_every_part() -> None:
+    async with Upstream(hang()) as upstream, fanned_out(upstream.url) as backend:
+        task = asyncio.create_task(make(backend, make_call(choices=8)))
+        await until(lambda: len(upstream.requests) == 8)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await until(lambda: upstream.under_way == 0, within_s=1)
+
+
+async def test_a_slow_reader_makes_the_parts_wait() -> None:
+    sent = 0
+
+    async def pour(peer: Peer) -> None:
+        nonlocal sent
+        await peer.send_head()
+        while not peer.left:
+            await peer.send_chunk(sse(chunk("x" * 10_000)))
+            sent += 10_000
+            await asyncio.sleep(0)
+
+    async with Upstream(pour) as upstream, fanned_out(upstream.url) as backend:
+        deadline = asyncio.get_running_loop().time() + 10
+        call = make_call(streamed=True, choices=2, output_tokens_max=8192)
+        async with backend.open(call, deadline=deadline):
+            before = -1
+            while sent != before:
+                before = sent
+                await asyncio.sleep(0.1)
+            # Two streams without a bound would be 160 megabytes by now.
+            assert sent < 40 << 20
+
+
+# Failures.
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_all_parts_rejected(streamed: bool) -> None:
+    waits = itertools.count()
+
+    async def reject_one_after_the_other(peer: Peer) -> None:
+        await asyncio.sleep(0.005 * next(waits))
+        await refuse(400, "bad")(peer)
+
+    async with (
+        Upstream(reject_one_after_the_other) as upstream,
+        fanned_out(upstream.url) as backend,
+    ):
+        outcome = await make(backend, make_call(streamed=streamed, choices=20))
+        assert type(outcome.error) is ProviderRejected
+        assert outcome.error.message == "bad"
+        assert not outcome.error.charged
+        assert not outcome.accepted
+        assert len(upstream.requests) <= 16
+
+
+async def test_a_failure_after_a_part_was_made() -> None:
+    async with (
+        Upstream(answer(), refuse(500)) as upstream,
+        fanned_out(upstream.url, concurrency=1) as backend,
+    ):
+        outcome = await make(backend, make_call(choices=3))
+        assert type(outcome.error) is BackendFailed
+        assert outcome.error.charged
+        assert len(upstream.requests) == 2
+
+
+async def test_no_part_can_connect() -> None:
+    async with fanned_out(unused_url(), failures_to_eject=1000) as backend:
+        outcome = await make(backend, make_call(choices=4))
+        assert type(outcome.error) is BackendFailed
+        assert not outcome.error.charged
+
+
+@pytest.mark.parametrize("others", [hang(), reset_before_headers()])
+async def test_a_failure_while_others_may_run(others: Verb) -> None:
+    async with Upstream(refuse(500), others) as upstream, fanned_out(upstream.url) as backend:
+        outcome = await make(backend, make_call(choices=4))
+        assert type(outcome.error) is BackendFailed
+        assert outcome.error.charged
+        assert not outcome.accepted
+        await until(lambda: upstream.under_way == 0, within_s=1)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_one_failure_fails_the_call_and_stops_the_rest(streamed: bool) -> None:
+    good = stream() if streamed else answer()
+    script = [good, good, good, refuse(500), hang()]
+    async with (
+        Upstream(*script) as upstream,
+        fanned_out(upstream.url, concurrency=2) as backend,
+    ):
+        outcome = await make(backend, make_call(streamed=streamed, choices=50))
+        assert type(outcome.error) is BackendFailed
+        assert outcome.error.charged
+        assert outcome.accepted
+        assert outcome.reports == []
+        assert len(upstream.requests) <= 6
+        await until(lambda: upstream.under_way == 0, within_s=1)
+
+
+async def test_a_part_that_breaks_off() -> None:
+    async with (
+        Upstream(stream(), reset_after(1), stream()) as upstream,
+        fanned_out(upstream.url) as backend,
+    ):
+        outcome = await make(backend, make_call(streamed=True, choices=3))
+        assert type(outcome.error) is BackendFailed
+        assert outcome.error.charged
+
+
+async def test_the_deadline_holds_for_all_parts_together() -> None:
+    verb = stream([sse(chunk("a"))] * 100, pause_s=0.02)
+    async with Upstream(verb) as upstream, fanned_out(upstream.url) as backend:
+        outcome = await make(backend, make_call(streamed=True, choices=4), deadline_s=0.1)
+        assert type(outcome.error) is DeadlineExceeded
+        assert outcome.error.charged
+
+
+# Usage.
+
+
+@pytest.mark.parametrize("usage", [None, {**USAGE, "prompt_tokens": -1}, "many"])
+async def test_one_part_without_a_sound_usage_spoils_the_sum(usage: Any) -> None:
+    async with (
+        Upstream(answer(), answer(completion(usage=usage)), answer()) as upstream,
+        fanned_out(upstream.url) as backend,
+    ):
+        outcome = await make(backend, make_call(choices=3))
+        outcome.check_complete(choices=3)
+        assert outcome.usage is None
+
+
+def test_merged_usage() -> None:
+    first = Usage(10, 3, 8, 1, {"cached_tokens": 8}, {"reasoning_tokens": 1, "odd": "x"})
+    second = Usage(10, 5, 10, 2, {"cached_tokens": 10}, {"reasoning_tokens": 2, "audio_tokens": 4})
+    assert merged_usage([first, second]) == Usage(
+        10, 8, 8, 3, {"cached_tokens": 8}, {"reasoning_tokens": 3, "audio_tokens": 4}
+    )
+    assert merged_usage([first, None]) is None
+    assert merged_usage([Usage(1, 2), Usage(1, 3)]) == Usage(1, 5)

@@ -1,0 +1,86 @@
+"""Ejection and return of a replica, with the time in hand."""
+
+from tollkeeper.backends.health import EjectionRule, ReplicaHealth, Turn
+
+RULE = EjectionRule(failures_to_eject=3, ejection_s=1.0, ejection_s_max=10.0)
+
+
+def ejected(now: float = 0.0) -> ReplicaHealth:
+    health = ReplicaHealth(RULE)
+    for _ in range(3):
+        health.failed(health.begin(now), now)
+    assert health.state == "ejected"
+    return health
+
+
+def test_only_failures_in_a_row_eject() -> None:
+    health = ReplicaHealth(RULE)
+    for _ in range(10):
+        health.failed(health.begin(0), 0)
+        health.failed(health.begin(0), 0)
+        health.succeeded(health.begin(0))
+    assert health.admits(0)
+    for _ in range(3):
+        assert health.admits(0)
+        health.failed(health.begin(0), 0)
+    assert not health.admits(0.99)
+    assert health.admits(1.0)
+
+
+def test_one_probe_at_a_time() -> None:
+    health = ejected()
+    assert health.begin(1.0) is Turn.PROBE
+    assert health.state == "probing"
+    assert not health.admits(1.0)
+    assert not health.admits(1.99)
+
+
+def test_a_probe_that_answers_heals() -> None:
+    health = ejected()
+    health.succeeded(health.begin(1.0))
+    assert health.state == "healthy"
+    assert health.begin(1.0) is Turn.NORMAL
+
+
+def test_the_time_doubles_up_to_a_bound_and_starts_anew_after_healing() -> None:
+    health = ejected()
+    now = 0.0
+    for wait_s in (1.0, 2.0, 4.0, 8.0, 10.0, 10.0):
+        assert not health.admits(now + wait_s - 0.01)
+        now += wait_s
+        assert health.admits(now)
+        health.failed(health.begin(now), now)
+    health.succeeded(health.begin(now + 10))
+    now += 10
+    for _ in range(3):
+        health.failed(health.begin(now), now)
+    assert health.admits(now + 1.0)
+
+
+def test_calls_that_were_under_way_do_not_prolong_an_ejection() -> None:
+    health = ejected()
+    for _ in range(20):
+        health.failed(Turn.NORMAL, 0.9)
+    assert health.admits(1.0)
+    probe = health.begin(1.0)
+    health.failed(Turn.NORMAL, 1.1)
+    health.succeeded(Turn.NORMAL)
+    assert health.state == "probing"
+    health.succeeded(probe)
+    assert health.state == "healthy"
+
+
+def test_an_abandoned_probe_makes_room_for_the_next() -> None:
+    health = ejected()
+    health.abandoned(health.begin(1.0), 1.1)
+    assert health.admits(1.1)
+    assert health.begin(1.1) is Turn.PROBE
+
+
+def test_a_probe_that_hangs_does_not_hold_up_the_next_for_ever() -> None:
+    health = ejected()
+    hanging = health.begin(1.0)
+    assert health.admits(2.0)
+    health.succeeded(health.begin(2.0))
+    health.failed(hanging, 3.0)
+    assert health.state == "healthy"

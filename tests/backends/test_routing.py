@@ -1,0 +1,397 @@
+"""Which replica a call goes to, when another may try, and when none is left."""
+
+import asyncio
+import time
+from collections import Counter
+from contextlib import AsyncExitStack
+
+import pytest
+
+from tests.backends.calls import Outcome, make, make_call, routed, until
+from tests.upstream import (
+    Peer,
+    Upstream,
+    Verb,
+    answer,
+    chat,
+    chunk,
+    hang,
+    refuse,
+    reset_after,
+    reset_before_headers,
+    sse,
+    stream,
+    unused_url,
+)
+from tollkeeper.backends.routing import RoutedBackend
+from tollkeeper.domain.errors import (
+    BackendFailed,
+    DeadlineExceeded,
+    ProviderRejected,
+    RateLimited,
+    Unavailable,
+)
+
+
+async def upstreams(stack: AsyncExitStack, count: int, verb: Verb) -> list[Upstream]:
+    return [await stack.enter_async_context(Upstream(verb)) for _ in range(count)]
+
+
+def calls_of(*servers: Upstream) -> list[int]:
+    return [len(server.requests) for server in servers]
+
+
+# Affinity.
+
+
+async def test_a_session_stays_with_its_replica_on_every_process() -> None:
+    async with AsyncExitStack() as stack:
+        servers = await upstreams(stack, 4, chat())
+        urls = [server.url for server in servers]
+        one = await stack.enter_async_context(routed(*urls))
+        # Another process, whose operator wrote the urls in another order.
+        two = await stack.enter_async_context(routed(*reversed(urls)))
+        chosen = set()
+        for number in range(64):
+            key = number.to_bytes(32, "big")
+            replicas = {
+                (await make(backend, make_call(affinity=key))).replica
+                for backend in (one, two, one)
+            }
+            assert len(replicas) == 1
+            chosen |= replicas
+        assert chosen == set(urls)
+
+
+async def test_only_the_sessions_of_a_lost_replica_move() -> None:
+    async with AsyncExitStack() as stack:
+        servers = await upstreams(stack, 3, chat())
+        urls = [server.url for server in servers]
+        keys = [number.to_bytes(32, "big") for number in range(30)]
+        all_up = await stack.enter_async_context(routed(*urls))
+        one_down = await stack.enter_async_context(routed(*urls[:2], unused_url()))
+        for key in keys:
+            before = (await make(all_up, make_call(affinity=key))).replica
+            after = (await make(one_down, make_call(affinity=key))).replica
+            assert after in urls[:2]
+            assert before in (after, urls[2])
+
+
+async def held_calls(
+    stack: AsyncExitStack, backend: RoutedBackend, affinity: bytes | None, count: int
+) -> list[asyncio.Task[Outcome]]:
+    """Calls that are under way until they are cancelled."""
+    tasks = []
+    for _ in range(count):
+        tasks.append(asyncio.create_task(make(backend, make_call(affinity=affinity))))
+        await asyncio.sleep(0)
+
+    async def stop() -> None:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    stack.push_async_callback(stop)
+    return tasks
+
+
+async def test_a_session_leaves_a_replica_that_has_far_more_than_its_share() -> None:
+    async with AsyncExitStack() as stack:
+        servers = await upstreams(stack, 2, hang())
+        backend = await stack.enter_async_context(
+            routed(*(server.url for server in servers), affinity_load_slack=4)
+        )
+        await held_calls(stack, backend, b"a" * 32, 40)
+        await until(lambda: sum(calls_of(*servers)) == 40)
+        fewer, more = sorted(calls_of(*servers))
+        # The bound is 1.25 of the mean and the slack: 29 of 40.
+        assert more <= 1.25 * 20 + 5
+        assert fewer > 0
+
+
+async def test_few_calls_of_a_session_stay_together() -> None:
+    async with AsyncExitStack() as stack:
+        servers = await upstreams(stack, 2, hang())
+        backend = await stack.enter_async_context(routed(*(server.url for server in servers)))
+        await held_calls(stack, backend, b"a" * 32, 4)
+        await until(lambda: sum(calls_of(*servers)) == 4)
+        assert sorted(calls_of(*servers)) == [0, 4]
+
+
+@pytest.mark.parametrize("verb", [chat(), refuse(400), refuse(429), reset_before_headers()])
+async def test_calls_that_have_ended_are_no_load(verb: Verb) -> None:
+    async with AsyncExitStack() as stack:
+        servers = await upstreams(stack, 2, verb)
+        backend = await stack.enter_async_context(
+            routed(*(server.url for server in servers), failures_to_eject=1000, retries=0)
+        )
+        for _ in range(60):
+            await make(backend, make_call(affinity=b"a" * 32))
+        assert sorted(calls_of(*servers)) == [0, 60]
+
+
+async def test_without_affinity_the_least_busy_replica_is_taken() -> None:
+    async with AsyncExitStack() as stack:
+        servers = await upstreams(stack, 3, hang())
+        backend = await stack.enter_async_context(routed(*(server.url for server in servers)))
+        await held_calls(stack, backend, None, 30)
+        await until(lambda: calls_of(*servers) == [10, 10, 10])
+
+
+async def test_ties_are_broken_by_chance() -> None:
+    async with AsyncExitStack() as stack:
+        servers = await upstreams(stack, 2, chat())
+        urls = [server.url for server in servers]
+        backend = await stack.enter_async_context(routed(*urls))
+        taken = Counter([(await make(backend, make_call())).replica for _ in range(40)])
+        assert set(taken) == set(urls)
+
+
+# Retries.
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize(
+    "verb",
+    [
+        refuse(500),
+        refuse(503),
+        refuse(401),
+        refuse(429),
+        answer(b"<html>", content_type="text/html"),
+        reset_after(content_type="text/event-stream"),
+    ],
+)
+async def test_another_replica_answers(verb: Verb, streamed: bool) -> None:
+    async with (
+        Upstream(verb) as bad,
+        Upstream(chat()) as good,
+        routed(bad.url, good.url, unused_url(), retries=2, failures_to_eject=1000) as backend,
+    ):
+        for _ in range(12):
+            outcome = await make(backend, make_call(streamed=streamed))
+            outcome.check_complete()
+            assert outcome.replica == good.url
+        assert bad.requests
+
+
+async def test_what_may_have_been_charged_is_not_repeated() -> None:
+    async with (
+        Upstream(reset_before_headers()) as one,
+        Upstream(reset_before_headers()) as two,
+        routed(one.url, two.url, retries=3) as backend,
+    ):
+        outcome = await make(backend, make_call())
+        assert type(outcome.error) is BackendFailed
+        assert outcome.error.charged
+        assert sum(calls_of(one, two)) == 1
+
+
+async def test_what_had_begun_is_not_repeated() -> None:
+    async with (
+        Upstream(reset_after(2)) as one,
+        Upstream(reset_after(2)) as two,
+        routed(one.url, two.url, retries=3) as backend,
+    ):
+        outcome = await make(backend, make_call(streamed=True))
+        assert type(outcome.error) is BackendFailed
+        assert outcome.text() == "0 1 "
+        assert sum(calls_of(one, two)) == 1
+
+
+async def test_a_rejection_is_not_repeated_and_does_not_eject() -> None:
+    async with (
+        Upstream(refuse(400, "bad")) as one,
+        Upstream(refuse(400, "bad")) as two,
+        routed(one.url, two.url, retries=3, failures_to_eject=1) as backend,
+    ):
+        for number in range(1, 6):
+            outcome = await make(backend, make_call())
+            assert type(outcome.error) is ProviderRejected
+            assert sum(calls_of(one, two)) == number
+        assert set(backend.health().replicas.values()) == {"healthy"}
+
+
+async def test_busy_replicas_are_not_ejected() -> None:
+    busy = refuse(429, headers=[("retry-after", "7")])
+    async with (
+        Upstream(busy) as one,
+        Upstream(busy) as two,
+        routed(one.url, two.url, retries=1, failures_to_eject=1) as backend,
+    ):
+        for number in range(1, 4):
+            outcome = await make(backend, make_call())
+            assert type(outcome.error) is RateLimited
+            assert outcome.error.retry_after_s == 7
+            assert calls_of(one, two) == [number, number]
+
+
+@pytest.mark.parametrize("retries", [0, 1, 2])
+async def test_no_more_retries_than_configured(retries: int) -> None:
+    async with AsyncExitStack() as stack:
+        servers = await upstreams(stack, 4, refuse(500))
+        urls = [server.url for server in servers]
+        backend = await stack.enter_async_context(routed(*urls, retries=retries))
+        outcome = await make(backend, make_call())
+        assert type(outcome.error) is BackendFailed
+        assert sum(calls_of(*servers)) == retries + 1
+        assert max(calls_of(*servers)) == 1
+
+
+async def test_no_retry_after_the_deadline() -> None:
+    async def late(peer: Peer) -> None:
+        await peer.send_head()
+        await peer.until_left()
+
+    async with (
+        Upstream(late) as one,
+        Upstream(late) as two,
+        routed(one.url, two.url, retries=1, failures_to_eject=1) as backend,
+    ):
+        outcome = await make(backend, make_call(streamed=True), deadline_s=0.05)
+        assert type(outcome.error) is DeadlineExceeded
+        assert sum(calls_of(one, two)) == 1
+        # The other was not tried, and is not blamed.
+        assert sorted(backend.health().replicas.values()) == ["ejected", "healthy"]
+
+
+# Ejection.
+
+
+async def test_ejection_and_return() -> None:
+    async with (
+        Upstream(refuse(500)) as upstream,
+        routed(upstream.url, failures_to_eject=3, ejection_s=0.1, ejection_s_max=0.4) as backend,
+    ):
+        for _ in range(3):
+            assert backend.health().ready
+            assert type((await make(backend, make_call())).error) is BackendFailed
+        assert backend.health().replicas == {upstream.url: "ejected"}
+        assert not backend.health().ready
+        assert backend.health().detail == "0 of 1 replicas healthy"
+        for _ in range(5):
+            outcome = await make(backend, make_call())
+            assert type(outcome.error) is Unavailable
+            assert outcome.error.retry_after_s == 1
+            assert not outcome.error.charged
+        assert len(upstream.requests) == 3
+        upstream.play(chat())
+        await asyncio.sleep(0.1)
+        (await make(backend, make_call())).check_complete()
+        assert backend.health().ready
+        (await make(backend, make_call())).check_complete()
+
+
+async def test_half_open_lets_one_call_through() -> None:
+    async with (
+        Upstream(refuse(500)) as upstream,
+        routed(upstream.url, failures_to_eject=1, ejection_s=0.5) as backend,
+    ):
+        await make(backend, make_call())
+        released = asyncio.Event()
+
+        async def wait(peer: Peer) -> None:
+            await released.wait()
+            await answer()(peer)
+
+        upstream.play(wait)
+        await asyncio.sleep(0.5)
+        probe = asyncio.create_task(make(backend, make_call()))
+        await until(lambda: len(upstream.requests) == 2)
+        assert backend.health().replicas == {upstream.url: "probing"}
+        others = await asyncio.gather(*(make(backend, make_call()) for _ in range(10)))
+        assert {type(outcome.error) for outcome in others} == {Unavailable}
+        released.set()
+        (await probe).check_complete()
+        assert backend.health().ready
+
+
+async def test_a_retry_does_not_join_the_probe_of_another_call() -> None:
+    async def refuse_slowly(peer: Peer) -> None:
+        await asyncio.sleep(0.05)
+        await refuse(500)(peer)
+
+    async with (
+        Upstream(refuse_slowly) as one,
+        Upstream(refuse_slowly) as two,
+        routed(one.url, two.url, retries=1, failures_to_eject=1, ejection_s=0.3) as backend,
+    ):
+        await make(backend, make_call())
+        assert set(backend.health().replicas.values()) == {"ejected"}
+        await asyncio.sleep(0.35)
+        outcomes = await asyncio.gather(*(make(backend, make_call()) for _ in range(2)))
+        assert {type(outcome.error) for outcome in outcomes} == {BackendFailed}
+        assert calls_of(one, two) == [2, 2]
+
+
+async def test_a_cancelled_probe_is_released() -> None:
+    async with (
+        Upstream(refuse(500), hang(), chat()) as upstream,
+        routed(upstream.url, failures_to_eject=1, ejection_s=0.05) as backend,
+    ):
+        await make(backend, make_call())
+        await asyncio.sleep(0.05)
+        probe = asyncio.create_task(make(backend, make_call()))
+        await until(lambda: len(upstream.requests) == 2)
+        probe.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await probe
+        (await make(backend, make_call())).check_complete()
+
+
+@pytest.mark.parametrize(
+    "verb", [stream([sse(chunk("a"))]), stream([sse(chunk("a")), b"data: x\n\n"]), reset_after(1)]
+)
+async def test_answers_that_break_off_eject(verb: Verb) -> None:
+    async with Upstream(verb) as upstream, routed(upstream.url, failures_to_eject=2) as backend:
+        for _ in range(2):
+            outcome = await make(backend, make_call(streamed=True))
+            assert outcome.text().startswith(("a", "0"))
+        assert backend.health().replicas == {upstream.url: "ejected"}
+
+
+async def test_a_long_answer_that_meets_the_deadline_does_not_eject() -> None:
+    verb = stream([sse(chunk("a"))] * 100, pause_s=0.01)
+    async with Upstream(verb) as upstream, routed(upstream.url, failures_to_eject=1) as backend:
+        outcome = await make(backend, make_call(streamed=True), deadline_s=0.05)
+        assert type(outcome.error) is DeadlineExceeded
+        assert backend.health().ready
+
+
+async def test_a_caller_that_leaves_does_not_eject() -> None:
+    verb = stream([sse(chunk("a"))] * 100, pause_s=0.01)
+    async with Upstream(verb) as upstream, routed(upstream.url, failures_to_eject=1) as backend:
+        deadline = asyncio.get_running_loop().time() + 5
+        async with backend.open(make_call(streamed=True), deadline=deadline):
+            pass
+        task = asyncio.create_task(make(backend, make_call(streamed=True)))
+        await asyncio.sleep(0.03)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert backend.health().ready
+
+
+async def test_an_outage_costs_few_calls_and_ends_soon() -> None:
+    """A service that fails for a while under steady traffic: hardly any call is wasted on it, and
+    it is back within the longest ejection."""
+    async with AsyncExitStack() as stack:
+        servers = await upstreams(stack, 2, refuse(503))
+        urls = [server.url for server in servers]
+        backend = await stack.enter_async_context(
+            routed(*urls, retries=1, ejection_s=0.05, ejection_s_max=0.2)
+        )
+        outcomes = []
+        for _ in range(200):
+            outcomes.append(await make(backend, make_call()))
+            await asyncio.sleep(0.003)
+        made = sum(calls_of(*servers))
+        assert made <= 1.1 * len(outcomes)
+        assert made < 50
+        assert all(not outcome.error.charged for outcome in outcomes if outcome.error)
+        for server in servers:
+            server.play(chat())
+        healed_at = time.monotonic()
+        while (await make(backend, make_call())).error is not None:
+            assert time.monotonic() - healed_at < 2
+            await asyncio.sleep(0.003)
