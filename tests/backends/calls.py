@@ -47,6 +47,7 @@ def make_call(
     choices: int = 1,
     output_tokens_max: int = 1024,
     affinity: bytes | None = None,
+    catalog_model: Model = MODEL,
     **fields: Any,
 ) -> Call:
     return Call(
@@ -54,7 +55,7 @@ def make_call(
         organization_id=OrganizationId(uuid.uuid4()),
         project_id=ProjectId(uuid.uuid4()),
         key_id=KeyId(uuid.uuid4()),
-        model=MODEL,
+        model=catalog_model,
         choices=choices,
         output_tokens_max=output_tokens_max,
         output_bound_field="max_completion_tokens",

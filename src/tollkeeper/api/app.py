@@ -1,5 +1,6 @@
 """The ASGI callable: finds the row of the route table, wraps everything below in the envelope."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any, TypeAlias
 from uuid import uuid4
@@ -16,7 +17,7 @@ from tollkeeper.api.router import Router
 from tollkeeper.api.sse import EventStream, KeepAlive
 from tollkeeper.bootstrap import Services
 from tollkeeper.domain.access import AdminCaller, Caller, KeyKind, require
-from tollkeeper.domain.errors import PermissionDenied
+from tollkeeper.domain.errors import PermissionDenied, Unavailable
 
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
@@ -56,6 +57,12 @@ class App:
                 return
         except ClientGone:
             return
+        except asyncio.CancelledError:
+            # The server gives up on what is left at the end of its grace.
+            error = render_error(_shutting_down(), request_id, messages_style=messages_style)
+            seen.status = error.status
+            await _send_error(send, error)
+            raise
         except Exception as exc:  # noqa: BLE001 - the outermost frame: nothing may pass without an envelope
             error = render_error(exc, request_id, messages_style=messages_style)
             seen.status = error.status
@@ -127,6 +134,10 @@ _KEY_NAMES = {
     KeyKind.ADMIN: "an organization's Admin API key",
     KeyKind.PROJECT: "a project's API key",
 }
+
+
+def _shutting_down() -> Unavailable:
+    return Unavailable("The gateway is shutting down.", retry_after_s=1)
 
 
 async def _send_reply(send: Send, request_id: str, reply: Reply) -> None:

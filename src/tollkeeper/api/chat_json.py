@@ -52,6 +52,9 @@ class ChatAssembly:
             elif isinstance(event, Opened):
                 self._opened = event
 
+    def held_back(self) -> None:
+        """Nothing to do: everything is kept until the end anyway."""
+
     def completion(self, usage: Usage) -> wire.ChatCompletion:
         call = self._prepared.call
         return wire.ChatCompletion(

@@ -67,6 +67,10 @@ class ChatStream:
         if joined:
             await self._stream.write(joined)
 
+    def held_back(self) -> None:
+        assert self._stream is not None
+        self._stream.hold()
+
     def _opened(self, opened: Opened) -> None:
         """What the backend says of itself belongs into every chunk."""
         known = {

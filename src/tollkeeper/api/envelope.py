@@ -19,6 +19,10 @@ class PayloadTooLarge(errors.TollkeeperError):
     """The body exceeds the size limit."""
 
 
+class HeadersTooLarge(errors.TollkeeperError):
+    """The request's headers exceed the size limit."""
+
+
 class UnsupportedMediaType(errors.TollkeeperError):
     """The body must be application/json."""
 
@@ -60,6 +64,7 @@ ERROR_TABLE: dict[type[Exception], ErrorWords] = {
     errors.IdempotencyConflict: ErrorWords(409, "conflict_error", "idempotency_conflict"),
     PayloadTooLarge: ErrorWords(413, "request_too_large", "payload_too_large"),
     UnsupportedMediaType: ErrorWords(415, "invalid_request_error", "unsupported_media_type"),
+    HeadersTooLarge: ErrorWords(431, "request_too_large", "headers_too_large"),
     errors.ProviderRejected: ErrorWords(422, "invalid_request_error", "unprocessable"),
     errors.RateLimited: ErrorWords(429, "rate_limit_error", "rate_limit_exceeded"),
     Exception: ErrorWords(500, "api_error", "server_error"),

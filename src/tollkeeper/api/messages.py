@@ -73,7 +73,7 @@ async def token_count(
         output_tokens_max=1,
         output_bound_field="max_tokens",
         streamed=False,
-        fields={"messages": conversation.messages, **_fields(body, model, tools)},
+        fields={"messages": conversation.messages, **prompt_fields(body, model, tools)},
         affinity=affinity_of(services, caller, session, None),
         images=conversation.images,
     )
@@ -129,7 +129,7 @@ def _tools(
     return functions, server_tools
 
 
-def _fields(
+def prompt_fields(
     body: wire.TokenCountRequest, model: Model, tools: list[dict[str, Any]]
 ) -> dict[str, Any]:
     """What may change the prompt beside its messages. What changes the answer only is left out."""

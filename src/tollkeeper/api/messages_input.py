@@ -172,7 +172,7 @@ class MessagesConversation:
 
 
 def _call(use: wire.ToolUseBlock) -> dict[str, Any]:
-    function = {"name": use.name, "arguments": bytes(use.input).decode()}
+    function = {"name": use.name, "arguments": msgspec.json.encode(use.input).decode()}
     return {"id": use.id, "type": "function", "function": function}
 
 

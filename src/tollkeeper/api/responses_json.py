@@ -27,5 +27,8 @@ class ResponseAssembly:
             elif isinstance(event, Opened):
                 self._begun = begun_response(self._prepared, event)
 
+    def held_back(self) -> None:
+        """Nothing to do: everything is kept until the end anyway."""
+
     def response(self, usage: Usage, now: int) -> Response:
         return ended_response(self._begun, self._output, usage, now)

@@ -127,6 +127,7 @@ class Output:
         # What text goes into until something else begins.
         self._open: Growing | None = None
         self._calls: dict[int, Item] = {}
+        self._last_call: Item | None = None
         self.finish: str | None = None
 
     def add(self, delta: Delta) -> None:
@@ -234,6 +235,7 @@ class Output:
             return
         if piece.arguments:
             self._grow(item.parts[0], piece.arguments)
+        self._last_call = item
 
     def _begin_call(self, piece: ToolCallPiece) -> Item:
         item = self._new_item(ItemKind.CALL)
@@ -262,15 +264,15 @@ class Output:
         self._listener.event("response.output_item.added", fields)
 
     def _close_what_can_be(self) -> None:
-        """Something else begins: text is over, and a call whose arguments are a whole object
-        cannot grow any more."""
+        """Something else begins: text is over, and so is the last call, if its arguments are a
+        whole object and cannot grow any more."""
         if self._open is not None:
             self._close_part(self._open)
             self._close_item(self._items[self._open.output_index], "completed")
             self._open = None
-        for call in self._calls.values():
-            if call.status == "in_progress" and _is_whole(call.parts[0].whole):
-                self._close_item(call, "completed")
+        call, self._last_call = self._last_call, None
+        if call is not None and _is_whole(call.parts[0].whole):
+            self._close_item(call, "completed")
 
     def _close_part(self, growing: Growing) -> None:
         place, whole = _place(growing), growing.whole

@@ -63,6 +63,9 @@ class ResponseStream:
         # Events of a batch that broke half-way were not sent, and now never will be.
         self._number -= len(self._records)
         self._records.clear()
+        if not self._number:
+            # Nothing but comments went out: clients take no end without a beginning.
+            self._begin()
         response = failed_response(self._begun, self._output, error, self._request.id)
         self._tell_response("response.failed", response)
         return self._taken()
@@ -78,6 +81,10 @@ class ResponseStream:
                 self._begun = begun_response(self._prepared, event)
         if self._records:
             await self._stream.write(self._taken())
+
+    def held_back(self) -> None:
+        assert self._stream is not None
+        self._stream.hold()
 
     def event(self, name: str, fields: dict[str, Any]) -> None:
         self._records.append(b"%b%d,%b\n\n" % (_head(name), self._number, _encode(fields)[1:]))

@@ -51,30 +51,43 @@ class EventStream:
         self._send = send
         self._request_id = request_id
         self.started = False
+        self._held = False
         # Whether anything was written since this was last reset: silence is what keep-alive fills.
         self.wrote = False
         self._keeping: asyncio.Task[None] | None = None
 
+    def hold(self) -> None:
+        """There will be records, but none may go out yet. Where that takes long, the stream starts
+        with comments, and whatever fails from then on is a record."""
+        self._held = True
+        self.wrote = True  # the silence is counted from here
+
     async def write(self, records: bytes) -> None:
+        if self._keeping is not None:
+            await self._keeping
         if not self.started:
             await self._start()
         self.wrote = True
         await self._send({"type": "http.response.body", "body": records, "more_body": True})
 
     async def end(self, records: bytes = b"") -> None:
-        if not self.started:
-            await self._start()
         if self._keeping is not None:
             await self._keeping
+        if not self.started:
+            await self._start()
         await self._send({"type": "http.response.body", "body": records, "more_body": False})
 
     def keep_alive(self) -> None:
         """Called by a timer. A send that is still under way is activity enough."""
-        if self.started and not self.wrote and self._keeping is None:
-            self._keeping = asyncio.create_task(self._keep_alive())
+        if (self.started or self._held) and not self.wrote and self._keeping is None:
+            # Decided here and now: from this moment on a failure is a record.
+            starts, self.started = not self.started, True
+            self._keeping = asyncio.create_task(self._keep_alive(starts))
         self.wrote = False
 
-    async def _keep_alive(self) -> None:
+    async def _keep_alive(self, starts: bool) -> None:
+        if starts:
+            await self._start()
         await self._send({"type": "http.response.body", "body": KEEP_ALIVE, "more_body": True})
         self._keeping = None
 

@@ -32,6 +32,9 @@ class AnswerStream:
     def __init__(self, call: Call, *, secrets: tuple[str, ...] = ()) -> None:
         self._secrets = secrets
         self._pieces_max = _PIECES_PER_TOKEN_MAX * call.output_tokens_max + _PIECES_SLACK
+        # A server may tell with empty pieces how far it has read the prompt: one a token at most.
+        self._empty_max = call.model.context_length + _PIECES_SLACK
+        self._empty = 0
         self._pieces = [0] * call.choices
         self._finished = [False] * call.choices
         self._opened = False
@@ -78,8 +81,10 @@ class AnswerStream:
             self._opened = True
             events.append(opened(chunk))
         for choice in chunk.choices or ():
+            if not 0 <= choice.index < len(self._pieces):
+                raise MalformedAnswer("it has a choice that was not asked for")
             delta = delta_of_chunk(choice)
-            self._count(choice.index)
+            self._count(choice.index, empty=delta is None)
             if delta is not None and self._admit(delta):
                 self.accepted = True
                 events.append(delta)
@@ -88,9 +93,12 @@ class AnswerStream:
             self.accepted = True
             events.append(report)
 
-    def _count(self, index: int) -> None:
-        if not 0 <= index < len(self._pieces):
-            raise MalformedAnswer("it has a choice that was not asked for")
+    def _count(self, index: int, *, empty: bool) -> None:
+        if empty:
+            self._empty += 1
+            if self._empty > self._empty_max:
+                raise MalformedAnswer("it goes on without saying anything")
+            return
         self._pieces[index] += 1
         if self._pieces[index] > self._pieces_max:
             raise MalformedAnswer("a choice is longer than its bound")

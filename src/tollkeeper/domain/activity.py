@@ -18,6 +18,7 @@ class VerdictRecord:
     threshold_basis_points: int
     matched: bool
     duration_ms: int
+    judged_at_ms: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,57 +1,116 @@
-"""A call's request as text, for those who judge it: every role, tool calls and tool outputs."""
+"""What a model reads and what it says, as text for those who judge it. Knows no protocol's shape
+beyond the names of chat's fields: whatever holds words is read."""
 
 from collections.abc import Iterator
+from enum import IntEnum
 from typing import Any
 
 import msgspec
 
-from tollkeeper.domain.inference import Call
+from tollkeeper.domain.inference import Call, Delta
+
+# What a caller lets the model read beside the conversation. It comes first, because it is the same
+# in every call of one application, and so is the beginning of what is judged.
+_DESCRIBED = ("tools", "functions", "response_format")
+_SPOKEN = ("name", "reasoning", "reasoning_content", "content", "tool_calls", "function_call")
+# Names of things and files in base64: nothing that can be read.
+_SILENT = frozenset({"id", "type", "tool_call_id", "index", "data", "file_data"})
+_ARGUMENTS = "arguments"
 
 
 def transcript(call: Call) -> str:
     """Everything that the caller lets the model read, in order, each turn under its role."""
-    messages = call.fields.get("messages", [])
-    if isinstance(messages, msgspec.Raw):
-        messages = msgspec.json.decode(messages)
-    else:
-        messages = msgspec.to_builtins(messages, builtin_types=(msgspec.Raw,))
-    turns = []
-    for message in messages:
-        plain = {name: _plain(value) for name, value in message.items()}
-        said = "\n".join(text for text in _texts(plain) if text)
-        turns.append(f"[{plain.get('role', 'user')}]\n{said}")
+    turns = [
+        turn(field, _dense(_plain(call.fields[field])))
+        for field in _DESCRIBED
+        if field in call.fields
+    ]
+    for message in _plain(call.fields.get("messages", [])):
+        said = (text for field in _SPOKEN for text in _words(field, message.get(field)))
+        turns.append(turn(str(message.get("role", "user")), "\n".join(said)))
     return "\n\n".join(turns)
 
 
-def _texts(message: dict[str, Any]) -> Iterator[str]:
-    for field in ("name", "reasoning", "reasoning_content"):
-        if isinstance(message.get(field), str):
-            yield message[field]
-    content = message.get("content")
-    if isinstance(content, str):
-        yield content
-    elif isinstance(content, list):
-        for part in content:
-            yield _part(part)
-    for call in message.get("tool_calls") or []:
-        yield _called(call.get("function") if isinstance(call, dict) else call)
-    if message.get("function_call") is not None:
-        yield _called(message["function_call"])
+def turn(role: str, said: str) -> str:
+    return f"[{role}]\n{said}"
 
 
-def _part(part: Any) -> str:
-    if isinstance(part, dict):
-        if isinstance(part.get("text"), str):
-            return str(part["text"])
-        return f"[{part.get('type') or 'part'}]"
-    return str(part)
+class _Kind(IntEnum):
+    """What an answer is made of, in the order in which it is read."""
+
+    REASONING = 0
+    REFUSAL = 1
+    TEXT = 2
+    TOOL_CALL = 3
+    FUNCTION_CALL = 4
+    ANNOTATION = 5
 
 
-def _called(function: Any) -> str:
-    if not isinstance(function, dict):
-        return msgspec.json.encode(function).decode()
-    return f"{function.get('name', '')} {function.get('arguments', '')}"
+class AnswerText:
+    """Everything that an answer says, choice by choice, each kind of it apart: pieces of two tool
+    calls, or of reasoning and text, may come by turns, and read by turns they would say nothing."""
+
+    def __init__(self) -> None:
+        # (choice, kind, number of the tool call, whether it is arguments) -> the pieces
+        self._parts: dict[tuple[int, _Kind, int, bool], list[str]] = {}
+        self.length = 0
+
+    def add(self, delta: Delta) -> None:
+        choice = delta.choice
+        self._put((choice, _Kind.REASONING, 0, False), delta.reasoning)
+        self._put((choice, _Kind.REFUSAL, 0, False), delta.refusal)
+        self._put((choice, _Kind.TEXT, 0, False), delta.text)
+        for call in delta.tool_calls:
+            self._put((choice, _Kind.TOOL_CALL, call.index, False), call.name)
+            self._put((choice, _Kind.TOOL_CALL, call.index, True), call.arguments)
+        called = delta.function_call
+        if called is not None:
+            self._put((choice, _Kind.FUNCTION_CALL, 0, False), called.name)
+            self._put((choice, _Kind.FUNCTION_CALL, 0, True), called.arguments)
+        for found in delta.annotations:
+            self._put((choice, _Kind.ANNOTATION, 0, False), f"{found.title} {found.url}\n")
+
+    def __str__(self) -> str:
+        return "\n\n".join(
+            _arguments("".join(pieces)) if key[-1] else "".join(pieces)
+            for key, pieces in sorted(self._parts.items())
+        )
+
+    def _put(self, key: tuple[int, _Kind, int, bool], text: str | None) -> None:
+        if text:
+            self._parts.setdefault(key, []).append(text)
+            self.length += len(text)
+
+
+def _words(field: str, value: Any) -> Iterator[str]:
+    """Every text inside a value, in reading order."""
+    waiting = [(field, value)]
+    while waiting:
+        name, found = waiting.pop()
+        if isinstance(found, str):
+            if found and not found.startswith("data:"):
+                yield _arguments(found) if name == _ARGUMENTS else found
+        elif isinstance(found, dict):
+            inside = [(key, deeper) for key, deeper in found.items() if key not in _SILENT]
+            waiting += reversed(inside)
+        elif isinstance(found, list):
+            waiting += ((name, deeper) for deeper in reversed(found))
+
+
+def _arguments(text: str) -> str:
+    """Arguments are JSON inside a text: its escapes could spell a word that nobody sees."""
+    try:
+        return _dense(msgspec.json.decode(text))
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+        return text
+
+
+def _dense(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
 
 
 def _plain(value: Any) -> Any:
-    return msgspec.json.decode(value) if isinstance(value, msgspec.Raw) else value
+    """Plain values, whatever of them is still the caller's bytes."""
+    if isinstance(value, msgspec.Raw):
+        return msgspec.json.decode(value)
+    return msgspec.json.decode(msgspec.json.encode(value))

@@ -5,6 +5,7 @@ drip in or never end, headers beyond a size, and answers without envelope or req
 """
 
 import asyncio
+from enum import Enum
 from typing import Any
 from uuid import uuid4
 
@@ -16,14 +17,20 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 from uvicorn.server import ServerState
 
-from tollkeeper.api.envelope import render_error
+from tollkeeper.api.envelope import BodyTimeout, HeadersTooLarge, render_error
 from tollkeeper.domain.errors import InvalidRequest, TollkeeperError
 
 _HEADERS_MAX = 100
+# An answer may come before its request's body was read. So long the rest is read and dropped: to
+# close at once would reset the connection, and the caller would lose the answer.
+_LINGER_S = 2.0
 
 
-class HeadersTooLarge(TollkeeperError):
-    """The request's headers exceed the size limit."""
+class _Phase(Enum):
+    IDLE = 0
+    HEADERS = 1
+    BODY = 2
+    LINGERING = 3
 
 
 class HardenedProtocol(HttpToolsProtocol):
@@ -43,15 +50,16 @@ class HardenedProtocol(HttpToolsProtocol):
         super().__init__(config, server_state, app_state, _loop)
         self._header_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
-        self._header_bytes = 0
-        self._in_headers = True
+        self._phase = _Phase.IDLE
+        # Bytes since something of substance came: headers in the making, or what is no body.
+        self._loose_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._await_headers()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._headers_arrived()
+        self._stop_awaiting_headers()
         self.resume_writing()
         super().connection_lost(exc)
         cycle: RequestResponseCycle | None = self.cycle
@@ -72,63 +80,86 @@ class HardenedProtocol(HttpToolsProtocol):
             self._write_timer = None
 
     def data_received(self, data: bytes) -> None:
-        if self.transport.is_closing():
+        if self._lingers() or self.transport.is_closing():
             return
+        self._loose_bytes += len(data)
         super().data_received(data)
-        # Only a request whose headers did not come in one piece pays for being watched.
-        if self._in_headers:
-            self._header_bytes += len(data)
-            if self._header_bytes > self.header_bytes_max:
-                self._refuse(431, HeadersTooLarge())
-            elif self._header_timer is None:
-                self._await_headers()
+        # Only what did not come in one piece pays for being watched: headers in the making, empty
+        # lines that begin no request, chunk extensions and trailers.
+        if self._phase in (_Phase.HEADERS, _Phase.IDLE) and self._header_timer is None:
+            self._await_headers()
+        if self._loose_bytes > self.header_bytes_max and not self._lingers():
+            self._refuse(HeadersTooLarge())
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._in_headers = True
-        self._header_bytes = 0
+        self._phase = _Phase.HEADERS
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._phase is _Phase.HEADERS:
+            super().on_header(name, value)
+        # Else it is a trailer: what comes after the body was never authorised as a header.
 
     def on_headers_complete(self) -> None:
-        self._headers_arrived()
+        self._stop_awaiting_headers()
+        self._phase = _Phase.BODY
+        self._loose_bytes = 0
         size = sum(len(name) + len(value) + 4 for name, value in self.headers) + len(self.url)
         if size > self.header_bytes_max or len(self.headers) > _HEADERS_MAX:
-            self._refuse(431, HeadersTooLarge())
+            self._refuse(HeadersTooLarge())
             return
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
+        self._loose_bytes = 0
         if not self.transport.is_closing():
             super().on_body(body)
 
     def on_message_complete(self) -> None:
+        self._phase = _Phase.IDLE
+        self._loose_bytes = 0
         if not self.transport.is_closing():
             super().on_message_complete()
 
+    def on_response_complete(self) -> None:
+        unread = self._phase is _Phase.BODY and not self.pipeline
+        super().on_response_complete()
+        if unread and not self.transport.is_closing():
+            self._phase = _Phase.LINGERING
+            self._unset_keepalive_if_required()
+            self.loop.call_later(_LINGER_S, self.transport.close)
+
     def send_400_response(self, msg: str) -> None:
-        self._refuse(400, InvalidRequest("This is not a valid HTTP request."))
+        self._refuse(InvalidRequest("This is not a valid HTTP request."))
 
     def _await_headers(self) -> None:
         self._header_timer = self.loop.call_later(self.header_timeout_s, self._headers_are_late)
 
-    def _headers_arrived(self) -> None:
-        self._in_headers = False
+    def _stop_awaiting_headers(self) -> None:
         if self._header_timer is not None:
             self._header_timer.cancel()
             self._header_timer = None
 
     def _headers_are_late(self) -> None:
         self._header_timer = None
-        if self._header_bytes:
-            self._refuse(408, InvalidRequest("The request's headers did not arrive in time."))
-        else:
+        if self._phase is _Phase.HEADERS:
+            self._refuse(BodyTimeout("The request's headers did not arrive in time."))
+        elif self._phase is _Phase.IDLE and self._nothing_runs():
             self.transport.close()
 
-    def _refuse(self, status: int, error: TollkeeperError) -> None:
+    def _lingers(self) -> bool:
+        return self._phase is _Phase.LINGERING
+
+    def _nothing_runs(self) -> bool:
+        cycle: RequestResponseCycle | None = self.cycle
+        return cycle is None or cycle.response_complete
+
+    def _refuse(self, error: TollkeeperError) -> None:
         """An answer without the application: the request never became one."""
         if self.transport.is_closing():
             return
         rendered = render_error(error, str(uuid4()))
-        head = [STATUS_LINE[status]]
+        head = [STATUS_LINE[rendered.status]]
         for name, value in rendered.headers:
             head += [name, b": ", value, b"\r\n"]
         self.transport.write(b"".join([*head, b"connection: close\r\n\r\n", rendered.body]))

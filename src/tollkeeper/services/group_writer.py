@@ -4,7 +4,7 @@ Nothing waits when nothing is going on, and under load one transaction serves ma
 """
 
 import asyncio
-from collections import deque
+import itertools
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeAlias, TypeVar
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 Result: TypeAlias = R | TollkeeperError | asyncio.Future[R]
-_Item: TypeAlias = tuple[T, asyncio.Future[R]]
+_Item: TypeAlias = tuple[asyncio.Future[R], T]
 
 BATCH_MAX = 256
 QUEUED_MAX = 20_000
@@ -39,7 +39,8 @@ class GroupWriter(Generic[T, R]):
         self._write = write
         self._name = name
         self._queued_max = queued_max
-        self._queued: deque[_Item[T, R]] = deque()
+        # In the order of arrival.
+        self._queued: dict[asyncio.Future[R], T] = {}
         self._running: asyncio.Task[None] | None = None
 
     @property
@@ -58,10 +59,18 @@ class GroupWriter(Generic[T, R]):
         result: asyncio.Future[R] = loop.create_future()
         # Whoever has left does not look: an error that nobody waits for is not a fault of the loop.
         result.add_done_callback(_look_at)
-        self._queued.append((item, result))
+        self._queued[result] = item
         if self._running is None:
             self._running = loop.create_task(self._run(), name=self._name)
         return result
+
+    def withdraw(self, result: asyncio.Future[R]) -> bool:
+        """Takes the item back. False where it is too late: it is being written, or was."""
+        if result not in self._queued:
+            return False
+        del self._queued[result]
+        result.cancel()
+        return True
 
     async def drain(self) -> None:
         """Waits until everything that was submitted is written."""
@@ -75,24 +84,27 @@ class GroupWriter(Generic[T, R]):
             await asyncio.wait([self._running])
 
     async def _run(self) -> None:
-        batch: list[_Item[T, R]] = []
+        batch: list[_Item[R, T]] = []
         try:
             # One turn of the loop: callers that are ready in this very moment join the first batch.
             await asyncio.sleep(0)
             while self._queued:
-                batch = [self._queued.popleft() for _ in range(min(len(self._queued), BATCH_MAX))]
+                batch = list(itertools.islice(self._queued.items(), BATCH_MAX))
+                for waiting, _ in batch:
+                    del self._queued[waiting]
                 await self._write_batch(batch)
         except BaseException:
             # Cancelled, or a fault in here: nobody may be left waiting for ever.
-            _fail([*batch, *self._queued], Unavailable("The gateway is shutting down."))
+            left = [*batch, *self._queued.items()]
             self._queued.clear()
+            _fail(left, Unavailable("The gateway is shutting down."))
             raise
         finally:
             self._running = None
 
-    async def _write_batch(self, batch: list[_Item[T, R]]) -> None:
+    async def _write_batch(self, batch: list[_Item[R, T]]) -> None:
         try:
-            results = await self._write([item for item, _ in batch])
+            results = await self._write([item for _, item in batch])
         except TollkeeperError as exc:
             _fail(batch, exc)
         except Exception as exc:  # noqa: BLE001 - handed on to the one who waits for it
@@ -102,7 +114,7 @@ class GroupWriter(Generic[T, R]):
             for single in batch:
                 await self._write_batch([single])
         else:
-            for (_, waiting), result in zip(batch, results, strict=True):
+            for (waiting, _), result in zip(batch, results, strict=True):
                 _answer(waiting, result)
 
 
@@ -130,8 +142,8 @@ def _pass_on(waiting: asyncio.Future[R], known: asyncio.Future[R]) -> None:
         waiting.set_exception(error)
 
 
-def _fail(batch: Sequence[_Item[T, R]], error: Exception) -> None:
-    for _, waiting in batch:
+def _fail(batch: Sequence[_Item[R, T]], error: Exception) -> None:
+    for waiting, _ in batch:
         if not waiting.done():
             waiting.set_exception(_own(error))
 

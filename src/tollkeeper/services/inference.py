@@ -252,8 +252,11 @@ class Inference:
             raise Unavailable("The call ended before it was dispatched.", retry_after_s=1)
         gate = None
         if policies:
-            segment = self._limits.segment_characters
-            gate = ResponseGate(sink, policies, self._checks, story.evidence, segment)
+            # Who does not read pieces gains nothing from segments.
+            segment = self._limits.segment_characters if story.call.streamed else 0
+            gate = ResponseGate(
+                sink, policies, self._checks, story.evidence, segment_characters=segment
+            )
         meter, taking = story.meter, gate or sink
         assert meter is not None
         opened = False
@@ -273,6 +276,8 @@ class Inference:
             raise _ended_early(live, opened) from None
         finally:
             live.unbind()
+            if gate is not None:
+                gate.close()
 
     async def _resolve_failure(
         self,

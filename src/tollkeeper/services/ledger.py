@@ -15,7 +15,7 @@ import structlog
 
 from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.admission import UNKNOWN, AdmissionRequest, Decision, decide
-from tollkeeper.domain.errors import TollkeeperError
+from tollkeeper.domain.errors import TollkeeperError, Unavailable
 from tollkeeper.services.group_writer import GroupWriter, Result
 from tollkeeper.storage.database import Contention
 from tollkeeper.storage.ledger import Hold, LockedAccounts
@@ -31,6 +31,8 @@ _RETRY_PAUSE_S_MAX = 2.0
 _LOCK_WAIT_S = 0.1
 # Organizations that wait alone at once: each takes a connection.
 _LANES_AT_ONCE = 3
+# How long a caller waits to be admitted: longer than the database's own timeouts, and no more.
+_HOLD_WAIT_S = 20.0
 _DRAIN_S = 30.0
 _BY_LEDGER = "nobody took the hold"
 
@@ -89,9 +91,13 @@ class Ledger:
         raises, also by cancellation, nothing stays held."""
         result = self._holds.submit(hold)
         try:
-            return await asyncio.shield(result)
+            async with asyncio.timeout(_HOLD_WAIT_S):
+                return await asyncio.shield(result)
+        except TimeoutError:
+            self._abandon(hold, result)
+            raise Unavailable("The ledger is busy; try again.", retry_after_s=2) from None
         except asyncio.CancelledError:
-            result.add_done_callback(lambda decided: self._give_back(hold, decided))
+            self._abandon(hold, result)
             raise
 
     async def resolve(self, resolution: Resolution, hold: Hold | None = None) -> bool:
@@ -185,8 +191,12 @@ class Ledger:
                 self._open.add(hold.id)
         return decisions
 
+    def _abandon(self, hold: Hold, result: asyncio.Future[Decision]) -> None:
+        """Nobody waits for the decision any more; if it admits, nobody will use the hold."""
+        if not self._holds.withdraw(result):
+            result.add_done_callback(lambda decided: self._give_back(hold, decided))
+
     def _give_back(self, hold: Hold, decided: asyncio.Future[Decision]) -> None:
-        """The caller left while it was being decided."""
         if decided.cancelled() or decided.exception() is not None:
             return
         if decided.result().refusal is None:

@@ -2,29 +2,52 @@
 
 import asyncio
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
 
 import structlog
 
-from tollkeeper.backends.judge import Judge, Question
+from tollkeeper.backends.judge import Judge, Opinion, Question
 from tollkeeper.domain.activity import VerdictRecord
-from tollkeeper.domain.errors import PolicyDenied, TollkeeperError, Unavailable
+from tollkeeper.domain.errors import PolicyDenied, Unavailable
 from tollkeeper.domain.policy import Direction, Mode
 from tollkeeper.domain.policy_set import ActivePolicy
+from tollkeeper.services.policy_metrics import count_seconds, count_verdicts
 
-# Monitoring verdicts under way in one process; beyond it they are recorded as missing.
-_MONITORING_MAX = 512
+# Texts that are watched in one process at once, and how long they may be together; what is beyond
+# is recorded as missing. The judge's deadline bounds how long each of them takes.
+_WATCHED_MAX = 1024
+_WATCHED_CHARACTERS_MAX = 16_000_000
+# Who ends waits so long for what is being watched; the rest is recorded as missing.
+_DRAIN_TIMEOUT_S = 3.0
+_RETRY_AFTER_S = 2
+_NO_JUDGE = "No judge is configured."
 
 _log = structlog.get_logger("tollkeeper.policies")
 
 
 @dataclass(slots=True)
 class Evidence:
-    """The verdicts of one call, as they come in; monitoring ones may still be on their way."""
+    """The verdicts of one call, one for each policy and side; some may still be on their way."""
 
-    verdicts: list[VerdictRecord] = field(default_factory=list)
+    _verdicts: dict[tuple[str, str], VerdictRecord] = field(default_factory=dict)
     pending: set[asyncio.Task[None]] = field(default_factory=set)
+
+    @property
+    def verdicts(self) -> tuple[VerdictRecord, ...]:
+        return tuple(self._verdicts.values())
+
+    def expect(self, verdicts: Iterable[VerdictRecord]) -> None:
+        """From here on they are missing, unless there are any or they come."""
+        for verdict in verdicts:
+            self._verdicts.setdefault((verdict.policy_id, verdict.direction), verdict)
+
+    def take(self, verdicts: Iterable[VerdictRecord]) -> None:
+        """An answer that is judged in segments has the highest of their probabilities."""
+        for verdict in verdicts:
+            key = (verdict.policy_id, verdict.direction)
+            known = self._verdicts.get(key)
+            self._verdicts[key] = verdict if known is None else _continued(known, verdict)
 
     async def settled(self) -> None:
         """Returns when every verdict is in. The judge's own deadline bounds the wait."""
@@ -32,10 +55,22 @@ class Evidence:
             await asyncio.wait(self.pending)
 
 
+def _continued(known: VerdictRecord, verdict: VerdictRecord) -> VerdictRecord:
+    probability = verdict.probability_basis_points
+    if probability is not None:
+        probability = max(probability, known.probability_basis_points or 0)
+    return replace(
+        verdict,
+        probability_basis_points=probability,
+        duration_ms=known.duration_ms + verdict.duration_ms,
+    )
+
+
 class PolicyChecks:
     def __init__(self, judge: Judge | None) -> None:
         self._judge = judge
-        self._monitoring: set[asyncio.Task[None]] = set()
+        self._watching: dict[asyncio.Task[None], int] = {}
+        self._watched_characters = 0
 
     async def check(
         self,
@@ -47,74 +82,149 @@ class PolicyChecks:
         """Raises PolicyDenied where an enforcing policy matches, and Unavailable where one of them
         cannot be judged. Monitoring policies neither delay nor fail anything."""
         judging = [policy for policy in policies if policy.judges(direction)]
-        for policy in judging:
-            if policy.mode is Mode.MONITORING:
-                self._monitor(policy, direction, text, evidence)
+        self.watch(judging, direction, text, evidence)
         enforcing = [policy for policy in judging if policy.mode is Mode.ENFORCING]
         if not enforcing:
             return
-        verdicts = await asyncio.gather(
-            *(self._verdict(policy, direction, text) for policy in enforcing)
-        )
-        evidence.verdicts += verdicts
+        evidence.expect(_missing(enforcing, direction))
+        verdicts = await self._verdicts(enforcing, direction, text)
+        evidence.take(verdicts)
         for policy, verdict in zip(enforcing, verdicts, strict=True):
             if verdict.matched:
-                raise PolicyDenied(
-                    f"The policy {policy.name!r} ({policy.id}) denied this {direction.value}."
-                )
+                raise PolicyDenied(f"{_named(policy)} denied this {direction.value}.")
         for policy, verdict in zip(enforcing, verdicts, strict=True):
             if verdict.probability_basis_points is None:
                 raise Unavailable(
-                    f"The policy {policy.name!r} ({policy.id}) could not be judged.",
-                    retry_after_s=2,
+                    f"{_named(policy)} could not be judged.", retry_after_s=_RETRY_AFTER_S
                 )
+
+    def watch(
+        self,
+        policies: Sequence[ActivePolicy],
+        direction: Direction,
+        text: str,
+        evidence: Evidence,
+    ) -> None:
+        """Starts the verdicts of the monitoring ones among the policies, and returns at once."""
+        monitoring = [
+            policy
+            for policy in policies
+            if policy.mode is Mode.MONITORING and policy.judges(direction)
+        ]
+        if not monitoring:
+            return
+        missing = _missing(monitoring, direction)
+        evidence.expect(missing)
+        if (
+            len(self._watching) >= _WATCHED_MAX
+            or self._watched_characters + len(text) > _WATCHED_CHARACTERS_MAX
+        ):
+            count_verdicts(missing)
+            _log.warning("verdicts are missing", count=len(missing), reason="Too many at once.")
+            return
+        task = asyncio.create_task(self._watch(monitoring, direction, text, evidence))
+        self._watching[task] = len(text)
+        self._watched_characters += len(text)
+        evidence.pending.add(task)
+        task.add_done_callback(evidence.pending.discard)
+        task.add_done_callback(self._watched)
 
     async def drain(self) -> None:
-        if self._monitoring:
-            await asyncio.wait(self._monitoring)
-
-    def _monitor(
-        self, policy: ActivePolicy, direction: Direction, text: str, evidence: Evidence
-    ) -> None:
-        if len(self._monitoring) >= _MONITORING_MAX:
-            evidence.verdicts.append(_record(policy, direction, None, 0.0))
+        """Waits, for a bounded time, for what is being watched."""
+        if not self._watching:
             return
-        task = asyncio.create_task(self._watch(policy, direction, text, evidence))
-        for tasks in (self._monitoring, evidence.pending):
-            tasks.add(task)
-            task.add_done_callback(tasks.discard)
+        _, late = await asyncio.wait(list(self._watching), timeout=_DRAIN_TIMEOUT_S)
+        for task in late:
+            task.cancel()
+        if late:
+            await asyncio.wait(late)
 
     async def _watch(
-        self, policy: ActivePolicy, direction: Direction, text: str, evidence: Evidence
+        self,
+        policies: Sequence[ActivePolicy],
+        direction: Direction,
+        text: str,
+        evidence: Evidence,
     ) -> None:
-        evidence.verdicts.append(await self._verdict(policy, direction, text))
+        evidence.take(await self._verdicts(policies, direction, text))
 
-    async def _verdict(
-        self, policy: ActivePolicy, direction: Direction, text: str
-    ) -> VerdictRecord:
-        """A verdict without probability where the judge is absent, down, late or unreadable."""
+    def _watched(self, task: asyncio.Task[None]) -> None:
+        self._watched_characters -= self._watching.pop(task)
+        if not task.cancelled() and (fault := task.exception()) is not None:
+            _log.error("watching policies failed", exc_info=fault)
+
+    async def _verdicts(
+        self, policies: Sequence[ActivePolicy], direction: Direction, text: str
+    ) -> list[VerdictRecord]:
+        """All of one mode. Without probability where the judge is absent, down, late or
+        unreadable."""
+        mode = policies[0].mode
         started = time.perf_counter()
+        try:
+            opinions = await self._hear(policies, text, watching=mode is Mode.MONITORING)
+        except BaseException:
+            count_verdicts(_missing(policies, direction))
+            raise
+        verdicts = [
+            _record(policy, direction, opinion)
+            for policy, opinion in zip(policies, opinions, strict=True)
+        ]
+        count_verdicts(verdicts)
+        count_seconds(mode.value, direction.value, time.perf_counter() - started)
+        _log_missing(verdicts, opinions)
+        return verdicts
+
+    async def _hear(
+        self, policies: Sequence[ActivePolicy], text: str, *, watching: bool
+    ) -> list[Opinion]:
+        if self._judge is None:
+            return [Opinion(reason=_NO_JUDGE) for _ in policies]
+        questions = [Question(policy.version_id, policy.rule) for policy in policies]
+        return await self._judge.hear(text, questions, watching=watching)
+
+
+def _named(policy: ActivePolicy) -> str:
+    return f"The policy {policy.name!r} ({policy.id})"
+
+
+def _missing(policies: Iterable[ActivePolicy], direction: Direction) -> list[VerdictRecord]:
+    return [_record(policy, direction, Opinion()) for policy in policies]
+
+
+def _record(policy: ActivePolicy, direction: Direction, opinion: Opinion) -> VerdictRecord:
+    threshold = policy.threshold_basis_points
+    probability = opinion.highest
+    matched = probability is not None and probability >= threshold
+    if not opinion.complete and not matched:
+        # What the judge has not read could still make it higher.
         probability = None
-        if self._judge is not None:
-            try:
-                probability = await self._judge.probability(
-                    text, Question(policy.version_id, policy.rule)
-                )
-            except TollkeeperError as exc:
-                _log.warning("a verdict is missing", policy=policy.id, reason=exc.message)
-        return _record(policy, direction, probability, time.perf_counter() - started)
-
-
-def _record(
-    policy: ActivePolicy, direction: Direction, probability: int | None, seconds: float
-) -> VerdictRecord:
     return VerdictRecord(
         policy_id=policy.id,
         version=policy.version,
         direction=direction.value,
         mode=policy.mode.value,
         probability_basis_points=probability,
-        threshold_basis_points=policy.threshold_basis_points,
-        matched=probability is not None and probability >= policy.threshold_basis_points,
-        duration_ms=int(seconds * 1000),
+        threshold_basis_points=threshold,
+        matched=matched,
+        duration_ms=int(opinion.seconds * 1000),
+        judged_at_ms=int(time.time() * 1000),
     )
+
+
+def _log_missing(verdicts: Sequence[VerdictRecord], opinions: Sequence[Opinion]) -> None:
+    """One line, however many there are."""
+    missing = [
+        (verdict, opinion)
+        for verdict, opinion in zip(verdicts, opinions, strict=True)
+        if verdict.probability_basis_points is None
+    ]
+    if missing:
+        verdict, opinion = missing[0]
+        _log.warning(
+            "verdicts are missing",
+            count=len(missing),
+            mode=verdict.mode,
+            direction=verdict.direction,
+            policy=verdict.policy_id,
+            reason=opinion.reason,
+        )

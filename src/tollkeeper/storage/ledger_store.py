@@ -86,7 +86,10 @@ class LedgerStore:
         decided = False
         try:
             async with self._database.transaction() as connection:
-                decisions = await self._hold_all(connection, holds, decide, lock_wait_s)
+                try:
+                    decisions = await self._hold_all(connection, holds, decide, lock_wait_s)
+                except pg.LockNotAvailable as exc:
+                    raise AccountBusy from exc
                 decided = True
         except Exception as exc:
             # Whatever goes wrong while the commit is on its way leaves it open.
@@ -103,16 +106,13 @@ class LedgerStore:
         lock_wait_s: float | None,
     ) -> Sequence[Decision]:
         projects = [(hold.organization_id, hold.project_id) for hold in holds]
-        try:
-            async with connection.pipeline():
-                await ledger.commit_without_waiting(connection)
-                if lock_wait_s is not None:
-                    await ledger.wait_for_locks(connection, lock_wait_s)
-                locked = await ledger.lock_accounts(
-                    connection, projects, [hold.key_id for hold in holds], self._limits
-                )
-        except pg.LockNotAvailable as exc:
-            raise AccountBusy from exc
+        async with connection.pipeline():
+            await ledger.commit_without_waiting(connection)
+            if lock_wait_s is not None:
+                await ledger.wait_for_locks(connection, lock_wait_s)
+            locked = await ledger.lock_accounts(
+                connection, projects, [hold.key_id for hold in holds], self._limits
+            )
         decisions = decide(locked, holds)
         admitted = [
             hold for hold, found in zip(holds, decisions, strict=True) if found.refusal is None

@@ -102,7 +102,7 @@ class ThinkingBlock(Tolerant):
 class ToolUseBlock(Tolerant):
     id: str
     name: str
-    input: Raw
+    input: FreeObject
 
 
 class ToolResultBlock(Tolerant):

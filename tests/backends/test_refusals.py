@@ -1,0 +1,146 @@
+"""Refusals and redirects of a model server, and answers that are no HTTP."""
+
+import asyncio
+
+import pytest
+
+from tests.backends.calls import KEY
+from tests.backends.faults import BOTH, check_failure, fault
+from tests.upstream import (
+    SSE_TYPE,
+    Peer,
+    Upstream,
+    answer,
+    chat,
+    redirect,
+    refuse,
+)
+from tollkeeper.domain.errors import (
+    BackendFailed,
+    ProviderRejected,
+    RateLimited,
+)
+
+# U19 to U22: refusals.
+
+
+@BOTH
+@pytest.mark.parametrize("status", [400, 422])
+async def test_provider_rejection(status: int, streamed: bool) -> None:
+    outcome = await fault(refuse(status, "max_tokens is too large"), streamed=streamed)
+    check_failure(outcome, ProviderRejected, charged=False)
+    assert outcome.error is not None
+    assert outcome.error.message == "max_tokens is too large"
+
+
+async def test_provider_rejection_is_sanitised() -> None:
+    async def tell_all(peer: Peer) -> None:
+        host = peer.request.headers["host"]
+        message = (
+            f"bad\x00 \x1b[31mkey {KEY} at http://{host}/v1/chat/completions or {host} "
+            f"see HTTPS://internal.example/x\u202e\n" + "ż" * 5000
+        )
+        await refuse(400, message)(peer)
+
+    outcome = await fault(tell_all)
+    check_failure(outcome, ProviderRejected, charged=False)
+    assert outcome.error is not None
+    message = outcome.error.message
+    assert len(message.encode()) <= 2048
+    assert message.startswith("bad   [31mkey [removed] at [removed] or [removed] see [removed]")
+    assert "internal" not in message
+    assert message.replace(" ", "").isprintable()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"no", b"\xff", b"[]", b'{"error": "text"}', b'{"error": {"message": {"a": 1}}}', b"{}"],
+)
+async def test_provider_rejection_without_a_message(body: bytes) -> None:
+    outcome = await fault(answer(body, status=400))
+    check_failure(outcome, ProviderRejected, charged=False)
+    assert outcome.error is not None
+    assert outcome.error.message == "The backend refused the request."
+
+
+async def test_provider_rejection_with_an_endless_body() -> None:
+    async def pour(peer: Peer) -> None:
+        await peer.send_head(400, "application/json")
+        while not peer.left:
+            await peer.send_chunk(b"x" * 65536)
+
+    check_failure(await fault(pour), ProviderRejected, charged=False)
+
+
+@BOTH
+@pytest.mark.parametrize("status", [201, 204, 401, 403, 404, 408, 418, 500, 502, 503, 504])
+async def test_other_statuses(status: int, streamed: bool) -> None:
+    verb = refuse(status, "secret detail") if status != 204 else redirect("", status=204)
+    outcome = await fault(verb, streamed=streamed)
+    check_failure(outcome, BackendFailed, charged=False)
+    assert outcome.error is not None
+    assert "secret" not in outcome.error.message
+
+
+@pytest.mark.parametrize(
+    ("header", "seconds"),
+    [
+        ("5", 5),
+        ("0", 1),
+        ("120", 120),
+        ("121", 120),
+        ("1000000000", 120),
+        ("9" * 5000, 5),
+        ("abc", 5),
+        ("-3", 5),
+        ("1.5", 5),
+        ("", 5),
+        ("Fri, 31 Dec 1999 23:59:59 GMT", 5),
+        (None, 5),
+    ],
+)
+async def test_rate_limited(header: str | None, seconds: int) -> None:
+    headers = [] if header is None else [("retry-after", header)]
+    outcome = await fault(refuse(429, headers=headers))
+    check_failure(outcome, RateLimited, charged=False)
+    assert outcome.error is not None
+    assert outcome.error.retry_after_s == seconds
+
+
+@BOTH
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+async def test_redirects_are_not_followed(status: int, streamed: bool) -> None:
+    async with Upstream(chat()) as target:
+        verb = redirect(target.url + "/chat/completions", status=status)
+        check_failure(await fault(verb, streamed=streamed), BackendFailed, charged=False)
+        assert target.connections == 0
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"\x00\xff\r\n\r\n",
+        b"ICY 200 OK\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\ncontent-length: -1\r\n\r\n",
+        b"HTTP/1.1 101 Switching Protocols\r\nupgrade: x\r\nconnection: upgrade\r\n\r\n",
+    ],
+)
+async def test_not_http(head: bytes, streamed: bool) -> None:
+    async def verb(peer: Peer) -> None:
+        await peer.send(head)
+        await asyncio.sleep(0.01)
+        peer.close()
+
+    check_failure(await fault(verb, streamed=streamed), BackendFailed, charged=True)
+
+
+@BOTH
+async def test_broken_chunk(streamed: bool) -> None:
+    async def verb(peer: Peer) -> None:
+        await peer.send_head(content_type=SSE_TYPE if streamed else "application/json")
+        await peer.send(b"ZZ\r\nhello\r\n")
+        await peer.until_left()
+
+    check_failure(await fault(verb, streamed=streamed), BackendFailed, charged=False)

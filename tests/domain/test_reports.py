@@ -1,0 +1,54 @@
+"""Cost reports: which UTC days a range touches, and one bucket for each."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tollkeeper.domain.reports import DAY_S, TIME_MAX, CostRow, DayRange, buckets_of, days_of
+
+_times = st.integers(min_value=0, max_value=TIME_MAX)
+
+
+@given(_times, _times)
+def test_days_of_a_range(start: int, end: int) -> None:
+    days = days_of(start, end)
+    if end <= start:
+        assert days.first == days.last
+    else:
+        # The first day holds the first second, the last day holds the last second.
+        assert days.first * DAY_S <= start < (days.first + 1) * DAY_S
+        assert (days.last - 1) * DAY_S <= end - 1 < days.last * DAY_S
+
+
+@given(_times, st.integers(min_value=1, max_value=400 * DAY_S))
+def test_adjacent_ranges_at_midnight_share_no_day(start: int, length: int) -> None:
+    middle = (start + length) // DAY_S * DAY_S
+    if start < middle < start + length:
+        left, right = days_of(start, middle), days_of(middle, start + length)
+        assert left.last == right.first
+        assert (left.first, right.last) == (
+            days_of(start, start + length).first,
+            days_of(start, start + length).last,
+        )
+
+
+def _row(day: int, amount: int) -> CostRow:
+    return CostRow(day, amount, None, None, None)
+
+
+@given(
+    st.integers(min_value=0, max_value=10**6),
+    st.integers(min_value=0, max_value=180),
+    st.lists(st.tuples(st.integers(min_value=0, max_value=179), st.integers(min_value=0))),
+)
+def test_every_day_is_one_bucket_and_nothing_is_lost(
+    first: int, length: int, spent: list[tuple[int, int]]
+) -> None:
+    rows = [_row(first + day, amount) for day, amount in spent if day < length]
+    buckets = buckets_of(DayRange(first, first + length), rows)
+    assert [bucket.start_time for bucket in buckets] == [
+        day * DAY_S for day in range(first, first + length)
+    ]
+    assert all(bucket.end_time - bucket.start_time == DAY_S for bucket in buckets)
+    assert sorted(
+        (row.day, row.amount_picousd) for bucket in buckets for row in bucket.rows
+    ) == sorted((row.day, row.amount_picousd) for row in rows)

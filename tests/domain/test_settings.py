@@ -1,0 +1,237 @@
+"""Settings: every one is documented, and a wrong one is named with its value."""
+
+import types
+import typing
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+
+from tollkeeper.bootstrap import build_catalog, master_secret
+from tollkeeper.settings import DEFAULT_FILE, Settings, SettingsError, load_settings
+
+_ROOT = Path(__file__).parents[2]
+_BACKEND = {"name": "b", "kind": "openai", "urls": ["http://127.0.0.1:9/v1"]}
+_MODEL = {
+    "id": "m",
+    "backend": "b",
+    "upstream_model": "u",
+    "context_length": 8,
+    "max_output_length": 4,
+}
+_JUDGE = {"backend": "b", "model": "m"}
+
+
+def _section(annotation: Any) -> type[BaseModel] | None:
+    """The section inside an annotation: itself, optional, or repeated."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    for inner in typing.get_args(annotation):
+        if not isinstance(inner, types.EllipsisType):
+            found = _section(inner)
+            if found is not None:
+                return found
+    return None
+
+
+def _all_settings() -> Iterator[tuple[str, str, Any]]:
+    """Section, name and type of every setting."""
+    for section, field in Settings.model_fields.items():
+        kind = _section(field.annotation)
+        assert kind is not None, f"{section} is no section"
+        for name, inner in kind.model_fields.items():
+            yield section, name, inner.annotation
+
+
+_SETTINGS = [(section, name, kind) for section, name, kind in _all_settings()]
+_NAMES = [f"{section}.{name}" for section, name, _ in _SETTINGS]
+
+
+def _document(section: str, **values: object) -> dict[str, Any]:
+    """A right configuration with these values in one section."""
+    document: dict[str, Any] = {
+        "backends": [dict(_BACKEND)],
+        "models": [dict(_MODEL)],
+        "judge": dict(_JUDGE),
+    }
+    if section in ("backends", "models"):
+        document[section][0].update(values)
+    else:
+        document[section] = {**document.get(section, {}), **values}
+    return document
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {_toml(inner)}" for key, inner in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"'{value}'" if isinstance(value, str) else repr(value)
+
+
+def _load(folder: Path, document: dict[str, Any]) -> Settings:
+    path = folder / "tollkeeper.toml"
+    path.write_text("\n".join(f"{key} = {_toml(value)}" for key, value in document.items()))
+    return load_settings(path)
+
+
+@pytest.mark.parametrize("name", _NAMES)
+def test_every_setting_is_documented(name: str) -> None:
+    """By its whole name, or by its own name under the heading of a table that is repeated."""
+    section, _, own = name.partition(".")
+    document = (_ROOT / "docs" / "configuration.md").read_text()
+    repeated = document.partition(f"## `[[{section}]]`")[2].partition("\n## ")[0]
+    assert f"`{name}`" in document or f"`{own}`" in repeated
+
+
+@pytest.mark.parametrize(("section", "name", "kind"), _SETTINGS, ids=_NAMES)
+def test_wrong_type_is_named(tmp_path: Path, section: str, name: str, kind: Any) -> None:
+    wrong: object = [[1]] if "dict" in str(kind) else {"wrong": 1}
+    with pytest.raises(SettingsError) as refused:
+        _load(tmp_path, _document(section, **{name: wrong}))
+    shown = f"{section}.0.{name}" if section in ("backends", "models") else f"{section}.{name}"
+    assert shown in str(refused.value)
+
+
+_OUT_OF_BOUNDS: list[tuple[str, str, object]] = [
+    ("server", "port", -1),
+    ("server", "port", 65536),
+    ("server", "workers", 0),
+    ("server", "header_timeout_s", 0),
+    ("server", "header_bytes", 1023),
+    ("server", "keep_alive_s", -1),
+    ("database", "pool_size", 1),
+    ("database", "url", "mysql://x"),
+    ("database", "url", "x"),
+    ("limits", "body_bytes", 1023),
+    ("limits", "inference_deadline_s", 0),
+    ("limits", "requests_per_minute", 0),
+    ("limits", "concurrency", 0),
+    ("auth", "customer_key_header", "X Api Key"),
+    ("auth", "customer_key_header", ""),
+    ("auth", "project_key_default_permissions", ["policies:write"]),
+    ("auth", "project_key_default_permissions", ["everything"]),
+    ("judge", "default_threshold_basis_points", 0),
+    ("judge", "default_threshold_basis_points", 10000),
+    ("backends", "kind", "other"),
+    ("backends", "name", ""),
+    ("backends", "retries", 11),
+    ("models", "id", ""),
+    ("models", "id", "x" * 201),
+    ("models", "context_length", 0),
+    ("models", "max_output_length", 999991),
+    ("models", "input_modalities", ["smell"]),
+    ("models", "pricing", {"hours": "1"}),
+]
+
+
+@pytest.mark.parametrize(("section", "name", "value"), _OUT_OF_BOUNDS)
+def test_value_out_of_bounds_is_named(
+    tmp_path: Path, section: str, name: str, value: object
+) -> None:
+    with pytest.raises(SettingsError) as refused:
+        _load(tmp_path, _document(section, **{name: value}))
+    assert name in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("document", "words"),
+    [
+        ({"srever": {"port": 1}}, ["srever"]),
+        ({"server": {"prot": 1}}, ["server.prot"]),
+        ({"backends": [_BACKEND, _BACKEND]}, ["backends", "same name"]),
+        ({"backends": [_BACKEND], "models": [_MODEL, _MODEL]}, ["models", "same id"]),
+        ({"models": [_MODEL]}, ["models", "'b'", "not declared"]),
+        ({"judge": _JUDGE}, ["judge.backend", "'b'"]),
+        ({"backends": [{"name": "b", "kind": "openai"}]}, ["backends.0", "urls"]),
+        ({"backends": [{**_BACKEND, "kind": "embedded"}]}, ["backends.0", "urls"]),
+        ({"backends": [{**_BACKEND, "urls": ["ftp://x"]}]}, ["backends.0", "ftp://x"]),
+        ({"server": 5}, ["server"]),
+    ],
+)
+def test_what_does_not_fit_together_is_named(
+    tmp_path: Path, document: dict[str, Any], words: list[str]
+) -> None:
+    with pytest.raises(SettingsError) as refused:
+        _load(tmp_path, document)
+    for word in words:
+        assert word in str(refused.value)
+
+
+@pytest.mark.parametrize("price", ["free", "-1", "1e-6", "0.0000000000001", ""])
+def test_wrong_price_is_named(tmp_path: Path, price: str) -> None:
+    settings = _load(tmp_path, _document("models", pricing={"prompt": price}))
+    with pytest.raises(SettingsError, match=r"pricing\.prompt"):
+        build_catalog(settings)
+
+
+def test_default_file_is_right_and_complete() -> None:
+    settings = load_settings(DEFAULT_FILE)
+    assert build_catalog(settings).models
+    assert settings.server.port == 8080
+
+
+@pytest.mark.parametrize("text", ["not toml", "[server", "a = 1\na = 2", "\x00"])
+def test_file_that_is_no_toml(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "x.toml"
+    path.write_text(text)
+    with pytest.raises(SettingsError, match=r"x\.toml is not TOML"):
+        load_settings(path)
+
+
+def test_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match=r"gone\.toml cannot be read"):
+        load_settings(tmp_path / "gone.toml")
+
+
+def test_environment_wins_over_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOLLKEEPER_SERVER__PORT", "9999")
+    monkeypatch.setenv("TOLLKEEPER_AUTH__PROJECT_KEY_DEFAULT_PERMISSIONS", '["models:read"]')
+    settings = _load(tmp_path, {"server": {"port": 1, "workers": 3}})
+    assert (settings.server.port, settings.server.workers) == (9999, 3)
+    assert settings.auth.project_key_default_permissions == ("models:read",)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("TOLLKEEPER_SERVER__PORT", "many"),
+        ("TOLLKEEPER_SERVER__PROT", "1"),
+        ("TOLLKEEPER_MODELS", "not json"),
+    ],
+)
+def test_wrong_environment_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(SettingsError) as refused:
+        _load(tmp_path, {})
+    assert variable.removeprefix("TOLLKEEPER_").split("__")[-1].lower() in str(refused.value)
+
+
+def test_relative_folder_is_relative_to_the_file(tmp_path: Path) -> None:
+    settings = _load(tmp_path, {"database": {"data_dir": "here"}})
+    assert settings.database.data_dir == tmp_path / "here"
+
+
+def test_master_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = _load(tmp_path, {"database": {"data_dir": str(tmp_path / "data")}})
+    secret = master_secret(made)
+    assert master_secret(made) == secret
+    assert len(secret) >= 32
+    assert (tmp_path / "data" / "master.key").stat().st_mode & 0o077 == 0
+    assert sorted(path.name for path in (tmp_path / "data").iterdir()) == ["master.key"]
+
+    monkeypatch.setenv("A_SECRET", "x" * 32)
+    named = _load(tmp_path, {"secrets": {"master_key_env": "A_SECRET"}})
+    assert master_secret(named) == b"x" * 32
+    monkeypatch.setenv("A_SECRET", "short")
+    with pytest.raises(SettingsError, match=r"secrets\.master_key_env"):
+        master_secret(named)
+    absent = _load(tmp_path, {"secrets": {"master_key_file": str(tmp_path / "gone")}})
+    with pytest.raises(SettingsError, match="cannot be read"):
+        master_secret(absent)

@@ -1,0 +1,88 @@
+"""The pool: transactions, bounds on waiting, and the driver's errors in the domain's words."""
+
+import asyncio
+from uuid import uuid4
+
+import psycopg
+import pytest
+
+from tests.gateway import Gateway
+from tollkeeper.domain.errors import NotFound, Unavailable
+from tollkeeper.storage.database import Connection, Database
+
+_INSERT = "INSERT INTO organizations VALUES (%s, 'x', now())"
+
+
+async def _exists(database: Database, identity: object) -> bool:
+    async with database.reading() as connection:
+        cursor = await connection.execute("SELECT FROM organizations WHERE id = %s", (identity,))
+        return await cursor.fetchone() is not None
+
+
+@pytest.fixture
+def database(gateway: Gateway) -> Database:
+    return gateway.services.database
+
+
+async def test_transaction_is_all_or_nothing(database: Database) -> None:
+    kept, lost = uuid4(), uuid4()
+    async with database.transaction() as connection:
+        await connection.execute(_INSERT, (kept,))
+    with pytest.raises(NotFound):
+        async with database.transaction() as connection:
+            await connection.execute(_INSERT, (lost,))
+            raise NotFound
+    assert await _exists(database, kept)
+    assert not await _exists(database, lost)
+
+
+async def test_cancelled_transaction_is_rolled_back(database: Database) -> None:
+    identity = uuid4()
+    inside = asyncio.Event()
+
+    async def write() -> None:
+        async with database.transaction() as connection:
+            await connection.execute(_INSERT, (identity,))
+            inside.set()
+            await asyncio.sleep(3600)
+
+    task = asyncio.create_task(write())
+    await inside.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert not await _exists(database, identity)
+
+
+async def _terminate_itself(connection: Connection) -> None:
+    await connection.execute("SELECT pg_terminate_backend(pg_backend_pid())")
+
+
+async def test_lost_connection_is_unavailable_and_then_replaced(database: Database) -> None:
+    with pytest.raises(Unavailable) as lost:
+        async with database.reading() as connection:
+            await _terminate_itself(connection)
+    assert lost.value.retry_after_s is not None
+    assert not await _exists(database, uuid4())
+
+
+async def test_slow_statement_is_unavailable(database: Database) -> None:
+    with pytest.raises(Unavailable):
+        async with database.transaction() as connection:
+            await connection.execute("SET LOCAL statement_timeout = 50")
+            await connection.execute("SELECT pg_sleep(10)")
+
+
+async def test_mistake_of_ours_is_not_called_unavailable(database: Database) -> None:
+    with pytest.raises(psycopg.errors.UndefinedTable):
+        async with database.reading() as connection:
+            await connection.execute("SELECT * FROM no_such_table")
+
+
+async def test_every_connection_has_its_bounds(database: Database) -> None:
+    async with database.reading() as connection:
+        for name in ("statement_timeout", "lock_timeout", "idle_in_transaction_session_timeout"):
+            cursor = await connection.execute("SELECT current_setting(%s)", (name,))
+            assert await cursor.fetchone() != ("0",)
+        cursor = await connection.execute("SELECT current_setting('timezone')")
+        assert await cursor.fetchone() == ("UTC",)

@@ -1,0 +1,132 @@
+"""The embedded PostgreSQL: made, shared, stopped by whoever is last, and started again after a crash."""
+
+import os
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import psycopg
+import pytest
+
+from tollkeeper.domain.errors import Unavailable
+from tollkeeper.storage.embedded_postgres import EmbeddedPostgres
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="tk-") as name:
+        yield Path(name)
+
+
+def _ask(server: EmbeddedPostgres, query: bytes) -> list[tuple[object, ...]]:
+    with psycopg.connect(server.conninfo, autocommit=True, connect_timeout=5) as connection:
+        cursor = connection.execute(query)
+        return cursor.fetchall() if cursor.description else []
+
+
+def _answers(server: EmbeddedPostgres) -> bool:
+    try:
+        _ask(server, b"SELECT 1")
+    except psycopg.OperationalError:
+        return False
+    return True
+
+
+def _postmaster(folder: Path) -> int:
+    return int((folder / "postgres" / "postmaster.pid").read_text().split()[0])
+
+
+def _kill(process_id: int) -> None:
+    """Kills a server as the kernel would, and waits for its children, who notice by themselves."""
+    postmaster = psutil.Process(process_id)
+    family = [postmaster, *postmaster.children(recursive=True)]
+    os.kill(process_id, signal.SIGKILL)
+    deadline = time.monotonic() + 30
+    while any(_lives(process) for process in family):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def _lives(process: psutil.Process) -> bool:
+    # A zombie is dead, but still in the process table: nobody may ever reap it.
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_last_user_stops_the_server(folder: Path) -> None:
+    first, second = EmbeddedPostgres(folder), EmbeddedPostgres(folder)
+    with first:
+        with second:
+            pid = _postmaster(folder)
+            _ask(first, b"CREATE TABLE kept (x int)")
+        assert _answers(first), "the first still uses it"
+        assert _postmaster(folder) == pid
+    assert not _answers(first)
+    # A data folder is used again with all that is in it.
+    with second:
+        assert _ask(second, b"SELECT count(*) FROM kept") == [(0,)]
+
+
+def test_crashed_server_starts_again_with_its_data(folder: Path) -> None:
+    with EmbeddedPostgres(folder) as server:
+        _ask(server, b"CREATE TABLE kept (x int)")
+        _ask(server, b"INSERT INTO kept VALUES (7)")
+        _kill(_postmaster(folder))
+        # Another process finds the folder as the crash left it.
+        with EmbeddedPostgres(folder) as restarted:
+            assert _ask(restarted, b"SELECT x FROM kept") == [(7,)]
+
+
+def test_concurrent_starts_share_one_server(folder: Path) -> None:
+    servers = [EmbeddedPostgres(folder) for _ in range(4)]
+    threads = [threading.Thread(target=server.__enter__) for server in servers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    pid = _postmaster(folder)
+    assert all(_answers(server) for server in servers)
+    for server in servers[:-1]:
+        server.__exit__(None, None, None)
+        assert _postmaster(folder) == pid
+    servers[-1].__exit__(None, None, None)
+    assert not _answers(servers[-1])
+
+
+def test_server_is_durable_and_private(conninfo: str) -> None:
+    with psycopg.connect(conninfo) as connection:
+        found = connection.execute(
+            """
+            SELECT name, setting FROM pg_settings WHERE name = ANY (ARRAY['fsync',
+                'full_page_writes', 'synchronous_commit', 'data_checksums',
+                'listen_addresses', 'server_encoding'])
+            """
+        ).fetchall()
+    assert dict(found) == {
+        "fsync": "on",
+        "full_page_writes": "on",
+        "synchronous_commit": "on",
+        "data_checksums": "on",
+        "listen_addresses": "",
+        "server_encoding": "UTF8",
+    }
+
+
+def test_folder_with_a_long_name(folder: Path) -> None:
+    """A socket's path has a bound; a data folder's has not."""
+    deep = folder / ("d" * 60) / ("e" * 60)
+    with EmbeddedPostgres(deep) as server:
+        assert _answers(server)
+
+
+def test_folder_that_is_no_database(folder: Path) -> None:
+    (folder / "postgres").mkdir()
+    (folder / "postgres" / "PG_VERSION").write_text("9.1\n")
+    with pytest.raises(Unavailable, match="failed at pg_ctl"), EmbeddedPostgres(folder):
+        pass

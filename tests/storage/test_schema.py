@@ -1,0 +1,137 @@
+"""Migrations, and what a start refuses: a server that may forget, and a schema that does not fit."""
+
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import psycopg
+import pytest
+from psycopg.conninfo import make_conninfo
+
+from tollkeeper.domain.errors import StateConflict, Unavailable
+from tollkeeper.storage.embedded_postgres import EmbeddedPostgres
+from tollkeeper.storage.migrations import migrate
+from tollkeeper.storage.schema import check_database, code_revision, database_revision
+
+
+@pytest.fixture(scope="module")
+def spare_server() -> Iterator[str]:
+    """A server of its own, because its settings are changed."""
+    with tempfile.TemporaryDirectory(prefix="tk-") as folder, EmbeddedPostgres(Path(folder)) as it:
+        yield it.conninfo
+
+
+@pytest.fixture
+def empty_database(spare_server: str) -> Iterator[str]:
+    with psycopg.connect(spare_server, autocommit=True) as connection:
+        connection.execute("CREATE DATABASE spare")
+        yield make_conninfo(spare_server, dbname="spare")
+        connection.execute("DROP DATABASE spare WITH (FORCE)")
+
+
+def _execute(conninfo: str, *statements: bytes) -> None:
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        for statement in statements:
+            connection.execute(statement)
+
+
+def test_empty_database_is_refused_until_migrated(empty_database: str) -> None:
+    with pytest.raises(StateConflict, match=r"nothing.*tollkeeper migrate"):
+        check_database(empty_database)
+    migrate(empty_database)
+    check_database(empty_database)
+    with psycopg.connect(empty_database) as connection:
+        assert database_revision(connection) == code_revision()
+
+
+def test_migrating_again_changes_nothing(empty_database: str) -> None:
+    migrate(empty_database)
+    _execute(
+        empty_database,
+        b"INSERT INTO organizations VALUES (gen_random_uuid(), 'kept', now())",
+    )
+    migrate(empty_database)
+    with psycopg.connect(empty_database) as connection:
+        assert connection.execute("SELECT name FROM organizations").fetchall() == [("kept",)]
+
+
+def test_concurrent_migrations_wait_for_each_other(empty_database: str) -> None:
+    program = "import sys; from tollkeeper.storage.migrations import migrate; migrate(sys.argv[1])"
+    command = [sys.executable, "-c", program, empty_database]
+    running = [subprocess.Popen(command) for _ in range(2)]
+    assert [process.wait(120) for process in running] == [0, 0]
+    check_database(empty_database)
+
+
+@pytest.mark.parametrize(
+    ("revision", "words"),
+    [("9999", "newer than this code"), ("0000", "run `tollkeeper migrate`")],
+)
+def test_schema_of_another_age(empty_database: str, revision: str, words: str) -> None:
+    migrate(empty_database)
+    change = f"UPDATE alembic_version SET version_num = '{revision}'"
+    _execute(empty_database, change.encode())
+    with pytest.raises(StateConflict, match=words):
+        check_database(empty_database)
+
+
+@pytest.mark.parametrize("setting", ["fsync", "full_page_writes"])
+def test_server_that_may_forget(spare_server: str, setting: str) -> None:
+    _execute(
+        spare_server,
+        f"ALTER SYSTEM SET {setting} = off".encode(),
+        b"SELECT pg_reload_conf()",
+        b"SELECT pg_sleep(0.2)",
+    )
+    try:
+        with pytest.raises(StateConflict, match=f"{setting}=off"):
+            check_database(spare_server)
+    finally:
+        _execute(
+            spare_server,
+            f"ALTER SYSTEM RESET {setting}".encode(),
+            b"SELECT pg_reload_conf()",
+            b"SELECT pg_sleep(0.2)",
+        )
+
+
+def test_server_that_is_not_there() -> None:
+    nowhere = make_conninfo(host="/nowhere", user="x", dbname="x")
+    for attempt in (check_database, migrate):
+        with pytest.raises(Unavailable, match=r"cannot be (reached|migrated).*No such file"):
+            attempt(nowhere)
+
+
+def test_wrong_database_name(spare_server: str) -> None:
+    with pytest.raises(Unavailable, match="absent"):
+        check_database(make_conninfo(spare_server, dbname="absent"))
+
+
+def test_money_is_never_a_float(conninfo: str) -> None:
+    with psycopg.connect(conninfo) as connection:
+        found = connection.execute(
+            """
+            SELECT table_name, column_name FROM information_schema.columns
+            WHERE table_schema = 'public' AND data_type IN ('real', 'double precision', 'money')
+            """
+        ).fetchall()
+    assert found == []
+
+
+def test_every_tenant_table_starts_its_key_with_the_organization(conninfo: str) -> None:
+    """So that the tables can be distributed by it."""
+    with psycopg.connect(conninfo) as connection:
+        found = connection.execute(
+            """
+            SELECT c.relname, a.attname
+            FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid
+            JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = i.indkey[0]
+            WHERE i.indisprimary AND c.relnamespace = 'public'::regnamespace
+              AND EXISTS (SELECT FROM pg_attribute o WHERE o.attrelid = c.oid
+                          AND o.attname = 'organization_id')
+            """
+        ).fetchall()
+    assert found
+    assert {column for _, column in found} == {"organization_id"}
