@@ -3,10 +3,18 @@
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.gateway import Gateway, Tenant, serving
+from tests.proving import (  # noqa: F401 - hooks and fixtures, which pytest finds here
+    only_long,
+    proof,
+    pytest_addoption,
+    pytest_collection_modifyitems,
+    pytest_terminal_summary,
+)
 from tollkeeper.settings import Settings
 from tollkeeper.storage.embedded_postgres import EmbeddedPostgres
 from tollkeeper.storage.migrations import migrate
@@ -44,12 +52,12 @@ async def tenant(gateway: Gateway) -> Tenant:
 
 
 def make_settings(data_dir: Path) -> Settings:
-    return Settings(
-        database={"data_dir": data_dir, "pool_size": 8},
-        backends=[
+    declared: dict[str, Any] = {
+        "database": {"data_dir": data_dir, "pool_size": 8},
+        "backends": [
             {"name": "cluster", "kind": "openai", "urls": ["http://127.0.0.1:9/v1"]},
         ],
-        models=[
+        "models": [
             {
                 "id": "example/chat-small",
                 "backend": "cluster",
@@ -74,4 +82,5 @@ def make_settings(data_dir: Path) -> Settings:
                 "required_checks": ["kyc", "terms"],
             },
         ],
-    )
+    }
+    return Settings(**declared)

@@ -10,6 +10,7 @@ import httpx2
 
 from tollkeeper.api.app import App
 from tollkeeper.api.routes import routes_for
+from tollkeeper.backends.engine_address import EngineAddress
 from tollkeeper.bootstrap import Services, running_services
 from tollkeeper.domain.access import (
     ADMIN_PERMISSIONS,
@@ -95,12 +96,18 @@ def assert_error(answer: httpx2.Response, status: int, code: str, param: str | N
 
 @asynccontextmanager
 async def serving(
-    settings: Settings, conninfo: str, *, clock: Clock = unix_now
+    settings: Settings,
+    conninfo: str,
+    *,
+    clock: Clock = unix_now,
+    engine: EngineAddress | None = None,
 ) -> AsyncIterator[Gateway]:
     """The real server on a free port, in this event loop."""
     listener = bind("127.0.0.1", 0, setting="test")
     base_url = f"http://{address_of(listener)}"
-    async with running_services(settings, conninfo, clock=clock, serving=True) as services:
+    async with running_services(
+        settings, conninfo, clock=clock, engine=engine, serving=True
+    ) as services:
         server = HttpServer(App(services, routes_for(services.http)), http_limits(settings))
         await server.start(listener)
         async with httpx2.AsyncClient(base_url=base_url, timeout=_TIMEOUT_S) as client:

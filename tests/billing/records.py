@@ -22,6 +22,7 @@ VERDICT = VerdictRecord(
     threshold_basis_points=5000,
     matched=False,
     duration_ms=12,
+    judged_at_ms=1_900_000_000_200,
 )
 
 

@@ -189,9 +189,9 @@ _BREAKS: dict[str, tuple[LiteralString, ...]] = {
     "every call that may have been charged has its reservation": (
         (
             "INSERT INTO activity (organization_id, request_id, started_at, project_id, api_key_id,"
-            " operation, model, streamed, duration_ms, status, estimated, settlement, verdicts)"
+            " operation, model, streamed, duration_ms, status, estimated, settlement)"
             " VALUES (%(id)s, gen_random_uuid(), now(), %(id)s, %(id)s, 'chat_create', 'm', false, 1,"
-            " 200, false, 'settled', '[]')"
+            " 200, false, 'settled')"
         ),
     ),
     "no column of money is a float": ("CREATE TABLE planted (amount double precision)",),

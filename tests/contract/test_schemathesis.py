@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-
 from tests.gateway import Gateway, Tenant, serving
+
 from tollkeeper.api.openapi import document
 from tollkeeper.settings import Settings
 

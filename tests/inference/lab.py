@@ -1,27 +1,34 @@
 """A gateway over scripted upstreams, with tenants that have money to spend."""
 
-from collections.abc import AsyncIterator
+import asyncio
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
-from uuid import uuid4
+from typing import Any, LiteralString
+from uuid import UUID
 
 import httpx2
+import psutil
 
 from tests.gateway import Gateway, Tenant, serving
-from tests.upstream import Upstream
+from tests.upstream import USAGE, Upstream, chat
 from tollkeeper.settings import Settings
 from tollkeeper.storage.verification import find_differences
 
 MODEL = "example/chat"
 PROMPT_PRICE = 200_000  # picousd a token
 COMPLETION_PRICE = 800_000
+# What the ordinary answer of the scripted upstream costs.
+COST = USAGE["prompt_tokens"] * PROMPT_PRICE + USAGE["completion_tokens"] * COMPLETION_PRICE
+_PATIENCE_S = 20
+_POOL_SIZE = 8
 
 
-def lab_settings(data_dir: Path, *urls: str, **changes: Any) -> Settings:
-    backend = {"name": "scripted", "kind": "openai", "urls": urls, **changes.pop("backend", {})}
-    model = {
+def model_settings(**changes: Any) -> dict[str, Any]:
+    return {
         "id": MODEL,
         "backend": "scripted",
         "upstream_model": "upstream-chat",
@@ -30,16 +37,46 @@ def lab_settings(data_dir: Path, *urls: str, **changes: Any) -> Settings:
         "supported_sampling_parameters": ["temperature", "top_p", "seed", "stop"],
         "supported_features": ["tools", "json_mode", "structured_outputs", "logprobs", "reasoning"],
         "pricing": {"prompt": "0.0000002", "completion": "0.0000008"},
-        **changes.pop("model", {}),
-    }
-    limits = {"inference_deadline_s": 5, "drain_s": 1, **changes.pop("limits", {})}
-    return Settings(
-        database={"data_dir": data_dir, "pool_size": 8},
-        backends=[backend],
-        models=[model],
-        limits=limits,
         **changes,
+    }
+
+
+def lab_settings(data_dir: Path, *urls: str, **changes: Any) -> Settings:
+    """`more_models` are whole further models; other changes go into the section they name."""
+    backend = {"name": "scripted", "kind": "openai", "urls": urls, **changes.pop("backend", {})}
+    model = model_settings(**changes.pop("model", {}))
+    more = [model_settings(**further) for further in changes.pop("more_models", ())]
+    limits = {"inference_deadline_s": 5, "drain_s": 1, **changes.pop("limits", {})}
+    return Settings.model_validate(
+        {
+            "database": {"data_dir": data_dir, "pool_size": _POOL_SIZE},
+            "backends": [backend],
+            "models": [model, *more],
+            "limits": limits,
+            **changes,
+        }
     )
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One reservation with everything that became of it."""
+
+    # held, settled, released or unsettled.
+    status: str
+    hold: int
+    # By the price dimensions, overage included; 0 before it is resolved.
+    cost: int
+    overage: int
+    estimated: bool
+    reason: str | None
+    prompt_tokens_max: int
+    choices: int
+    output_tokens_max: int
+
+    def delivered(self, pieces: int) -> int:
+        """What prompt and so many tokens of output cost by our own count."""
+        return self.prompt_tokens_max * PROMPT_PRICE + pieces * COMPLETION_PRICE
 
 
 @dataclass(frozen=True)
@@ -47,11 +84,33 @@ class Lab:
     gateway: Gateway
     upstream: Upstream
     tenant: Tenant
+    # Whose ordinary calls show that the gateway works, without touching anybody else's books.
+    house: Tenant
 
     async def chat(self, **fields: Any) -> httpx2.Response:
         headers = fields.pop("headers", self.tenant.as_customer)
-        body = {"model": MODEL, "messages": [{"role": "user", "content": "Hello"}], **fields}
-        return await self.gateway.client.post("/v1/chat/completions", json=body, headers=headers)
+        return await self.gateway.client.post(
+            "/v1/chat/completions", json=chat_body(**fields), headers=headers
+        )
+
+    async def send(self, content: bytes, **headers: str) -> httpx2.Response:
+        """A body as it is."""
+        return await self.gateway.client.post(
+            "/v1/chat/completions",
+            content=content,
+            headers={
+                **self.tenant.as_customer,
+                "Content-Type": "application/json",
+                **{name.replace("_", "-"): value for name, value in headers.items()},
+            },
+        )
+
+    async def with_tenant(self, *, credit: int = 10**13) -> "Lab":
+        """The same gateway for somebody else, whose books are empty but for the credit."""
+        other = replace(self, tenant=await self.gateway.make_tenant())
+        if credit:
+            await other.grant(credit)
+        return other
 
     async def balance(self) -> dict[str, int]:
         """The account with everything folded in, after every call has ended."""
@@ -62,20 +121,100 @@ class Lab:
             cursor = await connection.execute(_BALANCE, (self.tenant.organization_id,))
             row = await cursor.fetchone()
         assert row is not None
-        return dict(zip(("granted", "held", "unsettled", "settled", "resolutions"), row, strict=True))
+        return dict(
+            zip(("granted", "held", "unsettled", "settled", "resolutions"), row, strict=True)
+        )
 
     async def grant(self, amount: int) -> None:
-        async with self.gateway.services.database.transaction() as connection:
-            await connection.execute(_GRANT, (self.tenant.organization_id, uuid4(), amount))
-            await connection.execute(
-                "UPDATE accounts SET granted = granted + %s, available = available + %s"
-                " WHERE organization_id = %s",
-                (amount, amount, self.tenant.organization_id),
-            )
+        await self.gateway.services.billing.credit_grant(
+            self.tenant.organization_id, amount, "test"
+        )
+
+    async def entry(self, request_id: str) -> Entry | None:
+        """The reservation of one request; its id is the request's."""
+        rows = await self.sql(_ENTRY, self.tenant.organization_id, UUID(request_id))
+        return Entry(*rows[0]) if rows else None
+
+    async def entry_of(self, answer: httpx2.Response) -> Entry:
+        found = await self.entry(answer.headers["x-request-id"])
+        assert found is not None
+        return found
+
+    async def entries(self) -> list[Entry]:
+        return [Entry(*row) for row in await self.sql(_ENTRIES, self.tenant.organization_id)]
+
+    async def sql(self, statement: LiteralString, *parameters: object) -> list[tuple[Any, ...]]:
+        async with self.gateway.services.database.reading() as connection:
+            cursor = await connection.execute(statement, parameters)
+            return [] if cursor.description is None else await cursor.fetchall()
+
+    @asynccontextmanager
+    async def leaving_nothing(self) -> AsyncIterator[None]:
+        """Whatever happens inside: afterwards an ordinary call works, and no task, socket or file
+        is left of it."""
+        await self._ordinary_call()
+        before = _Footprint.of(self.upstream)
+        yield
+        await eventually(lambda: self.gateway.services.inference.running == 0)
+        await eventually(lambda: self.upstream.under_way == 0)
+        assert self.gateway.services.ledger.open_holds == 0
+        await self._ordinary_call()
+        try:
+            for _ in range(50):
+                if _Footprint.of(self.upstream).is_within(before):
+                    break
+                await asyncio.sleep(0.02)
+            else:
+                open("/tmp/slow.txt","a").write(f"{before} {_Footprint.of(self.upstream)} {self.upstream.open_connections} {psutil.Process().num_fds()} {sorted((c.laddr[1], c.raddr and c.raddr[1], c.status) for c in psutil.Process().net_connections())}\n")
+            await eventually(lambda: _Footprint.of(self.upstream).is_within(before), within_s=5)
+        except TimeoutError:
+            raise AssertionError(f"{before} became {_Footprint.of(self.upstream)}") from None
+
+    async def every_connection_ends(self) -> None:
+        """After their time to be used again has passed: one that stays was never given back."""
+        await eventually(lambda: self.upstream.open_connections == 0)
+
+    async def _ordinary_call(self) -> None:
+        self.upstream.play(chat())
+        answer = await self.chat(headers=self.house.as_customer)
+        assert answer.status_code == 200, answer.text
 
 
-_GRANT = "INSERT INTO grants (organization_id, id, amount, note) VALUES (%s, %s, %s, 'test')"
-_BALANCE = """
+@dataclass(frozen=True)
+class _Footprint:
+    tasks: Counter[str]
+    descriptors: int
+
+    @classmethod
+    def of(cls, upstream: Upstream) -> "_Footprint":
+        """What there is now. Connections to the upstream may wait to be used again: they, with
+        both their ends in this process, are not counted."""
+        tasks = Counter(
+            getattr(task.get_coro(), "__qualname__", "?")
+            for task in asyncio.all_tasks() - {asyncio.current_task()}
+        )
+        # One for all streams, which sleeps on for a while after the last of them.
+        del tasks["KeepAlive._run"]
+        del tasks["Upstream._serve"]
+        return cls(tasks, psutil.Process().num_fds() - 2 * upstream.open_connections)
+
+    def is_within(self, other: "_Footprint") -> bool:
+        return not self.tasks - other.tasks and self.descriptors <= other.descriptors
+
+
+_ENTRIES: LiteralString = """
+    SELECT coalesce(d.kind, CASE WHEN m.reason IS NULL THEN 'held' ELSE 'unsettled' END), r.hold,
+        coalesce(d.prompt + d.completion + d.input_cache_read + d.image + d.request, 0),
+        coalesce(o.amount, 0), coalesce(d.estimated, false), m.reason,
+        r.prompt_tokens_max, r.choices, r.output_tokens_max
+    FROM reservations r
+    LEFT JOIN resolutions d ON d.organization_id = r.organization_id AND d.reservation_id = r.id
+    LEFT JOIN overages o ON o.organization_id = r.organization_id AND o.reservation_id = r.id
+    LEFT JOIN unsettled_marks m ON m.organization_id = r.organization_id AND m.reservation_id = r.id
+    WHERE r.organization_id = %s
+"""
+_ENTRY: LiteralString = _ENTRIES + " AND r.id = %s"
+_BALANCE: LiteralString = """
     SELECT coalesce((SELECT sum(amount) FROM grants g WHERE g.organization_id = o.id), 0),
         coalesce(sum(r.hold) FILTER (WHERE d.kind IS NULL AND m.reason IS NULL), 0),
         coalesce(sum(r.hold) FILTER (WHERE d.kind IS NULL AND m.reason IS NOT NULL), 0),
@@ -89,13 +228,73 @@ _BALANCE = """
 """
 
 
+def chat_body(**fields: Any) -> dict[str, Any]:
+    return {"model": MODEL, "messages": [{"role": "user", "content": "Hello"}], **fields}
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A stream as a caller reads it."""
+
+    chunks: list[dict[str, Any]]
+    # The record that ended it badly.
+    error: dict[str, Any] | None
+    done: bool
+
+    @property
+    def text(self) -> str:
+        deltas = [choice["delta"] for chunk in self.chunks for choice in chunk["choices"]]
+        return "".join(delta.get("content") or "" for delta in deltas)
+
+
+def read_stream(body: str) -> Stream:
+    """Reads a whole body and holds it to its form: records and comments only, each ended by a
+    blank line, and one end: `[DONE]` or an error, never both, nothing after it."""
+    records = body.split("\n\n")
+    assert records.pop() == "", "the last record is not ended"
+    said = [record for record in records if not record.startswith(":")]
+    assert all(record.startswith("data: ") and "\n" not in record for record in said), said
+    payloads = [record.removeprefix("data: ") for record in said]
+    done = payloads[-1] == "[DONE]"
+    parsed = [json.loads(payload) for payload in payloads[: -1 if done else None]]
+    error = None if done or "error" not in parsed[-1] else parsed.pop()["error"]
+    assert not any("error" in chunk for chunk in parsed)
+    return Stream(parsed, error, done)
+
+
+async def eventually(happened: Callable[[], bool], *, within_s: float = _PATIENCE_S) -> None:
+    async with asyncio.timeout(within_s):
+        while not happened():  # noqa: ASYNC110 - what happens is other people's doing
+            await asyncio.sleep(0.01)
+
+
 @asynccontextmanager
 async def laboratory(
-    data_dir: Path, conninfo: str, upstream: Upstream, *, credit: int = 10**13, **changes: Any
+    data_dir: Path,
+    conninfo: str,
+    upstream: Upstream,
+    *,
+    credit: int = 10**13,
+    urls: tuple[str, ...] = (),
+    **changes: Any,
 ) -> AsyncIterator[Lab]:
-    settings = lab_settings(data_dir, upstream.url, **changes)
+    """`urls` are the replicas, where they are not just the upstream."""
+    settings = lab_settings(data_dir, *(urls or (upstream.url,)), **changes)
     async with serving(settings, conninfo) as gateway:
-        lab = Lab(gateway, upstream, await gateway.make_tenant())
+        tenant = await gateway.make_tenant()
+        lab = Lab(gateway, upstream, tenant, house=tenant)
         if credit:
             await lab.grant(credit)
+        await _fill_pool(gateway)
         yield lab
+
+
+async def _fill_pool(gateway: Gateway) -> None:
+    """Opens every connection that the pool may have, so that none counts as left behind later."""
+    everybody = asyncio.Barrier(_POOL_SIZE)
+
+    async def hold_one() -> None:
+        async with gateway.services.database.reading():
+            await everybody.wait()
+
+    await asyncio.gather(*(hold_one() for _ in range(_POOL_SIZE)))

@@ -229,6 +229,7 @@ def _inference(
             drain_s=limits.drain_s,
             drains_max=limits.drains,
             segment_characters=0 if settings.judge is None else settings.judge.segment_characters,
+            judges_beside=settings.judge is not None and settings.judge.overlap,
         ),
         policies=policies,
         checks=checks,

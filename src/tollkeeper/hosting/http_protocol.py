@@ -9,6 +9,7 @@ from enum import Enum
 from typing import Any
 from uuid import uuid4
 
+from uvicorn._types import ASGI3Application
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import (
     STATUS_LINE,
@@ -53,6 +54,8 @@ class HardenedProtocol(HttpToolsProtocol):
         self._phase = _Phase.IDLE
         # Bytes since something of substance came: headers in the making, or what is no body.
         self._loose_bytes = 0
+        # The request that is being answered. `cycle` is the last one that came, which may wait.
+        self._answered: RequestResponseCycle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -62,8 +65,10 @@ class HardenedProtocol(HttpToolsProtocol):
         self._stop_awaiting_headers()
         self.resume_writing()
         super().connection_lost(exc)
-        cycle: RequestResponseCycle | None = self.cycle
+        cycle = self._answered
         if cycle is not None and not cycle.response_complete:
+            cycle.disconnected = True
+            cycle.message_event.set()
             leave = cycle.scope["state"].get("leave")
             if leave is not None:
                 leave.left()
@@ -118,8 +123,17 @@ class HardenedProtocol(HttpToolsProtocol):
     def on_message_complete(self) -> None:
         self._phase = _Phase.IDLE
         self._loose_bytes = 0
-        if not self.transport.is_closing():
-            super().on_message_complete()
+        if self.transport.is_closing():
+            return
+        super().on_message_complete()
+        if not self.pipeline:
+            # A large body has stopped the reading. It is all here now, and only who reads on sees
+            # the caller leave.
+            self.flow.resume_reading()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._answered = cycle
+        super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:
         unread = self._phase is _Phase.BODY and not self.pipeline

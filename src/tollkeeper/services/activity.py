@@ -14,12 +14,16 @@ from tollkeeper.domain.errors import InvalidRequest, NotFound, TollkeeperError
 from tollkeeper.services.clock import Clock
 from tollkeeper.storage import activity, activity_partitions
 from tollkeeper.storage.activity import ActivityEntry
+from tollkeeper.storage.activity_partitions import DAILY_TABLES
 from tollkeeper.storage.database import Connection, Database
 from tollkeeper.storage.ledger import commit_without_waiting
 
 QUEUED_MAX = 50_000
 LIST_LIMIT_MAX = 1000
 _BATCH_MAX = 500
+# A call may have a thousand policies: their verdicts have bounds of their own.
+_QUEUED_VERDICTS_MAX = 200_000
+_BATCH_VERDICTS_MAX = 5_000
 # What ends within this time goes out together: the ledger has the database to itself meanwhile.
 _COLLECT_S = 0.05
 _RETRY_PAUSE_S = 0.1
@@ -46,6 +50,7 @@ class Activity:
         self._retention_days = retention_days
         self._queued_max = queued_max
         self._queued: deque[ActivityRecord] = deque()
+        self._queued_verdicts = 0
         self._writing: asyncio.Task[None] | None = None
         self._dropped = 0
 
@@ -61,6 +66,7 @@ class Activity:
     def record(self, record: ActivityRecord) -> None:
         """Takes the record and returns at once; it is written soon after."""
         self._queued.append(record)
+        self._queued_verdicts += len(record.verdicts)
         self._keep_bound()
         if self._writing is None:
             self._writing = asyncio.get_running_loop().create_task(self._write_all())
@@ -77,6 +83,7 @@ class Activity:
             _log.error("activity records are lost", count=len(self._queued))
             self._dropped += len(self._queued)
             self._queued.clear()
+            self._queued_verdicts = 0
 
     async def activity_show(self, request_id: UUID) -> ActivityEntry:
         """One call's story. Before it is written down, what the ledger knows of the call."""
@@ -124,7 +131,7 @@ class Activity:
         while self._queued:
             if len(self._queued) < _BATCH_MAX:
                 await asyncio.sleep(_COLLECT_S)
-            batch = [self._queued.popleft() for _ in range(min(len(self._queued), _BATCH_MAX))]
+            batch = self._next_batch()
             try:
                 await self._write(batch)
             except TollkeeperError as exc:
@@ -149,30 +156,45 @@ class Activity:
             await commit_without_waiting(connection)
             await activity.insert(connection, batch)
 
+    def _next_batch(self) -> list[ActivityRecord]:
+        """At least one record, and no more than one statement takes easily."""
+        batch: list[ActivityRecord] = []
+        verdicts = 0
+        while self._queued and len(batch) < _BATCH_MAX and verdicts < _BATCH_VERDICTS_MAX:
+            batch.append(self._oldest())
+            verdicts += len(batch[-1].verdicts)
+        return batch
+
     def _put_back(self, batch: list[ActivityRecord]) -> None:
         self._queued.extendleft(reversed(batch))
+        self._queued_verdicts += sum(len(record.verdicts) for record in batch)
         self._keep_bound()
 
     def _keep_bound(self) -> None:
         """The oldest go first: the newest are what somebody will look for."""
-        excess = len(self._queued) - self._queued_max
-        for _ in range(excess):
-            self._queued.popleft()
-        if excess > 0:
-            self._dropped += excess
+        while len(self._queued) > self._queued_max or self._queued_verdicts > _QUEUED_VERDICTS_MAX:
+            self._oldest()
+            self._dropped += 1
+
+    def _oldest(self) -> ActivityRecord:
+        record = self._queued.popleft()
+        self._queued_verdicts -= len(record.verdicts)
+        return record
 
 
 async def _make_days(connection: Connection, today: date) -> None:
-    made = await activity_partitions.find_days(connection)
-    for ahead in range(_DAYS_AHEAD + 1):
-        day = today + timedelta(days=ahead)
-        if day not in made:
-            await activity_partitions.add_day(connection, day)
+    for table in DAILY_TABLES:
+        made = await activity_partitions.find_days(connection, table)
+        for ahead in range(_DAYS_AHEAD + 1):
+            day = today + timedelta(days=ahead)
+            if day not in made:
+                await activity_partitions.add_day(connection, day, table)
 
 
 async def _drop_days(connection: Connection, oldest: date) -> None:
-    for day in await activity_partitions.find_days(connection):
-        if day < oldest:
-            await activity_partitions.drop_day(connection, day)
-            _log.info("a day of activity is over", day=str(day))
-    await activity_partitions.forget_strays(connection, oldest)
+    for table in DAILY_TABLES:
+        for day in await activity_partitions.find_days(connection, table):
+            if day < oldest:
+                await activity_partitions.drop_day(connection, day, table)
+                _log.info("a day is over", table=table.name, day=str(day))
+        await activity_partitions.forget_strays(connection, oldest, table)

@@ -68,6 +68,17 @@ class InferenceLimits:
     drains_max: int
     # Under enforcing response policies: judge whenever so many characters have come; 0: at the end.
     segment_characters: int = 0
+    # Requests are judged beside the backend's work, which may be paid and thrown away.
+    judges_beside: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A request that policies had nothing against, or whose verdict is on its way."""
+
+    # Those that judge the answer.
+    policies: tuple[ActivePolicy, ...] = ()
+    verdict: asyncio.Task[None] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +99,8 @@ class LiveCall:
     def __init__(self) -> None:
         self.abandoned = False
         self.stopped = False
+        # Why it may not go on, where its request was judged while the backend worked.
+        self.refusal: BaseException | None = None
         self._timeout: asyncio.Timeout | None = None
         self._slack_s = 0.0
         self._ends_at: float | None = None
@@ -106,6 +119,11 @@ class LiveCall:
         self._ends_at = when
         if self._timeout is not None and not self._timeout.expired():
             self._move(self._timeout, when)
+
+    def judged(self, verdict: asyncio.Task[None]) -> None:
+        if not verdict.cancelled() and verdict.exception() is not None:
+            self.refusal = verdict.exception()
+            self.end_by(asyncio.get_running_loop().time())
 
     def _move(self, timeout: asyncio.Timeout, when: float) -> None:
         when += self._slack_s
@@ -202,8 +220,8 @@ class Inference:
         reservation = story.reservation = await self._admission.reserve(call, prompt_tokens)
         meter = story.meter = Meter(call, prompt_tokens)
         try:
-            policies = await self._judged_request(story, reservation)
-            await self._deliver(story, backend, deadline, policies, sink, live)
+            judged = await self._judged_request(story, reservation, deadline, live)
+            await self._deliver(story, backend, deadline, judged, sink, live)
         except TollkeeperError as exc:
             resolving = self._resolve_failure(story, reservation, meter, live, exc)
             with contextlib.suppress(BooksAreLate):
@@ -226,36 +244,57 @@ class Inference:
         return min(estimate if counted is None else counted, call.model.context_length)
 
     async def _judged_request(
-        self, story: CallStory, reservation: Reservation
-    ) -> tuple[ActivePolicy, ...]:
-        """The policies of this call's admission, after they had nothing against its request."""
+        self, story: CallStory, reservation: Reservation, deadline: float, live: LiveCall
+    ) -> Judged:
+        """Asks the policies of this call's admission about its request."""
         call = story.call
         if reservation.policies is None and not call.policy_ids:
-            return ()
+            return Judged()
         policies = (reservation.policies or EMPTY).applying(call.project_id, call.policy_ids)
-        if any(policy.judges(Direction.REQUEST) for policy in policies):
-            await self._checks.check(policies, Direction.REQUEST, transcript(call), story.evidence)
-        return tuple(policy for policy in policies if policy.judges(Direction.RESPONSE))
+        answered = tuple(policy for policy in policies if policy.judges(Direction.RESPONSE))
+        if not any(policy.judges(Direction.REQUEST) for policy in policies):
+            return Judged(answered)
+        asked = (policies, Direction.REQUEST, transcript(call), story.evidence)
+        if self._limits.judges_beside:
+            verdict = self._checks.check_beside(*asked)
+            if verdict is not None:
+                verdict.add_done_callback(live.judged)
+            return Judged(answered, verdict)
+        try:
+            async with asyncio.timeout_at(deadline) as timeout:
+                live.bind(timeout)
+                await self._checks.check(*asked)
+        except TimeoutError:
+            if live.abandoned or live.stopped:
+                raise _unsent() from None
+            raise DeadlineExceeded from None
+        finally:
+            live.unbind()
+        return Judged(answered)
 
     async def _deliver(
         self,
         story: CallStory,
         backend: Backend,
         deadline: float,
-        policies: tuple[ActivePolicy, ...],
+        judged: Judged,
         sink: Taking,
         live: LiveCall,
     ) -> None:
         """Reads the answer to its proper end and hands it on."""
         if live.abandoned or live.stopped:
             # Nothing has left yet: nobody wants the answer any more, so nobody pays for it.
-            raise Unavailable("The call ended before it was dispatched.", retry_after_s=1)
+            raise _unsent()
         gate = None
-        if policies:
-            # Who does not read pieces gains nothing from segments.
-            segment = self._limits.segment_characters if story.call.streamed else 0
+        if judged.policies or judged.verdict is not None:
             gate = ResponseGate(
-                sink, policies, self._checks, story.evidence, segment_characters=segment
+                sink,
+                judged.policies,
+                self._checks,
+                story.evidence,
+                # Who does not read pieces gains nothing from segments.
+                segment_characters=self._limits.segment_characters if story.call.streamed else 0,
+                request_verdict=judged.verdict,
             )
         meter, taking = story.meter, gate or sink
         assert meter is not None
@@ -287,8 +326,9 @@ class Inference:
         live: LiveCall,
         error: TollkeeperError,
     ) -> None:
-        if meter.delivered or meter.usage is not None or (live.abandoned and error.charged):
-            # Something was delivered, or its reader left while the backend worked: it is paid.
+        unwanted = live.abandoned or live.refusal is not None
+        if meter.delivered or meter.usage is not None or (unwanted and error.charged):
+            # Something was delivered, or nobody wants what the backend works at: it is paid.
             error.charged = True
             await self._settle(story, reservation, meter)
         elif error.charged:
@@ -309,7 +349,15 @@ class Inference:
         return story.settled
 
 
-def _ended_early(live: LiveCall, opened: bool) -> TollkeeperError:
+def _unsent() -> Unavailable:
+    return Unavailable("The call ended before it was dispatched.", retry_after_s=1)
+
+
+def _ended_early(live: LiveCall, opened: bool) -> BaseException:
+    if live.refusal is not None:
+        if isinstance(live.refusal, TollkeeperError):
+            live.refusal.charged = True
+        return live.refusal
     if live.stopped:
         return Unavailable("The gateway is shutting down.", retry_after_s=1, charged=not opened)
     if live.abandoned:

@@ -69,6 +69,8 @@ def _continued(known: VerdictRecord, verdict: VerdictRecord) -> VerdictRecord:
 class PolicyChecks:
     def __init__(self, judge: Judge | None) -> None:
         self._judge = judge
+        self._beside: set[asyncio.Task[None]] = set()
+        # With the length of their texts.
         self._watching: dict[asyncio.Task[None], int] = {}
         self._watched_characters = 0
 
@@ -97,6 +99,25 @@ class PolicyChecks:
                 raise Unavailable(
                     f"{_named(policy)} could not be judged.", retry_after_s=_RETRY_AFTER_S
                 )
+
+    def check_beside(
+        self,
+        policies: Sequence[ActivePolicy],
+        direction: Direction,
+        text: str,
+        evidence: Evidence,
+    ) -> asyncio.Task[None] | None:
+        """The same check while something else goes on; None where nothing has to be awaited."""
+        if not any(
+            policy.mode is Mode.ENFORCING and policy.judges(direction) for policy in policies
+        ):
+            self.watch(policies, direction, text, evidence)
+            return None
+        task = asyncio.create_task(self.check(policies, direction, text, evidence))
+        for tasks in (self._beside, evidence.pending):
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+        return task
 
     def watch(
         self,
@@ -130,10 +151,11 @@ class PolicyChecks:
         task.add_done_callback(self._watched)
 
     async def drain(self) -> None:
-        """Waits, for a bounded time, for what is being watched."""
-        if not self._watching:
+        """Waits, for a bounded time, for what is being judged though no caller waits for it."""
+        waiting = [*self._watching, *self._beside]
+        if not waiting:
             return
-        _, late = await asyncio.wait(list(self._watching), timeout=_DRAIN_TIMEOUT_S)
+        _, late = await asyncio.wait(waiting, timeout=_DRAIN_TIMEOUT_S)
         for task in late:
             task.cancel()
         if late:

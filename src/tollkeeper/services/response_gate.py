@@ -70,9 +70,7 @@ class ResponseGate:
     def close(self) -> None:
         """The call has ended. Of an answer that broke off, what had come is still watched."""
         if not self._finished and self._text.length:
-            self._checks.watch(
-                self._policies, Direction.RESPONSE, str(self._text), self._evidence
-            )
+            self._checks.watch(self._policies, Direction.RESPONSE, str(self._text), self._evidence)
 
     def _hold(self, batch: Batch) -> None:
         self._held += batch

@@ -113,6 +113,8 @@ class JudgeSettings(Section):
     # Questions put to the judge at once by one process, and how much text one question may carry.
     concurrency: int = Field(default=16, ge=1, le=1024)
     window_characters: int = Field(default=4000, ge=100, le=1_000_000)
+    # Requests are judged beside the backend's work; nothing leaves before the verdict.
+    overlap: bool = False
 
 
 class ExtensionsSettings(Section):

@@ -1,4 +1,5 @@
-"""SQL of activity records: written in batches, read beside what the ledger says of the same call."""
+"""SQL of activity records and verdicts: written in batches, read beside what the ledger says of the
+same call."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -53,24 +54,38 @@ async def insert(connection: Connection, records: Sequence[ActivityRecord]) -> N
     """A record that is there already is left as it is: a batch in doubt may be written again."""
     rows = [_row(record) for record in records]
     await connection.execute(_INSERT, (_encode(rows).decode(),))
+    verdicts = [_verdict_row(record, verdict) for record in records for verdict in record.verdicts]
+    if verdicts:
+        await connection.execute(_INSERT_VERDICTS, (_encode(verdicts).decode(),))
 
 
 _INSERT: LiteralString = """
     INSERT INTO activity (organization_id, request_id, project_id, api_key_id, operation, model,
         streamed, duration_ms, first_piece_ms, status, error_code, finish, prompt_tokens,
         completion_tokens, cached_tokens, reasoning_tokens, estimated, hold, cost, settlement,
-        backend, replica, verdicts, started_at)
+        backend, replica, started_at)
     SELECT v.organization_id, v.request_id, v.project_id, v.api_key_id, v.operation, v.model,
         v.streamed, v.duration_ms, v.first_piece_ms, v.status, v.error_code, v.finish,
         v.prompt_tokens, v.completion_tokens, v.cached_tokens, v.reasoning_tokens, v.estimated,
-        v.hold, v.cost, v.settlement, v.backend, v.replica, v.verdicts,
+        v.hold, v.cost, v.settlement, v.backend, v.replica,
         to_timestamp(v.started_at_ms / 1000.0)
     FROM json_to_recordset(%s::json) AS v (organization_id uuid, request_id uuid, project_id uuid,
         api_key_id uuid, operation text, model text, streamed boolean, duration_ms bigint,
         first_piece_ms bigint, status integer, error_code text, finish text, prompt_tokens bigint,
         completion_tokens bigint, cached_tokens bigint, reasoning_tokens bigint, estimated boolean,
-        hold numeric, cost numeric, settlement text, backend text, replica text, verdicts jsonb,
+        hold numeric, cost numeric, settlement text, backend text, replica text,
         started_at_ms bigint)
+    ON CONFLICT DO NOTHING
+"""
+_INSERT_VERDICTS: LiteralString = """
+    INSERT INTO policy_verdicts (organization_id, request_id, policy_id, version, direction, mode,
+        probability_basis_points, threshold, matched, duration_ms, judged_at)
+    SELECT v.organization_id, v.request_id, v.policy_id, v.version, v.direction, v.mode,
+        v.probability_basis_points, v.threshold_basis_points, v.matched, v.duration_ms,
+        to_timestamp(v.judged_at_ms / 1000.0)
+    FROM json_to_recordset(%s::json) AS v (organization_id uuid, request_id uuid, policy_id text,
+        version integer, direction text, mode text, probability_basis_points integer,
+        threshold_basis_points integer, matched boolean, duration_ms bigint, judged_at_ms bigint)
     ON CONFLICT DO NOTHING
 """
 
@@ -119,7 +134,21 @@ _SELECT: LiteralString = """
         CASE WHEN r.id IS NULL THEN a.settlement WHEN d.kind IS NOT NULL THEN d.kind
              WHEN m.reason IS NOT NULL THEN 'unsettled' ELSE 'held' END,
         CASE WHEN d.kind IS NULL THEN m.reason END, a.backend, a.replica,
-        coalesce(a.verdicts, '[]')
+        coalesce(v.verdicts, '[]')
+"""
+# Judged while the call ran or soon after: the other days need not be looked at.
+_VERDICTS: LiteralString = """
+    LEFT JOIN LATERAL (
+        SELECT jsonb_agg(jsonb_build_object('policy_id', policy_id, 'version', version,
+            'direction', direction, 'mode', mode, 'probability_basis_points',
+            probability_basis_points, 'threshold_basis_points', threshold, 'matched', matched,
+            'duration_ms', duration_ms, 'judged_at_ms',
+            (extract(epoch FROM judged_at) * 1000)::bigint) ORDER BY judged_at, policy_id, direction
+        ) AS verdicts
+        FROM policy_verdicts WHERE organization_id = a.organization_id
+          AND request_id = a.request_id AND judged_at >= a.started_at - interval '1 hour'
+          AND judged_at < a.started_at + interval '1 day'
+    ) v ON true
 """
 _LEDGER: LiteralString = """
     LEFT JOIN resolutions d ON d.organization_id = r.organization_id AND d.reservation_id = r.id
@@ -144,6 +173,7 @@ _FIND: LiteralString = (
       ON r.organization_id = a.organization_id AND r.id = a.request_id
     """
     + _LEDGER
+    + _VERDICTS
 )
 _FIND_NEWEST: LiteralString = (
     _SELECT  # noqa: S608
@@ -154,6 +184,7 @@ _FIND_NEWEST: LiteralString = (
     LEFT JOIN reservations r ON r.organization_id = a.organization_id AND r.id = a.request_id
     """
     + _LEDGER
+    + _VERDICTS
     + "ORDER BY a.started_at DESC"
 )
 
@@ -185,7 +216,14 @@ def _row(record: ActivityRecord) -> dict[str, Any]:
         "settlement": _text(record.settlement),
         "backend": _text(record.backend),
         "replica": _text(record.replica),
-        "verdicts": record.verdicts,
+    }
+
+
+def _verdict_row(record: ActivityRecord, verdict: VerdictRecord) -> dict[str, Any]:
+    return {
+        "organization_id": record.organization_id,
+        "request_id": record.request_id,
+        **msgspec.to_builtins(verdict),
     }
 
 

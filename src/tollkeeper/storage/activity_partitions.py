@@ -1,5 +1,7 @@
-"""SQL of the days that activity is kept in: made ahead of time, dropped when their time is over."""
+"""SQL of the days that activity and verdicts are kept in: made ahead of time, dropped when their
+time is over."""
 
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import LiteralString
 
@@ -11,7 +13,35 @@ from tollkeeper.storage.database import Connection
 _PARTITIONS_LOCK = 7461_0003
 # To drop a day waits for whoever reads activity, and writers wait behind it: better another time.
 _LOCK_TIMEOUT_MS = 2000
-_NAME = "activity_%Y%m%d"
+_DAY = "%Y%m%d"
+
+
+@dataclass(frozen=True, slots=True)
+class DailyTable:
+    """A table in partitions of a UTC day each, with a default one for what no day takes."""
+
+    name: str
+    time_column: str
+
+    @property
+    def identifier(self) -> sql.Identifier:
+        return sql.Identifier(self.name)
+
+    @property
+    def time(self) -> sql.Identifier:
+        return sql.Identifier(self.time_column)
+
+    @property
+    def strays(self) -> sql.Identifier:
+        return sql.Identifier(f"{self.name}_default")
+
+    def partition(self, day: date) -> sql.Identifier:
+        return sql.Identifier(f"{self.name}_{day:{_DAY}}")
+
+
+ACTIVITY = DailyTable("activity", "started_at")
+VERDICTS = DailyTable("policy_verdicts", "judged_at")
+DAILY_TABLES = (ACTIVITY, VERDICTS)
 
 
 async def try_partitions_lock(connection: Connection) -> bool:
@@ -24,53 +54,59 @@ async def try_partitions_lock(connection: Connection) -> bool:
     return row is not None and bool(row[0])
 
 
-async def find_days(connection: Connection) -> list[date]:
+async def find_days(connection: Connection, table: DailyTable = ACTIVITY) -> list[date]:
     """The days that have a partition, oldest first."""
-    cursor = await connection.execute(_FIND_PARTITIONS)
+    cursor = await connection.execute(_FIND_PARTITIONS, {"table": table.name})
     return [
-        datetime.strptime(row[0], _NAME).replace(tzinfo=UTC).date()
+        datetime.strptime(row[0], f"{table.name}_{_DAY}").replace(tzinfo=UTC).date()
         for row in await cursor.fetchall()
     ]
 
 
 _FIND_PARTITIONS: LiteralString = r"""
     SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
-    WHERE i.inhparent = 'activity'::regclass AND c.relname ~ '^activity_\d{8}$' ORDER BY c.relname
+    WHERE i.inhparent = %(table)s::regclass
+      AND c.relname ~ ('^' || %(table)s || '_\d{8}$') ORDER BY c.relname
 """
 
 
-async def add_day(connection: Connection, day: date) -> None:
+async def add_day(connection: Connection, day: date, table: DailyTable = ACTIVITY) -> None:
     """Attached, not made in place, because attaching lets writers go on. What the default
     partition took for want of this day moves over; the lock lets nothing of the day in meanwhile."""
-    name = sql.Identifier(f"{day:{_NAME}}")
-    first, last = sql.Literal(_midnight(day)), sql.Literal(_midnight(day + timedelta(days=1)))
-    await connection.execute("LOCK TABLE activity_default IN ACCESS EXCLUSIVE MODE")
-    await connection.execute(sql.SQL("CREATE TABLE {} (LIKE activity INCLUDING ALL)").format(name))
-    await connection.execute(
-        sql.SQL(
-            """
-            WITH moved AS (
-                DELETE FROM activity_default WHERE started_at >= {} AND started_at < {} RETURNING *
-            )
-            INSERT INTO {} SELECT * FROM moved
-            """
-        ).format(first, last, name)
+    names = {
+        "table": table.identifier,
+        "strays": table.strays,
+        "day": table.partition(day),
+        "time": table.time,
+        "first": sql.Literal(_midnight(day)),
+        "last": sql.Literal(_midnight(day + timedelta(days=1))),
+    }
+    for statement in _ADD_DAY:
+        await connection.execute(sql.SQL(statement).format(**names))
+
+
+_ADD_DAY: tuple[LiteralString, ...] = (
+    "LOCK TABLE {strays} IN ACCESS EXCLUSIVE MODE",
+    "CREATE TABLE {day} (LIKE {table} INCLUDING ALL)",
+    """
+    WITH moved AS (
+        DELETE FROM {strays} WHERE {time} >= {first} AND {time} < {last} RETURNING *
     )
-    await connection.execute(
-        sql.SQL("ALTER TABLE activity ATTACH PARTITION {} FOR VALUES FROM ({}) TO ({})").format(
-            name, first, last
-        )
-    )
+    INSERT INTO {day} SELECT * FROM moved
+    """,
+    "ALTER TABLE {table} ATTACH PARTITION {day} FOR VALUES FROM ({first}) TO ({last})",
+)
 
 
-async def drop_day(connection: Connection, day: date) -> None:
-    await connection.execute(sql.SQL("DROP TABLE {}").format(sql.Identifier(f"{day:{_NAME}}")))
+async def drop_day(connection: Connection, day: date, table: DailyTable = ACTIVITY) -> None:
+    await connection.execute(sql.SQL("DROP TABLE {}").format(table.partition(day)))
 
 
-async def forget_strays(connection: Connection, before: date) -> int:
+async def forget_strays(connection: Connection, before: date, table: DailyTable = ACTIVITY) -> int:
     """What no partition took, when its time is over."""
     cursor = await connection.execute(
-        "DELETE FROM activity_default WHERE started_at < %s", (_midnight(before),)
+        sql.SQL("DELETE FROM {} WHERE {} < %s").format(table.strays, table.time),
+        (_midnight(before),),
     )
     return cursor.rowcount
 

@@ -104,6 +104,17 @@ class Database:
         async with self.reading() as connection, connection.transaction():
             yield connection
 
+    @asynccontextmanager
+    async def pipelined(self) -> AsyncIterator[Connection]:
+        """A transaction whose statements do not wait for each other: reading a result is what
+        waits. It begins with its first statement and commits with its last, so that reading once
+        makes two round trips in all. A failed statement raises where its result is read, or at
+        the end."""
+        async with self.reading() as connection, connection.pipeline():
+            await connection.execute("BEGIN")
+            yield connection
+            await connection.execute("COMMIT")
+
     def statistics(self) -> dict[str, int]:
         return self._pool.get_stats()
 

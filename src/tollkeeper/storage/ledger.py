@@ -85,14 +85,14 @@ async def lock_accounts(
     does not exist is left out."""
     organizations = sorted({organization_id for organization_id, _ in projects})
     pairs = list(set(projects))
-    async with connection.pipeline():
-        accounts = await connection.execute(_LOCK_ACCOUNTS, (organizations,))
-        clock = await connection.execute(_READ_CLOCK)
-        found_keys = await connection.execute(_READ_KEYS, (organizations, list(set(keys))))
-        found_projects = await connection.execute(
-            _PROJECTS_AND_FOLDS,
-            (organizations, [pair[0] for pair in pairs], [pair[1] for pair in pairs]),
-        )
+    # In a pipeline all four travel together.
+    accounts = await connection.execute(_LOCK_ACCOUNTS, (organizations,))
+    clock = await connection.execute(_READ_CLOCK)
+    found_keys = await connection.execute(_READ_KEYS, (organizations, list(set(keys))))
+    found_projects = await connection.execute(
+        _PROJECTS_AND_FOLDS,
+        (organizations, [pair[0] for pair in pairs], [pair[1] for pair in pairs]),
+    )
     now_us, month = (await clock.fetchall())[0]
     states: dict[OrganizationId, AccountState] = {}
     epochs: dict[OrganizationId, int] = {}

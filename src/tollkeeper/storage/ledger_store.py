@@ -85,12 +85,14 @@ class LedgerStore:
         """One fast transaction. Nothing is written where it raises, but for `CommitInDoubt`."""
         decided = False
         try:
-            async with self._database.transaction() as connection:
+            async with self._database.pipelined() as connection:
                 try:
                     decisions = await self._hold_all(connection, holds, decide, lock_wait_s)
                 except pg.LockNotAvailable as exc:
                     raise AccountBusy from exc
                 decided = True
+        except (pg.IntegrityError, pg.DataError):
+            raise  # a statement was refused, and with it the commit
         except Exception as exc:
             # Whatever goes wrong while the commit is on its way leaves it open.
             if decided:
@@ -106,21 +108,19 @@ class LedgerStore:
         lock_wait_s: float | None,
     ) -> Sequence[Decision]:
         projects = [(hold.organization_id, hold.project_id) for hold in holds]
-        async with connection.pipeline():
-            await ledger.commit_without_waiting(connection)
-            if lock_wait_s is not None:
-                await ledger.wait_for_locks(connection, lock_wait_s)
-            locked = await ledger.lock_accounts(
-                connection, projects, [hold.key_id for hold in holds], self._limits
-            )
+        await ledger.commit_without_waiting(connection)
+        if lock_wait_s is not None:
+            await ledger.wait_for_locks(connection, lock_wait_s)
+        locked = await ledger.lock_accounts(
+            connection, projects, [hold.key_id for hold in holds], self._limits
+        )
         decisions = decide(locked, holds)
         admitted = [
             hold for hold, found in zip(holds, decisions, strict=True) if found.refusal is None
         ]
-        async with connection.pipeline():
-            await ledger.write_accounts(connection, locked.states)
-            await ledger.write_projects(connection, _projects_of(locked))
-            await ledger.insert_holds(connection, self._process_id, admitted, locked)
+        await ledger.write_accounts(connection, locked.states)
+        await ledger.write_projects(connection, _projects_of(locked))
+        await ledger.insert_holds(connection, self._process_id, admitted, locked)
         return await self._with_policies(connection, holds, decisions, locked)
 
     async def _with_policies(

@@ -1,0 +1,207 @@
+"""The rows of a ledger in memory, how each operation changes them, and whether they add up."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from uuid import UUID
+
+from tollkeeper.domain.access import OrganizationId, ProjectId
+from tollkeeper.domain.admission import AccountState, Fold, FoldKind, Spend
+from tollkeeper.storage.ledger import Hold, LockedAccounts
+from tollkeeper.storage.resolutions import Resolution
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    hold: Hold
+    process_id: UUID
+    month: int
+
+
+@dataclass
+class Books:
+    granted: dict[OrganizationId, int]
+    accounts: dict[OrganizationId, AccountState]
+    reservations: dict[UUID, Row] = field(default_factory=dict)
+    marks: set[UUID] = field(default_factory=set)
+    resolutions: dict[UUID, Resolution] = field(default_factory=dict)
+    unfolded: set[tuple[UUID, FoldKind]] = field(default_factory=set)
+
+    def copy(self) -> "Books":
+        return Books(
+            self.granted.copy(),
+            self.accounts.copy(),
+            self.reservations.copy(),
+            self.marks.copy(),
+            self.resolutions.copy(),
+            self.unfolded.copy(),
+        )
+
+    def lock(
+        self, organizations: Iterable[OrganizationId], now_us: int, month: int
+    ) -> tuple[LockedAccounts, set[tuple[UUID, FoldKind]]]:
+        """The accounts with everything folded in, and what was folded."""
+        wanted = set(organizations)
+        taken = {
+            one for one in self.unfolded if self.reservations[one[0]].hold.organization_id in wanted
+        }
+        states = {
+            organization_id: state
+            for organization_id, state in self.accounts.items()
+            if organization_id in wanted
+        }
+        for one in sorted(taken):
+            organization_id = self.reservations[one[0]].hold.organization_id
+            states[organization_id] = states[organization_id].folded(self._fold(one))
+        return LockedAccounts(states, {}, now_us, month), taken
+
+    def _fold(self, one: tuple[UUID, FoldKind]) -> Fold:
+        reservation_id, kind = one
+        row = self.reservations[reservation_id]
+        amount = row.hold.hold_picousd
+        cost = 0
+        if kind is FoldKind.RESOLVED:
+            cost = cost_of(self.resolutions[reservation_id])
+        return Fold(
+            project_id=row.hold.project_id,
+            kind=kind,
+            was_unsettled=kind is FoldKind.RESOLVED and reservation_id in self.marks,
+            month=row.month,
+            count=1,
+            hold_picousd=amount,
+            settled_picousd=min(amount, cost),
+            overage_picousd=max(0, cost - amount),
+        )
+
+    def write_holds(
+        self,
+        locked: LockedAccounts,
+        taken: set[tuple[UUID, FoldKind]],
+        admitted: Sequence[Hold],
+        process_id: UUID,
+    ) -> None:
+        for organization_id, state in locked.states.items():
+            self.accounts[organization_id] = state
+        self.unfolded -= taken
+        for hold in admitted:
+            assert hold.id not in self.reservations, "the primary key"
+            month = locked.states[hold.organization_id].spend.month
+            self.reservations[hold.id] = Row(hold, process_id, month)
+            self._check_limits(hold)
+
+    def resolve(self, resolution: Resolution) -> None:
+        assert resolution.reservation_id in self.reservations, "the foreign key"
+        assert resolution.reservation_id not in self.resolutions, "the primary key"
+        assert cost_of(resolution) >= 0
+        self.resolutions[resolution.reservation_id] = resolution
+        self.unfolded.add((resolution.reservation_id, FoldKind.RESOLVED))
+
+    def mark(self, reservation_id: UUID) -> bool:
+        if reservation_id not in self.reservations:
+            return False
+        if reservation_id in self.resolutions or reservation_id in self.marks:
+            return False
+        self.marks.add(reservation_id)
+        self.unfolded.add((reservation_id, FoldKind.UNSETTLED))
+        return True
+
+    def restore(self, row: Row) -> bool:
+        if row.hold.id in self.reservations:
+            return False
+        state = self.accounts[row.hold.organization_id]
+        project = state.projects[row.hold.project_id]
+        counted = replace(project, live_holds=project.live_holds + 1)
+        self.accounts[row.hold.organization_id] = replace(
+            state, projects={**state.projects, row.hold.project_id: counted}
+        )
+        self.reservations[row.hold.id] = Row(
+            row.hold, row.process_id, max(row.month, state.spend.month)
+        )
+        return True
+
+    # Whether it adds up.
+
+    def _check_limits(self, hold: Hold) -> None:
+        """At the commit of an admission every limit holds."""
+        state = self.accounts[hold.organization_id]
+        project = state.projects[hold.project_id]
+        assert state.available_picousd >= 0
+        assert project.live_holds <= project.concurrency
+        for cap, spend in ((state.cap, state.spend), (project.cap, project.spend)):
+            assert cap is None or spend.counted(cap.period) <= cap.amount_picousd
+
+    def check(self) -> None:
+        """The constraints of the tables, and every balance recomputed from immutable rows."""
+        for organization_id, state in self.accounts.items():
+            _check_constraints(self.granted[organization_id], state)
+        folded, _ = self.lock(self.accounts, 0, 0)
+        for organization_id, state in folded.states.items():
+            rows = [
+                row
+                for row in self.reservations.values()
+                if row.hold.organization_id == organization_id
+            ]
+            _check_equal(state.spend, self._recomputed(rows, state.spend.month))
+            for project_id, project in state.projects.items():
+                mine = [row for row in rows if row.hold.project_id == project_id]
+                _check_equal(project.spend, self._recomputed(mine, project.spend.month))
+                live = sum(self._is_live(row) for row in mine)
+                assert project.live_holds == live, (project.live_holds, live)
+
+    def _is_live(self, row: Row) -> bool:
+        return row.hold.id not in self.resolutions and row.hold.id not in self.marks
+
+    def _recomputed(self, rows: Sequence[Row], month: int) -> Spend:
+        held = unsettled = settled = month_held = month_settled = 0
+        for row in rows:
+            amount = row.hold.hold_picousd
+            resolution = self.resolutions.get(row.hold.id)
+            if resolution is not None:
+                settled += cost_of(resolution)
+                month_settled += cost_of(resolution) if row.month == month else 0
+                continue
+            month_held += amount if row.month == month else 0
+            if row.hold.id in self.marks:
+                unsettled += amount
+            else:
+                held += amount
+        return Spend(held, unsettled, settled, month, month_held, month_settled)
+
+
+def cost_of(resolution: Resolution) -> int:
+    return (
+        resolution.prompt
+        + resolution.completion
+        + resolution.input_cache_read
+        + resolution.image
+        + resolution.request
+        + resolution.other
+    )
+
+
+def _check_constraints(granted: int, state: AccountState) -> None:
+    spend = state.spend
+    total = (
+        state.available_picousd
+        + spend.held_picousd
+        + spend.unsettled_picousd
+        + spend.settled_picousd
+    )
+    assert granted == total, (granted, state)
+    assert state.available_picousd >= -state.overage_picousd
+    projects: list[tuple[ProjectId, Spend]] = [
+        (project_id, project.spend) for project_id, project in state.projects.items()
+    ]
+    for subject, one in (("account", spend), *projects):
+        amounts = (
+            one.held_picousd,
+            one.unsettled_picousd,
+            one.settled_picousd,
+            one.month_held_picousd,
+            one.month_settled_picousd,
+        )
+        assert min(amounts) >= 0, (subject, one)
+        assert all(type(amount) is int for amount in amounts), (subject, one)
+
+
+def _check_equal(kept: Spend, recomputed: Spend) -> None:
+    assert kept == recomputed, f"kept {kept}, recomputed {recomputed}"

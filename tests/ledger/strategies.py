@@ -1,0 +1,139 @@
+"""Accounts and requests, drawn by Hypothesis or from a seed: small, so that limits are often met."""
+
+import random
+from dataclasses import replace
+from uuid import UUID
+
+from hypothesis import strategies as st
+
+from tollkeeper.domain.access import KeyId, KeyStatus, ProjectId
+from tollkeeper.domain.admission import (
+    RATE_UNITS_PER_REQUEST,
+    AccountState,
+    AdmissionRequest,
+    Cap,
+    CapPeriod,
+    ProjectState,
+    Spend,
+)
+
+MONTHS = (202611, 202612, 202701)
+NOW_US = 1_800_000_000_000_000
+PROJECTS = tuple(ProjectId(UUID(int=number)) for number in range(1, 4))
+STRANGE_PROJECT = ProjectId(UUID(int=99))
+KEYS = tuple(KeyId(UUID(int=number)) for number in range(11, 16))
+STATUSES = dict(zip(KEYS, (*KeyStatus, None), strict=True))
+
+# Small ones collide with each other's limits, huge ones with anything of a fixed width.
+amounts = st.one_of(st.integers(0, 12), st.integers(10**24, 10**24 + 3))
+caps = st.none() | st.builds(Cap, st.integers(0, 60), st.sampled_from(CapPeriod))
+
+
+@st.composite
+def spends(draw: st.DrawFn) -> Spend:
+    return Spend(
+        held_picousd=draw(st.integers(0, 20)),
+        unsettled_picousd=draw(st.integers(0, 20)),
+        settled_picousd=draw(st.integers(0, 20)),
+        month=draw(st.sampled_from(MONTHS[:2])),
+        month_held_picousd=draw(st.integers(0, 20)),
+        month_settled_picousd=draw(st.integers(0, 20)),
+    )
+
+
+@st.composite
+def projects(draw: st.DrawFn) -> ProjectState:
+    requests_per_minute = draw(st.sampled_from((1, 2, 3, 6000)))
+    full = requests_per_minute * RATE_UNITS_PER_REQUEST
+    return ProjectState(
+        spend=draw(spends()),
+        cap=draw(caps),
+        archived=draw(st.integers(0, 9)) == 0,
+        live_holds=draw(st.integers(0, 4)),
+        concurrency=draw(st.integers(1, 8)),
+        requests_per_minute=requests_per_minute,
+        rate_units=draw(st.integers(0, full)),
+        rate_at_us=NOW_US - draw(st.integers(-10_000_000, 70_000_000)),
+    )
+
+
+@st.composite
+def accounts(draw: st.DrawFn) -> AccountState:
+    """The months of the projects are never ahead of the account's, as in every real account."""
+    spend = draw(spends())
+    drawn = draw(st.lists(projects(), min_size=1, max_size=len(PROJECTS)))
+    return AccountState(
+        available_picousd=draw(
+            st.one_of(st.integers(-5, 60), st.integers(2 * 10**24, 3 * 10**24 + 7))
+        ),
+        overage_picousd=5,
+        spend=spend,
+        cap=draw(caps),
+        projects={
+            project_id: replace(
+                project, spend=replace(project.spend, month=min(project.spend.month, spend.month))
+            )
+            for project_id, project in zip(PROJECTS, drawn, strict=False)
+        },
+        keys={key: status for key, status in STATUSES.items() if status is not None},
+    )
+
+
+requests = st.builds(
+    AdmissionRequest,
+    # The first project and the key that is active come most often.
+    project_id=st.sampled_from((PROJECTS[0], *PROJECTS, STRANGE_PROJECT)),
+    key_id=st.sampled_from((KEYS[0],) * 6 + KEYS),
+    hold_picousd=amounts,
+)
+batches = st.lists(requests, max_size=12)
+months = st.sampled_from(MONTHS)
+
+
+# The same worlds from a seed: fifty times as many of them in the same time, but nothing shrinks.
+
+
+def random_account(rng: random.Random) -> AccountState:
+    spend = _random_spend(rng, rng.choice(MONTHS[:2]))
+    return AccountState(
+        available_picousd=rng.choice((rng.randint(-5, 60), rng.randint(2 * 10**24, 3 * 10**24))),
+        overage_picousd=5,
+        spend=spend,
+        cap=_random_cap(rng),
+        projects={
+            project_id: _random_project(rng, min(rng.choice(MONTHS[:2]), spend.month))
+            for project_id in PROJECTS[: rng.randint(1, 3)]
+        },
+        keys={key: status for key, status in STATUSES.items() if status is not None},
+    )
+
+
+def random_request(rng: random.Random) -> AdmissionRequest:
+    return AdmissionRequest(
+        project_id=rng.choice((PROJECTS[0], *PROJECTS, STRANGE_PROJECT)),
+        key_id=rng.choice((KEYS[0],) * 12 + KEYS),
+        hold_picousd=rng.choice((0, 1, rng.randint(0, 12), 10**24 + rng.randint(0, 3))),
+    )
+
+
+def _random_project(rng: random.Random, month: int) -> ProjectState:
+    requests_per_minute = rng.choice((1, 2, 3, 6000))
+    return ProjectState(
+        spend=_random_spend(rng, month),
+        cap=_random_cap(rng),
+        archived=rng.random() < 0.1,
+        live_holds=rng.randint(0, 4),
+        concurrency=rng.randint(1, 8),
+        requests_per_minute=requests_per_minute,
+        rate_units=rng.randint(0, requests_per_minute * RATE_UNITS_PER_REQUEST),
+        rate_at_us=NOW_US - rng.randint(-10_000_000, 70_000_000),
+    )
+
+
+def _random_spend(rng: random.Random, month: int) -> Spend:
+    held, unsettled, settled, month_held, month_settled = (rng.randint(0, 20) for _ in range(5))
+    return Spend(held, unsettled, settled, month, month_held, month_settled)
+
+
+def _random_cap(rng: random.Random) -> Cap | None:
+    return None if rng.random() < 0.5 else Cap(rng.randint(0, 60), rng.choice(list(CapPeriod)))

@@ -1,0 +1,132 @@
+"""Group commit: batches, order, and that nobody waits for ever or fails because of a stranger."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from tollkeeper.domain.errors import Unavailable
+from tollkeeper.services.group_writer import BATCH_MAX, GroupWriter, Result
+
+
+class Recorder:
+    """Writes numbers, slowly, and remembers each batch."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[int]] = []
+        self.go_on = asyncio.Event()
+        self.go_on.set()
+        self.unavailable = False
+        self.later: dict[int, asyncio.Future[int]] = {}
+        self.writer: GroupWriter[int, int] = GroupWriter(self.write, name="test", queued_max=2000)
+
+    async def write(self, batch: Sequence[int]) -> Sequence[Result[int]]:
+        self.batches.append(list(batch))
+        await self.go_on.wait()
+        if self.unavailable:
+            raise Unavailable("away", retry_after_s=3)
+        if any(number < 0 for number in batch):
+            raise ValueError(min(batch))
+        return [self.later.get(number, number * 10) for number in batch]
+
+
+async def test_what_is_ready_at_once_goes_out_together_and_in_order() -> None:
+    recorder = Recorder()
+    results = await asyncio.gather(*[recorder.writer.submit(number) for number in range(5)])
+    assert list(results) == [0, 10, 20, 30, 40]
+    assert recorder.batches == [[0, 1, 2, 3, 4]]
+    assert not recorder.writer.busy
+
+
+async def test_what_arrives_meanwhile_goes_out_next() -> None:
+    recorder = Recorder()
+    recorder.go_on.clear()
+    first = recorder.writer.submit(1)
+    await asyncio.sleep(0.01)
+    rest = [recorder.writer.submit(number) for number in range(2, BATCH_MAX + 5)]
+    recorder.go_on.set()
+    await asyncio.gather(first, *rest)
+    assert [len(batch) for batch in recorder.batches] == [1, BATCH_MAX, 3]
+
+
+async def test_each_gets_an_error_of_its_own_when_nothing_can_be_written() -> None:
+    recorder = Recorder()
+    recorder.unavailable = True
+    waiting = [recorder.writer.submit(number) for number in range(3)]
+    errors = await asyncio.gather(*waiting, return_exceptions=True)
+    assert recorder.batches == [[0, 1, 2]]
+    assert all(isinstance(error, Unavailable) and error.retry_after_s == 3 for error in errors)
+    assert len({id(error) for error in errors}) == 3
+    recorder.unavailable = False
+    assert await recorder.writer.submit(7) == 70
+
+
+async def test_who_spoils_a_batch_fails_alone() -> None:
+    recorder = Recorder()
+    waiting = [recorder.writer.submit(number) for number in (1, -2, 3)]
+    first, second, third = await asyncio.gather(*waiting, return_exceptions=True)
+    assert (first, third) == (10, 30)
+    assert isinstance(second, ValueError)
+    assert recorder.batches == [[1, -2, 3], [1], [-2], [3]]
+
+
+async def test_a_result_may_come_later() -> None:
+    recorder = Recorder()
+    later = recorder.later = {
+        number: asyncio.get_running_loop().create_future() for number in (1, 2)
+    }
+    waiting = [recorder.writer.submit(number) for number in range(3)]
+    await recorder.writer.drain()
+    assert [one.done() for one in waiting] == [True, False, False]
+    later[1].set_result(5)
+    later[2].set_exception(Unavailable("too late"))
+    assert await waiting[1] == 5
+    with pytest.raises(Unavailable, match="too late"):
+        await waiting[2]
+
+
+async def test_nobody_waits_for_ever_when_it_is_stopped() -> None:
+    recorder = Recorder()
+    recorder.go_on.clear()
+    writing = recorder.writer.submit(1)
+    await asyncio.sleep(0.01)
+    queued = recorder.writer.submit(2)
+    await recorder.writer.stop()
+    for one in (writing, queued):
+        with pytest.raises(Unavailable, match="shutting down"):
+            await one
+    assert not recorder.writer.busy
+    recorder.go_on.set()
+    assert await recorder.writer.submit(3) == 30
+
+
+async def test_who_leaves_changes_nothing_for_the_others() -> None:
+    recorder = Recorder()
+    recorder.go_on.clear()
+    waiting = [recorder.writer.submit(number) for number in range(3)]
+    await asyncio.sleep(0.01)
+    waiting[1].cancel()
+    recorder.go_on.set()
+    assert (await waiting[0], await waiting[2]) == (0, 20)
+
+
+async def test_what_still_waits_can_be_taken_back() -> None:
+    recorder = Recorder()
+    recorder.go_on.clear()
+    writing = recorder.writer.submit(1)
+    await asyncio.sleep(0.01)
+    queued = [recorder.writer.submit(number) for number in (2, 3)]
+    assert not recorder.writer.withdraw(writing)
+    assert recorder.writer.withdraw(queued[0])
+    assert not recorder.writer.withdraw(queued[0])
+    recorder.go_on.set()
+    assert (await writing, await queued[1]) == (10, 30)
+    assert recorder.batches == [[1], [3]]
+
+
+async def test_the_queue_is_bounded() -> None:
+    recorder = Recorder()
+    waiting = [recorder.writer.submit(number) for number in range(2000)]
+    with pytest.raises(Unavailable, match="overloaded"):
+        recorder.writer.submit(1)
+    await asyncio.gather(*waiting)

@@ -1,0 +1,50 @@
+"""A gateway over a scripted upstream without a tokenizer, and one over an upstream that has one."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.inference.lab import Lab, laboratory
+from tests.messages.counting import BARE, counts
+from tests.upstream import Upstream, chat
+
+
+@pytest.fixture(scope="package")
+async def estimating(data_dir: Path, conninfo: str) -> AsyncIterator[Lab]:
+    async with (
+        Upstream(chat()) as upstream,
+        laboratory(data_dir, conninfo, upstream, more_models=[_bare()]) as running,
+    ):
+        yield running
+
+
+@pytest.fixture(scope="package")
+async def counting(data_dir: Path, conninfo: str) -> AsyncIterator[Lab]:
+    """Its upstream answers every count with 42, and keeps what it was asked."""
+    async with (
+        Upstream(counts(42)) as upstream,
+        laboratory(
+            data_dir,
+            conninfo,
+            upstream,
+            backend={"tokenize_path": "/tokenize"},
+            model={
+                "input_modalities": ["text", "image", "file"],
+                "options": {"thinking": "chat_template_kwargs.enable_thinking"},
+            },
+            more_models=[_bare()],
+        ) as running,
+    ):
+        yield running
+
+
+@pytest.fixture
+async def lab(counting: Lab) -> Lab:
+    counting.upstream.play(counts(42))
+    return await counting.with_tenant(credit=0)
+
+
+def _bare() -> dict[str, Any]:
+    return {"id": BARE, "supported_features": []}

@@ -1,0 +1,189 @@
+"""Chat answers for the scripted upstream, and Responses streams read back record by record."""
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx2
+
+from tests.inference.lab import MODEL, Lab
+from tests.upstream import DONE, USAGE, Verb, answer, chunk, completion, sse, stream, usage_chunk
+
+BARE = "example/bare"
+
+# The required fields of every event that we send, besides `type` and `sequence_number`.
+PLACE = {"item_id", "output_index", "content_index"}
+REQUIRED: dict[str, set[str]] = {
+    "response.created": {"response"},
+    "response.in_progress": {"response"},
+    "response.completed": {"response"},
+    "response.incomplete": {"response"},
+    "response.failed": {"response"},
+    "response.output_item.added": {"item", "output_index"},
+    "response.output_item.done": {"item", "output_index"},
+    "response.content_part.added": PLACE | {"part"},
+    "response.content_part.done": PLACE | {"part"},
+    "response.output_text.delta": PLACE | {"delta", "logprobs"},
+    "response.output_text.done": PLACE | {"text", "logprobs"},
+    "response.output_text.annotation.added": PLACE | {"annotation_index", "annotation"},
+    "response.refusal.delta": PLACE | {"delta"},
+    "response.refusal.done": PLACE | {"refusal"},
+    "response.reasoning_text.delta": PLACE | {"delta"},
+    "response.reasoning_text.done": PLACE | {"text"},
+    "response.function_call_arguments.delta": {"item_id", "output_index", "delta"},
+    "response.function_call_arguments.done": {"item_id", "output_index", "arguments", "name"},
+}
+TERMINAL = {"response.completed", "response.incomplete", "response.failed"}
+
+
+async def respond(lab: Lab, **fields: Any) -> httpx2.Response:
+    headers = fields.pop("headers", lab.tenant.as_customer)
+    body = {"model": MODEL, "input": "Hello", **fields}
+    return await lab.gateway.client.post("/v1/responses", json=body, headers=headers)
+
+
+async def sent(lab: Lab, **fields: Any) -> dict[str, Any]:
+    """What the backend was asked for a request that goes well."""
+    answer_ = await respond(lab, **fields)
+    assert answer_.status_code == 200, answer_.text
+    return lab.upstream.requests[-1].json
+
+
+def both(message: dict[str, Any], finish: str = "stop", usage: Any = USAGE) -> Verb:
+    """The same whole message for callers of JSON and of streams, where it is one chunk."""
+    whole = completion(usage=usage)
+    whole["choices"][0] |= {"message": {"role": "assistant", **message}, "finish_reason": finish}
+    piece = {key: value for key, value in message.items() if value is not None}
+    if "tool_calls" in piece:
+        piece["tool_calls"] = [{"index": at, **call} for at, call in enumerate(piece["tool_calls"])]
+    streamed = stream(records([piece], finish=finish, usage=usage))
+
+    async def verb(peer: Any) -> None:
+        await (streamed if peer.request.json.get("stream") else answer(whole))(peer)
+
+    return verb
+
+
+def records(
+    deltas: Iterable[dict[str, Any]], *, finish: str = "stop", usage: Any = USAGE
+) -> list[bytes]:
+    return [
+        *(sse(chunk(delta=delta)) for delta in deltas),
+        sse(chunk(finish=finish)),
+        sse(usage_chunk(usage)),
+        DONE,
+    ]
+
+
+def calls(*called: tuple[str, str, str]) -> dict[str, Any]:
+    """A message that calls functions: id, name and arguments of each."""
+    return {
+        "content": None,
+        "tool_calls": [
+            {"id": id_, "type": "function", "function": {"name": name, "arguments": arguments}}
+            for id_, name, arguments in called
+        ],
+    }
+
+
+def read_events(body: str) -> tuple[list[dict[str, Any]], bool]:
+    """The events of a stream, each checked for its form, and whether `[DONE]` ended it."""
+    found = body.split("\n\n")
+    assert found[-1] == "", "the last record ends with a blank line"
+    done = found[-2] == "data: [DONE]"
+    events: list[dict[str, Any]] = []
+    for record in found[: -2 if done else -1]:
+        name, data = record.split("\n")
+        event = json.loads(data.removeprefix("data: "))
+        assert name == f"event: {event['type']}"
+        assert event["sequence_number"] == len(events)
+        missing = REQUIRED[event["type"]] - set(event)
+        assert not missing, (event["type"], missing)
+        events.append(event)
+    return events, done
+
+
+def types(events: Iterable[dict[str, Any]]) -> list[str]:
+    return [event["type"].removeprefix("response.") for event in events]
+
+
+@dataclass
+class Told:
+    """An answer as a client puts it together from deltas alone."""
+
+    texts: dict[tuple[int, int], str] = field(default_factory=dict)
+    refusals: dict[tuple[int, int], str] = field(default_factory=dict)
+    thoughts: dict[tuple[int, int], str] = field(default_factory=dict)
+    arguments: dict[int, str] = field(default_factory=dict)
+    names: dict[int, str] = field(default_factory=dict)
+    annotations: list[dict[str, Any]] = field(default_factory=list)
+
+
+def retell(events: Iterable[dict[str, Any]]) -> Told:
+    """Reads a stream as a strict client does, and checks every rule of its order."""
+    told = Told()
+    items: dict[int, dict[str, Any]] = {}
+    open_items: set[int] = set()
+    open_parts: set[tuple[int, int]] = set()
+    response_ids = set()
+    ended = False
+    for event in events:
+        assert not ended, "nothing follows the terminal event"
+        kind = event["type"]
+        if "response" in event:
+            response_ids.add(event["response"]["id"])
+            ended = kind in TERMINAL
+            continue
+        at = event["output_index"]
+        if kind == "response.output_item.added":
+            assert at == len(items), "items are numbered as they begin"
+            assert event["item"]["status"] == "in_progress"
+            items[at] = event["item"]
+            open_items.add(at)
+            if event["item"]["type"] == "function_call":
+                told.arguments[at] = event["item"]["arguments"]
+                told.names[at] = event["item"]["name"]
+            continue
+        if kind == "response.output_item.done":
+            assert event["item"]["id"] == items[at]["id"]
+            assert not [place for place in open_parts if place[0] == at]
+            open_items.remove(at)
+            continue
+        assert at in open_items
+        assert event["item_id"] == items[at]["id"]
+        _retell_piece(event, told, open_parts)
+    assert ended
+    assert len(response_ids) == 1
+    return told
+
+
+def _retell_piece(event: dict[str, Any], told: Told, open_parts: set[tuple[int, int]]) -> None:
+    at = event["output_index"]
+    if event["type"] == "response.function_call_arguments.delta":
+        told.arguments[at] += event["delta"]
+        return
+    if event["type"] == "response.function_call_arguments.done":
+        assert event["arguments"] == told.arguments[at]
+        return
+    place = (at, event["content_index"])
+    texts = {"output_text": told.texts, "refusal": told.refusals, "reasoning_text": told.thoughts}
+    family = event["type"].split(".")[1]
+    if event["type"] == "response.content_part.added":
+        open_parts.add(place)
+        part = event["part"]
+        texts[part["type"]][place] = ""
+        assert part.get("text", part.get("refusal")) == ""
+        return
+    assert place in open_parts
+    if event["type"] == "response.content_part.done":
+        part = event["part"]
+        assert part.get("text", part.get("refusal")) == texts[part["type"]][place]
+        open_parts.remove(place)
+    elif event["type"].endswith(".delta"):
+        texts[family][place] += event["delta"]
+    elif event["type"].endswith(".annotation.added"):
+        told.annotations.append(event["annotation"])
+    else:
+        whole = event["refusal"] if family == "refusal" else event["text"]
+        assert whole == texts[family][place]

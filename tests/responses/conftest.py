@@ -1,0 +1,55 @@
+"""One gateway over one scripted upstream for all Responses tests, and a fresh tenant for each."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.inference.lab import Lab, laboratory
+from tests.responses.answers import BARE
+from tests.upstream import Upstream, chat
+
+
+@pytest.fixture(scope="package")
+async def rig(data_dir: Path, conninfo: str) -> AsyncIterator[Lab]:
+    """A model that can do everything, and one that can do nothing but chat."""
+    async with (
+        Upstream(chat()) as upstream,
+        laboratory(
+            data_dir,
+            conninfo,
+            upstream,
+            backend={"idle_timeout_s": 2},
+            limits={"inference_deadline_s": 2},
+            extensions={"model_listing": True},
+            model={
+                "input_modalities": ["text", "image", "file"],
+                "supported_features": [
+                    *("tools", "json_mode", "structured_outputs"),
+                    *("logprobs", "reasoning", "web_search"),
+                ],
+                "supported_sampling_parameters": [
+                    *("temperature", "top_p", "frequency_penalty", "presence_penalty"),
+                ],
+                "options": {
+                    "verbosity": "chat_template_kwargs.verbosity",
+                    "service_tier": "service_tier",
+                    "reasoning.summary": "reasoning_summary",
+                },
+            },
+            more_models=[
+                {
+                    "id": BARE,
+                    "supported_features": [],
+                    "supported_sampling_parameters": [],
+                },
+            ],
+        ) as running,
+    ):
+        yield running
+
+
+@pytest.fixture
+async def lab(rig: Lab) -> Lab:
+    rig.upstream.play(chat())
+    return await rig.with_tenant()

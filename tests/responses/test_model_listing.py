@@ -1,0 +1,38 @@
+"""`GET /v1/models`: not in the interface, so it is there only where the operator says so."""
+
+from tests.gateway import Gateway, Tenant, assert_error
+from tests.inference.lab import MODEL, Lab
+from tests.responses.answers import BARE
+from tollkeeper.domain.access import Permission
+
+
+async def test_off_by_default(gateway: Gateway, tenant: Tenant) -> None:
+    answer = await gateway.client.get("/v1/models", headers=tenant.as_customer)
+    assert_error(answer, 404, "not_found")
+
+
+async def test_list_has_the_models_as_they_are_read(lab: Lab) -> None:
+    client, headers = lab.gateway.client, lab.tenant.as_customer
+    listed = (await client.get("/v1/models", headers=headers)).json()
+    assert listed["object"] == "list"
+    assert [model["id"] for model in listed["data"]] == [MODEL, BARE]
+    read = await client.get(f"/v1/models/{MODEL.replace('/', '%2F')}", headers=headers)
+    assert listed["data"][0] == read.json()
+
+
+async def test_permission(lab: Lab) -> None:
+    services = lab.gateway.services
+    _, key = await services.project_keys.project_key_create_by_operator(
+        lab.tenant.project_id, "no models", (Permission.INFERENCE_WRITE,), None
+    )
+    answer = await lab.gateway.client.get("/v1/models", headers={"Authorization": f"Bearer {key}"})
+    assert_error(answer, 403, "permission_denied")
+    refused = await lab.gateway.client.get("/v1/models", headers=lab.tenant.as_admin)
+    assert_error(refused, 403, "permission_denied")
+
+
+async def test_locked_models_are_not_listed(gateway: Gateway, tenant: Tenant) -> None:
+    """The other gateway has a model that needs checks; there the service is asked directly."""
+    caller = await gateway.services.authentication.authenticate(tenant.project_key)
+    listed = await gateway.services.models.model_list(caller)  # type: ignore[arg-type]
+    assert [model.id for model, _ in listed] == ["example/chat-small"]

@@ -1,0 +1,217 @@
+"""The house rules as tests: sizes, imports, exceptions, dead modules, documents, and what must not
+be written down anywhere."""
+
+import ast
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+from tests.api.authorization_cases import ROWS, cells
+from tollkeeper.api.routes import MODEL_LISTING, ROUTES
+
+_ROOT = Path(__file__).parents[1]
+_SOURCE = _ROOT / "src" / "tollkeeper"
+_FILE_LINES_MAX = 400
+_FUNCTION_LINES_MAX = 70
+
+# Where an exception of any kind ends, because nobody above could do better with it.
+_OWNERS_OF_BROAD_EXCEPT = {
+    "src/tollkeeper/api/app.py",  # the outermost frame of a request
+    "src/tollkeeper/services/activity.py",  # the owner of its own task
+    "src/tollkeeper/services/group_writer.py",  # hands it on to the one who waits
+    "src/tollkeeper/services/ledger.py",  # hands it on to the one who waits
+    "src/tollkeeper/services/upkeep.py",  # the owner of every chore
+}
+
+# Started from outside, not imported.
+_ENTRY_POINTS = {
+    "tollkeeper.__main__",
+    "tollkeeper.cli.main",
+    "tollkeeper.storage.migrations.env",
+}
+_MIGRATIONS = "tollkeeper.storage.migrations.versions."
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def _python_files() -> list[Path]:
+    return sorted([*_SOURCE.rglob("*.py"), *(_ROOT / "tests").rglob("*.py")])
+
+
+def _shown(path: Path) -> str:
+    return path.relative_to(_ROOT).as_posix()
+
+
+def _parsed() -> Iterator[tuple[Path, list[str], ast.Module]]:
+    for path in _python_files():
+        text = path.read_text()
+        yield path, text.splitlines(), ast.parse(text)
+
+
+def _functions(tree: ast.AST) -> Iterator[Function]:
+    for node in ast.walk(tree):
+        if isinstance(node, Function):
+            yield node
+
+
+def test_files_are_small() -> None:
+    sizes = {_shown(path): len(path.read_text().splitlines()) for path in _python_files()}
+    assert {name: size for name, size in sizes.items() if size > _FILE_LINES_MAX} == {}
+
+
+def test_functions_fit_on_a_screen() -> None:
+    long = []
+    for path, _, tree in _parsed():
+        for function in _functions(tree):
+            assert function.end_lineno is not None
+            length = function.end_lineno - function.lineno + 1
+            if length > _FUNCTION_LINES_MAX:
+                long.append(f"{_shown(path)}: {function.name} has {length} lines")
+    assert long == []
+
+
+def test_imports_are_at_the_top_or_have_a_reason() -> None:
+    found = [
+        f"{_shown(path)}:{node.lineno}"
+        for path, lines, tree in _parsed()
+        for function in _functions(tree)
+        for node in ast.walk(function)
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        and not re.search(r"#(?! noqa(: \w+)?\s*$) *\S", lines[node.lineno - 1])
+    ]
+    assert found == []
+
+
+def _is_broad(handler: ast.ExceptHandler) -> bool:
+    if handler.type is None:
+        return True
+    names = {node.id for node in ast.walk(handler.type) if isinstance(node, ast.Name)}
+    return bool(names & {"Exception", "BaseException"})
+
+
+def _raises_again(handler: ast.ExceptHandler) -> bool:
+    """Cleans up or says more, and lets an exception go on: nothing is swallowed."""
+    return isinstance(handler.body[-1], ast.Raise)
+
+
+def test_broad_except_only_where_it_is_owned() -> None:
+    found = [
+        f"{_shown(path)}:{handler.lineno}"
+        for path, _, tree in _parsed()
+        for handler in ast.walk(tree)
+        if isinstance(handler, ast.ExceptHandler)
+        and _is_broad(handler)
+        and not _raises_again(handler)
+        and _shown(path) not in _OWNERS_OF_BROAD_EXCEPT
+    ]
+    assert found == []
+
+
+def test_owners_of_broad_except_still_need_it() -> None:
+    needed = {
+        _shown(path)
+        for path, _, tree in _parsed()
+        for handler in ast.walk(tree)
+        if isinstance(handler, ast.ExceptHandler)
+        and _is_broad(handler)
+        and not _raises_again(handler)
+    }
+    assert needed >= _OWNERS_OF_BROAD_EXCEPT
+
+
+def test_every_route_has_its_authorization_cases() -> None:
+    assert {(route.method, route.path) for route in (*ROUTES, MODEL_LISTING)} == set(ROWS)
+    tried = {(cell.endpoint.operation, cell.key_kind, cell.profile) for cell in cells()}
+    profiles = {(kind, profile) for _, kind, profile in tried}
+    for route in ROUTES:
+        assert {(route.operation, *rest) for rest in profiles} <= tried
+
+
+def _module_of(path: Path) -> str:
+    parts = path.relative_to(_SOURCE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _imported(tree: ast.Module) -> set[str]:
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module is not None:
+            found.add(node.module)
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def _named(tree: ast.Module) -> set[str]:
+    """Texts of a module: it may start another one by its name."""
+    return {
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+
+
+def test_no_module_is_dead() -> None:
+    trees = {_module_of(path): ast.parse(path.read_text()) for path in _SOURCE.rglob("*.py")}
+    packages = {_module_of(path) for path in _SOURCE.rglob("__init__.py")}
+    alive = set(_ENTRY_POINTS)
+    for tree in trees.values():
+        alive |= _imported(tree) | _named(tree)
+    # The program reads the file of a command when the command is called.
+    alive |= {f"tollkeeper.cli.{name}" for name in _named(trees["tollkeeper.cli.main"])}
+    dead = set(trees) - packages - alive
+    assert {module for module in dead if not module.startswith(_MIGRATIONS)} == set()
+
+
+def test_every_module_says_what_it_owns() -> None:
+    silent = [
+        _shown(path)
+        for path, lines, tree in _parsed()
+        if any(line.strip() for line in lines) and ast.get_docstring(tree) is None
+    ]
+    assert silent == []
+
+
+def _tracked_texts() -> Iterator[tuple[str, str]]:
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=_ROOT, check=True, capture_output=True, timeout=60
+    )
+    for name in listed.stdout.decode().split("\0"):
+        path = _ROOT / name
+        if name and path.is_file():
+            content = path.read_bytes()
+            if b"\0" not in content:
+                yield name, content.decode("utf-8", "replace")
+
+
+# In pieces, or this file would be the first to be found.
+_UNSPEAKABLE = re.compile(
+    "|".join(
+        (
+            "py" + r"pi\.org",
+            "python" + r"hosted\.org",
+            r"https?://[^\s\"'<>]*/" + "simple" + r"\b",
+            "--(?:extra-)?" + "index-url",
+            r"(?<![\w.])/" + r"(?:root|home|Users)/\w",
+        )
+    )
+)
+
+
+def test_no_index_hosts_and_no_home_folders_in_tracked_files() -> None:
+    found = [
+        f"{name}: {match.group()}"
+        for name, text in _tracked_texts()
+        for match in _UNSPEAKABLE.finditer(text)
+    ]
+    assert found == []
+
+
+def test_every_open_question_has_its_row() -> None:
+    text = (_ROOT / "docs" / "open-questions.md").read_text()
+    rows = re.findall(r"^\| Q(\d+) \|(.*)\|$", text, re.MULTILINE)
+    assert [int(number) for number, _ in rows] == list(range(1, 38))
+    for _, cells_of_row in rows:
+        assert all(cell.strip() for cell in cells_of_row.split("|"))
