@@ -154,10 +154,6 @@ async def test_body_that_drips_after_the_answer(quick: Gateway) -> None:
         assert await _is_closed_on(connection, b" ")
 
 
-@pytest.mark.xfail(
-    reason="a lingering connection drops the next request without having said that it closes",
-    strict=True,
-)
 async def test_answer_before_the_body_leaves_no_doubt_about_the_connection(
     quick: Gateway, acme: Tenant
 ) -> None:

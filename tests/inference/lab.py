@@ -105,6 +105,14 @@ class Lab:
             },
         )
 
+    @asynccontextmanager
+    async def another_client(self) -> AsyncIterator["Lab"]:
+        """With connections of its own, which end with it."""
+        async with httpx2.AsyncClient(
+            base_url=self.gateway.base_url, timeout=60, limits=httpx2.Limits(max_connections=None)
+        ) as client:
+            yield replace(self, gateway=replace(self.gateway, client=client))
+
     async def with_tenant(self, *, credit: int = 10**13) -> "Lab":
         """The same gateway for somebody else, whose books are empty but for the credit."""
         other = replace(self, tenant=await self.gateway.make_tenant())

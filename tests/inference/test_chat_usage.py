@@ -210,7 +210,8 @@ async def test_odd_but_legal_streams_cut_anywhere(lab: Lab) -> None:
 
     lab.upstream.play(cut_where_asked)
     positions = range(0, len(data), 2)
-    answers = await asyncio.gather(*(lab.chat(stream=True, user=str(at)) for at in positions))
+    async with lab.another_client() as crowd:
+        answers = await asyncio.gather(*(crowd.chat(stream=True, user=str(at)) for at in positions))
     streams = [read_stream(found.text) for found in answers]
     assert all(said.done and said.text == "a\u00e9" for said in streams)
     shapes = {json.dumps([chunk["choices"] for chunk in said.chunks]) for said in streams}

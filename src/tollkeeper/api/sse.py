@@ -54,6 +54,7 @@ class EventStream:
         self._held = False
         # Whether anything was written since this was last reset: silence is what keep-alive fills.
         self.wrote = False
+        self._ending = False
         self._keeping: asyncio.Task[None] | None = None
 
     def hold(self) -> None:
@@ -71,6 +72,8 @@ class EventStream:
         await self._send({"type": "http.response.body", "body": records, "more_body": True})
 
     async def end(self, records: bytes = b"") -> None:
+        # It may have to wait for a slow reader, and nothing may come after it.
+        self._ending = True
         if self._keeping is not None:
             await self._keeping
         if not self.started:
@@ -79,7 +82,8 @@ class EventStream:
 
     def keep_alive(self) -> None:
         """Called by a timer. A send that is still under way is activity enough."""
-        if (self.started or self._held) and not self.wrote and self._keeping is None:
+        waiting = (self.started or self._held) and not self._ending
+        if waiting and not self.wrote and self._keeping is None:
             # Decided here and now: from this moment on a failure is a record.
             starts, self.started = not self.started, True
             self._keeping = asyncio.create_task(self._keep_alive(starts))

@@ -137,12 +137,7 @@ def build_services(
     serving: bool = False,
 ) -> Services:
     """Only a process that serves talks to backends: a command needs none of their secrets."""
-    database = Database(
-        conninfo,
-        pool_size=settings.database.pool_size,
-        pool_timeout_s=settings.database.pool_timeout_s,
-        statement_timeout_s=settings.database.statement_timeout_s,
-    )
+    database = _database(settings, conninfo)
     vault = Vault(master_secret(settings))
     idempotency = Idempotency(vault, clock)
     key_use = KeyUse()
@@ -199,6 +194,16 @@ def build_services(
         checks=checks,
         chronicle=chronicle,
         default_threshold=threshold,
+    )
+
+
+def _database(settings: Settings, conninfo: str) -> Database:
+    declared = settings.database
+    return Database(
+        conninfo,
+        pool_size=declared.pool_size,
+        pool_timeout_s=declared.pool_timeout_s,
+        statement_timeout_s=declared.statement_timeout_s,
     )
 
 

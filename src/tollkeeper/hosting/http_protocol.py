@@ -31,7 +31,6 @@ class _Phase(Enum):
     IDLE = 0
     HEADERS = 1
     BODY = 2
-    LINGERING = 3
 
 
 class HardenedProtocol(HttpToolsProtocol):
@@ -51,6 +50,7 @@ class HardenedProtocol(HttpToolsProtocol):
         super().__init__(config, server_state, app_state, _loop)
         self._header_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
+        self._linger_timer: asyncio.TimerHandle | None = None
         self._phase = _Phase.IDLE
         # Bytes since something of substance came: headers in the making, or what is no body.
         self._loose_bytes = 0
@@ -85,15 +85,15 @@ class HardenedProtocol(HttpToolsProtocol):
             self._write_timer = None
 
     def data_received(self, data: bytes) -> None:
-        if self._lingers() or self.transport.is_closing():
+        if self.transport.is_closing():
             return
         self._loose_bytes += len(data)
         super().data_received(data)
         # Only what did not come in one piece pays for being watched: headers in the making, empty
         # lines that begin no request, chunk extensions and trailers.
-        if self._phase in (_Phase.HEADERS, _Phase.IDLE) and self._header_timer is None:
+        if self._loose_bytes and self._phase is not _Phase.BODY and self._header_timer is None:
             self._await_headers()
-        if self._loose_bytes > self.header_bytes_max and not self._lingers():
+        if self._loose_bytes > self.header_bytes_max:
             self._refuse(HeadersTooLarge())
 
     def on_message_begin(self) -> None:
@@ -125,6 +125,9 @@ class HardenedProtocol(HttpToolsProtocol):
         self._loose_bytes = 0
         if self.transport.is_closing():
             return
+        if self._linger_timer is not None:
+            self._linger_timer.cancel()
+            self._linger_timer = None
         super().on_message_complete()
         if not self.pipeline:
             # A large body has stopped the reading. It is all here now, and only who reads on sees
@@ -139,9 +142,7 @@ class HardenedProtocol(HttpToolsProtocol):
         unread = self._phase is _Phase.BODY and not self.pipeline
         super().on_response_complete()
         if unread and not self.transport.is_closing():
-            self._phase = _Phase.LINGERING
-            self._unset_keepalive_if_required()
-            self.loop.call_later(_LINGER_S, self.transport.close)
+            self._linger_timer = self.loop.call_later(_LINGER_S, self.transport.close)
 
     def send_400_response(self, msg: str) -> None:
         self._refuse(InvalidRequest("This is not a valid HTTP request."))
@@ -160,9 +161,6 @@ class HardenedProtocol(HttpToolsProtocol):
             self._refuse(BodyTimeout("The request's headers did not arrive in time."))
         elif self._phase is _Phase.IDLE and self._nothing_runs():
             self.transport.close()
-
-    def _lingers(self) -> bool:
-        return self._phase is _Phase.LINGERING
 
     def _nothing_runs(self) -> bool:
         cycle: RequestResponseCycle | None = self.cycle

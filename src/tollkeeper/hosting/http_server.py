@@ -4,7 +4,7 @@ import asyncio
 import socket
 from dataclasses import dataclass
 from email.utils import formatdate
-from typing import Any
+from typing import Any, cast
 
 from uvicorn.config import Config
 from uvicorn.server import ServerState
@@ -40,7 +40,7 @@ class HttpServer:
             access_log=False,
             log_config=None,
             proxy_headers=False,
-            timeout_keep_alive=int(limits.keep_alive_s),
+            timeout_keep_alive=cast("int", limits.keep_alive_s),
             backlog=limits.backlog,
         )
         self._config.load()
