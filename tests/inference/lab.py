@@ -168,12 +168,6 @@ class Lab:
         assert self.gateway.services.ledger.open_holds == 0
         await self._ordinary_call()
         try:
-            for _ in range(50):
-                if _Footprint.of(self.upstream).is_within(before):
-                    break
-                await asyncio.sleep(0.02)
-            else:
-                open("/tmp/slow.txt","a").write(f"{before} {_Footprint.of(self.upstream)} {self.upstream.open_connections} {psutil.Process().num_fds()} {sorted((c.laddr[1], c.raddr and c.raddr[1], c.status) for c in psutil.Process().net_connections())}\n")
             await eventually(lambda: _Footprint.of(self.upstream).is_within(before), within_s=5)
         except TimeoutError:
             raise AssertionError(f"{before} became {_Footprint.of(self.upstream)}") from None

@@ -1,0 +1,187 @@
+"""A judge that is down, slow, absent or says nothing: enforcing fails closed, monitoring never fails."""
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.gateway import assert_error
+from tests.policies.court import LIKELY, Asked, Court, assert_denied, judged, judged_by, sitting
+from tests.upstream import (
+    Peer,
+    Verb,
+    answer,
+    chat,
+    close_before_headers,
+    completion,
+    hang,
+    refuse,
+    reset_before_headers,
+    stream,
+)
+
+
+def _late(seconds: float) -> Verb:
+    async def verb(peer: Peer) -> None:
+        await asyncio.sleep(seconds)
+        await judged(0)(peer)
+
+    return verb
+
+
+_FAULTS = {
+    "reset": reset_before_headers(),
+    "closed": close_before_headers(),
+    "refused": refuse(400),
+    "broken": refuse(500),
+    "limited": refuse(429),
+    "html": answer(b"<html>busy</html>", content_type="text/html"),
+    "not json": answer(b"{", content_type="application/json"),
+    "no choices": answer({"choices": []}),
+    "no log-probabilities": answer(completion("Yes")),
+    "neither word": judged_by([("Banana", -0.1), ("Apple", -3.0)]),
+    "a stream": stream(),
+}
+
+
+@pytest.mark.parametrize("fault", _FAULTS)
+@pytest.mark.parametrize("direction", ["request", "response"])
+async def test_enforcing_fails_closed(court: Court, fault: str, direction: str) -> None:
+    policy = await court.enforce(direction=direction)
+    court.judge.opinion = lambda _: _FAULTS[fault]
+    answered = len(court.model.requests)
+    found = await court.chat(fault)
+    assert_error(found, 503, "service_unavailable")
+    assert policy.id in found.json()["error"]["message"]
+    entry = await court.lab.entry_of(found)
+    if direction == "request":
+        assert (len(court.model.requests), entry.status) == (answered, "released")
+        assert found.headers["retry-after"]
+    else:
+        assert (entry.status, entry.estimated) == ("settled", False)
+        assert found.headers["x-should-retry"] == "false"
+    (verdict,) = (await court.entry(found)).verdicts
+    assert (verdict.probability_basis_points, verdict.matched) == (None, False)
+
+
+@pytest.mark.parametrize("fault", _FAULTS)
+async def test_monitoring_never_fails(court: Court, fault: str) -> None:
+    await court.publish(direction="both")
+    court.judge.opinion = lambda _: _FAULTS[fault]
+    found = await court.chat(fault)
+    assert found.status_code == 200, found.text
+    verdicts = (await court.entry(found)).verdicts
+    assert [verdict.probability_basis_points for verdict in verdicts] == [None, None]
+    assert sorted(verdict.direction for verdict in verdicts) == ["request", "response"]
+
+
+async def test_what_could_not_be_judged_is_judged_the_next_time(court: Court) -> None:
+    policy = await court.enforce(direction="request")
+    court.judge.opinion = lambda _: refuse(500)
+    assert (await court.chat("bomb")).status_code == 503
+    court.judge.opinion = lambda _: LIKELY
+    assert_denied(await court.chat("bomb"), policy, "request")
+
+
+async def test_a_match_counts_though_another_is_missing(court: Court) -> None:
+    await court.enforce("silence", direction="request")
+    policy = await court.enforce("bomb", direction="request")
+    court.judge.opinion = lambda asked: (
+        reset_before_headers() if "silence" in asked.question else LIKELY
+    )
+    assert_denied(await court.chat("bomb"), policy, "request")
+
+
+async def test_a_match_in_one_window_counts_though_another_is_missing(court: Court) -> None:
+    policy = await court.enforce(direction="request")
+
+    def opinion(asked: Asked) -> int | Verb:
+        return LIKELY if "bomb" in asked.text else reset_before_headers()
+
+    court.judge.opinion = opinion
+    assert_denied(await court.chat("bomb" + "." * 3000), policy, "request")
+    assert (await court.chat("." * 3000)).status_code == 503
+
+
+async def test_a_window_that_is_too_long_for_the_judge_is_halved(court: Court) -> None:
+    policy = await court.enforce(direction="request")
+
+    def opinion(asked: Asked) -> int | Verb:
+        if len(asked.text) > 450:
+            return refuse(400, "the request exceeds the available context size")
+        return LIKELY if "bomb" in asked.text else 0
+
+    court.judge.opinion = opinion
+    assert_denied(await court.chat("." * 700 + "bomb" + "." * 900), policy, "request")
+    assert (await court.chat("." * 1600)).status_code == 200
+
+
+@pytest.mark.parametrize("mode", ["enforcing", "monitoring"])
+async def test_without_a_judge(data_dir: Path, conninfo: str, court: Court, mode: str) -> None:
+    services = court.lab.gateway.services
+    judge, services.checks._judge = services.checks._judge, None
+    try:
+        await court.publish(mode=mode, direction="request")
+        found = await court.chat()
+        assert found.status_code == (503 if mode == "enforcing" else 200)
+        (verdict,) = (await court.entry(found)).verdicts
+        assert verdict.probability_basis_points is None
+    finally:
+        services.checks._judge = judge
+
+
+@pytest.fixture(scope="module")
+async def hasty(data_dir: Path, conninfo: str):  # type: ignore[no-untyped-def]
+    async with sitting(
+        data_dir, conninfo, judge={"deadline_s": 0.4, "concurrency": 2, "segment_characters": 10}
+    ) as court:
+        yield court
+
+
+@pytest.fixture
+async def impatient(hasty: Court) -> Court:
+    hasty.model.play(chat())
+    hasty.judge.reset()
+    return await hasty.with_tenant()
+
+
+@pytest.mark.parametrize("direction", ["request", "response"])
+async def test_a_slow_judge_has_one_deadline_for_all_policies(
+    impatient: Court, direction: str
+) -> None:
+    for number in range(12):
+        await impatient.enforce(f"word {number}", direction=direction)
+    impatient.judge.opinion = lambda _: _late(0.15)
+    started = time.monotonic()
+    found = await impatient.chat()
+    # Two at once would need twelve times 0.075 s: the deadline ends it long before.
+    assert time.monotonic() - started < 0.85
+    assert_error(found, 503, "service_unavailable")
+    verdicts = (await impatient.entry(found)).verdicts
+    had = [verdict.probability_basis_points for verdict in verdicts]
+    assert len(had) == 12
+    assert had.count(0) == len(had) - had.count(None)
+    assert 0 < had.count(None) < 12
+
+
+async def test_a_hanging_judge_is_left(impatient: Court) -> None:
+    await impatient.enforce()
+    impatient.judge.opinion = lambda _: hang()
+    async with impatient.lab.leaving_nothing():
+        assert_error(await impatient.chat(), 503, "service_unavailable")
+
+
+async def test_who_watches_does_not_hold_up_who_decides(impatient: Court) -> None:
+    """Many texts that are only watched wait for a slow judge; a call that must wait goes first."""
+    watched = await impatient.with_tenant()
+    for number in range(10):
+        await watched.publish(f"word {number}", direction="request")
+    await impatient.enforce(direction="request")
+    impatient.judge.opinion = lambda asked: _late(0.1) if "word" in asked.question else 0
+    for number in range(5):
+        assert (await watched.chat(f"watched {number}")).status_code == 200
+    assert (await impatient.chat("decided")).status_code == 200
+    assert impatient.judge.questions.count("Does it say bomb?") == 1
+    assert len(impatient.judge.asked) < 50
+    await impatient.lab.gateway.services.checks.drain()
