@@ -5,29 +5,22 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from urllib.parse import quote
 
-import psycopg
 import pytest
-from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from psycopg.conninfo import conninfo_to_dict
 
 from tests.billing.books import Books, open_books
 from tests.cli.conftest import cold_program, compiled, program
 from tests.cli.program import Program, write_config
+from tests.databases import own_database
 from tests.gateway import Gateway, Tenant, serving
 from tollkeeper.settings import Settings
-from tollkeeper.storage.migrations import migrate
 
 __all__ = ["cold_program", "compiled", "program"]
-
-_NAME = "billing"
 
 
 @pytest.fixture(scope="session")
 def own_conninfo(conninfo: str) -> str:
-    with psycopg.connect(conninfo, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {_NAME}")
-    own = make_conninfo(conninfo, dbname=_NAME)
-    migrate(own)
-    return own
+    return own_database(conninfo, "billing")
 
 
 @pytest.fixture(scope="session")
@@ -59,5 +52,5 @@ def operator(
     """The program over these books."""
     parts = conninfo_to_dict(own_conninfo)
     host, user = quote(str(parts["host"]), safe=""), quote(str(parts["user"]))
-    url = f"postgresql://{user}@/{_NAME}?host={host}"
+    url = f"postgresql://{user}@/billing?host={host}"
     return program.with_config(write_config(tmp_path_factory.mktemp("billing"), data_dir, url=url))

@@ -160,13 +160,13 @@ class Lab:
     async def leaving_nothing(self) -> AsyncIterator[None]:
         """Whatever happens inside: afterwards an ordinary call works, and no task, socket or file
         is left of it."""
-        await self._ordinary_call()
+        await self.works()
         before = _Footprint.of(self.upstream)
         yield
         await eventually(lambda: self.gateway.services.inference.running == 0)
         await eventually(lambda: self.upstream.under_way == 0)
         assert self.gateway.services.ledger.open_holds == 0
-        await self._ordinary_call()
+        await self.works()
         try:
             await eventually(lambda: _Footprint.of(self.upstream).is_within(before), within_s=5)
         except TimeoutError:
@@ -176,7 +176,8 @@ class Lab:
         """After their time to be used again has passed: one that stays was never given back."""
         await eventually(lambda: self.upstream.open_connections == 0)
 
-    async def _ordinary_call(self) -> None:
+    async def works(self) -> None:
+        """An ordinary call succeeds; what failed before is no longer held against the backend."""
         self.upstream.play(chat())
         answer = await self.chat(headers=self.house.as_customer)
         assert answer.status_code == 200, answer.text

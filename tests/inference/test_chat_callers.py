@@ -9,11 +9,11 @@ import pytest
 
 from tests.inference.caller import RawCaller, raw_caller
 from tests.inference.lab import COST, Entry, Lab, eventually, laboratory
+from tests.inference.tap import Tap
 from tests.upstream import (
     DONE,
     Peer,
     Upstream,
-    Verb,
     answer,
     chat,
     chunk,
@@ -47,37 +47,6 @@ async def lab(shared: Lab) -> AsyncIterator[Lab]:
     mine = await shared.with_tenant()
     async with mine.leaving_nothing():
         yield mine
-
-
-class Tap:
-    """An upstream's stream that a test turns on and off."""
-
-    def __init__(self) -> None:
-        self.pieces = 0
-        self.closed = asyncio.Event()
-        self.may_end = asyncio.Event()
-
-    def verb(self, pieces: int) -> Verb:
-        """So many pieces at once, and the end when the test says so."""
-
-        async def play(peer: Peer) -> None:
-            await peer.send_head()
-            for number in range(pieces):
-                await peer.send_chunk(sse(chunk(f"{number} ")))
-            leaving = asyncio.ensure_future(peer.until_left())
-            ending = asyncio.ensure_future(self.may_end.wait())
-            await asyncio.wait({leaving, ending}, return_when=asyncio.FIRST_COMPLETED)
-            ending.cancel()
-            if leaving.done():
-                self.closed.set()
-                return
-            leaving.cancel()
-            await asyncio.gather(leaving, return_exceptions=True)
-            for record in (sse(chunk(finish="stop")), sse(usage_chunk()), DONE):
-                await peer.send_chunk(record)
-            await peer.end_chunks()
-
-        return play
 
 
 async def only_entry(lab: Lab) -> Entry:

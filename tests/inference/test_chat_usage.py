@@ -40,7 +40,6 @@ async def shared(data_dir: Path, conninfo: str) -> AsyncIterator[Lab]:
         laboratory(data_dir, conninfo, upstream, limits={"inference_deadline_s": 30}) as running,
     ):
         yield running
-        await running.every_connection_ends()
 
 
 @pytest.fixture

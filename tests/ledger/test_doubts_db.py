@@ -34,7 +34,7 @@ from tollkeeper.storage.ledger_store import CommitInDoubt, LedgerStore
 
 
 class FaultyDatabase(Database):
-    """The next transactions go wrong, each in the way that is given for it."""
+    """The next fast transactions go wrong, each in the way that is given for it."""
 
     def __init__(self, conninfo: str) -> None:
         super().__init__(conninfo, pool_size=4, pool_timeout_s=30, statement_timeout_s=20)
@@ -42,13 +42,13 @@ class FaultyDatabase(Database):
         self.late: list[asyncio.Task[None]] = []
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[Connection]:
+    async def pipelined(self) -> AsyncIterator[Connection]:
         fault = self.faults.pop(0) if self.faults else ""
         if fault == "late":
             async with self._committed_late() as connection:
                 yield connection
             return
-        async with super().transaction() as connection:
+        async with super().pipelined() as connection:
             if fault == "contention":
                 raise Contention
             yield connection

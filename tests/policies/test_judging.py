@@ -79,7 +79,7 @@ def test_windows_cover_the_text_with_their_overlap(
     length: int, length_max: int, overlap: int
 ) -> None:
     overlap = min(overlap, length_max - 1)
-    text = "".join(random.Random(length).choices("abcdefgh", k=length))  # noqa: S311
+    text = "".join(random.Random(length).choices("abcdefgh", k=length))
     found = list(windows(text, length_max, overlap))
     assert len(found) == window_count(length, length_max, overlap)
     assert all(len(window) <= length_max for window in found)

@@ -5,9 +5,16 @@ from pathlib import Path
 
 import pytest
 
+from tests.databases import own_database
 from tests.inference.lab import Lab, laboratory
 from tests.responses.answers import BARE
 from tests.upstream import Upstream, chat
+
+
+@pytest.fixture(scope="session")
+def conninfo(conninfo: str) -> str:
+    """The whole ledger is verified here: no other test may have touched it."""
+    return own_database(conninfo, "responses")
 
 
 @pytest.fixture(scope="package")

@@ -23,6 +23,7 @@ class KeepAlive:
     """Writes a comment into streams that are silent for long. One task for all of them."""
 
     def __init__(self) -> None:
+        self._silence_s = _SILENCE_S
         self._streams: set[EventStream] = set()
         self._task: asyncio.Task[None] | None = None
 
@@ -38,7 +39,7 @@ class KeepAlive:
 
     async def _run(self) -> None:
         while self._streams:
-            await asyncio.sleep(_SILENCE_S)
+            await asyncio.sleep(self._silence_s)
             for stream in list(self._streams):
                 stream.keep_alive()
         self._task = None

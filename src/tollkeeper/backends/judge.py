@@ -32,6 +32,7 @@ _VERDICTS_MAX = 20_000
 # A window that the judge refuses may be too long for its context: it is halved down to this.
 _HALVED_LENGTH_MIN = 400
 _FENCE_LENGTH = 16
+_YIELD_EVERY = 64
 _LATE = "The judge did not answer in time."
 _UNREADABLE = "The judge's answer has no probability of yes and no."
 
@@ -212,9 +213,12 @@ class _Hearing:
         self._watching = watching
         self._started = asyncio.get_running_loop().time()
         self._windows_left = [count] * len(questions)
+        # Questions that have neither failed nor been answered for good.
+        self._open = len(questions)
         self._workers = min(config.concurrency, count * len(questions))
         # Shared by the workers: each takes what comes next.
         self._due = self._in_order(text)
+        self._taken = 0
         self.opinions = [Opinion() for _ in questions]
 
     async def run(self) -> None:
@@ -229,12 +233,18 @@ class _Hearing:
 
     def _in_order(self, text: str) -> Iterator[tuple[Window, int]]:
         for window in self._judge.windows(text):
+            if not self._open:
+                return
             for place, opinion in enumerate(self.opinions):
                 if not opinion.reason:
                     yield window, place
 
     async def _work(self) -> None:
         for window, place in self._due:
+            # What is remembered is answered without waiting, which must not become a busy loop.
+            self._taken += 1
+            if self._taken % _YIELD_EVERY == 0:
+                await asyncio.sleep(0)
             opinion = self.opinions[place]
             try:
                 found = await self._judge.probability(
@@ -254,5 +264,6 @@ class _Hearing:
 
     def _end(self, opinion: Opinion, reason: str) -> None:
         if not opinion.reason:
+            self._open -= 1
             opinion.reason = reason
             opinion.seconds = asyncio.get_running_loop().time() - self._started

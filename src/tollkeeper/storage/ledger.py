@@ -62,16 +62,19 @@ class LockedAccounts:
     month: int
 
 
-async def commit_without_waiting(connection: Connection) -> None:
+async def commit_without_waiting(
+    connection: Connection, *, lock_wait_s: float | None = None
+) -> None:
     """For this transaction only. What it writes survives a crash of any process but PostgreSQL's
     own; a settlement that finds its hold gone puts it back (`restore_holds`)."""
-    await connection.execute("SET LOCAL synchronous_commit TO off")
-
-
-async def wait_for_locks(connection: Connection, wait_s: float) -> None:
-    """How long each lock is waited for, in this transaction only."""
+    if lock_wait_s is None:
+        await connection.execute("SET LOCAL synchronous_commit TO off")
+        return
     await connection.execute(
-        "SELECT set_config('lock_timeout', %s, true)", (f"{max(1, round(wait_s * 1000))}ms",)
+        """
+        SELECT set_config('synchronous_commit', 'off', true), set_config('lock_timeout', %s, true)
+        """,
+        (f"{max(1, round(lock_wait_s * 1000))}ms",),
     )
 
 

@@ -108,9 +108,7 @@ class LedgerStore:
         lock_wait_s: float | None,
     ) -> Sequence[Decision]:
         projects = [(hold.organization_id, hold.project_id) for hold in holds]
-        await ledger.commit_without_waiting(connection)
-        if lock_wait_s is not None:
-            await ledger.wait_for_locks(connection, lock_wait_s)
+        await ledger.commit_without_waiting(connection, lock_wait_s=lock_wait_s)
         locked = await ledger.lock_accounts(
             connection, projects, [hold.key_id for hold in holds], self._limits
         )

@@ -1,0 +1,87 @@
+"""The real program as processes of their own, over a scripted upstream in this one."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+from tests.cli.program import Program, Serving, serving
+from tests.gateway import Gateway
+from tests.inference.lab import Lab, lab_settings
+from tests.upstream import Upstream
+from tollkeeper.bootstrap import Services, running_services
+
+_SECTIONS = ("server", "operator", "ledger", "limits", "database")
+
+
+@dataclass(frozen=True)
+class Installation:
+    """A configured program on a database that runs, and services to look at what it leaves."""
+
+    program: Program
+    upstream: Upstream
+    services: Services
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[tuple[Serving, Lab]]:
+        """A gateway in processes of its own, with a tenant that has money to spend."""
+        with ExitStack() as stack:
+            running = await asyncio.to_thread(stack.enter_context, serving(self.program))
+            try:
+                async with httpx2.AsyncClient(
+                    base_url=running.public,
+                    timeout=60,
+                    limits=httpx2.Limits(max_connections=None),
+                ) as client:
+                    gateway = Gateway(running.public, self.services, client)
+                    tenant = await gateway.make_tenant()
+                    lab = Lab(gateway, self.upstream, tenant, house=tenant)
+                    await lab.grant(10**13)
+                    yield running, lab
+            finally:
+                # The upstream must answer meanwhile, so it is not waited for in this thread.
+                await asyncio.to_thread(stack.close)
+
+
+@asynccontextmanager
+async def installation(
+    folder: Path,
+    data_dir: Path,
+    conninfo: str,
+    upstream: Upstream,
+    environment: dict[str, str],
+    **changes: Any,
+) -> AsyncIterator[Installation]:
+    settings = lab_settings(data_dir, upstream.url, **changes)
+    dumped = settings.model_dump(mode="json")
+    dumped["server"]["port"] = dumped["operator"]["port"] = 0
+    config = folder / "tollkeeper.toml"
+    tables = {name: [dumped[name]] for name in _SECTIONS}
+    arrays = {name: dumped[name] for name in ("backends", "models")}
+    config.write_text(
+        "".join(_toml(f"[{name}]", found) for name, found in tables.items())
+        + "".join(_toml(f"[[{name}]]", found) for name, found in arrays.items())
+    )
+    async with running_services(settings, conninfo) as services:
+        yield Installation(Program(config, folder, environment), upstream, services)
+
+
+def _toml(head: str, tables: list[dict[str, Any]]) -> str:
+    lines = []
+    for table in tables:
+        lines.append(head)
+        lines += [f"{name} = {_value(value)}" for name, value in table.items()]
+    return "\n".join([*lines, ""])
+
+
+def _value(value: Any) -> str:
+    """JSON is TOML, but for its objects."""
+    if isinstance(value, dict):
+        inner = ", ".join(f"{json.dumps(name)} = {_value(found)}" for name, found in value.items())
+        return f"{{ {inner} }}"
+    return json.dumps(value)

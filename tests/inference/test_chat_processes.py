@@ -1,0 +1,62 @@
+"""Several gateways on one database: together they admit what one of them would."""
+
+import asyncio
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import httpx2
+
+from tests.inference.lab import chat_body
+from tests.inference.processes import installation
+from tests.upstream import Peer, Upstream, answer, chat, completion
+
+
+async def test_a_herd_with_credit_for_ten(
+    tmp_path: Path, data_dir: Path, conninfo: str, compiled: dict[str, str]
+) -> None:
+    """C7: 500 calls at once over two gateways; each costs just what it holds, so ten fit."""
+    async with (
+        Upstream(chat()) as upstream,
+        installation(tmp_path, data_dir, conninfo, upstream, compiled) as installed,
+        AsyncExitStack() as gateways,
+    ):
+        served = [await gateways.enter_async_context(installed.serving()) for _ in range(2)]
+        rich = served[0][1]
+        import pathlib
+
+        probe = await rich.chat(max_tokens=1)
+        print(
+            "PROBE",
+            probe.text,
+            rich.gateway.base_url,
+            [p.read_text()[-1500:] for p in pathlib.Path(tmp_path).glob("*.log")],
+        )
+        bound = (await rich.entry_of(await rich.chat(max_tokens=1))).prompt_tokens_max
+
+        async def exact(peer: Peer) -> None:
+            usage = {"prompt_tokens": bound, "completion_tokens": 1, "total_tokens": bound + 1}
+            await answer(completion(usage=usage))(peer)
+
+        upstream.play(exact)
+        lab = await rich.with_tenant(credit=0)
+        await lab.grant(10 * (await rich.entry_of(await rich.chat(max_tokens=1))).hold)
+        body, headers = chat_body(max_tokens=1), lab.tenant.as_customer
+        clients = [other.gateway.client for _, other in served]
+        calls = len(upstream.requests)
+        answers: list[httpx2.Response] = await asyncio.gather(
+            *(
+                clients[number % 2].post("/v1/chat/completions", json=body, headers=headers)
+                for number in range(500)
+            )
+        )
+        statuses = [found.status_code for found in answers]
+        assert statuses.count(200) == 10
+        assert statuses.count(402) == 490
+        assert len(upstream.requests) - calls == 10
+        entries = await lab.entries()
+        assert [(entry.status, entry.cost) for entry in entries] == [
+            ("settled", entry.hold) for entry in entries
+        ]
+        balance = await lab.balance()
+        assert balance["settled"] == balance["granted"]
+        assert (balance["held"], balance["resolutions"]) == (0, 10)
