@@ -7,8 +7,10 @@ from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx2
+from psycopg.conninfo import conninfo_to_dict
 
 from tests.cli.program import Program, Serving, serving
 from tests.gateway import Gateway
@@ -60,6 +62,7 @@ async def installation(
     settings = lab_settings(data_dir, upstream.url, **changes)
     dumped = settings.model_dump(mode="json")
     dumped["server"]["port"] = dumped["operator"]["port"] = 0
+    dumped["database"]["url"] = _url(conninfo)
     config = folder / "tollkeeper.toml"
     tables = {name: [dumped[name]] for name in _SECTIONS}
     arrays = {name: dumped[name] for name in ("backends", "models")}
@@ -69,6 +72,12 @@ async def installation(
     )
     async with running_services(settings, conninfo) as services:
         yield Installation(Program(config, folder, environment), upstream, services)
+
+
+def _url(conninfo: str) -> str:
+    parts = conninfo_to_dict(conninfo)
+    host, user = (quote(str(parts[name]), safe="") for name in ("host", "user"))
+    return f"postgresql://{user}@/{parts['dbname']}?host={host}"
 
 
 def _toml(head: str, tables: list[dict[str, Any]]) -> str:

@@ -17,20 +17,20 @@ async def test_a_herd_with_credit_for_ten(
     """C7: 500 calls at once over two gateways; each costs just what it holds, so ten fit."""
     async with (
         Upstream(chat()) as upstream,
-        installation(tmp_path, data_dir, conninfo, upstream, compiled) as installed,
+        installation(
+            tmp_path,
+            data_dir,
+            conninfo,
+            upstream,
+            compiled,
+            limits={"inference_deadline_s": 60},
+        ) as installed,
         AsyncExitStack() as gateways,
     ):
-        served = [await gateways.enter_async_context(installed.serving()) for _ in range(2)]
-        rich = served[0][1]
-        import pathlib
-
-        probe = await rich.chat(max_tokens=1)
-        print(
-            "PROBE",
-            probe.text,
-            rich.gateway.base_url,
-            [p.read_text()[-1500:] for p in pathlib.Path(tmp_path).glob("*.log")],
+        served = await asyncio.gather(
+            *(gateways.enter_async_context(installed.serving()) for _ in range(2))
         )
+        rich = served[0][1]
         bound = (await rich.entry_of(await rich.chat(max_tokens=1))).prompt_tokens_max
 
         async def exact(peer: Peer) -> None:

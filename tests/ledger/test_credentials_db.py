@@ -68,7 +68,8 @@ async def check_no_admission_after(
                 started_after.append(decision)
 
     callers = [asyncio.ensure_future(caller((process, other)[at % 2])) for at in range(20)]
-    await amid.wait()
+    enough = asyncio.ensure_future(amid.wait())
+    await asyncio.wait([enough, *callers], return_when=asyncio.FIRST_COMPLETED)
     await change(process, tenant)
     acknowledged = True
     [[acknowledged_at]] = await rows(process.database, "SELECT clock_timestamp()")

@@ -45,7 +45,7 @@ async def test_each_verdict_leaves_a_row(court: Court) -> None:
             row(watched, "response", "monitoring", LIKELY, 9001),
             row(decided, "response", "enforcing", UNLIKELY, 5000),
         ],
-        key=lambda found: found[1:],  # type: ignore[return-value]
+        key=lambda found: found[1:],
     )
 
 

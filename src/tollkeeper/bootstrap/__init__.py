@@ -2,6 +2,8 @@
 
 from tollkeeper.bootstrap.backends import build_backends
 from tollkeeper.bootstrap.catalog import build_catalog
+from tollkeeper.bootstrap.engine import build_engine
+from tollkeeper.bootstrap.judge import running_judge
 from tollkeeper.bootstrap.secrets import master_secret
 from tollkeeper.bootstrap.services import (
     HttpConventions,
@@ -16,8 +18,10 @@ __all__ = [
     "Services",
     "build_backends",
     "build_catalog",
+    "build_engine",
     "build_services",
     "located_database",
     "master_secret",
+    "running_judge",
     "running_services",
 ]

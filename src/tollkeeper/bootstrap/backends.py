@@ -10,8 +10,9 @@ from tollkeeper.backends.fan_out import FanOutBackend
 from tollkeeper.backends.judge import Judge, JudgeConfig
 from tollkeeper.backends.port import Backend
 from tollkeeper.backends.routing import RoutedBackend
-from tollkeeper.bootstrap.secrets import read_secret
+from tollkeeper.bootstrap.secrets import master_secret, read_secret
 from tollkeeper.domain.catalog import Model, pricing_from_declared
+from tollkeeper.services.vault import Vault
 from tollkeeper.settings import BackendSettings, Settings, SettingsError
 
 # Parts of one fanned-out call that run at once on a backend that is not ours.
@@ -39,6 +40,11 @@ def build_judge(settings: Settings, backends: dict[str, Backend], secret: bytes)
             top_logprobs=_JUDGE_ALTERNATIVES_EMBEDDED if embedded else _JUDGE_ALTERNATIVES,
         ),
     )
+
+
+def judge_secret(settings: Settings) -> bytes:
+    """What the fences around judged texts depend on: the same in every process."""
+    return Vault(master_secret(settings)).derive("judge")
 
 
 def _judge_model(backend: str, upstream_model: str) -> Model:

@@ -7,7 +7,7 @@ from uuid import uuid4
 
 from tollkeeper.backends.engine_address import EngineAddress
 from tollkeeper.backends.port import Backend
-from tollkeeper.bootstrap.backends import build_backends, build_judge
+from tollkeeper.bootstrap.backends import build_backends, build_judge, judge_secret
 from tollkeeper.bootstrap.catalog import build_catalog
 from tollkeeper.bootstrap.secrets import master_secret
 from tollkeeper.services.activity import Activity
@@ -152,7 +152,7 @@ def build_services(
     recovery = Recovery(database, settings.ledger.lease_s)
     activity = Activity(database, clock, retention_days=settings.activity.retention_days)
     backends = build_backends(settings, engine) if serving else {}
-    judge = build_judge(settings, backends, vault.derive("judge")) if serving else None
+    judge = build_judge(settings, backends, judge_secret(settings)) if serving else None
     checks, chronicle = PolicyChecks(judge), Chronicle(activity)
     policies = Policies(database, idempotency, clock, directory)
     return Services(

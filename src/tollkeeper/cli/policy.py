@@ -1,5 +1,6 @@
 """`tollkeeper policy`: what an operator decides about an organization's policies."""
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
@@ -9,8 +10,12 @@ from tollkeeper.api.organization.policies import policy_view
 from tollkeeper.bootstrap import Services
 from tollkeeper.cli.answers import Listing, Record
 from tollkeeper.cli.arguments import OrganizationArgument, organization_id
-from tollkeeper.cli.command import noun_app, service_command
+from tollkeeper.cli.command import Invocation, command, noun_app, service_command
+from tollkeeper.cli.policy_trial import TrialDirection, read_texts, run_trial, trial_report
+from tollkeeper.cli.report import show_report
 from tollkeeper.domain.policy import Policy
+from tollkeeper.domain.trial import THRESHOLD_MAX, THRESHOLD_MIN
+from tollkeeper.services.policy_trial import TrialText
 
 app = noun_app("Policies of an organization.")
 
@@ -62,6 +67,45 @@ async def policy_resume(services: Services, policy: PolicyArgument, revision: Re
     organization = await services.policies.policy_organization(policy)
     found = await services.policies.policy_resume(organization, policy, revision)
     return _record(services, found)
+
+
+@command(app, "try")
+def policy_try(
+    invocation: Invocation,
+    rule: Annotated[
+        str, typer.Option(metavar="QUESTION?", help="The yes-or-no question.", show_default=False)
+    ],
+    text: Annotated[
+        list[str] | None,
+        typer.Option(metavar="TEXT", help="A text to ask about; may be repeated."),
+    ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="JSONL", help='A file of texts: {"text": ..., "label": true or false} a line.'
+        ),
+    ] = None,
+    direction: Annotated[
+        TrialDirection, typer.Option(help="Whether the texts are requests or answers.")
+    ] = TrialDirection.REQUEST,
+    threshold: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="What counts as a match, in basis points.",
+            min=THRESHOLD_MIN,
+            max=THRESHOLD_MAX,
+            show_default="judge.default_threshold_basis_points",
+        ),
+    ] = None,
+) -> None:
+    """Ask the judge a rule about texts; with labels, find the threshold that fits best."""
+    if (text is None) == (file is None):
+        raise typer.BadParameter("Give either --text or --file.")
+    texts = [TrialText(given) for given in text or ()] if file is None else read_texts(file)
+    settings = invocation.settings()
+    trial = run_trial(settings, rule, texts, direction, quiet=invocation.as_json)
+    show_report(trial_report(trial, settings, threshold), as_json=invocation.as_json)
 
 
 def _record(services: Services, policy: Policy) -> Record:

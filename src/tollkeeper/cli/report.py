@@ -47,7 +47,7 @@ def report_command(app: typer.Typer, name: str) -> Callable[[ReportCommand[P]], 
             with located_database(settings) as conninfo:
                 check_database(conninfo)
                 report = asyncio.run(_with_services(settings, conninfo, use_case, arguments, named))
-            _show(report, as_json=invocation.as_json)
+            show_report(report, as_json=invocation.as_json)
             if report.refusal:
                 raise StateConflict(report.refusal)
 
@@ -70,7 +70,7 @@ async def _with_services(
         return await use_case(services, *arguments, **named)
 
 
-def _show(report: Report, *, as_json: bool) -> None:
+def show_report(report: Report, *, as_json: bool) -> None:
     if as_json:
         show(Record(report.content), as_json=True)
         return

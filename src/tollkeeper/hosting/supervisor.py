@@ -14,8 +14,7 @@ from collections.abc import Callable
 
 import structlog
 
-from tollkeeper.backends.embedded import EmbeddedEngine, EngineOptions
-from tollkeeper.bootstrap import build_catalog
+from tollkeeper.bootstrap import build_catalog, build_engine
 from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.hosting.backend_probe import probe_backends
 from tollkeeper.hosting.http_server import HttpServer
@@ -51,7 +50,7 @@ class Supervisor:
         self._public = public
         self._operator = operator
         self._reload = reload
-        self._engine = _engine(settings)
+        self._engine = build_engine(settings)
         self._stopping = asyncio.Event()
         self._workers: dict[int, asyncio.subprocess.Process] = {}
         self._ready: set[int] = set()
@@ -226,17 +225,3 @@ async def _becomes_ready(worker: asyncio.subprocess.Process) -> bool:
 
 def describe(public: socket.socket, operator: socket.socket) -> dict[str, str]:
     return {"public": f"http://{address_of(public)}", "operator": f"http://{address_of(operator)}"}
-
-
-def _engine(settings: Settings) -> EmbeddedEngine | None:
-    """One engine for all workers, where a backend is declared that needs it."""
-    wanted = any(backend.kind == "embedded" for backend in settings.backends)
-    if not wanted or not settings.embedded.enabled:
-        return None
-    return EmbeddedEngine(
-        EngineOptions(
-            model_path=settings.embedded.model_path,
-            threads=settings.embedded.threads,
-            parallel=settings.embedded.parallel,
-        )
-    )

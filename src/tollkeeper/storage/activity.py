@@ -7,11 +7,12 @@ from typing import Any, LiteralString
 from uuid import UUID
 
 import msgspec
+from psycopg import errors as pg
 
 from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
 from tollkeeper.domain.activity import ActivityRecord, VerdictRecord
 from tollkeeper.domain.inference import Usage
-from tollkeeper.storage.database import Connection
+from tollkeeper.storage.database import Connection, Contention
 
 _encode = msgspec.json.Encoder().encode
 # A backend's word or a model's name may be anything; a record keeps the beginning of it.
@@ -53,10 +54,16 @@ class ActivityEntry:
 async def insert(connection: Connection, records: Sequence[ActivityRecord]) -> None:
     """A record that is there already is left as it is: a batch in doubt may be written again."""
     rows = [_row(record) for record in records]
-    await connection.execute(_INSERT, (_encode(rows).decode(),))
     verdicts = [_verdict_row(record, verdict) for record in records for verdict in record.verdicts]
-    if verdicts:
-        await connection.execute(_INSERT_VERDICTS, (_encode(verdicts).decode(),))
+    try:
+        await connection.execute(_INSERT, (_encode(rows).decode(),))
+        if verdicts:
+            await connection.execute(_INSERT_VERDICTS, (_encode(verdicts).decode(),))
+    except pg.CheckViolation as exc:
+        if exc.diag.constraint_name is None:
+            # The day's partition was made while the rows were on their way to the default one.
+            raise Contention from exc
+        raise
 
 
 _INSERT: LiteralString = """

@@ -1,0 +1,58 @@
+"""Long silences inside a stream: comments keep it alive, and none comes after its end."""
+
+import asyncio
+from collections.abc import MutableMapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.inference.lab import COST, laboratory, read_stream
+from tests.inference.tap import Tap
+from tests.upstream import Upstream, chat
+from tollkeeper.api import sse
+from tollkeeper.api.sse import KEEP_ALIVE, EventStream
+
+
+async def test_a_long_silence_is_filled_with_comments(
+    data_dir: Path, conninfo: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sse, "_SILENCE_S", 0.05)
+    async with Upstream(chat()) as upstream, laboratory(data_dir, conninfo, upstream) as lab:
+        tap = Tap()
+        upstream.play(tap.verb(3))
+        asyncio.get_running_loop().call_later(0.6, tap.may_end.set)
+        found = await lab.chat(stream=True)
+        said = read_stream(found.text)
+        assert said.done
+        assert said.text == "0 1 2 "
+        comments = found.text.count(KEEP_ALIVE.decode())
+        assert 2 <= comments <= 12
+        assert found.text.index("2 ") < found.text.index(KEEP_ALIVE.decode())
+        assert (await lab.entry_of(found)).cost == COST
+
+
+async def test_nothing_comes_after_the_end() -> None:
+    """A reader who is slow at the very end makes the end wait, with the timer still running."""
+    sent: list[bytes] = []
+    readable = asyncio.Event()
+    readable.set()
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        await readable.wait()
+        sent.append(message.get("body", b""))
+
+    stream = EventStream(send, "id")
+    await stream.write(b"data: 1\n\n")
+    readable.clear()
+    ending = asyncio.create_task(stream.end(b"data: [DONE]\n\n"))
+    await asyncio.sleep(0)
+    for _ in range(4):
+        stream.keep_alive()
+        await asyncio.sleep(0)
+    readable.set()
+    await ending
+    stream.keep_alive()
+    await asyncio.sleep(0)
+    assert sent[-1] == b"data: [DONE]\n\n"
+    assert KEEP_ALIVE not in sent
