@@ -206,7 +206,7 @@ class History:
 
     async def _mishap(self, calls: list[asyncio.Task[None]]) -> None:
         await asyncio.sleep(self.rng.random() * _LASTS_S)
-        match self.rng.randrange(7):
+        match self.rng.randrange(8):
             case 0 | 1 | 2:
                 # The caller leaves, at any step of its call.
                 self.rng.choice(calls).cancel()
@@ -222,6 +222,10 @@ class History:
                 organization_id, _, key_id = self.rng.choice(self.tenants)
                 with suppress(TollkeeperError):
                     await self.database.change_key(organization_id, key_id, KeyStatus.REVOKED)
+            case 7:
+                # The end of a month, or a clock that is set back before it.
+                self.database.month += self.rng.choice((-1, 1))
+                self.database.now_us += self.rng.randrange(-(10**9), 10**9)
 
     async def _mark_holds_of(self, process: Process) -> None:
         """A sweep that takes a process for dead, rightly or not."""

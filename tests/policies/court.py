@@ -213,7 +213,7 @@ class Court:
         request_id = found if isinstance(found, str) else found.headers["x-request-id"]
         services = self.lab.gateway.services
         await eventually(lambda: services.inference.running == 0)
-        await services.checks.drain()
+        await eventually(lambda: services.checks.judging == 0, within_s=200)
         await services.chronicle.drain()
         await services.activity.drain()
         return await services.activity.activity_show(UUID(request_id))

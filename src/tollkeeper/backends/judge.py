@@ -7,7 +7,8 @@ reason why there is none.
 import asyncio
 import hashlib
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from uuid import UUID
@@ -33,6 +34,9 @@ _VERDICTS_MAX = 20_000
 _HALVED_LENGTH_MIN = 400
 _FENCE_LENGTH = 16
 _YIELD_EVERY = 64
+# From here on reading a text costs a backend more than a round trip: one question goes ahead, and
+# the others find its beginning read.
+_LED_LENGTH_MIN = 1000
 _LATE = "The judge did not answer in time."
 _UNREADABLE = "The judge's answer has no probability of yes and no."
 
@@ -111,7 +115,8 @@ class Judge:
         if remembered is not None:
             self._verdicts.move_to_end(key)
             return remembered
-        found = await self._ask_in_pieces(window, question, deadline, watching)
+        async with window.turn():
+            found = await self._ask_in_pieces(window, question, deadline, watching)
         self._verdicts[key] = found
         if len(self._verdicts) > _VERDICTS_MAX:
             self._verdicts.popitem(last=False)
@@ -179,6 +184,22 @@ class Window:
         encoded = text.encode("utf-8", "surrogatepass")
         self.digest = hashlib.blake2b(encoded, key=secret, digest_size=32).digest()
         self.is_too_long = False
+        self._led: asyncio.Event | None = None
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Lets the first question through, and the others once it is answered, or is not."""
+        if len(self.text) < _LED_LENGTH_MIN:
+            yield
+        elif self._led is not None:
+            await self._led.wait()
+            yield
+        else:
+            self._led = asyncio.Event()
+            try:
+                yield
+            finally:
+                self._led.set()
 
     @cached_property
     def quotation(self) -> Quotation:

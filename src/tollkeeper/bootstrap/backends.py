@@ -12,6 +12,7 @@ from tollkeeper.backends.port import Backend
 from tollkeeper.backends.routing import RoutedBackend
 from tollkeeper.bootstrap.secrets import master_secret, read_secret
 from tollkeeper.domain.catalog import Model, pricing_from_declared
+from tollkeeper.domain.judging import EXAMPLES, Example
 from tollkeeper.services.vault import Vault
 from tollkeeper.settings import BackendSettings, Settings, SettingsError
 
@@ -20,9 +21,17 @@ _FAN_OUT = 16
 # The published protocol allows twenty alternatives; the embedded engine gives as many as asked for.
 _JUDGE_ALTERNATIVES = 20
 _JUDGE_ALTERNATIVES_EMBEDDED = 200
+# The engine's slots do not share what they have read: eight questions about half a page took 21 s
+# one after the other, 42 s by twos and 51 s by fours.
+_JUDGE_CONCURRENCY_EMBEDDED = 1
 
 
-def build_judge(settings: Settings, backends: dict[str, Backend], secret: bytes) -> Judge | None:
+def build_judge(
+    settings: Settings,
+    backends: dict[str, Backend],
+    secret: bytes,
+    examples: tuple[Example, ...] = EXAMPLES,
+) -> Judge | None:
     declared = settings.judge
     if declared is None:
         return None
@@ -34,10 +43,11 @@ def build_judge(settings: Settings, backends: dict[str, Backend], secret: bytes)
         secret,
         JudgeConfig(
             deadline_s=declared.deadline_s,
-            concurrency=settings.embedded.parallel if embedded else declared.concurrency,
+            concurrency=_JUDGE_CONCURRENCY_EMBEDDED if embedded else declared.concurrency,
             window_characters=declared.window_characters,
             overlap_characters=declared.window_characters // 10,
             top_logprobs=_JUDGE_ALTERNATIVES_EMBEDDED if embedded else _JUDGE_ALTERNATIVES,
+            examples=examples,
         ),
     )
 

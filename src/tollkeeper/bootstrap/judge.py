@@ -9,13 +9,16 @@ from tollkeeper.backends.judge import Judge
 from tollkeeper.bootstrap.backends import build_backends, build_judge, judge_secret
 from tollkeeper.bootstrap.engine import build_engine
 from tollkeeper.domain.errors import Unavailable
+from tollkeeper.domain.judging import EXAMPLES, Example
 from tollkeeper.settings import Settings, SettingsError
 
 _ENGINE_POLL_S = 1.0
 
 
 @asynccontextmanager
-async def running_judge(settings: Settings) -> AsyncIterator[Judge]:
+async def running_judge(
+    settings: Settings, examples: tuple[Example, ...] = EXAMPLES
+) -> AsyncIterator[Judge]:
     """The judge that a gateway with these settings has. Where it is the embedded engine, one of
     its own is started meanwhile."""
     declared = settings.judge
@@ -26,7 +29,7 @@ async def running_judge(settings: Settings) -> AsyncIterator[Judge]:
     alone = settings.model_copy(update={"backends": own})
     async with _running_engine(alone) as engine:
         backends = build_backends(alone, engine)
-        judge = build_judge(alone, backends, judge_secret(alone))
+        judge = build_judge(alone, backends, judge_secret(alone), examples)
         assert judge is not None
         for backend in backends.values():
             await backend.start()

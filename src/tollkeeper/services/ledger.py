@@ -80,6 +80,8 @@ class Ledger:
             self._write_doubts, name="holds in doubt", queued_max=None
         )
         self._open: set[UUID] = set()
+        # Holds that are being decided and whose caller has left meanwhile.
+        self._untaken: set[UUID] = set()
 
     @property
     def open_holds(self) -> int:
@@ -189,24 +191,28 @@ class Ledger:
         for hold, decision in zip(holds, decisions, strict=True):
             if decision.refusal is None:
                 self._open.add(hold.id)
+                if hold.id in self._untaken:
+                    self._give_back(hold)
         return decisions
 
     def _abandon(self, hold: Hold, result: asyncio.Future[Decision]) -> None:
         """Nobody waits for the decision any more; if it admits, nobody will use the hold."""
-        if not self._holds.withdraw(result):
-            result.add_done_callback(lambda decided: self._give_back(hold, decided))
-
-    def _give_back(self, hold: Hold, decided: asyncio.Future[Decision]) -> None:
-        if decided.cancelled() or decided.exception() is not None:
+        if self._holds.withdraw(result):
             return
-        if decided.result().refusal is None:
-            release = Resolution(
-                organization_id=hold.organization_id,
-                reservation_id=hold.id,
-                kind=ResolutionKind.RELEASED,
-                resolved_by=_BY_LEDGER,
-            )
-            self._resolutions.submit(_Ended(release, hold))
+        if hold.id in self._open:
+            self._give_back(hold)
+        elif not result.done():
+            self._untaken.add(hold.id)
+            result.add_done_callback(lambda _: self._untaken.discard(hold.id))
+
+    def _give_back(self, hold: Hold) -> None:
+        release = Resolution(
+            organization_id=hold.organization_id,
+            reservation_id=hold.id,
+            kind=ResolutionKind.RELEASED,
+            resolved_by=_BY_LEDGER,
+        )
+        self._resolutions.submit(_Ended(release, hold))
 
     async def _write_doubts(self, holds: Sequence[Hold]) -> Sequence[None]:
         await _until_written(lambda: self._store.release_in_doubt(holds), len(holds))

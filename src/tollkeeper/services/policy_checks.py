@@ -150,6 +150,11 @@ class PolicyChecks:
         task.add_done_callback(evidence.pending.discard)
         task.add_done_callback(self._watched)
 
+    @property
+    def judging(self) -> int:
+        """Texts that are being judged though no caller waits for it."""
+        return len(self._watching) + len(self._beside)
+
     async def drain(self) -> None:
         """Waits, for a bounded time, for what is being judged though no caller waits for it."""
         waiting = [*self._watching, *self._beside]

@@ -1,0 +1,141 @@
+"""`python -m bench.judge [--config FILE]`: accuracy and AUC of the configured judge, with the plain
+question and with the examples before it. Without a file, the embedded engine is judged."""
+
+import argparse
+import asyncio
+import json
+import logging
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import structlog
+from rich.console import Console
+from rich.progress import Progress
+
+from tollkeeper.backends.judge import Judge, Question
+from tollkeeper.bootstrap import running_judge
+from tollkeeper.domain.judging import EXAMPLES, Example
+from tollkeeper.domain.transcript import turn
+from tollkeeper.domain.trial import Sample, calibrate
+from tollkeeper.settings import Settings, load_settings
+
+_HERE = Path(__file__).parent
+_MIDDLE = 5000
+_PROMPTS: dict[str, tuple[Example, ...]] = {"plain": (), "few-shot": EXAMPLES}
+_stderr = Console(stderr=True, highlight=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    name: str
+    rule: str
+    text: str
+    label: bool
+    # yes; hard: a no on the rule's topic; easy: a no about something else
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rated:
+    case: Case
+    probability: int | None
+    seconds: float
+
+
+def read_cases() -> list[Case]:
+    rules: dict[str, str] = json.loads((_HERE / "rules.json").read_text())
+    return [
+        Case(name, rule, **json.loads(line))
+        for name, rule in rules.items()
+        for line in (_HERE / "cases" / f"{name}.jsonl").read_text().splitlines()
+    ]
+
+
+async def rate(judge: Judge, cases: Sequence[Case], title: str) -> list[Rated]:
+    rated = []
+    with Progress(console=_stderr, transient=True) as progress:
+        bar = progress.add_task(title, total=len(cases))
+        for case in cases:
+            started = time.perf_counter()
+            seen = turn("user", case.text)
+            (opinion,) = await judge.hear(seen, [Question(f"{title} {case.name}", case.rule)])
+            seconds = time.perf_counter() - started
+            rated.append(Rated(case, opinion.highest if opinion.complete else None, seconds))
+            progress.advance(bar)
+    return rated
+
+
+def auc(rated: Iterable[Rated]) -> float | None:
+    samples = [Sample(found.case.text, found.case.label, found.probability) for found in rated]
+    calibration = calibrate(samples)
+    return None if calibration is None else calibration.auc
+
+
+def summary(rated: Sequence[Rated]) -> dict[str, object]:
+    known = [found for found in rated if found.probability is not None]
+    right = [(found.probability or 0) >= _MIDDLE for found in known]
+    agree = [said == found.case.label for said, found in zip(right, known, strict=True)]
+    by_rule = {
+        name: [found for found in known if found.case.name == name]
+        for name in dict.fromkeys(found.case.name for found in rated)
+    }
+    calibrated = calibrate(
+        [Sample(found.case.text, found.case.label, found.probability) for found in known]
+    )
+    best = None if calibrated is None else calibrated.suggested
+    return {
+        "cases": len(rated),
+        "missing": len(rated) - len(known),
+        "accuracy at 5000": _round(statistics.fmean(agree)) if agree else None,
+        "AUC": _round(auc(known)),
+        "AUC, on-topic negatives": _round(auc(f for f in known if f.case.kind != "easy")),
+        "AUC, off-topic negatives": _round(auc(f for f in known if f.case.kind != "hard")),
+        "AUC within a rule, mean": _round(
+            statistics.fmean(found for of in by_rule.values() if (found := auc(of)) is not None)
+        ),
+        "best threshold for all": best and best.threshold_basis_points,
+        "accuracy there": _round(None if best is None else best.accuracy),
+        "by rule": {name: _round(auc(of)) for name, of in by_rule.items()},
+        "median seconds": _round(statistics.median(found.seconds for found in rated)),
+    }
+
+
+def _round(value: float | None) -> float | None:
+    return None if value is None else round(value, 2)
+
+
+async def measure(settings: Settings, prompts: Sequence[str]) -> dict[str, object]:
+    cases = read_cases()
+    found: dict[str, object] = {}
+    for prompt in prompts:
+        async with running_judge(settings, _PROMPTS[prompt]) as judge:
+            found[prompt] = summary(await rate(judge, cases, prompt))
+    return found
+
+
+def settings_of(config: Path | None, folder: str) -> Settings:
+    os.environ.setdefault("TOLLKEEPER_JUDGE__DEADLINE_S", "600")
+    if config is None:
+        os.environ["TOLLKEEPER_DATABASE__DATA_DIR"] = folder
+    return load_settings(config)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.judge", description=__doc__)
+    parser.add_argument("--config", type=Path, help="settings whose [judge] is measured")
+    parser.add_argument("--prompt", choices=_PROMPTS, action="append")
+    options = parser.parse_args()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    with tempfile.TemporaryDirectory(prefix="tk-") as folder:
+        settings = settings_of(options.config, folder)
+        found = asyncio.run(measure(settings, options.prompt or list(_PROMPTS)))
+    print(json.dumps(found, indent=2))
+
+
+if __name__ == "__main__":
+    main()
