@@ -47,7 +47,7 @@ SECRET_ADDRESS = "http://10.1.2.3:8000/v1"
 async def shared(data_dir: Path, conninfo: str) -> AsyncIterator[Lab]:
     async with (
         Upstream(chat()) as upstream,
-        laboratory(data_dir, conninfo, upstream, limits={"inference_deadline_s": 30}) as running,
+        laboratory(data_dir, conninfo, upstream) as running,
     ):
         yield running
 

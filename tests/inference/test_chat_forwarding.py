@@ -10,6 +10,7 @@ import pytest
 from tests.gateway import assert_error
 from tests.inference.lab import MODEL, Lab, chat_body, laboratory
 from tests.upstream import Upstream, chat
+from tollkeeper.domain.estimate import estimate_tokens
 
 TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
 SCHEMA = {"type": "json_schema", "json_schema": {"name": "a", "schema": {"type": "object"}}}
@@ -188,12 +189,12 @@ UNDECLARED: list[tuple[str, dict[str, Any]]] = [
 async def test_undeclared_options_are_not_implemented(
     lab: Lab, param: str, fields: dict[str, Any]
 ) -> None:
-    before = len(lab.upstream.requests), len(await lab.entries())
+    before = await lab.traces()
     answer = await lab.chat(model="bare", **fields)
     assert_error(answer, 501, "not_implemented", param)
     assert answer.json()["error"]["type"] == "api_error"
     assert answer.headers["x-should-retry"] == "false"
-    assert (len(lab.upstream.requests), len(await lab.entries())) == before
+    assert await lab.traces() == before
 
 
 @pytest.mark.parametrize("option", ["reasoning.enabled", "reasoning.max_tokens"])
@@ -306,10 +307,10 @@ async def test_models_that_cannot_be_used(lab: Lab) -> None:
 
 
 async def test_unknown_policies_are_not_found(lab: Lab) -> None:
-    before = len(lab.upstream.requests), len(await lab.entries())
+    before = await lab.traces()
     answer = await lab.chat(policy_ids=["policy_of_nobody"])
     assert_error(answer, 404, "not_found", "policy_ids[0]")
-    assert (len(lab.upstream.requests), len(await lab.entries())) == before
+    assert await lab.traces() == before
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -320,6 +321,42 @@ async def test_the_bound_is_multiplied_in_the_hold(lab: Lab, stream: bool) -> No
     assert entry.output_tokens_max == 50
     assert entry.hold == entry.delivered(entry.choices * 50)
     assert json.loads(lab.upstream.requests[-1].body)["max_tokens"] == 50
+
+
+LONG = "and so on " * 300
+# Wherever a prompt may have text, it counts.
+PLACES: dict[str, dict[str, Any]] = {
+    "content": {"messages": [{"role": "user", "content": LONG}]},
+    **{
+        f"part {part}": {"messages": [{"role": "user", "content": [part]}]}
+        for part in (
+            {"type": "text", "text": LONG},
+            {"text": LONG},
+            {"type": "refusal", "refusal": LONG},
+            {"type": "thinking", "thinking": [{"type": "text", "text": LONG}]},
+            {"type": "text", "text": "a", "citations": {"title": LONG}},
+        )
+    },
+    **{
+        name: {"messages": [{"role": "assistant", name: LONG}]}
+        for name in ("name", "reasoning", "reasoning_content", "tool_call_id")
+    },
+    "tool_calls": {"messages": [{"role": "assistant", "tool_calls": [{"arguments": LONG}]}]},
+    "function_call": {"messages": [{"role": "assistant", "function_call": {"arguments": LONG}}]},
+    "tools": {"tools": [{"function": {"name": "f", "description": LONG}}]},
+    "functions": {"functions": [{"name": "f", "description": LONG}]},
+    "image": {"messages": [{"role": "user", "content": IMAGE}]},
+}
+
+
+@pytest.mark.parametrize("place", PLACES, ids=lambda place: place[:40])
+async def test_the_prompt_bound_sees_every_text(lab: Lab, place: str) -> None:
+    entry = await lab.entry_of(await lab.chat(model="mapped", **PLACES[place]))
+    tokens = estimate_tokens(LONG)
+    assert tokens > 900
+    # Once, and never more than the context can hold.
+    most = 4096 if place == "image" else tokens + 100
+    assert tokens <= entry.prompt_tokens_max <= most
 
 
 def test_the_ordinary_body_is_what_these_tests_take_it_for() -> None:

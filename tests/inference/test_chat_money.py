@@ -24,7 +24,7 @@ BOUND = 10
 async def shared(data_dir: Path, conninfo: str) -> AsyncIterator[Lab]:
     async with (
         Upstream(chat()) as upstream,
-        laboratory(data_dir, conninfo, upstream, limits={"inference_deadline_s": 60}) as running,
+        laboratory(data_dir, conninfo, upstream) as running,
     ):
         yield running
 

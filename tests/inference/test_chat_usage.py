@@ -37,7 +37,7 @@ BOTH = pytest.mark.parametrize("streamed", [False, True], ids=["json", "stream"]
 async def shared(data_dir: Path, conninfo: str) -> AsyncIterator[Lab]:
     async with (
         Upstream(chat()) as upstream,
-        laboratory(data_dir, conninfo, upstream, limits={"inference_deadline_s": 30}) as running,
+        laboratory(data_dir, conninfo, upstream) as running,
     ):
         yield running
 

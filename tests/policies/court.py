@@ -225,7 +225,7 @@ async def sitting(
 ) -> AsyncIterator[Court]:
     """A court of its own, with other settings of its judge."""
     async with Upstream(chat()) as model, ScriptedJudge() as scripted:
-        settings = {"deadline_s": 2, "concurrency": 8, "window_characters": 1000, **(judge or {})}
+        settings = {"deadline_s": 30, "concurrency": 8, "window_characters": 1000, **(judge or {})}
         backends = [
             {"name": "scripted", "kind": "openai", "urls": [model.url]},
             {"name": "judge", "kind": "openai", "urls": [scripted.url], "retries": 0},

@@ -54,6 +54,11 @@ _SCHEMA = {
         {"messages": [{"role": "user", "content": [{"type": "text", "text": "bomb"}]}]},
         {"messages": [{"role": "user", "content": [_IMAGE, {"type": "text", "text": "x"}]}]},
         {"messages": [{"role": "user", "content": [{"type": "odd", "deep": [{"in": "bomb"}]}]}]},
+        {"messages": [{"role": "user", "content": [{"type": "a bomb", "text": "x"}]}]},
+        {"messages": [{"role": "user", "content": [{"type": "odd", "data": "a bomb"}]}]},
+        {"messages": [{"role": "tool", "tool_call_id": "bomb", "content": "x"}, _USER]},
+        {"messages": [{"role": "user", "content": "bomb-" * 100}]},
+        {"messages": [{"role": "user", "content": "data:image/png;base64,bomb"}]},
         {"messages": [_USER], "tools": [_TOOL]},
         {"messages": [_USER], "functions": [_TOOL["function"]]},
         {"messages": [_USER], "response_format": _SCHEMA},
@@ -110,6 +115,7 @@ async def test_responses_are_judged_alike(
         {"content": None, "tool_calls": [_CALL]},
         {"content": None, "function_call": {"name": "bomb", "arguments": "{}"}},
         {"content": None, "function_call": {"name": "x", "arguments": '{"a": "\\u0062omb"}'}},
+        {"content": None, "function_call": {"name": "x", "arguments": '{"a": "bomb", "a": 1}'}},
         {
             "content": "x",
             "annotations": [
@@ -128,6 +134,15 @@ async def test_whatever_the_model_says_is_judged(
     found = await court.chat(stream=streamed)
     assert_denied(found, policy, "response")
     assert (await court.lab.entry_of(found)).status == "settled"
+
+
+async def test_files_in_base64_are_not_text(court: Court) -> None:
+    await court.enforce(direction="request")
+    image = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "bomb" * 500}}
+    parts = [image, {"type": "text", "text": "What is this?"}]
+    found = await court.chat(messages=[{"role": "user", "content": parts}])
+    assert found.status_code == 200, found.text
+    assert court.judge.texts == ["[user]\nWhat is this?"]
 
 
 @pytest.mark.parametrize("streamed", [False, True])

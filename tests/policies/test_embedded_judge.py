@@ -57,7 +57,7 @@ async def test_the_engine_judges_a_call(
         probability = verdict.probability_basis_points
         assert probability is not None
         assert 0 < probability < 10_000
-        # Exactly at the probability that the engine just gave, the same text is denied.
+        # Another policy with the same question finds the same; below that, it denies.
         denying = await court.enforce(
             direction="request",
             rule="Does the text contain a telephone number?",

@@ -37,6 +37,13 @@ async def segments(segmenting: Court) -> Court:
     return await segmenting.anew()
 
 
+@pytest.fixture
+async def hurried(data_dir: Path, conninfo: str) -> AsyncIterator[Court]:
+    """A court that soon gives up reading for callers who have gone."""
+    async with sitting(data_dir, conninfo, limits={"drain_s": 0.2}) as court:
+        yield court
+
+
 def _pieces(*pieces: str, pause_s: float = 0) -> Verb:
     return stream(chat_records(pieces), pause_s=pause_s)
 
@@ -281,45 +288,45 @@ async def test_an_answer_that_breaks_off_is_watched_as_far_as_it_came(court: Cou
     assert verdict.matched
 
 
-async def test_a_caller_who_has_gone_leaves_the_verdicts(court: Court) -> None:
+async def test_a_caller_who_has_gone_leaves_the_verdicts(hurried: Court) -> None:
     """Monitoring verdicts of both sides are recorded all the same."""
-    await court.publish(direction="both")
-    held = Held(court)
+    await hurried.publish(direction="both")
+    held = Held(hurried)
 
     async def endless(peer: Peer) -> None:
         await peer.send_head()
         await peer.send_chunk(chat_records(["a bomb "])[1])
         await peer.until_left()
 
-    court.model.play(endless)
-    async with raw_caller(court.lab) as caller:
+    hurried.model.play(endless)
+    async with raw_caller(hurried.lab) as caller:
         await caller.ask(stream=True)
         await caller.head()
         await caller.record()
         caller.leave(abruptly=True)
-    await eventually(lambda: court.lab.gateway.services.inference.running == 0)
+    await eventually(lambda: hurried.lab.gateway.services.inference.running == 0)
     held.decide(LIKELY)
-    (request_id,) = await court.lab.sql(
+    (request_id,) = await hurried.lab.sql(
         "SELECT id::text FROM reservations WHERE organization_id = %s",
-        court.lab.tenant.organization_id,
+        hurried.lab.tenant.organization_id,
     )
-    entry = await court.entry(request_id[0])
+    entry = await hurried.entry(request_id[0])
     assert sorted((found.direction, found.matched) for found in entry.verdicts) == [
         ("request", True),
         ("response", True),
     ]
 
 
-async def test_a_caller_who_leaves_while_it_is_judged(court: Court) -> None:
+async def test_a_caller_who_leaves_while_it_is_judged(hurried: Court) -> None:
     """Nothing is dispatched and nothing is paid; the verdict is missing."""
-    await court.enforce(direction="request")
-    dispatched = len(court.model.requests)
-    court.judge.opinion = lambda _: hang()
-    async with raw_caller(court.lab) as caller:
+    await hurried.enforce(direction="request")
+    dispatched = len(hurried.model.requests)
+    hurried.judge.opinion = lambda _: hang()
+    async with raw_caller(hurried.lab) as caller:
         await caller.ask(stream=True)
-        await eventually(lambda: bool(court.judge.asked))
+        await eventually(lambda: bool(hurried.judge.asked))
         caller.leave(abruptly=True)
-    await eventually(lambda: court.lab.gateway.services.inference.running == 0)
-    assert len(court.model.requests) == dispatched
-    (found,) = await court.lab.entries()
+    await eventually(lambda: hurried.lab.gateway.services.inference.running == 0)
+    assert len(hurried.model.requests) == dispatched
+    (found,) = await hurried.lab.entries()
     assert found.status == "released"

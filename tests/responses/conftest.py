@@ -26,8 +26,6 @@ async def rig(data_dir: Path, conninfo: str) -> AsyncIterator[Lab]:
             data_dir,
             conninfo,
             upstream,
-            backend={"idle_timeout_s": 2},
-            limits={"inference_deadline_s": 2},
             extensions={"model_listing": True},
             model={
                 "input_modalities": ["text", "image", "file"],

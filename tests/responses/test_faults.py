@@ -1,14 +1,18 @@
 """What goes wrong around Responses, and that the books are right whatever it is."""
 
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.gateway import assert_error
-from tests.inference.lab import COST, MODEL, Lab, eventually
+from tests.inference.lab import COST, MODEL, Lab, eventually, laboratory
 from tests.responses.answers import read_events, records, respond, retell, types
 from tests.upstream import (
     DONE,
+    Peer,
     Verb,
     chat,
     chunk,
@@ -30,6 +34,14 @@ async def lab(rig: Lab) -> Lab:
     rig.upstream.play(chat())
     assert (await respond(rig)).status_code == 200
     return await rig.with_tenant()
+
+
+@pytest.fixture
+async def impatient(data_dir: Path, conninfo: str, rig: Lab) -> AsyncIterator[Lab]:
+    """A gateway that does not wait for long."""
+    limits = {"inference_deadline_s": 1}
+    async with laboratory(data_dir, conninfo, rig.upstream, limits=limits) as running:
+        yield running
 
 
 async def failed_stream(lab: Lab, **fields: Any) -> list[dict[str, Any]]:
@@ -76,13 +88,12 @@ async def test_terminal_event_comes_after_the_settlement(lab: Lab) -> None:
     ("verb", "status", "code", "books"),
     [
         (reset_before_headers(), 502, "provider_unavailable", "unsettled"),
-        (hang(), 504, "timeout", "unsettled"),
         (refuse(400, "bad prompt"), 422, "unprocessable", "released"),
         (refuse(422), 422, "unprocessable", "released"),
         (refuse(429), 429, "rate_limit_exceeded", "released"),
         (refuse(500), 502, "provider_unavailable", "released"),
     ],
-    ids=["reset", "hang", "400", "422", "429", "500"],
+    ids=["reset", "400", "422", "429", "500"],
 )
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_failure_before_the_start_is_a_plain_status(
@@ -95,6 +106,14 @@ async def test_failure_before_the_start_is_a_plain_status(
     entry = await lab.entry_of(answer)
     assert (entry.status, entry.cost) == (books, 0)
     await lab.balance()
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_deadline_before_the_start(impatient: Lab, streamed: bool) -> None:
+    impatient.upstream.play(hang())
+    answer = await respond(impatient, stream=streamed)
+    assert_error(answer, 504, "timeout")
+    assert (await impatient.entry_of(answer)).status == "unsettled"
 
 
 async def test_error_record_before_the_start_is_a_plain_status(lab: Lab) -> None:
@@ -128,12 +147,12 @@ async def test_end_without_done(lab: Lab, finished: bool) -> None:
     assert entry.cost == entry.delivered(3)
 
 
-async def test_deadline_in_the_middle(lab: Lab) -> None:
-    lab.upstream.play(drip(b": x\n" * 1000, before=sse(chunk("Hel")), pause_s=0.05))
-    found = await failed_stream(lab)
+async def test_deadline_in_the_middle(impatient: Lab) -> None:
+    impatient.upstream.play(drip(b": x\n" * 1000, before=sse(chunk("Hel")), pause_s=0.05))
+    found = await failed_stream(impatient)
     assert found[-1]["response"]["error"]["type"] == "timeout_error"
     assert retell(found).texts == {(0, 0): "Hel"}
-    [entry] = await lab.entries()
+    [entry] = await impatient.entries()
     assert entry.cost == entry.delivered(1)
 
 
@@ -186,7 +205,18 @@ async def test_caller_leaves_in_the_middle(lab: Lab) -> None:
     """The rest is read for its usage, and paid."""
     pieces = [sse(chunk(f"{number} ")) for number in range(10)]
     whole = [*pieces, sse(chunk(finish="stop")), sse(usage_chunk()), DONE]
-    lab.upstream.play(stream(whole, pause_s=0.02))
+    left = asyncio.Event()
+
+    async def goes_on(peer: Peer) -> None:
+        await peer.send_head()
+        for record in whole[:3]:
+            await peer.send_chunk(record)
+        await left.wait()
+        for record in whole[3:]:
+            await peer.send_chunk(record)
+        await peer.end_chunks()
+
+    lab.upstream.play(goes_on)
     body = {"model": MODEL, "input": "Hello", "stream": True}
     async with lab.gateway.client.stream(
         "POST", "/v1/responses", json=body, headers=lab.tenant.as_customer
@@ -194,6 +224,7 @@ async def test_caller_leaves_in_the_middle(lab: Lab) -> None:
         async for line in answer.aiter_lines():
             if line == "event: response.output_text.delta":
                 break
+    left.set()
     await eventually(lambda: lab.gateway.services.inference.running == 0)
     assert (await lab.balance())["settled"] == COST
 

@@ -17,6 +17,8 @@ from tollkeeper.services.options import mapped_options, merge_fields, require_fe
 # A message of the backend's chat request, where we write it ourselves.
 ChatMessage = dict[str, Any]
 
+# The largest that published formulas give for one image.
+TOKENS_PER_IMAGE = 4800
 _TOKENS_PER_MESSAGE = 8
 _TOKENS_PER_REQUEST = 16
 

@@ -1,11 +1,14 @@
 """From a chat request to a `Call`: every field is checked, then forwarded, mapped or refused."""
 
+from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from tollkeeper.api.call_fields import (
+    TOKENS_PER_IMAGE,
     affinity_of,
     cache_fields,
     logprob_fields,
@@ -44,6 +47,19 @@ _PART_MODALITIES = {
 _top_level = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
+class _LooseMessage(msgspec.Struct):
+    content: str | list[dict[str, Any]] | None = None
+
+
+class _LooseRequest(msgspec.Struct):
+    """A request of which only what its messages contain is read, with everything in it."""
+
+    messages: list[_LooseMessage]
+
+
+_loose = msgspec.json.Decoder(_LooseRequest)
+
+
 @dataclass(frozen=True, slots=True)
 class PreparedChat:
     """A call with what only the chat protocol needs to answer it."""
@@ -63,7 +79,7 @@ async def chat_call(
     model = await services.models.model_for_call(request.customer, body.model)
     bound_field = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
     bound = output_bound(body.max_tokens or body.max_completion_tokens, model, param=bound_field)
-    images = _check_parts(body, model)
+    media = _check_parts(body, model)
     fields = _fields(services, request, model)
     caller = request.customer
     call = Call(
@@ -78,13 +94,13 @@ async def chat_call(
         streamed=body.stream,
         fields=fields,
         affinity=affinity_of(services, caller, session, body.prompt_cache_key),
-        images=images,
+        images=media["image"],
         policy_ids=tuple(dict.fromkeys(body.policy_ids)),
     )
     options = body.stream_options
     return PreparedChat(
         call=call,
-        prompt_estimate=_estimate(body),
+        prompt_estimate=_estimate(body, request.raw_body, model, media),
         created=services.clock(),
         hides_reasoning=_hides_reasoning(body),
         includes_usage=options is not None and options.include_usage is True,
@@ -116,9 +132,9 @@ def _check_combinations(body: wire.ChatRequest) -> None:
             )
 
 
-def _check_parts(body: wire.ChatRequest, model: Model) -> int:
-    """How many images there are, after every part's modality was found to be the model's."""
-    images = 0
+def _check_parts(body: wire.ChatRequest, model: Model) -> Counter[str]:
+    """How many parts there are of each modality but text, all of them found to be the model's."""
+    media: Counter[str] = Counter()
     for position, message in enumerate(body.messages):
         if not isinstance(message.content, list):
             continue
@@ -129,8 +145,8 @@ def _check_parts(body: wire.ChatRequest, model: Model) -> int:
             if modality is None:
                 continue
             require_modality(model, modality, f"messages[{position}].content[{place}]")
-            images += modality == "image"
-    return images
+            media[modality] += 1
+    return media
 
 
 def _fields(
@@ -254,18 +270,36 @@ def _hides_reasoning(body: wire.ChatRequest) -> bool:
     )
 
 
-def _estimate(body: wire.ChatRequest) -> int:
+def _estimate(body: wire.ChatRequest, raw_body: bytes, model: Model, media: Counter[str]) -> int:
+    """What the prompt takes at most. Of media other than images nobody knows: all that fits."""
+    if set(media) - {"image"}:
+        return model.context_length
     texts: list[str] = []
+    if any(isinstance(message.content, list) for message in body.messages):
+        texts += _beside_text(raw_body)
     for message in body.messages:
         if isinstance(message.content, str):
             texts.append(message.content)
         elif message.content is not None:
             texts += [part.text for part in message.content if part.text]
-        texts += [message.name or "", message.reasoning or "", message.reasoning_content or ""]
+        beside = (message.name, message.reasoning, message.reasoning_content, message.tool_call_id)
+        texts += [text for text in beside if text]
         if message.tool_calls is not None or message.function_call is not None:
             called = (message.tool_calls, message.function_call)
             texts.append(msgspec.json.encode(called).decode())
     for described in (body.tools, body.functions, body.response_format):
         if described:
             texts.append(msgspec.json.encode(described).decode())
-    return prompt_estimate(texts, len(body.messages))
+    return prompt_estimate(texts, len(body.messages)) + TOKENS_PER_IMAGE * media["image"]
+
+
+def _beside_text(raw_body: bytes) -> Iterator[str]:
+    """What content parts have beyond their text: a backend may read it, whatever it is called."""
+    for message in _loose.decode(raw_body).messages:
+        for part in message.content if isinstance(message.content, list) else ():
+            known = {"type", "text", "image_url"}
+            if part.get("type") in _PART_MODALITIES:
+                known.add(part["type"])
+            for name, value in part.items():
+                if name not in known and value is not None:
+                    yield msgspec.json.encode(value).decode()

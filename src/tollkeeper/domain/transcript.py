@@ -1,6 +1,7 @@
 """What a model reads and what it says, as text for those who judge it. Knows no protocol's shape
 beyond the names of chat's fields: whatever holds words is read."""
 
+import re
 from collections.abc import Iterator
 from enum import IntEnum
 from typing import Any
@@ -12,10 +13,16 @@ from tollkeeper.domain.inference import Call, Delta
 # What a caller lets the model read beside the conversation. It comes first, because it is the same
 # in every call of one application, and so is the beginning of what is judged.
 _DESCRIBED = ("tools", "functions", "response_format")
-_SPOKEN = ("name", "reasoning", "reasoning_content", "content", "tool_calls", "function_call")
-# Names of things and files in base64: nothing that can be read.
-_SILENT = frozenset({"id", "type", "tool_call_id", "index", "data", "file_data"})
+_SPOKEN = (
+    *("name", "tool_call_id", "reasoning", "reasoning_content"),
+    *("content", "tool_calls", "function_call"),
+)
+# What can be left out: the name of a kind, and a file in base64 where files stand.
+_KIND = re.compile(r"[a-z0-9_]{1,32}")
+_FILES = frozenset({"url", "image_url", "data", "file_data"})
+_FILE = re.compile(r"data:[\w./+-]+;base64,[A-Za-z0-9+/=_-]*|[A-Za-z0-9+/=_-]{256,}")
 _ARGUMENTS = "arguments"
+_ESCAPE = re.compile(r"\\u([0-9a-fA-F]{4})")
 
 
 def transcript(call: Call) -> str:
@@ -88,21 +95,28 @@ def _words(field: str, value: Any) -> Iterator[str]:
     while waiting:
         name, found = waiting.pop()
         if isinstance(found, str):
-            if found and not found.startswith("data:"):
+            if not _is_silent(name, found):
                 yield _arguments(found) if name == _ARGUMENTS else found
         elif isinstance(found, dict):
-            inside = [(key, deeper) for key, deeper in found.items() if key not in _SILENT]
-            waiting += reversed(inside)
+            waiting += reversed(found.items())
         elif isinstance(found, list):
             waiting += ((name, deeper) for deeper in reversed(found))
 
 
+def _is_silent(name: str, text: str) -> bool:
+    if name == "type":
+        return _KIND.fullmatch(text) is not None
+    return not text or (name in _FILES and _FILE.fullmatch(text) is not None)
+
+
 def _arguments(text: str) -> str:
-    """Arguments are JSON inside a text: its escapes could spell a word that nobody sees."""
-    try:
-        return _dense(msgspec.json.decode(text))
-    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
+    """Arguments are JSON inside a text, whose escapes could spell a word that nobody sees. Not
+    parsed, because a parser drops what it does not need, such as the first of two equal names."""
+    if "\\u" not in text:
         return text
+    spelled = _ESCAPE.sub(lambda found: chr(int(found[1], 16)), text)
+    # Two halves of a pair become one character; a half alone becomes a mark.
+    return spelled.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def _dense(value: Any) -> str:

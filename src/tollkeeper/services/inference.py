@@ -81,6 +81,9 @@ class Judged:
     verdict: asyncio.Task[None] | None = None
 
 
+_UNJUDGED = Judged()
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """A call that came to its proper end, and is settled."""
@@ -249,7 +252,7 @@ class Inference:
         """Asks the policies of this call's admission about its request."""
         call = story.call
         if reservation.policies is None and not call.policy_ids:
-            return Judged()
+            return _UNJUDGED
         policies = (reservation.policies or EMPTY).applying(call.project_id, call.policy_ids)
         answered = tuple(policy for policy in policies if policy.judges(Direction.RESPONSE))
         if not any(policy.judges(Direction.REQUEST) for policy in policies):

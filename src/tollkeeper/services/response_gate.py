@@ -64,6 +64,7 @@ class ResponseGate:
 
     async def finish(self) -> None:
         """The answer is complete: the last segment is judged, and everybody sees the whole."""
+        await self._request_is_cleared()
         self._finished = True
         await self._judge_and_release(self._policies)
 
@@ -85,11 +86,14 @@ class ResponseGate:
         waiting = self._text.length - self._judged_length
         return 0 < self._segment_characters <= waiting
 
-    async def _judge_and_release(self, policies: Sequence[ActivePolicy]) -> None:
+    async def _request_is_cleared(self) -> None:
         if self._request_verdict is not None:
             # Shielded: who waits may be stopped, but a verdict is evidence also then.
             await asyncio.shield(self._request_verdict)
             self._request_verdict = None
+
+    async def _judge_and_release(self, policies: Sequence[ActivePolicy]) -> None:
+        await self._request_is_cleared()
         if policies:
             # Always the answer from its beginning: what is split over two segments is seen whole.
             await self._checks.check(policies, Direction.RESPONSE, str(self._text), self._evidence)
