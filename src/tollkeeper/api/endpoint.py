@@ -1,7 +1,7 @@
 """What an endpoint is: one row of the route table. Decoding and the OpenAPI document read it."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import NoneType
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -16,8 +16,7 @@ B = TypeVar("B")  # the body's struct, or None
 Q = TypeVar("Q")  # the query's struct, or None
 
 
-@dataclass(frozen=True, slots=True)
-class Request(Generic[B, Q]):
+class Request(msgspec.Struct, Generic[B, Q], frozen=True):
     """A request that may be acted on: its caller is known and allowed, its parts are checked."""
 
     id: str
@@ -47,12 +46,11 @@ class Request(Generic[B, Q]):
         return self.caller
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(msgspec.Struct, frozen=True):
     """A result that is more than its body."""
 
     result: msgspec.Struct
-    headers: Headers = field(default_factory=list)
+    headers: Headers = msgspec.field(default_factory=list)
     status: int = 200
 
 
@@ -68,8 +66,7 @@ class StreamedAnswer(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Streamed:
+class Streamed(msgspec.Struct, frozen=True):
     """An answer that is still to be run, against the caller's open connection."""
 
     answer: StreamedAnswer

@@ -1,6 +1,5 @@
 """From bytes to a `Request`: credential, permission, content type, size, structure."""
 
-import asyncio
 import re
 from collections.abc import Awaitable, Callable, MutableMapping
 from types import NoneType
@@ -14,6 +13,7 @@ from tollkeeper.api.endpoint import AnyEndpoint
 from tollkeeper.api.envelope import BodyTimeout, Headers, PayloadTooLarge, UnsupportedMediaType
 from tollkeeper.domain.access import KeyKind
 from tollkeeper.domain.errors import InvalidRequest, Unauthenticated
+from tollkeeper.services.timeouts import timeout
 
 T = TypeVar("T")
 Scope: TypeAlias = MutableMapping[str, Any]
@@ -82,40 +82,25 @@ async def read_body(
     declared = header_values(headers, b"content-length")
     if declared and (len(declared[0]) > _DIGITS_MAX + 3 or int(declared[0]) > bytes_max):
         raise PayloadTooLarge(f"The body exceeds {bytes_max} bytes.")
-    first = await _next_piece(receive, timeout_s)
-    if not first["more_body"]:  # almost always: the whole body came with the headers
-        return _bounded(first["body"], bytes_max)
-    pieces = [_bounded(first["body"], bytes_max)]
-    size = len(pieces[0])
+    pieces: list[bytes] = []
+    size = 0
     try:
-        async with asyncio.timeout(timeout_s):
+        with timeout(timeout_s):
             while True:
-                piece = await _next_piece(receive, None)
-                size += len(piece["body"])
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientGone
+                piece: bytes = message["body"]
+                size += len(piece)
                 if size > bytes_max:
                     raise PayloadTooLarge(f"The body exceeds {bytes_max} bytes.")
-                pieces.append(piece["body"])
-                if not piece["more_body"]:
+                if not pieces and not message["more_body"]:
+                    return piece  # almost always: the whole body came with the headers
+                pieces.append(piece)
+                if not message["more_body"]:
                     return b"".join(pieces)
     except TimeoutError:
         raise BodyTimeout from None
-
-
-async def _next_piece(receive: Receive, timeout_s: float | None) -> MutableMapping[str, Any]:
-    try:
-        async with asyncio.timeout(timeout_s):
-            message = await receive()
-    except TimeoutError:
-        raise BodyTimeout from None
-    if message["type"] == "http.disconnect":
-        raise ClientGone
-    return message
-
-
-def _bounded(piece: bytes, bytes_max: int) -> bytes:
-    if len(piece) > bytes_max:
-        raise PayloadTooLarge(f"The body exceeds {bytes_max} bytes.")
-    return piece
 
 
 def decode_query(query_string: bytes, kind: type[T]) -> T:

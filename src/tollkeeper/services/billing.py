@@ -1,9 +1,11 @@
 """The operator's side of accounts: credit, caps and limits. Each change locks the account first, so
 that no call is admitted on what was before."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 from uuid import UUID, uuid4
+
+from msgspec.structs import replace
 
 from tollkeeper.domain.access import OrganizationId, ProjectId
 from tollkeeper.domain.admission import (

@@ -30,8 +30,7 @@ from tollkeeper.storage.processes import heartbeat
 _encode = msgspec.json.Encoder().encode
 
 
-@dataclass(frozen=True, slots=True)
-class Hold:
+class Hold(msgspec.Struct, frozen=True, gc=False):
     """A reservation to be made."""
 
     organization_id: OrganizationId

@@ -5,11 +5,12 @@ decides nothing.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Protocol, TypeAlias
 from uuid import UUID
 
+import msgspec
+from msgspec.structs import replace
 from psycopg import errors as pg
 
 from tollkeeper.domain.access import OrganizationId, ProjectId
@@ -49,8 +50,7 @@ class Ending(StrEnum):
     MISSING = "missing"
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(msgspec.Struct, frozen=True, gc=False):
     """A reservation of which nobody knows what it cost."""
 
     organization_id: OrganizationId
