@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from types import NoneType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
@@ -16,6 +16,10 @@ B = TypeVar("B")  # the body's struct, or None
 Q = TypeVar("Q")  # the query's struct, or None
 
 
+# Lower-case names; a repeated header has each of its values.
+HeaderIndex: TypeAlias = dict[bytes, tuple[bytes, ...]]
+
+
 class Request(msgspec.Struct, Generic[B, Q], frozen=True):
     """A request that may be acted on: its caller is known and allowed, its parts are checked."""
 
@@ -25,8 +29,7 @@ class Request(msgspec.Struct, Generic[B, Q], frozen=True):
     query: Q
     body: B
     raw_body: bytes
-    # Lower-case names; a repeated header appears once for each value.
-    headers: list[tuple[bytes, bytes]]
+    headers: HeaderIndex
     # Registers what is to be done when the caller leaves before the answer is complete.
     on_leave: Callable[[Callable[[], None]], None]
     operation: str
