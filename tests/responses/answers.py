@@ -8,7 +8,18 @@ from typing import Any
 import httpx2
 
 from tests.inference.lab import MODEL, Lab
-from tests.upstream import DONE, USAGE, Verb, answer, chunk, completion, sse, stream, usage_chunk
+from tests.upstream import (
+    DONE,
+    USAGE,
+    Peer,
+    Verb,
+    answer,
+    chunk,
+    completion,
+    sse,
+    stream,
+    usage_chunk,
+)
 
 BARE = "example/bare"
 
@@ -85,6 +96,22 @@ def calls(*called: tuple[str, str, str]) -> dict[str, Any]:
             for id_, name, arguments in called
         ],
     }
+
+
+def look_then_tell() -> Verb:
+    """A backend that calls a function until it has seen its output."""
+
+    async def verb(peer: Peer) -> None:
+        messages = peer.request.json["messages"]
+        seen = [message["content"] for message in messages if message["role"] == "tool"]
+        if len(seen) < 2:
+            arguments = json.dumps({"place": f"room {len(seen)}"})
+            message = calls((f"call_{len(seen)}", "look", arguments))
+            await both(message, finish="tool_calls")(peer)
+        else:
+            await both({"content": f"I saw {' and '.join(seen)}."})(peer)
+
+    return verb
 
 
 def read_events(body: str) -> tuple[list[dict[str, Any]], bool]:
