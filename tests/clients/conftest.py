@@ -48,6 +48,11 @@ async def agents() -> PythonClient:
     return await _python_client("agents")
 
 
+@pytest.fixture(scope="session")
+async def oldest_anthropic() -> PythonClient:
+    return await _python_client("anthropic-0")
+
+
 @pytest.fixture(scope="session", params=["anthropic-0", "anthropic-1"])
 async def older_anthropic(request: pytest.FixtureRequest) -> PythonClient:
     return await _python_client(request.param)

@@ -42,7 +42,7 @@ class NodeClient:
 
     async def run(self, script: str, account: Account, *arguments: str) -> Any:
         """A module that is read from standard input finds the packages of the working folder."""
-        command = (self.node.program, "--input-type=module", "-", *arguments)
+        command = [str(self.node.program), "--input-type=module", "-", *arguments]
         source = (NODE_PROJECT / script).read_bytes()
         return await _run(command, account.environment, source, folder=self.node.project)
 
@@ -52,12 +52,12 @@ class PythonClient:
     python: Path
 
     async def run(self, script: str, account: Account, *arguments: str) -> Any:
-        command = (self.python, "-P", _PYTHON_SCRIPTS / script, *arguments)
+        command = [str(self.python), "-P", str(_PYTHON_SCRIPTS / script), *arguments]
         return await _run(command, account.environment)
 
 
 async def _run(
-    command: tuple[str | Path, ...],
+    command: list[str],
     environment: Mapping[str, str],
     source: bytes = b"",
     folder: Path | None = None,

@@ -36,7 +36,7 @@ async def test_stream(node: NodeClient, lab: Lab, account: Account) -> None:
     assert told["deltas"] == ["Hel", "lo"]
     assert told["heard"] == ["Hel", "Hello"]
     assert (told["final"], told["status"]) == ("Hello", "completed")
-    assert told["usage"]["total_tokens"] == 10
+    assert [usage["total_tokens"] for usage in told["usage"]] == [10, 10]
     assert (await lab.balance())["settled"] == 2 * COST
 
 

@@ -6,9 +6,11 @@ const asked = { model: process.env.MODEL, input: process.argv[2] ?? "Hello", max
 
 const types = [];
 const deltas = [];
+let ended;
 for await (const event of await client.responses.create({ ...asked, stream: true })) {
   types.push(event.type);
   if (event.type === "response.output_text.delta") deltas.push(event.delta);
+  ended = event.response;
 }
 
 const stream = client.responses.stream(asked);
@@ -22,6 +24,6 @@ console.log(
     heard,
     final: final.output_text,
     status: final.status,
-    usage: final.usage,
+    usage: [ended.usage, final.usage],
   }),
 );
