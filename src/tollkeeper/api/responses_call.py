@@ -17,7 +17,7 @@ from tollkeeper.api.call_fields import (
 )
 from tollkeeper.api.endpoint import Request
 from tollkeeper.api.responses_input import Conversation, truncated
-from tollkeeper.api.responses_tools import Tools, read_tools, tool_fields
+from tollkeeper.api.responses_tools import Tools, read_tools, shown_choice, tool_fields
 from tollkeeper.api.wire import chat as chat_wire
 from tollkeeper.api.wire import responses as wire
 from tollkeeper.api.wire.response_object import ReasoningShown, Response
@@ -240,7 +240,7 @@ def _begun(call: Call, body: wire.ResponsesRequest, tools: Tools, now: int) -> R
             effort=reasoning.effort, summary=reasoning.summary or reasoning.generate_summary
         ),
         text=_shown_text(body.text),
-        tool_choice="auto" if body.tool_choice is None else body.tool_choice,
+        tool_choice=shown_choice(body.tool_choice),
         tools=tools.shown,
         truncation=body.truncation or "disabled",
         temperature=1.0 if body.temperature is None else body.temperature,
@@ -265,6 +265,9 @@ def _shown_text(text: wire.ResponsesText | None) -> dict[str, Any]:
     shown: dict[str, Any] = {"format": {"type": "text"}}
     if text is not None and text.format is not None:
         shown["format"] = msgspec.to_builtins(text.format)
+        if isinstance(text.format, wire.ResponsesJsonSchemaFormat):
+            # A result says yes or no, where a request may leave it open.
+            shown["format"]["strict"] = text.format.strict is True
     if text is not None and text.verbosity is not None:
         shown["verbosity"] = text.verbosity
     return shown
