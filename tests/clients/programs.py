@@ -12,7 +12,7 @@ from tests.clients.environments import NODE_PROJECT, Node
 from tests.gateway import Gateway, Tenant
 
 _PYTHON_SCRIPTS = Path(__file__).parent / "python"
-_ENDS_WITHIN_S = 120
+_ENDS_WITHIN_S = 240
 
 
 @dataclass(frozen=True, slots=True)

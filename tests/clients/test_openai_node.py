@@ -5,7 +5,7 @@ import pytest
 from tests.clients.programs import Account, NodeClient
 from tests.inference.lab import COST, MODEL, Lab
 from tests.responses.answers import both, look_then_tell
-from tests.upstream import chat, reset_after
+from tests.upstream import chat, end_after
 
 # The first of them installs.
 pytestmark = pytest.mark.timeout(900)
@@ -97,7 +97,7 @@ async def test_refusals_are_the_sdks_errors(node: NodeClient, lab: Lab, account:
 
 
 async def test_streams_that_break(node: NodeClient, lab: Lab, account: Account) -> None:
-    lab.upstream.play(reset_after(2))
+    lab.upstream.play(end_after(2))
     told = await node.run("broken.mjs", account)
     assert told["types"][0] == "response.created"
     assert told["types"][-1] == "response.failed"

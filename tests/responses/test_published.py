@@ -9,7 +9,7 @@ import pytest
 from tests.inference.lab import Lab
 from tests.responses.answers import both, calls, read_events, records, respond, retell, types
 from tests.responses.published import AnyEvent, check_event, check_response
-from tests.upstream import Verb, reset_after, stream
+from tests.upstream import Verb, end_after, stream
 
 PIXEL = "data:image/png;base64,iVBORw0KGgo="
 PAGE = "data:application/pdf;base64,JVBERi0xLjE="
@@ -102,7 +102,7 @@ STORIES: dict[str, Verb] = {
     "called": CALL,
     "declined": stream(records([{"refusal": "No."}])),
     "cut short": stream(records([{"content": "Yes, b"}], finish="length")),
-    "broken": reset_after(1),
+    "broken": end_after(1),
 }
 
 
