@@ -20,7 +20,7 @@ _UV = Path(sys.executable).with_name("uv")
 NODE_PROJECT = _HERE / "node"
 # A slow network, and the largest of them has sixty megabytes.
 _INSTALL_WITHIN_S = 600
-_SAID_MAX = 600
+_COMPLAINTS_MAX = 3
 
 
 class NotInstalled(Exception):
@@ -83,8 +83,8 @@ def install_once(folder: Path, locks: list[Path], install: Callable[[], None]) -
         try:
             install()
         except NotInstalled as exc:
-            names = " and ".join(lock.name for lock in locks)
-            raise NotInstalled(f"What {names} names cannot be installed. {exc}") from exc
+            names = locks[-1].name
+            raise NotInstalled(f"What is locked in {names} cannot be installed: {exc}") from exc
         mark.write_text(digest.hexdigest())
 
 
@@ -103,7 +103,13 @@ def _run(*command: str | Path, folder: Path | None = None) -> None:
             command, cwd=folder, check=True, capture_output=True, timeout=_INSTALL_WITHIN_S
         )
     except subprocess.CalledProcessError as exc:
-        said = exc.stderr.decode(errors="replace").strip()
-        raise NotInstalled(said[-_SAID_MAX:]) from exc
+        raise NotInstalled(_complaint(exc.stderr.decode(errors="replace"))) from exc
     except subprocess.TimeoutExpired as exc:
         raise NotInstalled(f"It took longer than {_INSTALL_WITHIN_S} s.") from exc
+
+
+def _complaint(said: str) -> str:
+    """The lines that name an error, of all that an installer writes around them."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    errors = [line for line in lines if "error" in line.lower()]
+    return " ".join(errors[:_COMPLAINTS_MAX] or lines[-1:])
