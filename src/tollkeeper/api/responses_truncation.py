@@ -4,7 +4,8 @@ that is too long for its model."""
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from tollkeeper.api.call_fields import TOKENS_PER_IMAGE, ChatMessage, estimate_of
 from tollkeeper.bootstrap import Services
