@@ -6,9 +6,6 @@ from tests.clients.programs import Account, PythonClient
 from tests.inference.lab import COST, MODEL, Lab
 from tests.responses.answers import look_then_tell
 
-# The first of them to run also installs what it runs.
-pytestmark = pytest.mark.timeout(900)
-
 pytestmark = pytest.mark.timeout(900)
 
 

@@ -10,9 +10,6 @@ from tests.inference.lab import MODEL, Lab, laboratory
 from tests.messages.counting import counts
 from tests.upstream import Upstream
 
-# The first of them to run also installs what it runs.
-pytestmark = pytest.mark.timeout(900)
-
 pytestmark = pytest.mark.timeout(900)
 
 

@@ -14,9 +14,6 @@ from tests.upstream import Upstream, chat
 from tollkeeper.backends.packaged_model import PACKAGED_MODEL
 from tollkeeper.settings import Settings
 
-# The first of them to run also installs what it runs.
-pytestmark = pytest.mark.timeout(900)
-
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
 MODEL = "local/small"
 # picousd a token

@@ -7,9 +7,6 @@ from tests.inference.lab import COST, MODEL, Lab
 from tests.responses.answers import both, look_then_tell
 from tests.upstream import chat, end_after
 
-# The first of them to run also installs what it runs.
-pytestmark = pytest.mark.timeout(900)
-
 # The first of them installs.
 pytestmark = pytest.mark.timeout(900)
 
