@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 
 from tests.gateway import Gateway, Tenant, serving
@@ -18,6 +19,10 @@ from tests.proving import (  # noqa: F401 - hooks and fixtures, which pytest fin
 from tollkeeper.settings import Settings
 from tollkeeper.storage.embedded_postgres import EmbeddedPostgres
 from tollkeeper.storage.migrations import migrate
+
+# A machine that is slow for a moment is no counterexample.
+hypothesis.settings.register_profile("patient", deadline=None)
+hypothesis.settings.load_profile("patient")
 
 
 @pytest.fixture(scope="session")

@@ -38,7 +38,7 @@ from tollkeeper.domain.admission import (
 
 EXAMPLES = 60
 MINUTE_US = 60_000_000
-examples = settings(max_examples=EXAMPLES, derandomize=True, deadline=None, database=None)
+examples = settings(max_examples=EXAMPLES, derandomize=True, database=None)
 
 
 def decided(

@@ -12,7 +12,7 @@ from tests.ledger.strategies import KEYS, MONTHS, PROJECTS
 from tollkeeper.domain.access import KeyStatus, ProjectId
 from tollkeeper.domain.admission import AccountState, Fold, FoldKind, ProjectState, Spend
 
-examples = settings(max_examples=50, derandomize=True, deadline=None, database=None)
+examples = settings(max_examples=50, derandomize=True, database=None)
 
 
 @st.composite

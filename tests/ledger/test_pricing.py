@@ -10,7 +10,7 @@ from tollkeeper.domain.inference import Usage, read_usage
 from tollkeeper.domain.money import PICOUSD_MAX, usd_from_picousd
 from tollkeeper.domain.pricing import Bounds, Cost, cost_of, hold_picousd
 
-examples = settings(max_examples=50, derandomize=True, deadline=None, database=None)
+examples = settings(max_examples=50, derandomize=True, database=None)
 
 prices = st.integers(0, 10**6) | st.integers(0, 10**24)
 pricings = st.builds(

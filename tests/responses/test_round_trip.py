@@ -128,7 +128,7 @@ def joined(parts: dict[Any, str]) -> str:
 
 
 @given(answers, finishes)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_a_stream_tells_everything_once(deltas: list[Delta], finish: str) -> None:
     events, output = tell(deltas, finish)
     told = retell(events)
@@ -157,7 +157,7 @@ def _check_items(events: list[dict[str, Any]], output: Output, finish: str) -> N
 
 
 @given(answers, finishes)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_json_has_the_items_of_the_stream(deltas: list[Delta], finish: str) -> None:
     _, streamed = tell(deltas, finish)
     quiet = Output(REQUEST_ID, Silence())
@@ -167,7 +167,7 @@ def test_json_has_the_items_of_the_stream(deltas: list[Delta], finish: str) -> N
 
 
 @given(st.permutations([0, 0, 0, 1, 1, 1, 2, 2]), st.data())
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_calls_that_grow_side_by_side(order: list[int], data: st.DataObject) -> None:
     """Arguments that are never whole before their end, in any order of pieces."""
     expected: dict[int, str] = {}
@@ -187,7 +187,7 @@ def test_calls_that_grow_side_by_side(order: list[int], data: st.DataObject) -> 
     st.one_of(st.none(), texts),
     st.one_of(st.just([]), calls_in_turn()),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_an_answer_sent_back_is_the_message_that_it_was(
     reasoning: str | None, text: str | None, calls: list[Delta]
 ) -> None:
