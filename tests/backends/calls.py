@@ -127,7 +127,7 @@ async def make(backend: Backend, call: Call, *, deadline_s: float = DEADLINE_S) 
     return outcome
 
 
-async def until(condition: Callable[[], bool], *, within_s: float = 5.0) -> None:
+async def until(condition: Callable[[], bool], *, within_s: float = 20.0) -> None:
     """Waits for something that happens by itself."""
     async with asyncio.timeout(within_s):
         while not condition():  # noqa: ASYNC110 - nothing tells of it

@@ -93,7 +93,7 @@ async def test_an_answer_before_the_whole_question_ends_the_connection() -> None
     async with routed(f"http://127.0.0.1:{port}/v1") as backend:
         (await make(backend, make_call(filler="x" * (32 << 20)))).check_complete()
         # The connection is closed, although the answer allowed to keep it.
-        await until(lambda: left == [True], within_s=2)
+        await until(lambda: left == [True])
     server.close()
     await server.wait_closed()
 
@@ -151,7 +151,7 @@ async def test_bytes_that_nobody_asked_for_end_the_connection() -> None:
 
     async with Upstream(answer_twice) as upstream, routed(upstream.url) as backend:
         (await make(backend, make_call())).check_complete()
-        await until(lambda: upstream.open_connections == 0, within_s=1)
+        await until(lambda: upstream.open_connections == 0)
         (await make(backend, make_call())).check_complete()
         assert upstream.connections == 2
 
@@ -197,7 +197,7 @@ async def test_leaving_before_the_answer_closes_the_connection_at_once(streamed:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await until(lambda: upstream.open_connections == 0, within_s=1)
+        await until(lambda: upstream.open_connections == 0)
 
 
 async def test_leaving_within_the_answer_closes_the_connection_at_once() -> None:
@@ -210,7 +210,7 @@ async def test_leaving_within_the_answer_closes_the_connection_at_once() -> None
         deadline = asyncio.get_running_loop().time() + 10
         async with backend.open(make_call(streamed=True), deadline=deadline) as opened_answer:
             await anext(aiter(opened_answer.batches))
-        await until(lambda: upstream.open_connections == 0, within_s=1)
+        await until(lambda: upstream.open_connections == 0)
 
 
 async def test_no_more_connections_than_allowed() -> None:

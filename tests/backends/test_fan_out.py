@@ -109,7 +109,7 @@ async def test_the_answer_begins_with_the_first_part_that_speaks() -> None:
             assert opened_answer.replica == upstream.url
             first = await anext(aiter(opened_answer.batches))
             assert isinstance(first[0], Opened)
-        await until(lambda: upstream.under_way == 0, within_s=1)
+        await until(lambda: upstream.under_way == 0)
 
 
 async def test_leaving_stops_every_part() -> None:
@@ -119,7 +119,7 @@ async def test_leaving_stops_every_part() -> None:
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        await until(lambda: upstream.under_way == 0, within_s=1)
+        await until(lambda: upstream.under_way == 0)
 
 
 async def test_a_slow_reader_makes_the_parts_wait() -> None:
@@ -193,7 +193,7 @@ async def test_a_failure_while_others_may_run(others: Verb) -> None:
         assert type(outcome.error) is BackendFailed
         assert outcome.error.charged
         assert not outcome.accepted
-        await until(lambda: upstream.under_way == 0, within_s=1)
+        await until(lambda: upstream.under_way == 0)
 
 
 @pytest.mark.parametrize("streamed", [False, True])
@@ -210,7 +210,7 @@ async def test_one_failure_fails_the_call_and_stops_the_rest(streamed: bool) -> 
         assert outcome.accepted
         assert outcome.reports == []
         assert len(upstream.requests) <= 6
-        await until(lambda: upstream.under_way == 0, within_s=1)
+        await until(lambda: upstream.under_way == 0)
 
 
 async def test_a_part_that_breaks_off() -> None:

@@ -175,7 +175,7 @@ class Lab:
         assert self.gateway.services.ledger.open_holds == 0
         await self.works()
         try:
-            await eventually(lambda: _Footprint.of(self.upstream).is_within(before), within_s=5)
+            await eventually(lambda: _Footprint.of(self.upstream).is_within(before))
         except TimeoutError:
             raise AssertionError(f"{before} became {_Footprint.of(self.upstream)}") from None
 
