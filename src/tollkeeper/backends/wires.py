@@ -14,6 +14,9 @@ from tollkeeper.backends.chat_wire import (
 )
 from tollkeeper.backends.config import WireProtocol
 from tollkeeper.backends.refusals import refusal_record
+from tollkeeper.backends.responses_answer import ResponsesAnswer
+from tollkeeper.backends.responses_request import encode_responses_request
+from tollkeeper.backends.responses_wire import decode_result
 from tollkeeper.backends.wire import AnswerReader, WholeAnswer, Wire
 from tollkeeper.domain.errors import BackendFailed
 from tollkeeper.domain.inference import Call, Event
@@ -54,7 +57,29 @@ class ChatWire:
         return AnswerStream(call, secrets=secrets)
 
 
-_WIRES: Mapping[WireProtocol, Wire] = {WireProtocol.CHAT: ChatWire()}
+class ResponsesWire:
+    path = "/responses"
+
+    def encode_request(self, call: Call, *, stream: bool, extra: Mapping[str, Any]) -> bytes:
+        return encode_responses_request(call, stream=stream, extra=extra)
+
+    def read_whole(self, call: Call, body: bytes, *, secrets: tuple[str, ...]) -> WholeAnswer:
+        answer = ResponsesAnswer(call, secrets=secrets)
+        events = answer.read_result(decode_result(body))
+        if answer.failure is not None and not answer.accepted:
+            raise answer.failure
+        if answer.failure is not None:
+            answer.failure.charged = True
+        return WholeAnswer(events, answer.failure)
+
+    def open_stream(self, call: Call, *, secrets: tuple[str, ...]) -> AnswerReader:
+        return ResponsesAnswer(call, secrets=secrets)
+
+
+_WIRES: Mapping[WireProtocol, Wire] = {
+    WireProtocol.CHAT: ChatWire(),
+    WireProtocol.RESPONSES: ResponsesWire(),
+}
 
 
 def wire_for(protocol: WireProtocol) -> Wire:
