@@ -112,7 +112,10 @@ class ResponsesAnswer:
                 self._open(wire.decode_response(event.response))
                 told += 1
             self._read_event(event)
-        self._count(len(self._events) - told)
+        if len(self._events) == told:
+            self._others_left -= 1
+            if self._others_left < 0:
+                raise MalformedAnswer("it goes on without saying anything")
 
     def _read_event(self, event: wire.StreamEvent) -> None:
         kind = event.type or ""
@@ -355,21 +358,12 @@ class ResponsesAnswer:
             return BackendFailed("The backend failed while it was answering.")
         return refusal_record(error, secrets=self._secrets)
 
-    # Counting.
-
     def _add(self, delta: Delta) -> None:
+        self._pieces_left -= 1
+        if self._pieces_left < 0:
+            raise MalformedAnswer("it is longer than its bound")
         self.accepted = True
         self._events.append(delta)
-
-    def _count(self, told: int) -> None:
-        if told:
-            self._pieces_left -= 1
-            if self._pieces_left < 0:
-                raise MalformedAnswer("it is longer than its bound")
-            return
-        self._others_left -= 1
-        if self._others_left < 0:
-            raise MalformedAnswer("it goes on without saying anything")
 
 
 def _number(event: wire.StreamEvent, family: Family) -> int:
