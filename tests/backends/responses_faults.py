@@ -4,7 +4,7 @@ from typing import Any
 
 from tests.backends.calls import Outcome
 from tests.backends.faults import fault as chat_fault
-from tests.upstream import Verb
+from tests.upstream import Peer, Verb
 from tollkeeper.backends.config import WireProtocol
 from tollkeeper.domain.inference import Usage
 
@@ -19,3 +19,14 @@ def used(prompt: int = 7, completion_: int = 3, cached: int = 0, reasoning: int 
         {"cached_tokens": cached},
         {"reasoning_tokens": reasoning},
     )
+
+
+def silent_after(records: list[bytes]) -> Verb:
+    """The records, and then nothing for ever."""
+
+    async def verb(peer: Peer) -> None:
+        await peer.send_head()
+        await peer.send_chunk(b"".join(records))
+        await peer.until_left()
+
+    return verb

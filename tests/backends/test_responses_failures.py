@@ -7,7 +7,7 @@ import pytest
 
 from tests.backends.calls import KEY
 from tests.backends.faults import BOTH, check_failure
-from tests.backends.responses_faults import fault, used
+from tests.backends.responses_faults import fault, silent_after, used
 from tests.upstream import (
     DONE,
     answer,
@@ -95,6 +95,25 @@ async def test_usage_of_a_failure(announced: bool) -> None:
     outcome = await fault(stream(text_then(*before, end)))
     assert type(outcome.error) is BackendFailed
     assert outcome.text() == "0 1 "
+    assert outcome.usage == used()
+
+
+async def test_a_failure_after_which_nothing_comes() -> None:
+    """Its result is waited for as long as any silence is borne, and no longer."""
+    announced = typed("error", code="invalid_prompt", message="no")
+    outcome = await fault(silent_after([*BEGUN, announced]), idle_timeout_s=0.1, deadline_s=60)
+    check_failure(outcome, ProviderRejected, charged=False)
+    outcome = await fault(silent_after(text_then(announced)), idle_timeout_s=0.1, deadline_s=60)
+    check_failure(outcome, BackendFailed, charged=True, text="0 1 ")
+
+
+async def test_the_result_of_a_failure_may_come_later() -> None:
+    failed_later = failed({"code": "invalid_prompt"}, usage=RESPONSE_USAGE)
+    announced = typed("error", code="invalid_prompt", message="no")
+    outcome = await fault(
+        stream([announced, typed("response.failed", response=failed_later)], pause_s=0.02)
+    )
+    assert type(outcome.error) is ProviderRejected
     assert outcome.usage == used()
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.backends.calls import KEY, make, make_call, routed
 from tests.backends.faults import BOTH, check_failure
-from tests.backends.responses_faults import fault, used
+from tests.backends.responses_faults import fault, silent_after, used
 from tests.upstream import (
     DONE,
     Peer,
@@ -139,15 +139,6 @@ async def test_before_the_answer() -> None:
 )
 async def test_refused(verb: Verb, error: type[TollkeeperError], streamed: bool) -> None:
     check_failure(await fault(verb, streamed=streamed), error, charged=False)
-
-
-def silent_after(records: list[bytes]) -> Verb:
-    async def verb(peer: Peer) -> None:
-        await peer.send_head()
-        await peer.send_chunk(b"".join(records))
-        await peer.until_left()
-
-    return verb
 
 
 RECORDS = response_records(pieces=2)

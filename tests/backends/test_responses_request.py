@@ -52,6 +52,12 @@ def test_the_first_words_of_a_system_are_instructions() -> None:
     assert "instructions" not in asked(messages=[{**system, "role": "developer"}, USER])
 
 
+def test_instructions_alone_are_input() -> None:
+    body = asked(messages=[{"role": "system", "content": "Write."}])
+    assert "instructions" not in body
+    assert body["input"] == [{"type": "message", "role": "system", "content": "Write."}]
+
+
 def test_parts() -> None:
     content = [
         {"type": "text", "text": "Look:"},

@@ -39,6 +39,8 @@ class AnswerStream:
         self._opened = False
         # Something of substance has come: the backend has accepted the call.
         self.accepted = False
+        # An error record is the last word of a chat stream.
+        self.failing = False
         self.done = False
         self.failure: TollkeeperError | None = None
 

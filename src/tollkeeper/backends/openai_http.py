@@ -262,7 +262,7 @@ class ReplicaCall:
             stream.fail(BackendFailed(f"The backend's stream is malformed: {error}."))
             return events
         events = stream.read(payloads)
-        if stream.accepted and (payloads or b"\n" in chunk):
+        if (stream.accepted or stream.failing) and (payloads or b"\n" in chunk):
             # A byte now and then is no progress; a line is.
             connection.mark_progress()
         return events

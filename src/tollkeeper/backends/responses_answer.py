@@ -73,6 +73,7 @@ class ResponsesAnswer:
         self._announced: TollkeeperError | None = None
         self._events: list[Event] = []
         self.accepted = False
+        self.failing = False
         self.done = False
         self.failure: TollkeeperError | None = None
 
@@ -352,6 +353,7 @@ class ResponsesAnswer:
             }
         if self._announced is None:
             self._announced = self._refused(error)
+            self.failing = True
 
     def _refused(self, error: object) -> TollkeeperError:
         if self.accepted:

@@ -86,6 +86,10 @@ class Input:
             except (msgspec.DecodeError, RecursionError) as error:
                 raise _without_item(place) from error
             self._add_message(message, place)
+        if not self.items and self.instructions is not None:
+            # Instructions alone are no input.
+            self._add_item("message", role="system", content=self.instructions)
+            self.instructions = None
         return self
 
     def _add_message(self, message: _Message, place: str) -> None:

@@ -13,6 +13,8 @@ class AnswerReader(Protocol):
 
     # Something of substance has come: the backend has accepted the call.
     accepted: bool
+    # It has said that it fails, and may still say what it used: nobody waits long for that.
+    failing: bool
     # The answer has come to its proper end.
     done: bool
     failure: TollkeeperError | None
