@@ -1,5 +1,6 @@
 """Failures that the Responses protocol has words for, and usage of every kind."""
 
+import asyncio
 import json
 from typing import Any
 
@@ -101,10 +102,12 @@ async def test_usage_of_a_failure(announced: bool) -> None:
 async def test_a_failure_after_which_nothing_comes() -> None:
     """Its result is waited for as long as any silence is borne, and no longer."""
     announced = typed("error", code="invalid_prompt", message="no")
-    outcome = await fault(silent_after([*BEGUN, announced]), idle_timeout_s=0.1, deadline_s=60)
-    check_failure(outcome, ProviderRejected, charged=False)
-    outcome = await fault(silent_after(text_then(announced)), idle_timeout_s=0.1, deadline_s=60)
-    check_failure(outcome, BackendFailed, charged=True, text="0 1 ")
+    patience: dict[str, Any] = {"idle_timeout_s": 0.1, "deadline_s": 600}
+    async with asyncio.timeout(60):
+        outcome = await fault(silent_after([*BEGUN, announced]), **patience)
+        check_failure(outcome, ProviderRejected, charged=False)
+        outcome = await fault(silent_after(text_then(announced)), **patience)
+        check_failure(outcome, BackendFailed, charged=True, text="0 1 ")
 
 
 async def test_the_result_of_a_failure_may_come_later() -> None:
@@ -114,6 +117,17 @@ async def test_the_result_of_a_failure_may_come_later() -> None:
         stream([announced, typed("response.failed", response=failed_later)], pause_s=0.02)
     )
     assert type(outcome.error) is ProviderRejected
+    assert outcome.usage == used()
+
+
+@BOTH
+@pytest.mark.parametrize("status", ["failed", "cancelled"])
+async def test_a_failure_without_a_word(status: str, streamed: bool) -> None:
+    result = failed(None, status=status, usage=RESPONSE_USAGE)
+    verb = stream([typed(f"response.{status}", response=result)]) if streamed else answer(result)
+    outcome = await fault(verb, streamed=streamed)
+    assert type(outcome.error) is BackendFailed
+    assert outcome.error.charged
     assert outcome.usage == used()
 
 
