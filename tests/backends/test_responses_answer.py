@@ -137,6 +137,15 @@ def test_nothing_is_told_twice(pieces: int) -> None:
     assert begun == [ToolCallPiece(0, "c1", "f"), ToolCallPiece(1, "c2", "g")]
 
 
+def test_a_server_that_tells_of_ends_only() -> None:
+    items = [reasoning_item("Hm."), message_item("Hello"), call_item("c", "f", "{}")]
+    records = [record for record in response_records(*items) if b".done\n" in record]
+    assert len(records) == 8
+    events = read(*records, typed("response.completed", response=response()))
+    assert _joined(events) == ("Hm.", "Hello", "{}")
+    assert _pieces(events)[0] == ToolCallPiece(0, "c", "f")
+
+
 def _pieces(events: list[Event]) -> list[ToolCallPiece]:
     deltas = [event for event in events if isinstance(event, Delta)]
     return [piece for delta in deltas for piece in delta.tool_calls]

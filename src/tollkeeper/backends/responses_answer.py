@@ -160,6 +160,8 @@ class ResponsesAnswer:
         source: wire.StreamEvent | wire.Part | None = None,
     ) -> None:
         """Tells a text that is complete, unless its pieces have."""
+        if family is Family.ARGUMENTS and item.call is None:
+            return  # Whose arguments they are comes with the end of the item.
         if (family, number) not in item.texts:
             self._tell(item, family, number, words, source)
         item.texts[family, number] = True
