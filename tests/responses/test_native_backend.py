@@ -3,27 +3,20 @@
 import json
 from typing import Any
 
-import httpx2
 import pytest
 
 from tests.gateway import assert_error
 from tests.inference.lab import COMPLETION_PRICE, COST, PROMPT_PRICE, Lab, read_stream
-from tests.responses.answers import read_events, respond, retell, sent
-from tests.upstream import DONE, Peer, answer, reset_before_headers, stream
-from tests.upstream_responses import BEGUN, text_then
+from tests.responses.answers import read_events, respond, sent
+from tests.responses.native import BOTH, PROTOCOLS, ask, said
 from tests.upstream_responses import respond as responding
 from tests.upstream_wire import (
-    RESPONSE_USAGE,
     call_item,
     message_item,
     reasoning_item,
     refusal_item,
-    response,
-    typed,
 )
 
-BOTH = pytest.mark.parametrize("streamed", [False, True])
-PROTOCOLS = pytest.mark.parametrize("protocol", ["chat", "responses"])
 LOOK = {"type": "function", "name": "look", "parameters": {"type": "object"}, "strict": True}
 CACHE_PRICE = 50_000
 CACHED_USAGE = {
@@ -33,28 +26,6 @@ CACHED_USAGE = {
     "output_tokens_details": {"reasoning_tokens": 20},
     "total_tokens": 130,
 }
-
-
-async def ask(lab: Lab, protocol: str, **fields: Any) -> httpx2.Response:
-    return await (lab.chat(**fields) if protocol == "chat" else respond(lab, **fields))
-
-
-def said(found: httpx2.Response, protocol: str, *, streamed: bool) -> str:
-    """The text of an answer that went well, in whatever way it was told."""
-    assert found.status_code == 200, found.text
-    if protocol == "chat" and streamed:
-        chat_stream = read_stream(found.text)
-        assert chat_stream.done
-        return chat_stream.text
-    if protocol == "chat":
-        text: str = found.json()["choices"][0]["message"]["content"]
-        return text
-    if streamed:
-        events, done = read_events(found.text)
-        assert done
-        return "".join(retell(events).texts.values())
-    [item] = [item for item in found.json()["output"] if item["type"] == "message"]
-    return "".join(part["text"] for part in item["content"])
 
 
 @BOTH
@@ -209,6 +180,48 @@ async def test_what_responses_ask_reaches_its_place(native: Lab) -> None:
     assert request["prompt_cache_key"] not in ("mine", "")
 
 
+async def test_what_chat_asks_reaches_its_place(native: Lab) -> None:
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}}
+    found = await native.chat(
+        messages=[
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": [{"type": "text", "text": "Look."}, picture]},
+        ],
+        verbosity="low",
+        reasoning_effort="high",
+        response_format={"type": "json_object"},
+        max_completion_tokens=77,
+        top_p=0.5,
+        user="u",
+    )
+    assert found.status_code == 200, found.text
+    request = native.upstream.requests[-1].json
+    assert request["instructions"] == "Be brief."
+    assert [part["type"] for part in request["input"][0]["content"]] == [
+        *("input_text", "input_image"),
+    ]
+    assert request["text"] == {"format": {"type": "json_object"}, "verbosity": "low"}
+    assert request["reasoning"] == {"effort": "high"}
+    assert (request["max_output_tokens"], request["top_p"], request["user"]) == (77, 0.5, "u")
+    assert not {"messages", "max_completion_tokens", "n", "stream_options"} & set(request)
+
+
+@BOTH
+async def test_functions_of_the_old_kind(native: Lab, streamed: bool) -> None:
+    native.upstream.play(responding(call_item("c", "look", "{}")))
+    found = await native.chat(functions=[{"name": "look"}], stream=streamed)
+    if streamed:
+        chunks = [choice for chunk in read_stream(found.text).chunks for choice in chunk["choices"]]
+        called = [choice["delta"].get("function_call", {}) for choice in chunks]
+        assert "".join(piece.get("name", "") for piece in called) == "look"
+        assert "".join(piece.get("arguments", "") for piece in called) == "{}"
+        assert chunks[-1]["finish_reason"] == "function_call"
+    else:
+        [choice] = found.json()["choices"]
+        assert choice["message"]["function_call"] == {"name": "look", "arguments": "{}"}
+        assert choice["finish_reason"] == "function_call"
+
+
 # What the protocol has no place for, asked of a model that declares it all the same.
 CHAT_UNCARRIED: list[tuple[dict[str, Any], str]] = [
     ({"stop": ["x"]}, "stop"),
@@ -252,105 +265,6 @@ async def test_the_model_says_what_it_takes(native: Lab) -> None:
     model = native.gateway.services.catalog.catalog.models[0]
     assert model.supported_sampling_parameters == ("temperature", "top_p")
     assert model.input_modalities == ("text", "image", "file")
-
-
-# Faults and money.
-
-FAILED = {**response(status="failed"), "output": [], "error": {"code": "server_error"}}
-
-
-@BOTH
-@PROTOCOLS
-@pytest.mark.parametrize(
-    ("code", "status", "word"),
-    [
-        ("server_error", 502, "provider_unavailable"),
-        ("rate_limit_exceeded", 429, "rate_limit_exceeded"),
-        ("invalid_prompt", 422, "unprocessable"),
-    ],
-)
-async def test_a_failure_before_output_is_a_status(
-    native: Lab, protocol: str, streamed: bool, code: str, status: int, word: str
-) -> None:
-    failed = {**FAILED, "usage": None, "error": {"code": code, "message": "no"}}
-
-    async def verb(peer: Peer) -> None:
-        records = [*BEGUN, typed("response.failed", response=failed)]
-        await (stream(records) if peer.request.json["stream"] else answer(failed))(peer)
-
-    native.upstream.play(verb)
-    found = await ask(native, protocol, stream=streamed)
-    assert_error(found, status, word)
-    assert (await native.entry_of(found)).status == "released"
-
-
-@BOTH
-@PROTOCOLS
-async def test_usage_of_a_failure_is_charged(native: Lab, protocol: str, streamed: bool) -> None:
-    async def verb(peer: Peer) -> None:
-        records = [*BEGUN, typed("response.failed", response=FAILED)]
-        await (stream(records) if peer.request.json["stream"] else answer(FAILED))(peer)
-
-    native.upstream.play(verb)
-    found = await ask(native, protocol, stream=streamed)
-    assert found.status_code == 502, found.text
-    entry = await native.entry_of(found)
-    assert (entry.status, entry.cost, entry.estimated) == ("settled", COST, False)
-
-
-@PROTOCOLS
-async def test_a_failure_in_the_middle_charges_what_was_delivered(
-    native: Lab, protocol: str
-) -> None:
-    unused = {**FAILED, "usage": None}
-    for end in (b"", typed("response.failed", response=unused), b"data: rubbish\n\n", DONE):
-        native.upstream.play(stream(text_then(*([end] if end else []))))
-        found = await ask(native, protocol, stream=True)
-        assert found.status_code == 200
-        if protocol == "chat":
-            told = read_stream(found.text)
-            assert (told.text, told.done) == ("0 1 ", False)
-            assert told.error is not None
-        else:
-            events, done = read_events(found.text)
-            assert not done
-            assert events[-1]["type"] == "response.failed"
-        entry = await native.entry_of(found)
-        assert (entry.status, entry.estimated) == ("settled", True)
-        assert entry.cost == entry.delivered(2)
-        await native.works()
-
-
-async def test_usage_of_a_failure_in_the_middle(native: Lab) -> None:
-    native.upstream.play(stream(text_then(typed("response.failed", response=FAILED))))
-    found = await native.chat(stream=True)
-    assert read_stream(found.text).error is not None
-    entry = await native.entry_of(found)
-    assert (entry.status, entry.cost, entry.estimated) == ("settled", COST, False)
-
-
-async def test_a_reset_before_the_answer_leaves_a_doubt(native: Lab) -> None:
-    native.upstream.play(reset_before_headers())
-    found = await native.chat()
-    assert found.status_code == 502
-    assert (await native.entry_of(found)).status == "unsettled"
-
-
-@BOTH
-async def test_absurd_and_missing_usage(native: Lab, streamed: bool) -> None:
-    for usage in (None, {**RESPONSE_USAGE, "output_tokens": -3}, {"total_tokens": 1}):
-        native.upstream.play(responding(usage=usage))
-        found = await native.chat(stream=streamed)
-        assert said(found, "chat", streamed=streamed) == "Hello"
-        entry = await native.entry_of(found)
-        assert (entry.status, entry.estimated) == ("settled", True)
-        assert entry.cost == entry.delivered(2 if streamed else 1)
-
-
-async def test_nothing_is_left(native: Lab) -> None:
-    async with native.leaving_nothing():
-        native.upstream.play(stream(text_then()))
-        assert read_stream((await native.chat(stream=True)).text).error is not None
 
 
 # Reasoning that only the backend can read.

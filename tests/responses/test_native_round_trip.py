@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.backends.calls import make_call
-from tests.responses.test_round_trip import REQUEST_ID, _begun, answers, finishes, texts
+from tests.responses.test_round_trip import REQUEST_ID, answers, begun, finishes, texts
 from tollkeeper.api.responses_output import Output, Silence
 from tollkeeper.api.responses_result import ended_response
 from tollkeeper.api.responses_stream import ResponseStream
@@ -45,7 +45,7 @@ usages = st.builds(
 
 def written(deltas: list[Delta], usage: Usage) -> bytes:
     prepared: Any = SimpleNamespace(
-        begun=_begun(),
+        begun=begun(),
         call=SimpleNamespace(request_id=REQUEST_ID),
         includes_logprobs=True,
         obfuscates=False,
@@ -134,7 +134,7 @@ def test_a_result_is_read_as_it_was_written(deltas: list[Delta], finish: str, us
     output = Output(REQUEST_ID, Silence(), logprobs=True)
     for delta in [*deltas, Delta(0, finish=finish)]:
         output.add(delta)
-    result = msgspec.json.encode(ended_response(_begun(), output, usage, 0))
+    result = msgspec.json.encode(ended_response(begun(), output, usage, 0))
     answer = ResponsesAnswer(make_call(output_tokens_max=8192))
     events = answer.read_result(decode_result(result))
     assert answer.failure is None
