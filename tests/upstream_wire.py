@@ -68,3 +68,129 @@ def completion(
         "usage": usage,
         **fields,
     }
+
+
+# The Responses protocol: items, results, and events with their names.
+
+RESPONSE_USAGE = {
+    "input_tokens": 7,
+    "input_tokens_details": {"cached_tokens": 0},
+    "output_tokens": 3,
+    "output_tokens_details": {"reasoning_tokens": 0},
+    "total_tokens": 10,
+}
+
+
+def typed(kind: str, **fields: Any) -> bytes:
+    """One event of a Responses stream."""
+    return f"event: {kind}\n".encode() + sse({"type": kind, "sequence_number": 0, **fields})
+
+
+def message_item(text: str = "Hello", **part: Any) -> dict[str, Any]:
+    content = {"type": "output_text", "text": text, "annotations": [], "logprobs": [], **part}
+    return {
+        "type": "message",
+        "id": "msg_1",
+        "role": "assistant",
+        "status": "completed",
+        "content": [content],
+    }
+
+
+def refusal_item(refusal: str) -> dict[str, Any]:
+    return {**message_item(), "content": [{"type": "refusal", "refusal": refusal}]}
+
+
+def call_item(
+    call_id: str = "call_1", name: str = "look", arguments: str = '{"at": 1}'
+) -> dict[str, Any]:
+    return {
+        "type": "function_call",
+        "id": f"fc_{call_id}",
+        "status": "completed",
+        "call_id": call_id,
+        "name": name,
+        "arguments": arguments,
+    }
+
+
+def reasoning_item(text: str = "Hm.", *, summary: bool = False, **fields: Any) -> dict[str, Any]:
+    part = {"type": "summary_text" if summary else "reasoning_text", "text": text}
+    parts = {"summary": [part], "content": []} if summary else {"summary": [], "content": [part]}
+    return {"type": "reasoning", "id": "rs_1", **parts, **fields}
+
+
+def response(
+    *output: dict[str, Any], status: str = "completed", usage: Any = RESPONSE_USAGE, **fields: Any
+) -> dict[str, Any]:
+    """A whole result; without items, one message."""
+    return {
+        "id": "resp_1",
+        "object": "response",
+        "created_at": 1767225600,
+        "status": status,
+        "model": "upstream-model",
+        "output": list(output or (message_item(),)),
+        "usage": usage,
+        "error": None,
+        "incomplete_details": None,
+        **fields,
+    }
+
+
+def begun_response(**fields: Any) -> dict[str, Any]:
+    return {**response(status="in_progress", usage=None), "output": [], **fields}
+
+
+_GROWING = {
+    "output_text": ("response.output_text", "text"),
+    "refusal": ("response.refusal", "refusal"),
+    "reasoning_text": ("response.reasoning_text", "text"),
+    "summary_text": ("response.reasoning_summary_text", "text"),
+}
+
+
+def item_records(at: int, item: dict[str, Any], *, pieces: int = 2) -> list[bytes]:
+    """The story of one item: begun, so many pieces of each of its texts, whole, ended."""
+    place = {"item_id": item["id"], "output_index": at}
+    empty = {"content": [], "summary": [], "arguments": "", "status": "in_progress"}
+    begun = {name: empty.get(name, value) for name, value in item.items()}
+    records = [typed("response.output_item.added", output_index=at, item=begun)]
+    if item["type"] == "function_call":
+        kind = "response.function_call_arguments"
+        arguments = item["arguments"]
+        records += [typed(f"{kind}.delta", delta=cut, **place) for cut in _cut(arguments, pieces)]
+        records.append(typed(f"{kind}.done", arguments=arguments, name=item["name"], **place))
+    for field in ("content", "summary"):
+        for number, part in enumerate(item.get(field, ())):
+            kind, name = _GROWING[part["type"]]
+            index = "summary_index" if field == "summary" else "content_index"
+            where = {**place, index: number}
+            records += [
+                typed(f"{kind}.delta", delta=cut, **where) for cut in _cut(part[name], pieces)
+            ]
+            records.append(typed(f"{kind}.done", **{name: part[name]}, **where))
+            if field == "content":
+                records.append(typed("response.content_part.done", part=part, **where))
+    return [*records, typed("response.output_item.done", output_index=at, item=item)]
+
+
+def response_records(
+    *output: dict[str, Any], pieces: int = 2, status: str = "completed", **fields: Any
+) -> list[bytes]:
+    """A whole stream, record by record, without the `[DONE]` that some servers send after it."""
+    result = response(*output, status=status, **fields)
+    stories = [item_records(at, item, pieces=pieces) for at, item in enumerate(result["output"])]
+    return [
+        typed("response.created", response=begun_response()),
+        typed("response.in_progress", response=begun_response()),
+        *(record for story in stories for record in story),
+        typed(f"response.{status}", response=result),
+    ]
+
+
+def _cut(text: str, pieces: int) -> list[str]:
+    if not pieces:
+        return []
+    size = max(1, -(-len(text) // pieces))
+    return [text[start : start + size] for start in range(0, len(text), size)]

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from tests.backends.calls import make_call
 from tests.upstream import chunk, completion
+from tollkeeper.backends.answer_json import MalformedAnswer
 from tollkeeper.backends.answer_stream import AnswerStream
-from tollkeeper.backends.chat_wire import MalformedAnswer, decode_completion, encode_request
+from tollkeeper.backends.chat_wire import decode_completion, encode_request
 from tollkeeper.domain.errors import BackendFailed
 from tollkeeper.domain.inference import (
     Delta,

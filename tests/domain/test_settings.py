@@ -118,6 +118,7 @@ _OUT_OF_BOUNDS: list[tuple[str, str, object]] = [
     ("judge", "default_threshold_basis_points", 0),
     ("judge", "default_threshold_basis_points", 10000),
     ("backends", "kind", "other"),
+    ("backends", "protocol", "messages"),
     ("backends", "name", ""),
     ("backends", "retries", 11),
     ("models", "id", ""),
@@ -149,6 +150,10 @@ def test_value_out_of_bounds_is_named(
         ({"judge": _JUDGE}, ["judge.backend", "'b'"]),
         ({"backends": [{"name": "b", "kind": "openai"}]}, ["backends.0", "urls"]),
         ({"backends": [{**_BACKEND, "kind": "embedded"}]}, ["backends.0", "urls"]),
+        (
+            {"backends": [{"name": "b", "kind": "embedded", "protocol": "responses"}]},
+            ["backends.0", "protocol", "embedded"],
+        ),
         ({"backends": [{**_BACKEND, "urls": ["ftp://x"]}]}, ["backends.0", "ftp://x"]),
         ({"server": 5}, ["server"]),
     ],
@@ -167,6 +172,28 @@ def test_wrong_price_is_named(tmp_path: Path, price: str) -> None:
     settings = _load(tmp_path, _document("models", pricing={"prompt": price}))
     with pytest.raises(SettingsError, match=r"pricing\.prompt"):
         build_catalog(settings)
+
+
+def test_a_model_has_what_its_backends_protocol_carries(tmp_path: Path) -> None:
+    declared = {
+        "supported_sampling_parameters": ["seed", "top_p", "stop", "temperature"],
+        "input_modalities": ["video", "image", "text"],
+        "output_modalities": ["audio", "text"],
+        "options": {"verbosity": "elsewhere"},
+    }
+    for protocol, sampling, inputs, outputs in (
+        ("chat", ("seed", "top_p", "stop", "temperature"), 3, 2),
+        ("responses", ("top_p", "temperature"), 2, 1),
+    ):
+        document = {
+            "backends": [{**_BACKEND, "protocol": protocol}],
+            "models": [{**_MODEL, **declared}],
+        }
+        [model] = build_catalog(_load(tmp_path, document)).models
+        assert model.supported_sampling_parameters == sampling
+        assert (len(model.input_modalities), len(model.output_modalities)) == (inputs, outputs)
+        assert model.options["verbosity"] == "elsewhere"
+        assert ("reasoning.summary" in model.options) is (protocol == "responses")
 
 
 def test_default_file_is_right_and_complete() -> None:

@@ -14,7 +14,7 @@ import httpx2
 import psutil
 
 from tests.gateway import Gateway, Tenant, serving
-from tests.upstream import USAGE, Upstream, chat
+from tests.upstream import USAGE, Upstream, Verb, chat
 from tollkeeper.settings import Settings
 from tollkeeper.storage.verification import find_differences
 
@@ -87,6 +87,8 @@ class Lab:
     tenant: Tenant
     # Whose ordinary calls show that the gateway works, without touching anybody else's books.
     house: Tenant
+    # What the upstream does in an ordinary call.
+    ordinary: Callable[[], Verb] = chat
 
     async def chat(self, **fields: Any) -> httpx2.Response:
         headers = fields.pop("headers", self.tenant.as_customer)
@@ -185,7 +187,7 @@ class Lab:
 
     async def works(self) -> None:
         """An ordinary call succeeds; what failed before is no longer held against the backend."""
-        self.upstream.play(chat())
+        self.upstream.play(self.ordinary())
         answer = await self.chat(headers=self.house.as_customer)
         assert answer.status_code == 200, answer.text
 
@@ -286,13 +288,14 @@ async def laboratory(
     *,
     credit: int = 10**13,
     urls: tuple[str, ...] = (),
+    ordinary: Callable[[], Verb] = chat,
     **changes: Any,
 ) -> AsyncIterator[Lab]:
     """`urls` are the replicas, where they are not just the upstream."""
     settings = lab_settings(data_dir, *(urls or (upstream.url,)), **changes)
     async with serving(settings, conninfo) as gateway:
         tenant = await gateway.make_tenant()
-        lab = Lab(gateway, upstream, tenant, house=tenant)
+        lab = Lab(gateway, upstream, tenant, house=tenant, ordinary=ordinary)
         if credit:
             await lab.grant(credit)
         await _fill_pool(gateway)

@@ -221,13 +221,18 @@ class Court:
 
 @asynccontextmanager
 async def sitting(
-    data_dir: Path, conninfo: str, *, judge: dict[str, Any] | None = None, **changes: Any
+    data_dir: Path,
+    conninfo: str,
+    *,
+    judge: dict[str, Any] | None = None,
+    backend: dict[str, Any] | None = None,
+    **changes: Any,
 ) -> AsyncIterator[Court]:
-    """A court of its own, with other settings of its judge."""
+    """A court of its own, with other settings of its judge or of the model's backend."""
     async with Upstream(chat()) as model, ScriptedJudge() as scripted:
         settings = {"deadline_s": 30, "concurrency": 8, "window_characters": 1000, **(judge or {})}
         backends = [
-            {"name": "scripted", "kind": "openai", "urls": [model.url]},
+            {"name": "scripted", "kind": "openai", "urls": [model.url], **(backend or {})},
             {"name": "judge", "kind": "openai", "urls": [scripted.url], "retries": 0},
         ]
         async with laboratory(

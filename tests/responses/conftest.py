@@ -9,6 +9,7 @@ from tests.databases import own_database
 from tests.inference.lab import Lab, laboratory
 from tests.responses.answers import BARE
 from tests.upstream import Upstream, chat
+from tests.upstream_responses import respond as native_respond
 
 
 @pytest.fixture(scope="session")
@@ -52,6 +53,45 @@ async def rig(data_dir: Path, conninfo: str) -> AsyncIterator[Lab]:
         ) as running,
     ):
         yield running
+
+
+@pytest.fixture(scope="package")
+async def native_rig(data_dir: Path, conninfo: str) -> AsyncIterator[Lab]:
+    """The same gateway over an upstream that speaks Responses itself."""
+    async with (
+        Upstream(native_respond()) as upstream,
+        laboratory(
+            data_dir,
+            conninfo,
+            upstream,
+            ordinary=native_respond,
+            backend={"protocol": "responses"},
+            model={
+                "input_modalities": ["text", "image", "file", "audio"],
+                "supported_features": [
+                    *("tools", "json_mode", "structured_outputs"),
+                    *("logprobs", "reasoning", "web_search"),
+                ],
+                "supported_sampling_parameters": [
+                    *("temperature", "top_p", "frequency_penalty", "presence_penalty"),
+                    *("seed", "stop", "logit_bias"),
+                ],
+                "pricing": {
+                    "prompt": "0.0000002",
+                    "completion": "0.0000008",
+                    "input_cache_read": "0.00000005",
+                },
+            },
+        ) as running,
+    ):
+        yield running
+
+
+@pytest.fixture
+async def native(native_rig: Lab) -> Lab:
+    """After an answer that went well: three failures in a row would rest the upstream."""
+    await native_rig.works()
+    return await native_rig.with_tenant()
 
 
 @pytest.fixture

@@ -72,7 +72,7 @@ answers = st.tuples(said, st.one_of(st.just([]), calls_in_turn()), said).map(
 finishes = st.sampled_from(["stop", "length", "tool_calls", "content_filter"])
 
 
-def _begun() -> wire.Response:
+def begun() -> wire.Response:
     return msgspec.convert(
         {
             **dict.fromkeys(wire.Response.__struct_fields__),
@@ -100,7 +100,7 @@ def _begun() -> wire.Response:
 def _encoder() -> ResponseStream:
     """A stream's own encoder, without a gateway around it."""
     prepared: Any = SimpleNamespace(
-        begun=_begun(),
+        begun=begun(),
         call=SimpleNamespace(request_id=REQUEST_ID),
         includes_logprobs=False,
         obfuscates=False,

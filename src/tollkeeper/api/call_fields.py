@@ -97,5 +97,6 @@ def message_texts(message: Mapping[str, Any]) -> Iterable[str]:
     elif content is not None:
         yield from (part["text"] for part in content if part["type"] == "text")
     yield message.get("reasoning", "")
+    yield from message.get("sealed_reasoning", ())
     if "tool_calls" in message:
         yield msgspec.json.encode(message["tool_calls"]).decode()

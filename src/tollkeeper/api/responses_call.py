@@ -15,23 +15,24 @@ from tollkeeper.api.call_fields import (
     tier_fields,
 )
 from tollkeeper.api.endpoint import Request
-from tollkeeper.api.responses_input import Conversation
+from tollkeeper.api.responses_input import ENCRYPTED_REASONING, Conversation
 from tollkeeper.api.responses_tools import Tools, read_tools, shown_choice, tool_fields
 from tollkeeper.api.responses_truncation import prompt_size, truncated
 from tollkeeper.api.wire import chat as chat_wire
 from tollkeeper.api.wire import responses as wire
 from tollkeeper.api.wire.response_object import ReasoningShown, Response
 from tollkeeper.bootstrap import Services
+from tollkeeper.domain.access import CustomerCaller
 from tollkeeper.domain.catalog import Feature, Model
 from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
 from tollkeeper.domain.inference import Call
 from tollkeeper.services.options import mapped_options, require_feature, require_sampling
+from tollkeeper.services.reasoning_seal import KeptReasoning
 
 _SAMPLING = ("temperature", "top_p", "frequency_penalty", "presence_penalty")
 # Travel as the caller wrote them.
 _FORWARDED = ("user", "safety_identifier", "metadata")
 _LOGPROBS = "message.output_text.logprobs"
-_ENCRYPTED_REASONING = "reasoning.encrypted_content"
 # Input is never part of a result here, so there is nothing that this could add.
 _IMAGE_ADDRESSES = "message.input_image.image_url"
 # What chat calls the output bound.
@@ -48,7 +49,7 @@ class PreparedResponse:
     begun: Response
     includes_logprobs: bool
     # Makes of reasoning what the caller may keep and send back, where it was asked for.
-    seal: Callable[[str], str] | None
+    seal: Callable[[str, tuple[str, ...]], str] | None
     obfuscates: bool
 
 
@@ -88,11 +89,19 @@ async def responses_call(
         prompt_estimate=prompt_size(call),
         begun=_begun(call, body, tools, services.clock()),
         includes_logprobs=_LOGPROBS in include,
-        seal=partial(services.reasoning_seal.seal, caller)
-        if _ENCRYPTED_REASONING in include
-        else None,
+        seal=_sealing(services, caller, model) if ENCRYPTED_REASONING in include else None,
         obfuscates=options is not None and options.include_obfuscation is True,
     )
+
+
+def _sealing(
+    services: Services, caller: CustomerCaller, model: Model
+) -> Callable[[str, tuple[str, ...]], str]:
+    def seal(text: str, sealed_by_backend: tuple[str, ...]) -> str:
+        kept = KeptReasoning(text, model.id, sealed_by_backend)
+        return services.reasoning_seal.seal(caller, kept)
+
+    return seal
 
 
 def _check_stateless(body: wire.ResponsesRequest) -> None:
@@ -178,7 +187,8 @@ def _text_fields(text: wire.ResponsesText | None, model: Model) -> dict[str, Any
 
 
 def _reasoning_fields(reasoning: wire.ResponsesReasoning | None, model: Model) -> dict[str, Any]:
-    """Chat backends show their reasoning as it is: a summary that is left to them is none."""
+    """Chat backends show their reasoning as it is: a summary that is left to them is none, unless
+    the model says how it is asked for."""
     if reasoning is None:
         return {}
     given = msgspec.structs.asdict(reasoning)
@@ -194,7 +204,8 @@ def _reasoning_fields(reasoning: wire.ResponsesReasoning | None, model: Model) -
     wanted = {
         f"reasoning.{name}": given[name]
         for name, value in ordinary.items()
-        if given[name] not in (None, value)
+        if given[name] is not None
+        and (given[name] != value or f"reasoning.{name}" in model.options)
     }
     fields = mapped_options(model, wanted)
     if reasoning.effort is not None:
@@ -208,8 +219,10 @@ def _include_fields(body: wire.ResponsesRequest, model: Model) -> dict[str, Any]
         param = f"include[{at}]"
         if wanted == _LOGPROBS:
             fields.update(logprob_fields(model, body.top_logprobs, param=param))
-        elif wanted == _ENCRYPTED_REASONING:
+        elif wanted == ENCRYPTED_REASONING:
             require_feature(model, Feature.REASONING, param)
+            if ENCRYPTED_REASONING in model.options:
+                fields.update(mapped_options(model, {ENCRYPTED_REASONING: True}))
         elif wanted != _IMAGE_ADDRESSES:
             raise OptionUnsupported(f"{wanted} needs a tool that is not offered here.", param=param)
     return fields

@@ -15,6 +15,10 @@ from tollkeeper.api.wire import responses as wire
 from tollkeeper.domain.catalog import Feature, Model
 from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
 from tollkeeper.services.options import require_modality
+from tollkeeper.services.reasoning_seal import KeptReasoning
+
+# The option by which a model says that its backend takes back what only it can read.
+ENCRYPTED_REASONING = "reasoning.encrypted_content"
 
 _typed = msgspec.json.Decoder(wire.Typed)
 _message = msgspec.json.Decoder(wire.InputMessage)
@@ -58,7 +62,7 @@ _ITEMS_WITHOUT_PLACE = frozenset(
 class Conversation:
     """The chat messages of a request as they come together."""
 
-    def __init__(self, model: Model, unseal: Callable[[str], str | None]) -> None:
+    def __init__(self, model: Model, unseal: Callable[[str], KeptReasoning | None]) -> None:
         self._model = model
         self._unseal = unseal
         self._reasons = Feature.REASONING in model.supported_features
@@ -67,6 +71,7 @@ class Conversation:
         self._answer: ChatMessage | None = None
         # Reasoning that still waits for what was said or called after it.
         self._thought = ""
+        self._sealed: list[str] = []
         self._call_ids: set[str] = set()
         self.images = 0
 
@@ -127,18 +132,24 @@ class Conversation:
         self._add_other({"role": "tool", "tool_call_id": output.call_id, "content": content})
 
     def _add_reasoning(self, reasoning: wire.EchoedReasoning) -> None:
-        """The text itself, else what we sealed, else the summary. Other services' seals are left."""
+        """The text itself, else what we sealed, else the summary. Other services' seals are left,
+        and what a backend sealed goes back to that one only."""
         if not self._reasons:
             return
         sealed = reasoning.encrypted_content
+        kept = None if sealed is None else self._unseal(sealed)
         text = "".join(part.text for part in reasoning.content or ())
-        if not text and sealed is not None:
-            text = self._unseal(sealed) or ""
+        if not text and kept is not None:
+            text = kept.text
         self._thought += text or "".join(part.text for part in reasoning.summary or ())
+        takes_back = ENCRYPTED_REASONING in self._model.options
+        if kept is not None and takes_back and kept.model == self._model.id:
+            self._sealed += kept.sealed_by_backend
 
     def _add_other(self, message: ChatMessage) -> None:
         self._answer = None
         self._thought = ""
+        self._sealed = []
         self._messages.append(message)
 
     def _current_answer(self) -> ChatMessage:
@@ -151,6 +162,9 @@ class Conversation:
             thoughts = self._answer.get("reasoning", "") + self._thought
             self._answer["reasoning"] = self._answer["reasoning_content"] = thoughts
             self._thought = ""
+        if self._sealed:
+            self._answer.setdefault("sealed_reasoning", []).extend(self._sealed)
+            self._sealed = []
         return self._answer
 
     def _content(self, content: str | list[wire.InputPart], place: str) -> str | list[Any]:

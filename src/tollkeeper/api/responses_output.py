@@ -88,7 +88,8 @@ class Item:
     # Of a function call only.
     call_id: str = ""
     name: str = ""
-    # Of reasoning only, once it is closed.
+    # Of reasoning only: what its backend alone can read, and all of it, once it is closed.
+    sealed_by_backend: tuple[str, ...] = ()
     sealed: str | msgspec.UnsetType = msgspec.UNSET
 
 
@@ -117,7 +118,7 @@ class Output:
         listener: Listener,
         *,
         logprobs: bool = False,
-        seal: Callable[[str], str] | None = None,
+        seal: Callable[[str, tuple[str, ...]], str] | None = None,
     ) -> None:
         self._suffix = request_id.replace("-", "")
         self._listener = listener
@@ -133,6 +134,9 @@ class Output:
     def add(self, delta: Delta) -> None:
         if delta.reasoning:
             self._grow(self._opened(Kind.REASONING), delta.reasoning)
+        if delta.sealed_reasoning and self._seal is not None:
+            item = self._items[self._opened(Kind.REASONING).output_index]
+            item.sealed_by_backend += (delta.sealed_reasoning,)
         if delta.text or delta.logprobs is not None:
             self._add_text(delta.text or "", delta.logprobs)
         for annotation in delta.annotations:
@@ -291,7 +295,8 @@ class Output:
             fields = {**_place(last), "name": item.name, "arguments": last.whole}
             self._listener.event("response.function_call_arguments.done", fields)
         if item.kind is ItemKind.REASONING and self._seal is not None:
-            item.sealed = self._seal("".join(growing.whole for growing in item.parts))
+            thought = "".join(growing.whole for growing in item.parts)
+            item.sealed = self._seal(thought, item.sealed_by_backend)
         item.status = status
         fields = {"output_index": item.output_index, "item": _view(item, status)}
         self._listener.event("response.output_item.done", fields)

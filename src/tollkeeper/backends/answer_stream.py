@@ -6,12 +6,11 @@ bound allows, and `[DONE]` at the end. Pure: bytes in, events out, no connection
 
 from collections.abc import Iterable
 
+from tollkeeper.backends.answer_json import MalformedAnswer, error_record
 from tollkeeper.backends.chat_wire import (
     Chunk,
-    MalformedAnswer,
     decode_chunk,
     delta_of_chunk,
-    error_record,
     opened,
     usage_report,
 )
@@ -40,6 +39,8 @@ class AnswerStream:
         self._opened = False
         # Something of substance has come: the backend has accepted the call.
         self.accepted = False
+        # An error record is the last word of a chat stream.
+        self.failing = False
         self.done = False
         self.failure: TollkeeperError | None = None
 

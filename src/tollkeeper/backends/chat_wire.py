@@ -1,15 +1,21 @@
 """The chat protocol as model servers speak it: the request we write, and the answers we read.
 
-Reading is tolerant: unknown fields are skipped, and a field may be null or missing wherever some
-server leaves it out. What is read becomes events of the domain here, and nowhere else.
+What is read becomes events of the domain here, and nowhere else.
 """
 
-import json
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
+from tollkeeper.backends.answer_json import (
+    ABSENT,
+    MalformedAnswer,
+    anything,
+    decode,
+    decode_whole,
+    given,
+)
 from tollkeeper.domain.inference import (
     Annotation,
     Call,
@@ -21,13 +27,7 @@ from tollkeeper.domain.inference import (
     read_usage,
 )
 
-_ABSENT = msgspec.Raw()
 _NOTHING: Mapping[str, Any] = {}
-_NULL = msgspec.Raw(b"null")
-
-
-class MalformedAnswer(Exception):
-    """The backend's answer is not what the protocol allows."""
 
 
 class _Function(msgspec.Struct, gc=False):
@@ -72,22 +72,22 @@ class _ChunkChoice(msgspec.Struct, gc=False):
     index: int = 0
     delta: _Message | None = None
     finish_reason: str | None = None
-    logprobs: msgspec.Raw = _ABSENT
+    logprobs: msgspec.Raw = ABSENT
 
 
 class _CompleteChoice(msgspec.Struct, gc=False):
     index: int = 0
     message: _Message | None = None
     finish_reason: str | None = None
-    logprobs: msgspec.Raw = _ABSENT
+    logprobs: msgspec.Raw = ABSENT
 
 
 class Chunk(msgspec.Struct, gc=False):
     """One record of a stream. `usage` and `error` are read later: they may be anything."""
 
     choices: list[_ChunkChoice] | None = None
-    usage: msgspec.Raw = _ABSENT
-    error: msgspec.Raw = _ABSENT
+    usage: msgspec.Raw = ABSENT
+    error: msgspec.Raw = ABSENT
     system_fingerprint: str | None = None
     service_tier: str | None = None
 
@@ -96,14 +96,13 @@ class Completion(msgspec.Struct, gc=False):
     """A complete answer."""
 
     choices: list[_CompleteChoice] | None = None
-    usage: msgspec.Raw = _ABSENT
-    error: msgspec.Raw = _ABSENT
+    usage: msgspec.Raw = ABSENT
+    error: msgspec.Raw = ABSENT
     system_fingerprint: str | None = None
     service_tier: str | None = None
-    prompt_logprobs: msgspec.Raw = _ABSENT
+    prompt_logprobs: msgspec.Raw = ABSENT
 
 
-_Answer = TypeVar("_Answer", Chunk, Completion)
 _chunk_decoder = msgspec.json.Decoder(Chunk)
 _completion_decoder = msgspec.json.Decoder(Completion)
 _encoder = msgspec.json.Encoder()
@@ -126,43 +125,22 @@ def encode_request(call: Call, *, stream: bool, extra: Mapping[str, Any] = _NOTH
 
 
 def decode_chunk(payload: bytes) -> Chunk:
-    return _decode(_chunk_decoder, payload)
+    return decode(_chunk_decoder, payload)
 
 
 def decode_completion(body: bytes) -> Completion:
-    if not body.isascii():
-        try:
-            body.decode()
-        except UnicodeDecodeError as error:
-            raise MalformedAnswer("the answer is not UTF-8") from error
-    return _decode(_completion_decoder, body)
+    return decode_whole(_completion_decoder, body)
 
 
 def opened(answer: Chunk | Completion) -> Opened:
-    prompt_logprobs = answer.prompt_logprobs if isinstance(answer, Completion) else _ABSENT
-    return Opened(answer.system_fingerprint, answer.service_tier, _given(prompt_logprobs))
+    prompt_logprobs = answer.prompt_logprobs if isinstance(answer, Completion) else ABSENT
+    return Opened(answer.system_fingerprint, answer.service_tier, given(prompt_logprobs))
 
 
 def usage_report(usage: msgspec.Raw) -> UsageReport | None:
     """The report in a chunk or an answer; None where there is none at all."""
-    given = _given(usage)
-    if given is None:
-        return None
-    try:
-        return UsageReport(read_usage(msgspec.json.decode(given)))
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return UsageReport(None)
-
-
-def error_record(error: msgspec.Raw) -> Any | None:
-    """The error that a server puts where an answer should be; None where there is none."""
-    given = _given(error)
-    if given is None:
-        return None
-    try:
-        return msgspec.json.decode(given)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return {}
+    found = given(usage)
+    return None if found is None else UsageReport(read_usage(anything(found)))
 
 
 def delta_of_chunk(choice: _ChunkChoice) -> Delta | None:
@@ -196,7 +174,7 @@ def _delta(index: int, message: _Message, logprobs: msgspec.Raw, finish: str | N
     content = message.content
     if type(content) is str and not _has_more_than_text(message):
         # Nearly every piece of every stream: worth a short way.
-        return Delta(index, content or None, logprobs=_given(logprobs), finish=finish)
+        return Delta(index, content or None, logprobs=given(logprobs), finish=finish)
     if isinstance(content, list):
         content = "".join(part.text or "" for part in content)
     function = message.function_call
@@ -210,7 +188,7 @@ def _delta(index: int, message: _Message, logprobs: msgspec.Raw, finish: str | N
         if function is not None
         else None,
         annotations=_annotations(message.annotations or ()),
-        logprobs=_given(logprobs),
+        logprobs=given(logprobs),
         finish=finish,
     )
 
@@ -238,25 +216,3 @@ def _annotations(annotations: "list[_Annotation] | tuple[()]") -> tuple[Annotati
         for citation in (annotation.url_citation for annotation in annotations)
         if citation is not None
     )
-
-
-def _decode(decoder: msgspec.json.Decoder[_Answer], body: bytes) -> _Answer:
-    try:
-        return decoder.decode(body)
-    except (ValueError, RecursionError) as error:
-        # Python's own servers write NaN into usage, which is no JSON. That makes the number
-        # absurd, not the answer: such a number is read as null.
-        if b"NaN" not in body and b"Infinity" not in body:
-            raise MalformedAnswer("a record is not a chat answer in JSON") from error
-    try:
-        repaired = json.loads(body, parse_constant=lambda _: None)
-        return decoder.decode(_encoder.encode(repaired))
-    except (ValueError, OverflowError, RecursionError) as error:
-        raise MalformedAnswer("a record is not a chat answer in JSON") from error
-
-
-def _given(raw: msgspec.Raw) -> msgspec.Raw | None:
-    """None for a field that is missing or null. A copy, because a view keeps its whole record."""
-    if raw in (_ABSENT, _NULL):
-        return None
-    return raw.copy()

@@ -7,6 +7,15 @@ from typing import Any
 from urllib.parse import urlsplit
 
 
+class WireProtocol(StrEnum):
+    """What the backend is called with."""
+
+    # POST {url}/chat/completions
+    CHAT = "chat"
+    # POST {url}/responses
+    RESPONSES = "responses"
+
+
 class Tokenizer(StrEnum):
     """How the backend counts the tokens of a prompt before it answers it."""
 
@@ -24,6 +33,7 @@ class BackendConfig:
     name: str
     # Base addresses of the replicas, up to and with `/v1`.
     urls: tuple[str, ...]
+    protocol: WireProtocol = WireProtocol.CHAT
     api_key: str | None = field(default=None, repr=False)
     # Trusted beside nothing else when set; empty: what the system trusts.
     tls_ca_file: str | None = None

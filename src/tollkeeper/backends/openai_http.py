@@ -10,16 +10,7 @@ from collections.abc import AsyncIterator
 from types import TracebackType
 from urllib.parse import urljoin, urlsplit
 
-from tollkeeper.backends.answer_stream import AnswerStream
-from tollkeeper.backends.chat_wire import (
-    MalformedAnswer,
-    decode_completion,
-    delta_of_completion,
-    encode_request,
-    error_record,
-    opened,
-    usage_report,
-)
+from tollkeeper.backends.answer_json import MalformedAnswer
 from tollkeeper.backends.config import BackendConfig
 from tollkeeper.backends.http1 import (
     ConnectFailed,
@@ -32,9 +23,11 @@ from tollkeeper.backends.http1 import (
 )
 from tollkeeper.backends.pool import ConnectionPool, open_pool
 from tollkeeper.backends.port import Answer
-from tollkeeper.backends.refusals import refusal, refusal_record
+from tollkeeper.backends.refusals import refusal
 from tollkeeper.backends.sse import EventStreamParser, MalformedEventStream
 from tollkeeper.backends.tokenizers import TokenizeRequest, read_count, tokenize_request
+from tollkeeper.backends.wire import AnswerReader
+from tollkeeper.backends.wires import wire_for
 from tollkeeper.domain.errors import (
     BackendFailed,
     DeadlineExceeded,
@@ -62,9 +55,10 @@ class Replica:
         base = url.rstrip("/")
         self._pool = open_pool(address, config)
         headers = _shared_headers(address.netloc, config.api_key)
-        chat = urlsplit(base + "/chat/completions").path
-        self.json_head = _request_head(chat, _JSON, headers)
-        self.stream_head = _request_head(chat, _EVENT_STREAM, headers)
+        self.wire = wire_for(config.protocol)
+        path = urlsplit(base + self.wire.path).path
+        self.json_head = _request_head(path, _JSON, headers)
+        self.stream_head = _request_head(path, _EVENT_STREAM, headers)
         self._tokenize = tokenize_request(config)
         if self._tokenize is not None:
             path = urlsplit(urljoin(base + "/", self._tokenize.path)).path
@@ -121,12 +115,12 @@ class ReplicaCall:
         self._call = call
         self._deadline = deadline
         self._connection: Connection | None = None
-        self._stream: AnswerStream | None = None
+        self._stream: AnswerReader | None = None
         self._parser: EventStreamParser | None = None
         # What has been read and not yet been asked for.
         self._ready: list[Event] | None = None
         # What a complete answer lacks; raised after what it has was handed over.
-        self._shortfall: BackendFailed | None = None
+        self._shortfall: TollkeeperError | None = None
         # What the answer was worth to whoever watches the replica's health.
         self.completed = False
         self.failed = False
@@ -181,7 +175,8 @@ class ReplicaCall:
         streamed = call.streamed or replica.config.always_stream
         extra = replica.config.extra_fields
         request_head = replica.stream_head if streamed else replica.json_head
-        request = request_bytes(request_head, encode_request(call, stream=streamed, extra=extra))
+        body = replica.wire.encode_request(call, stream=streamed, extra=extra)
+        request = request_bytes(request_head, body)
         try:
             self._connection = await replica.pool.acquire(deadline=self._deadline)
         except HttpFailure as failure:
@@ -223,44 +218,22 @@ class ReplicaCall:
         except HttpFailure as failure:
             raise _domain_error(failure, charged=False) from failure
         self._leave()
+        replica = self._replica
         try:
-            self._read_completion(body)
+            answer = replica.wire.read_whole(self._call, body, secrets=replica.secrets)
         except MalformedAnswer as error:
             raise BackendFailed(f"The backend's answer is malformed: {error}.") from error
-
-    def _read_completion(self, body: bytes) -> None:
-        completion = decode_completion(body)
-        record = error_record(completion.error)
-        if record is not None:
-            raise refusal_record(record, secrets=self._replica.secrets)
-        batch: list[Event] = [opened(completion)]
-        seen: set[int] = set()
-        unfinished = self._call.choices
-        for choice in completion.choices or ():
-            delta = delta_of_completion(choice)
-            if 0 <= delta.choice < self._call.choices and delta.choice not in seen:
-                seen.add(delta.choice)
-                batch.append(delta)
-                unfinished -= delta.finish is not None
-        if not seen:
-            raise MalformedAnswer("it has no choice")
-        report = usage_report(completion.usage)
-        if report is not None:
-            batch.append(report)
-        self._ready = batch
-        if unfinished == 0:
-            self.completed = True
-        else:
-            self.failed = True
-            self._shortfall = BackendFailed(
-                "The backend did not finish every choice.", charged=True
-            )
+        self._ready = answer.events
+        self._shortfall = answer.shortfall
+        self.completed = answer.shortfall is None
+        self.failed = isinstance(answer.shortfall, BackendFailed)
 
     async def _accept_stream(self) -> None:
         """Reads until something of substance has come, so that a failure before it is an error
         of its own and not the sudden end of an answer."""
-        stream = self._stream = AnswerStream(self._call, secrets=self._replica.secrets)
-        self._parser = EventStreamParser(self._replica.config.frame_bytes_max)
+        replica = self._replica
+        stream = self._stream = replica.wire.open_stream(self._call, secrets=replica.secrets)
+        self._parser = EventStreamParser(replica.config.frame_bytes_max)
         batch: list[Event] = []
         while not stream.accepted and not stream.done and stream.failure is None:
             batch += await self._read_batch(stream)
@@ -268,7 +241,7 @@ class ReplicaCall:
             self._end_stream(stream)
         self._ready = batch
 
-    async def _read_batch(self, stream: AnswerStream) -> list[Event]:
+    async def _read_batch(self, stream: AnswerReader) -> list[Event]:
         """The events of one network read; what ends the stream badly is noted in it."""
         connection, parser = self._connection, self._parser
         if connection is None or parser is None:
@@ -289,12 +262,12 @@ class ReplicaCall:
             stream.fail(BackendFailed(f"The backend's stream is malformed: {error}."))
             return events
         events = stream.read(payloads)
-        if stream.accepted and (payloads or b"\n" in chunk):
+        if (stream.accepted or stream.failing) and (payloads or b"\n" in chunk):
             # A byte now and then is no progress; a line is.
             connection.mark_progress()
         return events
 
-    def _end_stream(self, stream: AnswerStream) -> None:
+    def _end_stream(self, stream: AnswerReader) -> None:
         """Closes the stream's account: a proper end, or its failure."""
         if stream.failure is None:
             self.completed = True

@@ -39,12 +39,14 @@ class Backend(Protocol):
         `deadline` is a time of the event loop's clock; it bounds the whole answer. Leaving the
         context, however it is left, stops the upstream call and frees its connection.
 
-        Raises domain errors only: ProviderRejected (400, 422 upstream), RateLimited (429),
-        BackendFailed (anything else), Unavailable (no healthy replica), DeadlineExceeded.
-        `charged` on the error is true where the backend may have run the call.
+        Raises domain errors only: InvalidRequest and OptionUnsupported (nothing was sent, because
+        the backend's protocol has no place for it), ProviderRejected (400, 422 upstream),
+        RateLimited (429), BackendFailed (anything else), Unavailable (no healthy replica),
+        DeadlineExceeded. `charged` on the error is true where the backend may have run the call.
 
-        The batches end after the backend's own proper end: every choice finished, and `[DONE]` or
-        a complete JSON answer. Anything short of that raises BackendFailed from the iterator.
+        The batches end after the backend's own proper end: every choice finished, and `[DONE]`,
+        the event that ends a response, or a complete JSON answer. Anything short of that raises
+        from the iterator, BackendFailed as a rule.
         """
         ...
 

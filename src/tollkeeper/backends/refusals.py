@@ -14,6 +14,18 @@ from tollkeeper.domain.errors import (
 
 RETRY_AFTER_S_DEFAULT = 5
 RETRY_AFTER_S_MAX = 120
+# The published words for what is wrong with a request, in the place of a status.
+_REJECTED = frozenset(
+    {
+        *("invalid_prompt", "invalid_request_error", "context_length_exceeded"),
+        *("bio_policy", "misalignment_policy_violation", "image_content_policy_violation"),
+        *("invalid_image", "invalid_image_format", "invalid_image_mode", "invalid_image_url"),
+        *("invalid_base64_image", "image_too_large", "image_too_small", "image_parse_error"),
+        *("image_file_too_large", "unsupported_image_media_type", "empty_image_file"),
+        *("failed_to_download_image", "image_file_not_found"),
+    }
+)
+_RATE_LIMITED = "rate_limit_exceeded"
 _MESSAGE_BYTES_MAX = 2048
 _REMOVED = "[removed]"
 # Control characters, and the invisible ones that turn the direction of text around.
@@ -36,11 +48,12 @@ def refusal(
 
 def refusal_record(record: Any, *, secrets: tuple[str, ...]) -> TollkeeperError:
     """The error for an error object where the answer should have begun. Some servers send their
-    200 before they look at the request, so the status they mean is inside."""
+    200 before they look at the request, so the status they mean is inside, or a word for it."""
     code = record.get("code") if isinstance(record, dict) else None
-    if code in (400, 422):  # A tuple, because the code may be anything.
+    word = code if isinstance(code, str) else None
+    if code in (400, 422) or word in _REJECTED:  # A tuple, because the code may be anything.
         return ProviderRejected(error_message({"error": record}, secrets))
-    if code == 429:
+    if code == 429 or word == _RATE_LIMITED:
         return RateLimited(
             "The backend is handling too many requests.", retry_after_s=RETRY_AFTER_S_DEFAULT
         )

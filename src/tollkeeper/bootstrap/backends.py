@@ -4,12 +4,13 @@ import os
 from pathlib import Path
 
 from tollkeeper.backends.absent import AbsentBackend
-from tollkeeper.backends.config import BackendConfig, Tokenizer
+from tollkeeper.backends.config import BackendConfig, Tokenizer, WireProtocol
 from tollkeeper.backends.engine_address import EngineAddress
 from tollkeeper.backends.fan_out import FanOutBackend
 from tollkeeper.backends.judge import Judge, JudgeConfig
 from tollkeeper.backends.port import Backend
 from tollkeeper.backends.routing import RoutedBackend
+from tollkeeper.backends.sse import FRAME_BYTES_MAX
 from tollkeeper.bootstrap.secrets import master_secret, read_secret
 from tollkeeper.domain.catalog import Model, pricing_from_declared
 from tollkeeper.domain.judging import EXAMPLES, Example
@@ -18,6 +19,8 @@ from tollkeeper.settings import BackendSettings, Settings, SettingsError
 
 # Parts of one fanned-out call that run at once on a backend that is not ours.
 _FAN_OUT = 16
+# A record of a Responses stream may hold the whole result, with everything that was asked for.
+_RESULT_BYTES_MAX = 16 << 20
 # The published protocol allows twenty alternatives; the embedded engine gives as many as asked for.
 _JUDGE_ALTERNATIVES = 20
 _JUDGE_ALTERNATIVES_EMBEDDED = 200
@@ -92,15 +95,19 @@ def _backend(
 ) -> Backend:
     if declared.kind == "embedded" and engine is None:
         return AbsentBackend(declared.name, "The embedded engine does not run.")
+    protocol = WireProtocol(declared.protocol)
+    responses = protocol is WireProtocol.RESPONSES
     try:
         config = BackendConfig(
             name=declared.name,
+            protocol=protocol,
             urls=declared.urls if engine is None or declared.urls else (engine.base_url,),
             api_key=_api_key(declared) if declared.kind == "openai" else _engine_key(engine),
             connect_timeout_s=declared.connect_timeout_s,
             idle_timeout_s=declared.idle_timeout_s,
             retries=declared.retries,
-            native_n=declared.native_n and declared.kind == "openai",
+            # Responses has no n.
+            native_n=declared.native_n and declared.kind == "openai" and not responses,
             always_stream=declared.kind == "embedded",
             # Only then does a caller's leaving end the reading of a long prompt.
             extra_fields={"return_progress": True} if declared.kind == "embedded" else {},
@@ -109,6 +116,7 @@ def _backend(
             fan_out_concurrency=(
                 settings.embedded.parallel if declared.kind == "embedded" else _FAN_OUT
             ),
+            frame_bytes_max=_RESULT_BYTES_MAX if responses else FRAME_BYTES_MAX,
         )
     except ValueError as exc:
         raise SettingsError(f"backends: {exc}") from None

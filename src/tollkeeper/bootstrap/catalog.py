@@ -1,12 +1,36 @@
 """From declared models to the catalogue."""
 
+from dataclasses import replace
+
+from tollkeeper.backends import responses_request as responses
+from tollkeeper.backends.config import WireProtocol
 from tollkeeper.domain.catalog import Catalog, Model, pricing_from_declared
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.settings import ModelSettings, Settings, SettingsError
 
 
 def build_catalog(settings: Settings) -> Catalog:
-    return Catalog(tuple(_model(model) for model in settings.models))
+    protocols = {backend.name: backend.protocol for backend in settings.backends}
+    return Catalog(
+        tuple(_speaking(protocols[model.backend], _model(model)) for model in settings.models)
+    )
+
+
+def _speaking(protocol: str, model: Model) -> Model:
+    """The model without what its backend's protocol has no place for, whatever is declared: an
+    option that cannot be passed on is one that the model does not have."""
+    if protocol != WireProtocol.RESPONSES:
+        return model
+    narrowed = responses.narrowed
+    return replace(
+        model,
+        supported_sampling_parameters=narrowed(
+            model.supported_sampling_parameters, responses.SAMPLING_PARAMETERS
+        ),
+        input_modalities=narrowed(model.input_modalities, responses.INPUT_MODALITIES),
+        output_modalities=narrowed(model.output_modalities, responses.OUTPUT_MODALITIES),
+        options={**responses.OPTIONS, **model.options},
+    )
 
 
 def _model(declared: ModelSettings) -> Model:

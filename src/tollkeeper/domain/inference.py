@@ -98,6 +98,8 @@ class Delta(msgspec.Struct, frozen=True, gc=False):
     logprobs: msgspec.Raw | None = None
     # Set in the last delta of a choice.
     finish: str | None = None
+    # Reasoning that only its backend can read, to be sent back with the next turn.
+    sealed_reasoning: str | None = None
 
 
 class Usage(msgspec.Struct, frozen=True, gc=False):

@@ -131,6 +131,7 @@ class EmbeddedSettings(Section):
 class BackendSettings(Section):
     name: Name
     kind: Literal["embedded", "openai"]
+    protocol: Literal["chat", "responses"] = "chat"
     urls: tuple[str, ...] = ()
     api_key_env: str = ""
     api_key_file: str = ""
@@ -146,6 +147,8 @@ class BackendSettings(Section):
             raise ValueError("a backend of kind 'openai' needs at least one url in urls")
         if self.kind == "embedded" and self.urls:
             raise ValueError("a backend of kind 'embedded' has no urls: tollkeeper starts it")
+        if self.kind == "embedded" and self.protocol != "chat":
+            raise ValueError("protocol: a backend of kind 'embedded' speaks 'chat' only")
         for url in self.urls:
             if not url.startswith(("http://", "https://")):
                 raise ValueError(f"{url!r} must start with http:// or https://")

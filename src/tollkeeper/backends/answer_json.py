@@ -1,0 +1,66 @@
+"""Answers in JSON as model servers write it: what the readers of every protocol share.
+
+Reading is tolerant: unknown fields are skipped, and a field may be null or missing wherever some
+server leaves it out.
+"""
+
+import json
+from typing import Any, TypeVar
+
+import msgspec
+
+ABSENT = msgspec.Raw()
+_NULL = msgspec.Raw(b"null")
+_encoder = msgspec.json.Encoder()
+_Answer = TypeVar("_Answer")
+
+
+class MalformedAnswer(Exception):
+    """The backend's answer is not what the protocol allows."""
+
+
+def given(raw: msgspec.Raw) -> msgspec.Raw | None:
+    """None for a field that is missing or null. A copy, because a view keeps its whole record."""
+    if raw in (ABSENT, _NULL):
+        return None
+    return raw.copy()
+
+
+def decode(decoder: msgspec.json.Decoder[_Answer], body: bytes | msgspec.Raw) -> _Answer:
+    try:
+        return decoder.decode(body)
+    except (ValueError, RecursionError) as error:
+        # Python's own servers write NaN into usage, which is no JSON. That makes the number
+        # absurd, not the answer: such a number is read as null.
+        written = bytes(body)
+        if b"NaN" not in written and b"Infinity" not in written:
+            raise MalformedAnswer("a record is not an answer in JSON") from error
+    try:
+        repaired = json.loads(written, parse_constant=lambda _: None)
+        return decoder.decode(_encoder.encode(repaired))
+    except (ValueError, OverflowError, RecursionError) as error:
+        raise MalformedAnswer("a record is not an answer in JSON") from error
+
+
+def decode_whole(decoder: msgspec.json.Decoder[_Answer], body: bytes) -> _Answer:
+    """An answer that is one JSON body, of which nobody has seen to it that it is UTF-8."""
+    if not body.isascii():
+        try:
+            body.decode()
+        except UnicodeDecodeError as error:
+            raise MalformedAnswer("the answer is not UTF-8") from error
+    return decode(decoder, body)
+
+
+def anything(found: msgspec.Raw) -> Any:
+    """What a field holds that may be anything; an empty object where nobody can say."""
+    try:
+        return msgspec.json.decode(found)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return {}
+
+
+def error_record(error: msgspec.Raw) -> Any | None:
+    """The error that a server puts where an answer should be; None where there is none."""
+    found = given(error)
+    return None if found is None else anything(found)

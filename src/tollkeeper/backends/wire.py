@@ -1,0 +1,56 @@
+"""What a protocol is to the transport: how a call is written, and how its answer is read."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from tollkeeper.domain.errors import TollkeeperError
+from tollkeeper.domain.inference import Call, Event
+
+
+class AnswerReader(Protocol):
+    """Reads the records of one streamed answer as events, and holds it to its protocol."""
+
+    # Something of substance has come: the backend has accepted the call.
+    accepted: bool
+    # It has said that it fails, and may still say what it used: nobody waits long for that.
+    failing: bool
+    # The answer has come to its proper end.
+    done: bool
+    failure: TollkeeperError | None
+
+    def read(self, payloads: Iterable[bytes]) -> list[Event]:
+        """The events of these records. Should one of them be wrong, the events before it are
+        returned and `failure` is set. After a failure or the end, further records are ignored."""
+        ...
+
+    def fail(self, failure: TollkeeperError) -> None:
+        """The stream is over, and this is why, unless it had ended already."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class WholeAnswer:
+    """An answer that came at once."""
+
+    events: list[Event]
+    # What it lacks; raised after what it has was handed over.
+    shortfall: TollkeeperError | None = None
+
+
+class Wire(Protocol):
+    """One protocol. Knows no connection."""
+
+    # Below the base address of a backend.
+    path: str
+
+    def encode_request(self, call: Call, *, stream: bool, extra: Mapping[str, Any]) -> bytes:
+        """The body for the backend. Raises InvalidRequest and OptionUnsupported for what the
+        protocol cannot carry."""
+        ...
+
+    def read_whole(self, call: Call, body: bytes, *, secrets: tuple[str, ...]) -> WholeAnswer:
+        """Raises MalformedAnswer, and a refusal where there is one in the answer's place."""
+        ...
+
+    def open_stream(self, call: Call, *, secrets: tuple[str, ...]) -> AnswerReader: ...
