@@ -1,7 +1,7 @@
 """Token counting over HTTP: a Messages-shaped input becomes a chat prompt, which is counted."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -26,7 +26,7 @@ from tollkeeper.domain.conventions import (
 )
 from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
 from tollkeeper.domain.inference import Call
-from tollkeeper.services.options import mapped_options, require_feature
+from tollkeeper.services.options import mapped_options, require_feature, require_small_schemas
 
 _BETA_LENGTH_MAX = 512
 _VERSION = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
@@ -63,6 +63,7 @@ async def token_count(
     for at, message in enumerate(body.messages):
         conversation.add(message, f"messages[{at}]")
     tools, server_tools = _tools(body.tools or (), model)
+    require_small_schemas(model, _schemas(body))
     call = Call(
         request_id=request.id,
         organization_id=caller.organization_id,
@@ -127,6 +128,14 @@ def _tools(
         else:
             raise OptionUnsupported(f"Tools of type {kind[:100]!r} are not supported.", param=place)
     return functions, server_tools
+
+
+def _schemas(body: wire.TokenCountRequest) -> Iterator[tuple[str, object]]:
+    """Every schema of the request, and where it is."""
+    for at, tool in enumerate(body.tools or ()):
+        yield f"tools[{at}].input_schema", msgspec.json.decode(tool).get("input_schema")
+    if body.output_config is not None and body.output_config.format is not None:
+        yield "output_config.format.schema", body.output_config.format.schema
 
 
 def prompt_fields(

@@ -1,15 +1,17 @@
 """From declared models to the catalogue."""
 
+from tollkeeper.backends.engine_limits import ENGINE_SCHEMA_BOUNDS
 from tollkeeper.domain.catalog import Catalog, Model, pricing_from_declared
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.settings import ModelSettings, Settings, SettingsError
 
 
 def build_catalog(settings: Settings) -> Catalog:
-    return Catalog(tuple(_model(model) for model in settings.models))
+    embedded = {backend.name for backend in settings.backends if backend.kind == "embedded"}
+    return Catalog(tuple(_model(model, model.backend in embedded) for model in settings.models))
 
 
-def _model(declared: ModelSettings) -> Model:
+def _model(declared: ModelSettings, embedded: bool) -> Model:
     try:
         pricing = pricing_from_declared(
             {str(key): value for key, value in declared.pricing.items()}, param="pricing"
@@ -37,4 +39,5 @@ def _model(declared: ModelSettings) -> Model:
         is_ready=declared.is_ready,
         pricing=pricing,
         options=declared.options,
+        schema_bounds=ENGINE_SCHEMA_BOUNDS if embedded else None,
     )
