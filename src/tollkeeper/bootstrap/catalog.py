@@ -8,6 +8,13 @@ from tollkeeper.settings import ModelSettings, Settings, SettingsError
 
 def build_catalog(settings: Settings) -> Catalog:
     embedded = {backend.name for backend in settings.backends if backend.kind == "embedded"}
+    room = settings.embedded.context_length
+    for model in settings.models:
+        if model.backend in embedded and model.context_length > room:
+            raise SettingsError(
+                f"models {model.id!r}: context_length = {model.context_length}: "
+                f"embedded.context_length gives it {room}."
+            )
     return Catalog(tuple(_model(model, model.backend in embedded) for model in settings.models))
 
 

@@ -14,5 +14,6 @@ def build_engine(settings: Settings) -> EmbeddedEngine | None:
             model_path=settings.embedded.model_path,
             threads=settings.embedded.threads,
             parallel=settings.embedded.parallel,
+            context_length=settings.embedded.context_length,
         )
     )

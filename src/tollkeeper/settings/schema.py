@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from tollkeeper.backends.packaged_model import PACKAGED_MODEL
 from tollkeeper.domain import conventions
 from tollkeeper.domain.access import CUSTOMER_PERMISSIONS
 
@@ -126,6 +127,8 @@ class EmbeddedSettings(Section):
     model_path: str = ""
     threads: int = Field(default=0, ge=0, le=1024)
     parallel: int = Field(default=4, ge=1, le=64)
+    # Of each call that it computes; what models on it declare must fit in.
+    context_length: int = Field(default=PACKAGED_MODEL.context_length, ge=256, le=1_048_576)
 
 
 class BackendSettings(Section):
