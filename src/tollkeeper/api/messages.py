@@ -21,7 +21,6 @@ from tollkeeper.domain.conventions import (
     MESSAGES_BETA_HEADER,
     MESSAGES_REQUEST_ID_HEADER,
     MESSAGES_VERSION_HEADER,
-    MESSAGES_WEB_TOOLS,
     TOKEN_COUNT_ESTIMATED_HEADER,
 )
 from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
@@ -62,7 +61,7 @@ async def token_count(
         conversation.instruct(body.system)
     for at, message in enumerate(body.messages):
         conversation.add(message, f"messages[{at}]")
-    tools, server_tools = _tools(body.tools or (), model)
+    tools, server_tools = _tools(body.tools or (), model, services.http.messages_web_tools)
     require_small_schemas(model, _schemas(body))
     call = Call(
         request_id=request.id,
@@ -108,7 +107,7 @@ def _check_protocol(headers: Headers) -> None:
 
 
 def _tools(
-    found: Sequence[msgspec.Raw], model: Model
+    found: Sequence[msgspec.Raw], model: Model, web_tools: frozenset[str]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Functions as chat has them, and the server tools, which no template renders."""
     functions: list[dict[str, Any]] = []
@@ -123,7 +122,7 @@ def _tools(
             if custom.description is not None:
                 function["description"] = custom.description
             functions.append({"type": "function", "function": function})
-        elif kind in MESSAGES_WEB_TOOLS:
+        elif kind in web_tools:
             server_tools.append(msgspec.json.decode(tool))
         else:
             raise OptionUnsupported(f"Tools of type {kind[:100]!r} are not supported.", param=place)

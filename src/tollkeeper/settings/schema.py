@@ -105,6 +105,11 @@ class SessionsSettings(Section):
     headers: tuple[str, ...] = conventions.SESSION_HEADERS
 
 
+class MessagesSettings(Section):
+    # Published names of the server tools that the interface names in a spelling of its own.
+    web_tool_aliases: tuple[Name, ...] = conventions.MESSAGES_WEB_TOOL_ALIASES
+
+
 class JudgeSettings(Section):
     backend: Name
     model: Name
@@ -200,6 +205,7 @@ class Settings(BaseSettings):
     activity: ActivitySettings = ActivitySettings()
     auth: AuthSettings = AuthSettings()
     sessions: SessionsSettings = SessionsSettings()
+    messages: MessagesSettings = MessagesSettings()
     judge: JudgeSettings | None = None
     extensions: ExtensionsSettings = ExtensionsSettings()
     embedded: EmbeddedSettings = EmbeddedSettings()
