@@ -4,6 +4,7 @@ import asyncio
 
 from tollkeeper.services.activity import Activity
 from tollkeeper.services.call_story import CallStory
+from tollkeeper.services.record_metrics import count_absurd_usage
 
 # Stories that wait for their last verdicts; beyond it they are written without them.
 _WAITING_MAX = 1024
@@ -16,6 +17,8 @@ class Chronicle:
 
     def ended(self, story: CallStory, status: int, error_code: str | None) -> None:
         """Takes the story; neither blocks nor raises."""
+        if story.meter is not None and story.meter.absurd_reports:
+            count_absurd_usage(story.call.model.backend, story.meter.absurd_reports)
         if not story.evidence.pending or len(self._waiting) >= _WAITING_MAX:
             self._activity.record(story.record(status, error_code))
             return
