@@ -8,6 +8,8 @@ from tollkeeper.services.record_metrics import count_absurd_usage
 
 # Stories that wait for their last verdicts; beyond it they are written without them.
 _WAITING_MAX = 1024
+# Longer than verdicts may take when a process ends.
+_DRAIN_TIMEOUT_S = 5.0
 
 
 class Chronicle:
@@ -27,8 +29,9 @@ class Chronicle:
         task.add_done_callback(self._waiting.discard)
 
     async def drain(self) -> None:
+        """Waits, for a bounded time, for stories whose verdicts are still to come."""
         if self._waiting:
-            await asyncio.wait(self._waiting)
+            await asyncio.wait(self._waiting, timeout=_DRAIN_TIMEOUT_S)
 
     async def _record_later(self, story: CallStory, status: int, error_code: str | None) -> None:
         story.end()
