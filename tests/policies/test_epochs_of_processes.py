@@ -24,7 +24,7 @@ from tests.upstream import Upstream, chat
 from tollkeeper.domain.policy import Policy
 from tollkeeper.services.policies import Policies
 
-_ROUNDS = 8
+_ROUNDS = 6
 _CALLERS = 4
 # Of every gateway, between one change and the next: one more than can be under way, so that at least
 # one is admitted between the two.
