@@ -1,10 +1,10 @@
 """Activity records: written aside, found again, and told with what the ledger knows by now."""
 
 import asyncio
-from dataclasses import replace
 from uuid import UUID, uuid4
 
 import pytest
+from msgspec.structs import replace
 from prometheus_client import REGISTRY
 
 from tests.billing.books import USD, Books

@@ -3,11 +3,16 @@
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.inference.lab import COMPLETION_PRICE, MODEL, PROMPT_PRICE, Lab, laboratory
 from tests.upstream import USAGE, Upstream, chat
+from tollkeeper.api.chat_call import PreparedChat
+from tollkeeper.api.chat_stream import ChatStream
 
 COST = USAGE["prompt_tokens"] * PROMPT_PRICE + USAGE["completion_tokens"] * COMPLETION_PRICE
 
@@ -57,3 +62,17 @@ async def test_usage_is_passed_on_where_it_was_asked_for(lab: Lab) -> None:
     assert [chunk["usage"] for chunk in chunks[:-1]] == [None] * (len(chunks) - 1)
     assert chunks[-1]["choices"] == []
     assert chunks[-1]["usage"]["prompt_tokens"] == USAGE["prompt_tokens"]
+
+
+@given(
+    text=st.text(min_size=1),
+    choice=st.integers(0, 127),
+    includes_usage=st.booleans(),
+)
+def test_the_short_way_of_a_text_writes_the_same(
+    text: str, choice: int, includes_usage: bool
+) -> None:
+    prepared = Mock(spec=PreparedChat, includes_usage=includes_usage, created=1)
+    prepared.call = Mock(request_id="a-b", model=Mock(id="m"))
+    stream = ChatStream(Mock(), Mock(), prepared)
+    assert stream._text_chunk(choice, text) == stream._chunk(choice, {"content": text})

@@ -1,8 +1,10 @@
 """The rows of a ledger in memory, how each operation changes them, and whether they add up."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from uuid import UUID
+
+from msgspec.structs import replace
 
 from tollkeeper.domain.access import OrganizationId, ProjectId
 from tollkeeper.domain.admission import AccountState, Fold, FoldKind, Spend

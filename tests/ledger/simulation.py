@@ -8,10 +8,12 @@ import asyncio
 import random
 from collections.abc import Coroutine, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 from unittest import mock
 from uuid import UUID
+
+from msgspec.structs import replace
 
 from tests.ledger.memory_books import Books, cost_of
 from tests.ledger.memory_store import MemoryDatabase, MemoryStore

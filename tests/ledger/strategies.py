@@ -1,10 +1,10 @@
 """Accounts and requests, drawn by Hypothesis or from a seed: small, so that limits are often met."""
 
 import random
-from dataclasses import replace
 from uuid import UUID
 
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tollkeeper.domain.access import KeyId, KeyStatus, ProjectId
 from tollkeeper.domain.admission import (

@@ -2,10 +2,10 @@
 
 import itertools
 import random
-from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.ledger.oracle import expected_refusals, rate_level
 from tests.ledger.strategies import (

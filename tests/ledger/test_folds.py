@@ -2,11 +2,11 @@
 
 import random
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import reduce
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from tests.ledger.strategies import KEYS, MONTHS, PROJECTS
 from tollkeeper.domain.access import KeyStatus, ProjectId

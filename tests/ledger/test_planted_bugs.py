@@ -194,8 +194,8 @@ BUGS = {
     ),
     "a hold without its process": Bug(
         "storage/ledger.py",
-        "    if rows:\n        await heartbeat(connection, process_id)\n",
-        "    if rows:\n",
+        "INSERT INTO processes (id) VALUES (%s)\n",
+        "INSERT INTO processes (id) SELECT %s::uuid WHERE false\n",
         ("test_recovery_db.py",),
     ),
     # The decision.

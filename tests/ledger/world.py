@@ -1,11 +1,14 @@
 """A ledger's world on the real PostgreSQL: databases, processes, organizations, and its books."""
 
+import dataclasses
 import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, LiteralString
 from uuid import UUID, uuid4
+
+from msgspec.structs import replace
 
 from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
 from tollkeeper.domain.admission import Decision
@@ -92,7 +95,7 @@ async def make_tenant(database: Database, credit: int = 0) -> Tenant:
 
 
 async def another_project(database: Database, tenant: Tenant) -> Tenant:
-    other = replace(tenant, project_id=ProjectId(uuid4()), key_id=KeyId(uuid4()))
+    other = dataclasses.replace(tenant, project_id=ProjectId(uuid4()), key_id=KeyId(uuid4()))
     await add_project(database, other)
     return other
 

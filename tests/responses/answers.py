@@ -8,39 +8,33 @@ from typing import Any
 import httpx2
 
 from tests.inference.lab import MODEL, Lab
-from tests.upstream import DONE, USAGE, Verb, answer, chunk, completion, sse, stream, usage_chunk
+from tests.responses.published import check_event, check_response
+from tests.upstream import (
+    DONE,
+    USAGE,
+    Peer,
+    Verb,
+    answer,
+    chunk,
+    completion,
+    sse,
+    stream,
+    usage_chunk,
+)
 
 BARE = "example/bare"
 
-# The required fields of every event that we send, besides `type` and `sequence_number`.
-PLACE = {"item_id", "output_index", "content_index"}
-REQUIRED: dict[str, set[str]] = {
-    "response.created": {"response"},
-    "response.in_progress": {"response"},
-    "response.completed": {"response"},
-    "response.incomplete": {"response"},
-    "response.failed": {"response"},
-    "response.output_item.added": {"item", "output_index"},
-    "response.output_item.done": {"item", "output_index"},
-    "response.content_part.added": PLACE | {"part"},
-    "response.content_part.done": PLACE | {"part"},
-    "response.output_text.delta": PLACE | {"delta", "logprobs"},
-    "response.output_text.done": PLACE | {"text", "logprobs"},
-    "response.output_text.annotation.added": PLACE | {"annotation_index", "annotation"},
-    "response.refusal.delta": PLACE | {"delta"},
-    "response.refusal.done": PLACE | {"refusal"},
-    "response.reasoning_text.delta": PLACE | {"delta"},
-    "response.reasoning_text.done": PLACE | {"text"},
-    "response.function_call_arguments.delta": {"item_id", "output_index", "delta"},
-    "response.function_call_arguments.done": {"item_id", "output_index", "arguments", "name"},
-}
 TERMINAL = {"response.completed", "response.incomplete", "response.failed"}
 
 
 async def respond(lab: Lab, **fields: Any) -> httpx2.Response:
+    """A result in JSON is held to its published form; a stream is, where it is read."""
     headers = fields.pop("headers", lab.tenant.as_customer)
     body = {"model": MODEL, "input": "Hello", **fields}
-    return await lab.gateway.client.post("/v1/responses", json=body, headers=headers)
+    answered = await lab.gateway.client.post("/v1/responses", json=body, headers=headers)
+    if answered.status_code == 200 and not body.get("stream"):
+        check_response(answered.json())
+    return answered
 
 
 async def sent(lab: Lab, **fields: Any) -> dict[str, Any]:
@@ -87,6 +81,22 @@ def calls(*called: tuple[str, str, str]) -> dict[str, Any]:
     }
 
 
+def look_then_tell() -> Verb:
+    """A backend that calls a function until it has seen its output."""
+
+    async def verb(peer: Peer) -> None:
+        messages = peer.request.json["messages"]
+        seen = [message["content"] for message in messages if message["role"] == "tool"]
+        if len(seen) < 2:
+            arguments = json.dumps({"place": f"room {len(seen)}"})
+            message = calls((f"call_{len(seen)}", "look", arguments))
+            await both(message, finish="tool_calls")(peer)
+        else:
+            await both({"content": f"I saw {' and '.join(seen)}."})(peer)
+
+    return verb
+
+
 def read_events(body: str) -> tuple[list[dict[str, Any]], bool]:
     """The events of a stream, each checked for its form, and whether `[DONE]` ended it."""
     found = body.split("\n\n")
@@ -98,8 +108,7 @@ def read_events(body: str) -> tuple[list[dict[str, Any]], bool]:
         event = json.loads(data.removeprefix("data: "))
         assert name == f"event: {event['type']}"
         assert event["sequence_number"] == len(events)
-        missing = REQUIRED[event["type"]] - set(event)
-        assert not missing, (event["type"], missing)
+        check_event(event)
         events.append(event)
     return events, done
 

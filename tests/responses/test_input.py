@@ -210,26 +210,6 @@ async def test_sealed_reasoning_comes_back(lab: Lab, rig: Lab) -> None:
         assert plain == {"role": "assistant", "content": "Yes."}
 
 
-async def test_truncation_drops_the_oldest_turns(lab: Lab) -> None:
-    """The model has 4,096 tokens; the history alone has more."""
-    long = "word " * 2000
-    items = [
-        {"role": "system", "content": "Rules."},
-        {"role": "user", "content": long},
-        CALL_1,
-        {**OUTPUT_1, "output": long},
-        {"role": "user", "content": "And now?"},
-    ]
-    kept = await messages(lab, *items, truncation="auto", max_output_tokens=100)
-    assert kept == [items[0], items[4]]
-    assert len(await messages(lab, *items, max_output_tokens=100)) == len(items)
-
-
-async def test_truncation_keeps_what_fits(lab: Lab) -> None:
-    items = [USER, echo("Yes."), USER]
-    assert len(await messages(lab, *items, truncation="auto")) == 3
-
-
 async def test_fields_that_travel(lab: Lab) -> None:
     request = await sent(
         lab,

@@ -16,8 +16,8 @@ from openai.types.responses import (
 from pydantic import BaseModel
 
 from tests.inference.lab import COST, MODEL, Lab
-from tests.responses.answers import both, calls, records
-from tests.upstream import Peer, Verb, chat, reset_after, stream
+from tests.responses.answers import both, calls, look_then_tell, records
+from tests.upstream import chat, reset_after, stream
 
 LOOK: FunctionToolParam = {
     "type": "function",
@@ -43,22 +43,6 @@ async def client(lab: Lab) -> AsyncIterator[openai.AsyncOpenAI]:
         _strict_response_validation=True,
     ) as made:
         yield made
-
-
-def look_then_tell() -> Verb:
-    """A backend that calls a function until it has seen its output."""
-
-    async def verb(peer: Peer) -> None:
-        messages = peer.request.json["messages"]
-        seen = [message["content"] for message in messages if message["role"] == "tool"]
-        if len(seen) < 2:
-            arguments = json.dumps({"place": f"room {len(seen)}"})
-            message = calls((f"call_{len(seen)}", "look", arguments))
-            await both(message, finish="tool_calls")(peer)
-        else:
-            await both({"content": f"I saw {' and '.join(seen)}."})(peer)
-
-    return verb
 
 
 async def test_create(client: openai.AsyncOpenAI, lab: Lab) -> None:

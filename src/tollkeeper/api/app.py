@@ -8,7 +8,7 @@ from uuid import uuid4
 import msgspec
 
 from tollkeeper.api import request as incoming
-from tollkeeper.api.endpoint import AnyEndpoint, Reply, Request, Streamed
+from tollkeeper.api.endpoint import AnyEndpoint, HeaderIndex, Reply, Request, Streamed
 from tollkeeper.api.envelope import RenderedError, render_error
 from tollkeeper.api.leave import Leave
 from tollkeeper.api.metrics import Observation
@@ -45,11 +45,12 @@ class App:
         request_id = str(uuid4())
         messages_style = False
         try:
-            incoming.check_host(scope)
+            headers = incoming.header_index(scope["headers"])
+            incoming.check_host(headers, scope["http_version"])
             endpoint, path = self._router.find(scope["method"], scope["raw_path"])
             seen.operation = endpoint.operation
             messages_style = endpoint.messages_style
-            request = await self._request(request_id, endpoint, path, scope, receive)
+            request = await self._request(request_id, endpoint, path, headers, scope, receive)
             result = await endpoint.handle(self._services, request)
             if isinstance(result, Streamed):
                 await self._stream(send, request_id, result)
@@ -88,10 +89,10 @@ class App:
         request_id: str,
         endpoint: AnyEndpoint,
         path: dict[str, str],
+        headers: HeaderIndex,
         scope: Scope,
         receive: Receive,
     ) -> Request[Any, Any]:
-        headers = scope["headers"]
         caller = await self._caller(endpoint, headers)
         incoming.check_path_ids(path)
         if endpoint.takes_body:
@@ -116,7 +117,7 @@ class App:
             endpoint.operation,
         )
 
-    async def _caller(self, endpoint: AnyEndpoint, headers: list[tuple[bytes, bytes]]) -> Caller:
+    async def _caller(self, endpoint: AnyEndpoint, headers: HeaderIndex) -> Caller:
         presented = incoming.presented_key(headers, endpoint.key_kind, self._customer_key_header)
         authentication = self._services.authentication
         if endpoint.admitted:

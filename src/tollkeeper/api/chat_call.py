@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -61,8 +60,7 @@ class _LooseRequest(msgspec.Struct):
 _loose = msgspec.json.Decoder(_LooseRequest)
 
 
-@dataclass(frozen=True, slots=True)
-class PreparedChat:
+class PreparedChat(msgspec.Struct, frozen=True):
     """A call with what only the chat protocol needs to answer it."""
 
     call: Call

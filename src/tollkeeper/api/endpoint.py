@@ -1,9 +1,9 @@
 """What an endpoint is: one row of the route table. Decoding and the OpenAPI document read it."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import NoneType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
@@ -16,8 +16,11 @@ B = TypeVar("B")  # the body's struct, or None
 Q = TypeVar("Q")  # the query's struct, or None
 
 
-@dataclass(frozen=True, slots=True)
-class Request(Generic[B, Q]):
+# Lower-case names; a repeated header has each of its values.
+HeaderIndex: TypeAlias = dict[bytes, tuple[bytes, ...]]
+
+
+class Request(msgspec.Struct, Generic[B, Q], frozen=True):
     """A request that may be acted on: its caller is known and allowed, its parts are checked."""
 
     id: str
@@ -26,8 +29,7 @@ class Request(Generic[B, Q]):
     query: Q
     body: B
     raw_body: bytes
-    # Lower-case names; a repeated header appears once for each value.
-    headers: list[tuple[bytes, bytes]]
+    headers: HeaderIndex
     # Registers what is to be done when the caller leaves before the answer is complete.
     on_leave: Callable[[Callable[[], None]], None]
     operation: str
@@ -47,12 +49,11 @@ class Request(Generic[B, Q]):
         return self.caller
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(msgspec.Struct, frozen=True):
     """A result that is more than its body."""
 
     result: msgspec.Struct
-    headers: Headers = field(default_factory=list)
+    headers: Headers = msgspec.field(default_factory=list)
     status: int = 200
 
 
@@ -68,8 +69,7 @@ class StreamedAnswer(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Streamed:
+class Streamed(msgspec.Struct, frozen=True):
     """An answer that is still to be run, against the caller's open connection."""
 
     answer: StreamedAnswer

@@ -7,8 +7,7 @@ from typing import Any
 import msgspec
 
 from tollkeeper.api.call_fields import affinity_of, estimate_of
-from tollkeeper.api.endpoint import HeaderParameter, Reply, Request
-from tollkeeper.api.envelope import Headers
+from tollkeeper.api.endpoint import HeaderIndex, HeaderParameter, Reply, Request
 from tollkeeper.api.messages_input import MessagesConversation
 from tollkeeper.api.request import header_values
 from tollkeeper.api.session import session_of
@@ -89,7 +88,7 @@ async def token_count(
     )
 
 
-def _check_protocol(headers: Headers) -> None:
+def _check_protocol(headers: HeaderIndex) -> None:
     """A date is a version that we speak; a beta flag that we do not know would mean something."""
     for version in header_values(headers, MESSAGES_VERSION_HEADER.encode()):
         if _VERSION.fullmatch(version.decode("latin-1")) is None:

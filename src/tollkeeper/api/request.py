@@ -1,6 +1,5 @@
 """From bytes to a `Request`: credential, permission, content type, size, structure."""
 
-import asyncio
 import re
 from collections.abc import Awaitable, Callable, MutableMapping
 from types import NoneType
@@ -10,10 +9,11 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from tollkeeper.api import strict_json
-from tollkeeper.api.endpoint import AnyEndpoint
+from tollkeeper.api.endpoint import AnyEndpoint, HeaderIndex
 from tollkeeper.api.envelope import BodyTimeout, Headers, PayloadTooLarge, UnsupportedMediaType
 from tollkeeper.domain.access import KeyKind
 from tollkeeper.domain.errors import InvalidRequest, Unauthenticated
+from tollkeeper.services.timeouts import timeout
 
 T = TypeVar("T")
 Scope: TypeAlias = MutableMapping[str, Any]
@@ -31,11 +31,22 @@ class ClientGone(Exception):
     """The caller left before its request was complete: there is nobody to answer."""
 
 
-def header_values(headers: Headers, name: bytes) -> list[bytes]:
-    return [value for key, value in headers if key == name]
+def header_index(headers: Headers) -> HeaderIndex:
+    """Headers by name, because half a dozen of them are asked for."""
+    index: HeaderIndex = {}
+    for name, value in headers:
+        if name in index:
+            index[name] += (value,)
+        else:
+            index[name] = (value,)
+    return index
 
 
-def presented_key(headers: Headers, kind: KeyKind, customer_key_header: bytes) -> str:
+def header_values(headers: HeaderIndex, name: bytes) -> tuple[bytes, ...]:
+    return headers.get(name, ())
+
+
+def presented_key(headers: HeaderIndex, kind: KeyKind, customer_key_header: bytes) -> str:
     """The one key that the request presents. Two different ones are an attack or a mistake."""
     found = set()
     authorizations = header_values(headers, b"authorization")
@@ -55,10 +66,10 @@ def presented_key(headers: Headers, kind: KeyKind, customer_key_header: bytes) -
     return found.pop().decode("latin-1")
 
 
-def check_host(scope: Scope) -> None:
+def check_host(headers: HeaderIndex, http_version: str) -> None:
     """The server lets requests without a host, or with two, pass: they are refused here."""
-    hosts = header_values(scope["headers"], b"host")
-    if len(hosts) > 1 or (not hosts and scope["http_version"] != "1.0"):
+    hosts = header_values(headers, b"host")
+    if len(hosts) > 1 or (not hosts and http_version != "1.0"):
         raise InvalidRequest("The request needs exactly one Host header.")
 
 
@@ -68,54 +79,39 @@ def check_path_ids(path: dict[str, str]) -> None:
             raise InvalidRequest(f"At most {PATH_ID_LENGTH_MAX} characters.", param=name)
 
 
-def check_content_type(headers: Headers) -> None:
+def check_content_type(headers: HeaderIndex) -> None:
     values = header_values(headers, b"content-type")
     if len(values) != 1 or _JSON_TYPE.fullmatch(values[0]) is None:
         raise UnsupportedMediaType
-    if header_values(headers, b"content-encoding") not in ([], [b"identity"]):
+    if header_values(headers, b"content-encoding") not in ((), (b"identity",)):
         raise UnsupportedMediaType("An encoded body is not accepted.")
 
 
 async def read_body(
-    receive: Receive, headers: Headers, *, bytes_max: int, timeout_s: float
+    receive: Receive, headers: HeaderIndex, *, bytes_max: int, timeout_s: float
 ) -> bytes:
     declared = header_values(headers, b"content-length")
     if declared and (len(declared[0]) > _DIGITS_MAX + 3 or int(declared[0]) > bytes_max):
         raise PayloadTooLarge(f"The body exceeds {bytes_max} bytes.")
-    first = await _next_piece(receive, timeout_s)
-    if not first["more_body"]:  # almost always: the whole body came with the headers
-        return _bounded(first["body"], bytes_max)
-    pieces = [_bounded(first["body"], bytes_max)]
-    size = len(pieces[0])
+    pieces: list[bytes] = []
+    size = 0
     try:
-        async with asyncio.timeout(timeout_s):
+        with timeout(timeout_s):
             while True:
-                piece = await _next_piece(receive, None)
-                size += len(piece["body"])
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise ClientGone
+                piece: bytes = message["body"]
+                size += len(piece)
                 if size > bytes_max:
                     raise PayloadTooLarge(f"The body exceeds {bytes_max} bytes.")
-                pieces.append(piece["body"])
-                if not piece["more_body"]:
+                if not pieces and not message["more_body"]:
+                    return piece  # almost always: the whole body came with the headers
+                pieces.append(piece)
+                if not message["more_body"]:
                     return b"".join(pieces)
     except TimeoutError:
         raise BodyTimeout from None
-
-
-async def _next_piece(receive: Receive, timeout_s: float | None) -> MutableMapping[str, Any]:
-    try:
-        async with asyncio.timeout(timeout_s):
-            message = await receive()
-    except TimeoutError:
-        raise BodyTimeout from None
-    if message["type"] == "http.disconnect":
-        raise ClientGone
-    return message
-
-
-def _bounded(piece: bytes, bytes_max: int) -> bytes:
-    if len(piece) > bytes_max:
-        raise PayloadTooLarge(f"The body exceeds {bytes_max} bytes.")
-    return piece
 
 
 def decode_query(query_string: bytes, kind: type[T]) -> T:

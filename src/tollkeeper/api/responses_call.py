@@ -10,14 +10,14 @@ import msgspec
 from tollkeeper.api.call_fields import (
     affinity_of,
     cache_fields,
-    estimate_of,
     logprob_fields,
     output_bound,
     tier_fields,
 )
 from tollkeeper.api.endpoint import Request
-from tollkeeper.api.responses_input import Conversation, truncated
-from tollkeeper.api.responses_tools import Tools, read_tools, tool_fields
+from tollkeeper.api.responses_input import Conversation
+from tollkeeper.api.responses_tools import Tools, read_tools, shown_choice, tool_fields
+from tollkeeper.api.responses_truncation import prompt_size, truncated
 from tollkeeper.api.wire import chat as chat_wire
 from tollkeeper.api.wire import responses as wire
 from tollkeeper.api.wire.response_object import ReasoningShown, Response
@@ -71,11 +71,6 @@ async def responses_call(
     fields = _fields(body, model, tools)
     require_small_schemas(model, _schemas(body, tools))
     fields.update(cache_fields(services, caller, prompt_cache_key=body.prompt_cache_key))
-    described = (fields.get("tools"), fields.get("response_format"))
-    messages = conversation.messages
-    if body.truncation == "auto":
-        room = model.context_length - bound - estimate_of((), described)
-        messages = truncated(messages, [estimate_of([message]) for message in messages], room)
     call = Call(
         request_id=request.id,
         organization_id=caller.organization_id,
@@ -86,15 +81,17 @@ async def responses_call(
         output_tokens_max=bound,
         output_bound_field=_BOUND_FIELD,
         streamed=body.stream is True,
-        fields={"messages": messages, **fields},
+        fields={"messages": conversation.messages, **fields},
         affinity=affinity_of(services, caller, session, body.prompt_cache_key),
         images=conversation.images,
         policy_ids=tuple(dict.fromkeys(body.policy_ids or ())),
     )
+    if body.truncation == "auto":
+        call = await truncated(services, call)
     options, include = body.stream_options, body.include or ()
     return PreparedResponse(
         call=call,
-        prompt_estimate=estimate_of(messages, described),
+        prompt_estimate=prompt_size(call),
         begun=_begun(call, body, tools, services.clock()),
         includes_logprobs=_LOGPROBS in include,
         seal=partial(services.reasoning_seal.seal, caller)
@@ -254,7 +251,7 @@ def _begun(call: Call, body: wire.ResponsesRequest, tools: Tools, now: int) -> R
             effort=reasoning.effort, summary=reasoning.summary or reasoning.generate_summary
         ),
         text=_shown_text(body.text),
-        tool_choice="auto" if body.tool_choice is None else body.tool_choice,
+        tool_choice=shown_choice(body.tool_choice),
         tools=tools.shown,
         truncation=body.truncation or "disabled",
         temperature=1.0 if body.temperature is None else body.temperature,
@@ -279,6 +276,9 @@ def _shown_text(text: wire.ResponsesText | None) -> dict[str, Any]:
     shown: dict[str, Any] = {"format": {"type": "text"}}
     if text is not None and text.format is not None:
         shown["format"] = msgspec.to_builtins(text.format)
+        if isinstance(text.format, wire.ResponsesJsonSchemaFormat):
+            # A result says yes or no, where a request may leave it open.
+            shown["format"]["strict"] = text.format.strict is True
     if text is not None and text.verbosity is not None:
         shown["verbosity"] = text.verbosity
     return shown

@@ -197,27 +197,6 @@ class Conversation:
         return {"type": "file", "file": source}
 
 
-def truncated(messages: list[ChatMessage], sizes: list[int], room: int) -> list[ChatMessage]:
-    """The messages without the oldest that do not fit. Instructions stay, so does the last turn;
-    an answer goes together with the outputs of its calls."""
-    excess = sum(sizes) - room
-    if excess <= 0:
-        return messages
-    turns: list[list[int]] = []
-    for at, message in enumerate(messages):
-        if message["role"] == "tool" and turns:
-            turns[-1].append(at)
-        elif message["role"] not in ("system", "developer"):
-            turns.append([at])
-    dropped: set[int] = set()
-    for turn in turns[:-1]:
-        if excess <= 0:
-            break
-        dropped.update(turn)
-        excess -= sum(sizes[at] for at in turn)
-    return [message for at, message in enumerate(messages) if at not in dropped]
-
-
 def _said(parts: list[wire.InputPart]) -> str:
     """What an answer said in words: its texts and refusals, and nothing that was not said."""
     texts = []

@@ -73,6 +73,15 @@ def tool_fields(tools: Tools, body: wire.ResponsesRequest) -> dict[str, Any]:
     return fields
 
 
+def shown_choice(choice: str | dict[str, Any] | None) -> str | dict[str, Any]:
+    """The choice as the result shows it again: what a request may leave out is said."""
+    if choice is None:
+        return "auto"
+    if isinstance(choice, dict) and choice["type"] == "allowed_tools":
+        return {"mode": wire.ALLOWED_TOOLS_MODE, **choice}
+    return choice
+
+
 @dataclass(frozen=True, slots=True)
 class _Chosen:
     functions: dict[str, dict[str, Any]]

@@ -1,7 +1,6 @@
 """The session header: a cache-affinity hint under two names."""
 
-from tollkeeper.api.endpoint import HeaderParameter
-from tollkeeper.api.envelope import Headers
+from tollkeeper.api.endpoint import HeaderIndex, HeaderParameter
 from tollkeeper.api.request import header_values
 from tollkeeper.domain.conventions import SESSION_HEADERS
 from tollkeeper.domain.errors import InvalidRequest
@@ -16,7 +15,7 @@ SESSION_HEADER = HeaderParameter(
 )
 
 
-def session_of(headers: Headers, names: tuple[str, ...]) -> str | None:
+def session_of(headers: HeaderIndex, names: tuple[str, ...]) -> str | None:
     """The first of the configured headers that is there; each that is there must be sound."""
     found: str | None = None
     for name in names:

@@ -8,11 +8,11 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from tollkeeper.backends.port import Answer, Backend, BackendHealth
 from tollkeeper.domain.errors import TollkeeperError

@@ -7,10 +7,10 @@ call closes its socket at that moment, also before the first byte of the answer.
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import cast
 
 import httptools
+import msgspec
 
 HEAD_BYTES_MAX = 64 << 10
 # Reading from the socket pauses above this much unread body, so a slow reader bounds memory.
@@ -44,8 +44,7 @@ class PeerSilent(HttpFailure):
     """The answer had begun and then stood still for too long."""
 
 
-@dataclass(frozen=True, slots=True)
-class ResponseHead:
+class ResponseHead(msgspec.Struct, frozen=True, gc=False):
     """Status and headers; names are lower case."""
 
     status: int

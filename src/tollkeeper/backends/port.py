@@ -5,6 +5,8 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
+
 from tollkeeper.domain.inference import Batch, Call
 
 
@@ -19,8 +21,7 @@ class BackendHealth:
     replicas: dict[str, str]
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(msgspec.Struct, frozen=True):
     """An answer that has begun: the backend said yes, and the first batch is in hand or on its way."""
 
     replica: str

@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from types import TracebackType
 
-from tollkeeper.backends.config import BackendConfig
+from tollkeeper.backends.config import BackendConfig, Tokenizer
 from tollkeeper.backends.health import EjectionRule, ReplicaHealth, ReplicaState, Turn
 from tollkeeper.backends.openai_http import Replica, ReplicaCall
 from tollkeeper.backends.port import Answer, BackendHealth
@@ -51,6 +51,8 @@ class RoutedBackend:
         return _RoutedCall(self, call, deadline)
 
     async def count_prompt_tokens(self, call: Call, *, deadline: float) -> int | None:
+        if self._config.tokenizer is Tokenizer.NONE:
+            return None
         seats = self.order(call, asyncio.get_running_loop().time())
         healthy = [seat for seat in seats if seat.health.state is ReplicaState.HEALTHY]
         if not healthy:

@@ -1,13 +1,12 @@
 """What is written down about one inference request. No prompt and no answer."""
 
-from dataclasses import dataclass
+import msgspec
 
 from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
 from tollkeeper.domain.inference import Usage
 
 
-@dataclass(frozen=True, slots=True)
-class VerdictRecord:
+class VerdictRecord(msgspec.Struct, frozen=True, gc=False):
     """One policy's verdict on one side of a call. `probability` is None where none was had."""
 
     policy_id: str
@@ -21,8 +20,7 @@ class VerdictRecord:
     judged_at_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class ActivityRecord:
+class ActivityRecord(msgspec.Struct, frozen=True, gc=False):
     """One request's whole story, written when it has ended."""
 
     request_id: str

@@ -6,8 +6,11 @@ request. A refused request leaves no trace in the state: nothing is consumed by 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
+
+import msgspec
+from msgspec.structs import replace
 
 from tollkeeper.domain.access import KeyId, KeyStatus, ProjectId
 from tollkeeper.domain.policy_set import PolicySet
@@ -31,8 +34,7 @@ class Cap:
     period: CapPeriod
 
 
-@dataclass(frozen=True, slots=True)
-class Spend:
+class Spend(msgspec.Struct, frozen=True, gc=False):
     """Money of an organization or of a project, in all and in one UTC month.
 
     Unsettled holds count like live ones, also in `month_held`: neither can be spent again before
@@ -93,8 +95,7 @@ class FoldKind(StrEnum):
     RESOLVED = "resolved"
 
 
-@dataclass(frozen=True, slots=True)
-class Fold:
+class Fold(msgspec.Struct, frozen=True, gc=False):
     """What a number of reservations of one project, held in one month, give back to the account."""
 
     project_id: ProjectId
@@ -107,8 +108,7 @@ class Fold:
     overage_picousd: int
 
 
-@dataclass(frozen=True, slots=True)
-class ProjectState:
+class ProjectState(msgspec.Struct, frozen=True, gc=False):
     spend: Spend
     cap: Cap | None
     archived: bool
@@ -119,8 +119,7 @@ class ProjectState:
     rate_at_us: int
 
 
-@dataclass(frozen=True, slots=True)
-class AccountState:
+class AccountState(msgspec.Struct, frozen=True):
     """One organization as the transaction sees it."""
 
     available_picousd: int
@@ -151,8 +150,7 @@ class AccountState:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class AdmissionRequest:
+class AdmissionRequest(msgspec.Struct, frozen=True, gc=False):
     project_id: ProjectId
     key_id: KeyId
     hold_picousd: int
@@ -168,8 +166,7 @@ class Refusal(StrEnum):
     CONCURRENCY = "concurrency"
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(msgspec.Struct, frozen=True):
     """Admitted where `refusal` is None. The numbers are those that the decision was made on."""
 
     refusal: Refusal | None = None

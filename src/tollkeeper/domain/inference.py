@@ -7,7 +7,6 @@ stream makes one of them a piece.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, TypeAlias
 
@@ -27,8 +26,7 @@ class Finish(StrEnum):
     FUNCTION_CALL = "function_call"
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(msgspec.Struct, frozen=True):
     """One inference call, complete: nothing below looks at the caller's request again."""
 
     request_id: str

@@ -1,13 +1,12 @@
 """What a call may cost at most, and what it did cost. Integers of 10^-12 USD only."""
 
-from dataclasses import dataclass
+import msgspec
 
 from tollkeeper.domain.catalog import Pricing
 from tollkeeper.domain.inference import Usage
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
+class Bounds(msgspec.Struct, frozen=True, gc=False):
     """The most that a call can use."""
 
     prompt_tokens: int
@@ -16,8 +15,7 @@ class Bounds:
     images: int
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
+class Cost(msgspec.Struct, frozen=True, gc=False):
     """What a call cost, by price dimension."""
 
     by_dimension: dict[str, int]

@@ -1,6 +1,7 @@
 """Activity: what is known of each inference request, written aside so that no call waits for it."""
 
 import asyncio
+import contextlib
 import random
 from collections import deque
 from datetime import UTC, date, datetime, timedelta
@@ -26,7 +27,7 @@ _BATCH_MAX = 500
 _QUEUED_VERDICTS_MAX = 200_000
 _BATCH_VERDICTS_MAX = 5_000
 # What ends within this time goes out together: the ledger has the database to itself meanwhile.
-_COLLECT_S = 0.05
+_COLLECT_S = 0.25
 _RETRY_PAUSE_S = 0.1
 _RETRY_PAUSE_S_MAX = 2.0
 # Longer than any pause: who ends while the database comes back still writes what is left.
@@ -53,6 +54,8 @@ class Activity:
         self._queued: deque[ActivityRecord] = deque()
         self._queued_verdicts = 0
         self._writing: asyncio.Task[None] | None = None
+        # Set while somebody waits for what is queued: nothing more is collected then.
+        self._awaited = asyncio.Event()
         self._dropped = 0
 
     @property
@@ -76,6 +79,7 @@ class Activity:
         """Waits, for a bounded time, until everything that was recorded is written."""
         if self._writing is None:
             return
+        self._awaited.set()
         await asyncio.wait([self._writing], timeout=_DRAIN_TIMEOUT_S)
         if self._writing is not None:
             self._writing.cancel()
@@ -131,7 +135,7 @@ class Activity:
         pause_s = _RETRY_PAUSE_S
         while self._queued:
             if len(self._queued) < _BATCH_MAX:
-                await asyncio.sleep(_COLLECT_S)
+                await self._collect()
             batch = self._next_batch()
             try:
                 await self._write(batch)
@@ -150,7 +154,13 @@ class Activity:
                 self._count_dropped(len(batch))
             else:
                 pause_s = _RETRY_PAUSE_S
+        self._awaited.clear()
         self._writing = None
+
+    async def _collect(self) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_COLLECT_S):
+                await self._awaited.wait()
 
     async def _write(self, batch: list[ActivityRecord]) -> None:
         async with self._database.transaction() as connection:

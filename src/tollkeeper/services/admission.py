@@ -1,7 +1,8 @@
 """The two calls that every inference call goes through: reserve before, settle after, once."""
 
-from dataclasses import dataclass
 from uuid import UUID
+
+import msgspec
 
 from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.admission import Decision, Refusal
@@ -23,8 +24,7 @@ from tollkeeper.storage.resolutions import Resolution, ResolutionKind
 _RESOLVED_BY_CALL = "call"
 
 
-@dataclass(frozen=True, slots=True)
-class Reservation:
+class Reservation(msgspec.Struct, frozen=True):
     """A committed hold. The model, and with it the price, is the one of its admission."""
 
     hold: Hold
@@ -44,8 +44,7 @@ class Reservation:
         return self.hold.hold_picousd
 
 
-@dataclass(frozen=True, slots=True)
-class Settlement:
+class Settlement(msgspec.Struct, frozen=True, gc=False):
     """What a call cost in the end, overage included."""
 
     cost_picousd: int

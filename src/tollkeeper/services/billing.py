@@ -1,9 +1,11 @@
 """The operator's side of accounts: credit, caps and limits. Each change locks the account first, so
 that no call is admitted on what was before."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, TypeAlias
 from uuid import UUID, uuid4
+
+from msgspec.structs import replace
 
 from tollkeeper.domain.access import OrganizationId, ProjectId
 from tollkeeper.domain.admission import (
@@ -145,7 +147,8 @@ class Billing:
             project = _with_rate(
                 state.projects[project_id], rate or self._limits.requests_per_minute
             )
-            await ledger.write_projects(connection, {(organization_id, project_id): project})
+            changed = replace(state, projects={project_id: project})
+            await ledger.write_states(connection, {organization_id: changed})
             return await self._limits_in_force(connection, organization_id, project_id)
 
     async def limit_show(self, project_id: ProjectId) -> LimitsInForce:
@@ -189,11 +192,7 @@ class Billing:
             raise NotFound(f"There is no project {project_id} in this organization.")
         # A decision about no request at all is what brings a state to this moment.
         state, _ = decide(found, (), now_us=locked.now_us, month=locked.month)
-        await ledger.write_accounts(connection, {organization_id: state})
-        await ledger.write_projects(
-            connection,
-            {(organization_id, known): project for known, project in state.projects.items()},
-        )
+        await ledger.write_states(connection, {organization_id: state})
         return state
 
 

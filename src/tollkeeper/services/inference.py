@@ -10,6 +10,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+import msgspec
+
 from tollkeeper.backends.port import Backend
 from tollkeeper.domain.errors import (
     BackendFailed,
@@ -27,6 +29,7 @@ from tollkeeper.services.call_story import CallStory
 from tollkeeper.services.chronicle import Chronicle
 from tollkeeper.services.policy_checks import PolicyChecks
 from tollkeeper.services.response_gate import ResponseGate, Taking
+from tollkeeper.services.timeouts import Timeout, timeout_at
 
 T = TypeVar("T")
 
@@ -72,8 +75,7 @@ class InferenceLimits:
     judges_beside: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Judged:
+class Judged(msgspec.Struct, frozen=True):
     """A request that policies had nothing against, or whose verdict is on its way."""
 
     # Those that judge the answer.
@@ -84,8 +86,7 @@ class Judged:
 _UNJUDGED = Judged()
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(msgspec.Struct, frozen=True, gc=False):
     """A call that came to its proper end, and is settled."""
 
     usage: Usage
@@ -104,11 +105,11 @@ class LiveCall:
         self.stopped = False
         # Why it may not go on, where its request was judged while the backend worked.
         self.refusal: BaseException | None = None
-        self._timeout: asyncio.Timeout | None = None
+        self._timeout: Timeout | None = None
         self._slack_s = 0.0
         self._ends_at: float | None = None
 
-    def bind(self, timeout: asyncio.Timeout, *, slack_s: float = 0.0) -> None:
+    def bind(self, timeout: Timeout, *, slack_s: float = 0.0) -> None:
         """From now on this is what a wish to end sooner moves, and by how much it may be late."""
         self._timeout = timeout
         self._slack_s = slack_s
@@ -120,7 +121,7 @@ class LiveCall:
 
     def end_by(self, when: float) -> None:
         self._ends_at = when
-        if self._timeout is not None and not self._timeout.expired():
+        if self._timeout is not None:
             self._move(self._timeout, when)
 
     def judged(self, verdict: asyncio.Task[None]) -> None:
@@ -128,9 +129,8 @@ class LiveCall:
             self.refusal = verdict.exception()
             self.end_by(asyncio.get_running_loop().time())
 
-    def _move(self, timeout: asyncio.Timeout, when: float) -> None:
-        when += self._slack_s
-        timeout.reschedule(min(when, timeout.when() or when))
+    def _move(self, timeout: Timeout, when: float) -> None:
+        timeout.move(min(when + self._slack_s, timeout.when))
 
 
 class Inference:
@@ -264,7 +264,7 @@ class Inference:
                 verdict.add_done_callback(live.judged)
             return Judged(answered, verdict)
         try:
-            async with asyncio.timeout_at(deadline) as timeout:
+            with timeout_at(deadline) as timeout:
                 live.bind(timeout)
                 await self._checks.check(*asked)
         except TimeoutError:
@@ -303,7 +303,7 @@ class Inference:
         assert meter is not None
         opened = False
         try:
-            async with asyncio.timeout_at(deadline + _DEADLINE_SLACK_S) as timeout:
+            with timeout_at(deadline + _DEADLINE_SLACK_S) as timeout:
                 live.bind(timeout)
                 async with backend.open(story.call, deadline=deadline) as answer:
                     opened = True
@@ -373,7 +373,7 @@ async def _booked(writing: Awaitable[T], deadline: float, live: LiveCall) -> T:
     the same, however long the database is away."""
     soonest = asyncio.get_running_loop().time() + _BOOKS_S_MIN
     try:
-        async with asyncio.timeout_at(max(deadline, soonest)) as timeout:
+        with timeout_at(max(deadline, soonest)) as timeout:
             live.bind(timeout, slack_s=_BOOKS_S_MIN)
             return await writing
     except TimeoutError:

@@ -7,16 +7,17 @@ knows no SQL; what a transaction is, the store knows.
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
+import msgspec
 import structlog
 
 from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.admission import UNKNOWN, AdmissionRequest, Decision, decide
 from tollkeeper.domain.errors import TollkeeperError, Unavailable
 from tollkeeper.services.group_writer import GroupWriter, Result
+from tollkeeper.services.timeouts import timeout
 from tollkeeper.storage.database import Contention
 from tollkeeper.storage.ledger import Hold, LockedAccounts
 from tollkeeper.storage.ledger_store import AccountBusy, CommitInDoubt, DecideBatch, Ending, Mark
@@ -55,8 +56,7 @@ class LedgerStore(Protocol):
     async def restore_all(self, holds: Sequence[Hold]) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class _Ended:
+class _Ended(msgspec.Struct, frozen=True, gc=False):
     """How a call ended, with the hold that it was admitted on where that is known."""
 
     wish: Resolution | Mark
@@ -93,7 +93,7 @@ class Ledger:
         raises, also by cancellation, nothing stays held."""
         result = self._holds.submit(hold)
         try:
-            async with asyncio.timeout(_HOLD_WAIT_S):
+            with timeout(_HOLD_WAIT_S):
                 return await asyncio.shield(result)
         except TimeoutError:
             self._abandon(hold, result)

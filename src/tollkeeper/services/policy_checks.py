@@ -3,9 +3,10 @@
 import asyncio
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import structlog
+from msgspec.structs import replace
 
 from tollkeeper.backends.judge import Judge, Opinion, Question
 from tollkeeper.domain.activity import VerdictRecord

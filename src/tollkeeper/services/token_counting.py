@@ -12,7 +12,7 @@ from tollkeeper.storage.database import Database
 from tollkeeper.storage.ledger import ProjectLimits
 from tollkeeper.storage.throttle import take_from_rate
 
-_TOKENIZER_TIMEOUT_S = 5.0
+TOKENIZER_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,14 @@ class TokenCounting:
             )
         if decision.refusal is not None:
             raise refusal_error(decision)
-        deadline = asyncio.get_running_loop().time() + _TOKENIZER_TIMEOUT_S
-        backend = self._backends[call.model.backend]
-        counted = await backend.count_prompt_tokens(call, deadline=deadline)
+        deadline = asyncio.get_running_loop().time() + TOKENIZER_TIMEOUT_S
+        counted = await self._counted(call, deadline)
         return Counted(estimate if counted is None else counted, estimated=counted is None)
+
+    async def prompt_tokens(self, call: Call, estimate: int, deadline: float) -> int:
+        """For a request that is made anyway: it takes nothing more of the rate."""
+        counted = await self._counted(call, deadline)
+        return estimate if counted is None else counted
+
+    async def _counted(self, call: Call, deadline: float) -> int | None:
+        return await self._backends[call.model.backend].count_prompt_tokens(call, deadline=deadline)

@@ -56,7 +56,10 @@ class Database:
                 "options": f"-c statement_timeout={statement_ms} -c lock_timeout={statement_ms} "
                 f"-c idle_in_transaction_session_timeout={2 * statement_ms} -c timezone=UTC "
                 # Whatever the server's default is: a settlement that is acknowledged is durable.
-                "-c synchronous_commit=on",
+                "-c synchronous_commit=on "
+                # Everything that grows is read by its key, also where a plan was made and kept
+                # while it was small.
+                "-c enable_seqscan=off",
             },
             min_size=min(2, pool_size),
             max_size=pool_size,
@@ -93,9 +96,10 @@ class Database:
 
     @asynccontextmanager
     async def snapshot(self) -> AsyncIterator[Connection]:
-        """Many statements that all see the same moment."""
+        """Many statements that all see the same moment, and may read whole tables."""
         async with self.transaction() as connection:
             await connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+            await connection.execute("SET LOCAL enable_seqscan TO on")
             yield connection
 
     @asynccontextmanager

@@ -30,8 +30,7 @@ from tollkeeper.storage.processes import heartbeat
 _encode = msgspec.json.Encoder().encode
 
 
-@dataclass(frozen=True, slots=True)
-class Hold:
+class Hold(msgspec.Struct, frozen=True, gc=False):
     """A reservation to be made."""
 
     organization_id: OrganizationId
@@ -62,20 +61,24 @@ class LockedAccounts:
     month: int
 
 
-async def commit_without_waiting(
-    connection: Connection, *, lock_wait_s: float | None = None
-) -> None:
+async def commit_without_waiting(connection: Connection) -> None:
     """For this transaction only. What it writes survives a crash of any process but PostgreSQL's
     own; a settlement that finds its hold gone puts it back (`restore_holds`)."""
-    if lock_wait_s is None:
-        await connection.execute("SET LOCAL synchronous_commit TO off")
-        return
-    await connection.execute(
-        """
-        SELECT set_config('synchronous_commit', 'off', true), set_config('lock_timeout', %s, true)
-        """,
-        (f"{max(1, round(lock_wait_s * 1000))}ms",),
-    )
+    await connection.execute("SET LOCAL synchronous_commit TO off")
+
+
+async def hurry(connection: Connection, *, lock_wait_s: float | None) -> None:
+    """Makes this transaction a fast one: it commits without waiting, waits for a lock only so
+    long, and its statements are not planned anew for each batch."""
+    lock_timeout = None if lock_wait_s is None else f"{max(1, round(lock_wait_s * 1000))}ms"
+    await connection.execute(_HURRY, (lock_timeout,))
+
+
+_HURRY: LiteralString = """
+    SELECT set_config('synchronous_commit', 'off', true),
+        set_config('plan_cache_mode', 'force_generic_plan', true),
+        set_config('lock_timeout', coalesce(%s::text, current_setting('lock_timeout')), true)
+"""
 
 
 async def lock_accounts(
@@ -88,22 +91,25 @@ async def lock_accounts(
     does not exist is left out."""
     organizations = sorted({organization_id for organization_id, _ in projects})
     pairs = list(set(projects))
-    # In a pipeline all four travel together.
+    # In a pipeline all three travel together.
     accounts = await connection.execute(_LOCK_ACCOUNTS, (organizations,))
-    clock = await connection.execute(_READ_CLOCK)
-    found_keys = await connection.execute(_READ_KEYS, (organizations, list(set(keys))))
+    clock_and_keys = await connection.execute(
+        _READ_CLOCK_AND_KEYS, (organizations, list(set(keys)))
+    )
     found_projects = await connection.execute(
         _PROJECTS_AND_FOLDS,
         (organizations, [pair[0] for pair in pairs], [pair[1] for pair in pairs]),
     )
-    now_us, month = (await clock.fetchall())[0]
+    found_keys = await clock_and_keys.fetchall()
+    now_us, month = found_keys[0][:2]
     states: dict[OrganizationId, AccountState] = {}
     epochs: dict[OrganizationId, int] = {}
     for row in await accounts.fetchall():
         states[row[0]] = _account(row)
         epochs[row[0]] = row[10]
-    for organization_id, key_id, revoked, suspended, expired in await found_keys.fetchall():
-        states[organization_id].keys[key_id] = _key_status(revoked, suspended, expired)
+    for _, _, organization_id, key_id, revoked, suspended, expired in found_keys:
+        if key_id is not None:
+            states[organization_id].keys[key_id] = _key_status(revoked, suspended, expired)
     for row in await found_projects.fetchall():
         organization_id, project_id = row[:2]
         state = states[organization_id]
@@ -121,14 +127,13 @@ _LOCK_ACCOUNTS: LiteralString = """
 """
 # One reading of the server's clock for the whole batch, in UTC. A statement of its own: it begins
 # when the locks are there, so that time under one account's lock does not run backwards.
-_READ_CLOCK: LiteralString = """
+_READ_CLOCK_AND_KEYS: LiteralString = """
     SELECT (extract(epoch FROM statement_timestamp()) * 1000000)::bigint,
-           to_char(statement_timestamp() AT TIME ZONE 'UTC', 'YYYYMM')::integer
-"""
-_READ_KEYS: LiteralString = """
-    SELECT organization_id, id, revoked_at IS NOT NULL, suspended_at IS NOT NULL,
-           coalesce(expires_at <= clock_timestamp(), false)
-    FROM project_keys WHERE organization_id = ANY (%s) AND id = ANY (%s)
+           to_char(statement_timestamp() AT TIME ZONE 'UTC', 'YYYYMM')::integer,
+           k.organization_id, k.id, k.revoked_at IS NOT NULL, k.suspended_at IS NOT NULL,
+           coalesce(k.expires_at <= clock_timestamp(), false)
+    FROM (SELECT) AS always
+    LEFT JOIN project_keys k ON k.organization_id = ANY (%s) AND k.id = ANY (%s)
 """
 # The projects of the batch and those to which something comes back. Deleting is what makes it
 # come back once. A mark that can be seen here was folded before, or is deleted here and now.
@@ -163,65 +168,17 @@ _PROJECTS_AND_FOLDS: LiteralString = """
 _FOLD_AT = 15
 
 
-async def write_accounts(
-    connection: Connection, states: dict[OrganizationId, AccountState]
-) -> None:
-    rows = [
-        {
-            "organization_id": organization_id,
-            "available": str(state.available_picousd),
-            "overage": str(state.overage_picousd),
-            **_spend(state.spend),
-        }
-        for organization_id, state in states.items()
-    ]
-    await connection.execute(_WRITE_ACCOUNTS, (_document(rows),))
+async def write_states(connection: Connection, states: dict[OrganizationId, AccountState]) -> None:
+    """Writes accounts that are locked, with those of their projects that were read."""
+    await connection.execute(_WRITE_STATES, _state_documents(states))
 
 
-_WRITE_ACCOUNTS: LiteralString = """
-    UPDATE accounts a SET available = v.available, overage = v.overage, held = v.held,
-        unsettled = v.unsettled, settled = v.settled, month = v.month,
-        month_held = v.month_held, month_settled = v.month_settled
-    FROM json_to_recordset(%s::json) AS v (organization_id uuid, available numeric, overage numeric,
-        held numeric, unsettled numeric, settled numeric, month integer, month_held numeric,
-        month_settled numeric)
-    WHERE a.organization_id = v.organization_id
-"""
-
-
-async def write_projects(
-    connection: Connection, projects: dict[tuple[OrganizationId, ProjectId], ProjectState]
-) -> None:
-    rows = [
-        {
-            "organization_id": organization_id,
-            "project_id": project_id,
-            "live_holds": project.live_holds,
-            "rate_units": project.rate_units,
-            "rate_at_us": project.rate_at_us,
-            **_spend(project.spend),
-        }
-        for (organization_id, project_id), project in projects.items()
-    ]
-    await connection.execute(_WRITE_PROJECTS, (_document(rows),))
-
-
-_WRITE_PROJECTS: LiteralString = """
-    UPDATE project_accounts a SET held = v.held, unsettled = v.unsettled, settled = v.settled,
-        month = v.month, month_held = v.month_held, month_settled = v.month_settled,
-        live_holds = v.live_holds, rate_units = v.rate_units, rate_at_us = v.rate_at_us
-    FROM json_to_recordset(%s::json) AS v (organization_id uuid, project_id uuid, held numeric,
-        unsettled numeric, settled numeric, month integer, month_held numeric,
-        month_settled numeric, live_holds integer, rate_units bigint, rate_at_us bigint)
-    WHERE a.organization_id = v.organization_id AND a.project_id = v.project_id
-"""
-
-
-async def insert_holds(
+async def write_holds(
     connection: Connection, process_id: UUID, holds: Sequence[Hold], locked: LockedAccounts
 ) -> None:
-    """Writes reservations of accounts that are locked. Making holds also renews the lease: who was
-    taken for dead meanwhile is registered again, so that no hold is without its process."""
+    """Writes accounts that are locked, and reservations of them. Making holds also renews the
+    lease: who was taken for dead meanwhile is registered again, so that no hold is without its
+    process."""
     rows = [
         {
             "month": locked.states[hold.organization_id].spend.month,
@@ -243,12 +200,68 @@ async def insert_holds(
         }
         for hold in holds
     ]
-    if rows:
-        await heartbeat(connection, process_id)
-        await connection.execute(_INSERT_HOLDS, (process_id, locked.now_us, _document(rows)))
+    await connection.execute(
+        _WRITE_HOLDS,
+        (
+            *_state_documents(locked.states),
+            process_id,
+            process_id,
+            locked.now_us,
+            _document(rows),
+        ),
+    )
 
 
-_INSERT_HOLDS: LiteralString = """
+def _state_documents(states: dict[OrganizationId, AccountState]) -> tuple[str, str]:
+    accounts = [
+        {
+            "organization_id": organization_id,
+            "available": str(state.available_picousd),
+            "overage": str(state.overage_picousd),
+            **_spend(state.spend),
+        }
+        for organization_id, state in states.items()
+    ]
+    projects = [
+        {
+            "organization_id": organization_id,
+            "project_id": project_id,
+            "live_holds": project.live_holds,
+            "rate_units": project.rate_units,
+            "rate_at_us": project.rate_at_us,
+            **_spend(project.spend),
+        }
+        for organization_id, state in states.items()
+        for project_id, project in state.projects.items()
+    ]
+    return _document(accounts), _document(projects)
+
+
+_ACCOUNTS_AND_PROJECTS: LiteralString = """
+    WITH written_accounts AS (
+        UPDATE accounts a SET available = v.available, overage = v.overage, held = v.held,
+            unsettled = v.unsettled, settled = v.settled, month = v.month,
+            month_held = v.month_held, month_settled = v.month_settled
+        FROM json_to_recordset(%s::json) AS v (organization_id uuid, available numeric,
+            overage numeric, held numeric, unsettled numeric, settled numeric, month integer,
+            month_held numeric, month_settled numeric)
+        WHERE a.organization_id = v.organization_id
+    ), written_projects AS (
+        UPDATE project_accounts a SET held = v.held, unsettled = v.unsettled, settled = v.settled,
+            month = v.month, month_held = v.month_held, month_settled = v.month_settled,
+            live_holds = v.live_holds, rate_units = v.rate_units, rate_at_us = v.rate_at_us
+        FROM json_to_recordset(%s::json) AS v (organization_id uuid, project_id uuid, held numeric,
+            unsettled numeric, settled numeric, month integer, month_held numeric,
+            month_settled numeric, live_holds integer, rate_units bigint, rate_at_us bigint)
+        WHERE a.organization_id = v.organization_id AND a.project_id = v.project_id
+    )
+"""
+_WRITE_STATES: LiteralString = _ACCOUNTS_AND_PROJECTS + "SELECT"
+_HOLDS: LiteralString = """
+    , alive AS (
+        INSERT INTO processes (id) VALUES (%s)
+        ON CONFLICT (id) DO UPDATE SET heartbeat_at = clock_timestamp()
+    )
     INSERT INTO reservations (process_id, held_at, month, organization_id, id, project_id,
         api_key_id, model, hold, price_prompt, price_completion, price_image, price_request,
         price_cache_read, prompt_tokens_max, choices, output_tokens_max, images)
@@ -259,6 +272,7 @@ _INSERT_HOLDS: LiteralString = """
         price_cache_read numeric, prompt_tokens_max bigint, choices integer,
         output_tokens_max bigint, images integer)
 """
+_WRITE_HOLDS: LiteralString = _ACCOUNTS_AND_PROJECTS + _HOLDS
 
 
 async def restore_holds(connection: Connection, process_id: UUID, holds: Sequence[Hold]) -> None:

@@ -5,15 +5,16 @@ decides nothing.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Protocol, TypeAlias
 from uuid import UUID
 
+import msgspec
+from msgspec.structs import replace
 from psycopg import errors as pg
 
-from tollkeeper.domain.access import OrganizationId, ProjectId
-from tollkeeper.domain.admission import Decision, ProjectState
+from tollkeeper.domain.access import OrganizationId
+from tollkeeper.domain.admission import Decision
 from tollkeeper.domain.errors import Unavailable
 from tollkeeper.domain.policy_set import PolicySet
 from tollkeeper.storage import ledger, resolutions
@@ -49,8 +50,7 @@ class Ending(StrEnum):
     MISSING = "missing"
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(msgspec.Struct, frozen=True, gc=False):
     """A reservation of which nobody knows what it cost."""
 
     organization_id: OrganizationId
@@ -108,7 +108,7 @@ class LedgerStore:
         lock_wait_s: float | None,
     ) -> Sequence[Decision]:
         projects = [(hold.organization_id, hold.project_id) for hold in holds]
-        await ledger.commit_without_waiting(connection, lock_wait_s=lock_wait_s)
+        await ledger.hurry(connection, lock_wait_s=lock_wait_s)
         locked = await ledger.lock_accounts(
             connection, projects, [hold.key_id for hold in holds], self._limits
         )
@@ -116,9 +116,10 @@ class LedgerStore:
         admitted = [
             hold for hold, found in zip(holds, decisions, strict=True) if found.refusal is None
         ]
-        await ledger.write_accounts(connection, locked.states)
-        await ledger.write_projects(connection, _projects_of(locked))
-        await ledger.insert_holds(connection, self._process_id, admitted, locked)
+        if admitted:
+            await ledger.write_holds(connection, self._process_id, admitted, locked)
+        else:
+            await ledger.write_states(connection, locked.states)
         return await self._with_policies(connection, holds, decisions, locked)
 
     async def _with_policies(
@@ -170,14 +171,6 @@ class LedgerStore:
         """Puts holds back that a crash of PostgreSQL has lost, without the money."""
         async with self._database.transaction() as connection:
             await ledger.restore_holds(connection, self._process_id, holds)
-
-
-def _projects_of(locked: LockedAccounts) -> dict[tuple[OrganizationId, ProjectId], ProjectState]:
-    return {
-        (organization_id, project_id): project
-        for organization_id, state in locked.states.items()
-        for project_id, project in state.projects.items()
-    }
 
 
 def _release(hold: Hold) -> Resolution:

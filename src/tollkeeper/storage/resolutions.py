@@ -1,7 +1,6 @@
 """SQL of how reservations end: resolved once, or marked unsettled until somebody knows."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import LiteralString
 from uuid import UUID
@@ -19,8 +18,7 @@ class ResolutionKind(StrEnum):
     RELEASED = "released"
 
 
-@dataclass(frozen=True, slots=True)
-class Resolution:
+class Resolution(msgspec.Struct, frozen=True, gc=False):
     """How one reservation ends, with what the call cost by price dimension."""
 
     organization_id: OrganizationId

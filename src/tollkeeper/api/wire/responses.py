@@ -198,7 +198,10 @@ class NamedTool(Tolerant):
     name: str | None = None
 
 
+ALLOWED_TOOLS_MODE: Literal["auto"] = "auto"
+
+
 class AllowedTools(Received):
     type: Literal["allowed_tools"]
     tools: Annotated[list[NamedTool], Meta(min_length=1)]
-    mode: Literal["auto", "required"] = "auto"
+    mode: Literal["auto", "required"] = ALLOWED_TOOLS_MODE

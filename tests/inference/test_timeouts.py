@@ -1,0 +1,102 @@
+"""The timeouts of calls: like `asyncio.timeout`, but for how late they may be."""
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from tollkeeper.services import timeouts
+from tollkeeper.services.timeouts import TICK_S, Timeout, timeout, timeout_at
+
+_LONG_S = 60.0
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+@pytest.mark.parametrize("delay_s", [-1.0, 0.0, 0.01, 0.2])
+async def test_who_still_waits_is_ended_and_never_too_early(delay_s: float) -> None:
+    due = _now() + delay_s
+    with pytest.raises(TimeoutError), timeout(delay_s):
+        await asyncio.sleep(_LONG_S)
+    assert _now() >= due
+
+
+async def test_who_is_done_in_time_goes_on_and_leaves_nothing() -> None:
+    with timeout(TICK_S):
+        await asyncio.sleep(0)
+    await asyncio.sleep(3 * TICK_S)
+    assert timeouts._wheel is not None
+    assert not timeouts._wheel.due
+
+
+@pytest.mark.parametrize(
+    "sooner", [lambda: _now() - 1, _now, lambda: _now() + 2 * TICK_S], ids=["past", "now", "soon"]
+)
+async def test_it_can_be_moved(sooner: Callable[[], float]) -> None:
+    found: list[Timeout] = []
+
+    async def wait() -> None:
+        with timeout(_LONG_S) as bound:
+            found.append(bound)
+            await asyncio.sleep(_LONG_S)
+
+    waiting = asyncio.create_task(wait())
+    await asyncio.sleep(0)
+    found[0].move(sooner())
+    with pytest.raises(TimeoutError):
+        await waiting
+    found[0].move(_now())  # too late to matter
+    assert not waiting.cancelled()
+
+
+async def test_it_can_be_moved_away() -> None:
+    with timeout(TICK_S) as bound:
+        bound.move(_now() + _LONG_S)
+        await asyncio.sleep(4 * TICK_S)
+
+
+async def test_cancelling_is_not_being_late() -> None:
+    async def wait() -> None:
+        with timeout(_LONG_S):
+            await asyncio.sleep(_LONG_S)
+
+    waiting = asyncio.create_task(wait())
+    await asyncio.sleep(0)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+
+
+async def test_cancelled_and_late_at_once_is_cancelled() -> None:
+    async def wait() -> None:
+        with timeout(_LONG_S) as bound:
+            bound.expire()
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+            await asyncio.sleep(_LONG_S)
+
+    with pytest.raises(asyncio.CancelledError):
+        await asyncio.create_task(wait())
+
+
+async def test_the_outer_one_ends_the_inner_block() -> None:
+    with pytest.raises(TimeoutError), timeout(TICK_S), timeout(_LONG_S):
+        await asyncio.sleep(_LONG_S)
+
+
+async def test_many_end_together_and_each_its_own_task() -> None:
+    due = _now() + 2 * TICK_S
+
+    async def wait(number: int) -> str:
+        try:
+            with timeout_at(due if number % 2 else due + _LONG_S):
+                await asyncio.sleep(6 * TICK_S)
+        except TimeoutError:
+            return "late"
+        return "done"
+
+    found = await asyncio.gather(*(wait(number) for number in range(200)))
+    assert found == ["done", "late"] * 100

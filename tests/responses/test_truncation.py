@@ -1,0 +1,118 @@
+"""`truncation: auto`: what is left of a conversation that is too long, and what is paid for it."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.inference.lab import Lab, laboratory
+from tests.responses.answers import respond, sent
+from tests.upstream import Peer, Upstream, Verb, answer, chat, refuse
+
+CONTEXT = 4096
+WORDS = "word " * 1000
+IMAGE = {"type": "input_image", "image_url": "https://a.example/b.png"}
+FILE = {"type": "input_file", "filename": "a.pdf", "file_data": "AAAA"}
+
+
+def said(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+def called(call_id: str, output: str) -> list[dict[str, Any]]:
+    call = {"type": "function_call", "call_id": call_id, "name": "look", "arguments": "{}"}
+    return [call, {"type": "function_call_output", "call_id": call_id, "output": output}]
+
+
+def counts_words() -> Verb:
+    """A backend with a tokenizer, for which every word of text is one token."""
+
+    async def verb(peer: Peer) -> None:
+        if not peer.request.path.endswith("/tokenize"):
+            await chat()(peer)
+            return
+        contents = [message["content"] or "" for message in peer.request.json["messages"]]
+        texts = [content for content in contents if isinstance(content, str)]
+        await answer({"count": sum(len(text.split()) for text in texts)})(peer)
+
+    return verb
+
+
+@pytest.fixture(scope="module")
+async def counting(data_dir: Path, conninfo: str) -> AsyncIterator[Lab]:
+    async with (
+        Upstream(counts_words()) as upstream,
+        laboratory(data_dir, conninfo, upstream, backend={"tokenize_path": "/tokenize"}) as running,
+    ):
+        yield running
+
+
+async def kept(lab: Lab, *items: dict[str, Any], **fields: Any) -> list[dict[str, Any]]:
+    asked = {"max_output_tokens": 96, "truncation": "auto", **fields}
+    found: list[dict[str, Any]] = (await sent(lab, input=list(items), **asked))["messages"]
+    return found
+
+
+async def test_oldest_turns_are_left_out(lab: Lab) -> None:
+    """Instructions stay, so does the last turn; outputs go together with their calls."""
+    rules, now = {"role": "system", "content": "Rules."}, said("And now?")
+    items = [rules, said(WORDS * 2), *called("c1", WORDS * 2), now]
+    assert await kept(lab, *items) == [rules, now]
+    assert len(await kept(lab, *items, truncation="disabled")) == len(items)
+
+
+async def test_what_fits_stays(lab: Lab) -> None:
+    assert len(await kept(lab, said("One."), said("Two."), said("Three."))) == 3
+
+
+async def test_last_turn_stays_even_if_it_does_not_fit(lab: Lab) -> None:
+    assert await kept(lab, said("One."), said(WORDS * 9)) == [said(WORDS * 9)]
+
+
+@pytest.mark.parametrize(("turns", "left"), [(3, 3), (4, 4), (5, 4), (9, 4)])
+async def test_count_decides_where_there_is_one(counting: Lab, turns: int, left: int) -> None:
+    """Four turns of a thousand tokens are what fits exactly; the estimate would keep fewer."""
+    lab = await counting.with_tenant()
+    lab.upstream.play(counts_words())
+    items = [said(f"{at} " + "word " * 999) for at in range(turns)]
+    before = len(lab.upstream.requests)
+    assert await kept(lab, *items) == items[turns - left :]
+    asked = [request.path for request in lab.upstream.requests[before:]]
+    # One for the hold, one for the answer; a search in at most nine turns takes four.
+    assert len(asked) - 2 <= 4
+
+
+async def test_estimate_decides_where_the_count_fails(counting: Lab) -> None:
+    lab = await counting.with_tenant()
+
+    async def verb(peer: Peer) -> None:
+        await (refuse(500) if peer.request.path.endswith("/tokenize") else chat())(peer)
+
+    lab.upstream.play(verb)
+    items = [said(f"{at} {WORDS}") for at in range(4)]
+    left = await kept(lab, *items)
+    assert left == items[4 - len(left) :]
+    assert 1 <= len(left) < 4
+
+
+async def test_what_is_left_out_is_not_paid_for(lab: Lab) -> None:
+    """An image that the backend never sees costs nothing."""
+    old = {"role": "user", "content": [{"type": "input_text", "text": WORDS * 4}, IMAGE]}
+    items = [old, said("And now?")]
+    for truncation, images in (("auto", 0), ("disabled", 1)):
+        fields = {"input": items, "truncation": truncation}
+        answered = await respond(lab, **fields)
+        assert answered.status_code == 200, answered.text
+        query = "SELECT images FROM reservations WHERE id = %s"
+        assert await lab.sql(query, answered.headers["x-request-id"]) == [(images,)]
+
+
+@pytest.mark.parametrize("part", [IMAGE, FILE])
+async def test_hold_covers_what_no_text_tells(lab: Lab, part: dict[str, Any]) -> None:
+    """An image takes more than this model's context; of a file nobody knows."""
+    asked = {"role": "user", "content": [{"type": "input_text", "text": "What is this?"}, part]}
+    entry = await lab.entry_of(await respond(lab, input=[asked]))
+    assert entry.prompt_tokens_max == CONTEXT
+    plain = await lab.entry_of(await respond(lab, input="What is this?"))
+    assert plain.prompt_tokens_max < 100
