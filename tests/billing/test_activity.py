@@ -5,6 +5,7 @@ from uuid import UUID, uuid4
 
 import pytest
 from msgspec.structs import replace
+from prometheus_client import REGISTRY
 
 from tests.billing.books import USD, Books
 from tests.billing.records import VERDICT, UnsteadyDatabase, record_of, written
@@ -177,6 +178,10 @@ async def test_the_list_is_newest_first_and_filtered(books: Books) -> None:
             await found(limit=limit)
 
 
+def _dropped() -> float:
+    return REGISTRY.get_sample_value("tollkeeper_dropped_activity_records_total") or 0.0
+
+
 async def test_many_records_go_out_in_batches(books: Books) -> None:
     activity = books.services.activity
     await written(activity, *(record_of(books) for _ in range(1300)))
@@ -193,6 +198,7 @@ async def test_when_the_database_is_away_the_newest_are_kept(
     monkeypatch.setattr(service, "_RETRY_PAUSE_S_MAX", 0.1)
     database = UnsteadyDatabase(books.services.database)
     activity = Activity(database, unix_now, retention_days=30, queued_max=5)
+    before = _dropped()
     database.away = True
     records = [record_of(books, started_at_ms=1_700_000_000_000 + at) for at in range(12)]
     for record in records[:8]:
@@ -208,12 +214,15 @@ async def test_when_the_database_is_away_the_newest_are_kept(
         record.request_id for record in reversed(records[7:])
     ]
     assert (activity.queued, activity.dropped) == (0, 7)
+    assert _dropped() - before == 7
 
 
 async def test_what_cannot_be_written_is_given_up_alone(books: Books) -> None:
     activity = Activity(books.services.database, unix_now, retention_days=30)
+    before = _dropped()
     await written(activity, record_of(books, request_id="no uuid"))
     assert (activity.queued, activity.dropped) == (0, 1)
+    assert _dropped() - before == 1
     fine = record_of(books)
     await written(activity, fine)
     assert (await _show(books, fine.request_id)).status == 200
@@ -227,6 +236,8 @@ async def test_who_ends_does_not_wait_for_ever(
     database = UnsteadyDatabase(books.services.database)
     database.away = True
     activity = Activity(database, unix_now, retention_days=30)
+    before = _dropped()
     await written(activity, record_of(books), record_of(books))
     assert (activity.queued, activity.dropped) == (0, 2)
+    assert _dropped() - before == 2
     await activity.drain()

@@ -1,17 +1,44 @@
 """`tollkeeper doctor`."""
 
+import asyncio
 import json
-import socket
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.cli.program import Program, write_config
+from tests.policies.court import LIKELY, ScriptedJudge, judged_by
+from tests.upstream import Verb, answer, completion, refuse
+from tollkeeper.backends.packaged_model import PACKAGED_MODEL
 
 _JUDGE = """
 [judge]
 backend = "cluster"
 model = "chat-small"
 """
+_ENGINE = f"""
+[judge]
+backend = "local"
+model = "{PACKAGED_MODEL.upstream_model}"
+deadline_s = 200
+[embedded]
+parallel = 1
+context_length = 2048
+"""
+_LOCAL = """
+[[backends]]
+name = "local"
+kind = "embedded"
+"""
+_NAMES = ["settings", "master secret", "database", "backend cluster", "judge"]
+
+
+@pytest.fixture
+async def judge() -> AsyncIterator[ScriptedJudge]:
+    async with ScriptedJudge() as judge:
+        yield judge
 
 
 def _findings(program: Program) -> tuple[int, dict[str, dict[str, Any]], bool]:
@@ -22,17 +49,90 @@ def _findings(program: Program) -> tuple[int, dict[str, dict[str, Any]], bool]:
     return outcome.code, {row["name"]: row for row in document["data"]}, document["ok"]
 
 
-def test_everything_stands(cold_program: Program, data_dir: Path, tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        config = write_config(tmp_path, data_dir, more=_JUDGE)
-        address = f"127.0.0.1:{listener.getsockname()[1]}"
-        config.write_text(config.read_text().replace("127.0.0.1:9", address))
-        code, found, ok = _findings(cold_program.with_config(config))
+def _over(program: Program, folder: Path, data_dir: Path, judge: ScriptedJudge) -> Program:
+    config = write_config(folder, data_dir, more=_JUDGE)
+    config.write_text(config.read_text().replace("http://127.0.0.1:9/v1", judge.url))
+    return program.with_config(config)
+
+
+async def test_everything_stands(
+    cold_program: Program, data_dir: Path, tmp_path: Path, judge: ScriptedJudge
+) -> None:
+    judge.opinion = lambda _: LIKELY
+    program = _over(cold_program, tmp_path, data_dir, judge)
+    code, found, ok = await asyncio.to_thread(_findings, program)
     assert code == 0
     assert ok
-    assert list(found) == ["settings", "master secret", "database", "backend cluster", "judge"]
+    assert list(found) == _NAMES
     assert {row["verdict"] for row in found.values()} == {"ok"}
-    assert address in found["backend cluster"]["detail"]
+    assert judge.url in found["backend cluster"]["detail"]
+    assert "chat-small on the backend cluster" in found["judge"]["detail"]
+    # One real question was answered, and its answer was read.
+    assert "gave yes 90.00 %" in found["judge"]["detail"]
+    (question,) = judge.questions
+    assert question.endswith("?")
+
+
+@pytest.mark.parametrize(
+    ("opinion", "said"),
+    [
+        (answer(completion("Yes")), "no log-probabilities"),
+        (judged_by([("Banana", -0.1), ("Apple", -3.0)]), "no probability of yes and no"),
+        (refuse(401), "chat-small on the backend cluster: "),
+    ],
+    ids=["no log-probabilities", "neither word", "refused"],
+)
+async def test_a_judge_that_cannot_judge(
+    cold_program: Program,
+    data_dir: Path,
+    tmp_path: Path,
+    judge: ScriptedJudge,
+    opinion: Verb,
+    said: str,
+) -> None:
+    judge.opinion = lambda _: opinion
+    program = _over(cold_program, tmp_path, data_dir, judge)
+    code, found, ok = await asyncio.to_thread(_findings, program)
+    assert (code, ok) == (1, False)
+    bad = {name for name, row in found.items() if row["verdict"] == "bad"}
+    assert bad == {"judge"}
+    assert said in found["judge"]["detail"]
+
+
+@pytest.mark.engine
+def test_the_engine_tells_of_itself_and_judges(
+    cold_program: Program, data_dir: Path, tmp_path: Path
+) -> None:
+    code, found, _ = _findings(_with_engine(cold_program, tmp_path, data_dir))
+    assert code == 1  # because of the cluster
+    local, judged = found["backend local"], found["judge"]
+    assert (local["verdict"], judged["verdict"]) == ("ok", "ok")
+    assert local["detail"].startswith(
+        "ready: smollm2-135m-instruct, 1 slots of 2048 tokens, tokenizer BPE with 49152 tokens, "
+        "prefix cache with "
+    )
+    assert "gave yes" in judged["detail"]
+
+
+@pytest.mark.engine
+def test_a_missing_model_is_said_of_the_engine_and_the_judge(
+    cold_program: Program, data_dir: Path, tmp_path: Path
+) -> None:
+    program = _with_engine(cold_program, tmp_path, data_dir)
+    absent = program.with_environment(TOLLKEEPER_EMBEDDED__MODEL_PATH="absent.gguf")
+    _, found, _ = _findings(absent)
+    for name in ("backend local", "judge"):
+        assert found[name]["verdict"] == "bad"
+        assert "absent.gguf cannot be read" in found[name]["detail"]
+    disabled = program.with_environment(TOLLKEEPER_EMBEDDED__ENABLED="false")
+    _, found, _ = _findings(disabled)
+    assert found["backend local"]["verdict"] == "warning"
+    assert found["judge"]["verdict"] == "bad"
+    assert "does not run" in found["judge"]["detail"]
+
+
+def _with_engine(program: Program, folder: Path, data_dir: Path) -> Program:
+    return program.with_config(write_config(folder, data_dir, more=_ENGINE + _LOCAL))
 
 
 def test_each_fault_has_its_line(cold_program: Program, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Settings: every one is documented, and a wrong one is named with its value."""
 
+import dataclasses
 import types
 import typing
 from collections.abc import Iterator
@@ -9,8 +10,10 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from tollkeeper.bootstrap import build_catalog, master_secret
+from tollkeeper.backends.packaged_model import PACKAGED_MODEL
+from tollkeeper.bootstrap import build_catalog, build_engine, master_secret
 from tollkeeper.settings import DEFAULT_FILE, Settings, SettingsError, load_settings
+from tollkeeper.settings.schema import EmbeddedSettings
 
 _ROOT = Path(__file__).parents[2]
 _BACKEND = {"name": "b", "kind": "openai", "urls": ["http://127.0.0.1:9/v1"]}
@@ -262,3 +265,38 @@ def test_master_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     absent = _load(tmp_path, {"secrets": {"master_key_file": str(tmp_path / "gone")}})
     with pytest.raises(SettingsError, match="cannot be read"):
         master_secret(absent)
+
+
+def test_the_default_model_is_the_packaged_one() -> None:
+    """The engine, the catalogue and the settings file say the same of it."""
+    settings = load_settings(None)
+    (declared,) = settings.models
+    for name, value in dataclasses.asdict(PACKAGED_MODEL).items():
+        assert getattr(declared, name) == value, name
+    assert declared.display_name == declared.name
+    assert settings.embedded.context_length == PACKAGED_MODEL.context_length
+    assert settings.judge is not None
+    assert settings.judge.model == PACKAGED_MODEL.upstream_model
+    engine = build_engine(settings)
+    assert engine is not None
+    assert engine.options.context_length == declared.context_length
+    assert engine.options.model_name == declared.upstream_model
+
+
+@pytest.mark.parametrize(("kind", "fits"), [("embedded", False), ("openai", True)])
+def test_no_model_has_more_context_than_its_engine(kind: str, fits: bool) -> None:
+    urls = [] if kind == "embedded" else _BACKEND["urls"]
+    settings = Settings.model_validate(
+        {
+            "backends": [{"name": "b", "kind": kind, "urls": urls}],
+            "models": [{**_MODEL, "context_length": 1025}],
+            "embedded": {"context_length": 1024},
+        }
+    )
+    if fits:
+        assert build_catalog(settings).find("m").context_length == 1025
+        return
+    with pytest.raises(SettingsError, match=r"1025.*embedded\.context_length.*1024"):
+        build_catalog(settings)
+    wider = settings.model_copy(update={"embedded": EmbeddedSettings(context_length=1025)})
+    assert build_catalog(wider).find("m").context_length == 1025

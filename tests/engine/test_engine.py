@@ -9,6 +9,7 @@ import pytest
 from tests.engine_fixture import ask, chat
 from tollkeeper.backends.embedded import EmbeddedEngine
 from tollkeeper.backends.engine_address import EngineAddress
+from tollkeeper.backends.engine_limits import ENGINE_SCHEMA_BOUNDS
 from tollkeeper.backends.packaged_model import PACKAGED_MODEL
 
 pytestmark = pytest.mark.engine
@@ -159,3 +160,17 @@ async def _text(address: EngineAddress, prompt: str, **fields: object) -> str:
     text = answer.json["choices"][0]["message"]["content"]
     assert isinstance(text, str)
     return text
+
+
+async def test_the_largest_schema_that_the_gateway_takes_is_answered(
+    address: EngineAddress,
+) -> None:
+    values = [f"value {number}" for number in range(ENGINE_SCHEMA_BOUNDS.choices_max)]
+    wanted = {"name": "answer", "schema": {"type": "string", "enum": values}}
+    answer = await chat(
+        address,
+        "Pick one.",
+        max_tokens=24,
+        response_format={"type": "json_schema", "json_schema": wanted},
+    )
+    assert json.loads(answer.json["choices"][0]["message"]["content"]) in values

@@ -20,6 +20,7 @@ from tollkeeper.backends.embedded import (
     address_to_environment,
 )
 from tollkeeper.backends.engine_address import EngineAddress
+from tollkeeper.backends.engine_report import EngineReport, read_report
 
 pytestmark = pytest.mark.engine
 _GONE_WITHIN_S = 10.0
@@ -51,10 +52,30 @@ async def test_becomes_ready_in_the_background() -> None:
         assert engine.address is not None
         assert await engine.wait_ready(READY_WITHIN_S)
         assert _state(engine) is EngineState.READY
-        assert "2 slots of 1024 tokens" in engine.status.detail
-        assert engine.context_length == 1024
+        # What it says of itself: the vocabulary is the packaged model's.
+        assert engine.report == EngineReport(
+            context_length=1024,
+            slots=2,
+            tokenizer="BPE",
+            vocabulary=49152,
+            prefix_cache=True,
+            prefix_cache_mib=256,
+        )
+        assert (
+            "smollm2-135m-instruct, 2 slots of 1024 tokens, tokenizer BPE with 49152 tokens, "
+            "prefix cache with 256 MiB beside the slots, loaded in "
+        ) in engine.status.detail
+        assert "embedded.context_length" not in engine.status.detail
     finally:
         await engine.close()
+
+
+async def test_a_model_with_less_context_says_so() -> None:
+    async with running_engine(EngineOptions(parallel=1, context_length=16384)) as engine:
+        assert engine.report is not None
+        assert engine.report.context_length == 8192
+        assert "1 slots of 8192 tokens" in engine.status.detail
+        assert "embedded.context_length asks" in engine.status.detail
 
 
 async def test_stop_leaves_no_process_and_may_be_repeated() -> None:
@@ -173,6 +194,11 @@ def test_the_address_travels_by_environment_and_hides_its_credential() -> None:
     assert address_from_environment(address_to_environment(address)) == address
     assert address_from_environment({}) is None
     assert "very-secret" not in repr(address)
+
+
+@pytest.mark.parametrize("line", [b"", b"{}", b"ready\n", b"\xff", b'{"slots": "four"}'])
+def test_another_first_line_is_no_report(line: bytes) -> None:
+    assert read_report(line) is None
 
 
 def _lives(pid: int) -> bool:

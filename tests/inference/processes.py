@@ -18,7 +18,7 @@ from tests.inference.lab import Lab, lab_settings
 from tests.upstream import Upstream
 from tollkeeper.bootstrap import Services, running_services
 
-_SECTIONS = ("server", "operator", "ledger", "limits", "database")
+_SECTIONS = ("server", "operator", "ledger", "limits", "database", "judge")
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ async def installation(
     dumped["server"]["port"] = dumped["operator"]["port"] = 0
     dumped["database"]["url"] = _url(conninfo)
     config = folder / "tollkeeper.toml"
-    tables = {name: [dumped[name]] for name in _SECTIONS}
+    tables = {name: [dumped[name]] for name in _SECTIONS if dumped[name] is not None}
     arrays = {name: dumped[name] for name in ("backends", "models")}
     config.write_text(
         "".join(_toml(f"[{name}]", found) for name, found in tables.items())

@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx2
 import pytest
+from prometheus_client import REGISTRY
 
 from tests.gateway import assert_error
 from tests.inference.lab import COMPLETION_PRICE, COST, PROMPT_PRICE, Lab, laboratory, read_stream
@@ -72,6 +73,11 @@ async def ask(lab: Lab, usage: Any, *, streamed: bool, **fields: Any) -> httpx2.
     return found
 
 
+def _absurd_reports() -> float:
+    name = "tollkeeper_absurd_usage_reports_total"
+    return REGISTRY.get_sample_value(name, {"backend": "scripted"}) or 0.0
+
+
 def report(prompt: Any, completion: Any, total: Any = None, **details: Any) -> dict[str, Any]:
     total = prompt + completion if total is None else total
     return {
@@ -113,6 +119,7 @@ UNSOUND: dict[str, Any] = {
 @BOTH
 @pytest.mark.parametrize("row", UNSOUND)
 async def test_unsound_usage_is_counted_by_ourselves(lab: Lab, row: str, streamed: bool) -> None:
+    absurd = _absurd_reports()
     found = await ask(lab, UNSOUND[row], streamed=streamed)
     entry = await lab.entry_of(found)
     assert (entry.status, entry.estimated, entry.overage) == ("settled", True, 0)
@@ -124,6 +131,8 @@ async def test_unsound_usage_is_counted_by_ourselves(lab: Lab, row: str, streame
     shown = usage_of(found, streamed=streamed)
     assert shown["prompt_tokens"] == entry.prompt_tokens_max
     assert shown["total_tokens"] == shown["prompt_tokens"] + shown["completion_tokens"]
+    # The operator learns which backend talks nonsense. To say nothing is none.
+    assert _absurd_reports() - absurd == (UNSOUND[row] is not None)
 
 
 SOUND: dict[str, tuple[dict[str, Any], int]] = {
@@ -142,6 +151,7 @@ SOUND: dict[str, tuple[dict[str, Any], int]] = {
 @pytest.mark.parametrize("row", SOUND)
 async def test_sound_usage_is_charged_to_the_token(lab: Lab, row: str, streamed: bool) -> None:
     usage, cost = SOUND[row]
+    absurd = _absurd_reports()
     found = await ask(lab, usage, streamed=streamed)
     entry = await lab.entry_of(found)
     assert (entry.status, entry.estimated, entry.cost) == ("settled", False, cost)
@@ -150,6 +160,7 @@ async def test_sound_usage_is_charged_to_the_token(lab: Lab, row: str, streamed:
     shown = usage_of(found, streamed=streamed)
     assert shown["completion_tokens"] == usage["completion_tokens"]
     assert shown["prompt_tokens_details"] == usage.get("prompt_tokens_details")
+    assert _absurd_reports() == absurd
 
 
 @BOTH

@@ -8,7 +8,7 @@ import pytest
 
 from tests.databases import own_database
 from tests.inference.lab import Lab, laboratory
-from tests.messages.counting import BARE, counts
+from tests.messages.counting import BARE, OTHER_WEB_TOOL, counts
 from tests.upstream import Upstream, chat
 
 
@@ -22,7 +22,13 @@ def conninfo(conninfo: str) -> str:
 async def estimating(data_dir: Path, conninfo: str) -> AsyncIterator[Lab]:
     async with (
         Upstream(chat()) as upstream,
-        laboratory(data_dir, conninfo, upstream, more_models=[_bare()]) as running,
+        laboratory(
+            data_dir,
+            conninfo,
+            upstream,
+            more_models=[_bare()],
+            messages={"web_tool_aliases": [OTHER_WEB_TOOL]},
+        ) as running,
     ):
         yield running
 

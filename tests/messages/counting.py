@@ -9,6 +9,8 @@ from tests.inference.lab import MODEL, Lab
 from tests.upstream import Verb, answer
 
 BARE = "example/bare"
+# What the gateway without a tokenizer calls its web tool, instead of the published names.
+OTHER_WEB_TOOL = "web_search_20991231"
 USER = {"role": "user", "content": "Hello"}
 
 

@@ -7,7 +7,14 @@ import pytest
 
 from tests.backends.calls import MODEL
 from tests.inference.lab import Lab
-from tests.messages.counting import BARE, USER, assert_wrapped, count, counted
+from tests.messages.counting import (
+    BARE,
+    OTHER_WEB_TOOL,
+    USER,
+    assert_wrapped,
+    count,
+    counted,
+)
 from tollkeeper.api.messages import prompt_fields
 from tollkeeper.api.wire import messages as wire
 
@@ -183,6 +190,20 @@ def test_choice_of_a_tool(choice: object, chat_choice: object) -> None:
 async def test_web_tools_are_accepted_and_render_nothing(lab: Lab, kind: str) -> None:
     tool = {"type": kind, "name": kind.rsplit("_", 1)[0], "max_uses": 3}
     assert (await counted(lab, tools=[TOOL, tool]))["tools"] == [CHAT_TOOL]
+
+
+async def test_published_names_of_web_tools_are_a_setting(lab: Lab, estimating: Lab) -> None:
+    async def taken(at: Lab, kind: str) -> bool:
+        answered = await count(at, tools=[{"type": kind, "name": "web"}])
+        if answered.status_code != 200:
+            assert_wrapped(answered, 501, "not_implemented", "tools[0]")
+        return answered.status_code == 200
+
+    given, published = "web_search_2025_03_05", "web_search_20250305"
+    other = await estimating.with_tenant(credit=0)
+    kinds = (given, published, OTHER_WEB_TOOL)
+    assert [await taken(lab, kind) for kind in kinds] == [True, True, False]
+    assert [await taken(other, kind) for kind in kinds] == [True, False, True]
 
 
 async def test_thinking_reaches_a_template_that_knows_it(lab: Lab) -> None:

@@ -5,8 +5,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.conftest import compiled
 from tests.databases import own_database
 from tests.policies.court import Court, sitting
+
+__all__ = ["compiled"]
 
 
 @pytest.fixture(scope="session")

@@ -1,5 +1,6 @@
 """Publish, pause and resume under load, on two gateways over one database: a call is judged by what
-was in force at its admission, and by nothing else."""
+was in force at its admission, and by nothing else. `test_epochs_of_processes` proves it to the row,
+on processes of their own."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -28,6 +28,7 @@ from tollkeeper.services.options import (
     require_feature,
     require_modality,
     require_sampling,
+    require_small_schemas,
 )
 
 # Travel as the caller wrote them: identifiers and the conversation itself.
@@ -79,6 +80,7 @@ async def chat_call(
     bound = output_bound(body.max_tokens or body.max_completion_tokens, model, param=bound_field)
     media = _check_parts(body, model)
     fields = _fields(services, request, model)
+    require_small_schemas(model, _schemas(body))
     caller = request.customer
     call = Call(
         request_id=request.id,
@@ -218,6 +220,18 @@ def _format_fields(
         require_feature(model, Feature.WEB_SEARCH, "web_search_options")
         fields["web_search_options"] = raw["web_search_options"]
     return fields
+
+
+def _schemas(body: wire.ChatRequest) -> Iterator[tuple[str, object]]:
+    """Every schema of the request, and where it is."""
+    for at, tool in enumerate(body.tools or ()):
+        function = tool.get("function")
+        if isinstance(function, dict):
+            yield f"tools[{at}].function.parameters", function.get("parameters")
+    for at, function in enumerate(body.functions or ()):
+        yield f"functions[{at}].parameters", function.get("parameters")
+    if isinstance(body.response_format, wire.JsonSchemaFormat):
+        yield "response_format.json_schema.schema", body.response_format.json_schema.schema
 
 
 def _reasoning_fields(body: wire.ChatRequest, model: Model) -> dict[str, Any]:

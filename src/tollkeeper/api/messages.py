@@ -1,7 +1,7 @@
 """Token counting over HTTP: a Messages-shaped input becomes a chat prompt, which is counted."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
@@ -20,12 +20,11 @@ from tollkeeper.domain.conventions import (
     MESSAGES_BETA_HEADER,
     MESSAGES_REQUEST_ID_HEADER,
     MESSAGES_VERSION_HEADER,
-    MESSAGES_WEB_TOOLS,
     TOKEN_COUNT_ESTIMATED_HEADER,
 )
 from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
 from tollkeeper.domain.inference import Call
-from tollkeeper.services.options import mapped_options, require_feature
+from tollkeeper.services.options import mapped_options, require_feature, require_small_schemas
 
 _BETA_LENGTH_MAX = 512
 _VERSION = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
@@ -61,7 +60,8 @@ async def token_count(
         conversation.instruct(body.system)
     for at, message in enumerate(body.messages):
         conversation.add(message, f"messages[{at}]")
-    tools, server_tools = _tools(body.tools or (), model)
+    tools, server_tools = _tools(body.tools or (), model, services.http.messages_web_tools)
+    require_small_schemas(model, _schemas(body))
     call = Call(
         request_id=request.id,
         organization_id=caller.organization_id,
@@ -106,7 +106,7 @@ def _check_protocol(headers: HeaderIndex) -> None:
 
 
 def _tools(
-    found: Sequence[msgspec.Raw], model: Model
+    found: Sequence[msgspec.Raw], model: Model, web_tools: frozenset[str]
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Functions as chat has them, and the server tools, which no template renders."""
     functions: list[dict[str, Any]] = []
@@ -121,11 +121,19 @@ def _tools(
             if custom.description is not None:
                 function["description"] = custom.description
             functions.append({"type": "function", "function": function})
-        elif kind in MESSAGES_WEB_TOOLS:
+        elif kind in web_tools:
             server_tools.append(msgspec.json.decode(tool))
         else:
             raise OptionUnsupported(f"Tools of type {kind[:100]!r} are not supported.", param=place)
     return functions, server_tools
+
+
+def _schemas(body: wire.TokenCountRequest) -> Iterator[tuple[str, object]]:
+    """Every schema of the request, and where it is."""
+    for at, tool in enumerate(body.tools or ()):
+        yield f"tools[{at}].input_schema", msgspec.json.decode(tool).get("input_schema")
+    if body.output_config is not None and body.output_config.format is not None:
+        yield "output_config.format.schema", body.output_config.format.schema
 
 
 def prompt_fields(

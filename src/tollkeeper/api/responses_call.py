@@ -1,6 +1,6 @@
 """From a Responses request to a `Call`: the same call that chat makes, in the words of chat."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -26,7 +26,12 @@ from tollkeeper.domain.access import CustomerCaller
 from tollkeeper.domain.catalog import Feature, Model
 from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
 from tollkeeper.domain.inference import Call
-from tollkeeper.services.options import mapped_options, require_feature, require_sampling
+from tollkeeper.services.options import (
+    mapped_options,
+    require_feature,
+    require_sampling,
+    require_small_schemas,
+)
 from tollkeeper.services.reasoning_seal import KeptReasoning
 
 _SAMPLING = ("temperature", "top_p", "frequency_penalty", "presence_penalty")
@@ -65,6 +70,7 @@ async def responses_call(
     _fill(conversation, body)
     tools = read_tools(body.tools or (), model)
     fields = _fields(body, model, tools)
+    require_small_schemas(model, _schemas(body, tools))
     fields.update(cache_fields(services, caller, prompt_cache_key=body.prompt_cache_key))
     call = Call(
         request_id=request.id,
@@ -184,6 +190,14 @@ def _text_fields(text: wire.ResponsesText | None, model: Model) -> dict[str, Any
             schema = {name: value for name, value in given.items() if value is not None}
             fields["response_format"] = {"type": "json_schema", "json_schema": schema}
     return fields
+
+
+def _schemas(body: wire.ResponsesRequest, tools: Tools) -> Iterator[tuple[str, object]]:
+    """Every schema of the request, and where it is."""
+    for at, tool in enumerate(tools.shown):
+        yield f"tools[{at}].parameters", tool.get("parameters")
+    if body.text is not None and isinstance(body.text.format, wire.ResponsesJsonSchemaFormat):
+        yield "text.format.schema", body.text.format.schema
 
 
 def _reasoning_fields(reasoning: wire.ResponsesReasoning | None, model: Model) -> dict[str, Any]:

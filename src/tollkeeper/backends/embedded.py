@@ -20,6 +20,7 @@ from pathlib import Path
 import structlog
 
 from tollkeeper.backends.engine_address import EngineAddress
+from tollkeeper.backends.engine_report import EngineReport, read_report
 from tollkeeper.backends.engine_weights import find_weights
 from tollkeeper.backends.packaged_model import PACKAGED_MODEL
 from tollkeeper.domain.errors import Unavailable
@@ -41,6 +42,7 @@ _PROBE_INTERVAL_S = 5.0
 _PROBE_TIMEOUT_S = 20.0
 _PROBE_MISSES_MAX = 3
 _SAID_BYTES_MAX = 2000
+_CONTEXT_SETTING = "embedded.context_length"
 # Not TOLLKEEPER_: these are no settings, and nobody else should set them.
 _VARIABLE_BASE_URL = "_TOLLKEEPER_ENGINE_BASE_URL"
 _VARIABLE_API_KEY = "_TOLLKEEPER_ENGINE_API_KEY"
@@ -99,7 +101,7 @@ class EmbeddedEngine:
     """Keeps one engine running from `start` to `close`; both belong to the same event loop."""
 
     def __init__(self, options: EngineOptions) -> None:
-        self._options = options
+        self.options = options
         self._status = EngineStatus(EngineState.STARTING, "The engine has not been started yet.")
         self._ready = asyncio.Event()
         self._reservation: socket.socket | None = None
@@ -107,7 +109,7 @@ class EmbeddedEngine:
         self._keeper: asyncio.Task[None] | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._said = b""
-        self._context_length: int | None = None
+        self._report: EngineReport | None = None
         self.restarts = 0
 
     @property
@@ -120,9 +122,9 @@ class EmbeddedEngine:
         return self._address
 
     @property
-    def context_length(self) -> int | None:
-        """What the running engine reports for a slot; None before it was ready once."""
-        return self._context_length
+    def report(self) -> EngineReport | None:
+        """What the engine says of itself; None before it was ready once."""
+        return self._report
 
     @property
     def pid(self) -> int | None:
@@ -132,7 +134,7 @@ class EmbeddedEngine:
         """Returns at once; the model loads in the background."""
         assert self._keeper is None, "an engine is started once"
         try:
-            weights = find_weights(self._options.model_path)
+            weights = find_weights(self.options.model_path)
         except Unavailable as exc:
             self._become(EngineState.ABSENT, exc.message)
             return
@@ -200,7 +202,7 @@ class EmbeddedEngine:
             self._process = None
 
     async def _spawn(self, weights: Path, port: int) -> asyncio.subprocess.Process:
-        options = self._options
+        options = self.options
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-P",  # whatever lies in the working folder is not imported
@@ -236,18 +238,16 @@ class EmbeddedEngine:
             return False
         if not line:
             return False
-        try:
-            self._context_length = int(json.loads(line)["context_length"])
-        except (ValueError, KeyError, TypeError):
+        report = self._report = read_report(line)
+        if report is None:
             self._said = b"It reported something else than that it is ready."
             return False
         took_s = loop.time() - started
-        self._become(
-            EngineState.READY,
-            f"{self._options.model_name}, {self._options.parallel} slots of "
-            f"{self._context_length} tokens, loaded in {took_s:.1f} s.",
-        )
-        _log.info("the engine is ready", detail=self._status.detail)
+        detail = f"{self.options.model_name}, {report}, loaded in {took_s:.1f} s."
+        if report.context_length < self.options.context_length:
+            detail += f" The model has no more context, though {_CONTEXT_SETTING} asks for it."
+        self._become(EngineState.READY, detail)
+        _log.info("the engine is ready", detail=detail)
         self._ready.set()
         return True
 

@@ -29,7 +29,10 @@ _BATCH_TOKENS = 64
 _PREFIX_CACHE_MIB = 256
 _ERRORS_ONLY = 1
 _PARENT_POLL_S = 1.0
-_PROPS_TIMEOUT_S = 30.0
+_ANSWER_TIMEOUT_S = 60.0
+# The engine's numbers for kinds of vocabularies.
+_VOCABULARIES = {1: "SPM", 2: "BPE", 3: "WPM", 4: "UGM", 5: "RWKV", 6: "PLaMo-2"}
+_REPEATED_PROMPT = "One, two, three, four, five"
 _PR_SET_PDEATHSIG = 1
 _CPU_QUOTA_FILE = Path("/sys/fs/cgroup/cpu.max")
 _EXIT_REFUSED = 3
@@ -58,11 +61,7 @@ def main() -> NoReturn:
         sys.stderr.flush()
         os._exit(_EXIT_REFUSED)
     origin = server.listening_address
-    ready = {
-        "base_url": f"{origin}/v1",
-        "context_length": _context_length(origin, handshake.api_key),
-        "model": options.model_name,
-    }
+    ready = EngineQuestions(origin, handshake.api_key).answers()
     os.write(report, json.dumps(ready).encode() + b"\n")
     # The server's own end waits for open calls and was seen to wait for ever: this process is
     # ended by a signal or by the watching thread, never by running out.
@@ -158,16 +157,42 @@ def _take_standard_output() -> int:
     return report
 
 
-def _context_length(origin: str, api_key: str) -> int:
-    """What a slot really has: never more than the model was trained for."""
-    port = int(origin.rsplit(":", 1)[1])
-    connection = http.client.HTTPConnection(HOST, port, timeout=_PROPS_TIMEOUT_S)
-    try:
-        connection.request("GET", "/props", headers={"Authorization": f"Bearer {api_key}"})
-        props = json.loads(connection.getresponse().read())
-    finally:
-        connection.close()
-    return int(props["default_generation_settings"]["n_ctx"])
+class EngineQuestions:
+    """What the running engine says of itself: the settings only asked for it."""
+
+    def __init__(self, origin: str, api_key: str) -> None:
+        self._port = int(origin.rsplit(":", 1)[1])
+        self._api_key = api_key
+
+    def answers(self) -> dict[str, Any]:
+        props = self._ask("/props")
+        meta = self._ask("/v1/models")["data"][0]["meta"]
+        return {
+            # Of a slot: never more than the model was trained for.
+            "context_length": int(props["default_generation_settings"]["n_ctx"]),
+            "slots": int(props["total_slots"]),
+            "tokenizer": _VOCABULARIES.get(meta["vocab_type"], "unknown"),
+            "vocabulary": int(meta["n_vocab"]),
+            "prefix_cache": self._has_prefix_cache(),
+            "prefix_cache_mib": _PREFIX_CACHE_MIB,
+        }
+
+    def _has_prefix_cache(self) -> bool:
+        """No path tells it, but the second of two equal calls does. They also warm the engine up."""
+        body = {"prompt": _REPEATED_PROMPT, "n_predict": 1}
+        found = [self._ask("/completion", body).get("timings", {}) for _ in range(2)]
+        return int(found[1].get("cache_n", 0)) > 0
+
+    def _ask(self, path: str, body: object = None) -> Any:
+        connection = http.client.HTTPConnection(HOST, self._port, timeout=_ANSWER_TIMEOUT_S)
+        method = "GET" if body is None else "POST"
+        sent = None if body is None else json.dumps(body)
+        try:
+            headers = {"Authorization": f"Bearer {self._api_key}"}
+            connection.request(method, path, sent, headers)
+            return json.loads(connection.getresponse().read())
+        finally:
+            connection.close()
 
 
 if __name__ == "__main__":

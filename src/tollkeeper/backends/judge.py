@@ -39,6 +39,10 @@ _YIELD_EVERY = 64
 _LED_LENGTH_MIN = 1000
 _LATE = "The judge did not answer in time."
 _UNREADABLE = "The judge's answer has no probability of yes and no."
+_WITHOUT_LOGPROBS = (
+    "The judge's answer has no log-probabilities: its backend must give them (logprobs, "
+    "top_logprobs), or it cannot judge."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,15 +145,16 @@ class Judge:
         )
 
     async def _ask(self, window: "Window", question: str, deadline: float) -> int:
-        found = None
+        found, given = None, False
         async with self._backend.open(self._call(window, question), deadline=deadline) as answer:
             # To its end, short as it is: then the connection can be used again.
             async for batch in answer.batches:
                 for event in batch:
                     if isinstance(event, Delta) and event.logprobs is not None and found is None:
+                        given = True
                         found = read_probability(event.logprobs)
         if found is None:
-            raise BackendFailed(_UNREADABLE)
+            raise BackendFailed(_UNREADABLE if given else _WITHOUT_LOGPROBS)
         return found
 
     def _call(self, window: "Window", question: str) -> Call:

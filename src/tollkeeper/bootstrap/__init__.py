@@ -2,8 +2,8 @@
 
 from tollkeeper.bootstrap.backends import build_backends
 from tollkeeper.bootstrap.catalog import build_catalog
-from tollkeeper.bootstrap.engine import build_engine
-from tollkeeper.bootstrap.judge import running_judge
+from tollkeeper.bootstrap.engine import build_engine, running_engine
+from tollkeeper.bootstrap.judge import judge_over, running_judge
 from tollkeeper.bootstrap.secrets import master_secret
 from tollkeeper.bootstrap.services import (
     HttpConventions,
@@ -20,8 +20,10 @@ __all__ = [
     "build_catalog",
     "build_engine",
     "build_services",
+    "judge_over",
     "located_database",
     "master_secret",
+    "running_engine",
     "running_judge",
     "running_services",
 ]

@@ -4,23 +4,38 @@ from dataclasses import replace
 
 from tollkeeper.backends import responses_request as responses
 from tollkeeper.backends.config import WireProtocol
+from tollkeeper.backends.engine_limits import ENGINE_SCHEMA_BOUNDS
 from tollkeeper.domain.catalog import Catalog, Model, pricing_from_declared
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.settings import ModelSettings, Settings, SettingsError
 
 
 def build_catalog(settings: Settings) -> Catalog:
-    protocols = {backend.name: backend.protocol for backend in settings.backends}
-    return Catalog(
-        tuple(_speaking(protocols[model.backend], _model(model)) for model in settings.models)
-    )
+    backends = {backend.name: backend for backend in settings.backends}
+    models = []
+    for declared in settings.models:
+        backend = backends[declared.backend]
+        if backend.kind == "embedded":
+            models.append(_embedded(_model(declared), settings.embedded.context_length))
+        elif WireProtocol(backend.protocol) is WireProtocol.RESPONSES:
+            models.append(_speaking_responses(_model(declared)))
+        else:
+            models.append(_model(declared))
+    return Catalog(tuple(models))
 
 
-def _speaking(protocol: str, model: Model) -> Model:
+def _embedded(model: Model, room: int) -> Model:
+    if model.context_length > room:
+        raise SettingsError(
+            f"models {model.id!r}: context_length = {model.context_length}: "
+            f"embedded.context_length gives it {room}."
+        )
+    return replace(model, schema_bounds=ENGINE_SCHEMA_BOUNDS)
+
+
+def _speaking_responses(model: Model) -> Model:
     """The model without what its backend's protocol has no place for, whatever is declared: an
     option that cannot be passed on is one that the model does not have."""
-    if protocol != WireProtocol.RESPONSES:
-        return model
     narrowed = responses.narrowed
     return replace(
         model,

@@ -3,16 +3,13 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from tollkeeper.backends.embedded import EngineState
-from tollkeeper.backends.engine_address import EngineAddress
+from tollkeeper.backends.embedded import EmbeddedEngine, EngineState
 from tollkeeper.backends.judge import Judge
 from tollkeeper.bootstrap.backends import build_backends, build_judge, judge_secret
-from tollkeeper.bootstrap.engine import build_engine
+from tollkeeper.bootstrap.engine import running_engine
 from tollkeeper.domain.errors import Unavailable
 from tollkeeper.domain.judging import EXAMPLES, Example
 from tollkeeper.settings import Settings, SettingsError
-
-_ENGINE_POLL_S = 1.0
 
 
 @asynccontextmanager
@@ -21,39 +18,37 @@ async def running_judge(
 ) -> AsyncIterator[Judge]:
     """The judge that a gateway with these settings has. Where it is the embedded engine, one of
     its own is started meanwhile."""
+    alone = _alone(settings)
+    async with running_engine(alone) as engine, judge_over(alone, engine, examples) as judge:
+        yield judge
+
+
+@asynccontextmanager
+async def judge_over(
+    settings: Settings, engine: EmbeddedEngine | None, examples: tuple[Example, ...] = EXAMPLES
+) -> AsyncIterator[Judge]:
+    """The same over an engine that runs already. Raises Unavailable where the judge needs it, and
+    it does not run."""
+    alone = _alone(settings)
+    needs_engine = any(backend.kind == "embedded" for backend in alone.backends)
+    if engine is not None and needs_engine and engine.status.state is not EngineState.READY:
+        raise Unavailable(engine.status.detail)
+    backends = build_backends(alone, None if engine is None else engine.address)
+    judge = build_judge(alone, backends, judge_secret(alone), examples)
+    assert judge is not None
+    for backend in backends.values():
+        await backend.start()
+    try:
+        yield judge
+    finally:
+        for backend in backends.values():
+            await backend.close()
+
+
+def _alone(settings: Settings) -> Settings:
+    """The judge's backend only: the other ones, and their secrets, are not needed."""
     declared = settings.judge
     if declared is None:
         raise SettingsError("judge: no judge is configured.")
     own = tuple(backend for backend in settings.backends if backend.name == declared.backend)
-    # The other backends, and their secrets, are not needed.
-    alone = settings.model_copy(update={"backends": own})
-    async with _running_engine(alone) as engine:
-        backends = build_backends(alone, engine)
-        judge = build_judge(alone, backends, judge_secret(alone), examples)
-        assert judge is not None
-        for backend in backends.values():
-            await backend.start()
-        try:
-            yield judge
-        finally:
-            for backend in backends.values():
-                await backend.close()
-
-
-@asynccontextmanager
-async def _running_engine(settings: Settings) -> AsyncIterator[EngineAddress | None]:
-    engine = build_engine(settings)
-    if engine is None:
-        yield None
-        return
-    await engine.start()
-    try:
-        # It tries again and again by itself, and has a start timeout of its own.
-        while engine.address is not None and not await engine.wait_ready(_ENGINE_POLL_S):
-            if engine.status.state is EngineState.FAILED:
-                break
-        if engine.status.state is not EngineState.READY:
-            raise Unavailable(engine.status.detail)
-        yield engine.address
-    finally:
-        await engine.close()
+    return settings.model_copy(update={"backends": own})

@@ -10,6 +10,7 @@ from tollkeeper.backends.port import Backend
 from tollkeeper.bootstrap.backends import build_backends, build_judge, judge_secret
 from tollkeeper.bootstrap.catalog import build_catalog
 from tollkeeper.bootstrap.secrets import master_secret
+from tollkeeper.domain.conventions import MESSAGES_WEB_TOOLS
 from tollkeeper.services.activity import Activity
 from tollkeeper.services.admin_keys import AdminKeys
 from tollkeeper.services.admission import Admission
@@ -54,6 +55,8 @@ class HttpConventions:
     body_timeout_s: float
     customer_key_header: str
     session_headers: tuple[str, ...]
+    # Types of the server tools that token counting takes.
+    messages_web_tools: frozenset[str]
     # GET /v1/models is served, which the interface does not show.
     model_listing: bool
 
@@ -213,6 +216,7 @@ def _http(settings: Settings) -> HttpConventions:
         body_timeout_s=settings.server.body_timeout_s,
         customer_key_header=settings.auth.customer_key_header,
         session_headers=settings.sessions.headers,
+        messages_web_tools=MESSAGES_WEB_TOOLS.union(settings.messages.web_tool_aliases),
         model_listing=settings.extensions.model_listing,
     )
 

@@ -1,24 +1,30 @@
 """`tollkeeper doctor`: does everything stand that the gateway needs? One line and a verdict each."""
 
 import asyncio
-import contextlib
-import importlib.util
 import os
 from collections.abc import Callable
 from enum import StrEnum
-from pathlib import Path
-from urllib.parse import urlsplit
 
-from tollkeeper.bootstrap import build_catalog, located_database, master_secret
+from tollkeeper.backends.embedded import EmbeddedEngine
+from tollkeeper.backends.judge import Question
+from tollkeeper.bootstrap import (
+    build_catalog,
+    judge_over,
+    located_database,
+    master_secret,
+    running_engine,
+)
 from tollkeeper.cli.answers import Listing
 from tollkeeper.cli.command import Invocation, command, command_app
 from tollkeeper.domain.errors import TollkeeperError
+from tollkeeper.hosting.backend_probe import CONNECT_TIMEOUT_S, engine_state, reach
+from tollkeeper.hosting.logs import silence_logs
 from tollkeeper.settings import BackendSettings, Settings, SettingsError
 from tollkeeper.storage.schema import check_database, code_revision
 
-_CONNECT_TIMEOUT_S = 3.0
-_ENGINE_PACKAGE = "xllamacpp"
-_DEFAULT_PORTS = {"http": 80, "https": 443}
+# A text and a question about it that any judge can answer.
+_TEXT = "Our parcel arrived on Monday, but the box was empty."
+_QUESTION = Question("doctor", "Does the text speak of a parcel?")
 
 app = command_app()
 
@@ -35,6 +41,7 @@ Finding = tuple[str, Verdict, str]
 @command(app, "doctor")
 def doctor(invocation: Invocation) -> Listing:
     """Check settings, database, backends and judge."""
+    silence_logs()
     findings = _examine(invocation)
     bad = [name for name, verdict, _ in findings if verdict is Verdict.BAD]
     return Listing(
@@ -57,9 +64,7 @@ def _examine(invocation: Invocation) -> list[Finding]:
     findings: list[Finding] = [("settings", Verdict.OK, f"models: {len(settings.models)}")]
     findings.append(_attempt("master secret", lambda: _master_secret(settings)))
     findings.append(_attempt("database", lambda: _database(settings)))
-    findings += asyncio.run(_backends(settings))
-    findings.append(_judge(settings))
-    return findings
+    return findings + asyncio.run(_backends_and_judge(settings))
 
 
 def _attempt(name: str, check: Callable[[], str]) -> Finding:
@@ -83,14 +88,20 @@ def _database(settings: Settings) -> str:
     return f"{kind}, durable, schema {code_revision()}"
 
 
-async def _backends(settings: Settings) -> list[Finding]:
+async def _backends_and_judge(settings: Settings) -> list[Finding]:
+    """Over one engine of the doctor's own, where there is one: it may judge, too."""
+    async with running_engine(settings) as engine:
+        return [*await _backends(settings, engine), await _judge(settings, engine)]
+
+
+async def _backends(settings: Settings, engine: EmbeddedEngine | None) -> list[Finding]:
     """Every replica at once: many that are down must not add up."""
     checks = []
     findings: list[Finding] = []
     for backend in settings.backends:
         name = f"backend {backend.name}"
         if backend.kind == "embedded":
-            findings.append((name, *_engine(settings)))
+            findings.append((name, *_engine(settings, backend, engine)))
             continue
         credential = _credential_fault(backend)
         if credential:
@@ -99,15 +110,20 @@ async def _backends(settings: Settings) -> list[Finding]:
     return findings + await asyncio.gather(*checks)
 
 
-def _engine(settings: Settings) -> tuple[Verdict, str]:
-    embedded = settings.embedded
-    if not embedded.enabled:
+def _engine(
+    settings: Settings, backend: BackendSettings, engine: EmbeddedEngine | None
+) -> tuple[Verdict, str]:
+    if engine is None:
         return Verdict.WARNING, "embedded.enabled is false: its models cannot answer"
-    if importlib.util.find_spec(_ENGINE_PACKAGE) is None:
-        return Verdict.BAD, "the engine is not installed: add the extra tollkeeper[embedded]"
-    if embedded.model_path and not Path(embedded.model_path).is_file():
-        return Verdict.BAD, f"embedded.model_path = {embedded.model_path}: there is no such file"
-    return Verdict.OK, "the engine is installed"
+    state = engine_state(engine)
+    if not state.ok or engine.report is None:
+        return Verdict.BAD, state.detail
+    own = [model for model in settings.models if model.backend == backend.name]
+    room = engine.report.context_length
+    larger = [model.id for model in own if model.context_length > room]
+    if larger:
+        return Verdict.BAD, f"{state.detail} These models declare more: {', '.join(larger)}."
+    return Verdict.OK, state.detail
 
 
 def _credential_fault(backend: BackendSettings) -> str:
@@ -119,34 +135,23 @@ def _credential_fault(backend: BackendSettings) -> str:
 
 
 async def _replica(name: str, url: str, timeout_s: float) -> Finding:
-    try:
-        parts = urlsplit(url)
-        host, port = parts.hostname, parts.port or _DEFAULT_PORTS[parts.scheme]
-    except ValueError as exc:
-        return name, Verdict.BAD, f"{url}: {exc}"
-    if not host:
-        return name, Verdict.BAD, f"{url} names no host"
-    try:
-        async with asyncio.timeout(min(timeout_s, _CONNECT_TIMEOUT_S)):
-            _, writer = await asyncio.open_connection(host, port)
-    except TimeoutError:
-        return name, Verdict.BAD, f"{url} does not answer in time"
-    except OSError as exc:
-        return name, Verdict.BAD, f"{url} cannot be reached: {_reason(exc)}"
-    writer.close()
-    with contextlib.suppress(OSError):
-        await writer.wait_closed()
-    return name, Verdict.OK, f"{url} accepts connections"
+    found = await reach(url, min(timeout_s, CONNECT_TIMEOUT_S))
+    return name, Verdict.OK if found.ok else Verdict.BAD, found.detail
 
 
-def _reason(exc: OSError) -> str:
-    # A name that cannot be resolved has an error number of its own kind.
-    return os.strerror(exc.errno) if exc.errno and exc.errno > 0 else exc.strerror or str(exc)
-
-
-def _judge(settings: Settings) -> Finding:
-    judge = settings.judge
-    if judge is None:
+async def _judge(settings: Settings, engine: EmbeddedEngine | None) -> Finding:
+    """Puts one real question to it: only an answer shows that it gives log-probabilities."""
+    declared = settings.judge
+    if declared is None:
         detail = "not configured: calls under an enforcing policy are answered with 503"
         return "judge", Verdict.WARNING, detail
-    return "judge", Verdict.OK, f"{judge.model} on the backend {judge.backend}"
+    who = f"{declared.model} on the backend {declared.backend}"
+    try:
+        async with judge_over(settings, engine) as judge:
+            (opinion,) = await judge.hear(_TEXT, [_QUESTION])
+    except (SettingsError, TollkeeperError) as exc:
+        return "judge", Verdict.BAD, f"{who}: {exc}"
+    if opinion.highest is None:
+        return "judge", Verdict.BAD, f"{who}: {opinion.reason}"
+    yes, took = opinion.highest / 100, opinion.seconds
+    return "judge", Verdict.OK, f"{who}: gave yes {yes:.2f} % for a plain yes, in {took:.1f} s"

@@ -1,7 +1,6 @@
 """`tollkeeper policy try`: the texts it reads, the judge it asks, the picture it draws."""
 
 import asyncio
-import logging
 from collections.abc import Sequence
 from dataclasses import asdict
 from enum import StrEnum
@@ -9,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-import structlog
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
 from rich.progress import Progress
@@ -22,6 +20,7 @@ from tollkeeper.cli.report import Report
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.policy import Direction
 from tollkeeper.domain.trial import Bin, Calibration, Cut, Sample, calibrate
+from tollkeeper.hosting.logs import silence_logs
 from tollkeeper.services.policy_trial import TEXTS_MAX, PolicyTrial, Trial, TrialText
 from tollkeeper.settings import JudgeSettings, Settings, SettingsError
 
@@ -75,8 +74,7 @@ def run_trial(
     *,
     quiet: bool,
 ) -> Trial:
-    # What goes wrong, the one line of the refusal says.
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    silence_logs()
     return asyncio.run(_run(settings, rule, texts, Direction(direction.value), quiet))
 
 

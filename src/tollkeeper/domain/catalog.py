@@ -6,6 +6,7 @@ from typing import Any
 
 from tollkeeper.domain.errors import InvalidRequest, ModelNotFound
 from tollkeeper.domain.money import picousd_from_usd
+from tollkeeper.domain.schema_size import SchemaBounds
 
 
 class Feature(StrEnum):
@@ -69,6 +70,8 @@ class Model:
     is_ready: bool
     pricing: Pricing
     options: dict[str, str]
+    # Its backend's, where that has any.
+    schema_bounds: SchemaBounds | None = None
 
 
 @dataclass(frozen=True, slots=True)

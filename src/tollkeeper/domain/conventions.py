@@ -31,19 +31,17 @@ MESSAGES_REQUEST_ID_HEADER = "request-id"
 # How token counting says whether its number is an estimate.
 TOKEN_COUNT_ESTIMATED_HEADER = "x-token-count-estimated"  # noqa: S105 - the name of a header
 
-# Q20: the server tools of token counting: the interface's spelling, then the published ones.
-MESSAGES_WEB_TOOLS = frozenset(
-    {
-        "web_search_2025_03_05",
-        "web_search_20250305",
-        "web_search_20260209",
-        "web_search_20260318",
-        "web_fetch_2025_03_05",
-        "web_fetch_20250910",
-        "web_fetch_20260209",
-        "web_fetch_20260309",
-        "web_fetch_20260318",
-    }
+# Q20: the server tools of token counting in the interface's spelling, and the published spellings
+# of the same tools, which are a setting.
+MESSAGES_WEB_TOOLS = frozenset({"web_search_2025_03_05", "web_fetch_2025_03_05"})
+MESSAGES_WEB_TOOL_ALIASES = (
+    "web_search_20250305",
+    "web_search_20260209",
+    "web_search_20260318",
+    "web_fetch_20250910",
+    "web_fetch_20260209",
+    "web_fetch_20260309",
+    "web_fetch_20260318",
 )
 
 # Q22: bounds of a project key's name.

@@ -1,13 +1,24 @@
-"""Whether at least one backend can be reached, as the supervisor sees it from outside."""
+"""Whether backends can be reached, as one sees it from outside: for readiness and for the doctor."""
 
 import asyncio
 import contextlib
+import os
+from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from tollkeeper.backends.embedded import EmbeddedEngine, EngineState
 from tollkeeper.settings import BackendSettings, Settings
 
-_CONNECT_TIMEOUT_S = 2.0
+CONNECT_TIMEOUT_S = 2.0
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """What came of a try."""
+
+    ok: bool
+    detail: str
 
 
 async def probe_backends(
@@ -16,29 +27,49 @@ async def probe_backends(
     """A line for each backend, and whether one of them is there."""
     found = await asyncio.gather(*(_probe(backend, engine) for backend in settings.backends))
     lines = {
-        f"backend {backend.name}": line
-        for backend, (line, _) in zip(settings.backends, found, strict=True)
+        f"backend {backend.name}": reached.detail
+        for backend, reached in zip(settings.backends, found, strict=True)
     }
-    return lines, any(reachable for _, reachable in found)
+    return lines, any(reached.ok for reached in found)
 
 
-async def _probe(backend: BackendSettings, engine: EmbeddedEngine | None) -> tuple[str, bool]:
+async def _probe(backend: BackendSettings, engine: EmbeddedEngine | None) -> Reached:
     if backend.kind == "embedded":
-        if engine is None:
-            return "disabled", False
-        return f"{engine.status.state}: {engine.status.detail}", (
-            engine.status.state is EngineState.READY
-        )
-    reachable = await asyncio.gather(*(_connects(url) for url in backend.urls))
-    return f"{sum(reachable)} of {len(reachable)} replicas reachable", any(reachable)
+        return engine_state(engine)
+    replicas = await asyncio.gather(*(reach(url, CONNECT_TIMEOUT_S) for url in backend.urls))
+    count = sum(replica.ok for replica in replicas)
+    return Reached(count > 0, f"{count} of {len(replicas)} replicas reachable")
 
 
-async def _connects(url: str) -> bool:
-    address = urlsplit(url)
-    port = address.port or (443 if address.scheme == "https" else 80)
-    with contextlib.suppress(OSError, TimeoutError):
-        async with asyncio.timeout(_CONNECT_TIMEOUT_S):
-            _, writer = await asyncio.open_connection(address.hostname, port)
-        writer.close()
-        return True
-    return False
+def engine_state(engine: EmbeddedEngine | None) -> Reached:
+    if engine is None:
+        return Reached(False, "disabled")
+    status = engine.status
+    return Reached(status.state is EngineState.READY, f"{status.state}: {status.detail}")
+
+
+async def reach(url: str, timeout_s: float) -> Reached:
+    """Whether somebody accepts connections there."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port or _DEFAULT_PORTS[parts.scheme]
+    except ValueError as exc:
+        return Reached(False, f"{url}: {exc}")
+    if not host:
+        return Reached(False, f"{url} names no host")
+    try:
+        async with asyncio.timeout(timeout_s):
+            _, writer = await asyncio.open_connection(host, port)
+    except TimeoutError:
+        return Reached(False, f"{url} does not answer in time")
+    except OSError as exc:
+        return Reached(False, f"{url} cannot be reached: {_reason(exc)}")
+    writer.close()
+    with contextlib.suppress(OSError):
+        await writer.wait_closed()
+    return Reached(True, f"{url} accepts connections")
+
+
+def _reason(exc: OSError) -> str:
+    # A name that cannot be resolved has an error number of its own kind.
+    return os.strerror(exc.errno) if exc.errno and exc.errno > 0 else exc.strerror or str(exc)

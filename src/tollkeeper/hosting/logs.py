@@ -29,6 +29,11 @@ def configure_logs() -> None:
     logging.getLogger("uvicorn").setLevel(logging.ERROR)
 
 
+def silence_logs() -> None:
+    """For a command: what goes wrong, its answer or the one line of its refusal says."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+
+
 def _bound_values(
     _logger: Any, _method: str, event: MutableMapping[str, Any]
 ) -> MutableMapping[str, Any]:

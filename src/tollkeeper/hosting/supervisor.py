@@ -178,20 +178,19 @@ class Supervisor:
 
     def _take_changed_settings(self) -> None:
         try:
-            changed = self._reload()
+            # Only the catalogue is taken: everything else is bound to sockets and processes.
+            changed = self._settings.model_copy(update={"models": self._reload().models})
             self._check_catalogue(changed)
         except SettingsError as exc:
             _log.error("the changed settings are refused, the old ones stay", reason=str(exc))
             return
-        # Only the catalogue is taken: everything else is bound to sockets and processes.
-        self._settings = self._settings.model_copy(update={"models": changed.models})
+        self._settings = changed
         for worker in self._workers.values():
             if worker.returncode is None:
                 self._instruct(worker, kind="settings")
 
     def _check_catalogue(self, changed: Settings) -> None:
         """A worker must never meet a catalogue that it cannot take."""
-        build_catalog(changed)
         running = {backend.name for backend in self._settings.backends}
         for model in changed.models:
             if model.backend not in running:
@@ -199,6 +198,7 @@ class Supervisor:
                     f"models: {model.id!r} names the backend {model.backend!r}, "
                     "which was not declared when the gateway was started"
                 )
+        build_catalog(changed)
 
     async def _stop_workers(self, keepers: list[asyncio.Task[None]]) -> None:
         for worker in self._workers.values():

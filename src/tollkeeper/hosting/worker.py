@@ -23,12 +23,9 @@ from tollkeeper.backends.engine_address import EngineAddress
 from tollkeeper.bootstrap import Services, build_catalog, running_services
 from tollkeeper.hosting.http_server import HttpLimits, HttpServer
 from tollkeeper.hosting.logs import configure_logs
+from tollkeeper.hosting.shutdown import shut_down
 from tollkeeper.settings import Settings
 
-# For requests that are not calls, after the calls have ended.
-_LAST_REQUESTS_S = 5.0
-# For the chores under way and the last write of what they gathered.
-_LAST_CHORES_S = 5.0
 # Objects made before the next look for cycles among the youngest.
 _COLLECTED_EVERY = 20_000
 _LINE_BYTES_MAX = 16 * 1024 * 1024
@@ -68,19 +65,17 @@ class Worker:
         _spare_the_collector()
         _report_ready()
         await self._stopping.wait()
-        server.stop_accepting()
-        # Calls end by themselves or, after the grace, with an error record; only then may the
-        # server cancel what is left.
-        await self._services.inference.drain(self._settings.server.grace_s)
-        await server.drain(_LAST_REQUESTS_S)
-        write_metrics()
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
-        try:
-            async with asyncio.timeout(_LAST_CHORES_S):
-                await self._services.upkeep.stop()
-        except TimeoutError:
-            _log.warning("a chore did not end in time", seconds=_LAST_CHORES_S)
+        await shut_down(
+            server,
+            self._services.inference,
+            self._services.ledger,
+            self._services.upkeep,
+            self._services.lease,
+            grace_s=self._settings.server.grace_s,
+        )
+        write_metrics()
 
     async def _follow(self, instructions: asyncio.StreamReader) -> None:
         while line := await instructions.readline():

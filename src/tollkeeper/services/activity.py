@@ -13,6 +13,7 @@ from tollkeeper.domain.access import OrganizationId, ProjectId
 from tollkeeper.domain.activity import ActivityRecord
 from tollkeeper.domain.errors import InvalidRequest, NotFound, TollkeeperError
 from tollkeeper.services.clock import Clock
+from tollkeeper.services.record_metrics import count_dropped_activity
 from tollkeeper.storage import activity, activity_partitions
 from tollkeeper.storage.activity import ActivityEntry
 from tollkeeper.storage.activity_partitions import DAILY_TABLES
@@ -85,7 +86,7 @@ class Activity:
             await asyncio.gather(self._writing, return_exceptions=True)
             self._writing = None
             _log.error("activity records are lost", count=len(self._queued))
-            self._dropped += len(self._queued)
+            self._count_dropped(len(self._queued))
             self._queued.clear()
             self._queued_verdicts = 0
 
@@ -150,7 +151,7 @@ class Activity:
                 # This task owns what it was given: a batch that cannot be written must not keep
                 # all later ones from being written.
                 _log.exception("activity records are given up", count=len(batch))
-                self._dropped += len(batch)
+                self._count_dropped(len(batch))
             else:
                 pause_s = _RETRY_PAUSE_S
         self._awaited.clear()
@@ -184,7 +185,11 @@ class Activity:
         """The oldest go first: the newest are what somebody will look for."""
         while len(self._queued) > self._queued_max or self._queued_verdicts > _QUEUED_VERDICTS_MAX:
             self._oldest()
-            self._dropped += 1
+            self._count_dropped(1)
+
+    def _count_dropped(self, records: int) -> None:
+        self._dropped += records
+        count_dropped_activity(records)
 
     def _oldest(self) -> ActivityRecord:
         record = self._queued.popleft()

@@ -4,9 +4,12 @@ import asyncio
 
 from tollkeeper.services.activity import Activity
 from tollkeeper.services.call_story import CallStory
+from tollkeeper.services.record_metrics import count_absurd_usage
 
 # Stories that wait for their last verdicts; beyond it they are written without them.
 _WAITING_MAX = 1024
+# Longer than verdicts may take when a process ends.
+_DRAIN_TIMEOUT_S = 5.0
 
 
 class Chronicle:
@@ -16,6 +19,8 @@ class Chronicle:
 
     def ended(self, story: CallStory, status: int, error_code: str | None) -> None:
         """Takes the story; neither blocks nor raises."""
+        if story.meter is not None and story.meter.absurd_reports:
+            count_absurd_usage(story.call.model.backend, story.meter.absurd_reports)
         if not story.evidence.pending or len(self._waiting) >= _WAITING_MAX:
             self._activity.record(story.record(status, error_code))
             return
@@ -24,8 +29,9 @@ class Chronicle:
         task.add_done_callback(self._waiting.discard)
 
     async def drain(self) -> None:
+        """Waits, for a bounded time, for stories whose verdicts are still to come."""
         if self._waiting:
-            await asyncio.wait(self._waiting)
+            await asyncio.wait(self._waiting, timeout=_DRAIN_TIMEOUT_S)
 
     async def _record_later(self, story: CallStory, status: int, error_code: str | None) -> None:
         story.end()

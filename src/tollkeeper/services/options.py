@@ -4,7 +4,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from tollkeeper.domain.catalog import Feature, Model
-from tollkeeper.domain.errors import OptionUnsupported
+from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
+from tollkeeper.domain.schema_size import SchemaSize, measure_schema
 
 SAMPLING_PARAMETERS = (
     "temperature",
@@ -32,6 +33,21 @@ def require_modality(model: Model, modality: str, param: str, *, output: bool = 
     declared = model.output_modalities if output else model.input_modalities
     if modality not in declared:
         raise OptionUnsupported(f"The model {model.id} does not take {modality}.", param=param)
+
+
+def require_small_schemas(model: Model, schemas: Iterable[tuple[str, object]]) -> None:
+    """For a model whose backend bounds them: all schemas of a request, each with its place there."""
+    bounds = model.schema_bounds
+    if bounds is None:
+        return
+    total = SchemaSize()
+    for param, schema in schemas:
+        if not isinstance(schema, Mapping):
+            continue
+        total += measure_schema(schema, bounds)
+        excess = total.excess(bounds)
+        if excess is not None:
+            raise InvalidRequest(f"The model {model.id} takes at most {excess}.", param=param)
 
 
 def mapped_options(model: Model, wanted: Mapping[str, Any], *, within: str = "") -> dict[str, Any]:

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from tollkeeper.backends.packaged_model import PACKAGED_MODEL
 from tollkeeper.domain import conventions
 from tollkeeper.domain.access import CUSTOMER_PERMISSIONS
 
@@ -104,6 +105,11 @@ class SessionsSettings(Section):
     headers: tuple[str, ...] = conventions.SESSION_HEADERS
 
 
+class MessagesSettings(Section):
+    # Published names of the server tools that the interface names in a spelling of its own.
+    web_tool_aliases: tuple[Name, ...] = conventions.MESSAGES_WEB_TOOL_ALIASES
+
+
 class JudgeSettings(Section):
     backend: Name
     model: Name
@@ -126,6 +132,8 @@ class EmbeddedSettings(Section):
     model_path: str = ""
     threads: int = Field(default=0, ge=0, le=1024)
     parallel: int = Field(default=4, ge=1, le=64)
+    # Of each call that it computes; what models on it declare must fit in.
+    context_length: int = Field(default=PACKAGED_MODEL.context_length, ge=256, le=1_048_576)
 
 
 class BackendSettings(Section):
@@ -200,6 +208,7 @@ class Settings(BaseSettings):
     activity: ActivitySettings = ActivitySettings()
     auth: AuthSettings = AuthSettings()
     sessions: SessionsSettings = SessionsSettings()
+    messages: MessagesSettings = MessagesSettings()
     judge: JudgeSettings | None = None
     extensions: ExtensionsSettings = ExtensionsSettings()
     embedded: EmbeddedSettings = EmbeddedSettings()

@@ -1,0 +1,111 @@
+"""The end of a worker: its steps in their order, and what becomes of a step that does not end."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+import pytest
+
+from tollkeeper.domain.errors import Unavailable
+from tollkeeper.hosting import shutdown
+from tollkeeper.hosting.shutdown import shut_down
+
+_IN_ORDER = [
+    "accepts no more",
+    "calls end",
+    "requests end",
+    "the last calls end",
+    "books are written",
+    "chores stop",
+    "signs off",
+]
+
+
+@dataclass
+class Process:
+    """Everything that a worker ends, with a diary. `stuck` names a step that never ends."""
+
+    stuck: str = ""
+    everything_written: bool = True
+    grace_s: float = 0.1
+    database_away: bool = False
+    diary: list[str] = field(default_factory=list)
+
+    async def end(self) -> list[str]:
+        await asyncio.wait_for(
+            shut_down(
+                *(_Server(self), _Calls(self), _Books(self), _Chores(self), _Lease(self)),
+                grace_s=self.grace_s,
+            ),
+            60,
+        )
+        return self.diary
+
+    async def note(self, step: str) -> None:
+        # Whatever has to wait does: a step that were not waited for would be noted too late.
+        await asyncio.sleep(0)
+        if step == self.stuck:
+            await asyncio.Event().wait()
+        self.diary.append(step)
+
+
+@dataclass
+class _Part:
+    process: Process
+
+
+class _Server(_Part):
+    def stop_accepting(self) -> None:
+        self.process.diary.append("accepts no more")
+
+    async def drain(self, grace_s: float) -> None:
+        assert grace_s > 0
+        await self.process.note("requests end")
+
+
+class _Calls(_Part):
+    async def drain(self, grace_s: float) -> None:
+        await self.process.note("calls end" if grace_s else "the last calls end")
+
+
+class _Books(_Part):
+    async def drain(self, deadline_s: float) -> bool:
+        assert deadline_s > 0
+        await self.process.note("books are written")
+        return self.process.everything_written
+
+
+class _Chores(_Part):
+    async def stop(self) -> None:
+        await self.process.note("chores stop")
+
+
+class _Lease(_Part):
+    async def sign_off(self) -> None:
+        if self.process.database_away:
+            raise Unavailable
+        await self.process.note("signs off")
+
+
+async def test_everything_in_its_turn() -> None:
+    assert await Process().end() == _IN_ORDER
+
+
+async def test_who_holds_something_does_not_sign_off() -> None:
+    assert await Process(everything_written=False).end() == _IN_ORDER[:-1]
+
+
+async def test_a_database_that_is_away_is_no_failure() -> None:
+    assert await Process(database_away=True).end() == _IN_ORDER[:-1]
+
+
+@pytest.mark.parametrize("stuck", _IN_ORDER[1:])
+async def test_a_step_that_never_ends_keeps_no_other_waiting(
+    stuck: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in (name for name in vars(shutdown) if name.endswith("_S")):
+        monkeypatch.setattr(shutdown, name, 0.05)
+    expected = [step for step in _IN_ORDER if step != stuck]
+    if stuck in ("books are written", "chores stop"):
+        # Who does not know that nothing is held, or may still prove its life, stays on the list.
+        expected.remove("signs off")
+    assert await Process(stuck=stuck).end() == expected
