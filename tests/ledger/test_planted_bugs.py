@@ -94,6 +94,16 @@ BUGS = {
         "        await self.release(reservation)\n",
         HISTORIES,
     ),
+    "the end of a stream is taken for its [DONE]": Bug(
+        "backends/openai_http.py",
+        """            stream.fail(BackendFailed("The backend's stream ended before the answer did."))
+            return []
+""",
+        """            stream.done = True
+            return []
+""",
+        ("../inference/test_chat_faults.py",),
+    ),
     "asynchronous settlement": Bug(
         STORE,
         "            resolved = await resolutions.resolve(connection, wanted)\n",

@@ -16,8 +16,15 @@ import typer
 
 from tollkeeper.bootstrap import Services, located_database, running_services
 from tollkeeper.cli.answers import Answer, Listing, one_line, show
-from tollkeeper.cli.options import AsJson, ConfigFile, keep_shared_options, shared_options
+from tollkeeper.cli.options import (
+    NURSERY,
+    AsJson,
+    ConfigFile,
+    keep_shared_options,
+    shared_options,
+)
 from tollkeeper.domain.errors import TollkeeperError
+from tollkeeper.hosting.worker_process import Nursery
 from tollkeeper.settings import Settings, SettingsError, load_settings
 from tollkeeper.storage.schema import check_database
 
@@ -30,6 +37,8 @@ class Invocation:
 
     config: Path | None
     as_json: bool
+    # Of commands that serve.
+    nursery: Nursery | None = None
 
     def settings(self) -> Settings:
         return load_settings(self.config)
@@ -59,7 +68,7 @@ def command(app: typer.Typer, name: str) -> Callable[[PlainCommand[P]], PlainCom
             context: typer.Context, *, config: Path | None, as_json: bool, **arguments: Any
         ) -> None:
             options = shared_options(context).overlaid(config, as_json)
-            invocation = Invocation(options.config, options.as_json)
+            invocation = Invocation(options.config, options.as_json, context.meta.get(NURSERY))
             try:
                 # mypy cannot see that `arguments` are P's: the signature below says so to Typer.
                 answer = run(invocation, **arguments)  # type: ignore[call-arg]

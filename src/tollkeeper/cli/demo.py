@@ -39,8 +39,14 @@ def demo(invocation: Invocation) -> None:
         tenant = uvloop.run(_demo_tenant(settings, conninfo))
         configure_logs()
         addresses = describe(public, operator)
+        assert invocation.nursery is not None
         supervisor = Supervisor(
-            settings, conninfo, public=public, operator=operator, reload=invocation.settings
+            settings,
+            conninfo,
+            public=public,
+            operator=operator,
+            reload=invocation.settings,
+            nursery=invocation.nursery,
         )
         uvloop.run(_supervise(supervisor, settings, tenant, addresses, as_json=invocation.as_json))
 

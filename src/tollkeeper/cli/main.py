@@ -14,7 +14,8 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from tollkeeper.cli.options import keep_shared_options
+from tollkeeper.cli.options import NURSERY, keep_shared_options
+from tollkeeper.hosting.worker_process import nursery
 
 _USAGE_ERROR = 2
 
@@ -40,6 +41,7 @@ _COMMANDS = (
     ("activity", "activity", "What happened to inference requests."),
 )
 _FILES = {name: file for name, file, _ in _COMMANDS}
+_SERVERS = ("serve", "demo")
 
 
 class CommandsOnDemand(TyperGroup):
@@ -49,6 +51,9 @@ class CommandsOnDemand(TyperGroup):
         name, placeholder, rest = super().resolve_command(ctx, args)
         if name is None:
             return name, placeholder, rest
+        if name in _SERVERS and "--help" not in rest:
+            # Before anything that takes time: the first worker loads while this process does.
+            ctx.meta[NURSERY] = ctx.with_resource(nursery())
         module = importlib.import_module(f"tollkeeper.cli.{_FILES[name]}")
         return name, get_command(module.app), rest
 

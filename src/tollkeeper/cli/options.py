@@ -15,6 +15,8 @@ ConfigFile = Annotated[
         show_default=False,
     ),
 ]
+# Under this name the command line keeps where workers come from, for the commands that serve.
+NURSERY = "tollkeeper.nursery"
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 
 

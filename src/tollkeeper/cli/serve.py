@@ -70,8 +70,14 @@ async def _supervise(
                 f"(operators: {addresses['operator']}). Ctrl-C stops it."
             )
 
+    assert invocation.nursery is not None
     supervisor = Supervisor(
-        settings, conninfo, public=public, operator=operator, reload=invocation.settings
+        settings,
+        conninfo,
+        public=public,
+        operator=operator,
+        reload=invocation.settings,
+        nursery=invocation.nursery,
     )
     await supervisor.run(on_ready=announce)
 

@@ -4,12 +4,8 @@ it started, and hands a changed catalogue on."""
 import asyncio
 import contextlib
 import dataclasses
-import json
-import os
 import signal
 import socket
-import sys
-import tempfile
 from collections.abc import Callable
 
 import structlog
@@ -22,6 +18,7 @@ from tollkeeper.hosting.listeners import address_of
 from tollkeeper.hosting.operator_listener import OperatorListener, Readiness
 from tollkeeper.hosting.presence import present
 from tollkeeper.hosting.worker import http_limits
+from tollkeeper.hosting.worker_process import Nursery, WorkerProcess
 from tollkeeper.settings import Settings, SettingsError
 from tollkeeper.storage.embedded_postgres import EmbeddedPostgres
 from tollkeeper.storage.schema import check_database
@@ -44,15 +41,17 @@ class Supervisor:
         public: socket.socket,
         operator: socket.socket,
         reload: Callable[[], Settings],
+        nursery: Nursery,
     ) -> None:
         self._settings = settings
         self._conninfo = conninfo
         self._public = public
         self._operator = operator
         self._reload = reload
+        self._nursery = nursery
         self._engine = build_engine(settings)
         self._stopping = asyncio.Event()
-        self._workers: dict[int, asyncio.subprocess.Process] = {}
+        self._workers: dict[int, WorkerProcess] = {}
         self._ready: set[int] = set()
         self._announced = False
 
@@ -62,18 +61,15 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping.set)
         loop.add_signal_handler(signal.SIGHUP, self._take_changed_settings)
-        with (
-            tempfile.TemporaryDirectory(prefix="tollkeeper-metrics-") as metrics,
-            present(self._settings),
-        ):
+        with present(self._settings):
             listener = HttpServer(
-                OperatorListener(self.readiness, metrics), http_limits(self._settings)
+                OperatorListener(self.readiness, self._nursery.metrics), http_limits(self._settings)
             )
             await listener.start(self._operator)
             if self._engine is not None:
                 await self._engine.start()
             keepers = [
-                loop.create_task(self._keep_worker(number, metrics, on_ready))
+                loop.create_task(self._keep_worker(number, on_ready))
                 for number in range(self._settings.server.workers)
             ]
             keepers_of_database = loop.create_task(self._keep_database())
@@ -120,10 +116,10 @@ class Supervisor:
         ready = ready and one_is_there
         return Readiness(parts=parts, ready=ready and not self._stopping.is_set())
 
-    async def _keep_worker(self, number: int, metrics: str, on_ready: Callable[[], None]) -> None:
+    async def _keep_worker(self, number: int, on_ready: Callable[[], None]) -> None:
         while not self._stopping.is_set():
             try:
-                worker = await self._start_worker(metrics)
+                worker = await self._start_worker()
             except OSError as exc:
                 _log.error("a worker cannot be started", worker=number, reason=str(exc))
             else:
@@ -132,13 +128,13 @@ class Supervisor:
                 await asyncio.wait_for(self._stopping.wait(), _RESTART_PAUSE_S)
 
     async def _watch_worker(
-        self, number: int, worker: asyncio.subprocess.Process, on_ready: Callable[[], None]
+        self, number: int, worker: WorkerProcess, on_ready: Callable[[], None]
     ) -> None:
         """Returns when the worker has ended."""
         self._workers[number] = worker
         if self._stopping.is_set():  # while it was being started: it would miss the order to stop
             worker.terminate()
-        if await _becomes_ready(worker):
+        if await worker.becomes_ready(_START_TIMEOUT_S):
             self._ready.add(number)
             if len(self._ready) == self._settings.server.workers and not self._announced:
                 self._announced = True
@@ -148,33 +144,21 @@ class Supervisor:
         if not self._stopping.is_set():
             _log.error("a worker ended and is started again", worker=number, code=code)
 
-    async def _start_worker(self, metrics: str) -> asyncio.subprocess.Process:
-        listener = self._public.fileno()
-        worker = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "tollkeeper.hosting.worker",
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            pass_fds=(listener,),
-            env={**os.environ, "PROMETHEUS_MULTIPROC_DIR": metrics},
-            # Ctrl-C reaches the whole group of the terminal; only the supervisor acts on it.
-            start_new_session=True,
-        )
+    async def _start_worker(self) -> WorkerProcess:
         address = None if self._engine is None else self._engine.address
-        self._instruct(
-            worker,
-            kind="start",
-            listener=listener,
-            conninfo=self._conninfo,
-            engine=None if address is None else dataclasses.asdict(address),
-        )
+        instruction = {
+            "kind": "start",
+            "settings": self._settings.model_dump(mode="json"),
+            "conninfo": self._conninfo,
+            "engine": None if address is None else dataclasses.asdict(address),
+        }
+        worker = self._nursery.take()
+        try:
+            await worker.start(self._public, instruction)
+        except OSError:
+            worker.discard()
+            raise
         return worker
-
-    def _instruct(self, worker: asyncio.subprocess.Process, **instruction: object) -> None:
-        assert worker.stdin is not None
-        document = {**instruction, "settings": self._settings.model_dump(mode="json")}
-        worker.stdin.write(json.dumps(document).encode() + b"\n")
 
     def _take_changed_settings(self) -> None:
         try:
@@ -185,9 +169,10 @@ class Supervisor:
             _log.error("the changed settings are refused, the old ones stay", reason=str(exc))
             return
         self._settings = changed
+        document = {"kind": "settings", "settings": changed.model_dump(mode="json")}
         for worker in self._workers.values():
-            if worker.returncode is None:
-                self._instruct(worker, kind="settings")
+            if worker.is_running:
+                worker.instruct(document)
 
     def _check_catalogue(self, changed: Settings) -> None:
         """A worker must never meet a catalogue that it cannot take."""
@@ -202,25 +187,15 @@ class Supervisor:
 
     async def _stop_workers(self, keepers: list[asyncio.Task[None]]) -> None:
         for worker in self._workers.values():
-            if worker.returncode is None:
+            if worker.is_running:
                 worker.terminate()
         _, late = await asyncio.wait(keepers, timeout=self._settings.server.grace_s + _STOP_SLACK_S)
         for worker in self._workers.values():
-            if worker.returncode is None:
+            if worker.is_running:
                 worker.kill()
         for keeper in late:
             keeper.cancel()
         await asyncio.gather(*keepers, return_exceptions=True)
-
-
-async def _becomes_ready(worker: asyncio.subprocess.Process) -> bool:
-    """True at the worker's one byte; False where it ended without it, or was too late."""
-    assert worker.stdout is not None
-    try:
-        return bool(await asyncio.wait_for(worker.stdout.read(1), _START_TIMEOUT_S))
-    except TimeoutError:
-        worker.kill()
-        return False
 
 
 def describe(public: socket.socket, operator: socket.socket) -> dict[str, str]:

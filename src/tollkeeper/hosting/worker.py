@@ -1,7 +1,7 @@
 """A worker process: serves the public API on the socket that its supervisor bound.
 
-The supervisor's instructions come as lines of JSON on standard input: first `start`, later perhaps
-`settings` with a changed catalogue. The end of standard input means that the supervisor is gone.
+The supervisor's instructions come through the channel that `worker_process` describes: first the
+socket with `start`, later perhaps `settings` with a changed catalogue.
 """
 
 import asyncio
@@ -24,6 +24,7 @@ from tollkeeper.bootstrap import Services, build_catalog, running_services
 from tollkeeper.hosting.http_server import HttpLimits, HttpServer
 from tollkeeper.hosting.logs import configure_logs
 from tollkeeper.hosting.shutdown import shut_down
+from tollkeeper.hosting.worker_process import READY, received_listener
 from tollkeeper.settings import Settings
 
 # Objects made before the next look for cycles among the youngest.
@@ -53,7 +54,12 @@ class Worker:
         self._services = services
         self._stopping = asyncio.Event()
 
-    async def run(self, listener: socket.socket, instructions: asyncio.StreamReader) -> None:
+    async def run(
+        self,
+        listener: socket.socket,
+        instructions: asyncio.StreamReader,
+        reports: asyncio.StreamWriter,
+    ) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping.set)
@@ -63,7 +69,7 @@ class Worker:
         await server.start(listener)
         following = loop.create_task(self._follow(instructions))
         _spare_the_collector()
-        _report_ready()
+        reports.write(READY)
         await self._stopping.wait()
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)
@@ -108,27 +114,20 @@ def _spare_the_collector() -> None:
     gc.set_threshold(_COLLECTED_EVERY, 20, 20)
 
 
-def _report_ready() -> None:
-    """One byte on standard output: from now on connections are answered."""
-    sys.stdout.buffer.write(b"\n")
-    sys.stdout.buffer.flush()
-
-
-async def _main() -> None:
-    instructions = asyncio.StreamReader(limit=_LINE_BYTES_MAX)
-    loop = asyncio.get_running_loop()
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(instructions), sys.stdin)
+async def _main(channel: socket.socket, listener: socket.socket) -> None:
+    instructions, reports = await asyncio.open_connection(sock=channel, limit=_LINE_BYTES_MAX)
     start = json.loads(await instructions.readline())
     settings = _settings_of(start)
     configure_logs()
-    listener = socket.socket(fileno=start["listener"])
-    listener.setblocking(False)
     engine = EngineAddress(**start["engine"]) if start["engine"] is not None else None
     async with running_services(
         settings, start["conninfo"], engine=engine, serving=True
     ) as services:
-        await Worker(settings, services).run(listener, instructions)
+        await Worker(settings, services).run(listener, instructions, reports)
 
 
 if __name__ == "__main__":
-    uvloop.run(_main())
+    given_channel = socket.socket(fileno=int(sys.argv[1]))
+    given_listener = received_listener(given_channel)
+    if given_listener is not None:
+        uvloop.run(_main(given_channel, given_listener))

@@ -1,0 +1,66 @@
+"""Workers as the supervisor holds them: loading before they are needed, and never left behind."""
+
+import asyncio
+import socket
+
+import psutil
+import pytest
+
+from tollkeeper.hosting.worker_process import nursery, received_listener
+
+
+def _workers() -> list[psutil.Process]:
+    found = psutil.Process().children(recursive=True)
+    return [child for child in found if "tollkeeper.hosting.worker" in child.cmdline()]
+
+
+def test_a_worker_that_nobody_took_is_gone_with_its_nursery() -> None:
+    with nursery():
+        (worker,) = _workers()
+    assert not worker.is_running()
+    assert _workers() == []
+
+
+def test_it_is_gone_too_where_the_start_fails() -> None:
+    with pytest.raises(ZeroDivisionError), nursery():
+        (worker,) = _workers()
+        raise ZeroDivisionError
+    assert not worker.is_running()
+
+
+async def test_a_worker_that_cannot_start_ends_and_says_so_by_its_end() -> None:
+    with nursery() as workers, socket.create_server(("127.0.0.1", 0)) as listener:
+        worker = workers.take()
+        await worker.start(listener, {"kind": "start", "settings": {"nonsense": 1}})
+        assert not await worker.becomes_ready(60)
+        assert await worker.wait() != 0
+        assert not worker.is_running
+
+
+async def test_a_worker_that_is_killed_while_it_loads_is_noticed() -> None:
+    with nursery() as workers, socket.create_server(("127.0.0.1", 0)) as listener:
+        worker = workers.take()
+        worker.kill()
+        try:
+            await worker.start(listener, {"kind": "start"})
+        except OSError:
+            return  # it was gone before it could be told
+        assert not await worker.becomes_ready(60)
+        assert await asyncio.wait_for(worker.wait(), 60) < 0
+
+
+def test_a_worker_whose_supervisor_is_gone_serves_nobody() -> None:
+    ours, theirs = socket.socketpair()
+    ours.close()
+    with theirs:
+        assert received_listener(theirs) is None
+
+
+def test_the_socket_arrives() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs, socket.create_server(("127.0.0.1", 0)) as listener:
+        socket.send_fds(ours, [b"L"], [listener.fileno()])
+        received = received_listener(theirs)
+        assert received is not None
+        with received:
+            assert received.getsockname() == listener.getsockname()
