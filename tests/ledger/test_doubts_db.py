@@ -28,9 +28,10 @@ from tollkeeper.domain.admission import Decision
 from tollkeeper.domain.errors import Unavailable
 from tollkeeper.services import ledger as ledger_module
 from tollkeeper.services.ledger import Ledger
-from tollkeeper.storage.database import Connection, Contention, Database
+from tollkeeper.storage.database import Connection, Contention, Database, RoundTrips
 from tollkeeper.storage.ledger import Hold
 from tollkeeper.storage.ledger_store import CommitInDoubt, LedgerStore
+from tollkeeper.storage.round_trips import Call
 
 
 class FaultyDatabase(Database):
@@ -42,35 +43,49 @@ class FaultyDatabase(Database):
         self.late: list[asyncio.Task[None]] = []
 
     @asynccontextmanager
-    async def pipelined(self) -> AsyncIterator[Connection]:
+    async def round_trips(self) -> AsyncIterator[RoundTrips]:
         fault = self.faults.pop(0) if self.faults else ""
         if fault == "late":
-            async with self._committed_late() as connection:
-                yield connection
+            yield LateCommit(await self._pool.getconn(), self)
             return
-        async with super().pipelined() as connection:
+        async with super().round_trips() as trips:
             if fault == "contention":
                 raise Contention
-            yield connection
-            if fault == "never committed":
-                raise Unavailable
-        if fault == "reply lost":
+            yield FaultyCommit(trips.connection, fault)
+
+    async def take_back(self, connection: Connection) -> None:
+        await self._pool.putconn(connection)
+
+
+class FaultyCommit(RoundTrips):
+    def __init__(self, connection: Connection, fault: str) -> None:
+        super().__init__(connection)
+        self._fault = fault
+
+    async def commit(self, *calls: Call) -> None:
+        if self._fault == "never committed":
+            raise Unavailable
+        await super().commit(*calls)
+        if self._fault == "reply lost":
             raise Unavailable
 
-    @asynccontextmanager
-    async def _committed_late(self) -> AsyncIterator[Connection]:
-        """The network is cut after the commit was sent; the server gets to it only later."""
-        connection = await self._pool.getconn()
-        await connection.execute("BEGIN")
-        yield connection
 
-        async def commit() -> None:
-            await asyncio.sleep(0.2)
-            await connection.execute("COMMIT")
-            await self._pool.putconn(connection)
+class LateCommit(RoundTrips):
+    """The network is cut after the commit was sent; the server gets to it only later."""
 
-        self.late.append(asyncio.ensure_future(commit()))
+    def __init__(self, connection: Connection, database: FaultyDatabase) -> None:
+        super().__init__(connection)
+        self._database = database
+
+    async def commit(self, *calls: Call) -> None:
+        # The accounts stay locked meanwhile, as they would be.
+        self._database.late.append(asyncio.ensure_future(self._commit_later(calls)))
         raise Unavailable
+
+    async def _commit_later(self, calls: tuple[Call, ...]) -> None:
+        await asyncio.sleep(0.2)
+        await super().commit(*calls)
+        await self._database.take_back(self.connection)
 
 
 @pytest.fixture
@@ -299,17 +314,30 @@ async def check_durability(process: Process, monkeypatch: pytest.MonkeyPatch) ->
         "INSERT INTO resolutions": set(),
     }
     execute = psycopg.AsyncConnection.execute
+    commit = RoundTrips.commit
 
-    async def asking(connection: Connection, query: LiteralString, *args: Any) -> object:
+    async def ask(connection: Connection, query: LiteralString | bytes) -> None:
         for what, answers in said.items():
-            if what in query:
+            if what in str(query):
                 cursor = await execute(connection, "SHOW synchronous_commit")
                 [[answer]] = await cursor.fetchall()
                 answers.add(answer)
-        return await execute(connection, query, *args)
+
+    async def asking(
+        connection: Connection, query: LiteralString, *args: Any, **options: Any
+    ) -> object:
+        if not str(query).startswith("b'PREPARE"):
+            await ask(connection, query)
+        return await execute(connection, query, *args, **options)
+
+    async def committing(trips: RoundTrips, *calls: Call) -> None:
+        for statement, _ in calls:
+            await ask(trips.connection, statement.sql)
+        await commit(trips, *calls)
 
     tenant = await make_tenant(process.database, credit=100)
     monkeypatch.setattr(psycopg.AsyncConnection, "execute", asking)
+    monkeypatch.setattr(RoundTrips, "commit", committing)
     hold = await held(process, tenant, 10)
     await process.ledger.resolve(settlement(hold, 4))
     monkeypatch.undo()

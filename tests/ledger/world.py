@@ -16,8 +16,9 @@ from tollkeeper.domain.catalog import Pricing
 from tollkeeper.domain.pricing import Bounds, hold_picousd
 from tollkeeper.services.ledger import Ledger
 from tollkeeper.storage import processes
+from tollkeeper.storage.account_rows import ProjectLimits
 from tollkeeper.storage.database import Database
-from tollkeeper.storage.ledger import Hold, ProjectLimits
+from tollkeeper.storage.ledger import Hold
 from tollkeeper.storage.ledger_store import LedgerStore
 from tollkeeper.storage.resolutions import Resolution, ResolutionKind
 from tollkeeper.storage.verification import find_differences

@@ -38,9 +38,9 @@ from tollkeeper.services.token_counting import TokenCounting
 from tollkeeper.services.upkeep import Upkeep
 from tollkeeper.services.vault import Vault
 from tollkeeper.settings import Settings
+from tollkeeper.storage.account_rows import ProjectLimits
 from tollkeeper.storage.database import Database
 from tollkeeper.storage.embedded_postgres import EmbeddedPostgres
-from tollkeeper.storage.ledger import ProjectLimits
 from tollkeeper.storage.ledger_store import LedgerStore
 
 # What a policy without a threshold of its own is shown with where no judge is configured.

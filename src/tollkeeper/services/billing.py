@@ -19,9 +19,9 @@ from tollkeeper.domain.admission import (
 from tollkeeper.domain.errors import InvalidRequest, NotFound, StateConflict
 from tollkeeper.domain.money import PICOUSD_MAX, usd_from_picousd
 from tollkeeper.storage import accounts, ledger, organizations, projects
+from tollkeeper.storage.account_rows import ProjectLimits
 from tollkeeper.storage.accounts import Balance, CapUse
 from tollkeeper.storage.database import Connection, Database
-from tollkeeper.storage.ledger import ProjectLimits
 
 _NOTE_LENGTH_MAX = 1000
 REQUESTS_PER_MINUTE_MAX = 10_000_000

@@ -8,8 +8,8 @@ from tollkeeper.backends.port import Backend
 from tollkeeper.domain.access import CustomerCaller
 from tollkeeper.domain.inference import Call
 from tollkeeper.services.admission import refusal_error
+from tollkeeper.storage.account_rows import ProjectLimits
 from tollkeeper.storage.database import Database
-from tollkeeper.storage.ledger import ProjectLimits
 from tollkeeper.storage.throttle import take_from_rate
 
 TOKENIZER_TIMEOUT_S = 5.0

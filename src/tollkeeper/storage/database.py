@@ -3,18 +3,16 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TypeAlias
 
-import psycopg
 from psycopg import errors as pg
 from psycopg.abc import Buffer
 from psycopg.adapt import Loader
-from psycopg.rows import TupleRow
 from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout, TooManyRequests
 
 from tollkeeper.domain.errors import Unavailable
+from tollkeeper.storage.round_trips import Connection, RoundTrips
 
-Connection: TypeAlias = psycopg.AsyncConnection[TupleRow]
+__all__ = ["Connection", "Contention", "Database", "RoundTrips"]
 
 RETRY_AFTER_S = 2
 _CONNECT_TIMEOUT_S = 5
@@ -109,15 +107,15 @@ class Database:
             yield connection
 
     @asynccontextmanager
-    async def pipelined(self) -> AsyncIterator[Connection]:
-        """A transaction whose statements do not wait for each other: reading a result is what
-        waits. It begins with its first statement and commits with its last, so that reading once
-        makes two round trips in all. A failed statement raises where its result is read, or at
-        the end."""
-        async with self.reading() as connection, connection.pipeline():
-            await connection.execute("BEGIN")
-            yield connection
-            await connection.execute("COMMIT")
+    async def round_trips(self) -> AsyncIterator[RoundTrips]:
+        """A transaction of two round trips; rolled back where the block raises before its end."""
+        async with self.reading() as connection:
+            try:
+                yield RoundTrips(connection)
+            except BaseException:
+                if not connection.closed:
+                    await connection.rollback()
+                raise
 
     def statistics(self) -> dict[str, int]:
         return self._pool.get_stats()

@@ -11,21 +11,23 @@ from uuid import UUID
 
 import msgspec
 
-from tollkeeper.domain.access import KeyId, KeyStatus, OrganizationId, ProjectId, key_status
+from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
 from tollkeeper.domain.admission import (
-    RATE_UNITS_PER_REQUEST,
     AccountState,
-    Cap,
-    CapPeriod,
-    Fold,
-    FoldKind,
-    ProjectState,
     Spend,
 )
 from tollkeeper.domain.catalog import Pricing
 from tollkeeper.domain.pricing import Bounds
+from tollkeeper.storage.account_rows import (
+    ProjectLimits,
+    account_of,
+    fold_of,
+    key_status_of,
+    project_of,
+)
 from tollkeeper.storage.database import Connection
 from tollkeeper.storage.processes import heartbeat
+from tollkeeper.storage.round_trips import Call, Rows, Statement
 
 _encode = msgspec.json.Encoder().encode
 
@@ -44,14 +46,6 @@ class Hold(msgspec.Struct, frozen=True, gc=False):
 
 
 @dataclass(frozen=True, slots=True)
-class ProjectLimits:
-    """What holds for a project that has no limits of its own."""
-
-    requests_per_minute: int
-    concurrency: int
-
-
-@dataclass(frozen=True, slots=True)
 class LockedAccounts:
     """Accounts under lock, with everything given back that was waiting, and the server's clock."""
 
@@ -67,18 +61,21 @@ async def commit_without_waiting(connection: Connection) -> None:
     await connection.execute("SET LOCAL synchronous_commit TO off")
 
 
-async def hurry(connection: Connection, *, lock_wait_s: float | None) -> None:
-    """Makes this transaction a fast one: it commits without waiting, waits for a lock only so
+def hurrying(lock_wait_s: float | None) -> Call:
+    """Makes its transaction a fast one: it commits without waiting, waits for a lock only so
     long, and its statements are not planned anew for each batch."""
     lock_timeout = None if lock_wait_s is None else f"{max(1, round(lock_wait_s * 1000))}ms"
-    await connection.execute(_HURRY, (lock_timeout,))
+    return _HURRY, (lock_timeout,)
 
 
-_HURRY: LiteralString = """
+_HURRY = Statement(
+    "tollkeeper_hurry",
+    """
     SELECT set_config('synchronous_commit', 'off', true),
         set_config('plan_cache_mode', 'force_generic_plan', true),
         set_config('lock_timeout', coalesce(%s::text, current_setting('lock_timeout')), true)
-"""
+    """,
+)
 
 
 async def lock_accounts(
@@ -89,55 +86,76 @@ async def lock_accounts(
 ) -> LockedAccounts:
     """Locks the accounts in their fixed order and folds in what resolutions have given back. What
     does not exist is left out."""
+    found = []
+    for statement, parameters in locking(projects, keys):
+        cursor = await connection.execute(statement.sql, parameters)
+        found.append(await cursor.fetchall())
+    return locked_accounts(found, limits)
+
+
+def locking(
+    projects: Sequence[tuple[OrganizationId, ProjectId]], keys: Sequence[KeyId]
+) -> tuple[Call, ...]:
+    """What `lock_accounts` asks, in this order; `locked_accounts` reads the rows of it."""
     organizations = sorted({organization_id for organization_id, _ in projects})
     pairs = list(set(projects))
-    # In a pipeline all three travel together.
-    accounts = await connection.execute(_LOCK_ACCOUNTS, (organizations,))
-    clock_and_keys = await connection.execute(
-        _READ_CLOCK_AND_KEYS, (organizations, list(set(keys)))
+    return (
+        (_LOCK_ACCOUNTS, (organizations,)),
+        (_READ_CLOCK_AND_KEYS, (organizations, list(set(keys)))),
+        (
+            _PROJECTS_AND_FOLDS,
+            (organizations, [pair[0] for pair in pairs], [pair[1] for pair in pairs]),
+        ),
     )
-    found_projects = await connection.execute(
-        _PROJECTS_AND_FOLDS,
-        (organizations, [pair[0] for pair in pairs], [pair[1] for pair in pairs]),
-    )
-    found_keys = await clock_and_keys.fetchall()
-    now_us, month = found_keys[0][:2]
+
+
+def locked_accounts(found: Sequence[Rows], limits: ProjectLimits) -> LockedAccounts:
+    accounts, clock_and_keys, projects = found
+    now_us, month = clock_and_keys[0][:2]
     states: dict[OrganizationId, AccountState] = {}
     epochs: dict[OrganizationId, int] = {}
-    for row in await accounts.fetchall():
-        states[row[0]] = _account(row)
+    for row in accounts:
+        states[row[0]] = account_of(row)
         epochs[row[0]] = row[10]
-    for _, _, organization_id, key_id, revoked, suspended, expired in found_keys:
+    for _, _, organization_id, key_id, revoked, suspended, expired in clock_and_keys:
         if key_id is not None:
-            states[organization_id].keys[key_id] = _key_status(revoked, suspended, expired)
-    for row in await found_projects.fetchall():
+            states[organization_id].keys[key_id] = key_status_of(revoked, suspended, expired)
+    for row in projects:
         organization_id, project_id = row[:2]
         state = states[organization_id]
         if project_id not in state.projects:
-            state.projects[project_id] = _project(row, limits, now_us)
+            state.projects[project_id] = project_of(row, limits, now_us)
         if row[_FOLD_AT] is not None:
-            states[organization_id] = state.folded(_fold(project_id, row[_FOLD_AT:]))
+            states[organization_id] = state.folded(fold_of(project_id, row[_FOLD_AT:]))
     return LockedAccounts(states, epochs, now_us, month)
 
 
-_LOCK_ACCOUNTS: LiteralString = """
+_LOCK_ACCOUNTS = Statement(
+    "tollkeeper_lock_accounts",
+    """
     SELECT organization_id, available, overage, held, unsettled, settled, month, month_held,
            month_settled, ARRAY[cap::text, cap_period], epoch
     FROM accounts WHERE organization_id = ANY (%s) ORDER BY organization_id FOR UPDATE
-"""
+    """,
+)
 # One reading of the server's clock for the whole batch, in UTC. A statement of its own: it begins
 # when the locks are there, so that time under one account's lock does not run backwards.
-_READ_CLOCK_AND_KEYS: LiteralString = """
+_READ_CLOCK_AND_KEYS = Statement(
+    "tollkeeper_clock_and_keys",
+    """
     SELECT (extract(epoch FROM statement_timestamp()) * 1000000)::bigint,
            to_char(statement_timestamp() AT TIME ZONE 'UTC', 'YYYYMM')::integer,
            k.organization_id, k.id, k.revoked_at IS NOT NULL, k.suspended_at IS NOT NULL,
            coalesce(k.expires_at <= clock_timestamp(), false)
     FROM (SELECT) AS always
     LEFT JOIN project_keys k ON k.organization_id = ANY (%s) AND k.id = ANY (%s)
-"""
+    """,
+)
 # The projects of the batch and those to which something comes back. Deleting is what makes it
 # come back once. A mark that can be seen here was folded before, or is deleted here and now.
-_PROJECTS_AND_FOLDS: LiteralString = """
+_PROJECTS_AND_FOLDS = Statement(
+    "tollkeeper_projects_and_folds",
+    """
     WITH taken AS (
         DELETE FROM unfolded WHERE organization_id = ANY (%s)
         RETURNING organization_id, reservation_id, kind, project_id, month, hold, settled, overage
@@ -164,18 +182,22 @@ _PROJECTS_AND_FOLDS: LiteralString = """
     JOIN projects p ON p.organization_id = a.organization_id AND p.id = a.project_id
     LEFT JOIN folds f ON f.organization_id = a.organization_id AND f.project_id = a.project_id
     ORDER BY f.kind DESC
-"""
+    """,
+)
 _FOLD_AT = 15
 
 
 async def write_states(connection: Connection, states: dict[OrganizationId, AccountState]) -> None:
     """Writes accounts that are locked, with those of their projects that were read."""
-    await connection.execute(_WRITE_STATES, _state_documents(states))
+    statement, documents = writing_states(states)
+    await connection.execute(statement.sql, documents)
 
 
-async def write_holds(
-    connection: Connection, process_id: UUID, holds: Sequence[Hold], locked: LockedAccounts
-) -> None:
+def writing_states(states: dict[OrganizationId, AccountState]) -> Call:
+    return _WRITE_STATES, _state_documents(states)
+
+
+def writing_holds(process_id: UUID, holds: Sequence[Hold], locked: LockedAccounts) -> Call:
     """Writes accounts that are locked, and reservations of them. Making holds also renews the
     lease: who was taken for dead meanwhile is registered again, so that no hold is without its
     process."""
@@ -200,16 +222,9 @@ async def write_holds(
         }
         for hold in holds
     ]
-    await connection.execute(
-        _WRITE_HOLDS,
-        (
-            *_state_documents(locked.states),
-            process_id,
-            process_id,
-            locked.now_us,
-            _document(rows),
-        ),
-    )
+    process = str(process_id)
+    documents = _state_documents(locked.states)
+    return _WRITE_HOLDS, (*documents, process, process, locked.now_us, _document(rows))
 
 
 def _state_documents(states: dict[OrganizationId, AccountState]) -> tuple[str, str]:
@@ -256,7 +271,7 @@ _ACCOUNTS_AND_PROJECTS: LiteralString = """
         WHERE a.organization_id = v.organization_id AND a.project_id = v.project_id
     )
 """
-_WRITE_STATES: LiteralString = _ACCOUNTS_AND_PROJECTS + "SELECT"
+_WRITE_STATES = Statement("tollkeeper_write_states", _ACCOUNTS_AND_PROJECTS + "SELECT")
 _HOLDS: LiteralString = """
     , alive AS (
         INSERT INTO processes (id) VALUES (%s)
@@ -265,14 +280,14 @@ _HOLDS: LiteralString = """
     INSERT INTO reservations (process_id, held_at, month, organization_id, id, project_id,
         api_key_id, model, hold, price_prompt, price_completion, price_image, price_request,
         price_cache_read, prompt_tokens_max, choices, output_tokens_max, images)
-    SELECT %s, to_timestamp(%s::numeric / 1000000), v.*
+    SELECT %s::uuid, to_timestamp(%s::numeric / 1000000), v.*
     FROM json_to_recordset(%s::json) AS v (month integer, organization_id uuid, id uuid,
         project_id uuid, api_key_id uuid, model text, hold numeric, price_prompt numeric,
         price_completion numeric, price_image numeric, price_request numeric,
         price_cache_read numeric, prompt_tokens_max bigint, choices integer,
         output_tokens_max bigint, images integer)
 """
-_WRITE_HOLDS: LiteralString = _ACCOUNTS_AND_PROJECTS + _HOLDS
+_WRITE_HOLDS = Statement("tollkeeper_write_holds", _ACCOUNTS_AND_PROJECTS + _HOLDS)
 
 
 async def restore_holds(connection: Connection, process_id: UUID, holds: Sequence[Hold]) -> None:
@@ -293,7 +308,9 @@ async def restore_holds(connection: Connection, process_id: UUID, holds: Sequenc
         }
         for hold in holds
     ]
-    await connection.execute(_LOCK_ACCOUNTS, (sorted({hold.organization_id for hold in holds}),))
+    await connection.execute(
+        _LOCK_ACCOUNTS.sql, (sorted({hold.organization_id for hold in holds}),)
+    )
     await heartbeat(connection, process_id)
     await connection.execute(_RESTORE_HOLDS, (process_id, _document(rows)))
 
@@ -336,55 +353,3 @@ def _spend(spend: Spend) -> dict[str, Any]:
         "month_held": str(spend.month_held_picousd),
         "month_settled": str(spend.month_settled_picousd),
     }
-
-
-def _account(row: tuple[Any, ...]) -> AccountState:
-    return AccountState(
-        available_picousd=row[1],
-        overage_picousd=row[2],
-        spend=Spend(*row[3:9]),
-        cap=_cap(row[9]),
-        projects={},
-        keys={},
-    )
-
-
-def _project(row: tuple[Any, ...], limits: ProjectLimits, now_us: int) -> ProjectState:
-    requests_per_minute = row[10] or limits.requests_per_minute
-    return ProjectState(
-        spend=Spend(*row[2:8]),
-        cap=_cap(row[8]),
-        archived=row[14],
-        live_holds=row[9],
-        requests_per_minute=requests_per_minute,
-        concurrency=row[11] or limits.concurrency,
-        rate_units=requests_per_minute * RATE_UNITS_PER_REQUEST if row[12] is None else row[12],
-        rate_at_us=now_us if row[13] is None else row[13],
-    )
-
-
-def _cap(pair: list[str | None]) -> Cap | None:
-    amount, period = pair
-    if amount is None or period is None:
-        return None
-    return Cap(amount_picousd=int(amount), period=CapPeriod(period))
-
-
-def _key_status(revoked: bool, suspended: bool, expired: bool) -> KeyStatus:
-    return key_status(
-        revoked=revoked, suspended=suspended, expires_at=0 if expired else None, now=1
-    )
-
-
-def _fold(project_id: ProjectId, row: tuple[Any, ...]) -> Fold:
-    kind, was_unsettled, month, count, hold, settled, overage = row
-    return Fold(
-        project_id=project_id,
-        kind=FoldKind(kind),
-        was_unsettled=was_unsettled,
-        month=month,
-        count=count,
-        hold_picousd=hold,
-        settled_picousd=settled,
-        overage_picousd=overage,
-    )

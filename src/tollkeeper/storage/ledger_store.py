@@ -18,9 +18,17 @@ from tollkeeper.domain.admission import Decision
 from tollkeeper.domain.errors import Unavailable
 from tollkeeper.domain.policy_set import PolicySet
 from tollkeeper.storage import ledger, resolutions
-from tollkeeper.storage.database import RETRY_AFTER_S, Connection, Database
-from tollkeeper.storage.ledger import Hold, LockedAccounts, ProjectLimits
+from tollkeeper.storage.account_rows import ProjectLimits
+from tollkeeper.storage.database import (
+    RETRY_AFTER_S,
+    Connection,
+    Contention,
+    Database,
+    RoundTrips,
+)
+from tollkeeper.storage.ledger import Hold, LockedAccounts
 from tollkeeper.storage.resolutions import Resolution, ResolutionKind
+from tollkeeper.storage.round_trips import Call
 
 # Decides over the locked accounts, in the holds' order, and leaves the states after it in them.
 DecideBatch: TypeAlias = Callable[[LockedAccounts, Sequence[Hold]], Sequence[Decision]]
@@ -85,42 +93,42 @@ class LedgerStore:
         """One fast transaction. Nothing is written where it raises, but for `CommitInDoubt`."""
         decided = False
         try:
-            async with self._database.pipelined() as connection:
-                try:
-                    decisions = await self._hold_all(connection, holds, decide, lock_wait_s)
-                except pg.LockNotAvailable as exc:
-                    raise AccountBusy from exc
+            async with self._database.round_trips() as trips:
+                locked = await self._lock(trips, holds, lock_wait_s)
+                decisions = decide(locked, holds)
+                writing = self._writing(holds, decisions, locked)
+                decisions = await self._with_policies(trips.connection, holds, decisions, locked)
                 decided = True
-        except (pg.IntegrityError, pg.DataError):
+                await trips.commit(writing)
+        except (pg.IntegrityError, pg.DataError, Contention):
             raise  # a statement was refused, and with it the commit
         except Exception as exc:
-            # Whatever goes wrong while the commit is on its way leaves it open.
+            # Whatever else goes wrong while the commit is on its way leaves it open.
             if decided:
                 raise CommitInDoubt from exc
             raise
         return decisions
 
-    async def _hold_all(
-        self,
-        connection: Connection,
-        holds: Sequence[Hold],
-        decide: DecideBatch,
-        lock_wait_s: float | None,
-    ) -> Sequence[Decision]:
+    async def _lock(
+        self, trips: RoundTrips, holds: Sequence[Hold], lock_wait_s: float | None
+    ) -> LockedAccounts:
         projects = [(hold.organization_id, hold.project_id) for hold in holds]
-        await ledger.hurry(connection, lock_wait_s=lock_wait_s)
-        locked = await ledger.lock_accounts(
-            connection, projects, [hold.key_id for hold in holds], self._limits
-        )
-        decisions = decide(locked, holds)
+        asking = ledger.locking(projects, [hold.key_id for hold in holds])
+        try:
+            _, *found = await trips.begin(ledger.hurrying(lock_wait_s), *asking)
+        except pg.LockNotAvailable as exc:
+            raise AccountBusy from exc
+        return ledger.locked_accounts(found, self._limits)
+
+    def _writing(
+        self, holds: Sequence[Hold], decisions: Sequence[Decision], locked: LockedAccounts
+    ) -> Call:
         admitted = [
             hold for hold, found in zip(holds, decisions, strict=True) if found.refusal is None
         ]
-        if admitted:
-            await ledger.write_holds(connection, self._process_id, admitted, locked)
-        else:
-            await ledger.write_states(connection, locked.states)
-        return await self._with_policies(connection, holds, decisions, locked)
+        if not admitted:
+            return ledger.writing_states(locked.states)
+        return ledger.writing_holds(self._process_id, admitted, locked)
 
     async def _with_policies(
         self,

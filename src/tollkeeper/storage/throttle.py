@@ -11,8 +11,9 @@ from tollkeeper.domain.admission import (
     Spend,
     take_request,
 )
+from tollkeeper.storage.account_rows import ProjectLimits
 from tollkeeper.storage.database import Connection
-from tollkeeper.storage.ledger import ProjectLimits, commit_without_waiting
+from tollkeeper.storage.ledger import commit_without_waiting
 from tollkeeper.storage.resolutions import lock_account
 
 

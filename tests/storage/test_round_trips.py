@@ -1,0 +1,163 @@
+"""Transactions of two round trips: they read like the driver does, and fail like it does."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from uuid import uuid4
+
+import pytest
+from psycopg import errors as pg
+
+from tollkeeper.domain.errors import Unavailable
+from tollkeeper.storage.database import Database
+from tollkeeper.storage.round_trips import Statement
+
+_ADD = Statement("test_add", "INSERT INTO trips (id, text) VALUES (%s, %s)")
+_READ = Statement("test_read", "SELECT id, text FROM trips WHERE id = ANY (%s) ORDER BY id")
+_LOCK = Statement("test_lock", "SELECT id FROM trips WHERE id = %s FOR UPDATE")
+_DIVIDE = Statement("test_divide", "SELECT 1 / %s::integer")
+
+
+@pytest.fixture
+async def database(conninfo: str) -> AsyncIterator[Database]:
+    made = Database(conninfo, pool_size=2, pool_timeout_s=20, statement_timeout_s=20)
+    await made.open()
+    async with made.reading() as connection:
+        await connection.execute("DROP TABLE IF EXISTS trips")
+        await connection.execute("CREATE TABLE trips (id integer PRIMARY KEY, text text)")
+    yield made
+    async with made.reading() as connection:
+        await connection.execute("DROP TABLE trips")
+    await made.close()
+
+
+async def _texts(database: Database) -> dict[int, str]:
+    async with database.reading() as connection:
+        cursor = await connection.execute("SELECT id, text FROM trips")
+        return dict(await cursor.fetchall())
+
+
+async def _add(database: Database, number: int, text: str | None) -> None:
+    async with database.round_trips() as trips:
+        await trips.begin()
+        await trips.commit((_ADD, (number, text)))
+
+
+async def test_values_come_as_the_driver_gives_them(database: Database) -> None:
+    some = uuid4()
+    sql = "SELECT %s::uuid, %s::bigint, %s::numeric, %s::text, true, NULL::text, ARRAY['a', NULL]"
+    given = (str(some), 7, str(10**30), "ü{},\"'\\ \n")
+    async with database.round_trips() as trips:
+        [[mine]] = await trips.begin((Statement("test_values", sql), given))
+        cursor = await trips.connection.execute(sql, given)
+        assert mine == await cursor.fetchone()
+        await trips.commit()
+    assert mine == (some, 7, 10**30, given[3], True, None, ["a", None])
+
+
+async def test_what_was_committed_is_there_and_what_was_not_is_not(database: Database) -> None:
+    await _add(database, 1, "one")
+    with pytest.raises(ZeroDivisionError):
+        async with database.round_trips() as trips:
+            await trips.begin((_ADD, (2, "two")))
+            raise ZeroDivisionError
+    async with database.round_trips() as trips:
+        [rows] = await trips.begin((_READ, ([1, 2, 3],)))
+        # Between the trips the connection is an ordinary one, inside the transaction.
+        await trips.connection.execute("INSERT INTO trips VALUES (3, 'three')")
+        await trips.commit((_ADD, (4, None)))
+    assert rows == [(1, "one")]
+    assert await _texts(database) == {1: "one", 3: "three", 4: None}
+
+
+async def test_a_refused_statement_refuses_the_commit(database: Database) -> None:
+    await _add(database, 1, "one")
+    with pytest.raises(pg.UniqueViolation):
+        async with database.round_trips() as trips:
+            await trips.begin((_ADD, (2, "two")))
+            await trips.commit((_ADD, (3, "three")), (_ADD, (1, "again")), (_ADD, (4, "four")))
+    with pytest.raises(pg.DivisionByZero):
+        async with database.round_trips() as trips:
+            await trips.begin((_READ, ([1],)), (_DIVIDE, (0,)), (_READ, ([1],)))
+    assert await _texts(database) == {1: "one"}
+    await _add(database, 5, "the same connections work on")
+
+
+async def test_what_the_driver_has_dropped_is_prepared_again(database: Database) -> None:
+    for number in range(20):
+        await _add(database, number, "x")
+        async with database.reading() as connection:
+            await connection.execute("SELECT %s", (number,), prepare=True)
+            await connection.execute("BEGIN")
+            await connection.rollback()
+            cursor = await connection.execute("SELECT count(*) FROM pg_prepared_statements")
+            assert await cursor.fetchone() == (0,)
+    assert len(await _texts(database)) == 20
+
+
+async def test_a_large_statement_goes_out_in_pieces(database: Database) -> None:
+    text = "x" * (30 << 20)
+    await _add(database, 1, text)
+    assert (await _texts(database))[1] == text
+
+
+async def test_a_connection_that_is_cut_is_unavailable_and_replaced(
+    database: Database, conninfo: str
+) -> None:
+    await _add(database, 1, "one")
+    async with database.transaction() as holder:
+        await holder.execute("SELECT FROM trips WHERE id = 1 FOR UPDATE")
+
+        async def wait() -> None:
+            async with database.round_trips() as trips:
+                await trips.begin((_LOCK, (1,)))
+
+        waiting = asyncio.create_task(wait())
+        await _until_somebody_waits(conninfo, holder.info.backend_pid)
+        await holder.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE wait_event_type = 'Lock' AND query LIKE '%FROM trips%'"
+        )
+        with pytest.raises(Unavailable):
+            await waiting
+    for number in (2, 3, 4):
+        await _add(database, number, "x")
+
+
+async def test_who_is_cancelled_leaves_no_connection_in_the_middle(
+    database: Database, conninfo: str
+) -> None:
+    await _add(database, 1, "one")
+    for _ in range(3):
+        async with database.transaction() as holder:
+            await holder.execute("SELECT FROM trips WHERE id = 1 FOR UPDATE")
+
+            async def wait() -> None:
+                async with database.round_trips() as trips:
+                    await trips.begin((_LOCK, (1,)))
+
+            waiting = asyncio.create_task(wait())
+            await _until_somebody_waits(conninfo, holder.info.backend_pid)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+    await asyncio.gather(*(_add(database, number, "x") for number in range(2, 12)))
+    assert len(await _texts(database)) == 11
+
+
+async def _until_somebody_waits(conninfo: str, holder: int) -> None:
+    """The pool's two connections are both in use: a third one looks."""
+    onlooker = Database(conninfo, pool_size=1, pool_timeout_s=20, statement_timeout_s=20)
+    await onlooker.open()
+    try:
+        async with asyncio.timeout(20), onlooker.reading() as connection:
+            while True:
+                cursor = await connection.execute(
+                    "SELECT count(*) FROM pg_stat_activity WHERE %s = ANY (pg_blocking_pids(pid))",
+                    (holder,),
+                )
+                row = await cursor.fetchone()
+                if row is not None and row[0]:
+                    return
+                await asyncio.sleep(0.01)
+    finally:
+        await onlooker.close()
