@@ -3,6 +3,7 @@
 import subprocess
 
 from bench.peers import PORTKEY_PROJECT
+
 from tests.clients.environments import NODE_PROJECT, node_environment
 
 
