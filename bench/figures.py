@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 import uvloop
 
-from bench.load import Response, Result, connect, request_bytes, run_load
+from bench.load import Response, Result, Whole, connect, request_bytes, run_load
 from bench.processes import cpu_s, named, resident_bytes, tree
 from bench.upstream import PACES
 
 # Streams that are already open when the further ones are counted.
 _STREAMS_BEFORE = 16
 _OPEN_WITHIN_S = 10.0
+WHOLE_ANSWER = Whole(b'"choices"', 1)
 _PATH = "/v1/chat/completions"
 _TEXT = "The quick brown fox jumps over the lazy dog. " * 20
 
@@ -53,6 +54,11 @@ def chat_requests(target: Target, model: str, *, stream: bool) -> list[bytes]:
     return [request_bytes(_PATH, headers, encoded) for headers in target.headers]
 
 
+def whole_stream(model: str) -> Whole:
+    """Every piece and the end mark."""
+    return Whole(b"data:", PACES[model].pieces + 1)
+
+
 def measure(
     target: Target, model: str, *, stream: bool, connections: int, count: int
 ) -> tuple[Result, float]:
@@ -60,10 +66,9 @@ def measure(
     requests = chat_requests(target, model, stream=stream)
     pids = tree(target.pid) if target.pid else []
     before = cpu_s(pids)
-    # Every piece and the end mark.
-    events = PACES[model].pieces + 1 if stream else 0
+    whole = whole_stream(model) if stream else WHOLE_ANSWER
     result = uvloop.run(
-        run_load(target.port, requests, connections=connections, count=count, events=events)
+        run_load(target.port, requests, connections=connections, count=count, whole=whole)
     )
     spent = cpu_s(pids) - before
     if result.failures:

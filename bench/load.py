@@ -10,6 +10,14 @@ import httptools
 _TIMEOUT_S = 120.0
 
 
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """What a body must hold to be the whole answer: a status alone says little."""
+
+    mark: bytes
+    times: int
+
+
 @dataclass
 class Result:
     requests: int = 0
@@ -23,7 +31,7 @@ class Result:
 
 
 class Response(asyncio.Protocol):
-    """Reads responses; their end, their first body byte and their number of events matter."""
+    """Reads responses; their end, their first body byte and whether they are whole matter."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
@@ -52,8 +60,8 @@ class Response(asyncio.Protocol):
             self._first = time.perf_counter()
         self._body.append(body)
 
-    def events(self) -> int:
-        return b"".join(self._body).count(b"data:")
+    def has(self, whole: Whole) -> bool:
+        return b"".join(self._body).count(whole.mark) >= whole.times
 
     @property
     def under_way(self) -> bool:
@@ -85,11 +93,11 @@ async def connect(port: int) -> Response:
 
 
 async def run_load(
-    port: int, requests: list[bytes], *, connections: int, count: int, events: int = 0
+    port: int, requests: list[bytes], *, connections: int, count: int, whole: Whole
 ) -> Result:
     """`count` requests over `connections` connections; the given requests are used in turn.
 
-    A stream that has fewer than `events` events has failed, whatever its status was.
+    An answer that is not whole has failed, whatever its status was.
     """
     result = Result()
     left = iter(range(count))
@@ -99,7 +107,7 @@ async def run_load(
         for number in left:
             status, first = await protocol.ask(requests[number % len(requests)])
             result.requests += 1
-            result.failures += status != 200 or protocol.events() < events
+            result.failures += status != 200 or not protocol.has(whole)
             result.first_byte_s.append(first)
         protocol.transport.close()
 

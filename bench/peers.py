@@ -13,7 +13,7 @@ from pathlib import Path
 import uvloop
 from tests.clients.environments import NotInstalled, node_environment, python_environment
 
-from bench.figures import Target, chat_requests
+from bench.figures import WHOLE_ANSWER, Target, chat_requests
 from bench.load import run_load
 from bench.ports import free_port
 from bench.upstream import PACED
@@ -207,7 +207,9 @@ def _answers(target: Target, process: subprocess.Popen[bytes]) -> bool:
     until = time.monotonic() + _START_WITHIN_S
     while time.monotonic() < until and process.poll() is None:
         try:
-            result = uvloop.run(run_load(target.port, requests, connections=1, count=1))
+            result = uvloop.run(
+                run_load(target.port, requests, connections=1, count=1, whole=WHOLE_ANSWER)
+            )
         except OSError:
             result = None
         if result is not None and not result.failures:

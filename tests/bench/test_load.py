@@ -4,11 +4,9 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from bench.figures import Target, chat_requests
-from bench.load import run_load
+from bench.figures import WHOLE_ANSWER, Target, chat_requests, whole_stream
+from bench.load import Whole, run_load
 from bench.upstream import BRIEF, PACES, Upstream
-
-_EVENTS = PACES[BRIEF].pieces + 1
 
 
 @pytest.fixture
@@ -23,18 +21,20 @@ def _requests(port: int, *, stream: bool) -> list[bytes]:
 
 
 async def test_answers_and_streams(port: int) -> None:
-    for stream, events in ((False, 0), (True, _EVENTS)):
+    for stream, whole in ((False, WHOLE_ANSWER), (True, whole_stream(BRIEF))):
         asked = _requests(port, stream=stream)
-        result = await run_load(port, asked, connections=2, count=6, events=events)
+        result = await run_load(port, asked, connections=2, count=6, whole=whole)
         assert (result.requests, result.failures, len(result.first_byte_s)) == (6, 0, 6)
 
 
-async def test_a_stream_that_lacks_an_event_has_failed(port: int) -> None:
+async def test_an_answer_that_is_not_whole_has_failed(port: int) -> None:
     # Every event that there is: the pieces, the finish, the usage, the end mark.
-    more = PACES[BRIEF].pieces + 4
+    more = Whole(b"data:", PACES[BRIEF].pieces + 4)
     asked = _requests(port, stream=True)
-    result = await run_load(port, asked, connections=1, count=2, events=more)
+    result = await run_load(port, asked, connections=1, count=2, whole=more)
     assert result.failures == 2
+    result = await run_load(port, asked, connections=1, count=2, whole=Whole(b"[DONE]", 1))
+    assert result.failures == 0
 
 
 async def test_the_upstream_closes_on_http2_without_a_word(port: int) -> None:

@@ -39,9 +39,9 @@ class Answer(http.server.BaseHTTPRequestHandler):
     def do_POST(self):
         self.rfile.read(int(self.headers["content-length"]))
         self.send_response(200)
-        self.send_header("content-length", "2")
+        self.send_header("content-length", "11")
         self.end_headers()
-        self.wfile.write(b"{}")
+        self.wfile.write(b'{"choices"}')
 
 http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Answer).serve_forever()
 """
