@@ -41,12 +41,13 @@ def main() -> None:
         idle = {"start_s": gateway.start_s, "idle_resident_mb": worker_resident_mb(gateway.pid)}
         _say(f"starting peers: {', '.join(options.peers) or 'none'}")
         peers = stack.enter_context(running_peers(options.peers, upstream, folder))
+        not_asked = [name for name in PEERS if name not in options.peers]
         run = Run(
             gateway,
             [_ours(gateway), *peers.targets],
             options.rounds,
             options.requests,
-            dict.fromkeys(PEERS, "not asked for") | peers.missing,
+            dict.fromkeys(not_asked, "not asked for") | peers.missing,
             idle,
         )
         _measure(

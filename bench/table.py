@@ -123,7 +123,7 @@ def _bars(figures: dict[str, float]) -> Iterator[Row]:
 
 def _part(value: float) -> str:
     """As a fraction where it is a small one."""
-    return f"{value:.2f}".rstrip("0").rstrip(".") if value >= 0.5 else f"1/{1 / value:.0f}"
+    return f"{value:.2f}".rstrip("0").rstrip(".") if value >= 0.5 else f"1/{1 / value:.3g}"
 
 
 def _shown(value: float, unit: str) -> str:
