@@ -34,7 +34,7 @@ check: $(INSTALLED) ## format, lint, types, layers
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-bench: $(INSTALLED) ## measure; prints ratios of one run and writes bench/result.json
+bench: $(INSTALLED) ## measure, beside others; prints a table and writes bench/result.json
 	$(BIN)/python -m bench $(ARGS)
 
 prove: $(INSTALLED) ## the long proofs: seeded histories, kills, planted bugs
@@ -47,7 +47,7 @@ lock: $(INSTALLED) ## resolve the dependencies anew and write the locks
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	  --upgrade --extra embedded --group dev pyproject.toml -o requirements.lock
 	echo uv | $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate - -o requirements-uv.lock
-	for wanted in tests/clients/locks/*.in; do \
+	for wanted in tests/clients/locks/*.in bench/locks/*.in; do \
 	  $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	    --upgrade $$wanted -o $${wanted%.in}.lock || exit 1; done
 	$(BIN)/python -m tests.clients.relock

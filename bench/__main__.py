@@ -2,24 +2,125 @@
 
 import argparse
 import json
+import os
+import platform
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from pathlib import Path
+from types import FrameType
 
-from bench import figures, reports
-from bench.admin import admin_report
-from bench.figures import Target
-from bench.gateway import MODEL, Running, tollkeeper
-from bench.peers import sglang_gateway
-from bench.processes import cpu_s, tree
-from bench.upstream import PIECES
+from bench import rounds
+from bench.figures import Target, stream_resident_kib, worker_resident_mb
+from bench.gateway import MODELS, Running, tollkeeper
+from bench.peers import PEERS, running_peers
+from bench.rounds import Run
+from bench.table import OURS, as_markdown, rows
+from bench.upstream import HELD, PACES
 
 _RESULT = Path(__file__).parent / "result.json"
 _ORGANIZATIONS = 100
+_OPEN_STREAMS = 200
+
+
+def main() -> None:
+    options = _options()
+    # As Ctrl-C does: everything that was started is stopped.
+    signal.signal(signal.SIGTERM, _leave)
+    started = time.monotonic()
+    machine = _machine()
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tkb-")))
+        upstream = stack.enter_context(_upstream())
+        gateway = stack.enter_context(tollkeeper(folder, upstream, tenants=_ORGANIZATIONS + 1))
+        idle = {"start_s": gateway.start_s, "idle_resident_mb": worker_resident_mb(gateway.pid)}
+        _say(f"starting peers: {', '.join(options.peers) or 'none'}")
+        peers = stack.enter_context(running_peers(options.peers, upstream, folder))
+        not_asked = [name for name in PEERS if name not in options.peers]
+        run = Run(
+            gateway,
+            [_ours(gateway), *peers.targets],
+            options.rounds,
+            options.requests,
+            dict.fromkeys(not_asked, "not asked for") | peers.missing,
+            idle,
+        )
+        _measure(
+            run,
+            Target("upstream", upstream, 0, {name: name for name in PACES}, [{}]),
+            options.settled,
+        )
+    table = rows(run.figures, run.missing)
+    print(f"{machine}, {time.monotonic() - started:.0f} s\n\n{as_markdown(table)}")
+    found = {
+        "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "machine": machine,
+        "figures": {name: round(value, 3) for name, value in run.figures.items()},
+        "not_measured": run.missing,
+        "table": [asdict(row) for row in table],
+    }
+    _RESULT.write_text(json.dumps(found, indent=2, ensure_ascii=False) + "\n")
+
+
+def _measure(run: Run, direct: Target, settled: int) -> None:
+    _say("chat requests")
+    rounds.requests(run)
+    _say("streams")
+    rounds.streams(run)
+    _say("first bytes")
+    rounds.first_bytes(run, direct)
+    _say("a hot organization")
+    rounds.hot_organization(run, [_as(run.gateway, number) for number in range(_ORGANIZATIONS + 1)])
+    _say("open streams")
+    run.figures["stream_resident_kib"] = stream_resident_kib(run.ours, HELD, _OPEN_STREAMS)
+    _say("reports")
+    rounds.report_costs(run, settled)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="make bench")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--requests", type=int, default=4000)
+    parser.add_argument("--settled", type=int, default=1_000_000)
+    parser.add_argument("--peers", type=_peers, default=list(PEERS), help=",".join(PEERS))
+    parser.add_argument("--no-peers", dest="peers", action="store_const", const=[])
+    return parser.parse_args()
+
+
+def _peers(text: str) -> list[str]:
+    names = text.split(",")
+    if unknown := [name for name in names if name not in PEERS]:
+        raise argparse.ArgumentTypeError(f"no such peer: {', '.join(unknown)}")
+    return names
+
+
+def _leave(number: int, _frame: FrameType | None) -> None:
+    sys.exit(128 + number)
+
+
+def _say(what: str) -> None:
+    print(f"... {what}", file=sys.stderr, flush=True)
+
+
+def _machine() -> str:
+    load = os.getloadavg()[0]
+    return (
+        f"{os.cpu_count()} cores ({platform.machine()}), Python {platform.python_version()}, "
+        f"load before the run {load:.1f}"
+    )
+
+
+def _ours(gateway: Running) -> Target:
+    return Target(OURS, gateway.port, gateway.pid, MODELS, [_as(gateway, 0)])
+
+
+def _as(gateway: Running, tenant: int) -> dict[str, str]:
+    return {"authorization": f"Bearer {gateway.tenants[tenant].key}"}
 
 
 @contextmanager
@@ -32,122 +133,6 @@ def _upstream() -> Iterator[int]:
             yield int(process.stdout.readline())
         finally:
             process.terminate()
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(prog="make bench")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--requests", type=int, default=4000)
-    parser.add_argument("--settled", type=int, default=1_000_000)
-    parser.add_argument("--no-peers", action="store_true")
-    options = parser.parse_args()
-    found: dict[str, object] = {"at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
-    with ExitStack() as stack:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tkb-")))
-        upstream = stack.enter_context(_upstream())
-        gateway = stack.enter_context(tollkeeper(folder, upstream, tenants=_ORGANIZATIONS + 1))
-        direct = Target("upstream alone", upstream, 0, "/v1/chat/completions", "bench", [{}])
-        ours = Target(
-            "tollkeeper",
-            gateway.port,
-            gateway.pid,
-            "/v1/chat/completions",
-            MODEL,
-            [_as(gateway, 0)],
-        )
-        targets = [ours]
-        if not options.no_peers:
-            targets += stack.enter_context(sglang_gateway(upstream, found))
-        found["start_s"] = round(gateway.start_s, 2)
-        found["idle_resident_mb"] = round(figures.worker_resident_mb(gateway.pid), 1)
-        _requests(targets, gateway, options.rounds, options.requests, found)
-        _streams(targets, options.rounds, found)
-        _latency(direct, ours, options.rounds, found)
-        found["stream_resident_kib"] = round(figures.stream_resident_kib(ours, 200), 1)
-        _hot(ours, gateway, options.rounds, options.requests, found)
-        _reports(gateway, options.settled, found)
-    _RESULT.write_text(json.dumps(found, indent=2) + "\n")
-    for name, value in found.items():
-        print(f"{name:40} {value}")
-
-
-def _as(gateway: Running, tenant: int) -> dict[str, str]:
-    return {"authorization": f"Bearer {gateway.tenants[tenant].key}"}
-
-
-def _requests(
-    targets: list[Target], gateway: Running, rounds: int, count: int, found: dict[str, object]
-) -> None:
-    """CPU per non-streamed request at 32 connections, medians of interleaved rounds."""
-    cpu: dict[str, list[float]] = {target.name: [] for target in targets}
-    rate: dict[str, list[float]] = {target.name: [] for target in targets}
-    database: list[float] = []
-    for target in targets:
-        figures.measure(target, stream=False, connections=32, count=count // 4)  # warm
-    for _ in range(rounds):
-        for target in targets:
-            before = cpu_s(tree(gateway.database_pid))
-            result, spent = figures.measure(target, stream=False, connections=32, count=count)
-            cpu[target.name].append(1e6 * spent / result.requests)
-            rate[target.name].append(result.per_second)
-            if target.name == "tollkeeper":
-                database.append(
-                    1e6 * (cpu_s(tree(gateway.database_pid)) - before) / result.requests
-                )
-    for target in targets:
-        found[f"{target.name}: cpu_us_per_request"] = round(figures.median(cpu[target.name]))
-        found[f"{target.name}: requests_per_s"] = round(figures.median(rate[target.name]))
-    found["tollkeeper: database_cpu_us_per_request"] = round(figures.median(database))
-
-
-def _streams(targets: list[Target], rounds: int, found: dict[str, object]) -> None:
-    """CPU per piece of streams that are paced by the upstream, sixteen at once."""
-    cpu: dict[str, list[float]] = {target.name: [] for target in targets}
-    for _ in range(rounds):
-        for target in targets:
-            result, spent = figures.measure(target, stream=True, connections=16, count=64)
-            cpu[target.name].append(1e6 * spent / result.requests / PIECES)
-    for target in targets:
-        found[f"{target.name}: cpu_us_per_piece"] = round(figures.median(cpu[target.name]), 1)
-
-
-def _latency(direct: Target, ours: Target, rounds: int, found: dict[str, object]) -> None:
-    """What a lone caller waits longer for its first byte than without the gateway."""
-    alone: list[float] = []
-    through: list[float] = []
-    for _ in range(rounds):
-        alone += figures.latency_ms(direct, 300)
-        through += figures.latency_ms(ours, 300)
-    alone.sort()
-    through.sort()
-    for share in (0.5, 0.99):
-        added = figures.quantile(through, share) - figures.quantile(alone, share)
-        found[f"added_first_byte_ms_p{round(share * 100)}"] = round(added, 2)
-
-
-def _hot(ours: Target, gateway: Running, rounds: int, count: int, found: dict[str, object]) -> None:
-    """Throughput with nine of ten calls on one account, against the same over a hundred."""
-    spread = [_as(gateway, 1 + number % _ORGANIZATIONS) for number in range(1000)]
-    hot = [header if number % 10 == 0 else _as(gateway, 0) for number, header in enumerate(spread)]
-    rates: dict[str, list[float]] = {"hot": [], "spread": []}
-    for _ in range(rounds):
-        for name, headers in (("hot", hot), ("spread", spread)):
-            target = Target(name, ours.port, ours.pid, ours.path, ours.model, headers)
-            result, _ = figures.measure(target, stream=False, connections=32, count=count)
-            rates[name].append(result.per_second)
-    found["hot_organization_share"] = round(
-        figures.median(rates["hot"]) / figures.median(rates["spread"]), 2
-    )
-
-
-def _reports(gateway: Running, settled: int, found: dict[str, object]) -> None:
-    small, large = gateway.tenants[1], gateway.tenants[2]
-    reports.fill(gateway.conninfo, small.organization_id, 1000)
-    reports.fill(gateway.conninfo, large.organization_id, settled)
-    ask_small = admin_report(gateway, small)
-    ask_large = admin_report(gateway, large)
-    found["report_ms_at_1e3"] = round(reports.report_ms(ask_small), 2)
-    found[f"report_ms_at_{settled}"] = round(reports.report_ms(ask_large), 2)
 
 
 if __name__ == "__main__":

@@ -10,13 +10,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.upstream import PACES
 from tollkeeper.bootstrap import running_services
 from tollkeeper.domain.access import CUSTOMER_PERMISSIONS
 from tollkeeper.settings import load_settings
 from tollkeeper.storage.embedded_postgres import EmbeddedPostgres
 from tollkeeper.storage.migrations import migrate
 
-MODEL = "bench/chat"
+# The gateway's name of each model of the upstream.
+MODELS = {model: f"bench/{model}" for model in PACES}
 _CREDIT = 10**18
 _CONFIG = """
 [server]
@@ -33,10 +35,12 @@ concurrency = 1000000
 name = "bench"
 kind = "openai"
 urls = ["http://127.0.0.1:{upstream}/v1"]
+"""
+_MODEL = """
 [[models]]
-id = "bench/chat"
+id = "{id}"
 backend = "bench"
-upstream_model = "bench"
+upstream_model = "{upstream}"
 context_length = 32768
 max_output_length = 4096
 supported_sampling_parameters = ["temperature"]
@@ -68,7 +72,9 @@ def tollkeeper(folder: Path, upstream_port: int, *, tenants: int) -> Iterator[Ru
         socket_folder = folder.resolve() / "postgres"
         config = folder / "tollkeeper.toml"
         url = f"postgresql://postgres@/postgres?host={socket_folder}"
-        config.write_text(_CONFIG.format(url=url, data_dir=folder, upstream=upstream_port))
+        models = [_MODEL.format(id=name, upstream=model) for model, name in MODELS.items()]
+        head = _CONFIG.format(url=url, data_dir=folder, upstream=upstream_port)
+        config.write_text(head + "".join(models))
         made = asyncio.run(_make_tenants(config, server.conninfo, tenants))
         database_pid = int((socket_folder / "postmaster.pid").read_text().splitlines()[0])
         started = time.perf_counter()

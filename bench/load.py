@@ -10,6 +10,14 @@ import httptools
 _TIMEOUT_S = 120.0
 
 
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """What a body must hold to be the whole answer: a status alone says little."""
+
+    mark: bytes
+    times: int
+
+
 @dataclass
 class Result:
     requests: int = 0
@@ -22,18 +30,23 @@ class Result:
         return self.requests / self.seconds if self.seconds else 0.0
 
 
-class _Response(asyncio.Protocol):
-    """Reads responses; only their end and their first body byte matter."""
+class Response(asyncio.Protocol):
+    """Reads responses; their end, their first body byte and whether they are whole matter."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
         self._parser = httptools.HttpResponseParser(self)
         self._done: asyncio.Future[int] | None = None
         self._first = 0.0
+        self._body: list[bytes] = []
 
     async def ask(self, request: bytes) -> tuple[int, float]:
+        """The status, 0 for a connection that broke, and the seconds to the first body byte."""
+        if self.transport.is_closing():
+            return 0, 0.0
         self._done = asyncio.get_running_loop().create_future()
         self._first = 0.0
+        self._body.clear()
         started = time.perf_counter()
         self.transport.write(request)
         status = await self._done
@@ -42,9 +55,18 @@ class _Response(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._parser.feed_data(data)
 
-    def on_body(self, _body: bytes) -> None:
+    def on_body(self, body: bytes) -> None:
         if not self._first:
             self._first = time.perf_counter()
+        self._body.append(body)
+
+    def has(self, whole: Whole) -> bool:
+        return b"".join(self._body).count(whole.mark) >= whole.times
+
+    @property
+    def under_way(self) -> bool:
+        """Its first byte is here and its last one is not."""
+        return bool(self._first) and self._done is not None and not self._done.done()
 
     def on_message_complete(self) -> None:
         status = self._parser.get_status_code()
@@ -64,18 +86,28 @@ def request_bytes(path: str, headers: dict[str, str], body: bytes) -> bytes:
     return "\r\n".join([*lines, "", ""]).encode() + body
 
 
-async def run_load(port: int, requests: list[bytes], *, connections: int, count: int) -> Result:
-    """`count` requests over `connections` connections; the given requests are used in turn."""
+async def connect(port: int) -> Response:
+    loop = asyncio.get_running_loop()
+    _, protocol = await loop.create_connection(Response, "127.0.0.1", port)
+    return protocol
+
+
+async def run_load(
+    port: int, requests: list[bytes], *, connections: int, count: int, whole: Whole
+) -> Result:
+    """`count` requests over `connections` connections; the given requests are used in turn.
+
+    An answer that is not whole has failed, whatever its status was.
+    """
     result = Result()
     left = iter(range(count))
 
     async def worker() -> None:
-        loop = asyncio.get_running_loop()
-        _, protocol = await loop.create_connection(_Response, "127.0.0.1", port)
+        protocol = await connect(port)
         for number in left:
             status, first = await protocol.ask(requests[number % len(requests)])
             result.requests += 1
-            result.failures += status != 200
+            result.failures += status != 200 or not protocol.has(whole)
             result.first_byte_s.append(first)
         protocol.transport.close()
 

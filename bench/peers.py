@@ -1,76 +1,224 @@
 """Peers in throw-away environments, measured in the same run. None of them enters the lock."""
 
+import os
+import secrets
+import signal
 import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import uvloop
+from tests.clients.environments import NotInstalled, node_environment, python_environment
 
-from bench.figures import Target
-from bench.load import request_bytes, run_load
+from bench.figures import WHOLE_ANSWER, Target, chat_requests
+from bench.load import run_load
 from bench.ports import free_port
+from bench.upstream import PACED
 
-_PACKAGE = "sglang-router"
-_INSTALL_TIMEOUT_S = 300
-_START_TIMEOUT_S = 30
+_HERE = Path(__file__).parent
+_LOCKS = _HERE / "locks"
+PORTKEY_PROJECT = _HERE / "portkey"
+# The largest of them reads a thousand modules before it listens.
+_START_WITHIN_S = 120
+_STOP_WITHIN_S = 15
+_WORDS_MAX = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """How a peer that is installed runs in front of the upstream."""
+
+    command: list[str | Path]
+    environment: dict[str, str] = field(default_factory=dict)
+    headers: dict[str, str] = field(default_factory=dict)
+    share: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Peers:
+    """Those that answer, and of each other one why it does not."""
+
+    targets: list[Target]
+    missing: dict[str, str]
+
+
+def _sglang(port: int, upstream: int, _folder: Path) -> Program:
+    """The SGLang Model Gateway, in Rust: it routes, and does nothing else."""
+    command: list[str | Path] = [
+        *(python_environment("sglang", _LOCKS), "-m", "sglang_router.launch_router"),
+        *("--host", "127.0.0.1", "--port", str(port)),
+        *("--worker-urls", f"http://127.0.0.1:{upstream}"),
+        *("--disable-health-check", "--log-level", "error"),
+    ]
+    return Program(command)
+
+
+_LITELLM_CONFIG = """
+model_list:
+  - model_name: {model}
+    litellm_params:
+      model: openai/{model}
+      api_base: http://127.0.0.1:{upstream}/v1
+      api_key: unused
+litellm_settings:
+  set_verbose: false
+  request_timeout: 600
+"""
+
+
+def _litellm(port: int, upstream: int, folder: Path) -> Program:
+    """The LiteLLM proxy without a database, with the settings that its docs give for production."""
+    program = python_environment("litellm", _LOCKS).with_name("litellm")
+    config = folder / "litellm.yaml"
+    config.write_text(_LITELLM_CONFIG.format(model=PACED, upstream=upstream))
+    # It does not start without a key of this form.
+    key = f"sk-{secrets.token_hex(24)}"
+    return Program(
+        [
+            *(program, "--config", config, "--num_workers", "1"),
+            *("--host", "127.0.0.1", "--port", str(port)),
+        ],
+        {
+            "LITELLM_LOG": "ERROR",
+            "LITELLM_MODE": "PRODUCTION",
+            "LITELLM_MASTER_KEY": key,
+            # The price list in its package: it would fetch the newest one.
+            "LITELLM_LOCAL_MODEL_COST_MAP": "True",
+        },
+        {"authorization": f"Bearer {key}"},
+        share=0.025,
+    )
+
+
+def _portkey(port: int, upstream: int, _folder: Path) -> Program:
+    """The Portkey gateway, in Node: every request says where it goes."""
+    node = node_environment(PORTKEY_PROJECT, "portkey")
+    gateway = node.project / "node_modules" / "@portkey-ai" / "gateway" / "build"
+    return Program(
+        [
+            *(node.program, "--require", PORTKEY_PROJECT / "loopback.cjs"),
+            *(gateway / "start-server.js", f"--port={port}", "--headless"),
+        ],
+        {"NODE_ENV": "production"},
+        {
+            "authorization": "Bearer unused",
+            "x-portkey-provider": "openai",
+            "x-portkey-custom-host": f"http://127.0.0.1:{upstream}/v1",
+        },
+        share=0.25,
+    )
+
+
+PEERS: dict[str, Callable[[int, int, Path], Program]] = {
+    "sglang": _sglang,
+    "portkey": _portkey,
+    "litellm": _litellm,
+}
 
 
 @contextmanager
-def sglang_gateway(upstream: int, found: dict[str, object]) -> Iterator[list[Target]]:
-    """The Rust gateway that only routes. An empty list, and a word on it, where it cannot be had."""
-    with tempfile.TemporaryDirectory(prefix="tkb-peer-") as folder:
-        python = Path(folder) / "bin" / "python"
-        try:
-            subprocess.run([sys.executable, "-m", "venv", folder], check=True, capture_output=True)
-            subprocess.run(
-                [str(python), "-m", "pip", "install", "--quiet", _PACKAGE],
-                check=True,
-                capture_output=True,
-                timeout=_INSTALL_TIMEOUT_S,
-            )
-        except (subprocess.SubprocessError, OSError) as exc:
-            found["sglang gateway"] = f"could not be installed: {type(exc).__name__}"
-            yield []
-            return
-        port = free_port()
-        command = [
-            *(str(python), "-m", "sglang_router.launch_router"),
-            *("--host", "127.0.0.1", "--port", str(port)),
-            *("--worker-urls", f"http://127.0.0.1:{upstream}"),
-            *("--disable-health-check", "--log-level", "error"),
-        ]
-        with subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        ) as process:
+def running_peers(names: list[str], upstream: int, folder: Path) -> Iterator[Peers]:
+    """Each is installed and started, and sleeps until it is its turn to be measured."""
+    peers = Peers([], {})
+    with ExitStack() as stack:
+        for name in names:
+            home = folder / name
+            home.mkdir()
+            port = free_port()
             try:
-                target = Target(
-                    "sglang gateway", port, process.pid, "/v1/chat/completions", "bench", [{}]
-                )
-                if _answers(target):
-                    yield [target]
-                else:
-                    found["sglang gateway"] = "does not answer"
-                    yield []
-            finally:
-                process.terminate()
-                process.wait(30)
+                program = PEERS[name](port, upstream, home)
+            except NotInstalled as exc:
+                peers.missing[name] = f"could not be installed: {exc}"
+                continue
+            process = stack.enter_context(_started(program, home))
+            target = Target(
+                *(name, port, process.pid, {PACED: PACED}, [program.headers]),
+                share=program.share,
+                pausable=True,
+            )
+            if _answers(target, process):
+                pause(target)
+                peers.targets.append(target)
+            else:
+                peers.missing[name] = f"could not be started: {_last_words(home)}"
+        yield peers
 
 
-def _answers(target: Target) -> bool:
-    body = b'{"model": "bench", "messages": [{"role": "user", "content": "x"}]}'
-    request = request_bytes(target.path, {}, body)
-    until = time.monotonic() + _START_TIMEOUT_S
-    while time.monotonic() < until:
+@contextmanager
+def awake(target: Target) -> Iterator[None]:
+    """Lets a peer run for as long as it is measured."""
+    if not target.pausable:
+        yield
+        return
+    os.killpg(target.pid, signal.SIGCONT)
+    try:
+        yield
+    finally:
+        pause(target)
+
+
+def pause(target: Target) -> None:
+    os.killpg(target.pid, signal.SIGSTOP)
+
+
+@contextmanager
+def _started(program: Program, home: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """In a process group of its own, and with nothing of the caller's environment but the path."""
+    environment = {"PATH": os.environ["PATH"], "HOME": str(home), **program.environment}
+    with (
+        (home / "output").open("wb") as output,
+        subprocess.Popen(
+            program.command,
+            env=environment,
+            cwd=home,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        ) as process,
+    ):
         try:
-            result = uvloop.run(run_load(target.port, [request], connections=1, count=1))
+            yield process
+        finally:
+            _stop(process)
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """It may be asleep, and it may be gone."""
+    for number in (signal.SIGTERM, signal.SIGCONT):
+        _signal_group(process, number)
+    try:
+        process.wait(_STOP_WITHIN_S)
+    except subprocess.TimeoutExpired:
+        _signal_group(process, signal.SIGKILL)
+
+
+def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    try:
+        os.killpg(process.pid, number)
+    except ProcessLookupError:
+        return
+
+
+def _answers(target: Target, process: subprocess.Popen[bytes]) -> bool:
+    requests = chat_requests(target, PACED, stream=False)
+    until = time.monotonic() + _START_WITHIN_S
+    while time.monotonic() < until and process.poll() is None:
+        try:
+            result = uvloop.run(
+                run_load(target.port, requests, connections=1, count=1, whole=WHOLE_ANSWER)
+            )
         except OSError:
-            time.sleep(0.5)
-            continue
-        if not result.failures:
+            result = None
+        if result is not None and not result.failures:
             return True
         time.sleep(0.5)
     return False
+
+
+def _last_words(home: Path) -> str:
+    lines = (home / "output").read_text(errors="replace").split("\n")
+    said = [line.strip() for line in lines if line.strip()]
+    return said[-1][:_WORDS_MAX] if said else "it does not answer, and says nothing"

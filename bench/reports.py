@@ -2,6 +2,7 @@
 
 import statistics
 import time
+from collections.abc import Callable
 from uuid import UUID, uuid4
 
 import psycopg
@@ -46,12 +47,12 @@ def fill(conninfo: str, organization_id: str, count: int) -> None:
         connection.execute("VACUUM ANALYZE")
 
 
-def report_ms(ask: object, rounds: int = 30) -> float:
-    """The median of asking for thirty days by line item."""
-    assert callable(ask)
-    taken = []
+def report_ms(asks: list[Callable[[], None]], rounds: int = 30) -> list[float]:
+    """The median of each, asked in turns."""
+    taken: list[list[float]] = [[] for _ in asks]
     for _ in range(rounds):
-        started = time.perf_counter()
-        ask()
-        taken.append(1000 * (time.perf_counter() - started))
-    return statistics.median(taken)
+        for ask, times in zip(asks, taken, strict=True):
+            started = time.perf_counter()
+            ask()
+            times.append(1000 * (time.perf_counter() - started))
+    return [statistics.median(times) for times in taken]

@@ -1,15 +1,22 @@
-"""A model server that costs next to nothing: fixed answers from memory, JSON or a paced stream."""
+"""A model server that costs next to nothing: fixed answers from memory, JSON or a paced stream.
+
+The model's name chooses the pace of a stream. The first piece always leaves at once, with the head.
+"""
 
 import argparse
 import asyncio
 import json
+from dataclasses import dataclass
 from typing import cast
 
 import httptools
 import uvloop
 
+# As the load is measured; as the first byte is; as streams are held open to be counted.
+PACED, BRIEF, HELD = "bench", "bench-brief", "bench-held"
 PIECES = 200
-PIECE_INTERVAL_S = 0.004
+# What a client that speaks HTTP/2 without being told to sends first.
+_HTTP2_PREFACE = b"PRI * HTTP/2.0"
 _USAGE = {"prompt_tokens": 180, "completion_tokens": 64, "total_tokens": 244}
 _ANSWER = json.dumps(
     {
@@ -37,6 +44,15 @@ _STREAM_HEAD = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Pace:
+    pieces: int
+    interval_s: float
+
+
+PACES = {PACED: Pace(PIECES, 0.004), BRIEF: Pace(3, 0.004), HELD: Pace(PIECES, 0.1)}
+
+
 def _chunk(record: object) -> bytes:
     data = (
         b"data: " + (record if isinstance(record, bytes) else json.dumps(record).encode()) + b"\n\n"
@@ -55,7 +71,8 @@ def _piece(delta: dict[str, str], finish: str | None = None) -> bytes:
     return _chunk({**head, "choices": [choice]})
 
 
-_PIECE = _piece({"content": "word "})
+# All different: a gateway may take a model that repeats itself for a broken one.
+_PIECES = [_piece({"content": f"word{number} "}) for number in range(PIECES)]
 _LAST = (
     _piece({}, "stop")
     + _chunk(
@@ -80,29 +97,34 @@ class Upstream(asyncio.Protocol):
         self._body = b""
 
     def data_received(self, data: bytes) -> None:
+        if data.startswith(_HTTP2_PREFACE):
+            self._transport.close()
+            return
         self._parser.feed_data(data)
 
     def on_body(self, body: bytes) -> None:
         self._body += body
 
     def on_message_complete(self) -> None:
-        body, self._body = self._body, b""
-        if b'"stream":true' in body.replace(b" ", b""):
-            self._transport.write(_STREAM_HEAD)
-            self._left = PIECES
-            asyncio.get_running_loop().call_later(PIECE_INTERVAL_S, self._next_piece)
-        else:
+        body, self._body = self._body.replace(b" ", b""), b""
+        if b'"stream":true' not in body:
             self._transport.write(JSON_RESPONSE)
+            return
+        named = (pace for model, pace in PACES.items() if f'"model":"{model}"'.encode() in body)
+        self._pace = next(named, PACES[PACED])
+        self._sent = 0
+        self._transport.write(_STREAM_HEAD)
+        self._next_piece()
 
     def _next_piece(self) -> None:
         if self._transport.is_closing():
             return
-        if self._left == 0:
+        if self._sent == self._pace.pieces:
             self._transport.write(_LAST)
             return
-        self._left -= 1
-        self._transport.write(_PIECE)
-        asyncio.get_running_loop().call_later(PIECE_INTERVAL_S, self._next_piece)
+        self._transport.write(_PIECES[self._sent])
+        self._sent += 1
+        asyncio.get_running_loop().call_later(self._pace.interval_s, self._next_piece)
 
 
 async def _main(port: int) -> None:

