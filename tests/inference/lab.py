@@ -200,7 +200,9 @@ class _Footprint:
     @classmethod
     def of(cls, upstream: Upstream) -> "_Footprint":
         """What there is now. Connections to the upstream may wait to be used again: they, with
-        both their ends in this process, are not counted."""
+        both their ends in this process, are not counted. Nor are those to the database, through
+        sockets of their own kind: the pools of other gateways in this process grow as they like,
+        and one that is not given back is soon missed in a pool of eight."""
         tasks = Counter(
             getattr(task.get_coro(), "__qualname__", "?")
             for task in asyncio.all_tasks() - {asyncio.current_task()}
@@ -208,7 +210,9 @@ class _Footprint:
         # One for all streams, which sleeps on for a while after the last of them.
         del tasks["KeepAlive._run"]
         del tasks["Upstream._serve"]
-        return cls(tasks, psutil.Process().num_fds() - 2 * upstream.open_connections)
+        process = psutil.Process()
+        descriptors = process.num_fds() - len(process.net_connections("unix"))
+        return cls(tasks, descriptors - 2 * upstream.open_connections)
 
     def is_within(self, other: "_Footprint") -> bool:
         return not self.tasks - other.tasks and self.descriptors <= other.descriptors

@@ -14,6 +14,7 @@ from tests.gateway import assert_error
 from tests.inference.lab import COST, Lab, eventually, laboratory, read_stream
 from tests.inference.tap import Tap
 from tests.upstream import Peer, Upstream, answer, chat
+from tollkeeper.domain.errors import Unavailable
 from tollkeeper.services import inference
 from tollkeeper.storage.embedded_postgres import EmbeddedPostgres
 from tollkeeper.storage.migrations import migrate
@@ -62,13 +63,24 @@ async def impatient(
 
 async def settled(lab: Lab, count: int) -> None:
     """Every one of so many calls is settled to the token, once the database is found again."""
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         await lab.gateway.services.ledger.drain()
         await eventually(lambda: lab.gateway.services.ledger.open_holds == 0)
+        while not await is_back(lab):
+            await asyncio.sleep(0.1)
     entries = await lab.entries()
     assert [(entry.status, entry.cost) for entry in entries] == [("settled", COST)] * count
     balance = await lab.balance()
     assert (balance["held"], balance["resolutions"]) == (0, count)
+
+
+async def is_back(lab: Lab) -> bool:
+    """Whether every connection of the pool works again: one that is dead is found by its use."""
+    try:
+        await asyncio.gather(*(lab.sql("SELECT pg_sleep(0.01)") for _ in range(8)))
+    except Unavailable:
+        return False
+    return True
 
 
 async def test_a_restart_under_calls_is_waited_for(server: Server, data_dir: Path) -> None:
