@@ -66,7 +66,7 @@ async def settled(lab: Lab, count: int) -> None:
     async with asyncio.timeout(60):
         await lab.gateway.services.ledger.drain()
         await eventually(lambda: lab.gateway.services.ledger.open_holds == 0)
-        while not await is_back(lab):
+        while not await is_back(lab):  # noqa: ASYNC110 - nothing tells of it
             await asyncio.sleep(0.1)
     entries = await lab.entries()
     assert [(entry.status, entry.cost) for entry in entries] == [("settled", COST)] * count
