@@ -55,9 +55,9 @@ class Database:
                 f"-c idle_in_transaction_session_timeout={2 * statement_ms} -c timezone=UTC "
                 # Whatever the server's default is: a settlement that is acknowledged is durable.
                 "-c synchronous_commit=on "
-                # Everything that grows is read by its key, also where a plan was made and kept
-                # while it was small.
-                "-c enable_seqscan=off",
+                # Everything that grows is read row by row, by its key: a plan that was made and kept
+                # while a table was small would otherwise read all of it when it is large.
+                "-c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off",
             },
             min_size=min(2, pool_size),
             max_size=pool_size,
@@ -97,7 +97,10 @@ class Database:
         """Many statements that all see the same moment, and may read whole tables."""
         async with self.transaction() as connection:
             await connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            await connection.execute("SET LOCAL enable_seqscan TO on")
+            await connection.execute(
+                "SELECT set_config(name, 'on', true) FROM unnest(%s::text[]) AS name",
+                (["enable_seqscan", "enable_hashjoin", "enable_mergejoin"],),
+            )
             yield connection
 
     @asynccontextmanager
