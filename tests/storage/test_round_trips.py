@@ -8,7 +8,7 @@ import pytest
 from psycopg import errors as pg
 
 from tollkeeper.domain.errors import Unavailable
-from tollkeeper.storage.database import Database
+from tollkeeper.storage.database import Contention, Database
 from tollkeeper.storage.round_trips import Statement
 
 _ADD = Statement("test_add", "INSERT INTO trips (id, text) VALUES (%s, %s)")
@@ -92,6 +92,19 @@ async def test_what_the_driver_has_dropped_is_prepared_again(database: Database)
             cursor = await connection.execute("SELECT count(*) FROM pg_prepared_statements")
             assert await cursor.fetchone() == (0,)
     assert len(await _texts(database)) == 20
+
+
+async def test_what_is_dropped_before_the_commit_is_contention(database: Database) -> None:
+    """Nothing was written, and the next try finds everything prepared."""
+    await _add(database, 1, "one")
+    with pytest.raises(Contention):
+        async with database.round_trips() as trips:
+            await trips.begin((_ADD, (2, "two")))
+            await trips.connection.execute("DEALLOCATE ALL")
+            await trips.commit((_ADD, (3, "three")))
+    for number in (4, 5, 6):
+        await _add(database, number, "x")
+    assert set(await _texts(database)) == {1, 4, 5, 6}
 
 
 async def test_a_large_statement_goes_out_in_pieces(database: Database) -> None:

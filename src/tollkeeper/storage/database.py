@@ -10,7 +10,7 @@ from psycopg.adapt import Loader
 from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout, TooManyRequests
 
 from tollkeeper.domain.errors import Unavailable
-from tollkeeper.storage.round_trips import Connection, RoundTrips
+from tollkeeper.storage.round_trips import Connection, PlansDropped, RoundTrips
 
 __all__ = ["Connection", "Contention", "Database", "RoundTrips"]
 
@@ -115,6 +115,9 @@ class Database:
         async with self.reading() as connection:
             try:
                 yield RoundTrips(connection)
+            except PlansDropped as exc:
+                await connection.rollback()
+                raise Contention from exc
             except BaseException:
                 if not connection.closed:
                     await connection.rollback()

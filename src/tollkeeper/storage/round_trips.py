@@ -7,7 +7,7 @@ and their results are read together, over the driver's published interface to li
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import LiteralString, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -42,7 +42,26 @@ Call: TypeAlias = tuple[Statement, tuple[Parameter, ...]]
 _UNNAMED = ""
 _BEGIN: Call = (Statement(_UNNAMED, "BEGIN"), ())
 _COMMIT: Call = (Statement(_UNNAMED, "COMMIT"), ())
-_prepared: WeakKeyDictionary[Connection, set[str]] = WeakKeyDictionary()
+
+
+class PlansDropped(Exception):
+    """The server has forgotten what was prepared, and so has written nothing. Trying again helps."""
+
+
+@dataclass(slots=True)
+class _Prepared:
+    """What is prepared on a connection, and under which name. Names carry a number: what was lost
+    is not prepared under the same name again, because parts of it may be there."""
+
+    generation: int = 0
+    names: dict[str, bytes] = field(default_factory=dict)
+
+    def forget(self) -> None:
+        self.generation += 1
+        self.names.clear()
+
+
+_prepared: WeakKeyDictionary[Connection, _Prepared] = WeakKeyDictionary()
 
 
 class RoundTrips:
@@ -51,14 +70,15 @@ class RoundTrips:
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
+        self._prepared = _prepared.setdefault(connection, _Prepared())
 
     async def begin(self, *calls: Call) -> list[Rows]:
         """Begins, and returns the rows of each statement."""
         try:
             found = await self._run((_BEGIN, *calls))
         except pg.InvalidSqlStatementName:
-            # The driver drops all that is prepared when it rolls back.
-            del _prepared[self.connection]
+            # The driver drops all that is prepared after a rollback.
+            self._prepared.forget()
             await self.connection.rollback()
             found = await self._run((_BEGIN, *calls))
         return found[1:]
@@ -66,7 +86,11 @@ class RoundTrips:
     async def commit(self, *calls: Call) -> None:
         """Commits when it returns. Where a statement is refused, its error is raised and nothing
         is committed; any other failure leaves it open whether it was."""
-        await self._run((*calls, _COMMIT))
+        try:
+            await self._run((*calls, _COMMIT))
+        except pg.InvalidSqlStatementName as exc:
+            self._prepared.forget()
+            raise PlansDropped from exc
 
     async def _run(self, calls: Sequence[Call]) -> list[Rows]:
         await self._prepare(calls)
@@ -74,26 +98,36 @@ class RoundTrips:
         pgconn.enter_pipeline_mode()
         try:
             for call in calls:
-                _send(pgconn, call)
+                self._send(call)
             pgconn.pipeline_sync()
             await _sent(pgconn)
             results = [await _next_result(pgconn) for _ in calls]
             mark = await _next_result(pgconn)
             assert mark.status == pq.ExecStatus.PIPELINE_SYNC
+            pgconn.exit_pipeline_mode()
         except BaseException:
             # Nobody knows how much of it is still to come.
             await self.connection.close()
             raise
-        pgconn.exit_pipeline_mode()
         return [self._rows(result) for result in results]
 
     async def _prepare(self, calls: Sequence[Call]) -> None:
-        known = _prepared.setdefault(self.connection, set())
         for statement, _ in calls:
-            if statement.name != _UNNAMED and statement.name not in known:
-                preparing = f"PREPARE {statement.name} AS {statement.numbered}"
+            if statement.name != _UNNAMED and statement.name not in self._prepared.names:
+                name = f"{statement.name}_{self._prepared.generation}"
+                # Known before it is: who is interrupted here leaves it in doubt.
+                self._prepared.names[statement.name] = name.encode()
+                preparing = f"PREPARE {name} AS {statement.numbered}"
                 await self.connection.execute(preparing.encode(), prepare=False)
-                known.add(statement.name)
+
+    def _send(self, call: Call) -> None:
+        statement, parameters = call
+        values = [_text(parameter) for parameter in parameters]
+        pgconn = self.connection.pgconn
+        if statement.name == _UNNAMED:
+            pgconn.send_query_params(statement.sql.encode(), values)
+        else:
+            pgconn.send_query_prepared(self._prepared.names[statement.name], values)
 
     def _rows(self, result: pq.abc.PGresult) -> Rows:
         if result.status == pq.ExecStatus.TUPLES_OK:
@@ -103,15 +137,6 @@ class RoundTrips:
         if result.status == pq.ExecStatus.COMMAND_OK:
             return []
         raise pg.error_from_result(result, encoding="utf-8")
-
-
-def _send(pgconn: pq.abc.PGconn, call: Call) -> None:
-    statement, parameters = call
-    values = [_text(parameter) for parameter in parameters]
-    if statement.name == _UNNAMED:
-        pgconn.send_query_params(statement.sql.encode(), values)
-    else:
-        pgconn.send_query_prepared(statement.name.encode(), values)
 
 
 def _text(parameter: Parameter) -> bytes | None:
