@@ -39,11 +39,17 @@ def data_dir() -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def conninfo(data_dir: Path) -> Iterator[str]:
+def shared_conninfo(data_dir: Path) -> Iterator[str]:
     """A migrated database on a real server, stopped when the session ends."""
     with EmbeddedPostgres(data_dir) as server:
         migrate(server.conninfo)
         yield server.conninfo
+
+
+@pytest.fixture(scope="session")
+def conninfo(shared_conninfo: str) -> str:
+    """The database of a test. Folders that verify theirs have one of their own."""
+    return shared_conninfo
 
 
 @pytest.fixture(scope="session")
@@ -52,8 +58,9 @@ def settings(data_dir: Path) -> Settings:
 
 
 @pytest.fixture(scope="session")
-async def gateway(settings: Settings, conninfo: str) -> AsyncIterator[Gateway]:
-    async with serving(settings, conninfo) as running:
+async def gateway(settings: Settings, shared_conninfo: str) -> AsyncIterator[Gateway]:
+    """The same for everybody, whoever asks for it first and whichever database is theirs."""
+    async with serving(settings, shared_conninfo) as running:
         yield running
 
 
