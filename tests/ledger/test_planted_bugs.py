@@ -204,8 +204,8 @@ BUGS = {
     ),
     "a hold without its process": Bug(
         "storage/ledger.py",
-        "INSERT INTO processes (id) VALUES (%s)\n",
-        "INSERT INTO processes (id) SELECT %s::uuid WHERE false\n",
+        '", alive AS (" + HEARTBEAT + ")"',
+        '", alive AS (SELECT %s::uuid)"',
         ("test_recovery_db.py",),
     ),
     # The decision.

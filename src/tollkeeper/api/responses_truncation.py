@@ -47,8 +47,7 @@ async def truncated(services: Services, call: Call) -> Call:
 
 def _estimate(call: Call) -> int:
     described = (call.fields.get("tools"), call.fields.get("response_format"))
-    images = _parts(call)["image_url"]
-    return estimate_of(call.fields["messages"], described) + TOKENS_PER_IMAGE * images
+    return estimate_of(call.fields["messages"], described) + TOKENS_PER_IMAGE * call.images
 
 
 def _parts(call: Call) -> Counter[str]:

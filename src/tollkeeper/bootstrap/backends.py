@@ -11,7 +11,7 @@ from tollkeeper.backends.judge import Judge, JudgeConfig
 from tollkeeper.backends.port import Backend
 from tollkeeper.backends.routing import RoutedBackend
 from tollkeeper.backends.sse import FRAME_BYTES_MAX
-from tollkeeper.bootstrap.secrets import master_secret, read_secret
+from tollkeeper.bootstrap.secrets import read_secret
 from tollkeeper.domain.catalog import Model, pricing_from_declared
 from tollkeeper.domain.judging import EXAMPLES, Example
 from tollkeeper.services.vault import Vault
@@ -55,9 +55,9 @@ def build_judge(
     )
 
 
-def judge_secret(settings: Settings) -> bytes:
+def judge_secret(vault: Vault) -> bytes:
     """What the fences around judged texts depend on: the same in every process."""
-    return Vault(master_secret(settings)).derive("judge")
+    return vault.derive("judge")
 
 
 def _judge_model(backend: str, upstream_model: str) -> Model:

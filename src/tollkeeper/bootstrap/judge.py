@@ -7,8 +7,10 @@ from tollkeeper.backends.embedded import EmbeddedEngine, EngineState
 from tollkeeper.backends.judge import Judge
 from tollkeeper.bootstrap.backends import build_backends, build_judge, judge_secret
 from tollkeeper.bootstrap.engine import running_engine
+from tollkeeper.bootstrap.secrets import master_secret
 from tollkeeper.domain.errors import Unavailable
 from tollkeeper.domain.judging import EXAMPLES, Example
+from tollkeeper.services.vault import Vault
 from tollkeeper.settings import Settings, SettingsError
 
 
@@ -34,7 +36,8 @@ async def judge_over(
     if engine is not None and needs_engine and engine.status.state is not EngineState.READY:
         raise Unavailable(engine.status.detail)
     backends = build_backends(alone, None if engine is None else engine.address)
-    judge = build_judge(alone, backends, judge_secret(alone), examples)
+    secret = judge_secret(Vault(master_secret(alone)))
+    judge = build_judge(alone, backends, secret, examples)
     assert judge is not None
     for backend in backends.values():
         await backend.start()

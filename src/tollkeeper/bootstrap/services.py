@@ -155,7 +155,7 @@ def build_services(
     recovery = Recovery(database, settings.ledger.lease_s)
     activity = Activity(database, clock, retention_days=settings.activity.retention_days)
     backends = build_backends(settings, engine) if serving else {}
-    judge = build_judge(settings, backends, judge_secret(settings)) if serving else None
+    judge = build_judge(settings, backends, judge_secret(vault)) if serving else None
     checks, chronicle = PolicyChecks(judge), Chronicle(activity)
     policies = Policies(database, idempotency, clock, directory)
     return Services(

@@ -64,7 +64,7 @@ async def shut_down(
     # A request that was on its way may have become a call meanwhile. None can come any more.
     await _within("calls", _LAST_CALLS_S, calls.drain(0))
     books_s = max(_LAST_BOOKS_S, ends_at - loop.time())
-    written = await _drained(books, books_s)
+    written = await _within("books", books_s + _SLACK_S, books.drain(books_s))
     stopped = await _within("chores", _LAST_CHORES_S, chores.stop())
     if written and stopped:
         await _within("sign-off", _SIGN_OFF_S, lease.sign_off())
@@ -72,24 +72,14 @@ async def shut_down(
         _log.warning("this process does not sign off: recovery looks after it")
 
 
-async def _drained(books: Books, deadline_s: float) -> bool:
-    try:
-        async with asyncio.timeout(deadline_s + _SLACK_S):
-            return await books.drain(deadline_s)
-    except TimeoutError:
-        _log.warning("a step of the shutdown did not end in time", step="books")
-        return False
-
-
-async def _within(step: str, seconds: float, ending: Awaitable[None]) -> bool:
-    """Whether it came to its end. What does not must not keep the next step from its turn."""
+async def _within(step: str, seconds: float, ending: Awaitable[bool | None]) -> bool:
+    """Whether it came to its end, by its own word where it has one. What does not must not keep
+    the next step from its turn."""
     try:
         async with asyncio.timeout(seconds):
-            await ending
+            return await ending is not False
     except TimeoutError:
         _log.warning("a step of the shutdown did not end in time", step=step, seconds=seconds)
-        return False
     except TollkeeperError as exc:
         _log.warning("a step of the shutdown failed", step=step, reason=exc.message)
-        return False
-    return True
+    return False

@@ -30,10 +30,10 @@ from tollkeeper.services.chronicle import Chronicle
 from tollkeeper.services.policy_checks import PolicyChecks
 from tollkeeper.services.response_gate import ResponseGate, Taking
 from tollkeeper.services.timeouts import Timeout, timeout_at
+from tollkeeper.services.token_counting import TOKENIZER_TIMEOUT_S
 
 T = TypeVar("T")
 
-_TOKENIZER_TIMEOUT_S = 5.0
 # A backend keeps the deadline itself and knows whether anything was charged by then; only where it
 # does not, or where the caller reads too slowly, the call is ended from outside.
 _DEADLINE_SLACK_S = 0.5
@@ -242,7 +242,7 @@ class Inference:
 
     async def _prompt_tokens(self, backend: Backend, call: Call, estimate: int) -> int:
         """Exact where the backend can count, else the estimate; no prompt exceeds the context."""
-        deadline = asyncio.get_running_loop().time() + _TOKENIZER_TIMEOUT_S
+        deadline = asyncio.get_running_loop().time() + TOKENIZER_TIMEOUT_S
         counted = await backend.count_prompt_tokens(call, deadline=deadline)
         return min(estimate if counted is None else counted, call.model.context_length)
 

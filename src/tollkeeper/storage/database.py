@@ -86,7 +86,7 @@ class Database:
                 yield connection
         except (PoolTimeout, TooManyRequests, PoolClosed) as exc:
             raise _pool_exhausted() from exc
-        except (pg.DeadlockDetected, pg.SerializationFailure) as exc:
+        except (pg.DeadlockDetected, pg.SerializationFailure, PlansDropped) as exc:
             raise Contention from exc
         except _SERVER_FAULTS as exc:
             self._discard_dead_connections()
@@ -115,9 +115,6 @@ class Database:
         async with self.reading() as connection:
             try:
                 yield RoundTrips(connection)
-            except PlansDropped as exc:
-                await connection.rollback()
-                raise Contention from exc
             except BaseException:
                 if not connection.closed:
                     await connection.rollback()

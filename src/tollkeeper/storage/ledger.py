@@ -26,7 +26,7 @@ from tollkeeper.storage.account_rows import (
     project_of,
 )
 from tollkeeper.storage.database import Connection
-from tollkeeper.storage.processes import heartbeat
+from tollkeeper.storage.processes import HEARTBEAT, heartbeat
 from tollkeeper.storage.round_trips import Call, Rows, Statement
 
 _encode = msgspec.json.Encoder().encode
@@ -273,10 +273,6 @@ _ACCOUNTS_AND_PROJECTS: LiteralString = """
 """
 _WRITE_STATES = Statement("tollkeeper_write_states", _ACCOUNTS_AND_PROJECTS + "SELECT")
 _HOLDS: LiteralString = """
-    , alive AS (
-        INSERT INTO processes (id) VALUES (%s)
-        ON CONFLICT (id) DO UPDATE SET heartbeat_at = clock_timestamp()
-    )
     INSERT INTO reservations (process_id, held_at, month, organization_id, id, project_id,
         api_key_id, model, hold, price_prompt, price_completion, price_image, price_request,
         price_cache_read, prompt_tokens_max, choices, output_tokens_max, images)
@@ -287,7 +283,10 @@ _HOLDS: LiteralString = """
         price_cache_read numeric, prompt_tokens_max bigint, choices integer,
         output_tokens_max bigint, images integer)
 """
-_WRITE_HOLDS = Statement("tollkeeper_write_holds", _ACCOUNTS_AND_PROJECTS + _HOLDS)
+_WRITE_HOLDS = Statement(
+    "tollkeeper_write_holds",
+    _ACCOUNTS_AND_PROJECTS + ", alive AS (" + HEARTBEAT + ")" + _HOLDS,
+)
 
 
 async def restore_holds(connection: Connection, process_id: UUID, holds: Sequence[Hold]) -> None:

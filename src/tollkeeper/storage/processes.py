@@ -16,14 +16,14 @@ _WINDOW_S = 1800
 _WINDOWS = 24 * 2
 
 
+HEARTBEAT: LiteralString = """
+    INSERT INTO processes (id) VALUES (%s)
+    ON CONFLICT (id) DO UPDATE SET heartbeat_at = clock_timestamp()
+"""
+
+
 async def heartbeat(connection: Connection, process_id: UUID) -> None:
-    await connection.execute(
-        """
-        INSERT INTO processes (id) VALUES (%s)
-        ON CONFLICT (id) DO UPDATE SET heartbeat_at = clock_timestamp()
-        """,
-        (process_id,),
-    )
+    await connection.execute(HEARTBEAT, (process_id,))
 
 
 async def sign_off(connection: Connection, process_id: UUID) -> None:
