@@ -29,8 +29,8 @@ test: $(INSTALLED) ## run every test
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal $(ARGS)
 
 check: $(INSTALLED) ## format, lint, types, layers
-	$(BIN)/ruff format --check src tests bench
-	$(BIN)/ruff check src tests bench
+	$(BIN)/ruff format --check src tests bench tools
+	$(BIN)/ruff check src tests bench tools
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 

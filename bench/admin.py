@@ -8,8 +8,8 @@ from uuid import UUID
 
 from bench.gateway import Running, Tenant
 from tollkeeper.domain.access import ADMIN_PERMISSIONS, OrganizationId
-from tollkeeper.services.admin_keys import AdminKeys
 from tollkeeper.services.clock import unix_now
+from tollkeeper.services.tenants.admin_keys import AdminKeys
 from tollkeeper.storage.database import Database
 
 _DAYS = 31

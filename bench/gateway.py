@@ -13,8 +13,8 @@ from pathlib import Path
 from bench.upstream import PACES
 from tollkeeper.bootstrap import running_services
 from tollkeeper.domain.access import CUSTOMER_PERMISSIONS
+from tollkeeper.embedded.postgres import EmbeddedPostgres
 from tollkeeper.settings import load_settings
-from tollkeeper.storage.embedded_postgres import EmbeddedPostgres
 from tollkeeper.storage.migrations import migrate
 
 # The gateway's name of each model of the upstream.

@@ -16,8 +16,8 @@ from tests.proving import (  # noqa: F401 - hooks and fixtures, which pytest fin
     pytest_collection_modifyitems,
     pytest_terminal_summary,
 )
+from tollkeeper.embedded.postgres import EmbeddedPostgres
 from tollkeeper.settings import Settings
-from tollkeeper.storage.embedded_postgres import EmbeddedPostgres
 from tollkeeper.storage.migrations import migrate
 
 # Fixed examples: a failure is the same on every machine and in every run. And a machine that is slow

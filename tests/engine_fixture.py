@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
-from tollkeeper.backends.embedded import EmbeddedEngine, EngineOptions
-from tollkeeper.backends.engine_address import EngineAddress
+from tollkeeper.embedded.engine import EmbeddedEngine, EngineOptions
+from tollkeeper.embedded.engine_address import EngineAddress
 
 READY_WITHIN_S = 60.0
 _ANSWER_WITHIN_S = 60.0

@@ -8,20 +8,19 @@ from typing import Any
 
 import httpx2
 
-from tollkeeper.api.app import App
-from tollkeeper.api.routes import routes_for
-from tollkeeper.backends.engine_address import EngineAddress
-from tollkeeper.bootstrap import Services, running_services
+from tollkeeper.bootstrap import build_app, running_services
 from tollkeeper.domain.access import (
     ADMIN_PERMISSIONS,
     CUSTOMER_PERMISSIONS,
     OrganizationId,
     ProjectId,
 )
+from tollkeeper.embedded.engine_address import EngineAddress
 from tollkeeper.hosting.http_server import HttpServer
 from tollkeeper.hosting.listeners import address_of, bind
 from tollkeeper.hosting.worker import http_limits
 from tollkeeper.services.clock import Clock, unix_now
+from tollkeeper.services.use_cases import Services
 from tollkeeper.settings import Settings
 
 _TIMEOUT_S = 60
@@ -108,7 +107,7 @@ async def serving(
     async with running_services(
         settings, conninfo, clock=clock, engine=engine, serving=True
     ) as services:
-        server = HttpServer(App(services, routes_for(services.http)), http_limits(settings))
+        server = HttpServer(build_app(settings, services), http_limits(settings))
         await server.start(listener)
         async with httpx2.AsyncClient(base_url=base_url, timeout=_TIMEOUT_S) as client:
             try:

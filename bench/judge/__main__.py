@@ -17,11 +17,11 @@ import structlog
 from rich.console import Console
 from rich.progress import Progress
 
-from tollkeeper.backends.judge import Judge, Question
 from tollkeeper.bootstrap import running_judge
 from tollkeeper.domain.judging import EXAMPLES, Example
 from tollkeeper.domain.transcript import turn
 from tollkeeper.domain.trial import Sample, calibrate
+from tollkeeper.services.policies.judge import Judge, Question
 from tollkeeper.settings import Settings, load_settings
 
 _HERE = Path(__file__).parent

@@ -6,7 +6,7 @@ without a row has no cell, and `test_tidy` fails.
 
 from dataclasses import dataclass
 
-from tollkeeper.api.endpoint import AnyEndpoint
+from tollkeeper.api.http.endpoint import AnyEndpoint
 from tollkeeper.api.routes import ROUTES
 from tollkeeper.domain.access import KeyKind, Permission
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.api.authorization_cases import PROFILES, ROWS, Cell, cells, path_of
 from tests.gateway import Gateway, Tenant, assert_error
-from tollkeeper.api.endpoint import AnyEndpoint
+from tollkeeper.api.http.endpoint import AnyEndpoint
 from tollkeeper.api.routes import MODEL_LISTING, ROUTES
 from tollkeeper.domain.access import KeyKind
 from tollkeeper.domain.keys import mint_key

@@ -14,16 +14,17 @@ from psycopg.conninfo import make_conninfo
 
 from tests.gateway import Gateway, Tenant, assert_error, idempotency_key, serving
 from tollkeeper.api.app import App
-from tollkeeper.api.endpoint import AnyEndpoint, Request
+from tollkeeper.api.http.endpoint import AnyEndpoint, Request
 from tollkeeper.api.routes import ROUTES
 from tollkeeper.api.wire.organization import AdminKeyList
-from tollkeeper.bootstrap import Services
+from tollkeeper.bootstrap.app import http_conventions
 from tollkeeper.domain import errors
+from tollkeeper.embedded.postgres import EmbeddedPostgres
 from tollkeeper.hosting.http_server import HttpServer
 from tollkeeper.hosting.listeners import address_of, bind
 from tollkeeper.hosting.worker import http_limits
+from tollkeeper.services.use_cases import Services
 from tollkeeper.settings import Settings
-from tollkeeper.storage.embedded_postgres import EmbeddedPostgres
 from tollkeeper.storage.migrations import migrate
 
 _LIST = next(route for route in ROUTES if route.operation == "admin_key_list")
@@ -36,7 +37,8 @@ async def _serving_endpoint(
 ) -> AsyncIterator[tuple[httpx2.AsyncClient, HttpServer]]:
     """The gateway's services behind an application with this one endpoint."""
     listener = bind("127.0.0.1", 0, setting="test")
-    server = HttpServer(App(gateway.services, [endpoint]), http_limits(settings))
+    app = App(gateway.services, http_conventions(settings), [endpoint])
+    server = HttpServer(app, http_limits(settings))
     await server.start(listener)
     async with httpx2.AsyncClient(base_url=f"http://{address_of(listener)}") as client:
         try:

@@ -14,7 +14,7 @@ from tests.api.raw_http import (
     raw_connection,
 )
 from tests.gateway import Gateway, Tenant, assert_error, idempotency_key
-from tollkeeper.api.endpoint import AnyEndpoint
+from tollkeeper.api.http.endpoint import AnyEndpoint
 from tollkeeper.api.routes import ROUTES
 
 _END = b"\r\n"

@@ -9,7 +9,7 @@ import pytest
 
 from tests.api.json_corpus import BAD_DOCUMENTS, BAD_VALUES, GOOD_NUMBERS
 from tests.gateway import Gateway, Tenant, assert_error, idempotency_key
-from tollkeeper.api import strict_json
+from tollkeeper.api.http import strict_json
 from tollkeeper.domain.errors import InvalidRequest
 
 _DEPTH_MAX = 64

@@ -12,7 +12,8 @@ from tollkeeper.backends.routing import RoutedBackend
 from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
 from tollkeeper.domain.catalog import Model, pricing_from_declared
 from tollkeeper.domain.errors import TollkeeperError
-from tollkeeper.domain.inference import Call, Delta, Event, Opened, Usage, UsageReport
+from tollkeeper.domain.inference import Call, Delta, Event, Opened, UsageReport
+from tollkeeper.domain.usage import Usage
 
 KEY = "upstream-secret-key"
 DEADLINE_S = 10.0

@@ -6,7 +6,7 @@ from tests.backends.calls import Outcome
 from tests.backends.faults import fault as chat_fault
 from tests.upstream import Peer, Verb
 from tollkeeper.backends.config import WireProtocol
-from tollkeeper.domain.inference import Usage
+from tollkeeper.domain.usage import Usage
 
 
 async def fault(verb: Verb, *, streamed: bool = True, **settings: Any) -> Outcome:

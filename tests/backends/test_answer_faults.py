@@ -27,7 +27,7 @@ from tollkeeper.domain.errors import (
     RateLimited,
     TollkeeperError,
 )
-from tollkeeper.domain.inference import Usage
+from tollkeeper.domain.usage import Usage
 
 # U8, U9: malformed and odd streams.
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from tests.backends.calls import make_call
 from tests.upstream import chunk, completion
 from tollkeeper.backends.answer_json import MalformedAnswer
-from tollkeeper.backends.answer_stream import AnswerStream
-from tollkeeper.backends.chat_wire import decode_completion, encode_request
+from tollkeeper.backends.chat.messages import decode_completion, encode_request
+from tollkeeper.backends.chat.stream import AnswerStream
 from tollkeeper.domain.errors import BackendFailed
 from tollkeeper.domain.inference import (
     Delta,
@@ -21,9 +21,9 @@ from tollkeeper.domain.inference import (
     FunctionCallPiece,
     Opened,
     ToolCallPiece,
-    Usage,
     UsageReport,
 )
+from tollkeeper.domain.usage import Usage
 
 
 def read(*records: Any, choices: int = 1) -> list[Event]:

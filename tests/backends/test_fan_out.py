@@ -30,7 +30,8 @@ from tests.upstream import (
 )
 from tollkeeper.backends.fan_out import FanOutBackend, merged_usage
 from tollkeeper.domain.errors import BackendFailed, DeadlineExceeded, ProviderRejected
-from tollkeeper.domain.inference import Opened, Usage, UsageReport
+from tollkeeper.domain.inference import Opened, UsageReport
+from tollkeeper.domain.usage import Usage
 
 
 @asynccontextmanager

@@ -26,9 +26,9 @@ from tollkeeper.domain.inference import (
     FunctionCallPiece,
     Opened,
     ToolCallPiece,
-    Usage,
     UsageReport,
 )
+from tollkeeper.domain.usage import Usage
 
 
 async def test_json_call() -> None:

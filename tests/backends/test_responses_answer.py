@@ -22,9 +22,9 @@ from tests.upstream_wire import (
     typed,
 )
 from tollkeeper.backends.answer_json import MalformedAnswer
-from tollkeeper.backends.responses_answer import ResponsesAnswer
-from tollkeeper.backends.responses_wire import decode_result
-from tollkeeper.backends.sse import EventStreamParser
+from tollkeeper.backends.responses.answer import ResponsesAnswer
+from tollkeeper.backends.responses.result import decode_result
+from tollkeeper.backends.transport.sse import EventStreamParser
 from tollkeeper.domain.errors import BackendFailed
 from tollkeeper.domain.inference import (
     Annotation,
@@ -33,9 +33,9 @@ from tollkeeper.domain.inference import (
     FunctionCallPiece,
     Opened,
     ToolCallPiece,
-    Usage,
     UsageReport,
 )
+from tollkeeper.domain.usage import Usage
 
 USED = UsageReport(Usage(7, 3, 0, 0, {"cached_tokens": 0}, {"reasoning_tokens": 0}))
 STOP = Delta(0, finish="stop")

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from tests.backends.calls import make_call
-from tollkeeper.backends.responses_request import encode_responses_request
+from tollkeeper.backends.responses.request import encode_responses_request
 from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported, TollkeeperError
 
 USER = {"role": "user", "content": "Hi"}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tollkeeper.backends.sse import EventStreamParser, MalformedEventStream
+from tollkeeper.backends.transport.sse import EventStreamParser, MalformedEventStream
 
 
 def parse(stream: bytes, *positions: int, frame_bytes_max: int = 1 << 20) -> list[bytes]:

@@ -5,14 +5,13 @@ from typing import Any, LiteralString
 from uuid import uuid4
 
 from tests.gateway import Gateway, Tenant
-from tollkeeper.bootstrap import Services
 from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
 from tollkeeper.domain.admission import ADMITTED, Decision
 from tollkeeper.domain.catalog import Pricing
+from tollkeeper.domain.ledger import Hold, Resolution, ResolutionKind
 from tollkeeper.domain.money import PICOUSD_PER_USD
 from tollkeeper.domain.pricing import Bounds
-from tollkeeper.storage.ledger import Hold
-from tollkeeper.storage.resolutions import Resolution, ResolutionKind
+from tollkeeper.services.use_cases import Services
 
 USD = PICOUSD_PER_USD
 MODEL = "example/chat-small"

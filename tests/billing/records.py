@@ -9,8 +9,8 @@ from uuid import uuid4
 from tests.billing.books import MODEL, Books
 from tollkeeper.domain.activity import ActivityRecord, VerdictRecord
 from tollkeeper.domain.errors import Unavailable
-from tollkeeper.domain.inference import Usage
-from tollkeeper.services.activity import Activity
+from tollkeeper.domain.usage import Usage
+from tollkeeper.services.calls.activity import Activity
 from tollkeeper.storage.database import Connection, Database
 
 VERDICT = VerdictRecord(

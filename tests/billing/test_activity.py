@@ -11,12 +11,12 @@ from tests.billing.books import USD, Books
 from tests.billing.records import VERDICT, UnsteadyDatabase, record_of, written
 from tollkeeper.domain.activity import ActivityRecord
 from tollkeeper.domain.errors import InvalidRequest, NotFound
-from tollkeeper.domain.inference import Usage
-from tollkeeper.services import activity as service
-from tollkeeper.services.activity import Activity
+from tollkeeper.domain.ledger import Hold
+from tollkeeper.domain.usage import Usage
+from tollkeeper.services.calls import activity as service
+from tollkeeper.services.calls.activity import Activity
 from tollkeeper.services.clock import unix_now
 from tollkeeper.storage.activity import ActivityEntry
-from tollkeeper.storage.ledger import Hold
 
 
 async def _show(books: Books, identity: str | UUID) -> ActivityEntry:

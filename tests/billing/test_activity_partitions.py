@@ -10,7 +10,7 @@ from tests.billing.books import Books
 from tests.billing.records import record_of, written
 from tollkeeper.domain.activity import ActivityRecord
 from tollkeeper.domain.errors import NotFound, Unavailable
-from tollkeeper.services.activity import Activity
+from tollkeeper.services.calls.activity import Activity
 from tollkeeper.storage import activity_partitions
 
 

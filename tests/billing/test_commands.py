@@ -10,7 +10,7 @@ import pytest
 from tests.billing.books import MODEL, USD, Books
 from tests.billing.records import VERDICT, record_of, written
 from tests.cli.program import Outcome, Program
-from tollkeeper.services.recovery import Lease
+from tollkeeper.services.ledger.recovery import Lease
 
 Json = dict[str, Any]
 

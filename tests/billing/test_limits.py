@@ -8,7 +8,7 @@ from tests.billing.books import Books
 from tollkeeper.domain.access import ProjectId
 from tollkeeper.domain.admission import RATE_UNITS_PER_REQUEST, Refusal
 from tollkeeper.domain.errors import InvalidRequest, NotFound
-from tollkeeper.services.billing import Limit, LimitChange
+from tollkeeper.services.ledger.billing import Limit, LimitChange
 from tollkeeper.settings import Settings
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.billing.books import USD, Books
 from tollkeeper.domain.errors import Unavailable
-from tollkeeper.services.recovery import Lease, Recovery
+from tollkeeper.services.ledger.recovery import Lease, Recovery
 from tollkeeper.services.upkeep import Upkeep
 
 _LEASE_S = 0.4

@@ -11,7 +11,7 @@ import pytest
 from tests.cli.program import Program, write_config
 from tests.policies.court import LIKELY, ScriptedJudge, judged_by
 from tests.upstream import Verb, answer, completion, refuse
-from tollkeeper.backends.packaged_model import PACKAGED_MODEL
+from tollkeeper.embedded.packaged_model import PACKAGED_MODEL
 
 _JUDGE = """
 [judge]

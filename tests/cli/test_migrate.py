@@ -6,7 +6,7 @@ from pathlib import Path
 import psycopg
 
 from tests.cli.program import Program, postgres_runs
-from tollkeeper.storage.embedded_postgres import EmbeddedPostgres
+from tollkeeper.embedded.postgres import EmbeddedPostgres
 from tollkeeper.storage.schema import code_revision
 
 

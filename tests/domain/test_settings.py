@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from tollkeeper.backends.packaged_model import PACKAGED_MODEL
 from tollkeeper.bootstrap import build_catalog, build_engine, master_secret
+from tollkeeper.embedded.packaged_model import PACKAGED_MODEL
 from tollkeeper.settings import DEFAULT_FILE, Settings, SettingsError, load_settings
 from tollkeeper.settings.schema import EmbeddedSettings
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tollkeeper.domain.inference import Usage, read_usage
+from tollkeeper.domain.usage import Usage, read_usage
 
 _GOOD: dict[str, Any] = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
 

@@ -5,8 +5,8 @@ from collections.abc import AsyncIterator
 import pytest
 
 from tests.engine_fixture import address_of, running_engine
-from tollkeeper.backends.embedded import EmbeddedEngine
-from tollkeeper.backends.engine_address import EngineAddress
+from tollkeeper.embedded.engine import EmbeddedEngine
+from tollkeeper.embedded.engine_address import EngineAddress
 
 
 @pytest.fixture(scope="session")

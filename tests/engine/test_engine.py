@@ -7,10 +7,10 @@ import psutil
 import pytest
 
 from tests.engine_fixture import ask, chat
-from tollkeeper.backends.embedded import EmbeddedEngine
-from tollkeeper.backends.engine_address import EngineAddress
-from tollkeeper.backends.engine_limits import ENGINE_SCHEMA_BOUNDS
-from tollkeeper.backends.packaged_model import PACKAGED_MODEL
+from tollkeeper.embedded.engine import EmbeddedEngine
+from tollkeeper.embedded.engine_address import EngineAddress
+from tollkeeper.embedded.engine_limits import ENGINE_SCHEMA_BOUNDS
+from tollkeeper.embedded.packaged_model import PACKAGED_MODEL
 
 pytestmark = pytest.mark.engine
 _SCHEMA = {

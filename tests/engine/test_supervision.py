@@ -11,16 +11,17 @@ import psutil
 import pytest
 
 from tests.engine_fixture import READY_WITHIN_S, SMALL, address_of, chat, running_engine
-from tollkeeper.backends import embedded, engine_weights
-from tollkeeper.backends.embedded import (
+from tollkeeper.embedded import engine as embedded
+from tollkeeper.embedded import engine_weights
+from tollkeeper.embedded.engine import (
     EmbeddedEngine,
     EngineOptions,
     EngineState,
     address_from_environment,
     address_to_environment,
 )
-from tollkeeper.backends.engine_address import EngineAddress
-from tollkeeper.backends.engine_report import EngineReport, read_report
+from tollkeeper.embedded.engine_address import EngineAddress
+from tollkeeper.embedded.engine_report import EngineReport, read_report
 
 pytestmark = pytest.mark.engine
 _GONE_WITHIN_S = 10.0
@@ -28,7 +29,7 @@ _ROOT = Path(__file__).parents[2]
 _PARENT = """
 import asyncio, sys
 from tests.engine_fixture import READY_WITHIN_S, SMALL
-from tollkeeper.backends.embedded import EmbeddedEngine
+from tollkeeper.embedded.engine import EmbeddedEngine
 
 async def main():
     engine = EmbeddedEngine(SMALL)

@@ -16,7 +16,8 @@ from tests.cli.program import Program, Serving, serving
 from tests.gateway import Gateway
 from tests.inference.lab import Lab, lab_settings
 from tests.upstream import Upstream
-from tollkeeper.bootstrap import Services, running_services
+from tollkeeper.bootstrap import running_services
+from tollkeeper.services.use_cases import Services
 
 _SECTIONS = ("server", "operator", "ledger", "limits", "database", "judge")
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from tests.inference.lab import COMPLETION_PRICE, MODEL, PROMPT_PRICE, Lab, laboratory
 from tests.upstream import USAGE, Upstream, chat
-from tollkeeper.api.chat_call import PreparedChat
-from tollkeeper.api.chat_stream import ChatStream
+from tollkeeper.api.chat.call import PreparedChat
+from tollkeeper.api.chat.stream import ChatStream
 
 COST = USAGE["prompt_tokens"] * PROMPT_PRICE + USAGE["completion_tokens"] * COMPLETION_PRICE
 

@@ -20,7 +20,7 @@ from tests.inference.lab import COST, Lab, chat_body, eventually, read_stream
 from tests.inference.processes import Installation, installation
 from tests.inference.tap import Tap
 from tests.upstream import Peer, Upstream, Verb, chat, hang
-from tollkeeper.storage.embedded_postgres import EmbeddedPostgres
+from tollkeeper.embedded.postgres import EmbeddedPostgres
 from tollkeeper.storage.migrations import migrate
 
 Rest = Callable[[], Awaitable[str]]

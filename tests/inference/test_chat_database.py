@@ -15,8 +15,8 @@ from tests.inference.lab import COST, Lab, eventually, laboratory, read_stream
 from tests.inference.tap import Tap
 from tests.upstream import Peer, Upstream, answer, chat
 from tollkeeper.domain.errors import Unavailable
-from tollkeeper.services import inference
-from tollkeeper.storage.embedded_postgres import EmbeddedPostgres
+from tollkeeper.embedded.postgres import EmbeddedPostgres
+from tollkeeper.services.calls import inference
 from tollkeeper.storage.migrations import migrate
 
 

@@ -12,7 +12,7 @@ from tests.engine_fixture import address_of, running_engine
 from tests.gateway import serving
 from tests.inference.lab import Lab
 from tests.upstream import Upstream, chat
-from tollkeeper.backends.packaged_model import PACKAGED_MODEL
+from tollkeeper.embedded.packaged_model import PACKAGED_MODEL
 from tollkeeper.settings import Settings
 
 pytestmark = pytest.mark.engine

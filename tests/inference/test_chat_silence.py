@@ -10,8 +10,8 @@ import pytest
 from tests.inference.lab import COST, laboratory, read_stream
 from tests.inference.tap import Tap
 from tests.upstream import Upstream, chat
-from tollkeeper.api import sse
-from tollkeeper.api.sse import KEEP_ALIVE, EventStream
+from tollkeeper.api.http import sse
+from tollkeeper.api.http.sse import KEEP_ALIVE, EventStream
 
 
 async def test_a_long_silence_is_filled_with_comments(

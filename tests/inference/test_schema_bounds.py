@@ -11,8 +11,8 @@ import pytest
 from tests.gateway import assert_error, serving
 from tests.inference.lab import MODEL, Lab, lab_settings, model_settings
 from tests.upstream import Upstream, chat
-from tollkeeper.backends.engine_address import EngineAddress
-from tollkeeper.backends.engine_limits import ENGINE_SCHEMA_BOUNDS
+from tollkeeper.embedded.engine_address import EngineAddress
+from tollkeeper.embedded.engine_limits import ENGINE_SCHEMA_BOUNDS
 
 _LOCAL = "example/local"
 _CHOICES_MAX = ENGINE_SCHEMA_BOUNDS.choices_max

@@ -10,7 +10,7 @@ import pytest
 from tests.inference.lab import Lab, eventually
 from tests.inference.processes import Installation, installation
 from tests.upstream import Upstream, chat
-from tollkeeper.services.recovery import Recovery
+from tollkeeper.services.ledger.recovery import Recovery
 
 
 async def _processes(installed: Installation) -> set[UUID]:

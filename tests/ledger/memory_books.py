@@ -8,8 +8,7 @@ from msgspec.structs import replace
 
 from tollkeeper.domain.access import OrganizationId, ProjectId
 from tollkeeper.domain.admission import AccountState, Fold, FoldKind, Spend
-from tollkeeper.storage.ledger import Hold, LockedAccounts
-from tollkeeper.storage.resolutions import Resolution
+from tollkeeper.domain.ledger import Hold, LockedAccounts, Resolution
 
 
 @dataclass(frozen=True, slots=True)

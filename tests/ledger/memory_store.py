@@ -19,10 +19,9 @@ from tests.ledger.memory_books import Books, Row
 from tollkeeper.domain.access import KeyId, KeyStatus, OrganizationId
 from tollkeeper.domain.admission import Decision, FoldKind
 from tollkeeper.domain.errors import Unavailable
+from tollkeeper.domain.ledger import Ending, Hold, LockedAccounts, Mark, Resolution, ResolutionKind
 from tollkeeper.storage.database import Contention
-from tollkeeper.storage.ledger import Hold, LockedAccounts
-from tollkeeper.storage.ledger_store import AccountBusy, CommitInDoubt, DecideBatch, Ending, Mark
-from tollkeeper.storage.resolutions import Resolution, ResolutionKind
+from tollkeeper.storage.ledger_store import AccountBusy, CommitInDoubt, DecideBatch
 
 
 class Killed(BaseException):

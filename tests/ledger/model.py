@@ -6,7 +6,7 @@ from uuid import UUID
 
 from tests.ledger.world import Balance, Tenant
 from tollkeeper.domain.admission import Cap, CapPeriod, Refusal
-from tollkeeper.storage.ledger import Hold
+from tollkeeper.domain.ledger import Hold
 
 
 class Phase(StrEnum):

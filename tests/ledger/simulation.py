@@ -29,13 +29,13 @@ from tollkeeper.domain.admission import (
 )
 from tollkeeper.domain.catalog import Model, Pricing
 from tollkeeper.domain.errors import TollkeeperError
-from tollkeeper.domain.inference import Call, Usage
+from tollkeeper.domain.inference import Call
+from tollkeeper.domain.ledger import Mark, ResolutionKind
 from tollkeeper.domain.pricing import cost_of as price_of
-from tollkeeper.services import ledger as ledger_module
-from tollkeeper.services.admission import Admission, Reservation
-from tollkeeper.services.ledger import Ledger
-from tollkeeper.storage.ledger_store import Mark
-from tollkeeper.storage.resolutions import ResolutionKind
+from tollkeeper.domain.usage import Usage
+from tollkeeper.services.ledger import ledger as ledger_module
+from tollkeeper.services.ledger.admission import Admission, Reservation
+from tollkeeper.services.ledger.ledger import Ledger
 
 PROCESSES = 2
 # In the longest history. Time is the loop's own.

@@ -8,7 +8,7 @@ import pytest
 from psycopg import errors as pg
 
 from tests.ledger.world import Process, held, make_tenant, rows, run, settlement
-from tollkeeper.storage.ledger import Hold
+from tollkeeper.domain.ledger import Hold
 
 FORBIDDEN: dict[str, tuple[LiteralString, type[psycopg.Error]]] = {
     "a second resolution": (

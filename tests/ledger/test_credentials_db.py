@@ -11,9 +11,9 @@ from tests.proving import Proof
 from tollkeeper.domain.access import KeyStatus
 from tollkeeper.domain.admission import Decision, Refusal
 from tollkeeper.services.clock import unix_now
-from tollkeeper.services.idempotency import Idempotency
-from tollkeeper.services.project_keys import ProjectKeys
-from tollkeeper.services.projects import Projects
+from tollkeeper.services.tenants.idempotency import Idempotency
+from tollkeeper.services.tenants.project_keys import ProjectKeys
+from tollkeeper.services.tenants.projects import Projects
 from tollkeeper.services.vault import Vault
 
 Change: TypeAlias = Callable[[Process, Tenant], Awaitable[Any]]

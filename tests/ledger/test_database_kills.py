@@ -26,8 +26,8 @@ from tests.ledger.world import (
 )
 from tests.proving import Proof
 from tollkeeper.domain.errors import TollkeeperError
-from tollkeeper.storage.embedded_postgres import EmbeddedPostgres
-from tollkeeper.storage.ledger import Hold
+from tollkeeper.domain.ledger import Hold
+from tollkeeper.embedded.postgres import EmbeddedPostgres
 from tollkeeper.storage.migrations import migrate
 
 CALLERS = 12

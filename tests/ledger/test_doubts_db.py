@@ -26,10 +26,10 @@ from tests.ledger.world import (
 )
 from tollkeeper.domain.admission import Decision
 from tollkeeper.domain.errors import Unavailable
-from tollkeeper.services import ledger as ledger_module
-from tollkeeper.services.ledger import Ledger
+from tollkeeper.domain.ledger import Hold
+from tollkeeper.services.ledger import ledger as ledger_module
+from tollkeeper.services.ledger.ledger import Ledger
 from tollkeeper.storage.database import Connection, Contention, Database, RoundTrips
-from tollkeeper.storage.ledger import Hold
 from tollkeeper.storage.ledger_store import CommitInDoubt, LedgerStore
 from tollkeeper.storage.round_trips import Call
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from tollkeeper.domain.errors import Unavailable
-from tollkeeper.services.group_writer import BATCH_MAX, GroupWriter, Result
+from tollkeeper.services.ledger.group_writer import BATCH_MAX, GroupWriter, Result
 
 
 class Recorder:

@@ -30,7 +30,7 @@ from tests.proving import Proof
 from tollkeeper.domain.access import KeyStatus, OrganizationId
 from tollkeeper.domain.admission import Decision, Refusal
 from tollkeeper.domain.errors import Unavailable
-from tollkeeper.services import ledger as ledger_module
+from tollkeeper.services.ledger import ledger as ledger_module
 from tollkeeper.storage.database import Database
 
 T = TypeVar("T")

@@ -34,7 +34,7 @@ class Bug:
 
 
 ADMISSION = "domain/admission.py"
-LEDGER = "services/ledger.py"
+LEDGER = "services/ledger/ledger.py"
 STORE = "storage/ledger_store.py"
 HISTORIES = ("test_simulation.py",)
 
@@ -59,7 +59,7 @@ BUGS = {
         ("test_constraints.py",),
     ),
     "negative usage is credited": Bug(
-        "domain/inference.py",
+        "domain/usage.py",
         "or not 0 <= value <= _COUNT_MAX",
         "or not value <= _COUNT_MAX",
         ("test_pricing.py",),
@@ -89,13 +89,13 @@ BUGS = {
         HISTORIES,
     ),
     "void on unknown outcome": Bug(
-        "services/admission.py",
+        "services/ledger/admission.py",
         "        await self._ledger.mark_unsettled(reservation.hold, reason)\n",
         "        await self.release(reservation)\n",
         HISTORIES,
     ),
     "the end of a stream is taken for its [DONE]": Bug(
-        "backends/openai_http.py",
+        "backends/replica.py",
         """            stream.fail(BackendFailed("The backend's stream ended before the answer did."))
             return []
 """,
@@ -158,7 +158,7 @@ BUGS = {
         HISTORIES,
     ),
     "one spoils the batch for everybody": Bug(
-        "services/group_writer.py",
+        "services/ledger/group_writer.py",
         "            if len(batch) == 1:\n",
         "            if len(batch) >= 1:\n",
         ("test_group_writer.py", "test_ledger_db.py"),
@@ -170,14 +170,14 @@ BUGS = {
         ("test_ledger_db.py",),
     ),
     "nobody hears that the writer was stopped": Bug(
-        "services/group_writer.py",
+        "services/ledger/group_writer.py",
         '            _fail(left, Unavailable("The gateway is shutting down."))\n',
         "",
         ("test_group_writer.py",),
     ),
     # Recovery.
     "the sweep judges without waiting": Bug(
-        "services/recovery.py",
+        "services/ledger/recovery.py",
         "range(_HEARTBEATS_OBSERVED if silent else 0)",
         "range(0)",
         ("test_recovery_db.py",),

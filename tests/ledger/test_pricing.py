@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tollkeeper.domain.catalog import PRICE_DIMENSIONS, Pricing, pricing_from_declared
-from tollkeeper.domain.inference import Usage, read_usage
 from tollkeeper.domain.money import PICOUSD_MAX, usd_from_picousd
 from tollkeeper.domain.pricing import Bounds, Cost, cost_of, hold_picousd
+from tollkeeper.domain.usage import Usage, read_usage
 
 examples = settings(max_examples=50, derandomize=True, database=None)
 

@@ -21,7 +21,7 @@ from tests.ledger.world import (
     settlement,
 )
 from tests.proving import Proof
-from tollkeeper.services.recovery import Lease, Recovered, Recovery
+from tollkeeper.services.ledger.recovery import Lease, Recovered, Recovery
 from tollkeeper.storage import processes
 from tollkeeper.storage.database import Database
 

@@ -39,10 +39,10 @@ from tests.ledger.world import (
 from tests.proving import Proof
 from tollkeeper.domain.admission import Cap, CapPeriod
 from tollkeeper.domain.reports import CostDimension, CostQuery
-from tollkeeper.services.billing import Billing
 from tollkeeper.services.clock import unix_now
-from tollkeeper.services.costs import Costs
-from tollkeeper.services.recovery import Recovery
+from tollkeeper.services.ledger.billing import Billing
+from tollkeeper.services.ledger.costs import Costs
+from tollkeeper.services.ledger.recovery import Recovery
 from tollkeeper.services.vault import Vault
 from tollkeeper.storage.database import Database
 from tollkeeper.storage.migrations import migrate

@@ -20,10 +20,9 @@ from tests.ledger.world import (
     settlement,
 )
 from tests.proving import Proof
+from tollkeeper.domain.ledger import Hold, Resolution
 from tollkeeper.storage import resolutions
 from tollkeeper.storage.database import Connection, Database
-from tollkeeper.storage.ledger import Hold
-from tollkeeper.storage.resolutions import Resolution
 
 # How a call of 10 ends, and what is left of a credit of 100 then.
 ENDINGS = {

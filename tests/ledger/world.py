@@ -11,16 +11,14 @@ from uuid import UUID, uuid4
 from msgspec.structs import replace
 
 from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
-from tollkeeper.domain.admission import Decision
+from tollkeeper.domain.admission import Decision, ProjectLimits
 from tollkeeper.domain.catalog import Pricing
+from tollkeeper.domain.ledger import Hold, Resolution, ResolutionKind
 from tollkeeper.domain.pricing import Bounds, hold_picousd
-from tollkeeper.services.ledger import Ledger
+from tollkeeper.services.ledger.ledger import Ledger
 from tollkeeper.storage import processes
-from tollkeeper.storage.account_rows import ProjectLimits
 from tollkeeper.storage.database import Database
-from tollkeeper.storage.ledger import Hold
 from tollkeeper.storage.ledger_store import LedgerStore
-from tollkeeper.storage.resolutions import Resolution, ResolutionKind
 from tollkeeper.storage.verification import find_differences
 
 MODEL = "example/chat"

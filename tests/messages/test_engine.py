@@ -15,9 +15,9 @@ from tests.engine_fixture import address_of, ask, running_engine
 from tests.gateway import Gateway, Tenant, serving
 from tests.messages.counting import count
 from tests.responses.answers import read_events, retell
-from tollkeeper.backends.embedded import EmbeddedEngine
-from tollkeeper.backends.packaged_model import PACKAGED_MODEL
 from tollkeeper.domain.estimate import estimate_tokens
+from tollkeeper.embedded.engine import EmbeddedEngine
+from tollkeeper.embedded.packaged_model import PACKAGED_MODEL
 from tollkeeper.settings import Settings
 
 pytestmark = pytest.mark.engine

@@ -15,7 +15,7 @@ from tests.messages.counting import (
     count,
     counted,
 )
-from tollkeeper.api.messages import prompt_fields
+from tollkeeper.api.messages.handler import prompt_fields
 from tollkeeper.api.wire import messages as wire
 
 TOOL_USE = {"type": "tool_use", "id": "t1", "name": "look", "input": {"far": True}}

@@ -11,7 +11,7 @@ from tests.gateway import serving
 from tests.inference.lab import Lab, lab_settings
 from tests.policies.court import Court, ScriptedJudge, assert_denied
 from tests.upstream import Upstream, chat
-from tollkeeper.backends.embedded import EmbeddedEngine, EngineOptions
+from tollkeeper.embedded.engine import EmbeddedEngine, EngineOptions
 
 pytestmark = pytest.mark.engine
 

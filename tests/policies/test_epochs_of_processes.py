@@ -22,7 +22,7 @@ from tests.inference.processes import Installation, installation
 from tests.policies.court import UNLIKELY, ScriptedJudge
 from tests.upstream import Upstream, chat
 from tollkeeper.domain.policy import Policy
-from tollkeeper.services.policies import Policies
+from tollkeeper.services.policies.policies import Policies
 
 _ROUNDS = 6
 _CALLERS = 4

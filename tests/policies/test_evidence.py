@@ -10,7 +10,7 @@ from tests.inference.lab import eventually
 from tests.policies.court import LIKELY, UNLIKELY, Court, judged, sitting
 from tests.upstream import Peer, chat_records, close_before_headers, hang, stream
 from tollkeeper.domain.policy import Policy
-from tollkeeper.services import policy_checks
+from tollkeeper.services.policies import checks as policy_checks
 
 _ROWS = """
     SELECT request_id::text, policy_id, version, direction, mode, probability_basis_points,

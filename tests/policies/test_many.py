@@ -11,13 +11,13 @@ import pytest
 
 from tests.policies.court import Court, assert_denied, judged, sitting
 from tests.upstream import Peer, Verb
-from tollkeeper.backends.chat_wire import encode_request
-from tollkeeper.backends.judge import Judge, JudgeConfig, Question
-from tollkeeper.backends.judge_slots import JudgeSlots
+from tollkeeper.backends.chat.messages import encode_request
 from tollkeeper.backends.port import Answer, BackendHealth
 from tollkeeper.bootstrap.backends import _judge_model
 from tollkeeper.domain.errors import BackendFailed
 from tollkeeper.domain.inference import Batch, Call, Delta
+from tollkeeper.services.policies.judge import Judge, JudgeConfig, Question
+from tollkeeper.services.policies.judge_slots import JudgeSlots
 
 _MANY = 1000
 _CONCURRENCY = 8
@@ -187,7 +187,7 @@ async def test_a_deadline_ends_what_would_take_for_ever() -> None:
 
 
 async def test_remembered_verdicts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tollkeeper.backends.judge._VERDICTS_MAX", 10)
+    monkeypatch.setattr("tollkeeper.services.policies.judge._VERDICTS_MAX", 10)
     backend = _CountingBackend()
     judge = _judge(backend)
     questions = _questions(20)

@@ -15,7 +15,7 @@ from tests.upstream import Upstream
 from tests.upstream_responses import respond as responding
 from tests.upstream_wire import call_item, message_item, reasoning_item
 from tollkeeper.backends.config import WireProtocol
-from tollkeeper.backends.judge import Judge, JudgeConfig, Question
+from tollkeeper.services.policies.judge import Judge, JudgeConfig, Question
 
 BOTH = pytest.mark.parametrize("streamed", [False, True])
 

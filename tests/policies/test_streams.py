@@ -15,7 +15,7 @@ from tests.inference.lab import COST, MODEL, chat_body, eventually, read_stream
 from tests.policies.court import LIKELY, Asked, Court, Opinion, assert_denied, judged, sitting
 from tests.responses.answers import read_events, respond, types
 from tests.upstream import Peer, Verb, answer, chat_records, completion, hang, refuse, stream
-from tollkeeper.api import sse
+from tollkeeper.api.http import sse
 
 _SEGMENT = 20
 _COMMENT = ": keep-alive\n\n"

@@ -17,7 +17,7 @@ from tollkeeper.bootstrap import running_judge
 from tollkeeper.domain.errors import InvalidRequest, Unavailable
 from tollkeeper.domain.policy import Direction
 from tollkeeper.domain.trial import Sample, calibrate, histogram
-from tollkeeper.services.policy_trial import PolicyTrial, TrialText
+from tollkeeper.services.policies.trial import PolicyTrial, TrialText
 from tollkeeper.settings import Settings, SettingsError
 
 

@@ -16,8 +16,8 @@ from sqlalchemy import create_engine
 from tests.policies.court import Court
 from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
 from tollkeeper.domain.activity import ActivityRecord, VerdictRecord
-from tollkeeper.services import activity as service
-from tollkeeper.services.activity import Activity
+from tollkeeper.services.calls import activity as service
+from tollkeeper.services.calls.activity import Activity
 from tollkeeper.services.clock import unix_now
 from tollkeeper.storage import activity_partitions, migrations
 from tollkeeper.storage.activity_partitions import VERDICTS

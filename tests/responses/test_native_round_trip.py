@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 
 from tests.backends.calls import make_call
 from tests.responses.test_round_trip import REQUEST_ID, answers, begun, finishes, texts
-from tollkeeper.api.responses_output import Output, Silence
-from tollkeeper.api.responses_result import ended_response
-from tollkeeper.api.responses_stream import ResponseStream
-from tollkeeper.backends.responses_answer import ResponsesAnswer
-from tollkeeper.backends.responses_wire import decode_result
-from tollkeeper.backends.sse import EventStreamParser
-from tollkeeper.domain.inference import Delta, Event, Opened, Usage, UsageReport
+from tollkeeper.api.responses.output import Output, Silence
+from tollkeeper.api.responses.result import ended_response
+from tollkeeper.api.responses.stream import ResponseStream
+from tollkeeper.backends.responses.answer import ResponsesAnswer
+from tollkeeper.backends.responses.result import decode_result
+from tollkeeper.backends.transport.sse import EventStreamParser
+from tollkeeper.domain.inference import Delta, Event, Opened, UsageReport
+from tollkeeper.domain.usage import Usage
 
 logprobs = st.floats(-20, 0).map(
     lambda value: msgspec.Raw(

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from tests.backends.calls import MODEL
 from tests.responses.answers import Told, read_events, retell
-from tollkeeper.api.responses_input import Conversation
-from tollkeeper.api.responses_output import Output, Silence
-from tollkeeper.api.responses_stream import ResponseStream
+from tollkeeper.api.responses.input import Conversation
+from tollkeeper.api.responses.output import Output, Silence
+from tollkeeper.api.responses.stream import ResponseStream
 from tollkeeper.api.wire import response_object as wire
 from tollkeeper.domain.inference import Annotation, Delta, ToolCallPiece
 

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 
 from tollkeeper.domain.errors import Unavailable
-from tollkeeper.storage.embedded_postgres import EmbeddedPostgres
+from tollkeeper.embedded.postgres import EmbeddedPostgres
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from psycopg.conninfo import make_conninfo
 
 from tollkeeper.domain.errors import StateConflict, Unavailable
-from tollkeeper.storage.embedded_postgres import EmbeddedPostgres
+from tollkeeper.embedded.postgres import EmbeddedPostgres
 from tollkeeper.storage.migrations import migrate
 from tollkeeper.storage.schema import check_database, code_revision, database_revision
 

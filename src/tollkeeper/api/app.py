@@ -7,17 +7,18 @@ from uuid import uuid4
 
 import msgspec
 
-from tollkeeper.api import request as incoming
-from tollkeeper.api.endpoint import AnyEndpoint, HeaderIndex, Reply, Request, Streamed
-from tollkeeper.api.envelope import RenderedError, render_error
-from tollkeeper.api.leave import Leave
-from tollkeeper.api.metrics import Observation
-from tollkeeper.api.request import ClientGone, Receive, Scope
-from tollkeeper.api.router import Router
-from tollkeeper.api.sse import EventStream, KeepAlive
-from tollkeeper.bootstrap import Services
+from tollkeeper.api.http import request as incoming
+from tollkeeper.api.http.conventions import HttpConventions
+from tollkeeper.api.http.disconnect import Leave
+from tollkeeper.api.http.endpoint import AnyEndpoint, HeaderIndex, Reply, Request, Streamed
+from tollkeeper.api.http.envelope import RenderedError, render_error
+from tollkeeper.api.http.metrics import Observation
+from tollkeeper.api.http.request import ClientGone, Receive, Scope
+from tollkeeper.api.http.router import Router
+from tollkeeper.api.http.sse import EventStream, KeepAlive
 from tollkeeper.domain.access import AdminCaller, Caller, KeyKind, require
 from tollkeeper.domain.errors import PermissionDenied, Unavailable
+from tollkeeper.services.use_cases import Services
 
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
@@ -27,14 +28,20 @@ _encode = msgspec.json.Encoder().encode
 class App:
     """The public API over the services."""
 
-    def __init__(self, services: Services, endpoints: Sequence[AnyEndpoint]) -> None:
+    def __init__(
+        self,
+        services: Services,
+        conventions: HttpConventions,
+        endpoints: Sequence[AnyEndpoint],
+    ) -> None:
         self._services = services
+        self._conventions = conventions
         self._router = Router(endpoints)
         self._decoders = {
             endpoint.operation: msgspec.json.Decoder(endpoint.body) for endpoint in endpoints
         }
         self._keep_alive = KeepAlive()
-        self._customer_key_header = services.http.customer_key_header.encode()
+        self._customer_key_header = conventions.customer_key_header.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         assert scope["type"] == "http", "the server is told to speak nothing else"
@@ -97,7 +104,7 @@ class App:
         incoming.check_path_ids(path)
         if endpoint.takes_body:
             incoming.check_content_type(headers)
-        limits = self._services.http
+        limits = self._conventions
         raw_body = await incoming.read_body(
             receive, headers, bytes_max=limits.body_bytes_max, timeout_s=limits.body_timeout_s
         )
@@ -115,6 +122,7 @@ class App:
             headers,
             leave.register,
             endpoint.operation,
+            self._conventions,
         )
 
     async def _caller(self, endpoint: AnyEndpoint, headers: HeaderIndex) -> Caller:

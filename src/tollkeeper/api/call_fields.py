@@ -5,14 +5,14 @@ from typing import Any
 
 import msgspec
 
-from tollkeeper.bootstrap import Services
 from tollkeeper.domain.access import CustomerCaller
 from tollkeeper.domain.affinity import CachePurpose
 from tollkeeper.domain.catalog import Feature, Model
 from tollkeeper.domain.conventions import DEFAULT_OUTPUT_TOKENS
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.estimate import estimate_tokens
-from tollkeeper.services.options import mapped_options, merge_fields, require_feature
+from tollkeeper.services.calls.options import mapped_options, merge_fields, require_feature
+from tollkeeper.services.use_cases import Services
 
 # A message of the backend's chat request, where we write it ourselves.
 ChatMessage = dict[str, Any]

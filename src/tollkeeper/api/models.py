@@ -2,10 +2,10 @@
 
 from typing import cast
 
-from tollkeeper.api.endpoint import Request
+from tollkeeper.api.http.endpoint import Request
 from tollkeeper.api.wire import models as wire
-from tollkeeper.bootstrap import Services
 from tollkeeper.domain.catalog import Model, ModelAccess
+from tollkeeper.services.use_cases import Services
 
 
 async def model_read(services: Services, request: Request[None, None]) -> wire.Model:

@@ -5,9 +5,9 @@ from typing import Any
 
 import msgspec
 
-from tollkeeper.api.endpoint import AnyEndpoint, HeaderParameter
-from tollkeeper.api.envelope import ERROR_TABLE
-from tollkeeper.api.request import PATH_ID_LENGTH_MAX
+from tollkeeper.api.http.endpoint import AnyEndpoint, HeaderParameter
+from tollkeeper.api.http.envelope import ERROR_TABLE
+from tollkeeper.api.http.request import PATH_ID_LENGTH_MAX
 from tollkeeper.api.routes import ROUTES
 from tollkeeper.api.wire.errors import ErrorEnvelope, MessagesErrorEnvelope
 from tollkeeper.domain.access import KeyKind

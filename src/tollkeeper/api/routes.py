@@ -1,17 +1,20 @@
 """The route table: every endpoint of the interface, one row each, and nothing else."""
 
-from tollkeeper.api import chat, messages, models, responses
-from tollkeeper.api.endpoint import AnyEndpoint, Endpoint, ResultHeader
+from tollkeeper.api import models
+from tollkeeper.api.chat import handler as chat
+from tollkeeper.api.http.conventions import HttpConventions
+from tollkeeper.api.http.endpoint import AnyEndpoint, Endpoint, ResultHeader
+from tollkeeper.api.http.session import SESSION_HEADER
+from tollkeeper.api.messages import handler as messages
 from tollkeeper.api.organization import costs, keys, policies
 from tollkeeper.api.organization.idempotency import IDEMPOTENCY_KEY
-from tollkeeper.api.session import SESSION_HEADER
+from tollkeeper.api.responses import handler as responses
 from tollkeeper.api.wire import chat as chat_wire
 from tollkeeper.api.wire import messages as messages_wire
 from tollkeeper.api.wire import models as models_wire
 from tollkeeper.api.wire import organization as wire
 from tollkeeper.api.wire import response_object
 from tollkeeper.api.wire import responses as responses_wire
-from tollkeeper.bootstrap import HttpConventions
 from tollkeeper.domain.access import KeyKind, Permission
 from tollkeeper.domain.conventions import (
     MESSAGES_REQUEST_ID_HEADER,

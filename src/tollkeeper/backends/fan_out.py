@@ -16,14 +16,8 @@ from msgspec.structs import replace
 
 from tollkeeper.backends.port import Answer, Backend, BackendHealth
 from tollkeeper.domain.errors import TollkeeperError
-from tollkeeper.domain.inference import (
-    Batch,
-    Call,
-    Delta,
-    Event,
-    Usage,
-    UsageReport,
-)
+from tollkeeper.domain.inference import Batch, Call, Delta, Event, UsageReport
+from tollkeeper.domain.usage import Usage
 
 # Batches that may wait for the reader; more make the parts wait, and through them the backend.
 _WAITING_BATCHES_MAX = 64

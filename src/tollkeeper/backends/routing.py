@@ -13,8 +13,8 @@ from types import TracebackType
 
 from tollkeeper.backends.config import BackendConfig, Tokenizer
 from tollkeeper.backends.health import EjectionRule, ReplicaHealth, ReplicaState, Turn
-from tollkeeper.backends.openai_http import Replica, ReplicaCall
 from tollkeeper.backends.port import Answer, BackendHealth
+from tollkeeper.backends.replica import Replica, ReplicaCall
 from tollkeeper.domain.affinity import rendezvous_order
 from tollkeeper.domain.errors import (
     BackendFailed,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from tollkeeper.backends.chat_wire import encode_request
+from tollkeeper.backends.chat.messages import encode_request
 from tollkeeper.backends.config import BackendConfig, Tokenizer
 from tollkeeper.domain.inference import Call
 

@@ -4,19 +4,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from tollkeeper.backends.answer_json import MalformedAnswer, error_record
-from tollkeeper.backends.answer_stream import AnswerStream
-from tollkeeper.backends.chat_wire import (
+from tollkeeper.backends.chat.messages import (
     decode_completion,
     delta_of_completion,
     encode_request,
     opened,
     usage_report,
 )
+from tollkeeper.backends.chat.stream import AnswerStream
 from tollkeeper.backends.config import WireProtocol
 from tollkeeper.backends.refusals import refusal_record
-from tollkeeper.backends.responses_answer import ResponsesAnswer
-from tollkeeper.backends.responses_request import encode_responses_request
-from tollkeeper.backends.responses_wire import decode_result
+from tollkeeper.backends.responses.answer import ResponsesAnswer
+from tollkeeper.backends.responses.request import encode_responses_request
+from tollkeeper.backends.responses.result import decode_result
 from tollkeeper.backends.wire import AnswerReader, WholeAnswer, Wire
 from tollkeeper.domain.errors import BackendFailed
 from tollkeeper.domain.inference import Call, Event

@@ -1,21 +1,19 @@
 """The only folder that names concrete classes: from settings to services."""
 
+from tollkeeper.bootstrap.app import build_app
 from tollkeeper.bootstrap.backends import build_backends
 from tollkeeper.bootstrap.catalog import build_catalog
 from tollkeeper.bootstrap.engine import build_engine, running_engine
 from tollkeeper.bootstrap.judge import judge_over, running_judge
 from tollkeeper.bootstrap.secrets import master_secret
 from tollkeeper.bootstrap.services import (
-    HttpConventions,
-    Services,
     build_services,
     located_database,
     running_services,
 )
 
 __all__ = [
-    "HttpConventions",
-    "Services",
+    "build_app",
     "build_backends",
     "build_catalog",
     "build_engine",

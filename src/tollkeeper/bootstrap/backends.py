@@ -5,15 +5,15 @@ from pathlib import Path
 
 from tollkeeper.backends.absent import AbsentBackend
 from tollkeeper.backends.config import BackendConfig, Tokenizer, WireProtocol
-from tollkeeper.backends.engine_address import EngineAddress
 from tollkeeper.backends.fan_out import FanOutBackend
-from tollkeeper.backends.judge import Judge, JudgeConfig
 from tollkeeper.backends.port import Backend
 from tollkeeper.backends.routing import RoutedBackend
-from tollkeeper.backends.sse import FRAME_BYTES_MAX
+from tollkeeper.backends.transport.sse import FRAME_BYTES_MAX
 from tollkeeper.bootstrap.secrets import read_secret
 from tollkeeper.domain.catalog import Model, pricing_from_declared
 from tollkeeper.domain.judging import EXAMPLES, Example
+from tollkeeper.embedded.engine_address import EngineAddress
+from tollkeeper.services.policies.judge import Judge, JudgeConfig
 from tollkeeper.services.vault import Vault
 from tollkeeper.settings import BackendSettings, Settings, SettingsError
 

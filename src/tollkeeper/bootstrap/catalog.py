@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-from tollkeeper.backends import responses_request as responses
 from tollkeeper.backends.config import WireProtocol
-from tollkeeper.backends.engine_limits import ENGINE_SCHEMA_BOUNDS
+from tollkeeper.backends.responses import request as responses
 from tollkeeper.domain.catalog import Catalog, Model, pricing_from_declared
 from tollkeeper.domain.errors import InvalidRequest
+from tollkeeper.embedded.engine_limits import ENGINE_SCHEMA_BOUNDS
 from tollkeeper.settings import ModelSettings, Settings, SettingsError
 
 

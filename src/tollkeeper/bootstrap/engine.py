@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from tollkeeper.backends.embedded import EmbeddedEngine, EngineOptions, EngineState
+from tollkeeper.embedded.engine import EmbeddedEngine, EngineOptions, EngineState
 from tollkeeper.settings import Settings
 
 _POLL_S = 1.0

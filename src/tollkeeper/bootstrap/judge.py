@@ -3,13 +3,13 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from tollkeeper.backends.embedded import EmbeddedEngine, EngineState
-from tollkeeper.backends.judge import Judge
 from tollkeeper.bootstrap.backends import build_backends, build_judge, judge_secret
 from tollkeeper.bootstrap.engine import running_engine
 from tollkeeper.bootstrap.secrets import master_secret
 from tollkeeper.domain.errors import Unavailable
 from tollkeeper.domain.judging import EXAMPLES, Example
+from tollkeeper.embedded.engine import EmbeddedEngine, EngineState
+from tollkeeper.services.policies.judge import Judge
 from tollkeeper.services.vault import Vault
 from tollkeeper.settings import Settings, SettingsError
 

@@ -1,97 +1,49 @@
-"""The only folder that names concrete classes: from settings to services."""
+"""From settings to the services, ready to be called."""
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
 from uuid import uuid4
 
-from tollkeeper.backends.engine_address import EngineAddress
 from tollkeeper.backends.port import Backend
 from tollkeeper.bootstrap.backends import build_backends, build_judge, judge_secret
 from tollkeeper.bootstrap.catalog import build_catalog
 from tollkeeper.bootstrap.secrets import master_secret
-from tollkeeper.domain.conventions import MESSAGES_WEB_TOOLS
-from tollkeeper.services.activity import Activity
-from tollkeeper.services.admin_keys import AdminKeys
-from tollkeeper.services.admission import Admission
-from tollkeeper.services.authentication import Authentication
-from tollkeeper.services.billing import Billing
-from tollkeeper.services.chronicle import Chronicle
+from tollkeeper.domain.admission import ProjectLimits
+from tollkeeper.embedded.engine_address import EngineAddress
+from tollkeeper.embedded.postgres import EmbeddedPostgres
+from tollkeeper.services.calls.activity import Activity
+from tollkeeper.services.calls.chronicle import Chronicle
+from tollkeeper.services.calls.inference import Inference, InferenceLimits
+from tollkeeper.services.calls.isolation import Isolation
+from tollkeeper.services.calls.reasoning_seal import ReasoningSeal
+from tollkeeper.services.calls.token_counting import TokenCounting
 from tollkeeper.services.clock import Clock, unix_now
-from tollkeeper.services.costs import Costs
-from tollkeeper.services.idempotency import Idempotency
-from tollkeeper.services.inference import Inference, InferenceLimits
-from tollkeeper.services.isolation import Isolation
-from tollkeeper.services.key_use import KeyUse
-from tollkeeper.services.ledger import Ledger
+from tollkeeper.services.ledger.admission import Admission
+from tollkeeper.services.ledger.billing import Billing
+from tollkeeper.services.ledger.costs import Costs
+from tollkeeper.services.ledger.ledger import Ledger
+from tollkeeper.services.ledger.reconciliation import Reconciliation
+from tollkeeper.services.ledger.recovery import Lease, Recovery
 from tollkeeper.services.models import CurrentCatalog, Models
-from tollkeeper.services.organizations import Organizations
-from tollkeeper.services.policies import Policies
-from tollkeeper.services.policy_checks import PolicyChecks
-from tollkeeper.services.policy_directory import PolicyDirectory
-from tollkeeper.services.project_keys import ProjectKeys
-from tollkeeper.services.projects import Projects
-from tollkeeper.services.reasoning_seal import ReasoningSeal
-from tollkeeper.services.reconciliation import Reconciliation
-from tollkeeper.services.recovery import Lease, Recovery
-from tollkeeper.services.token_counting import TokenCounting
+from tollkeeper.services.policies.checks import PolicyChecks
+from tollkeeper.services.policies.directory import PolicyDirectory
+from tollkeeper.services.policies.policies import Policies
+from tollkeeper.services.tenants.admin_keys import AdminKeys
+from tollkeeper.services.tenants.authentication import Authentication
+from tollkeeper.services.tenants.idempotency import Idempotency
+from tollkeeper.services.tenants.key_use import KeyUse
+from tollkeeper.services.tenants.organizations import Organizations
+from tollkeeper.services.tenants.project_keys import ProjectKeys
+from tollkeeper.services.tenants.projects import Projects
 from tollkeeper.services.upkeep import Upkeep
+from tollkeeper.services.use_cases import Services
 from tollkeeper.services.vault import Vault
 from tollkeeper.settings import Settings
-from tollkeeper.storage.account_rows import ProjectLimits
 from tollkeeper.storage.database import Database
-from tollkeeper.storage.embedded_postgres import EmbeddedPostgres
 from tollkeeper.storage.ledger_store import LedgerStore
 
 # What a policy without a threshold of its own is shown with where no judge is configured.
 _THRESHOLD_WITHOUT_JUDGE = 5000
-
-
-@dataclass(frozen=True, slots=True)
-class HttpConventions:
-    """What the HTTP face needs to know of the settings."""
-
-    body_bytes_max: int
-    body_timeout_s: float
-    customer_key_header: str
-    session_headers: tuple[str, ...]
-    # Types of the server tools that token counting takes.
-    messages_web_tools: frozenset[str]
-    # GET /v1/models is served, which the interface does not show.
-    model_listing: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Services:
-    """Every use case, ready to be called."""
-
-    clock: Clock
-    http: HttpConventions
-    database: Database
-    authentication: Authentication
-    organizations: Organizations
-    projects: Projects
-    project_keys: ProjectKeys
-    admin_keys: AdminKeys
-    policies: Policies
-    models: Models
-    costs: Costs
-    billing: Billing
-    reconciliation: Reconciliation
-    recovery: Recovery
-    activity: Activity
-    upkeep: Upkeep
-    catalog: CurrentCatalog
-    isolation: Isolation
-    reasoning_seal: ReasoningSeal
-    inference: Inference
-    token_counting: TokenCounting
-    ledger: Ledger
-    lease: Lease
-    backends: dict[str, Backend]
-    checks: PolicyChecks
-    chronicle: Chronicle
-    default_threshold: int
 
 
 @contextmanager
@@ -160,7 +112,6 @@ def build_services(
     policies = Policies(database, idempotency, clock, directory)
     return Services(
         clock=clock,
-        http=_http(settings),
         database=database,
         authentication=Authentication(database, key_use, clock),
         organizations=Organizations(database, clock),
@@ -207,17 +158,6 @@ def _database(settings: Settings, conninfo: str) -> Database:
         pool_size=declared.pool_size,
         pool_timeout_s=declared.pool_timeout_s,
         statement_timeout_s=declared.statement_timeout_s,
-    )
-
-
-def _http(settings: Settings) -> HttpConventions:
-    return HttpConventions(
-        body_bytes_max=settings.limits.body_bytes,
-        body_timeout_s=settings.server.body_timeout_s,
-        customer_key_header=settings.auth.customer_key_header,
-        session_headers=settings.sessions.headers,
-        messages_web_tools=MESSAGES_WEB_TOOLS.union(settings.messages.web_tool_aliases),
-        model_listing=settings.extensions.model_listing,
     )
 
 

@@ -6,14 +6,14 @@ from uuid import UUID
 import msgspec
 import typer
 
-from tollkeeper.bootstrap import Services
 from tollkeeper.cli.answers import Listing, Record
 from tollkeeper.cli.arguments import organization_id, project_id
 from tollkeeper.cli.command import noun_app, service_command
 from tollkeeper.domain.errors import NotFound
-from tollkeeper.domain.inference import Usage
 from tollkeeper.domain.money import usd_from_picousd
-from tollkeeper.services.activity import LIST_LIMIT_MAX
+from tollkeeper.domain.usage import Usage
+from tollkeeper.services.calls.activity import LIST_LIMIT_MAX
+from tollkeeper.services.use_cases import Services
 from tollkeeper.storage.activity import ActivityEntry
 
 app = noun_app("What happened to inference requests.")

@@ -6,7 +6,6 @@ import msgspec
 import typer
 
 from tollkeeper.api.organization.keys import admin_key_view
-from tollkeeper.bootstrap import Services
 from tollkeeper.cli.answers import SHOWN_ONCE, Listing, Record
 from tollkeeper.cli.arguments import (
     ExpiresIn,
@@ -19,6 +18,7 @@ from tollkeeper.cli.arguments import (
 from tollkeeper.cli.command import noun_app, service_command
 from tollkeeper.domain.access import ADMIN_PERMISSIONS, KeyId, OrganizationId
 from tollkeeper.domain.organization import AdminKey
+from tollkeeper.services.use_cases import Services
 
 _PAGE_LENGTH = 1000
 

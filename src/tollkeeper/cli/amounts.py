@@ -8,7 +8,7 @@ import typer
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.money import picousd_from_usd
 from tollkeeper.domain.reports import TIME_MAX
-from tollkeeper.services.billing import LimitChange
+from tollkeeper.services.ledger.billing import LimitChange
 
 
 def amount_picousd(text: str) -> int:

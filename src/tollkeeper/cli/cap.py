@@ -4,7 +4,6 @@ from typing import Annotated
 
 import typer
 
-from tollkeeper.bootstrap import Services
 from tollkeeper.cli.amounts import AmountArgument
 from tollkeeper.cli.answers import Listing, Record
 from tollkeeper.cli.arguments import OrganizationArgument, organization_id, project_id
@@ -12,6 +11,7 @@ from tollkeeper.cli.command import noun_app, service_command
 from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.admission import CapPeriod
 from tollkeeper.domain.money import usd_from_picousd
+from tollkeeper.services.use_cases import Services
 from tollkeeper.storage.accounts import CapUse
 
 app = noun_app("Spending caps of an organization and of its projects.")

@@ -14,7 +14,7 @@ from typing import Any, Concatenate, NoReturn, ParamSpec
 
 import typer
 
-from tollkeeper.bootstrap import Services, located_database, running_services
+from tollkeeper.bootstrap import located_database, running_services
 from tollkeeper.cli.answers import Answer, Listing, one_line, show
 from tollkeeper.cli.options import (
     NURSERY,
@@ -25,6 +25,7 @@ from tollkeeper.cli.options import (
 )
 from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.hosting.worker_process import Nursery
+from tollkeeper.services.use_cases import Services
 from tollkeeper.settings import Settings, SettingsError, load_settings
 from tollkeeper.storage.schema import check_database
 

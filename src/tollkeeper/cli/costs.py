@@ -12,7 +12,6 @@ from rich.table import Table
 from rich.text import Text
 
 from tollkeeper.api.organization.costs import cost_page_view
-from tollkeeper.bootstrap import Services
 from tollkeeper.cli.amounts import unix_seconds
 from tollkeeper.cli.answers import printable
 from tollkeeper.cli.arguments import OrganizationArgument, organization_id
@@ -22,6 +21,7 @@ from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.conventions import COST_PAGE_DEFAULT, COST_PAGE_MAX
 from tollkeeper.domain.money import usd_from_picousd
 from tollkeeper.domain.reports import DAY_S, CostBucket, CostDimension, CostPage, CostQuery
+from tollkeeper.services.use_cases import Services
 
 app = command_app()
 

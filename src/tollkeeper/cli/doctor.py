@@ -5,8 +5,6 @@ import os
 from collections.abc import Callable
 from enum import StrEnum
 
-from tollkeeper.backends.embedded import EmbeddedEngine
-from tollkeeper.backends.judge import Question
 from tollkeeper.bootstrap import (
     build_catalog,
     judge_over,
@@ -17,8 +15,10 @@ from tollkeeper.bootstrap import (
 from tollkeeper.cli.answers import Listing
 from tollkeeper.cli.command import Invocation, command, command_app
 from tollkeeper.domain.errors import TollkeeperError
+from tollkeeper.embedded.engine import EmbeddedEngine
 from tollkeeper.hosting.backend_probe import CONNECT_TIMEOUT_S, engine_state, reach
 from tollkeeper.hosting.logs import silence_logs
+from tollkeeper.services.policies.judge import Question
 from tollkeeper.settings import BackendSettings, Settings, SettingsError
 from tollkeeper.storage.schema import check_database, code_revision
 

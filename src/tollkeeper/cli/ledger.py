@@ -9,14 +9,14 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tollkeeper.bootstrap import Services
 from tollkeeper.cli.amounts import amount_picousd
 from tollkeeper.cli.answers import Listing, Record, printable
 from tollkeeper.cli.command import noun_app, service_command
 from tollkeeper.cli.report import Report, report_command
 from tollkeeper.domain.errors import NotFound
 from tollkeeper.domain.money import usd_from_picousd
-from tollkeeper.services.reconciliation import Difference
+from tollkeeper.services.ledger.reconciliation import Difference
+from tollkeeper.services.use_cases import Services
 from tollkeeper.storage.reservations import ReservationEntry
 
 app = noun_app("The ledger: its invariants, and holds that nobody resolved.")

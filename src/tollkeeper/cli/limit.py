@@ -4,12 +4,12 @@ from typing import Annotated, Any
 
 import typer
 
-from tollkeeper.bootstrap import Services
 from tollkeeper.cli.amounts import limit_change
 from tollkeeper.cli.answers import Record
 from tollkeeper.cli.arguments import ProjectArgument, project_id
 from tollkeeper.cli.command import noun_app, service_command
-from tollkeeper.services.billing import Limit, LimitsInForce
+from tollkeeper.services.ledger.billing import Limit, LimitsInForce
+from tollkeeper.services.use_cases import Services
 
 app = noun_app("Request limits of a project.")
 

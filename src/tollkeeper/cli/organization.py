@@ -4,11 +4,11 @@ from typing import Annotated
 
 import typer
 
-from tollkeeper.bootstrap import Services
 from tollkeeper.cli.answers import Listing, Record
 from tollkeeper.cli.arguments import NameArgument, OrganizationArgument, organization_id
 from tollkeeper.cli.command import noun_app, service_command
 from tollkeeper.domain.organization import Organization
+from tollkeeper.services.use_cases import Services
 
 app = noun_app("Organizations and the checks they hold.")
 

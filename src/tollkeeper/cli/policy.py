@@ -7,7 +7,6 @@ import msgspec
 import typer
 
 from tollkeeper.api.organization.policies import policy_view
-from tollkeeper.bootstrap import Services
 from tollkeeper.cli.answers import Listing, Record
 from tollkeeper.cli.arguments import OrganizationArgument, organization_id
 from tollkeeper.cli.command import Invocation, command, noun_app, service_command
@@ -15,7 +14,8 @@ from tollkeeper.cli.policy_trial import TrialDirection, read_texts, run_trial, t
 from tollkeeper.cli.report import show_report
 from tollkeeper.domain.policy import Policy
 from tollkeeper.domain.trial import THRESHOLD_MAX, THRESHOLD_MIN
-from tollkeeper.services.policy_trial import TrialText
+from tollkeeper.services.policies.trial import TrialText
+from tollkeeper.services.use_cases import Services
 
 app = noun_app("Policies of an organization.")
 

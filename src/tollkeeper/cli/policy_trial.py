@@ -21,7 +21,7 @@ from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.policy import Direction
 from tollkeeper.domain.trial import Bin, Calibration, Cut, Sample, calibrate
 from tollkeeper.hosting.logs import silence_logs
-from tollkeeper.services.policy_trial import TEXTS_MAX, PolicyTrial, Trial, TrialText
+from tollkeeper.services.policies.trial import TEXTS_MAX, PolicyTrial, Trial, TrialText
 from tollkeeper.settings import JudgeSettings, Settings, SettingsError
 
 # So many texts are shown one by one; of more, only how they spread.

@@ -1,6 +1,5 @@
 """`tollkeeper project`: the projects of an organization."""
 
-from tollkeeper.bootstrap import Services
 from tollkeeper.cli.answers import Listing, Record
 from tollkeeper.cli.arguments import (
     NameArgument,
@@ -11,6 +10,7 @@ from tollkeeper.cli.arguments import (
 )
 from tollkeeper.cli.command import noun_app, service_command
 from tollkeeper.domain.organization import Project
+from tollkeeper.services.use_cases import Services
 
 app = noun_app("Projects of an organization.")
 

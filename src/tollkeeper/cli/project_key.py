@@ -6,7 +6,6 @@ import msgspec
 import typer
 
 from tollkeeper.api.organization.keys import project_key_view
-from tollkeeper.bootstrap import Services
 from tollkeeper.cli.answers import SHOWN_ONCE, Listing, Record
 from tollkeeper.cli.arguments import (
     ExpiresIn,
@@ -18,6 +17,7 @@ from tollkeeper.cli.arguments import (
 )
 from tollkeeper.cli.command import noun_app, service_command
 from tollkeeper.domain.organization import ProjectKey
+from tollkeeper.services.use_cases import Services
 
 app = noun_app("API keys of a project.")
 

@@ -11,10 +11,11 @@ from typing import Any, Concatenate, ParamSpec
 import typer
 from rich.console import Console, RenderableType
 
-from tollkeeper.bootstrap import Services, located_database, running_services
+from tollkeeper.bootstrap import located_database, running_services
 from tollkeeper.cli.answers import Record, show
 from tollkeeper.cli.command import Invocation, command
 from tollkeeper.domain.errors import StateConflict
+from tollkeeper.services.use_cases import Services
 from tollkeeper.settings import Settings
 from tollkeeper.storage.schema import check_database
 

@@ -3,7 +3,7 @@
 import msgspec
 
 from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
-from tollkeeper.domain.inference import Usage
+from tollkeeper.domain.usage import Usage
 
 
 class VerdictRecord(msgspec.Struct, frozen=True, gc=False):

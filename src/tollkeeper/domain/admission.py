@@ -29,6 +29,14 @@ class CapPeriod(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class ProjectLimits:
+    """What holds for a project that has no limits of its own."""
+
+    requests_per_minute: int
+    concurrency: int
+
+
+@dataclass(frozen=True, slots=True)
 class Cap:
     amount_picousd: int
     period: CapPeriod

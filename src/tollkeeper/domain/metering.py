@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tollkeeper.domain.inference import Call, Delta, Event, Usage, UsageReport
+from tollkeeper.domain.inference import Call, Delta, Event, UsageReport
+from tollkeeper.domain.usage import Usage
 
 # A piece of a stream is one token as a rule; a longer one was put together of several.
 _ONE_TOKEN_LENGTH_MAX = 32

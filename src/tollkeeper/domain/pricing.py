@@ -3,7 +3,7 @@
 import msgspec
 
 from tollkeeper.domain.catalog import Pricing
-from tollkeeper.domain.inference import Usage
+from tollkeeper.domain.usage import Usage
 
 
 class Bounds(msgspec.Struct, frozen=True, gc=False):

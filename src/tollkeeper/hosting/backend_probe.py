@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from tollkeeper.backends.embedded import EmbeddedEngine, EngineState
+from tollkeeper.embedded.engine import EmbeddedEngine, EngineState
 from tollkeeper.settings import BackendSettings, Settings
 
 CONNECT_TIMEOUT_S = 2.0

@@ -18,7 +18,7 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 from uvicorn.server import ServerState
 
-from tollkeeper.api.envelope import BodyTimeout, HeadersTooLarge, render_error
+from tollkeeper.api.http.envelope import BodyTimeout, HeadersTooLarge, render_error
 from tollkeeper.domain.errors import InvalidRequest, TollkeeperError
 
 _HEADERS_MAX = 100

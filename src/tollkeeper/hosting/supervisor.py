@@ -12,6 +12,7 @@ import structlog
 
 from tollkeeper.bootstrap import build_catalog, build_engine
 from tollkeeper.domain.errors import TollkeeperError
+from tollkeeper.embedded.postgres import EmbeddedPostgres
 from tollkeeper.hosting.backend_probe import probe_backends
 from tollkeeper.hosting.http_server import HttpServer
 from tollkeeper.hosting.listeners import address_of
@@ -20,7 +21,6 @@ from tollkeeper.hosting.presence import present
 from tollkeeper.hosting.worker import http_limits
 from tollkeeper.hosting.worker_process import Nursery, WorkerProcess
 from tollkeeper.settings import Settings, SettingsError
-from tollkeeper.storage.embedded_postgres import EmbeddedPostgres
 from tollkeeper.storage.schema import check_database
 
 _RESTART_PAUSE_S = 1.0

@@ -16,15 +16,14 @@ import structlog
 import uvloop
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
-from tollkeeper.api.app import App
-from tollkeeper.api.metrics import write_metrics
-from tollkeeper.api.routes import routes_for
-from tollkeeper.backends.engine_address import EngineAddress
-from tollkeeper.bootstrap import Services, build_catalog, running_services
+from tollkeeper.api.http.metrics import write_metrics
+from tollkeeper.bootstrap import build_app, build_catalog, running_services
+from tollkeeper.embedded.engine_address import EngineAddress
 from tollkeeper.hosting.http_server import HttpLimits, HttpServer
 from tollkeeper.hosting.logs import configure_logs
 from tollkeeper.hosting.shutdown import shut_down
 from tollkeeper.hosting.worker_process import READY, received_listener
+from tollkeeper.services.use_cases import Services
 from tollkeeper.settings import Settings
 
 # Objects made before the next look for cycles among the youngest.
@@ -63,7 +62,7 @@ class Worker:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping.set)
-        app = App(self._services, routes_for(self._services.http))
+        app = build_app(self._settings, self._services)
         server = HttpServer(app, http_limits(self._settings))
         self._services.upkeep.start()
         await server.start(listener)

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 from tollkeeper.domain.access import ADMIN_PERMISSIONS, CUSTOMER_PERMISSIONS
 from tollkeeper.domain.money import picousd_from_usd
-from tollkeeper.services.admin_keys import AdminKeys
-from tollkeeper.services.billing import Billing
-from tollkeeper.services.organizations import Organizations
-from tollkeeper.services.project_keys import ProjectKeys
-from tollkeeper.services.projects import Projects
+from tollkeeper.services.ledger.billing import Billing
+from tollkeeper.services.tenants.admin_keys import AdminKeys
+from tollkeeper.services.tenants.organizations import Organizations
+from tollkeeper.services.tenants.project_keys import ProjectKeys
+from tollkeeper.services.tenants.projects import Projects
 
 DEMO_CREDIT_USD = "10"
 

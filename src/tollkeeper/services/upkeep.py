@@ -7,10 +7,10 @@ from typing import TypeAlias
 import structlog
 
 from tollkeeper.domain.errors import TollkeeperError
-from tollkeeper.services.activity import Activity
-from tollkeeper.services.idempotency import Idempotency
-from tollkeeper.services.key_use import KeyUse
-from tollkeeper.services.recovery import Lease, Recovery
+from tollkeeper.services.calls.activity import Activity
+from tollkeeper.services.ledger.recovery import Lease, Recovery
+from tollkeeper.services.tenants.idempotency import Idempotency
+from tollkeeper.services.tenants.key_use import KeyUse
 from tollkeeper.storage.database import Database
 
 Chore: TypeAlias = Callable[[], Awaitable[None]]

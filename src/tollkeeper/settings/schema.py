@@ -6,9 +6,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from tollkeeper.backends.packaged_model import PACKAGED_MODEL
 from tollkeeper.domain import conventions
 from tollkeeper.domain.access import CUSTOMER_PERMISSIONS
+from tollkeeper.embedded.packaged_model import PACKAGED_MODEL
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 Name = Annotated[str, Field(min_length=1, max_length=120)]

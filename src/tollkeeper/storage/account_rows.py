@@ -1,6 +1,5 @@
 """From rows of accounts to what a decision is made on."""
 
-from dataclasses import dataclass
 from typing import Any
 
 from tollkeeper.domain.access import KeyStatus, ProjectId, key_status
@@ -11,17 +10,10 @@ from tollkeeper.domain.admission import (
     CapPeriod,
     Fold,
     FoldKind,
+    ProjectLimits,
     ProjectState,
     Spend,
 )
-
-
-@dataclass(frozen=True, slots=True)
-class ProjectLimits:
-    """What holds for a project that has no limits of its own."""
-
-    requests_per_minute: int
-    concurrency: int
 
 
 def account_of(row: tuple[Any, ...]) -> AccountState:

@@ -11,7 +11,7 @@ from psycopg import errors as pg
 
 from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
 from tollkeeper.domain.activity import ActivityRecord, VerdictRecord
-from tollkeeper.domain.inference import Usage
+from tollkeeper.domain.usage import Usage
 from tollkeeper.storage.database import Connection, Contention
 
 _encode = msgspec.json.Encoder().encode

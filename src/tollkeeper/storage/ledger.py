@@ -5,7 +5,6 @@ a project's account, or what an admission relies on (a key, a project) locks the
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, LiteralString
 from uuid import UUID
 
@@ -14,45 +13,16 @@ import msgspec
 from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
 from tollkeeper.domain.admission import (
     AccountState,
+    ProjectLimits,
     Spend,
 )
-from tollkeeper.domain.catalog import Pricing
-from tollkeeper.domain.pricing import Bounds
-from tollkeeper.storage.account_rows import (
-    ProjectLimits,
-    account_of,
-    fold_of,
-    key_status_of,
-    project_of,
-)
+from tollkeeper.domain.ledger import Hold, LockedAccounts
+from tollkeeper.storage.account_rows import account_of, fold_of, key_status_of, project_of
 from tollkeeper.storage.database import Connection
 from tollkeeper.storage.processes import HEARTBEAT, heartbeat
 from tollkeeper.storage.round_trips import Call, Rows, Statement
 
 _encode = msgspec.json.Encoder().encode
-
-
-class Hold(msgspec.Struct, frozen=True, gc=False):
-    """A reservation to be made."""
-
-    organization_id: OrganizationId
-    id: UUID
-    project_id: ProjectId
-    key_id: KeyId
-    model: str
-    pricing: Pricing
-    bounds: Bounds
-    hold_picousd: int
-
-
-@dataclass(frozen=True, slots=True)
-class LockedAccounts:
-    """Accounts under lock, with everything given back that was waiting, and the server's clock."""
-
-    states: dict[OrganizationId, AccountState]
-    epochs: dict[OrganizationId, int]
-    now_us: int
-    month: int
 
 
 async def commit_without_waiting(connection: Connection) -> None:

@@ -5,20 +5,18 @@ decides nothing.
 """
 
 from collections.abc import Callable, Sequence
-from enum import StrEnum
 from typing import Protocol, TypeAlias
 from uuid import UUID
 
-import msgspec
 from msgspec.structs import replace
 from psycopg import errors as pg
 
 from tollkeeper.domain.access import OrganizationId
-from tollkeeper.domain.admission import Decision
+from tollkeeper.domain.admission import Decision, ProjectLimits
 from tollkeeper.domain.errors import Unavailable
+from tollkeeper.domain.ledger import Ending, Hold, LockedAccounts, Mark, Resolution, ResolutionKind
 from tollkeeper.domain.policy_set import PolicySet
 from tollkeeper.storage import ledger, resolutions
-from tollkeeper.storage.account_rows import ProjectLimits
 from tollkeeper.storage.database import (
     RETRY_AFTER_S,
     Connection,
@@ -26,8 +24,6 @@ from tollkeeper.storage.database import (
     Database,
     RoundTrips,
 )
-from tollkeeper.storage.ledger import Hold, LockedAccounts
-from tollkeeper.storage.resolutions import Resolution, ResolutionKind
 from tollkeeper.storage.round_trips import Call
 
 # Decides over the locked accounts, in the holds' order, and leaves the states after it in them.
@@ -46,24 +42,6 @@ class CommitInDoubt(Unavailable):
 
     def __init__(self) -> None:
         super().__init__("The database is unavailable; try again.", retry_after_s=RETRY_AFTER_S)
-
-
-class Ending(StrEnum):
-    """What became of a wish to resolve a reservation or to mark it."""
-
-    DONE = "done"
-    # It had been resolved or marked before, and stays as it is.
-    BEFORE = "before"
-    # There is no such reservation.
-    MISSING = "missing"
-
-
-class Mark(msgspec.Struct, frozen=True, gc=False):
-    """A reservation of which nobody knows what it cost."""
-
-    organization_id: OrganizationId
-    reservation_id: UUID
-    reason: str
 
 
 class PolicySource(Protocol):

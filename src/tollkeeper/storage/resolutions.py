@@ -1,37 +1,16 @@
 """SQL of how reservations end: resolved once, or marked unsettled until somebody knows."""
 
 from collections.abc import Sequence
-from enum import StrEnum
 from typing import LiteralString
 from uuid import UUID
 
 import msgspec
 
 from tollkeeper.domain.access import OrganizationId
+from tollkeeper.domain.ledger import Resolution
 from tollkeeper.storage.database import Connection
 
 _encode = msgspec.json.Encoder().encode
-
-
-class ResolutionKind(StrEnum):
-    SETTLED = "settled"
-    RELEASED = "released"
-
-
-class Resolution(msgspec.Struct, frozen=True, gc=False):
-    """How one reservation ends, with what the call cost by price dimension."""
-
-    organization_id: OrganizationId
-    reservation_id: UUID
-    kind: ResolutionKind
-    resolved_by: str
-    prompt: int = 0
-    completion: int = 0
-    input_cache_read: int = 0
-    image: int = 0
-    request: int = 0
-    other: int = 0
-    estimated: bool = False
 
 
 # One statement, so one commit: the resolution, what is over, what goes back and the roll-up are

@@ -7,11 +7,11 @@ from tollkeeper.domain.admission import (
     RATE_UNITS_PER_REQUEST,
     UNKNOWN,
     Decision,
+    ProjectLimits,
     ProjectState,
     Spend,
     take_request,
 )
-from tollkeeper.storage.account_rows import ProjectLimits
 from tollkeeper.storage.database import Connection
 from tollkeeper.storage.ledger import commit_without_waiting
 from tollkeeper.storage.resolutions import lock_account

@@ -1,12 +1,12 @@
 """Cost reports over HTTP."""
 
-from tollkeeper.api.endpoint import Reply, Request
+from tollkeeper.api.http.endpoint import Reply, Request
 from tollkeeper.api.organization import ids
 from tollkeeper.api.wire import organization as wire
-from tollkeeper.bootstrap import Services
 from tollkeeper.domain.conventions import UNSETTLED_HEADER
 from tollkeeper.domain.money import usd_from_picousd
 from tollkeeper.domain.reports import CostPage, CostQuery, CostRow
+from tollkeeper.services.use_cases import Services
 
 
 async def cost_report(services: Services, request: Request[None, wire.CostQuery]) -> Reply:

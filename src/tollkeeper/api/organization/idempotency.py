@@ -5,10 +5,10 @@ from typing import Any
 
 import msgspec
 
-from tollkeeper.api.endpoint import HeaderParameter, Request
-from tollkeeper.api.request import header_values
+from tollkeeper.api.http.endpoint import HeaderParameter, Request
+from tollkeeper.api.http.request import header_values
 from tollkeeper.domain.errors import InvalidRequest
-from tollkeeper.services.idempotency import IdempotentRequest
+from tollkeeper.services.tenants.idempotency import IdempotentRequest
 
 _NAME = "Idempotency-Key"
 _PRINTABLE = re.compile(rb"[\x20-\x7e]{8,200}")

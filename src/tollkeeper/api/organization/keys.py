@@ -2,13 +2,13 @@
 
 from msgspec import UNSET
 
-from tollkeeper.api.endpoint import Request
+from tollkeeper.api.http.endpoint import Request
 from tollkeeper.api.organization import ids
 from tollkeeper.api.organization.idempotency import idempotent_request
 from tollkeeper.api.wire import organization as wire
-from tollkeeper.bootstrap import Services
 from tollkeeper.domain.organization import AdminKey, ProjectKey
-from tollkeeper.services.project_keys import OPERATION_CREATE
+from tollkeeper.services.tenants.project_keys import OPERATION_CREATE
+from tollkeeper.services.use_cases import Services
 
 
 async def project_key_create(

@@ -4,15 +4,15 @@ from typing import Any
 
 from msgspec import UNSET
 
-from tollkeeper.api.endpoint import Request
+from tollkeeper.api.http.endpoint import Request
 from tollkeeper.api.organization import ids
 from tollkeeper.api.organization.idempotency import idempotent_request
 from tollkeeper.api.wire import organization as wire
-from tollkeeper.bootstrap import Services
 from tollkeeper.domain.access import ProjectId
 from tollkeeper.domain.conventions import EFFECTIVE_POLICY_SOURCE
 from tollkeeper.domain.policy import Policy, PolicyVersion, Rule
-from tollkeeper.services.policies import OPERATION_CREATE
+from tollkeeper.services.policies.policies import OPERATION_CREATE
+from tollkeeper.services.use_cases import Services
 
 _RULE_FIELDS = ("rule", "direction", "mode", "scope", "match_threshold_basis_points")
 

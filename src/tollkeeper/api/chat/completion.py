@@ -1,0 +1,172 @@
+"""An answer as one chat completion: events are put together choice by choice."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from tollkeeper.api.chat.call import PreparedChat
+from tollkeeper.api.wire import chat as wire
+from tollkeeper.domain.inference import (
+    Annotation,
+    Batch,
+    Delta,
+    FunctionCallPiece,
+    Opened,
+    ToolCallPiece,
+)
+from tollkeeper.domain.usage import Usage
+
+_FREE_LOGPROBS = msgspec.json.Decoder(dict[str, list[Any] | None])
+
+
+def completion_id(request_id: str) -> str:
+    return f"chatcmpl-{request_id.replace('-', '')}"
+
+
+@dataclass(slots=True)
+class _Choice:
+    texts: list[str] = field(default_factory=list)
+    reasoning: list[str] = field(default_factory=list)
+    refusal: list[str] = field(default_factory=list)
+    tool_calls: dict[int, dict[str, Any]] = field(default_factory=dict)
+    function_call: dict[str, Any] | None = None
+    annotations: list[wire.Annotation] = field(default_factory=list)
+    logprobs: list[msgspec.Raw] = field(default_factory=list)
+    finish: str | None = None
+    has_text: bool = False
+
+
+class ChatAssembly:
+    """A sink that keeps everything until the end."""
+
+    def __init__(self, prepared: PreparedChat) -> None:
+        self._prepared = prepared
+        self._opened = Opened()
+        self._choices: dict[int, _Choice] = {}
+
+    async def take(self, batch: Batch) -> None:
+        for event in batch:
+            if isinstance(event, Delta):
+                self._add(self._choices.setdefault(event.choice, _Choice()), event)
+            elif isinstance(event, Opened):
+                self._opened = event
+
+    def held_back(self) -> None:
+        """Nothing to do: everything is kept until the end anyway."""
+
+    def completion(self, usage: Usage) -> wire.ChatCompletion:
+        call = self._prepared.call
+        return wire.ChatCompletion(
+            id=completion_id(call.request_id),
+            object="chat.completion",
+            created=self._prepared.created,
+            model=call.model.id,
+            choices=[self._choice(index, self._choices[index]) for index in sorted(self._choices)],
+            usage=usage_view(usage),
+            system_fingerprint=self._opened.system_fingerprint,
+            service_tier=self._opened.service_tier,
+            prompt_logprobs=self._opened.prompt_logprobs,
+        )
+
+    def _add(self, choice: _Choice, delta: Delta) -> None:
+        if delta.text is not None:
+            choice.has_text = True
+            choice.texts.append(delta.text)
+        if delta.reasoning is not None and not self._prepared.hides_reasoning:
+            choice.reasoning.append(delta.reasoning)
+        if delta.refusal is not None:
+            choice.refusal.append(delta.refusal)
+        for piece in delta.tool_calls:
+            _add_tool_call(choice.tool_calls, piece)
+        if delta.function_call is not None:
+            choice.function_call = _with_function_call(choice.function_call, delta.function_call)
+        choice.annotations += [annotation_view(found) for found in delta.annotations]
+        if delta.logprobs is not None:
+            choice.logprobs.append(delta.logprobs)
+        if delta.finish is not None:
+            choice.finish = delta.finish
+
+    def _choice(self, index: int, choice: _Choice) -> wire.ChatChoice:
+        reasoning = "".join(choice.reasoning) or None
+        calls = [choice.tool_calls[place] for place in sorted(choice.tool_calls)]
+        return wire.ChatChoice(
+            index=index,
+            message=wire.AnswerMessage(
+                role="assistant",
+                content="".join(choice.texts) if choice.has_text else None,
+                refusal="".join(choice.refusal) or None,
+                reasoning=reasoning,
+                reasoning_content=reasoning,
+                tool_calls=calls or None,
+                function_call=choice.function_call,
+                annotations=choice.annotations or None,
+            ),
+            logprobs=_merged_logprobs(choice.logprobs),
+            finish_reason=choice.finish,
+        )
+
+
+def usage_view(usage: Usage) -> wire.ChatUsage:
+    return wire.ChatUsage(
+        prompt_tokens=usage.prompt_tokens,
+        completion_tokens=usage.completion_tokens,
+        total_tokens=usage.total_tokens,
+        prompt_tokens_details=_counts(usage.prompt_details),
+        completion_tokens_details=_counts(usage.completion_details),
+    )
+
+
+def annotation_view(annotation: Annotation) -> wire.Annotation:
+    return wire.Annotation(
+        type="url_citation",
+        url_citation=wire.UrlCitation(
+            url=annotation.url,
+            title=annotation.title,
+            start_index=annotation.start_index,
+            end_index=annotation.end_index,
+        ),
+    )
+
+
+def _counts(details: dict[str, Any] | None) -> dict[str, Any] | None:
+    """The interface's details are maps of integers: anything else a backend adds is left out."""
+    if details is None:
+        return None
+    return {
+        name: value
+        for name, value in details.items()
+        if value is None or (isinstance(value, int) and not isinstance(value, bool))
+    }
+
+
+def _add_tool_call(calls: dict[int, dict[str, Any]], piece: ToolCallPiece) -> None:
+    call = calls.setdefault(
+        piece.index, {"id": "", "type": "function", "function": {"name": "", "arguments": ""}}
+    )
+    if piece.id is not None:
+        call["id"] = piece.id
+    if piece.name is not None:
+        call["function"]["name"] += piece.name
+    call["function"]["arguments"] += piece.arguments
+
+
+def _with_function_call(found: dict[str, Any] | None, piece: FunctionCallPiece) -> dict[str, Any]:
+    call = found or {"name": "", "arguments": ""}
+    call["name"] += piece.name or ""
+    call["arguments"] += piece.arguments
+    return call
+
+
+def _merged_logprobs(pieces: list[msgspec.Raw]) -> Any:
+    """One piece travels as it came; the lists of several are joined."""
+    if len(pieces) <= 1:
+        return pieces[0] if pieces else None
+    merged: dict[str, list[Any] | None] = {}
+    for piece in pieces:
+        for name, values in _FREE_LOGPROBS.decode(piece).items():
+            if values is not None:
+                merged[name] = (merged.get(name) or []) + values
+            else:
+                merged.setdefault(name, None)
+    return merged

@@ -1,0 +1,23 @@
+"""Chat completions over HTTP: from the wire struct to a call, and from events to chat again."""
+
+from tollkeeper.api.chat.call import chat_call
+from tollkeeper.api.chat.completion import ChatAssembly
+from tollkeeper.api.chat.stream import ChatStream
+from tollkeeper.api.http.endpoint import Request, Streamed
+from tollkeeper.api.http.session import session_of
+from tollkeeper.api.wire import chat as wire
+from tollkeeper.services.use_cases import Services
+
+
+async def chat_create(
+    services: Services, request: Request[wire.ChatRequest, None]
+) -> wire.ChatCompletion | Streamed:
+    session = session_of(request.headers, request.conventions.session_headers)
+    prepared = await chat_call(services, request, session)
+    if request.body.stream:
+        return Streamed(ChatStream(services, request, prepared))
+    assembly = ChatAssembly(prepared)
+    outcome = await services.inference.infer(
+        prepared.call, prepared.prompt_estimate, assembly, request
+    )
+    return assembly.completion(outcome.usage)

@@ -1,0 +1,151 @@
+"""An answer as a stream of chat chunks, written as the events come."""
+
+from typing import Any
+
+import msgspec
+
+from tollkeeper.api.chat.call import PreparedChat
+from tollkeeper.api.chat.completion import annotation_view, completion_id, usage_view
+from tollkeeper.api.http.endpoint import Request
+from tollkeeper.api.http.envelope import error_body
+from tollkeeper.api.http.sse import DONE, EventStream
+from tollkeeper.api.wire.errors import ErrorEnvelope
+from tollkeeper.domain.inference import Batch, Delta, FunctionCallPiece, Opened, ToolCallPiece
+from tollkeeper.services.use_cases import Services
+
+_encode = msgspec.json.Encoder().encode
+_NOTHING_ELSE = b'"logprobs":null,"finish_reason":null'
+
+
+class ChatStream:
+    """Runs the call and writes its chunks; also the sink of its events."""
+
+    def __init__(
+        self, services: Services, request: Request[Any, None], prepared: PreparedChat
+    ) -> None:
+        self._services = services
+        self._request = request
+        self._prepared = prepared
+        self._stream: EventStream | None = None
+        self._begun: set[int] = set()
+        call = prepared.call
+        # What every chunk begins with, written once; usage is null until the last one.
+        head = {
+            "id": completion_id(call.request_id),
+            "object": "chat.completion.chunk",
+            "created": prepared.created,
+            "model": call.model.id,
+        }
+        self._head = b"data: " + _encode(head)[:-1]
+        self._tail = b',"usage":null}\n\n' if prepared.includes_usage else b"}\n\n"
+
+    async def run(self, stream: EventStream) -> None:
+        self._stream = stream
+        prepared = self._prepared
+        outcome = await self._services.inference.infer(
+            prepared.call, prepared.prompt_estimate, self, self._request
+        )
+        last = DONE
+        if prepared.includes_usage:
+            usage = _encode(usage_view(outcome.usage))
+            last = self._head + b',"choices":[],"usage":' + usage + b"}\n\n" + DONE
+        await stream.end(last)
+
+    def failure(self, error: Exception) -> bytes:
+        """The one record that ends a stream which broke: no end mark follows it."""
+        body = error_body(error, self._request.id)
+        return b"data: " + _encode(ErrorEnvelope(error=body)) + b"\n\n"
+
+    async def take(self, batch: Batch) -> None:
+        assert self._stream is not None
+        records = []
+        for event in batch:
+            if isinstance(event, Delta):
+                records.append(self._record(event))
+            elif isinstance(event, Opened):
+                self._opened(event)
+        joined = b"".join(records)
+        if joined:
+            await self._stream.write(joined)
+
+    def held_back(self) -> None:
+        assert self._stream is not None
+        self._stream.hold()
+
+    def _opened(self, opened: Opened) -> None:
+        """What the backend says of itself belongs into every chunk."""
+        known = {
+            "system_fingerprint": opened.system_fingerprint,
+            "service_tier": opened.service_tier,
+        }
+        said = {name: value for name, value in known.items() if value is not None}
+        if said:
+            self._head += b"," + _encode(said)[1:-1]
+
+    def _record(self, delta: Delta) -> bytes:
+        """The chunks of one delta: the role once a choice, what it adds, and at last the finish,
+        which stands alone whatever its backend packed it together with."""
+        if delta.choice in self._begun and delta == Delta(delta.choice, delta.text):
+            # Nearly every piece of every stream: worth a short way.
+            return self._text_chunk(delta.choice, delta.text) if delta.text else b""
+        chunks = []
+        if delta.choice not in self._begun:
+            self._begun.add(delta.choice)
+            chunks.append(self._chunk(delta.choice, {"role": "assistant", "content": ""}))
+        fields = self._fields(delta)
+        if fields or delta.logprobs is not None:
+            chunks.append(self._chunk(delta.choice, fields, logprobs=delta.logprobs))
+        if delta.finish is not None:
+            chunks.append(self._chunk(delta.choice, {}, finish=delta.finish))
+        return b"".join(chunks)
+
+    def _fields(self, delta: Delta) -> dict[str, Any]:
+        fields: dict[str, Any] = {}
+        if delta.text:
+            fields["content"] = delta.text
+        if delta.reasoning and not self._prepared.hides_reasoning:
+            fields["reasoning"] = fields["reasoning_content"] = delta.reasoning
+        if delta.refusal:
+            fields["refusal"] = delta.refusal
+        if delta.tool_calls:
+            fields["tool_calls"] = [_tool_call(piece) for piece in delta.tool_calls]
+        if delta.function_call is not None:
+            fields["function_call"] = _function_call(delta.function_call)
+        if delta.annotations:
+            fields["annotations"] = [annotation_view(found) for found in delta.annotations]
+        return fields
+
+    def _text_chunk(self, index: int, text: str) -> bytes:
+        """What `_chunk` writes for a delta that is text and nothing else."""
+        return b'%b,"choices":[{"index":%d,"delta":{"content":%b},%b}]%b' % (
+            self._head,
+            index,
+            _encode(text),
+            _NOTHING_ELSE,
+            self._tail,
+        )
+
+    def _chunk(
+        self,
+        index: int,
+        fields: dict[str, Any],
+        *,
+        logprobs: msgspec.Raw | None = None,
+        finish: str | None = None,
+    ) -> bytes:
+        choice = {"index": index, "delta": fields, "logprobs": logprobs, "finish_reason": finish}
+        return self._head + b',"choices":[' + _encode(choice) + b"]" + self._tail
+
+
+def _tool_call(piece: ToolCallPiece) -> dict[str, Any]:
+    """`id`, `type` and `name` come once, with the first piece; `index` with every piece."""
+    if piece.id is None and piece.name is None:
+        return {"index": piece.index, "function": {"arguments": piece.arguments}}
+    function = {"name": piece.name or "", "arguments": piece.arguments}
+    return {"index": piece.index, "id": piece.id, "type": "function", "function": function}
+
+
+def _function_call(piece: FunctionCallPiece) -> dict[str, Any]:
+    if piece.name is None:
+        return {"arguments": piece.arguments}
+    return {"name": piece.name, "arguments": piece.arguments}

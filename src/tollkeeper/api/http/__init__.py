@@ -1,0 +1,1 @@
+"""HTTP without any operation: requests, errors, event streams, the table's rows."""

@@ -1,0 +1,1 @@
+"""Messages: token counting."""

@@ -1,0 +1,67 @@
+"""How a Responses answer ends: the result, its usage, and the errors that its protocol knows."""
+
+import msgspec
+
+from tollkeeper.api.http.envelope import error_body
+from tollkeeper.api.responses.call import PreparedResponse
+from tollkeeper.api.responses.output import Output
+from tollkeeper.api.wire import response_object as wire
+from tollkeeper.domain.errors import ProviderRejected, RateLimited
+from tollkeeper.domain.inference import Opened
+from tollkeeper.domain.usage import Usage
+
+
+def begun_response(prepared: PreparedResponse, opened: Opened) -> wire.Response:
+    if opened.service_tier is None:
+        return prepared.begun
+    return msgspec.structs.replace(prepared.begun, service_tier=opened.service_tier)
+
+
+def ended_response(begun: wire.Response, output: Output, usage: Usage, now: int) -> wire.Response:
+    reason = output.incomplete_reason
+    return msgspec.structs.replace(
+        begun,
+        status="completed" if reason is None else "incomplete",
+        completed_at=now if reason is None else None,
+        incomplete_details=reason,
+        output=output.items(),
+        usage=_usage(usage),
+    )
+
+
+def failed_response(
+    begun: wire.Response, output: Output, error: Exception, request_id: str
+) -> wire.Response:
+    body = error_body(error, request_id)
+    return msgspec.structs.replace(
+        begun,
+        status="failed",
+        error=wire.ResponseError(
+            code=_error_code(error), message=body.message, type=body.type, param=body.param
+        ),
+        output=output.items(),
+    )
+
+
+def _error_code(error: Exception) -> str:
+    """The protocol has few words, and its clients refuse others; `type` says the rest."""
+    match error:
+        case RateLimited():
+            return "rate_limit_exceeded"
+        case ProviderRejected():
+            return "invalid_prompt"
+    return "server_error"
+
+
+def _usage(usage: Usage) -> wire.ResponseUsage:
+    written = (usage.prompt_details or {}).get("cache_write_tokens")
+    return wire.ResponseUsage(
+        input_tokens=usage.prompt_tokens,
+        input_tokens_details=wire.InputTokensDetails(
+            cached_tokens=usage.cached_tokens,
+            cache_write_tokens=written if type(written) is int and written >= 0 else 0,
+        ),
+        output_tokens=usage.completion_tokens,
+        output_tokens_details=wire.OutputTokensDetails(reasoning_tokens=usage.reasoning_tokens),
+        total_tokens=usage.total_tokens,
+    )

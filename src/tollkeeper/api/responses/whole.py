@@ -1,0 +1,35 @@
+"""An answer as one Responses result."""
+
+from tollkeeper.api.responses.call import PreparedResponse
+from tollkeeper.api.responses.output import Output, Silence
+from tollkeeper.api.responses.result import begun_response, ended_response
+from tollkeeper.api.wire.response_object import Response
+from tollkeeper.domain.inference import Batch, Delta, Opened
+from tollkeeper.domain.usage import Usage
+
+
+class ResponseAssembly:
+    """A sink that keeps everything until the end."""
+
+    def __init__(self, prepared: PreparedResponse) -> None:
+        self._prepared = prepared
+        self._begun = prepared.begun
+        self._output = Output(
+            prepared.call.request_id,
+            Silence(),
+            logprobs=prepared.includes_logprobs,
+            seal=prepared.seal,
+        )
+
+    async def take(self, batch: Batch) -> None:
+        for event in batch:
+            if isinstance(event, Delta):
+                self._output.add(event)
+            elif isinstance(event, Opened):
+                self._begun = begun_response(self._prepared, event)
+
+    def held_back(self) -> None:
+        """Nothing to do: everything is kept until the end anyway."""
+
+    def response(self, usage: Usage, now: int) -> Response:
+        return ended_response(self._begun, self._output, usage, now)

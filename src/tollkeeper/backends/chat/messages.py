@@ -1,0 +1,218 @@
+"""The chat protocol as model servers speak it: the request we write, and the answers we read.
+
+What is read becomes events of the domain here, and nowhere else.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from tollkeeper.backends.answer_json import (
+    ABSENT,
+    MalformedAnswer,
+    anything,
+    decode,
+    decode_whole,
+    given,
+)
+from tollkeeper.domain.inference import (
+    Annotation,
+    Call,
+    Delta,
+    FunctionCallPiece,
+    Opened,
+    ToolCallPiece,
+    UsageReport,
+)
+from tollkeeper.domain.usage import read_usage
+
+_NOTHING: Mapping[str, Any] = {}
+
+
+class _Function(msgspec.Struct, gc=False):
+    name: str | None = None
+    arguments: str | None = None
+
+
+class _ToolCall(msgspec.Struct, gc=False):
+    index: int | None = None
+    id: str | None = None
+    function: _Function | None = None
+
+
+class _UrlCitation(msgspec.Struct, gc=False):
+    url: str = ""
+    title: str | None = None
+    start_index: int | None = None
+    end_index: int | None = None
+
+
+class _Annotation(msgspec.Struct, gc=False):
+    url_citation: _UrlCitation | None = None
+
+
+class _Part(msgspec.Struct, gc=False):
+    text: str | None = None
+
+
+class _Message(msgspec.Struct, gc=False):
+    """A message, or what a chunk adds to one: the fields are the same."""
+
+    content: str | list[_Part] | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
+    refusal: str | None = None
+    tool_calls: list[_ToolCall] | None = None
+    function_call: _Function | None = None
+    annotations: list[_Annotation] | None = None
+
+
+class _ChunkChoice(msgspec.Struct, gc=False):
+    index: int = 0
+    delta: _Message | None = None
+    finish_reason: str | None = None
+    logprobs: msgspec.Raw = ABSENT
+
+
+class _CompleteChoice(msgspec.Struct, gc=False):
+    index: int = 0
+    message: _Message | None = None
+    finish_reason: str | None = None
+    logprobs: msgspec.Raw = ABSENT
+
+
+class Chunk(msgspec.Struct, gc=False):
+    """One record of a stream. `usage` and `error` are read later: they may be anything."""
+
+    choices: list[_ChunkChoice] | None = None
+    usage: msgspec.Raw = ABSENT
+    error: msgspec.Raw = ABSENT
+    system_fingerprint: str | None = None
+    service_tier: str | None = None
+
+
+class Completion(msgspec.Struct, gc=False):
+    """A complete answer."""
+
+    choices: list[_CompleteChoice] | None = None
+    usage: msgspec.Raw = ABSENT
+    error: msgspec.Raw = ABSENT
+    system_fingerprint: str | None = None
+    service_tier: str | None = None
+    prompt_logprobs: msgspec.Raw = ABSENT
+
+
+_chunk_decoder = msgspec.json.Decoder(Chunk)
+_completion_decoder = msgspec.json.Decoder(Completion)
+_encoder = msgspec.json.Encoder()
+
+
+def encode_request(call: Call, *, stream: bool, extra: Mapping[str, Any] = _NOTHING) -> bytes:
+    """The body for the backend. Usage is always asked for: the account needs it."""
+    body: dict[str, Any] = {
+        **call.fields,
+        **extra,
+        "model": call.model.upstream_model,
+        call.output_bound_field: call.output_tokens_max,
+        "stream": stream,
+    }
+    if call.choices > 1:
+        body["n"] = call.choices
+    if stream:
+        body["stream_options"] = {"include_usage": True}
+    return _encoder.encode(body)
+
+
+def decode_chunk(payload: bytes) -> Chunk:
+    return decode(_chunk_decoder, payload)
+
+
+def decode_completion(body: bytes) -> Completion:
+    return decode_whole(_completion_decoder, body)
+
+
+def opened(answer: Chunk | Completion) -> Opened:
+    prompt_logprobs = answer.prompt_logprobs if isinstance(answer, Completion) else ABSENT
+    return Opened(answer.system_fingerprint, answer.service_tier, given(prompt_logprobs))
+
+
+def usage_report(usage: msgspec.Raw) -> UsageReport | None:
+    """The report in a chunk or an answer; None where there is none at all."""
+    found = given(usage)
+    return None if found is None else UsageReport(read_usage(anything(found)))
+
+
+def delta_of_chunk(choice: _ChunkChoice) -> Delta | None:
+    """What a chunk adds to a choice; None where it adds nothing, as the first one with a role."""
+    message = choice.delta
+    if message is None:
+        message = _Message()
+    delta = _delta(choice.index, message, choice.logprobs, choice.finish_reason)
+    return None if delta.text is None and delta == Delta(choice.index) else delta
+
+
+def delta_of_completion(choice: _CompleteChoice) -> Delta:
+    message = choice.message
+    if message is None:
+        raise MalformedAnswer("a choice has no message")
+    return _delta(choice.index, message, choice.logprobs, choice.finish_reason)
+
+
+def _has_more_than_text(message: _Message) -> bool:
+    return (
+        message.reasoning is not None
+        or message.reasoning_content is not None
+        or message.tool_calls is not None
+        or message.refusal is not None
+        or message.function_call is not None
+        or message.annotations is not None
+    )
+
+
+def _delta(index: int, message: _Message, logprobs: msgspec.Raw, finish: str | None) -> Delta:
+    content = message.content
+    if type(content) is str and not _has_more_than_text(message):
+        # Nearly every piece of every stream: worth a short way.
+        return Delta(index, content or None, logprobs=given(logprobs), finish=finish)
+    if isinstance(content, list):
+        content = "".join(part.text or "" for part in content)
+    function = message.function_call
+    return Delta(
+        choice=index,
+        text=content or None,
+        reasoning=message.reasoning or message.reasoning_content or None,
+        refusal=message.refusal or None,
+        tool_calls=_tool_calls(message.tool_calls or ()),
+        function_call=FunctionCallPiece(function.name, function.arguments or "")
+        if function is not None
+        else None,
+        annotations=_annotations(message.annotations or ()),
+        logprobs=given(logprobs),
+        finish=finish,
+    )
+
+
+def _tool_calls(pieces: "list[_ToolCall] | tuple[()]") -> tuple[ToolCallPiece, ...]:
+    calls = []
+    for position, piece in enumerate(pieces):
+        function = piece.function or _Function()
+        # A complete answer numbers its calls by their place only.
+        index = piece.index if piece.index is not None else position
+        if index < 0:
+            raise MalformedAnswer("a tool call has a negative index")
+        calls.append(ToolCallPiece(index, piece.id, function.name, function.arguments or ""))
+    return tuple(calls)
+
+
+def _annotations(annotations: "list[_Annotation] | tuple[()]") -> tuple[Annotation, ...]:
+    return tuple(
+        Annotation(
+            url=citation.url,
+            title=citation.title or "",
+            start_index=max(0, citation.start_index or 0),
+            end_index=max(0, citation.end_index or 0),
+        )
+        for citation in (annotation.url_citation for annotation in annotations)
+        if citation is not None
+    )

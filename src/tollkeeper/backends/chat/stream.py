@@ -1,0 +1,115 @@
+"""Reads the records of a streamed chat answer as events, and holds the answer to its promises.
+
+The promises: choices that were asked for and no others, each finished once, none longer than its
+bound allows, and `[DONE]` at the end. Pure: bytes in, events out, no connection.
+"""
+
+from collections.abc import Iterable
+
+from tollkeeper.backends.answer_json import MalformedAnswer, error_record
+from tollkeeper.backends.chat.messages import (
+    Chunk,
+    decode_chunk,
+    delta_of_chunk,
+    opened,
+    usage_report,
+)
+from tollkeeper.backends.refusals import refusal_record
+from tollkeeper.domain.errors import BackendFailed, TollkeeperError
+from tollkeeper.domain.inference import Call, Delta, Event
+
+_DONE = b"[DONE]"
+# Pieces beyond the bound that are no sign of a runaway: roles, ends, and the habit of some servers
+# to cut a token's text in two.
+_PIECES_PER_TOKEN_MAX = 2
+_PIECES_SLACK = 64
+
+
+class AnswerStream:
+    """The state of one streamed answer. After a failure or the end, further records are ignored."""
+
+    def __init__(self, call: Call, *, secrets: tuple[str, ...] = ()) -> None:
+        self._secrets = secrets
+        self._pieces_max = _PIECES_PER_TOKEN_MAX * call.output_tokens_max + _PIECES_SLACK
+        # A server may tell with empty pieces how far it has read the prompt: one a token at most.
+        self._empty_max = call.model.context_length + _PIECES_SLACK
+        self._empty = 0
+        self._pieces = [0] * call.choices
+        self._finished = [False] * call.choices
+        self._opened = False
+        # Something of substance has come: the backend has accepted the call.
+        self.accepted = False
+        # An error record is the last word of a chat stream.
+        self.failing = False
+        self.done = False
+        self.failure: TollkeeperError | None = None
+
+    def read(self, payloads: Iterable[bytes]) -> list[Event]:
+        """The events of these records. Should one of them be wrong, the events before it are
+        returned and `failure` is set."""
+        events: list[Event] = []
+        try:
+            for payload in payloads:
+                if self.done or self.failure is not None:
+                    break
+                if payload.startswith(_DONE):
+                    self._end()
+                else:
+                    self._read_chunk(decode_chunk(payload), events)
+        except MalformedAnswer as error:
+            self.fail(BackendFailed(f"The backend's stream is malformed: {error}."))
+        return events
+
+    def fail(self, failure: TollkeeperError) -> None:
+        if self.failure is None and not self.done:
+            self.failure = failure
+
+    def _end(self) -> None:
+        if not all(self._finished):
+            raise MalformedAnswer("it ended before every choice did")
+        self.done = True
+
+    def _read_chunk(self, chunk: Chunk, events: list[Event]) -> None:
+        record = error_record(chunk.error)
+        if record is not None:
+            self.fail(
+                BackendFailed("The backend failed while it was answering.")
+                if self.accepted
+                else refusal_record(record, secrets=self._secrets)
+            )
+            return
+        if not self._opened:
+            self._opened = True
+            events.append(opened(chunk))
+        for choice in chunk.choices or ():
+            if not 0 <= choice.index < len(self._pieces):
+                raise MalformedAnswer("it has a choice that was not asked for")
+            delta = delta_of_chunk(choice)
+            self._count(choice.index, empty=delta is None)
+            if delta is not None and self._admit(delta):
+                self.accepted = True
+                events.append(delta)
+        report = usage_report(chunk.usage)
+        if report is not None:
+            self.accepted = True
+            events.append(report)
+
+    def _count(self, index: int, *, empty: bool) -> None:
+        if empty:
+            self._empty += 1
+            if self._empty > self._empty_max:
+                raise MalformedAnswer("it goes on without saying anything")
+            return
+        self._pieces[index] += 1
+        if self._pieces[index] > self._pieces_max:
+            raise MalformedAnswer("a choice is longer than its bound")
+
+    def _admit(self, delta: Delta) -> bool:
+        """Whether a delta is to be passed on; a repeated end is not, a resurrection is a fault."""
+        if self._finished[delta.choice]:
+            if delta != Delta(delta.choice, finish=delta.finish):
+                raise MalformedAnswer("a choice goes on after its end")
+            return False
+        if delta.finish is not None:
+            self._finished[delta.choice] = True
+        return True

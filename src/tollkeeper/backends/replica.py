@@ -1,0 +1,339 @@
+"""One replica of an OpenAI-compatible service: sends a call over HTTP and reads its answer.
+
+Foreign failures become domain errors here. The one question that all of it serves is whether the
+backend may have run the call: yes once the request has left and nothing came back; no before that,
+after any refusal, and after a 200 that brought no output.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from types import TracebackType
+from urllib.parse import urljoin, urlsplit
+
+from tollkeeper.backends.answer_json import MalformedAnswer
+from tollkeeper.backends.config import BackendConfig
+from tollkeeper.backends.port import Answer
+from tollkeeper.backends.refusals import refusal
+from tollkeeper.backends.tokenizers import TokenizeRequest, read_count, tokenize_request
+from tollkeeper.backends.transport.http1 import (
+    ConnectFailed,
+    Connection,
+    ConnectionsExhausted,
+    DeadlinePassed,
+    HttpFailure,
+    PeerSilent,
+    ResponseHead,
+)
+from tollkeeper.backends.transport.pool import ConnectionPool, open_pool
+from tollkeeper.backends.transport.sse import EventStreamParser, MalformedEventStream
+from tollkeeper.backends.wire import AnswerReader
+from tollkeeper.backends.wires import wire_for
+from tollkeeper.domain.errors import (
+    BackendFailed,
+    DeadlineExceeded,
+    TollkeeperError,
+    Unavailable,
+)
+from tollkeeper.domain.inference import Batch, Call, Event
+
+_JSON = b"application/json"
+_EVENT_STREAM = b"text/event-stream"
+# A refusal is read only for its message, and so that its connection can be used again.
+_REFUSAL_BYTES_MAX = 64 << 10
+_REFUSAL_TIMEOUT_S = 2.0
+_COUNT_BYTES_MAX = 1 << 20
+_USER_AGENT = "tollkeeper"
+
+
+class Replica:
+    """One address of a backend, and the connections to it."""
+
+    def __init__(self, url: str, config: BackendConfig) -> None:
+        self.url = url
+        self.config = config
+        address = urlsplit(url)
+        base = url.rstrip("/")
+        self._pool = open_pool(address, config)
+        headers = _shared_headers(address.netloc, config.api_key)
+        self.wire = wire_for(config.protocol)
+        path = urlsplit(base + self.wire.path).path
+        self.json_head = _request_head(path, _JSON, headers)
+        self.stream_head = _request_head(path, _EVENT_STREAM, headers)
+        self._tokenize = tokenize_request(config)
+        if self._tokenize is not None:
+            path = urlsplit(urljoin(base + "/", self._tokenize.path)).path
+            self._tokenize_head = _request_head(path, _JSON, headers)
+        # What no message to a caller may contain.
+        origin = f"{address.scheme}://{address.netloc}"
+        secrets = (config.api_key, base, origin, address.netloc)
+        self.secrets = tuple(secret for secret in secrets if secret)
+
+    def open(self, call: Call, *, deadline: float) -> "ReplicaCall":
+        return ReplicaCall(self, call, deadline)
+
+    async def count_prompt_tokens(self, call: Call, *, deadline: float) -> int | None:
+        """The count of the replica's own tokenizer; None where there is none or it fails."""
+        if self._tokenize is None:
+            return None
+        loop = asyncio.get_running_loop()
+        deadline = min(deadline, loop.time() + self.config.tokenize_timeout_s)
+        try:
+            return await self._count(self._tokenize, call, deadline)
+        except (HttpFailure, TollkeeperError):
+            return None
+
+    async def close(self) -> None:
+        await self._pool.close()
+
+    @property
+    def pool(self) -> ConnectionPool:
+        return self._pool
+
+    async def _count(self, tokenize: TokenizeRequest, call: Call, deadline: float) -> int | None:
+        body = tokenize.encode(call)
+        connection = await self._pool.acquire(deadline=deadline)
+        try:
+            connection.send(
+                request_bytes(self._tokenize_head, body),
+                deadline=deadline,
+                idle_s=self.config.idle_timeout_s,
+            )
+            head = await connection.read_head()
+            if head.status != 200:
+                return None
+            check_content(head, _JSON)
+            return read_count(await read_body(connection, _COUNT_BYTES_MAX), tokenize.count_field)
+        finally:
+            self._pool.release(connection)
+
+
+class ReplicaCall:
+    """One call to one replica; a context manager, and the iterator of its batches."""
+
+    def __init__(self, replica: Replica, call: Call, deadline: float) -> None:
+        self._replica = replica
+        self._call = call
+        self._deadline = deadline
+        self._connection: Connection | None = None
+        self._stream: AnswerReader | None = None
+        self._parser: EventStreamParser | None = None
+        # What has been read and not yet been asked for.
+        self._ready: list[Event] | None = None
+        # What a complete answer lacks; raised after what it has was handed over.
+        self._shortfall: TollkeeperError | None = None
+        # What the answer was worth to whoever watches the replica's health.
+        self.completed = False
+        self.failed = False
+
+    async def __aenter__(self) -> Answer:
+        try:
+            await self._begin()
+        except BaseException:
+            self._leave()
+            raise
+        return Answer(self._replica.url, self)
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._leave()
+
+    def __aiter__(self) -> AsyncIterator[Batch]:
+        return self
+
+    async def __anext__(self) -> Batch:
+        batch = self._ready
+        if batch is not None:
+            self._ready = None
+            return batch
+        stream = self._stream
+        if stream is None:
+            if self._shortfall is not None:
+                raise self._shortfall
+            raise StopAsyncIteration
+        if self._connection is not None:
+            # The reader's own pace is not the backend's silence.
+            self._connection.mark_progress()
+        while stream.failure is None and not stream.done:
+            batch = await self._read_batch(stream)
+            if batch:
+                return batch
+        self._end_stream(stream)
+        raise StopAsyncIteration
+
+    def _leave(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            read_to_end = self._stream is not None and self._stream.done
+            self._replica.pool.release(connection, after_stream=read_to_end)
+
+    async def _begin(self) -> None:
+        replica, call = self._replica, self._call
+        streamed = call.streamed or replica.config.always_stream
+        extra = replica.config.extra_fields
+        request_head = replica.stream_head if streamed else replica.json_head
+        body = replica.wire.encode_request(call, stream=streamed, extra=extra)
+        request = request_bytes(request_head, body)
+        try:
+            self._connection = await replica.pool.acquire(deadline=self._deadline)
+        except HttpFailure as failure:
+            raise _domain_error(failure, charged=False) from failure
+        self._connection.send(
+            request, deadline=self._deadline, idle_s=replica.config.idle_timeout_s
+        )
+        try:
+            head = await self._connection.read_head()
+        except HttpFailure as failure:
+            # Nobody can say whether the backend ran it.
+            raise _domain_error(failure, charged=True) from failure
+        if head.status != 200:
+            raise await self._refusal(self._connection, head)
+        check_content(head, _EVENT_STREAM if streamed else _JSON)
+        if streamed:
+            await self._accept_stream()
+        else:
+            await self._accept_completion(self._connection)
+
+    async def _refusal(self, connection: Connection, head: ResponseHead) -> TollkeeperError:
+        body = b""
+        if head.header(b"content-encoding") is None:
+            try:
+                async with asyncio.timeout(_REFUSAL_TIMEOUT_S):
+                    body = await read_body(connection, _REFUSAL_BYTES_MAX)
+            except (TimeoutError, HttpFailure, BackendFailed):
+                body = b""
+        return refusal(
+            head.status,
+            body,
+            retry_after=head.header(b"retry-after"),
+            secrets=self._replica.secrets,
+        )
+
+    async def _accept_completion(self, connection: Connection) -> None:
+        try:
+            body = await read_body(connection, self._replica.config.body_bytes_max)
+        except HttpFailure as failure:
+            raise _domain_error(failure, charged=False) from failure
+        self._leave()
+        replica = self._replica
+        try:
+            answer = replica.wire.read_whole(self._call, body, secrets=replica.secrets)
+        except MalformedAnswer as error:
+            raise BackendFailed(f"The backend's answer is malformed: {error}.") from error
+        self._ready = answer.events
+        self._shortfall = answer.shortfall
+        self.completed = answer.shortfall is None
+        self.failed = isinstance(answer.shortfall, BackendFailed)
+
+    async def _accept_stream(self) -> None:
+        """Reads until something of substance has come, so that a failure before it is an error
+        of its own and not the sudden end of an answer."""
+        replica = self._replica
+        stream = self._stream = replica.wire.open_stream(self._call, secrets=replica.secrets)
+        self._parser = EventStreamParser(replica.config.frame_bytes_max)
+        batch: list[Event] = []
+        while not stream.accepted and not stream.done and stream.failure is None:
+            batch += await self._read_batch(stream)
+        if not stream.accepted:
+            self._end_stream(stream)
+        self._ready = batch
+
+    async def _read_batch(self, stream: AnswerReader) -> list[Event]:
+        """The events of one network read; what ends the stream badly is noted in it."""
+        connection, parser = self._connection, self._parser
+        if connection is None or parser is None:
+            raise BackendFailed("The answer was left.", charged=stream.accepted)
+        try:
+            chunk = await connection.read()
+        except HttpFailure as failure:
+            self.failed = not isinstance(failure, DeadlinePassed)
+            stream.fail(_domain_error(failure, charged=False))
+            return []
+        if not chunk:
+            stream.fail(BackendFailed("The backend's stream ended before the answer did."))
+            return []
+        try:
+            payloads = parser.feed(chunk)
+        except MalformedEventStream as error:
+            events = stream.read(error.payloads)
+            stream.fail(BackendFailed(f"The backend's stream is malformed: {error}."))
+            return events
+        events = stream.read(payloads)
+        if (stream.accepted or stream.failing) and (payloads or b"\n" in chunk):
+            # A byte now and then is no progress; a line is.
+            connection.mark_progress()
+        return events
+
+    def _end_stream(self, stream: AnswerReader) -> None:
+        """Closes the stream's account: a proper end, or its failure."""
+        if stream.failure is None:
+            self.completed = True
+            return
+        self.failed = self.failed or isinstance(stream.failure, BackendFailed)
+        stream.failure.charged = stream.accepted
+        raise stream.failure
+
+
+def request_bytes(head: bytes, body: bytes) -> bytes:
+    """Head and body as one segment."""
+    return b"%b%d\r\n\r\n%b" % (head, len(body), body)
+
+
+async def read_body(connection: Connection, bytes_max: int) -> bytes:
+    """The whole body, never more of it in memory than allowed."""
+    chunks = []
+    size = 0
+    while chunk := await connection.read():
+        size += len(chunk)
+        if size > bytes_max:
+            raise BackendFailed("The backend's answer is too large.")
+        chunks.append(chunk)
+        connection.mark_progress()
+    return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+def check_content(head: ResponseHead, wanted: bytes) -> None:
+    encoding = head.header(b"content-encoding")
+    if encoding is not None and encoding.strip().lower() not in (b"", b"identity"):
+        # Nothing was asked to be compressed, and unpacking has no bound.
+        raise BackendFailed("The backend's answer is compressed.")
+    content_type = head.header(b"content-type") or b""
+    if content_type != wanted and content_type.partition(b";")[0].strip().lower() != wanted:
+        raise BackendFailed("The backend's answer has the wrong content type.")
+
+
+def _shared_headers(netloc: str, api_key: str | None) -> bytes:
+    """Everything that ever travels upstream: no header of a caller is among it."""
+    lines = [
+        f"host: {netloc}",
+        f"user-agent: {_USER_AGENT}",
+        "content-type: application/json",
+        "accept-encoding: identity",
+    ]
+    if api_key is not None:
+        lines.append(f"authorization: Bearer {api_key}")
+    return "".join(f"{line}\r\n" for line in lines).encode("ascii")
+
+
+def _request_head(path: str, accept: bytes, headers: bytes) -> bytes:
+    """A request up to its length, which is all that differs from call to call."""
+    return b"POST %b HTTP/1.1\r\n%baccept: %b\r\ncontent-length: " % (
+        path.encode("ascii"),
+        headers,
+        accept,
+    )
+
+
+def _domain_error(failure: HttpFailure, *, charged: bool) -> TollkeeperError:
+    if isinstance(failure, DeadlinePassed):
+        return DeadlineExceeded(charged=charged)
+    if isinstance(failure, PeerSilent):
+        return DeadlineExceeded("The backend fell silent.", charged=charged)
+    if isinstance(failure, ConnectionsExhausted):
+        return Unavailable("Every connection to the backend is in use.", retry_after_s=1)
+    if isinstance(failure, ConnectFailed):
+        return BackendFailed("The backend cannot be reached.", charged=False)
+    return BackendFailed("The backend closed the connection.", charged=charged)

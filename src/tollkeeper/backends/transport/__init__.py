@@ -1,0 +1,1 @@
+"""Bytes to and from model servers: HTTP/1.1, connections, event streams."""

@@ -1,0 +1,185 @@
+"""The connections to one replica: opened with a deadline, kept for reuse within bounds, closed."""
+
+import asyncio
+import contextlib
+import ssl
+from collections import deque
+from dataclasses import dataclass
+from urllib.parse import SplitResult
+
+from tollkeeper.backends.config import BackendConfig
+from tollkeeper.backends.transport.http1 import (
+    ConnectFailed,
+    Connection,
+    ConnectionsExhausted,
+    DeadlinePassed,
+)
+
+_CLOSE_TIMEOUT_S = 1.0
+# Some servers promise to keep a connection and close it right after a stream all the same. Such a
+# connection must not carry the next request, which nobody could tell from one that was run: so it
+# rests for a moment, in which its end arrives.
+_SETTLING_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class PoolLimits:
+    connections_max: int
+    idle_connections_max: int
+    keep_alive_s: float
+    connect_timeout_s: float
+
+
+class ConnectionPool:
+    """Hands out the connection used last, so that the others grow old and are closed."""
+
+    def __init__(
+        self, host: str, port: int, tls: ssl.SSLContext | None, limits: PoolLimits
+    ) -> None:
+        self._host = host
+        self._port = port
+        self._tls = tls
+        self._limits = limits
+        # Each with the time since which it has been idle.
+        self._idle: deque[tuple[Connection, float]] = deque()
+        # The same after a stream, oldest first, before they can be used again.
+        self._settling: deque[tuple[Connection, float]] = deque()
+        self._connections: set[Connection] = set()
+        self._connecting = 0
+        self._sweep: asyncio.TimerHandle | None = None
+        self._emptied: asyncio.Event | None = None
+
+    async def acquire(self, *, deadline: float) -> Connection:
+        """An open connection; raises ConnectFailed or DeadlinePassed, and then nothing has left."""
+        now = asyncio.get_running_loop().time()
+        stale_before = now - self._limits.keep_alive_s
+        while self._settling and self._settling[0][1] <= now - _SETTLING_S:
+            self._idle.append(self._settling.popleft())
+        while self._idle:
+            connection, since = self._idle.pop()
+            if since > stale_before and not connection.closing:
+                return connection
+            self._drop(connection)
+        if self._is_full() and self._settling:
+            self._drop(self._settling.popleft()[0])
+        if self._is_full():
+            raise ConnectionsExhausted("every connection is in use")
+        self._connecting += 1
+        try:
+            return await self._connect(deadline)
+        finally:
+            self._connecting -= 1
+
+    def release(self, connection: Connection, *, after_stream: bool = False) -> None:
+        """Ends the connection's exchange. Only after a complete answer is it kept for the next;
+        the last bytes of a stream that was read to its end may still come."""
+        if not connection.finish(drain=after_stream):
+            return
+        if after_stream:
+            self._settle(connection)
+        else:
+            self._park(connection, self._idle)
+
+    async def close(self) -> None:
+        if self._sweep is not None:
+            self._sweep.cancel()
+            self._sweep = None
+        self._idle.clear()
+        self._settling.clear()
+        if not self._connections:
+            return
+        self._emptied = asyncio.Event()
+        for connection in tuple(self._connections):
+            connection.abort()
+        # Every socket has been told; one that needs longer than this is closed by its own loop.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+                await self._emptied.wait()
+
+    async def _connect(self, deadline: float) -> Connection:
+        loop = asyncio.get_running_loop()
+        connect_until = min(deadline, loop.time() + self._limits.connect_timeout_s)
+        try:
+            async with asyncio.timeout_at(connect_until):
+                _, connection = await loop.create_connection(
+                    lambda: Connection(self._forget, self._settle),
+                    self._host,
+                    self._port,
+                    ssl=self._tls,
+                    server_hostname=self._host if self._tls is not None else None,
+                )
+        except TimeoutError as error:
+            if connect_until >= deadline:
+                raise DeadlinePassed("the deadline passed while connecting") from error
+            raise ConnectFailed("connecting took too long") from error
+        except OSError as error:
+            raise ConnectFailed("no connection") from error
+        if connection.closing:
+            raise ConnectFailed("the connection was closed at once")
+        self._connections.add(connection)
+        return connection
+
+    def _is_full(self) -> bool:
+        return len(self._connections) + self._connecting >= self._limits.connections_max
+
+    def _drop(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        connection.abort()
+
+    def _settle(self, connection: Connection) -> None:
+        self._park(connection, self._settling)
+
+    def _park(self, connection: Connection, row: deque[tuple[Connection, float]]) -> None:
+        idle = len(self._idle) + len(self._settling)
+        if idle >= self._limits.idle_connections_max or self._emptied is not None:
+            connection.abort()
+            return
+        loop = asyncio.get_running_loop()
+        row.append((connection, loop.time()))
+        if self._sweep is None:
+            self._sweep = loop.call_later(self._limits.keep_alive_s, self._close_stale)
+
+    def _close_stale(self) -> None:
+        self._sweep = None
+        loop = asyncio.get_running_loop()
+        stale_before = loop.time() - self._limits.keep_alive_s
+        rest = []
+        for row in (self._idle, self._settling):
+            for connection, since in tuple(row):
+                if since <= stale_before:
+                    connection.abort()
+                else:
+                    rest.append(since)
+        if rest:
+            due = min(rest) + self._limits.keep_alive_s
+            self._sweep = loop.call_at(due, self._close_stale)
+
+    def _forget(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        for row in (self._idle, self._settling):
+            for position, (idle, _) in enumerate(row):
+                if idle is connection:
+                    del row[position]
+                    break
+        if self._emptied is not None and not self._connections:
+            self._emptied.set()
+
+
+def open_pool(address: SplitResult, config: BackendConfig) -> ConnectionPool:
+    """The pool for one replica's address. TLS is always verified, and there is no way around it."""
+    assert address.hostname is not None
+    tls = None
+    if address.scheme == "https":
+        tls = ssl.create_default_context(cafile=config.tls_ca_file)
+        tls.set_alpn_protocols(["http/1.1"])
+    return ConnectionPool(
+        address.hostname,
+        address.port or (443 if tls is not None else 80),
+        tls,
+        PoolLimits(
+            connections_max=config.connections_max,
+            idle_connections_max=config.idle_connections_max,
+            keep_alive_s=config.keep_alive_s,
+            connect_timeout_s=config.connect_timeout_s,
+        ),
+    )

@@ -1,0 +1,24 @@
+"""From settings and services to the public API."""
+
+from tollkeeper.api.app import App
+from tollkeeper.api.http.conventions import HttpConventions
+from tollkeeper.api.routes import routes_for
+from tollkeeper.domain.conventions import MESSAGES_WEB_TOOLS
+from tollkeeper.services.use_cases import Services
+from tollkeeper.settings import Settings
+
+
+def build_app(settings: Settings, services: Services) -> App:
+    conventions = http_conventions(settings)
+    return App(services, conventions, routes_for(conventions))
+
+
+def http_conventions(settings: Settings) -> HttpConventions:
+    return HttpConventions(
+        body_bytes_max=settings.limits.body_bytes,
+        body_timeout_s=settings.server.body_timeout_s,
+        customer_key_header=settings.auth.customer_key_header,
+        session_headers=settings.sessions.headers,
+        messages_web_tools=MESSAGES_WEB_TOOLS.union(settings.messages.web_tool_aliases),
+        model_listing=settings.extensions.model_listing,
+    )

@@ -1,0 +1,1 @@
+"""The engine and the PostgreSQL that the gateway brings along."""

@@ -1,0 +1,50 @@
+"""How many tokens a prompt has: counted where its backend can, else estimated. Nothing is charged."""
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tollkeeper.backends.port import Backend
+from tollkeeper.domain.access import CustomerCaller
+from tollkeeper.domain.admission import ProjectLimits
+from tollkeeper.domain.inference import Call
+from tollkeeper.services.ledger.admission import refusal_error
+from tollkeeper.storage.database import Database
+from tollkeeper.storage.throttle import take_from_rate
+
+TOKENIZER_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    tokens: int
+    estimated: bool
+
+
+class TokenCounting:
+    def __init__(
+        self, database: Database, backends: Mapping[str, Backend], limits: ProjectLimits
+    ) -> None:
+        self._database = database
+        self._backends = backends
+        self._limits = limits
+
+    async def count(self, caller: CustomerCaller, call: Call, estimate: int) -> Counted:
+        """Takes one request of the project's rate; there is no hold and no record of it."""
+        async with self._database.transaction() as connection:
+            decision = await take_from_rate(
+                connection, caller.organization_id, caller.project_id, self._limits
+            )
+        if decision.refusal is not None:
+            raise refusal_error(decision)
+        deadline = asyncio.get_running_loop().time() + TOKENIZER_TIMEOUT_S
+        counted = await self._counted(call, deadline)
+        return Counted(estimate if counted is None else counted, estimated=counted is None)
+
+    async def prompt_tokens(self, call: Call, estimate: int, deadline: float) -> int:
+        """For a request that is made anyway: it takes nothing more of the rate."""
+        counted = await self._counted(call, deadline)
+        return estimate if counted is None else counted
+
+    async def _counted(self, call: Call, deadline: float) -> int | None:
+        return await self._backends[call.model.backend].count_prompt_tokens(call, deadline=deadline)

@@ -1,0 +1,1 @@
+"""Use cases of money: admission, group commit, recovery, reconciliation, billing, costs."""

@@ -1,0 +1,157 @@
+"""The two calls that every inference call goes through: reserve before, settle after, once."""
+
+from uuid import UUID
+
+import msgspec
+
+from tollkeeper.domain.access import OrganizationId
+from tollkeeper.domain.admission import Decision, Refusal
+from tollkeeper.domain.catalog import Model
+from tollkeeper.domain.errors import (
+    PaymentRequired,
+    RateLimited,
+    TollkeeperError,
+    Unauthenticated,
+)
+from tollkeeper.domain.inference import Call
+from tollkeeper.domain.ledger import Hold, Resolution, ResolutionKind
+from tollkeeper.domain.money import usd_from_picousd
+from tollkeeper.domain.policy_set import PolicySet
+from tollkeeper.domain.pricing import Bounds, cost_of, hold_picousd
+from tollkeeper.domain.usage import Usage
+from tollkeeper.services.ledger.ledger import Ledger
+
+_RESOLVED_BY_CALL = "call"
+
+
+class Reservation(msgspec.Struct, frozen=True):
+    """A committed hold. The model, and with it the price, is the one of its admission."""
+
+    hold: Hold
+    model: Model
+    policies: PolicySet | None = None
+
+    @property
+    def id(self) -> UUID:
+        return self.hold.id
+
+    @property
+    def organization_id(self) -> OrganizationId:
+        return self.hold.organization_id
+
+    @property
+    def hold_picousd(self) -> int:
+        return self.hold.hold_picousd
+
+
+class Settlement(msgspec.Struct, frozen=True, gc=False):
+    """What a call cost in the end, overage included."""
+
+    cost_picousd: int
+    estimated: bool
+
+
+class Admission:
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    async def reserve(self, call: Call, prompt_tokens_max: int) -> Reservation:
+        """Holds the upper bound of what the call can cost, or raises with the arithmetic."""
+        bounds = Bounds(
+            prompt_tokens=prompt_tokens_max,
+            choices=call.choices,
+            output_tokens_each=call.output_tokens_max,
+            images=call.images,
+        )
+        pricing = call.model.pricing
+        hold = Hold(
+            organization_id=call.organization_id,
+            id=UUID(call.request_id),
+            project_id=call.project_id,
+            key_id=call.key_id,
+            model=call.model.id,
+            pricing=pricing,
+            bounds=bounds,
+            hold_picousd=hold_picousd(pricing, bounds),
+        )
+        decision = await self._ledger.hold(hold)
+        if decision.refusal is not None:
+            raise refusal_error(decision)
+        return Reservation(hold, call.model, decision.policies)
+
+    async def settle(
+        self, reservation: Reservation, usage: Usage, *, estimated: bool
+    ) -> Settlement:
+        """Charges what was used and gives the rest back. Durable when it returns."""
+        cost = cost_of(reservation.model.pricing, usage, reservation.hold.bounds.images)
+        await self._ledger.resolve(
+            Resolution(
+                organization_id=reservation.organization_id,
+                reservation_id=reservation.id,
+                kind=ResolutionKind.SETTLED,
+                resolved_by=_RESOLVED_BY_CALL,
+                estimated=estimated,
+                **cost.by_dimension,
+            ),
+            reservation.hold,
+        )
+        return Settlement(cost.total_picousd, estimated)
+
+    async def release(self, reservation: Reservation) -> None:
+        """Gives everything back: nothing was charged."""
+        await self._ledger.resolve(
+            Resolution(
+                organization_id=reservation.organization_id,
+                reservation_id=reservation.id,
+                kind=ResolutionKind.RELEASED,
+                resolved_by=_RESOLVED_BY_CALL,
+            ),
+            reservation.hold,
+        )
+
+    async def leave_unsettled(self, reservation: Reservation, reason: str) -> None:
+        """Nobody knows what it cost: the hold stays until reconciliation or an operator decides."""
+        await self._ledger.mark_unsettled(reservation.hold, reason)
+
+
+def refusal_error(decision: Decision) -> TollkeeperError:
+    """What the caller is told, with the numbers that the decision was made on."""
+    match decision.refusal:
+        case Refusal.KEY_NOT_ACTIVE:
+            return Unauthenticated(f"This API key is {decision.key_status or 'not valid'}.")
+        case Refusal.PROJECT_ARCHIVED:
+            return Unauthenticated("The project of this API key is archived.")
+        case Refusal.RATE:
+            return RateLimited(
+                f"The project's limit of {decision.limit} requests per minute is reached.",
+                retry_after_s=decision.retry_after_s,
+            )
+        case Refusal.CONCURRENCY:
+            return RateLimited(
+                f"The project's limit of {decision.limit} concurrent requests is reached.",
+                retry_after_s=decision.retry_after_s,
+            )
+    return PaymentRequired(_arithmetic(decision), retry_after_s=decision.retry_after_s)
+
+
+_WHAT_LACKS = {
+    Refusal.CREDIT: "The organization's credit cannot cover this call",
+    Refusal.ORGANIZATION_CAP: "The organization's spending cap cannot cover this call",
+    Refusal.PROJECT_CAP: "The project's spending cap cannot cover this call",
+}
+
+
+def _arithmetic(decision: Decision) -> str:
+    assert decision.refusal is not None
+    cap = ""
+    if decision.refusal is not Refusal.CREDIT:
+        cap = f", cap {usd_from_picousd(decision.limit)}"
+    waiting = ""
+    if decision.retry_after_s is not None:
+        waiting = " Running calls hold the rest: it may fit when they are settled."
+    return (
+        f"{_WHAT_LACKS[decision.refusal]}: needed {usd_from_picousd(decision.needed_picousd)}, "
+        f"available {usd_from_picousd(decision.available_picousd)}, "
+        f"held {usd_from_picousd(decision.held_picousd)}, "
+        f"spent {usd_from_picousd(decision.spent_picousd)}{cap} USD.{waiting}"
+    )

@@ -1,0 +1,240 @@
+"""The operator's side of accounts: credit, caps and limits. Each change locks the account first, so
+that no call is admitted on what was before."""
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+from uuid import UUID, uuid4
+
+from msgspec.structs import replace
+
+from tollkeeper.domain.access import OrganizationId, ProjectId
+from tollkeeper.domain.admission import (
+    RATE_UNITS_PER_REQUEST,
+    AccountState,
+    Cap,
+    CapPeriod,
+    ProjectLimits,
+    ProjectState,
+    decide,
+)
+from tollkeeper.domain.errors import InvalidRequest, NotFound, StateConflict
+from tollkeeper.domain.money import PICOUSD_MAX, usd_from_picousd
+from tollkeeper.storage import accounts, ledger, organizations, projects
+from tollkeeper.storage.accounts import Balance, CapUse
+from tollkeeper.storage.database import Connection, Database
+
+_NOTE_LENGTH_MAX = 1000
+REQUESTS_PER_MINUTE_MAX = 10_000_000
+CONCURRENCY_MAX = 1_000_000
+# No project has this id: who locks an account as a whole names no project of it.
+_NO_PROJECT = ProjectId(UUID(int=0))
+
+# A new value, back to the settings' default, or as it is.
+LimitChange: TypeAlias = int | Literal["default"] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    id: UUID
+    organization_id: OrganizationId
+    amount_picousd: int
+    note: str
+    # As it was right after the grant.
+    balance: Balance
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A limit that holds, and whether it is the project's own or the settings' default."""
+
+    value: int
+    is_default: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LimitsInForce:
+    project_id: ProjectId
+    requests_per_minute: Limit
+    concurrency: Limit
+    live_holds: int
+
+
+class Billing:
+    def __init__(self, database: Database, limits: ProjectLimits) -> None:
+        self._database = database
+        self._limits = limits
+
+    async def credit_grant(
+        self, organization_id: OrganizationId, amount_picousd: int, note: str = ""
+    ) -> Grant:
+        """Adds credit. A negative amount withdraws what is available, and no more."""
+        if amount_picousd == 0:
+            raise InvalidRequest("A grant of 0 USD changes nothing.", param="amount")
+        if len(note) > _NOTE_LENGTH_MAX or "\x00" in note:
+            raise InvalidRequest(f"A note has at most {_NOTE_LENGTH_MAX} characters.", param="note")
+        grant_id = uuid4()
+        async with self._database.transaction() as connection:
+            state = await self._lock(connection, organization_id)
+            _check_grant(state, amount_picousd)
+            await accounts.insert_grant(connection, organization_id, grant_id, amount_picousd, note)
+            balance = await accounts.find_balance(connection, organization_id)
+        assert balance is not None
+        return Grant(grant_id, organization_id, amount_picousd, note, balance)
+
+    async def credit_show(self, organization_id: OrganizationId) -> Balance:
+        """In this moment: also what is settled and not folded into the account yet."""
+        async with self._database.reading() as connection:
+            found = await accounts.find_balance(connection, organization_id)
+        if found is None:
+            raise _no_organization(organization_id)
+        return found
+
+    async def cap_set(
+        self,
+        organization_id: OrganizationId,
+        amount_picousd: int,
+        period: CapPeriod,
+        project_id: ProjectId | None = None,
+    ) -> CapUse:
+        """A cap below what is held and spent already stops the next call, not those that run."""
+        if not 0 <= amount_picousd <= PICOUSD_MAX:
+            raise InvalidRequest("A cap is an amount of 0 USD or more.", param="amount")
+        cap = Cap(amount_picousd, period)
+        async with self._database.transaction() as connection:
+            state = await self._lock(connection, organization_id, project_id)
+            spend = state.spend if project_id is None else state.projects[project_id].spend
+            excess = max(0, spend.counted(period) - amount_picousd)
+            await accounts.write_cap(connection, organization_id, project_id, cap, excess)
+            caps = await accounts.find_caps(connection, organization_id)
+        (found,) = (use for use in caps if use.project_id == project_id)
+        return found
+
+    async def cap_clear(
+        self, organization_id: OrganizationId, project_id: ProjectId | None = None
+    ) -> None:
+        """Clearing again changes nothing and succeeds."""
+        async with self._database.transaction() as connection:
+            await self._lock(connection, organization_id, project_id)
+            await accounts.write_cap(connection, organization_id, project_id, None, 0)
+
+    async def cap_show(self, organization_id: OrganizationId) -> list[CapUse]:
+        """Every cap that is set: the organization's own first, then those of its projects."""
+        async with self._database.reading() as connection:
+            if await organizations.find(connection, organization_id) is None:
+                raise _no_organization(organization_id)
+            return await accounts.find_caps(connection, organization_id)
+
+    async def limit_set(
+        self,
+        project_id: ProjectId,
+        requests_per_minute: LimitChange = None,
+        concurrency: LimitChange = None,
+    ) -> LimitsInForce:
+        _check_limit(requests_per_minute, REQUESTS_PER_MINUTE_MAX, "requests_per_minute")
+        _check_limit(concurrency, CONCURRENCY_MAX, "concurrency")
+        organization_id = await self._organization_of(project_id)
+        async with self._database.transaction() as connection:
+            state = await self._lock(connection, organization_id, project_id)
+            own = await accounts.find_limits(connection, organization_id, project_id)
+            rate = _changed(own.requests_per_minute, requests_per_minute)
+            await accounts.write_limits(
+                connection,
+                organization_id,
+                project_id,
+                rate,
+                _changed(own.concurrency, concurrency),
+            )
+            project = _with_rate(
+                state.projects[project_id], rate or self._limits.requests_per_minute
+            )
+            changed = replace(state, projects={project_id: project})
+            await ledger.write_states(connection, {organization_id: changed})
+            return await self._limits_in_force(connection, organization_id, project_id)
+
+    async def limit_show(self, project_id: ProjectId) -> LimitsInForce:
+        organization_id = await self._organization_of(project_id)
+        async with self._database.reading() as connection:
+            return await self._limits_in_force(connection, organization_id, project_id)
+
+    async def _limits_in_force(
+        self, connection: Connection, organization_id: OrganizationId, project_id: ProjectId
+    ) -> LimitsInForce:
+        own = await accounts.find_limits(connection, organization_id, project_id)
+        return LimitsInForce(
+            project_id,
+            _limit(own.requests_per_minute, self._limits.requests_per_minute),
+            _limit(own.concurrency, self._limits.concurrency),
+            own.live_holds,
+        )
+
+    async def _organization_of(self, project_id: ProjectId) -> OrganizationId:
+        async with self._database.reading() as connection:
+            found = await projects.find_anywhere(connection, project_id)
+        if found is None:
+            raise NotFound(f"There is no project {project_id}.")
+        return found.organization_id
+
+    async def _lock(
+        self,
+        connection: Connection,
+        organization_id: OrganizationId,
+        project_id: ProjectId | None = None,
+    ) -> AccountState:
+        """The account under lock and brought to this moment: everything that came back is folded
+        in, the month is the current one, and the account's rows say so too."""
+        locked = await ledger.lock_accounts(
+            connection, [(organization_id, project_id or _NO_PROJECT)], [], self._limits
+        )
+        found = locked.states.get(organization_id)
+        if found is None:
+            raise _no_organization(organization_id)
+        if project_id is not None and project_id not in found.projects:
+            raise NotFound(f"There is no project {project_id} in this organization.")
+        # A decision about no request at all is what brings a state to this moment.
+        state, _ = decide(found, (), now_us=locked.now_us, month=locked.month)
+        await ledger.write_states(connection, {organization_id: state})
+        return state
+
+
+def _check_grant(state: AccountState, amount_picousd: int) -> None:
+    available = state.available_picousd
+    if amount_picousd < 0 and available + amount_picousd < 0:
+        raise StateConflict(
+            f"{usd_from_picousd(-amount_picousd)} USD cannot be withdrawn: "
+            f"{usd_from_picousd(available)} USD is available."
+        )
+    spend = state.spend
+    granted = available + spend.held_picousd + spend.unsettled_picousd + spend.settled_picousd
+    if granted + amount_picousd > PICOUSD_MAX:
+        raise InvalidRequest(
+            f"An organization's credit is at most {usd_from_picousd(PICOUSD_MAX)} USD in all.",
+            param="amount",
+        )
+
+
+def _check_limit(change: LimitChange, highest: int, name: str) -> None:
+    if isinstance(change, int) and not 1 <= change <= highest:
+        raise InvalidRequest(f"{name} is a number from 1 to {highest}.", param=name)
+
+
+def _changed(own: int | None, change: LimitChange) -> int | None:
+    if change is None:
+        return own
+    return None if change == "default" else change
+
+
+def _limit(own: int | None, default: int) -> Limit:
+    return Limit(default, is_default=True) if own is None else Limit(own, is_default=False)
+
+
+def _with_rate(project: ProjectState, requests_per_minute: int) -> ProjectState:
+    """A bucket never holds more than a minute's requests, and one that was full stays full: a
+    project that has been quiet has its whole burst at the new rate too."""
+    was_full = project.rate_units >= project.requests_per_minute * RATE_UNITS_PER_REQUEST
+    full = requests_per_minute * RATE_UNITS_PER_REQUEST
+    level = full if was_full else min(project.rate_units, full)
+    return replace(project, requests_per_minute=requests_per_minute, rate_units=level)
+
+
+def _no_organization(organization_id: OrganizationId) -> NotFound:
+    return NotFound(f"There is no organization {organization_id}.")

@@ -1,0 +1,88 @@
+"""The ledger's books as an operator checks and closes them: verify, and resolve by hand."""
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from tollkeeper.domain.errors import InvalidRequest, NotFound, StateConflict
+from tollkeeper.domain.ledger import Resolution, ResolutionKind
+from tollkeeper.domain.money import PICOUSD_MAX
+from tollkeeper.storage import reservations, resolutions, verification
+from tollkeeper.storage.database import Database
+from tollkeeper.storage.reservations import ReservationEntry, ReservationStatus
+
+UNSETTLED_LIST_MAX = 1000
+_RESOLVED_BY = "operator"
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A row that breaks an invariant: which one, what it is about, what is wrong."""
+
+    invariant: str
+    subject: str
+    detail: str
+
+
+class Reconciliation:
+    def __init__(self, database: Database, *, deadline_s: float, lease_s: float) -> None:
+        self._database = database
+        self._hold_age_s = deadline_s + lease_s
+        self._lease_s = lease_s
+
+    async def ledger_verify(self) -> list[Difference]:
+        """Every difference between the books and the rows that they are made from, all as of one
+        moment; none is what one hopes for."""
+        async with self._database.snapshot() as connection:
+            await verification.allow_long_statements(connection)
+            found = await verification.find_differences(
+                connection, age_s=self._hold_age_s, lease_s=self._lease_s
+            )
+        return [Difference(*difference) for difference in found]
+
+    async def ledger_unsettled(self, *, limit: int = UNSETTLED_LIST_MAX) -> list[ReservationEntry]:
+        """What waits to be resolved by hand, oldest first."""
+        async with self._database.reading() as connection:
+            return await reservations.find_unsettled(connection, limit=limit)
+
+    async def ledger_resolve(
+        self, reservation_id: UUID, *, settle_picousd: int | None
+    ) -> ReservationEntry:
+        """Settles an unsettled reservation, or releases it where `settle_picousd` is None. Once:
+        whoever comes second is refused."""
+        if settle_picousd is not None and not 0 <= settle_picousd <= PICOUSD_MAX:
+            raise InvalidRequest("A settlement is an amount of 0 USD or more.", param="settle")
+        found = await self._find(reservation_id)
+        if found.status is not ReservationStatus.UNSETTLED:
+            raise _not_unsettled(found)
+        released = settle_picousd is None
+        resolution = Resolution(
+            organization_id=found.organization_id,
+            reservation_id=reservation_id,
+            kind=ResolutionKind.RELEASED if released else ResolutionKind.SETTLED,
+            resolved_by=_RESOLVED_BY,
+            other=settle_picousd or 0,
+        )
+        async with self._database.reading() as connection:
+            resolved = await resolutions.resolve(connection, [resolution])
+        after = await self._find(reservation_id)
+        if reservation_id not in resolved:
+            raise _not_unsettled(after)
+        return after
+
+    async def _find(self, reservation_id: UUID) -> ReservationEntry:
+        async with self._database.reading() as connection:
+            found = await reservations.find(connection, reservation_id)
+        if found is None:
+            raise NotFound(f"There is no reservation {reservation_id}.")
+        return found
+
+
+def _not_unsettled(found: ReservationEntry) -> StateConflict:
+    if found.status is ReservationStatus.HELD:
+        return StateConflict(
+            f"The reservation {found.id} is held: its call may still be running. "
+            "Holds of dead processes become unsettled by `ledger recover`."
+        )
+    return StateConflict(
+        f"The reservation {found.id} was {found.status} already, by {found.resolved_by}."
+    )

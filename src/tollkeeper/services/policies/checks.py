@@ -1,0 +1,258 @@
+"""Policies at work on one call: enforcing ones decide and fail closed, monitoring ones only watch."""
+
+import asyncio
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import structlog
+from msgspec.structs import replace
+
+from tollkeeper.domain.activity import VerdictRecord
+from tollkeeper.domain.errors import PolicyDenied, Unavailable
+from tollkeeper.domain.policy import Direction, Mode
+from tollkeeper.domain.policy_set import ActivePolicy
+from tollkeeper.services.policies.judge import Judge, Opinion, Question
+from tollkeeper.services.policies.metrics import count_seconds, count_verdicts
+
+# Texts that are watched in one process at once, and how long they may be together; what is beyond
+# is recorded as missing. The judge's deadline bounds how long each of them takes.
+_WATCHED_MAX = 1024
+_WATCHED_CHARACTERS_MAX = 16_000_000
+# Who ends waits so long for what is being watched; the rest is recorded as missing.
+_DRAIN_TIMEOUT_S = 3.0
+_RETRY_AFTER_S = 2
+_NO_JUDGE = "No judge is configured."
+
+_log = structlog.get_logger("tollkeeper.policies")
+
+
+@dataclass(slots=True)
+class Evidence:
+    """The verdicts of one call, one for each policy and side; some may still be on their way."""
+
+    _verdicts: dict[tuple[str, str], VerdictRecord] = field(default_factory=dict)
+    pending: set[asyncio.Task[None]] = field(default_factory=set)
+
+    @property
+    def verdicts(self) -> tuple[VerdictRecord, ...]:
+        return tuple(self._verdicts.values())
+
+    def expect(self, verdicts: Iterable[VerdictRecord]) -> None:
+        """From here on they are missing, unless there are any or they come."""
+        for verdict in verdicts:
+            self._verdicts.setdefault((verdict.policy_id, verdict.direction), verdict)
+
+    def take(self, verdicts: Iterable[VerdictRecord]) -> None:
+        """An answer that is judged in segments has the highest of their probabilities."""
+        for verdict in verdicts:
+            key = (verdict.policy_id, verdict.direction)
+            known = self._verdicts.get(key)
+            self._verdicts[key] = verdict if known is None else _continued(known, verdict)
+
+    async def settled(self) -> None:
+        """Returns when every verdict is in. The judge's own deadline bounds the wait."""
+        if self.pending:
+            await asyncio.wait(self.pending)
+
+
+def _continued(known: VerdictRecord, verdict: VerdictRecord) -> VerdictRecord:
+    probability = verdict.probability_basis_points
+    if probability is not None:
+        probability = max(probability, known.probability_basis_points or 0)
+    return replace(
+        verdict,
+        probability_basis_points=probability,
+        duration_ms=known.duration_ms + verdict.duration_ms,
+    )
+
+
+class PolicyChecks:
+    def __init__(self, judge: Judge | None) -> None:
+        self._judge = judge
+        self._beside: set[asyncio.Task[None]] = set()
+        # With the length of their texts.
+        self._watching: dict[asyncio.Task[None], int] = {}
+        self._watched_characters = 0
+
+    async def check(
+        self,
+        policies: Sequence[ActivePolicy],
+        direction: Direction,
+        text: str,
+        evidence: Evidence,
+    ) -> None:
+        """Raises PolicyDenied where an enforcing policy matches, and Unavailable where one of them
+        cannot be judged. Monitoring policies neither delay nor fail anything."""
+        judging = [policy for policy in policies if policy.judges(direction)]
+        self.watch(judging, direction, text, evidence)
+        enforcing = [policy for policy in judging if policy.mode is Mode.ENFORCING]
+        if not enforcing:
+            return
+        evidence.expect(_missing(enforcing, direction))
+        verdicts = await self._verdicts(enforcing, direction, text)
+        evidence.take(verdicts)
+        for policy, verdict in zip(enforcing, verdicts, strict=True):
+            if verdict.matched:
+                raise PolicyDenied(f"{_named(policy)} denied this {direction.value}.")
+        for policy, verdict in zip(enforcing, verdicts, strict=True):
+            if verdict.probability_basis_points is None:
+                raise Unavailable(
+                    f"{_named(policy)} could not be judged.", retry_after_s=_RETRY_AFTER_S
+                )
+
+    def check_beside(
+        self,
+        policies: Sequence[ActivePolicy],
+        direction: Direction,
+        text: str,
+        evidence: Evidence,
+    ) -> asyncio.Task[None] | None:
+        """The same check while something else goes on; None where nothing has to be awaited."""
+        if not any(
+            policy.mode is Mode.ENFORCING and policy.judges(direction) for policy in policies
+        ):
+            self.watch(policies, direction, text, evidence)
+            return None
+        task = asyncio.create_task(self.check(policies, direction, text, evidence))
+        for tasks in (self._beside, evidence.pending):
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+        return task
+
+    def watch(
+        self,
+        policies: Sequence[ActivePolicy],
+        direction: Direction,
+        text: str,
+        evidence: Evidence,
+    ) -> None:
+        """Starts the verdicts of the monitoring ones among the policies, and returns at once."""
+        monitoring = [
+            policy
+            for policy in policies
+            if policy.mode is Mode.MONITORING and policy.judges(direction)
+        ]
+        if not monitoring:
+            return
+        missing = _missing(monitoring, direction)
+        evidence.expect(missing)
+        if (
+            len(self._watching) >= _WATCHED_MAX
+            or self._watched_characters + len(text) > _WATCHED_CHARACTERS_MAX
+        ):
+            count_verdicts(missing)
+            _log.warning("verdicts are missing", count=len(missing), reason="Too many at once.")
+            return
+        task = asyncio.create_task(self._watch(monitoring, direction, text, evidence))
+        self._watching[task] = len(text)
+        self._watched_characters += len(text)
+        evidence.pending.add(task)
+        task.add_done_callback(evidence.pending.discard)
+        task.add_done_callback(self._watched)
+
+    @property
+    def judging(self) -> int:
+        """Texts that are being judged though no caller waits for it."""
+        return len(self._watching) + len(self._beside)
+
+    async def drain(self) -> None:
+        """Waits, for a bounded time, for what is being judged though no caller waits for it."""
+        waiting = [*self._watching, *self._beside]
+        if not waiting:
+            return
+        _, late = await asyncio.wait(waiting, timeout=_DRAIN_TIMEOUT_S)
+        for task in late:
+            task.cancel()
+        if late:
+            await asyncio.wait(late)
+
+    async def _watch(
+        self,
+        policies: Sequence[ActivePolicy],
+        direction: Direction,
+        text: str,
+        evidence: Evidence,
+    ) -> None:
+        evidence.take(await self._verdicts(policies, direction, text))
+
+    def _watched(self, task: asyncio.Task[None]) -> None:
+        self._watched_characters -= self._watching.pop(task)
+        if not task.cancelled() and (fault := task.exception()) is not None:
+            _log.error("watching policies failed", exc_info=fault)
+
+    async def _verdicts(
+        self, policies: Sequence[ActivePolicy], direction: Direction, text: str
+    ) -> list[VerdictRecord]:
+        """All of one mode. Without probability where the judge is absent, down, late or
+        unreadable."""
+        mode = policies[0].mode
+        started = time.perf_counter()
+        try:
+            opinions = await self._hear(policies, text, watching=mode is Mode.MONITORING)
+        except BaseException:
+            count_verdicts(_missing(policies, direction))
+            raise
+        verdicts = [
+            _record(policy, direction, opinion)
+            for policy, opinion in zip(policies, opinions, strict=True)
+        ]
+        count_verdicts(verdicts)
+        count_seconds(mode.value, direction.value, time.perf_counter() - started)
+        _log_missing(verdicts, opinions)
+        return verdicts
+
+    async def _hear(
+        self, policies: Sequence[ActivePolicy], text: str, *, watching: bool
+    ) -> list[Opinion]:
+        if self._judge is None:
+            return [Opinion(reason=_NO_JUDGE) for _ in policies]
+        questions = [Question(policy.version_id, policy.rule) for policy in policies]
+        return await self._judge.hear(text, questions, watching=watching)
+
+
+def _named(policy: ActivePolicy) -> str:
+    return f"The policy {policy.name!r} ({policy.id})"
+
+
+def _missing(policies: Iterable[ActivePolicy], direction: Direction) -> list[VerdictRecord]:
+    return [_record(policy, direction, Opinion()) for policy in policies]
+
+
+def _record(policy: ActivePolicy, direction: Direction, opinion: Opinion) -> VerdictRecord:
+    threshold = policy.threshold_basis_points
+    probability = opinion.highest
+    matched = probability is not None and probability >= threshold
+    if not opinion.complete and not matched:
+        # What the judge has not read could still make it higher.
+        probability = None
+    return VerdictRecord(
+        policy_id=policy.id,
+        version=policy.version,
+        direction=direction.value,
+        mode=policy.mode.value,
+        probability_basis_points=probability,
+        threshold_basis_points=threshold,
+        matched=matched,
+        duration_ms=int(opinion.seconds * 1000),
+        judged_at_ms=int(time.time() * 1000),
+    )
+
+
+def _log_missing(verdicts: Sequence[VerdictRecord], opinions: Sequence[Opinion]) -> None:
+    """One line, however many there are."""
+    missing = [
+        (verdict, opinion)
+        for verdict, opinion in zip(verdicts, opinions, strict=True)
+        if verdict.probability_basis_points is None
+    ]
+    if missing:
+        verdict, opinion = missing[0]
+        _log.warning(
+            "verdicts are missing",
+            count=len(missing),
+            mode=verdict.mode,
+            direction=verdict.direction,
+            policy=verdict.policy_id,
+            reason=opinion.reason,
+        )

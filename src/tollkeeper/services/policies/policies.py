@@ -1,0 +1,197 @@
+"""The life of policies. Judging them is another file's business."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+from uuid import uuid4
+
+from tollkeeper.domain.access import OrganizationId, ProjectId
+from tollkeeper.domain.errors import NotFound
+from tollkeeper.domain.inference import Call
+from tollkeeper.domain.policy import (
+    Policy,
+    PolicyState,
+    Rule,
+    check_revision,
+    check_rule,
+    each_project_once,
+    edited,
+    paused,
+    published,
+    resumed,
+)
+from tollkeeper.services.clock import Clock
+from tollkeeper.services.policies.directory import PolicyDirectory
+from tollkeeper.services.tenants.idempotency import Idempotency, IdempotentRequest
+from tollkeeper.storage import organizations, policies, projects
+from tollkeeper.storage.database import Connection, Database
+
+OPERATION_CREATE = "policy_create"
+
+
+class Policies:
+    def __init__(
+        self,
+        database: Database,
+        idempotency: Idempotency,
+        clock: Clock,
+        directory: PolicyDirectory,
+    ) -> None:
+        self._database = database
+        self._directory = directory
+        self._idempotency = idempotency
+        self._clock = clock
+
+    async def policy_create(
+        self, name: str, description: str, draft: Rule, request: IdempotentRequest
+    ) -> Policy:
+        check_rule(draft)
+        now = self._clock()
+        policy = Policy(
+            id=f"pol_{uuid4().hex}",
+            organization_id=request.organization_id,
+            name=name,
+            description=description,
+            state=PolicyState.DRAFT,
+            revision=1,
+            created_at=now,
+            updated_at=now,
+            draft=each_project_once(draft),
+            base_version=0,
+            published=None,
+        )
+        async with self._database.transaction() as connection:
+            replay = await self._idempotency.claim(connection, request, policy.id)
+            if replay is not None:
+                return await _found(connection, request.organization_id, replay.resource_id)
+            await _require_own_projects(connection, request.organization_id, draft.project_ids)
+            await policies.insert(connection, policy)
+        return policy
+
+    async def policy_show(self, organization_id: OrganizationId, policy_id: str) -> Policy:
+        async with self._database.reading() as connection:
+            return await _found(connection, organization_id, policy_id)
+
+    async def policy_list(self, organization_id: OrganizationId) -> list[Policy]:
+        async with self._database.reading() as connection:
+            if await organizations.find(connection, organization_id) is None:
+                raise NotFound(f"There is no organization {organization_id}.")
+            return await policies.find_all(connection, organization_id)
+
+    async def policy_edit(
+        self,
+        organization_id: OrganizationId,
+        policy_id: str,
+        revision: int,
+        *,
+        name: str | None,
+        description: str | None,
+        changes: dict[str, Any],
+    ) -> Policy:
+        """`changes` holds the fields of the draft that the caller sent."""
+
+        def edit(policy: Policy) -> Policy:
+            return edited(
+                policy, now=self._clock(), name=name, description=description, changes=changes
+            )
+
+        async with self._database.transaction() as connection:
+            current = await _locked(connection, organization_id, policy_id, revision)
+            await _require_own_projects(connection, organization_id, changes.get("project_ids", ()))
+            policy = edit(current)
+            await policies.update(connection, policy)
+            if policy.name != current.name:  # the one edit that shows before it is published
+                await policies.raise_epoch(connection, organization_id)
+        return policy
+
+    async def policy_pause(
+        self, organization_id: OrganizationId, policy_id: str, revision: int
+    ) -> Policy:
+        return await self._change(
+            organization_id, policy_id, revision, lambda policy: paused(policy, now=self._clock())
+        )
+
+    async def policy_resume(
+        self, organization_id: OrganizationId, policy_id: str, revision: int
+    ) -> Policy:
+        return await self._change(
+            organization_id, policy_id, revision, lambda policy: resumed(policy, now=self._clock())
+        )
+
+    async def policy_publish(
+        self, organization_id: OrganizationId, policy_id: str, revision: int
+    ) -> Policy:
+        async with self._database.transaction() as connection:
+            current = await _locked(connection, organization_id, policy_id, revision)
+            policy = published(current, version_id=f"polv_{uuid4().hex}", now=self._clock())
+            await policies.insert_version(connection, policy)
+            await policies.update(connection, policy)
+            await policies.raise_epoch(connection, organization_id)
+        return policy
+
+    async def require_published(self, call: Call) -> None:
+        """Raises NotFound where a policy that the call names is not published now. Admission will
+        look again; this is so that no money moves for a call that names a wrong one."""
+        async with self._database.snapshot() as connection:
+            epoch = await policies.read_epoch(connection, call.organization_id)
+            found = await self._directory.current(connection, {call.organization_id: epoch})
+        for position, policy_id in enumerate(call.policy_ids):
+            found[call.organization_id].find(policy_id, param=f"policy_ids[{position}]")
+
+    async def policy_organization(self, policy_id: str) -> OrganizationId:
+        """For the operator, who names a policy by its id alone."""
+        async with self._database.reading() as connection:
+            organization_id = await policies.find_organization(connection, policy_id)
+        if organization_id is None:
+            raise NotFound(f"There is no policy {policy_id}.")
+        return organization_id
+
+    async def effective_policy_list(
+        self, organization_id: OrganizationId, project_id: ProjectId
+    ) -> list[Policy]:
+        async with self._database.reading() as connection:
+            if await projects.find(connection, organization_id, project_id) is None:
+                raise NotFound("There is no such project.", param="project_id")
+            return await policies.find_effective(connection, organization_id, project_id)
+
+    async def _change(
+        self,
+        organization_id: OrganizationId,
+        policy_id: str,
+        revision: int,
+        change: Callable[[Policy], Policy],
+    ) -> Policy:
+        async with self._database.transaction() as connection:
+            policy = change(await _locked(connection, organization_id, policy_id, revision))
+            await policies.update(connection, policy)
+            await policies.raise_epoch(connection, organization_id)
+        return policy
+
+
+async def _found(connection: Connection, organization_id: OrganizationId, policy_id: str) -> Policy:
+    policy = await policies.find(connection, organization_id, policy_id)
+    if policy is None:
+        raise NotFound("There is no such policy.", param="policy_id")
+    return policy
+
+
+async def _locked(
+    connection: Connection, organization_id: OrganizationId, policy_id: str, revision: int
+) -> Policy:
+    policy = await policies.find_and_lock(connection, organization_id, policy_id)
+    if policy is None:
+        raise NotFound("There is no such policy.", param="policy_id")
+    check_revision(policy, revision)
+    return policy
+
+
+async def _require_own_projects(
+    connection: Connection, organization_id: OrganizationId, project_ids: Sequence[ProjectId]
+) -> None:
+    if not project_ids:
+        return
+    unknown = await projects.unknown_ids(connection, organization_id, project_ids)
+    if unknown:
+        position = list(project_ids).index(unknown[0])
+        raise NotFound(
+            f"{unknown[0]} is not a project of the organization.", param=f"project_ids[{position}]"
+        )

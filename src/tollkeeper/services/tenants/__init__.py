@@ -1,0 +1,1 @@
+"""Use cases of organizations, projects, keys and callers."""

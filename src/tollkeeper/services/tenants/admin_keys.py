@@ -1,0 +1,87 @@
+"""Admin API keys: made by operators, listed and revoked by either side."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from uuid import uuid4
+
+from tollkeeper.domain.access import ADMIN_PERMISSIONS, KeyId, KeyKind, OrganizationId
+from tollkeeper.domain.errors import NotFound
+from tollkeeper.domain.keys import mint_key
+from tollkeeper.domain.organization import AdminKey
+from tollkeeper.services.clock import Clock
+from tollkeeper.services.tenants.organizations import checked_name
+from tollkeeper.services.tenants.project_keys import checked_permissions, expiry
+from tollkeeper.storage import admin_keys, organizations
+from tollkeeper.storage.database import Database
+
+
+@dataclass(frozen=True, slots=True)
+class AdminKeyPage:
+    keys: list[AdminKey]
+    has_more: bool
+
+
+class AdminKeys:
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+
+    async def admin_key_create(
+        self,
+        organization_id: OrganizationId,
+        name: str,
+        permissions: Iterable[str],
+        expires_in_s: int | None,
+    ) -> tuple[AdminKey, str]:
+        """The key and its value, which is shown this once."""
+        minted = mint_key(KeyKind.ADMIN)
+        now = self._clock()
+        key = AdminKey(
+            id=KeyId(uuid4()),
+            organization_id=organization_id,
+            name=checked_name(name),
+            redacted_value=minted.redacted_value,
+            permissions=checked_permissions(permissions, ADMIN_PERMISSIONS),
+            created_at=now,
+            last_used_at=None,
+            expires_at=expiry(now, expires_in_s),
+            revoked_at=None,
+        )
+        async with self._database.transaction() as connection:
+            if await organizations.find(connection, organization_id) is None:
+                raise NotFound(f"There is no organization {organization_id}.")
+            await admin_keys.insert(connection, key, minted.digest)
+        return key, minted.value
+
+    async def admin_key_list(
+        self,
+        organization_id: OrganizationId,
+        *,
+        after: KeyId | None,
+        limit: int,
+        descending: bool = False,
+    ) -> AdminKeyPage:
+        async with self._database.reading() as connection:
+            if (
+                after is not None
+                and await admin_keys.find(connection, organization_id, after) is None
+            ):
+                raise NotFound("There is no such Admin API key.", param="after")
+            # One more than asked for tells whether there are more.
+            found = await admin_keys.find_page(
+                connection, organization_id, after=after, limit=limit + 1, descending=descending
+            )
+        return AdminKeyPage(keys=found[:limit], has_more=len(found) > limit)
+
+    async def admin_key_show(self, key_id: KeyId) -> AdminKey:
+        async with self._database.reading() as connection:
+            found = await admin_keys.find_anywhere(connection, key_id)
+        if found is None:
+            raise NotFound(f"There is no admin key {key_id}.")
+        return found
+
+    async def admin_key_revoke(self, organization_id: OrganizationId, key_id: KeyId) -> KeyId:
+        async with self._database.transaction() as connection:
+            if not await admin_keys.revoke(connection, organization_id, key_id, self._clock()):
+                raise NotFound("There is no such Admin API key.", param="api_key_id")
+        return key_id

@@ -1,0 +1,185 @@
+"""Customer keys: their creation, and what an operator can do with them afterwards."""
+
+from collections.abc import Awaitable, Callable, Iterable
+from uuid import UUID, uuid4
+
+from tollkeeper.domain.access import CUSTOMER_PERMISSIONS, KeyId, KeyKind, OrganizationId, ProjectId
+from tollkeeper.domain.errors import InvalidRequest, NotFound, StateConflict
+from tollkeeper.domain.keys import MintedKey, mint_key
+from tollkeeper.domain.organization import ProjectKey
+from tollkeeper.services.clock import Clock
+from tollkeeper.services.tenants.idempotency import Idempotency, IdempotentRequest
+from tollkeeper.services.tenants.organizations import checked_name
+from tollkeeper.storage import project_keys, projects
+from tollkeeper.storage.database import Connection, Database
+from tollkeeper.storage.resolutions import lock_account
+
+OPERATION_CREATE = "project_key_create"
+# A century: longer than any key should live, short enough for every clock and column.
+_EXPIRES_IN_S_MAX = 100 * 366 * 86400
+
+
+class ProjectKeys:
+    def __init__(
+        self,
+        database: Database,
+        idempotency: Idempotency,
+        clock: Clock,
+        default_permissions: Iterable[str],
+    ) -> None:
+        self._database = database
+        self._idempotency = idempotency
+        self._clock = clock
+        self._default_permissions = tuple(default_permissions)
+
+    async def project_key_create(
+        self, project_id: ProjectId, name: str, request: IdempotentRequest
+    ) -> tuple[ProjectKey, str | None]:
+        """The key with its value; a replay after a day is the key without it."""
+        minted = mint_key(KeyKind.PROJECT)
+        key_id = KeyId(uuid4())
+        async with self._database.transaction() as connection:
+            replay = await self._idempotency.claim(connection, request, str(key_id))
+            if replay is not None:
+                found = await project_keys.find(
+                    connection, request.organization_id, KeyId(UUID(replay.resource_id))
+                )
+                assert found is not None, "a key is never deleted"
+                return found, replay.secret
+            key = await self._insert(
+                connection,
+                minted,
+                key_id=key_id,
+                organization_id=request.organization_id,
+                project_id=project_id,
+                name=name,
+            )
+            await self._idempotency.keep_secret(connection, request, minted.value)
+        return key, minted.value
+
+    async def project_key_create_by_operator(
+        self,
+        project_id: ProjectId,
+        name: str,
+        permissions: Iterable[str] | None,
+        expires_in_s: int | None,
+    ) -> tuple[ProjectKey, str]:
+        minted = mint_key(KeyKind.PROJECT)
+        async with self._database.transaction() as connection:
+            project = await projects.find_anywhere(connection, project_id)
+            if project is None:
+                raise NotFound(f"There is no project {project_id}.")
+            key = await self._insert(
+                connection,
+                minted,
+                key_id=KeyId(uuid4()),
+                organization_id=project.organization_id,
+                project_id=project_id,
+                name=checked_name(name),
+                permissions=permissions,
+                expires_in_s=expires_in_s,
+            )
+        return key, minted.value
+
+    async def project_key_list(self, project_id: ProjectId) -> list[ProjectKey]:
+        async with self._database.reading() as connection:
+            project = await projects.find_anywhere(connection, project_id)
+            if project is None:
+                raise NotFound(f"There is no project {project_id}.")
+            return await project_keys.find_of_project(
+                connection, project.organization_id, project_id
+            )
+
+    async def project_key_revoke(self, key_id: KeyId) -> ProjectKey:
+        async def revoke(connection: Connection, key: ProjectKey) -> bool:
+            return await project_keys.revoke(connection, key, self._clock())
+
+        return await self._change(key_id, revoke, "The key is revoked already.")
+
+    async def project_key_suspend(self, key_id: KeyId) -> ProjectKey:
+        async def suspend(connection: Connection, key: ProjectKey) -> bool:
+            return await project_keys.suspend(connection, key, self._clock())
+
+        return await self._change(key_id, suspend, "Only a key that is in use can be suspended.")
+
+    async def project_key_unsuspend(self, key_id: KeyId) -> ProjectKey:
+        return await self._change(
+            key_id, project_keys.unsuspend, "Only a suspended key can be unsuspended."
+        )
+
+    async def _insert(
+        self,
+        connection: Connection,
+        minted: MintedKey,
+        *,
+        key_id: KeyId,
+        organization_id: OrganizationId,
+        project_id: ProjectId,
+        name: str,
+        permissions: Iterable[str] | None = None,
+        expires_in_s: int | None = None,
+    ) -> ProjectKey:
+        # The share lock makes archiving wait: no key appears in a project that is archived by then.
+        project = await projects.find_active_and_keep(connection, organization_id, project_id)
+        if project is None:
+            raise NotFound("There is no such project.", param="project_id")
+        if project.archived_at is not None:
+            raise StateConflict("The project is archived.", param="project_id")
+        wanted = self._default_permissions if permissions is None else permissions
+        now = self._clock()
+        key = ProjectKey(
+            id=key_id,
+            organization_id=organization_id,
+            project_id=project_id,
+            project_name=project.name,
+            name=name,
+            redacted_value=minted.redacted_value,
+            permissions=checked_permissions(wanted, CUSTOMER_PERMISSIONS),
+            created_at=now,
+            last_used_at=None,
+            expires_at=expiry(now, expires_in_s),
+            suspended_at=None,
+            revoked_at=None,
+        )
+        await project_keys.insert(connection, key, minted.digest)
+        return key
+
+    async def _change(
+        self,
+        key_id: KeyId,
+        change: Callable[[Connection, ProjectKey], Awaitable[bool]],
+        refusal: str,
+    ) -> ProjectKey:
+        async with self._database.transaction() as connection:
+            key = await project_keys.find_anywhere(connection, key_id)
+            if key is None:
+                raise NotFound(f"There is no project key {key_id}.")
+            # After this no admission can be under way that still saw the key as it was.
+            await lock_account(connection, key.organization_id)
+            if not await change(connection, key):
+                raise StateConflict(refusal)
+            changed = await project_keys.find_anywhere(connection, key_id)
+        assert changed is not None
+        return changed
+
+
+def checked_permissions(wanted: Iterable[str], allowed: frozenset[str]) -> tuple[str, ...]:
+    permissions = tuple(sorted(set(wanted)))
+    for permission in permissions:
+        if permission not in allowed:
+            choices = ", ".join(sorted(allowed))
+            raise InvalidRequest(
+                f"{permission!r} is not a permission of this kind of key; there are: {choices}.",
+                param="permissions",
+            )
+    return permissions
+
+
+def expiry(now: int, expires_in_s: int | None) -> int | None:
+    if expires_in_s is None:
+        return None
+    if not 1 <= expires_in_s <= _EXPIRES_IN_S_MAX:
+        raise InvalidRequest(
+            f"A key expires in 1 to {_EXPIRES_IN_S_MAX} seconds.", param="expires_in"
+        )
+    return now + expires_in_s

@@ -1,0 +1,59 @@
+"""Every use case in one place, ready to be called."""
+
+from dataclasses import dataclass
+
+from tollkeeper.backends.port import Backend
+from tollkeeper.services.calls.activity import Activity
+from tollkeeper.services.calls.chronicle import Chronicle
+from tollkeeper.services.calls.inference import Inference
+from tollkeeper.services.calls.isolation import Isolation
+from tollkeeper.services.calls.reasoning_seal import ReasoningSeal
+from tollkeeper.services.calls.token_counting import TokenCounting
+from tollkeeper.services.clock import Clock
+from tollkeeper.services.ledger.billing import Billing
+from tollkeeper.services.ledger.costs import Costs
+from tollkeeper.services.ledger.ledger import Ledger
+from tollkeeper.services.ledger.reconciliation import Reconciliation
+from tollkeeper.services.ledger.recovery import Lease, Recovery
+from tollkeeper.services.models import CurrentCatalog, Models
+from tollkeeper.services.policies.checks import PolicyChecks
+from tollkeeper.services.policies.policies import Policies
+from tollkeeper.services.tenants.admin_keys import AdminKeys
+from tollkeeper.services.tenants.authentication import Authentication
+from tollkeeper.services.tenants.organizations import Organizations
+from tollkeeper.services.tenants.project_keys import ProjectKeys
+from tollkeeper.services.tenants.projects import Projects
+from tollkeeper.services.upkeep import Upkeep
+from tollkeeper.storage.database import Database
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """Every use case, ready to be called."""
+
+    clock: Clock
+    database: Database
+    authentication: Authentication
+    organizations: Organizations
+    projects: Projects
+    project_keys: ProjectKeys
+    admin_keys: AdminKeys
+    policies: Policies
+    models: Models
+    costs: Costs
+    billing: Billing
+    reconciliation: Reconciliation
+    recovery: Recovery
+    activity: Activity
+    upkeep: Upkeep
+    catalog: CurrentCatalog
+    isolation: Isolation
+    reasoning_seal: ReasoningSeal
+    inference: Inference
+    token_counting: TokenCounting
+    ledger: Ledger
+    lease: Lease
+    backends: dict[str, Backend]
+    checks: PolicyChecks
+    chronicle: Chronicle
+    default_threshold: int

@@ -1,0 +1,1 @@
+"""What `make check` needs beside its libraries."""
