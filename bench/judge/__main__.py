@@ -19,7 +19,7 @@ from rich.progress import Progress
 
 from tollkeeper.bootstrap import running_judge
 from tollkeeper.domain.judging import EXAMPLES, Example
-from tollkeeper.domain.transcript import turn
+from tollkeeper.domain.transcript import section
 from tollkeeper.domain.trial import Sample, calibrate
 from tollkeeper.services.policies.judge import Judge, Question
 from tollkeeper.settings import Settings, load_settings
@@ -62,7 +62,7 @@ async def rate(judge: Judge, cases: Sequence[Case], title: str) -> list[Rated]:
         bar = progress.add_task(title, total=len(cases))
         for case in cases:
             started = time.perf_counter()
-            seen = turn("user", case.text)
+            seen = section("user", case.text)
             (opinion,) = await judge.hear(seen, [Question(f"{title} {case.name}", case.rule)])
             seconds = time.perf_counter() - started
             rated.append(Rated(case, opinion.highest if opinion.complete else None, seconds))

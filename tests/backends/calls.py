@@ -4,8 +4,13 @@ import asyncio
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
+import msgspec
+
+from tollkeeper.api.chat.prompt import read_prompt
+from tollkeeper.api.wire.chat import ChatRequest
 from tollkeeper.backends.config import BackendConfig
 from tollkeeper.backends.port import Backend
 from tollkeeper.backends.routing import RoutedBackend
@@ -13,6 +18,7 @@ from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
 from tollkeeper.domain.catalog import Model, pricing_from_declared
 from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.domain.inference import Call, Delta, Event, Opened, UsageReport
+from tollkeeper.domain.prompt import CachingWish, Option, Prompt
 from tollkeeper.domain.usage import Usage
 
 KEY = "upstream-secret-key"
@@ -51,19 +57,34 @@ def make_call(
     catalog_model: Model = MODEL,
     **fields: Any,
 ) -> Call:
+    """A call of chat `fields`; those that chat does not have are options of the model."""
+    prompt = make_prompt(**fields)
+    paths = {option.name: option.name for option in prompt.options}
     return Call(
         request_id=str(uuid.uuid4()),
         organization_id=OrganizationId(uuid.uuid4()),
         project_id=ProjectId(uuid.uuid4()),
         key_id=KeyId(uuid.uuid4()),
-        model=catalog_model,
+        model=replace(catalog_model, options={**paths, **catalog_model.options}),
         choices=choices,
         output_tokens_max=output_tokens_max,
         output_bound_field="max_completion_tokens",
         streamed=streamed,
-        fields={"messages": [{"role": "user", "content": "Hi"}], **fields},
+        prompt=prompt,
         affinity=affinity,
     )
+
+
+def make_prompt(**fields: Any) -> Prompt:
+    """The prompt of a chat request."""
+    known = ChatRequest.__struct_fields__
+    chat = {name: value for name, value in fields.items() if name in known}
+    body = {"model": MODEL.id, "messages": [{"role": "user", "content": "Hi"}], **chat}
+    raw = msgspec.json.encode(body)
+    caching = CachingWish(chat.get("prompt_cache_key"), chat.get("cache_salt"))
+    prompt = read_prompt(msgspec.json.decode(raw, type=ChatRequest), raw, caching)
+    more = [Option(name, value, name) for name, value in fields.items() if name not in known]
+    return msgspec.structs.replace(prompt, options=(*prompt.options, *more))
 
 
 @asynccontextmanager

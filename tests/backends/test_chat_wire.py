@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from tests.backends.calls import make_call
 from tests.upstream import chunk, completion
 from tollkeeper.backends.answer_json import MalformedAnswer
-from tollkeeper.backends.chat.messages import decode_completion, encode_request
+from tollkeeper.backends.chat.answer import decode_completion
+from tollkeeper.backends.chat.request import encode_request
 from tollkeeper.backends.chat.stream import AnswerStream
 from tollkeeper.domain.errors import BackendFailed
 from tollkeeper.domain.inference import (

@@ -1,23 +1,31 @@
 """What a backend that speaks Responses is asked: every chat field in its place, or refused."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 import pytest
 
-from tests.backends.calls import make_call
-from tollkeeper.backends.responses.request import encode_responses_request
+from tests.backends.calls import MODEL, make_call
+from tollkeeper.backends.responses.request import OPTIONS, encode_responses_request
 from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported, TollkeeperError
+from tollkeeper.domain.inference import Call
+from tollkeeper.domain.prompt import Prompt, Reasoning, Role, Text, Turn
 
 USER = {"role": "user", "content": "Hi"}
 SAID = {"type": "message", "role": "user", "content": "Hi"}
 
 
+MODEL_OF_RESPONSES = replace(MODEL, options=dict(OPTIONS))
+
+
 def asked(streamed: bool = False, /, **fields: Any) -> dict[str, Any]:
-    body: dict[str, Any] = json.loads(
-        encode_responses_request(make_call(**fields), stream=streamed)
-    )
+    return encoded(make_call(catalog_model=MODEL_OF_RESPONSES, **fields), streamed)
+
+
+def encoded(call: Call, streamed: bool = False) -> dict[str, Any]:
+    body: dict[str, Any] = json.loads(encode_responses_request(call, stream=streamed))
     return body
 
 
@@ -94,9 +102,9 @@ def test_an_answer_with_everything() -> None:
 
 
 def test_what_the_backend_sealed_goes_back_as_it_was() -> None:
-    found = items(
-        {"role": "assistant", "content": "So.", "reasoning": "Hm.", "sealed_reasoning": ["a", "b"]}
-    )
+    parts = (Reasoning("Hm.", ("a", "b")), Text("So."))
+    prompt = Prompt(turns=(Turn(Role.ASSISTANT, parts),))
+    found = encoded(msgspec.structs.replace(make_call(), prompt=prompt))["input"]
     assert [item.get("encrypted_content") for item in found] == ["a", "b", None]
     assert not any("content" in item for item in found[:2])
 
@@ -191,9 +199,9 @@ def test_format_verbosity_and_reasoning() -> None:
     schema = {"name": "n", "schema": {"type": "object"}, "strict": True}
     body = asked(
         response_format={"type": "json_schema", "json_schema": schema},
-        text={"verbosity": "low"},
+        verbosity="low",
         reasoning_effort="high",
-        reasoning={"summary": "auto"},
+        **{"reasoning.summary": "auto"},
     )
     assert body["text"] == {"format": {"type": "json_schema", **schema}, "verbosity": "low"}
     assert body["reasoning"] == {"effort": "high", "summary": "auto"}
@@ -204,10 +212,10 @@ def test_format_verbosity_and_reasoning() -> None:
 
 
 def test_what_is_to_be_included() -> None:
-    body = asked(logprobs=True, top_logprobs=3, encrypted_reasoning=True)
+    body = asked(logprobs=True, top_logprobs=3, **{"reasoning.encrypted_content": True})
     assert body["include"] == ["message.output_text.logprobs", "reasoning.encrypted_content"]
     assert body["top_logprobs"] == 3
-    assert not {"logprobs", "encrypted_reasoning"} & set(body)
+    assert not {"logprobs", "reasoning"} & set(body)
 
 
 def test_fields_that_have_the_same_name() -> None:
@@ -227,38 +235,45 @@ def test_fields_that_have_the_same_name() -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
+    ("name", "value", "param"),
     [
-        *("stop", "seed", "logit_bias", "frequency_penalty", "presence_penalty"),
-        *("modalities", "audio", "cache_salt"),
+        ("stop", "x", "stop"),
+        ("seed", 1, "seed"),
+        ("logit_bias", {"1": 1}, "logit_bias"),
+        ("frequency_penalty", 1, "frequency_penalty"),
+        ("presence_penalty", 1, "presence_penalty"),
+        ("modalities", ["text", "audio"], "modalities[1]"),
+        ("audio", {"voice": "a"}, "audio"),
+        ("cache_salt", "x", "cache_salt"),
     ],
 )
-def test_options_without_a_place(name: str) -> None:
+def test_options_without_a_place(name: str, value: Any, param: str) -> None:
     with pytest.raises(OptionUnsupported) as refused:
-        asked(**{name: 1})
-    assert refused.value.param == name
+        asked(**{name: value})
+    assert refused.value.param == param
     assert not refused.value.charged
 
 
+TOOLS = [{"type": "function", "function": {"name": "f"}}]
+AUDIO = {"type": "input_audio", "input_audio": {"data": "AA", "format": "wav"}}
 CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 REFUSED: list[tuple[dict[str, Any], str, type[TollkeeperError]]] = [
     ({"messages": [{**USER, "name": "Ann"}]}, "messages[0].name", OptionUnsupported),
     (
-        {"messages": [USER, {"role": "user", "content": [{"type": "input_audio"}]}]},
+        {"messages": [USER, {"role": "user", "content": [AUDIO]}]},
         "messages[1].content[0]",
         OptionUnsupported,
     ),
     (
         {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": 7}]}]},
         "messages[0].content[0].image_url",
-        OptionUnsupported,
+        InvalidRequest,
     ),
     (
         {"messages": [{"role": "assistant", "tool_calls": [CALL, {"type": "custom", "id": "d"}]}]},
         "messages[0].tool_calls[1]",
         OptionUnsupported,
     ),
-    ({"messages": [{"role": "assistant", "tool_calls": 7}]}, "messages[0]", OptionUnsupported),
     (
         {"messages": [{"role": "tool", "content": "x"}]},
         "messages[0].tool_call_id",
@@ -270,9 +285,8 @@ REFUSED: list[tuple[dict[str, Any], str, type[TollkeeperError]]] = [
         InvalidRequest,
     ),
     ({"tools": [{"type": "custom", "custom": {}}]}, "tools[0]", OptionUnsupported),
-    ({"tools": 7}, "tools", InvalidRequest),
     (
-        {"tool_choice": {"type": "custom", "custom": {"name": "x"}}},
+        {"tools": TOOLS, "tool_choice": {"type": "custom", "custom": {"name": "x"}}},
         "tool_choice",
         OptionUnsupported,
     ),

@@ -177,10 +177,15 @@ UNDECLARED: list[tuple[str, dict[str, Any]]] = [
     ("modalities[1]", {"modalities": ["text", "audio"]}),
     ("audio", {"audio": {"voice": "a"}}),
     ("messages[0].content[0]", {"messages": [{"role": "user", "content": IMAGE}]}),
-    ("messages[0].content[0]", {"messages": [{"role": "user", "content": [{"image_url": "u"}]}]}),
     *(
         ("messages[1].content[0]", {"messages": [*MESSAGES, {"role": "user", "content": [part]}]})
-        for part in ({"type": "input_audio"}, {"type": "file"}, {"type": "video_url"})
+        for part in (
+            {"type": "input_image", "image_url": "u"},
+            {"type": "input_audio", "input_audio": {"data": "AA", "format": "wav"}},
+            {"type": "audio_url", "audio_url": {"url": "u"}},
+            {"type": "file", "file": {"file_data": "data:text/plain;base64,QQ"}},
+            {"type": "video_url", "video_url": {"url": "u"}},
+        )
     ),
 ]
 
@@ -331,7 +336,6 @@ PLACES: dict[str, dict[str, Any]] = {
         f"part {part}": {"messages": [{"role": "user", "content": [part]}]}
         for part in (
             {"type": "text", "text": LONG},
-            {"text": LONG},
             {"type": "refusal", "refusal": LONG},
             {"type": "thinking", "thinking": [{"type": "text", "text": LONG}]},
             {"type": "text", "text": "a", "citations": {"title": LONG}},

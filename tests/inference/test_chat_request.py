@@ -128,7 +128,22 @@ TAKEN: list[dict[str, Any]] = [
     *_each("cache_salt", "", "a" * 10_000, None),
     *(message(role=role) for role in ROLES),
     *(message(**content) for content in _each("content", "", EMOJI, [], None)),
-    *(message(content=[part]) for part in ({}, {"type": None, "text": None, "image_url": None})),
+    *(message(content=[{"type": "text", "text": text, "image_url": None}]) for text in ("", None)),
+    *(
+        message(content=[part])
+        for part in (
+            {"type": "refusal", "refusal": "no"},
+            {"type": "thinking", "thinking": "hm"},
+            {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]},
+            {"type": "input_image", "image_url": "u"},
+            {"type": "image_url", "image_url": {"url": "u", "detail": "low", "x": 1}},
+            {"type": "input_audio", "input_audio": {"data": "AA", "format": "wav"}},
+            {"type": "audio_url", "audio_url": "u"},
+            {"type": "video_url", "video_url": {"url": "u"}},
+            {"type": "file", "file": {"file_data": "data:text/plain;base64,QQ"}},
+            {"type": "file", "file": {"file_id": "f", "filename": None}},
+        )
+    ),
     *(message(content=[{"type": "text", "text": "a", "cache_control": {"x": 1}}]) for _ in "1"),
     *(
         message(content=[{"type": "image_url", "image_url": value}])
@@ -208,6 +223,43 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
     ("messages[0].content[0]", message(content=["text"])),
     ("messages[0].content[0].text", message(content=[{"type": "text", "text": 1}])),
     ("messages[0].content[0].type", message(content=[{"type": 1}])),
+    # A part is of a type that is known: what nobody understands is not forwarded.
+    *(
+        ("messages[0].content[0].type", message(content=[part]))
+        for part in (
+            {},
+            {"text": "a"},
+            {"image_url": "u"},
+            {"type": None, "text": "a"},
+            {"type": "", "text": "a"},
+            {"type": "Text", "text": "a"},
+            {"type": "odd", "deep": [{"in": "it"}]},
+            {"type": "video", "video": "u"},
+        )
+    ),
+    (
+        "messages[1].content[1].type",
+        {"messages": [USER, {**USER, "content": [{"type": "text", "text": "a"}, {}]}]},
+    ),
+    # Its content is there, and is the only one.
+    *(
+        (f"messages[0].content[0].{place}", message(content=[part]))
+        for place, part in (
+            ("refusal", {"type": "refusal"}),
+            ("thinking", {"type": "thinking", "thinking": 7}),
+            ("thinking[0].text", {"type": "thinking", "thinking": [{}]}),
+            ("image_url", {"type": "image_url"}),
+            ("image_url", {"type": "image_url", "image_url": 7}),
+            ("image_url.url", {"type": "image_url", "image_url": {}}),
+            ("input_audio", {"type": "input_audio"}),
+            ("input_audio.data", {"type": "input_audio", "input_audio": {"format": "wav"}}),
+            ("audio_url", {"type": "audio_url"}),
+            ("video_url.url", {"type": "video_url", "video_url": {"url": 7}}),
+            ("file.file_data", {"type": "file", "file": {"filename": "a"}}),
+            ("image_url", {"type": "text", "text": "a", "image_url": "u"}),
+            ("file", {"type": "image_url", "image_url": "u", "file": {"file_data": "x"}}),
+        )
+    ),
     ("messages[0].tool_calls[0]", message(tool_calls=[1])),
     ("messages[0].function_call", message(function_call="f")),
     *(("messages[0].model_id", message(model_id=v)) for v in ("", "a" * 257, EMOJI * 257, None, 1)),

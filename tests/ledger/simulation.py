@@ -32,6 +32,7 @@ from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.domain.inference import Call
 from tollkeeper.domain.ledger import Mark, ResolutionKind
 from tollkeeper.domain.pricing import cost_of as price_of
+from tollkeeper.domain.prompt import Prompt
 from tollkeeper.domain.usage import Usage
 from tollkeeper.services.ledger import ledger as ledger_module
 from tollkeeper.services.ledger.admission import Admission, Reservation
@@ -157,7 +158,7 @@ class History:
         reservation_id = UUID(call.request_id)
         before = self.database.counted.crashes
         try:
-            reservation = await process.admission.reserve(call, self.rng.randrange(4))
+            reservation = await process.admission.reserve(call, self.rng.randrange(4), 0)
         except BaseException as exc:
             if not process.store.killed:
                 self.story.turned_away.add(reservation_id)
@@ -365,5 +366,5 @@ _CALL = Call(
     output_tokens_max=1,
     output_bound_field="max_tokens",
     streamed=False,
-    fields={},
+    prompt=Prompt(turns=()),
 )

@@ -1,11 +1,12 @@
 """How a Messages-shaped input reaches the model's own template."""
 
+import json
 from typing import Any
 
 import msgspec
 import pytest
 
-from tests.backends.calls import MODEL
+from tests.backends.calls import MODEL, make_call
 from tests.inference.lab import Lab
 from tests.messages.counting import (
     BARE,
@@ -15,8 +16,9 @@ from tests.messages.counting import (
     count,
     counted,
 )
-from tollkeeper.api.messages.handler import prompt_fields
+from tollkeeper.api.messages.prompt import read_prompt
 from tollkeeper.api.wire import messages as wire
+from tollkeeper.backends.chat.request import encode_request
 
 TOOL_USE = {"type": "tool_use", "id": "t1", "name": "look", "input": {"far": True}}
 CHAT_CALL = {
@@ -172,12 +174,18 @@ async def test_tools(lab: Lab) -> None:
 )
 def test_choice_of_a_tool(choice: object, chat_choice: object) -> None:
     """It may change what a template renders, so a tokenizer of whole requests is told of it."""
-    body = msgspec.convert(
-        {"model": "m", "messages": [USER], "tool_choice": choice}, wire.TokenCountRequest
-    )
-    fields = prompt_fields(body, MODEL, [CHAT_TOOL])
+
+    def tokenized(tools: list[dict[str, Any]]) -> Any:
+        given = {"model": "m", "messages": [USER], "tool_choice": choice, "tools": tools}
+        body = msgspec.json.decode(json.dumps(given), type=wire.TokenCountRequest)
+        prompt = read_prompt(body, MODEL, frozenset())
+        call = msgspec.structs.replace(make_call(), prompt=prompt)
+        return json.loads(encode_request(call, stream=False))
+
+    fields = tokenized([TOOL])
+    assert fields["tools"] == [CHAT_TOOL]
     assert fields.get("tool_choice") == chat_choice
-    assert "tool_choice" not in prompt_fields(body, MODEL, [])
+    assert "tool_choice" not in tokenized([])
 
 
 @pytest.mark.parametrize(
@@ -265,6 +273,8 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
         "messages[0].content[0].input",
     ),
     ({"tools": [{"name": "look"}]}, "tools[0].input_schema"),
+    ({"tools": [{"type": "telepathy", "name": "look"}]}, "tools[0].type"),
+    ({"tools": [TOOL, {"type": "bash_2025", "name": "bash"}]}, "tools[1].type"),
     ({"tools": [{"name": "", "input_schema": {}}]}, "tools[0].name"),
     ({"tool_choice": {"type": "tool"}}, "tool_choice.name"),
     ({"tool_choice": {"type": "sometimes"}}, "tool_choice.type"),
@@ -288,6 +298,8 @@ async def test_refused(lab: Lab, fields: dict[str, Any], param: str) -> None:
     ("fields", "param"),
     [
         ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "tools[0]"),
+        ({"tools": [{"type": "tool_search_tool_regex", "name": "t"}]}, "tools[0]"),
+        ({"tools": [{"type": "memory_20991231", "name": "m"}]}, "tools[0]"),
         ({"tools": [TOOL, {"type": "computer_toolset_20260801"}]}, "tools[1]"),
         ({"model": BARE, "tools": [TOOL]}, "tools"),
         (

@@ -25,6 +25,7 @@ _CALL = {
     "function": {"name": "look", "arguments": '{"for": "bomb"}'},
 }
 _USER = {"role": "user", "content": "Hello"}
+_TEXT = {"type": "text", "text": "x"}
 _SCHEMA = {
     "type": "json_schema",
     "json_schema": {
@@ -53,9 +54,21 @@ _SCHEMA = {
         },
         {"messages": [{"role": "user", "content": [{"type": "text", "text": "bomb"}]}]},
         {"messages": [{"role": "user", "content": [_IMAGE, {"type": "text", "text": "x"}]}]},
-        {"messages": [{"role": "user", "content": [{"type": "odd", "deep": [{"in": "bomb"}]}]}]},
-        {"messages": [{"role": "user", "content": [{"type": "a bomb", "text": "x"}]}]},
-        {"messages": [{"role": "user", "content": [{"type": "odd", "data": "a bomb"}]}]},
+        {"messages": [{"role": "user", "content": [{**_TEXT, "deep": [{"in": "bomb"}]}]}]},
+        {"messages": [{"role": "user", "content": [{**_TEXT, "data": "a bomb"}]}]},
+        {"messages": [{"role": "user", "content": [{"type": "refusal", "refusal": "bomb"}]}]},
+        {"messages": [{"role": "user", "content": [{"type": "thinking", "thinking": "bomb"}]}]},
+        {
+            "messages": [
+                {
+                    "role": "user",
+                    "content": [
+                        {"type": "thinking", "thinking": [{"text": "x", "deep": ["bomb"]}]}
+                    ],
+                }
+            ]
+        },
+        {"messages": [{"role": "user", "tool_call_id": "bomb", "content": "x"}]},
         {"messages": [{"role": "tool", "tool_call_id": "bomb", "content": "x"}, _USER]},
         {"messages": [{"role": "user", "content": "bomb-" * 100}]},
         {"messages": [{"role": "user", "content": "data:image/png;base64,bomb"}]},

@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.backends.calls import make_call
+from tollkeeper.backends.chat.request import encode_request
 from tollkeeper.domain.judging import (
     Quotation,
     harmless,
@@ -16,6 +18,7 @@ from tollkeeper.domain.judging import (
     window_count,
     windows,
 )
+from tollkeeper.domain.prompt import Prompt
 
 
 def _logprobs(*alternatives: tuple[str, float]) -> bytes:
@@ -96,11 +99,17 @@ def test_windows_of_a_growing_text_stay(text: str, more: str) -> None:
     assert after[: len(before) - 1] == before[:-1]
 
 
+def _written(quotation: Quotation, question: str) -> bytes:
+    """One question as a chat backend is asked it."""
+    prompt = Prompt(turns=quotation.asking(question))
+    return encode_request(msgspec.structs.replace(make_call(), prompt=prompt), stream=False)
+
+
 @given(st.text(max_size=200), st.text(max_size=100))
 def test_questions_about_one_text_share_everything_before_them(text: str, question: str) -> None:
     quotation = Quotation(text, "f" * 16)
-    asked, other = bytes(quotation.asking(question)), bytes(quotation.asking("Other?"))
-    messages = json.loads(asked)
+    asked, other = _written(quotation, question), _written(quotation, "Other?")
+    messages = json.loads(asked)["messages"]
     assert [message["role"] for message in messages[:2]] == ["system", "user"]
     assert messages[-1]["role"] == "user"
     content = messages[-1]["content"]
@@ -141,4 +150,4 @@ def test_ordinary_text_stays_as_it_is() -> None:
 def test_what_no_server_should_see_is_blanked() -> None:
     assert harmless("a\x00b\x1b[31mc\x7f") == "a b [31mc "
     assert harmless("half \ud800 pair") == "half ? pair"
-    assert msgspec.json.decode(Quotation("\ud800\x00", "f").asking("\udfff?"))
+    assert json.loads(_written(Quotation("\ud800\x00", "f"), "\udfff?"))

@@ -11,7 +11,7 @@ import pytest
 
 from tests.policies.court import Court, assert_denied, judged, sitting
 from tests.upstream import Peer, Verb
-from tollkeeper.backends.chat.messages import encode_request
+from tollkeeper.backends.chat.request import encode_request
 from tollkeeper.backends.port import Answer, BackendHealth
 from tollkeeper.bootstrap.backends import _judge_model
 from tollkeeper.domain.errors import BackendFailed

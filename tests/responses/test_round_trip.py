@@ -21,6 +21,7 @@ from tollkeeper.api.responses.output import Output, Silence
 from tollkeeper.api.responses.stream import ResponseStream
 from tollkeeper.api.wire import response_object as wire
 from tollkeeper.domain.inference import Annotation, Delta, ToolCallPiece
+from tollkeeper.domain.prompt import Reasoning, Text, ToolCall
 
 REQUEST_ID = str(UUID(int=7))
 REASONING_MODEL = replace(MODEL, supported_features=("reasoning",))
@@ -191,7 +192,7 @@ def test_calls_that_grow_side_by_side(order: list[int], data: st.DataObject) -> 
 def test_an_answer_sent_back_is_the_message_that_it_was(
     reasoning: str | None, text: str | None, calls: list[Delta]
 ) -> None:
-    """As chat has it: one assistant message of reasoning, text and calls."""
+    """One turn of an assistant, of reasoning, text and calls."""
     output = Output(REQUEST_ID, Silence())
     for delta in [Delta(0, text=text, reasoning=reasoning), *calls, Delta(0, finish="stop")]:
         output.add(delta)
@@ -200,10 +201,12 @@ def test_an_answer_sent_back_is_the_message_that_it_was(
         conversation.add(msgspec.Raw(msgspec.json.encode(item)), "input[0]")
     if text is None and not calls:
         return  # An answer without words and calls has nothing that could go back.
-    [message] = conversation.messages
-    assert message["content"] == text
-    assert message.get("reasoning") == reasoning
-    sent = "".join(call["function"]["arguments"] for call in message.get("tool_calls", ()))
+    [turn] = conversation.turns()
+    words = [part.text for part in turn.parts if isinstance(part, Text)]
+    thoughts = [part.text for part in turn.parts if isinstance(part, Reasoning)]
+    assert ("".join(words) if words else None) == text
+    assert ("".join(thoughts) if thoughts else None) == reasoning
+    sent = "".join(part.arguments for part in turn.parts if isinstance(part, ToolCall))
     assert sent == "".join(piece.arguments for delta in calls for piece in delta.tool_calls)
 
 

@@ -206,13 +206,11 @@ def _summed(details: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 def _part_call(call: Call, part: int) -> Call:
     """One completion of the call. With one seed for all, every part would be the same text."""
-    seed = call.fields.get("seed")
-    if isinstance(seed, msgspec.Raw):
-        seed = msgspec.json.decode(seed)
-    if part == 0 or not isinstance(seed, int):
+    seed = call.prompt.sampling.seed
+    if part == 0 or seed is None:
         return replace(call, choices=1)
     varied = seed + part if seed <= _SEED_MAX - part else seed - part
-    return replace(call, choices=1, fields={**call.fields, "seed": varied})
+    return replace(call, choices=1, prompt=call.prompt.with_seed(varied))
 
 
 def _may_have_been_charged(worker: asyncio.Task[None]) -> bool:

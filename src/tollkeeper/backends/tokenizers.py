@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from tollkeeper.backends.chat.messages import encode_request
+from tollkeeper.backends.chat.request import encode_request, encode_template_input
 from tollkeeper.backends.config import BackendConfig, Tokenizer
 from tollkeeper.domain.inference import Call
 
@@ -46,8 +46,7 @@ def read_count(body: bytes, field: str) -> int | None:
 
 
 def _vllm_body(call: Call) -> bytes:
-    fields = {name: call.fields[name] for name in _VLLM_FIELDS if name in call.fields}
-    return msgspec.json.encode({"model": call.model.upstream_model, **fields})
+    return encode_template_input(call, _VLLM_FIELDS)
 
 
 def _chat_body(call: Call) -> bytes:

@@ -1,80 +1,11 @@
-"""The protocols that a backend may speak, each as the transport needs it."""
+"""The protocols that a backend may speak."""
 
 from collections.abc import Mapping
-from typing import Any
 
-from tollkeeper.backends.answer_json import MalformedAnswer, error_record
-from tollkeeper.backends.chat.messages import (
-    decode_completion,
-    delta_of_completion,
-    encode_request,
-    opened,
-    usage_report,
-)
-from tollkeeper.backends.chat.stream import AnswerStream
+from tollkeeper.backends.chat.wire import ChatWire
 from tollkeeper.backends.config import WireProtocol
-from tollkeeper.backends.refusals import refusal_record
-from tollkeeper.backends.responses.answer import ResponsesAnswer
-from tollkeeper.backends.responses.request import encode_responses_request
-from tollkeeper.backends.responses.result import decode_result
-from tollkeeper.backends.wire import AnswerReader, WholeAnswer, Wire
-from tollkeeper.domain.errors import BackendFailed
-from tollkeeper.domain.inference import Call, Event
-
-
-class ChatWire:
-    path = "/chat/completions"
-
-    def encode_request(self, call: Call, *, stream: bool, extra: Mapping[str, Any]) -> bytes:
-        return encode_request(call, stream=stream, extra=extra)
-
-    def read_whole(self, call: Call, body: bytes, *, secrets: tuple[str, ...]) -> WholeAnswer:
-        completion = decode_completion(body)
-        record = error_record(completion.error)
-        if record is not None:
-            raise refusal_record(record, secrets=secrets)
-        events: list[Event] = [opened(completion)]
-        seen: set[int] = set()
-        unfinished = call.choices
-        for choice in completion.choices or ():
-            delta = delta_of_completion(choice)
-            if 0 <= delta.choice < call.choices and delta.choice not in seen:
-                seen.add(delta.choice)
-                events.append(delta)
-                unfinished -= delta.finish is not None
-        if not seen:
-            raise MalformedAnswer("it has no choice")
-        report = usage_report(completion.usage)
-        if report is not None:
-            events.append(report)
-        if unfinished == 0:
-            return WholeAnswer(events)
-        return WholeAnswer(
-            events, BackendFailed("The backend did not finish every choice.", charged=True)
-        )
-
-    def open_stream(self, call: Call, *, secrets: tuple[str, ...]) -> AnswerReader:
-        return AnswerStream(call, secrets=secrets)
-
-
-class ResponsesWire:
-    path = "/responses"
-
-    def encode_request(self, call: Call, *, stream: bool, extra: Mapping[str, Any]) -> bytes:
-        return encode_responses_request(call, stream=stream, extra=extra)
-
-    def read_whole(self, call: Call, body: bytes, *, secrets: tuple[str, ...]) -> WholeAnswer:
-        answer = ResponsesAnswer(call, secrets=secrets)
-        events = answer.read_result(decode_result(body))
-        if answer.failure is not None and not answer.accepted:
-            raise answer.failure
-        if answer.failure is not None:
-            answer.failure.charged = True
-        return WholeAnswer(events, answer.failure)
-
-    def open_stream(self, call: Call, *, secrets: tuple[str, ...]) -> AnswerReader:
-        return ResponsesAnswer(call, secrets=secrets)
-
+from tollkeeper.backends.responses.wire import ResponsesWire
+from tollkeeper.backends.wire import Wire
 
 _WIRES: Mapping[WireProtocol, Wire] = {
     WireProtocol.CHAT: ChatWire(),

@@ -23,6 +23,16 @@ WEB_SEARCH_TOOLS = frozenset(
     }
 )
 
+# Q18: tools that the published protocol has and this service does not: 501, where a type that no
+# protocol knows is 400.
+PUBLISHED_TOOLS = frozenset(
+    {
+        *("apply_patch", "code_interpreter", "computer", "computer_use", "computer_use_preview"),
+        *("custom", "file_search", "image_generation", "local_shell", "mcp", "namespace"),
+        *("programmatic_tool_calling", "shell", "tool_search"),
+    }
+)
+
 # Q19: header names of token counting (Anthropic) and the beta flags known everywhere.
 MESSAGES_VERSION_HEADER = "anthropic-version"
 MESSAGES_BETA_HEADER = "anthropic-beta"
@@ -42,6 +52,16 @@ MESSAGES_WEB_TOOL_ALIASES = (
     "web_fetch_20260209",
     "web_fetch_20260309",
     "web_fetch_20260318",
+)
+
+# Q20: the families of published tools that token counting does not take; a type is a family with
+# the date of its version.
+MESSAGES_TOOL_FAMILIES = frozenset(
+    {
+        *("bash", "browser_toolset", "code_execution", "computer", "computer_toolset"),
+        *("mcp_toolset", "memory", "text_editor", "tool_search_tool_bm25"),
+        *("tool_search_tool_regex", "web_fetch", "web_search"),
+    }
 )
 
 # Q22: bounds of a project key's name.

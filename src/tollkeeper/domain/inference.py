@@ -6,14 +6,15 @@ them knows a protocol. The words are plain structs without cyclic garbage collec
 stream makes one of them a piece.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
 from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
 from tollkeeper.domain.catalog import Model
+from tollkeeper.domain.prompt import Prompt
 from tollkeeper.domain.usage import Usage
 
 
@@ -42,12 +43,9 @@ class Call(msgspec.Struct, frozen=True):
     output_bound_field: str
     # The caller reads pieces as they come. A backend may stream all the same.
     streamed: bool
-    # The rest of the chat request for the backend, by field; values are JSON values or raw JSON.
-    # Without model, n, stream, stream_options and the output bound: the backend sets these.
-    fields: Mapping[str, Any]
+    prompt: Prompt
     # The isolated affinity key: never the caller's own text.
     affinity: bytes | None = None
-    images: int = 0
     # Published policies that the caller adds to those that attach by themselves, each once.
     policy_ids: tuple[str, ...] = ()
 

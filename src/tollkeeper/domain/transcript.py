@@ -1,45 +1,49 @@
-"""What a model reads and what it says, as text for those who judge it. Knows no protocol's shape
-beyond the names of chat's fields: whatever holds words is read."""
+"""What a model reads and what it says, as text for those who judge it."""
 
 import re
 from collections.abc import Iterator
 from enum import IntEnum
-from typing import Any
 
 import msgspec
 
-from tollkeeper.domain.inference import Call, Delta
-
-# What a caller lets the model read beside the conversation. It comes first, because it is the same
-# in every call of one application, and so is the beginning of what is judged.
-_DESCRIBED = ("tools", "functions", "response_format")
-_SPOKEN = (
-    *("name", "tool_call_id", "reasoning", "reasoning_content"),
-    *("content", "tool_calls", "function_call"),
+from tollkeeper.domain.inference import Delta
+from tollkeeper.domain.prompt import (
+    Audio,
+    File,
+    FreeObject,
+    Image,
+    Part,
+    Prompt,
+    Reasoning,
+    ToolCall,
+    ToolResult,
+    Turn,
+    Video,
 )
-# What can be left out: the name of a kind, and a file in base64 where files stand.
-_KIND = re.compile(r"[a-z0-9_]{1,32}")
-_FILES = frozenset({"url", "image_url", "data", "file_data"})
-_FILE = re.compile(r"data:[\w./+-]+;base64,[A-Za-z0-9+/=_-]*|[A-Za-z0-9+/=_-]{256,}")
+
+# A file in base64 holds no words: where files stand, it is left out.
+_BASE64_FILE = re.compile(r"data:[\w./+-]+;base64,[A-Za-z0-9+/=_-]*|[A-Za-z0-9+/=_-]{256,}")
 _ARGUMENTS = "arguments"
 _ESCAPE = re.compile(r"\\u([0-9a-fA-F]{4})")
 
 
-def transcript(call: Call) -> str:
-    """Everything that the caller lets the model read, in order, each turn under its role."""
-    turns = [
-        turn(field, _dense(_plain(call.fields[field])))
-        for field in _DESCRIBED
-        if field in call.fields
-    ]
-    for message in _plain(call.fields.get("messages", [])):
-        said = (text for field in _SPOKEN for text in _words(field, message.get(field)))
-        turns.append(turn(str(message.get("role", "user")), "\n".join(said)))
-    return "\n\n".join(turns)
+def transcript(prompt: Prompt) -> str:
+    """Everything that the caller lets the model read, in order, each turn under its role. Tools
+    and formats come first: they are the same in every call of one application, so the beginning
+    of what is judged is the same too."""
+    sections = []
+    for legacy, title in ((False, "tools"), (True, "functions")):
+        described = [tool.described() for tool in prompt.tools if tool.legacy is legacy]
+        if described:
+            sections.append(section(title, _dense(described)))
+    if prompt.output_format is not None:
+        sections.append(section("response_format", _dense(prompt.output_format.described())))
+    sections += [section(turn.role, "\n".join(_turn_words(turn))) for turn in prompt.turns]
+    return "\n\n".join(sections)
 
 
-def turn(role: str, said: str) -> str:
-    return f"[{role}]\n{said}"
+def section(title: str, words: str) -> str:
+    return f"[{title}]\n{words}"
 
 
 class _Kind(IntEnum):
@@ -89,24 +93,58 @@ class AnswerText:
             self.length += len(text)
 
 
-def _words(field: str, value: Any) -> Iterator[str]:
-    """Every text inside a value, in reading order."""
-    waiting = [(field, value)]
+def _turn_words(turn: Turn) -> Iterator[str]:
+    if turn.name:
+        yield turn.name
+    yield from _extra_words(turn.extra)
+    for part in turn.parts:
+        yield from filter(None, _part_words(part))
+
+
+def _part_words(part: Part) -> Iterator[str]:
+    """Every text of a part, in reading order."""
+    match part:
+        case ToolCall():
+            yield part.id or ""
+            yield part.name
+            yield _arguments(part.arguments)
+        case ToolResult():
+            yield part.call_id or ""
+            yield part.name or ""
+            for inner in part.content:
+                yield from _part_words(inner)
+            return
+        case Reasoning():
+            yield part.text
+        case Image() | Video():
+            yield _unless_base64(part.url)
+        case Audio():
+            yield from map(_unless_base64, (part.data, part.url))
+            yield part.format or ""
+        case File():
+            yield from map(_unless_base64, (part.data, part.url))
+            yield part.id or ""
+            yield part.filename or ""
+        case _:
+            yield part.text
+    yield from _extra_words(part.extra)
+
+
+def _unless_base64(text: str | None) -> str:
+    return "" if text is None or _BASE64_FILE.fullmatch(text) is not None else text
+
+
+def _extra_words(extra: FreeObject | None) -> Iterator[str]:
+    """Every text inside properties that the caller added, in reading order."""
+    waiting: list[tuple[str, object]] = list(reversed((extra or {}).items()))
     while waiting:
         name, found = waiting.pop()
         if isinstance(found, str):
-            if not _is_silent(name, found):
-                yield _arguments(found) if name == _ARGUMENTS else found
+            yield _arguments(found) if name == _ARGUMENTS else found
         elif isinstance(found, dict):
             waiting += reversed(found.items())
         elif isinstance(found, list):
             waiting += ((name, deeper) for deeper in reversed(found))
-
-
-def _is_silent(name: str, text: str) -> bool:
-    if name == "type":
-        return _KIND.fullmatch(text) is not None
-    return not text or (name in _FILES and _FILE.fullmatch(text) is not None)
 
 
 def _arguments(text: str) -> str:
@@ -119,12 +157,5 @@ def _arguments(text: str) -> str:
     return spelled.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
-def _dense(value: Any) -> str:
+def _dense(value: object) -> str:
     return msgspec.json.encode(value).decode()
-
-
-def _plain(value: Any) -> Any:
-    """Plain values, whatever of them is still the caller's bytes."""
-    if isinstance(value, msgspec.Raw):
-        return msgspec.json.decode(value)
-    return msgspec.json.decode(msgspec.json.encode(value))

@@ -17,7 +17,5 @@ async def chat_create(
     if request.body.stream:
         return Streamed(ChatStream(services, request, prepared))
     assembly = ChatAssembly(prepared)
-    outcome = await services.inference.infer(
-        prepared.call, prepared.prompt_estimate, assembly, request
-    )
+    outcome = await services.inference.infer(prepared.call, assembly, request)
     return assembly.completion(outcome.usage)

@@ -42,9 +42,7 @@ class ChatStream:
     async def run(self, stream: EventStream) -> None:
         self._stream = stream
         prepared = self._prepared
-        outcome = await self._services.inference.infer(
-            prepared.call, prepared.prompt_estimate, self, self._request
-        )
+        outcome = await self._services.inference.infer(prepared.call, self, self._request)
         last = DONE
         if prepared.includes_usage:
             usage = _encode(usage_view(outcome.usage))

@@ -1,46 +1,29 @@
-"""From a Responses request to a `Call`: the same call that chat makes, in the words of chat."""
+"""From a Responses request to a `Call`, and to the result as it is before anything came."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import msgspec
 
-from tollkeeper.api.call_fields import (
-    affinity_of,
-    cache_fields,
-    logprob_fields,
-    output_bound,
-    tier_fields,
-)
 from tollkeeper.api.http.endpoint import Request
+from tollkeeper.api.isolated import affinity_of, caching_wish
 from tollkeeper.api.responses.input import ENCRYPTED_REASONING, Conversation
-from tollkeeper.api.responses.tools import Tools, read_tools, shown_choice, tool_fields
-from tollkeeper.api.responses.truncation import prompt_size, truncated
-from tollkeeper.api.wire import chat as chat_wire
+from tollkeeper.api.responses.prompt import LOGPROBS, read_prompt
+from tollkeeper.api.responses.tools import Tools, read_tools, shown_choice
+from tollkeeper.api.responses.truncation import truncated
 from tollkeeper.api.wire import responses as wire
 from tollkeeper.api.wire.response_object import ReasoningShown, Response
 from tollkeeper.domain.access import CustomerCaller
-from tollkeeper.domain.catalog import Feature, Model
-from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
+from tollkeeper.domain.catalog import Model
+from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.inference import Call
-from tollkeeper.services.calls.options import (
-    mapped_options,
-    require_feature,
-    require_sampling,
-    require_small_schemas,
-)
+from tollkeeper.services.calls.options import output_bound, require_supported
 from tollkeeper.services.calls.reasoning_seal import KeptReasoning
 from tollkeeper.services.use_cases import Services
 
-_SAMPLING = ("temperature", "top_p", "frequency_penalty", "presence_penalty")
-# Travel as the caller wrote them.
-_FORWARDED = ("user", "safety_identifier", "metadata")
-_LOGPROBS = "message.output_text.logprobs"
-# Input is never part of a result here, so there is nothing that this could add.
-_IMAGE_ADDRESSES = "message.input_image.image_url"
-# What chat calls the output bound.
+# What chat backends call the output bound.
 _BOUND_FIELD = "max_tokens"
 
 
@@ -49,7 +32,6 @@ class PreparedResponse:
     """A call with what only the Responses protocol needs to answer it."""
 
     call: Call
-    prompt_estimate: int
     # The result as it is before anything came: what the caller asked for, shown again.
     begun: Response
     includes_logprobs: bool
@@ -67,11 +49,10 @@ async def responses_call(
     model = await services.models.model_for_call(caller, body.model)
     bound = output_bound(body.max_output_tokens, model, param="max_output_tokens")
     conversation = Conversation(model, partial(services.reasoning_seal.unseal, caller))
-    _fill(conversation, body)
-    tools = read_tools(body.tools or (), model)
-    fields = _fields(body, model, tools)
-    require_small_schemas(model, _schemas(body, tools))
-    fields.update(cache_fields(services, caller, prompt_cache_key=body.prompt_cache_key))
+    tools = read_tools(body.tools or ())
+    caching = caching_wish(services, caller, body.prompt_cache_key)
+    prompt = read_prompt(body, model, conversation, tools, caching)
+    require_supported(model, prompt)
     call = Call(
         request_id=request.id,
         organization_id=caller.organization_id,
@@ -82,9 +63,8 @@ async def responses_call(
         output_tokens_max=bound,
         output_bound_field=_BOUND_FIELD,
         streamed=body.stream is True,
-        fields={"messages": conversation.messages, **fields},
+        prompt=prompt,
         affinity=affinity_of(services, caller, session, body.prompt_cache_key),
-        images=conversation.images,
         policy_ids=tuple(dict.fromkeys(body.policy_ids or ())),
     )
     if body.truncation == "auto":
@@ -92,9 +72,8 @@ async def responses_call(
     options, include = body.stream_options, body.include or ()
     return PreparedResponse(
         call=call,
-        prompt_estimate=prompt_size(call),
         begun=_begun(call, body, tools, services.clock()),
-        includes_logprobs=_LOGPROBS in include,
+        includes_logprobs=LOGPROBS in include,
         seal=_sealing(services, caller, model) if ENCRYPTED_REASONING in include else None,
         obfuscates=options is not None and options.include_obfuscation is True,
     )
@@ -131,8 +110,6 @@ def _check_stateless(body: wire.ResponsesRequest) -> None:
 def _check_combinations(body: wire.ResponsesRequest) -> None:
     if body.stream_options is not None and not body.stream:
         raise InvalidRequest("stream_options needs stream: true.", param="stream_options")
-    if body.top_logprobs and _LOGPROBS not in (body.include or ()):
-        raise InvalidRequest(f"top_logprobs needs {_LOGPROBS} in include.", param="top_logprobs")
     reasoning = body.reasoning
     if (
         reasoning is not None
@@ -143,103 +120,6 @@ def _check_combinations(body: wire.ResponsesRequest) -> None:
             "reasoning.summary and reasoning.generate_summary differ.",
             param="reasoning.generate_summary",
         )
-
-
-def _fill(conversation: Conversation, body: wire.ResponsesRequest) -> None:
-    if body.instructions is not None:
-        conversation.instruct(body.instructions)
-    if isinstance(body.input, str):
-        conversation.say(body.input)
-    else:
-        for at, item in enumerate(body.input):
-            conversation.add(item, f"input[{at}]")
-
-
-def _fields(body: wire.ResponsesRequest, model: Model, tools: Tools) -> dict[str, Any]:
-    """The backend's request by field, but for messages and cache keys."""
-    given = {name: getattr(body, name) for name in (*_FORWARDED, *_SAMPLING)}
-    fields: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    require_sampling(model, [name for name in _SAMPLING if name in fields])
-    fields.update(tool_fields(tools, body))
-    fields.update(_text_fields(body.text, model))
-    fields.update(_reasoning_fields(body.reasoning, model))
-    fields.update(_include_fields(body, model))
-    fields.update(
-        tier_fields(
-            model, service_tier=body.service_tier, cache_retention=body.prompt_cache_retention
-        )
-    )
-    if body.max_tool_calls is not None:
-        fields.update(mapped_options(model, {"max_tool_calls": body.max_tool_calls}))
-    return fields
-
-
-def _text_fields(text: wire.ResponsesText | None, model: Model) -> dict[str, Any]:
-    fields: dict[str, Any] = {}
-    if text is None:
-        return fields
-    if text.verbosity is not None:
-        fields.update(mapped_options(model, {"verbosity": text.verbosity}, within="text."))
-    match text.format:
-        case chat_wire.JsonObjectFormat():
-            require_feature(model, Feature.JSON_MODE, "text.format")
-            fields["response_format"] = {"type": "json_object"}
-        case wire.ResponsesJsonSchemaFormat() as wanted:
-            require_feature(model, Feature.STRUCTURED_OUTPUTS, "text.format")
-            given = msgspec.structs.asdict(wanted)
-            schema = {name: value for name, value in given.items() if value is not None}
-            fields["response_format"] = {"type": "json_schema", "json_schema": schema}
-    return fields
-
-
-def _schemas(body: wire.ResponsesRequest, tools: Tools) -> Iterator[tuple[str, object]]:
-    """Every schema of the request, and where it is."""
-    for at, tool in enumerate(tools.shown):
-        yield f"tools[{at}].parameters", tool.get("parameters")
-    if body.text is not None and isinstance(body.text.format, wire.ResponsesJsonSchemaFormat):
-        yield "text.format.schema", body.text.format.schema
-
-
-def _reasoning_fields(reasoning: wire.ResponsesReasoning | None, model: Model) -> dict[str, Any]:
-    """Chat backends show their reasoning as it is: a summary that is left to them is none, unless
-    the model says how it is asked for."""
-    if reasoning is None:
-        return {}
-    given = msgspec.structs.asdict(reasoning)
-    for name, value in given.items():
-        if value is not None:
-            require_feature(model, Feature.REASONING, f"reasoning.{name}")
-    ordinary = {
-        "summary": "auto",
-        "generate_summary": "auto",
-        "context": "auto",
-        "mode": "standard",
-    }
-    wanted = {
-        f"reasoning.{name}": given[name]
-        for name, value in ordinary.items()
-        if given[name] is not None
-        and (given[name] != value or f"reasoning.{name}" in model.options)
-    }
-    fields = mapped_options(model, wanted)
-    if reasoning.effort is not None:
-        fields["reasoning_effort"] = reasoning.effort
-    return fields
-
-
-def _include_fields(body: wire.ResponsesRequest, model: Model) -> dict[str, Any]:
-    fields: dict[str, Any] = {}
-    for at, wanted in enumerate(body.include or ()):
-        param = f"include[{at}]"
-        if wanted == _LOGPROBS:
-            fields.update(logprob_fields(model, body.top_logprobs, param=param))
-        elif wanted == ENCRYPTED_REASONING:
-            require_feature(model, Feature.REASONING, param)
-            if ENCRYPTED_REASONING in model.options:
-                fields.update(mapped_options(model, {ENCRYPTED_REASONING: True}))
-        elif wanted != _IMAGE_ADDRESSES:
-            raise OptionUnsupported(f"{wanted} needs a tool that is not offered here.", param=param)
-    return fields
 
 
 def _begun(call: Call, body: wire.ResponsesRequest, tools: Tools, now: int) -> Response:

@@ -18,7 +18,5 @@ async def response_create(
     if request.body.stream:
         return Streamed(ResponseStream(services, request, prepared))
     assembly = ResponseAssembly(prepared)
-    outcome = await services.inference.infer(
-        prepared.call, prepared.prompt_estimate, assembly, request
-    )
+    outcome = await services.inference.infer(prepared.call, assembly, request)
     return assembly.response(outcome.usage, services.clock())

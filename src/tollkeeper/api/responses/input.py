@@ -1,20 +1,30 @@
-"""From the items of a Responses request to the messages of a chat request.
+"""From the input of a Responses request to the turns of a prompt.
 
-What one answer said, in several items, is one assistant message in chat: its reasoning, its text
-and its calls. The outputs of the calls follow as messages of their own.
+What one answer said in several items is one turn: its reasoning, its words and its calls. The
+outputs of the calls follow as turns of their own.
 """
 
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
 
-from tollkeeper.api.call_fields import ChatMessage
 from tollkeeper.api.http.strict_json import decode_within
 from tollkeeper.api.wire import responses as wire
 from tollkeeper.domain.catalog import Feature, Model
 from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
-from tollkeeper.services.calls.options import require_modality
+from tollkeeper.domain.prompt import (
+    Content,
+    File,
+    Image,
+    Part,
+    Reasoning,
+    Refusal,
+    Role,
+    Text,
+    ToolCall,
+    ToolResult,
+    Turn,
+)
 from tollkeeper.services.calls.reasoning_seal import KeptReasoning
 
 # The option by which a model says that its backend takes back what only it can read.
@@ -26,7 +36,7 @@ _function_call = msgspec.json.Decoder(wire.EchoedFunctionCall)
 _function_call_output = msgspec.json.Decoder(wire.FunctionCallOutput)
 _reasoning = msgspec.json.Decoder(wire.EchoedReasoning)
 
-# Items that the published protocol has and that chat has no place for.
+# Items that the published protocol has and a prompt has no place for.
 _ITEMS_WITHOUT_PLACE = frozenset(
     {
         "additional_tools",
@@ -60,26 +70,25 @@ _ITEMS_WITHOUT_PLACE = frozenset(
 
 
 class Conversation:
-    """The chat messages of a request as they come together."""
+    """The turns of a request as they come together."""
 
     def __init__(self, model: Model, unseal: Callable[[str], KeptReasoning | None]) -> None:
         self._model = model
         self._unseal = unseal
         self._reasons = Feature.REASONING in model.supported_features
-        self._messages: list[ChatMessage] = []
-        # The assistant message that following items may still belong to: the last one, or none.
-        self._answer: ChatMessage | None = None
-        # Reasoning that still waits for what was said or called after it.
-        self._thought = ""
-        self._sealed: list[str] = []
+        self._turns: list[Turn] = []
+        # The assistant's turn that following items may still belong to.
+        self._answer: list[Part] = []
+        # Reasoning that still waits for the words or the call that it led to.
+        self._thoughts: list[Reasoning] = []
+        self._answer_place = ""
         self._call_ids: set[str] = set()
-        self.images = 0
 
     def instruct(self, instructions: str) -> None:
-        self._messages.append({"role": "system", "content": instructions})
+        self._turns.append(Turn(Role.SYSTEM, (Text(instructions),), place="instructions"))
 
     def say(self, text: str) -> None:
-        self._messages.append({"role": "user", "content": text})
+        self._turns.append(Turn(Role.USER, (Text(text),), place="input"))
 
     def add(self, item: msgspec.Raw, place: str) -> None:
         found = decode_within(item, _typed, place)
@@ -89,7 +98,7 @@ class Conversation:
             case None if found.role is not None:
                 self._add_message(decode_within(item, _message, place), place)
             case "function_call":
-                self._add_call(decode_within(item, _function_call, place))
+                self._add_call(decode_within(item, _function_call, place), place)
             case "function_call_output":
                 self._add_output(decode_within(item, _function_call_output, place), place)
             case "reasoning":
@@ -97,30 +106,31 @@ class Conversation:
             case _:
                 raise _refused(found.type, f"{place}.type")
 
-    @property
-    def messages(self) -> list[ChatMessage]:
-        return self._messages
+    def turns(self) -> tuple[Turn, ...]:
+        """All of them. Nothing can be added afterwards."""
+        self._end_answer()
+        return tuple(self._turns)
 
     def _add_message(self, message: wire.InputMessage, place: str) -> None:
         if message.role == "assistant":
-            self._add_echo(message)
+            self._add_words(message, place)
             return
-        content = self._content(message.content, f"{place}.content")
-        self._add_other({"role": message.role, "content": content})
+        content = _content(message.content, f"{place}.content")
+        self._add_turn(Turn(Role(message.role), content, place=place))
 
-    def _add_echo(self, message: wire.InputMessage) -> None:
-        """Text of an answer. Beside calls it is part of their message; two texts are two messages."""
-        text = message.content if isinstance(message.content, str) else _said(message.content)
-        if self._answer is not None and "tool_calls" not in self._answer:
-            self._answer = None
-        answer = self._current_answer()
-        answer["content"] = (answer["content"] or "") + text
+    def _add_words(self, message: wire.InputMessage, place: str) -> None:
+        """Words of an answer. Beside calls they are part of its turn; two messages without a call
+        between them are two turns."""
+        has_words = any(isinstance(part, Text | Refusal) for part in self._answer)
+        has_calls = any(isinstance(part, ToolCall) for part in self._answer)
+        if has_words and not has_calls:
+            self._end_answer()
+        parts = _spoken(message.content)
+        # An empty message is a turn too.
+        self._extend_answer(parts or (Text(""),), place)
 
-    def _add_call(self, call: wire.EchoedFunctionCall) -> None:
-        function = {"name": call.name, "arguments": call.arguments}
-        self._current_answer().setdefault("tool_calls", []).append(
-            {"id": call.call_id, "type": "function", "function": function}
-        )
+    def _add_call(self, call: wire.EchoedFunctionCall, place: str) -> None:
+        self._extend_answer((ToolCall(call.call_id, call.name, call.arguments, place),), place)
         self._call_ids.add(call.call_id)
 
     def _add_output(self, output: wire.FunctionCallOutput, place: str) -> None:
@@ -128,12 +138,13 @@ class Conversation:
             raise InvalidRequest(
                 "No function_call before this output has its call_id.", param=f"{place}.call_id"
             )
-        content = self._content(output.output, f"{place}.output")
-        self._add_other({"role": "tool", "tool_call_id": output.call_id, "content": content})
+        content = _content(output.output, f"{place}.output")
+        result = ToolResult(content, output.call_id)
+        self._add_turn(Turn(Role.TOOL, (result,), place=place))
 
     def _add_reasoning(self, reasoning: wire.EchoedReasoning) -> None:
-        """The text itself, else what we sealed, else the summary. Other services' seals are left,
-        and what a backend sealed goes back to that one only."""
+        """The text itself, else what we sealed, else the summary. What another service sealed is
+        left out; what a backend sealed goes back to that backend only."""
         if not self._reasons:
             return
         sealed = reasoning.encrypted_content
@@ -141,86 +152,75 @@ class Conversation:
         text = "".join(part.text for part in reasoning.content or ())
         if not text and kept is not None:
             text = kept.text
-        self._thought += text or "".join(part.text for part in reasoning.summary or ())
+        text = text or "".join(part.text for part in reasoning.summary or ())
+        by_backend: tuple[str, ...] = ()
         takes_back = ENCRYPTED_REASONING in self._model.options
         if kept is not None and takes_back and kept.model == self._model.id:
-            self._sealed += kept.sealed_by_backend
+            by_backend = kept.sealed_by_backend
+        if text or by_backend:
+            self._thoughts.append(Reasoning(text, by_backend))
 
-    def _add_other(self, message: ChatMessage) -> None:
-        self._answer = None
-        self._thought = ""
-        self._sealed = []
-        self._messages.append(message)
+    def _extend_answer(self, parts: tuple[Part, ...], place: str) -> None:
+        self._answer_place = self._answer_place or place
+        self._answer += (*self._thoughts, *parts)
+        self._thoughts = []
 
-    def _current_answer(self) -> ChatMessage:
-        """The answer that goes on, or a new one; reasoning goes with it under both names that
-        backends read."""
-        if self._answer is None:
-            self._answer = {"role": "assistant", "content": None}
-            self._messages.append(self._answer)
-        if self._thought:
-            thoughts = self._answer.get("reasoning", "") + self._thought
-            self._answer["reasoning"] = self._answer["reasoning_content"] = thoughts
-            self._thought = ""
-        if self._sealed:
-            self._answer.setdefault("sealed_reasoning", []).extend(self._sealed)
-            self._sealed = []
-        return self._answer
+    def _end_answer(self) -> None:
+        if self._answer:
+            parts = tuple(self._answer)
+            self._turns.append(Turn(Role.ASSISTANT, parts, place=self._answer_place))
+        self._answer = []
+        self._answer_place = ""
 
-    def _content(self, content: str | list[wire.InputPart], place: str) -> str | list[Any]:
-        if isinstance(content, str):
-            return content
-        parts = [self._part(part, f"{place}[{at}]") for at, part in enumerate(content)]
-        if len(parts) == 1 and parts[0]["type"] == "text":
-            only: str = parts[0]["text"]
-            return only
-        return parts
-
-    def _part(self, part: wire.InputPart, place: str) -> dict[str, Any]:
-        match part:
-            case wire.InputImage():
-                return self._image(part, place)
-            case wire.InputFile():
-                return self._file(part, place)
-            case wire.EchoedRefusal():
-                return {"type": "text", "text": part.refusal}
-        return {"type": "text", "text": part.text}
-
-    def _image(self, image: wire.InputImage, place: str) -> dict[str, Any]:
-        require_modality(self._model, "image", place)
-        if image.image_url is None:
-            raise _without_source(image.file_id, f"{place}.file_id", f"{place}.image_url")
-        self.images += 1
-        source = {"url": image.image_url}
-        if image.detail is not None:
-            source["detail"] = image.detail
-        return {"type": "image_url", "image_url": source}
-
-    def _file(self, file: wire.InputFile, place: str) -> dict[str, Any]:
-        require_modality(self._model, "file", place)
-        if file.file_url is not None:
-            raise OptionUnsupported(
-                "A file travels in file_data: chat has no address for it.",
-                param=f"{place}.file_url",
-            )
-        if file.file_data is None:
-            raise _without_source(file.file_id, f"{place}.file_id", f"{place}.file_data")
-        source = {"file_data": file.file_data}
-        if file.filename is not None:
-            source["filename"] = file.filename
-        return {"type": "file", "file": source}
+    def _add_turn(self, turn: Turn) -> None:
+        """Reasoning that nothing followed belongs to no answer and is left out."""
+        self._end_answer()
+        self._thoughts = []
+        self._turns.append(turn)
 
 
-def _said(parts: list[wire.InputPart]) -> str:
+def _content(content: str | list[wire.InputPart], place: str) -> tuple[Content, ...]:
+    if isinstance(content, str):
+        return (Text(content),)
+    return tuple(_part(part, f"{place}[{at}]") for at, part in enumerate(content))
+
+
+def _part(part: wire.InputPart, place: str) -> Content:
+    match part:
+        case wire.InputImage():
+            if part.image_url is None:
+                raise _without_source(part.file_id, f"{place}.file_id", f"{place}.image_url")
+            return Image(part.image_url, part.detail, place)
+        case wire.InputFile():
+            return _file(part, place)
+        case wire.EchoedRefusal():
+            return Refusal(part.refusal)
+    return Text(part.text)
+
+
+def _file(file: wire.InputFile, place: str) -> File:
+    if file.file_url is not None:
+        raise OptionUnsupported(
+            "A file travels in file_data: backends have no address for it.",
+            param=f"{place}.file_url",
+        )
+    if file.file_data is None:
+        raise _without_source(file.file_id, f"{place}.file_id", f"{place}.file_data")
+    return File(data=file.file_data, filename=file.filename, place=place)
+
+
+def _spoken(content: str | list[wire.InputPart]) -> tuple[Content, ...]:
     """What an answer said in words: its texts and refusals, and nothing that was not said."""
-    texts = []
-    for part in parts:
+    if isinstance(content, str):
+        return (Text(content),)
+    parts: list[Content] = []
+    for part in content:
         match part:
             case wire.EchoedText() | wire.InputText():
-                texts.append(part.text)
+                parts.append(Text(part.text))
             case wire.EchoedRefusal():
-                texts.append(part.refusal)
-    return "".join(texts)
+                parts.append(Refusal(part.refusal))
+    return tuple(parts)
 
 
 def _refused(kind: str | None, param: str) -> InvalidRequest | OptionUnsupported:

@@ -51,9 +51,7 @@ class ResponseStream:
     async def run(self, stream: EventStream) -> None:
         self._stream = stream
         prepared = self._prepared
-        outcome = await self._services.inference.infer(
-            prepared.call, prepared.prompt_estimate, self, self._request
-        )
+        outcome = await self._services.inference.infer(prepared.call, self, self._request)
         response = ended_response(self._begun, self._output, outcome.usage, self._services.clock())
         self._tell_response(f"response.{response.status}", response)
         await stream.end(self._taken() + DONE)

@@ -1,79 +1,99 @@
-"""Tools of a Responses request in the words of chat: flat functions are nested, web search is an
-option, and a choice among tools is made of those that are there."""
+"""The tools of a Responses request, and the choice among them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import msgspec
 
 from tollkeeper.api.http.strict_json import convert_within, decode_within
 from tollkeeper.api.wire import responses as wire
-from tollkeeper.domain.catalog import Feature, Model
-from tollkeeper.domain.conventions import WEB_SEARCH_TOOLS
+from tollkeeper.domain.conventions import PUBLISHED_TOOLS, WEB_SEARCH_TOOLS
 from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
-from tollkeeper.services.calls.options import require_feature
+from tollkeeper.domain.prompt import (
+    FreeObject,
+    FunctionTool,
+    NamedFunction,
+    ToolChoice,
+    ToolMode,
+    UserLocation,
+    WebSearch,
+)
 
 _typed = msgspec.json.Decoder(wire.Typed)
 _function = msgspec.json.Decoder(wire.FunctionTool)
 _web_search = msgspec.json.Decoder(wire.WebSearchTool)
+_CHOICE = "tool_choice"
 
 
 @dataclass(slots=True)
 class Tools:
-    """What a request offers, as chat wants it and as the result shows it again."""
+    """What a request offers, and how the result shows it again."""
 
-    functions: dict[str, dict[str, Any]] = field(default_factory=dict)
-    web_search: dict[str, Any] | None = None
-    shown: list[dict[str, Any]] = field(default_factory=list)
+    functions: dict[str, FunctionTool] = field(default_factory=dict)
+    web_search: WebSearch | None = None
+    shown: list[FreeObject] = field(default_factory=list)
 
     @property
     def any(self) -> bool:
         return bool(self.functions) or self.web_search is not None
 
 
-def read_tools(found: Sequence[msgspec.Raw], model: Model) -> Tools:
+@dataclass(frozen=True, slots=True)
+class ChosenTools:
+    """What is left to be offered when the choice is made."""
+
+    functions: tuple[FunctionTool, ...] = ()
+    web_search: WebSearch | None = None
+    choice: ToolChoice | None = None
+
+
+def read_tools(found: Sequence[msgspec.Raw]) -> Tools:
     tools = Tools()
     for at, tool in enumerate(found):
         place = f"tools[{at}]"
         kind = decode_within(tool, _typed, place).type
         if kind == "function":
-            require_feature(model, Feature.TOOLS, "tools")
             _add_function(tools, decode_within(tool, _function, place), place)
         elif kind in WEB_SEARCH_TOOLS:
-            require_feature(model, Feature.WEB_SEARCH, place)
             _add_web_search(tools, decode_within(tool, _web_search, place), place)
         elif kind is None:
             raise InvalidRequest("A tool has a type.", param=f"{place}.type")
+        elif kind in PUBLISHED_TOOLS:
+            raise OptionUnsupported(f"Tools of type {kind} are not supported.", param=place)
         else:
-            raise OptionUnsupported(f"Tools of type {kind[:100]!r} are not supported.", param=place)
+            raise InvalidRequest(f"There is no tool of type {kind[:100]!r}.", param=f"{place}.type")
     return tools
 
 
-def tool_fields(tools: Tools, body: wire.ResponsesRequest) -> dict[str, Any]:
-    """The chat request's fields. Without tools a choice between them asks for nothing, unless it
-    insists on one."""
+def choose_tools(tools: Tools, body: wire.ResponsesRequest) -> ChosenTools:
+    """Without tools a choice between them asks for nothing, unless it insists on one."""
     choice = body.tool_choice
     if not tools.any:
         if choice not in (None, "none", "auto"):
-            raise InvalidRequest(
-                "tool_choice names a tool, but there are none.", param="tool_choice"
-            )
-        return {}
-    chosen = _chosen(tools, choice)
-    fields: dict[str, Any] = {}
-    if chosen.web_search is not None:
-        fields["web_search_options"] = chosen.web_search
-    if chosen.functions:
-        fields["tools"] = list(chosen.functions.values())
-        if chosen.choice is not None:
-            fields["tool_choice"] = chosen.choice
-        if body.parallel_tool_calls is not None:
-            fields["parallel_tool_calls"] = body.parallel_tool_calls
-    return fields
+            raise InvalidRequest("tool_choice names a tool, but there are none.", param=_CHOICE)
+        return ChosenTools()
+    functions = tuple(tools.functions.values())
+    if choice is None:
+        return ChosenTools(functions, tools.web_search)
+    if isinstance(choice, str):
+        return ChosenTools(functions, tools.web_search, _among(functions, ToolMode(choice)))
+    named = convert_within(choice, wire.NamedTool, _CHOICE)
+    if named.type == "allowed_tools":
+        return _allowed(tools, convert_within(choice, wire.AllowedTools, _CHOICE))
+    if named.type == "function":
+        forced = NamedFunction(_known_function(tools, named, _CHOICE))
+        return ChosenTools(functions, tools.web_search, ToolChoice(forced, _CHOICE))
+    _require_search(tools, named, _CHOICE)
+    # A search is no call that could be forced: nothing else is offered beside it.
+    return ChosenTools(web_search=tools.web_search)
 
 
-def shown_choice(choice: str | dict[str, Any] | None) -> str | dict[str, Any]:
+def _among(functions: tuple[FunctionTool, ...], mode: ToolMode) -> ToolChoice | None:
+    """A choice is one between functions: without them there is none."""
+    return ToolChoice(mode, _CHOICE) if functions else None
+
+
+def shown_choice(choice: str | FreeObject | None) -> str | FreeObject:
     """The choice as the result shows it again: what a request may leave out is said."""
     if choice is None:
         return "auto"
@@ -82,30 +102,7 @@ def shown_choice(choice: str | dict[str, Any] | None) -> str | dict[str, Any]:
     return choice
 
 
-@dataclass(frozen=True, slots=True)
-class _Chosen:
-    functions: dict[str, dict[str, Any]]
-    web_search: dict[str, Any] | None
-    choice: str | dict[str, Any] | None
-
-
-def _chosen(tools: Tools, choice: str | dict[str, Any] | None) -> _Chosen:
-    if choice is None or isinstance(choice, str):
-        return _Chosen(tools.functions, tools.web_search, choice)
-    named = convert_within(choice, wire.NamedTool, "tool_choice")
-    if named.type == "allowed_tools":
-        allowed = convert_within(choice, wire.AllowedTools, "tool_choice")
-        return _allowed(tools, allowed)
-    if named.type == "function":
-        name = _known_function(tools, named, "tool_choice")
-        forced = {"type": "function", "function": {"name": name}}
-        return _Chosen(tools.functions, tools.web_search, forced)
-    _require_search(tools, named, "tool_choice")
-    # A search is no call that chat could force: nothing else is offered beside it.
-    return _Chosen({}, tools.web_search, None)
-
-
-def _allowed(tools: Tools, allowed: wire.AllowedTools) -> _Chosen:
+def _allowed(tools: Tools, allowed: wire.AllowedTools) -> ChosenTools:
     functions = {}
     web_search = None
     for at, named in enumerate(allowed.tools):
@@ -116,7 +113,8 @@ def _allowed(tools: Tools, allowed: wire.AllowedTools) -> _Chosen:
         else:
             _require_search(tools, named, place)
             web_search = tools.web_search
-    return _Chosen(functions, web_search, allowed.mode)
+    left = tuple(functions.values())
+    return ChosenTools(left, web_search, _among(left, ToolMode(allowed.mode)))
 
 
 def _known_function(tools: Tools, named: wire.NamedTool, place: str) -> str:
@@ -144,13 +142,14 @@ def _add_function(tools: Tools, tool: wire.FunctionTool, place: str) -> None:
         "allowed_callers": tool.allowed_callers if tool.allowed_callers != ["direct"] else None,
     }
     _refuse_wishes(later, place)
-    described = {
+    described: FreeObject = {
         "description": tool.description,
         "parameters": tool.parameters,
         "strict": tool.strict,
     }
-    given = {name: value for name, value in described.items() if value is not None}
-    tools.functions[tool.name] = {"type": "function", "function": {"name": tool.name, **given}}
+    tools.functions[tool.name] = FunctionTool(
+        name=tool.name, place=place, schema_place=f"{place}.parameters", **described
+    )
     tools.shown.append({"type": "function", "name": tool.name, **described})
 
 
@@ -165,21 +164,17 @@ def _add_web_search(tools: Tools, tool: wire.WebSearchTool, place: str) -> None:
         },
         place,
     )
-    options: dict[str, Any] = {}
-    if tool.search_context_size is not None:
-        options["search_context_size"] = tool.search_context_size
-    if tool.user_location is not None:
-        place_of_user = msgspec.structs.asdict(tool.user_location)
-        del place_of_user["type"]
-        known = {name: value for name, value in place_of_user.items() if value is not None}
-        options["user_location"] = {"type": "approximate", "approximate": known}
-    tools.web_search = options
+    found = tool.user_location
+    location = None
+    if found is not None:
+        location = UserLocation(found.city, found.country, found.region, found.timezone)
+    tools.web_search = WebSearch(place, tool.search_context_size, location)
     shown = msgspec.to_builtins(tool)
     tools.shown.append({name: value for name, value in shown.items() if value is not None})
 
 
 def _refuse_wishes(wishes: Mapping[str, object], place: str) -> None:
-    """What chat has no word for: silently leaving it out would be another request."""
+    """What a prompt has no word for: silently leaving it out would make another request."""
     for name, wish in wishes.items():
         if wish:
             raise OptionUnsupported(f"{name} is not supported.", param=f"{place}.{name}")

@@ -7,7 +7,7 @@ bound allows, and `[DONE]` at the end. Pure: bytes in, events out, no connection
 from collections.abc import Iterable
 
 from tollkeeper.backends.answer_json import MalformedAnswer, error_record
-from tollkeeper.backends.chat.messages import (
+from tollkeeper.backends.chat.answer import (
     Chunk,
     decode_chunk,
     delta_of_chunk,

@@ -63,7 +63,7 @@ class ResponsesAnswer:
             call.model.context_length + _EVENTS_PER_TOKEN_MAX * call.output_tokens_max + _SLACK
         )
         # Who describes functions in the old way knows calls in the old way only.
-        self._legacy = "functions" in call.fields and "tools" not in call.fields
+        self._legacy = call.prompt.has_legacy_functions_only
         self._items: dict[int | str, _Item] = {}
         self._call_ids: dict[str, _Item] = {}
         self._calls = 0

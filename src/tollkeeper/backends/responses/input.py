@@ -1,69 +1,29 @@
-"""From the messages of a chat request to the input items of a Responses request.
+"""The turns of a prompt as input items of a Responses request.
 
-What an assistant said at once is one message in chat and several items here: its reasoning, its
-text, its calls. Content that has no item is refused, because leaving it out would be another
-request.
+An assistant's turn is several items: its reasoning, its words and its calls, in their order.
+Content that has no item is refused, because leaving it out would make another request.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
-import msgspec
-
-from tollkeeper.backends.answer_json import ABSENT, given
 from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
+from tollkeeper.domain.prompt import (
+    Content,
+    File,
+    FreeObject,
+    Image,
+    Part,
+    Reasoning,
+    Refusal,
+    Role,
+    Text,
+    ToolCall,
+    ToolResult,
+    Turn,
+)
 
-# Where an assistant's message keeps what only its backend can read.
-SEALED_REASONING = "sealed_reasoning"
 _AUTO = "auto"
-
-
-class _Function(msgspec.Struct):
-    name: str = ""
-    arguments: str = ""
-
-
-class _ToolCall(msgspec.Struct):
-    type: str | None = None
-    id: str | None = None
-    function: _Function | None = None
-
-
-class _File(msgspec.Struct):
-    file_data: str | None = None
-    file_id: str | None = None
-    filename: str | None = None
-
-
-class _Image(msgspec.Struct):
-    url: str
-    detail: str | None = None
-
-
-class _Part(msgspec.Struct):
-    type: str | None = None
-    text: str | None = None
-    refusal: str | None = None
-    detail: str | None = None
-    image_url: msgspec.Raw = ABSENT
-    file: _File | None = None
-
-
-class _Message(msgspec.Struct):
-    role: str
-    content: str | list[_Part] | None = None
-    reasoning: str | None = None
-    reasoning_content: str | None = None
-    sealed_reasoning: list[str] | None = None
-    name: str | None = None
-    tool_call_id: str | None = None
-    tool_calls: list[_ToolCall] | None = None
-    function_call: _Function | None = None
-
-
-_messages = msgspec.json.Decoder(list[msgspec.Raw])
-_message = msgspec.json.Decoder(_Message)
-_image = msgspec.json.Decoder(str | _Image)
-_encode = msgspec.json.Encoder().encode
 
 
 class Input:
@@ -72,139 +32,144 @@ class Input:
     def __init__(self) -> None:
         # What the model is told before anything is said.
         self.instructions: str | None = None
-        self.items: list[dict[str, Any]] = []
+        self.items: list[FreeObject] = []
         self._thoughts = 0
-        # Calls of the old kind have no id of their own: an output belongs to the last of its name.
+        # Legacy calls have no id of their own: a result belongs to the last call of its name.
         self._legacy_calls: dict[str, str] = {}
 
-    def add(self, messages: Any) -> "Input":
-        written = messages if isinstance(messages, msgspec.Raw) else _encode(messages)
-        for at, raw in enumerate(_messages.decode(written)):
-            place = f"messages[{at}]"
-            try:
-                message = _message.decode(raw)
-            except (msgspec.DecodeError, RecursionError) as error:
-                raise _without_item(place) from error
-            self._add_message(message, place)
+    def add(self, turns: Sequence[Turn]) -> "Input":
+        for turn in turns:
+            self._add_turn(turn)
         if not self.items and self.instructions is not None:
             # Instructions alone are no input.
             self._add_item("message", role="system", content=self.instructions)
             self.instructions = None
         return self
 
-    def _add_message(self, message: _Message, place: str) -> None:
-        match message.role:
-            case "tool":
-                if not message.tool_call_id:
-                    raise InvalidRequest(
-                        "The output of a call names the call.", param=f"{place}.tool_call_id"
-                    )
-                self._add_output(message.tool_call_id, message, place)
-            case "function":
-                call_id = self._legacy_calls.get(message.name or "")
-                if call_id is None:
-                    raise InvalidRequest(
-                        "No function_call before this output has its name.", param=f"{place}.name"
-                    )
-                self._add_output(call_id, message, place)
-            case "assistant":
-                _refuse_name(message, place)
-                self._add_answer(message, place)
+    def _add_turn(self, turn: Turn) -> None:
+        if turn.name is not None:
+            raise OptionUnsupported(
+                "The backend's protocol has no names of speakers.", param=f"{turn.place}.name"
+            )
+        match turn.role:
+            case Role.TOOL | Role.FUNCTION:
+                for part in turn.parts:
+                    self._add_result(part, turn)
+            case Role.ASSISTANT:
+                self._add_answer(turn)
             case _:
-                _refuse_name(message, place)
-                self._say(message, place)
+                self._add_words(turn)
 
-    def _say(self, message: _Message, place: str) -> None:
-        content = message.content or ""
-        if isinstance(content, str):
-            if message.role == "system" and not self.items and self.instructions is None:
-                self.instructions = content
-                return
-            self._add_item("message", role=message.role, content=content)
+    def _add_words(self, turn: Turn) -> None:
+        parts = [part for part in turn.parts if not isinstance(part, Reasoning | ToolCall)]
+        is_text = not parts or (len(parts) == 1 and _is_plain_text(parts[0]))
+        if not is_text:
+            content = [_part(part, turn.place) for part in parts]
+            self._add_item("message", role=turn.role.value, content=content)
             return
-        self._add_item("message", role=message.role, content=_parts(content, f"{place}.content"))
+        text = _words(parts)
+        if turn.role is Role.SYSTEM and not self.items and self.instructions is None:
+            self.instructions = text
+        else:
+            self._add_item("message", role=turn.role.value, content=text)
 
-    def _add_answer(self, message: _Message, place: str) -> None:
-        self._add_reasoning(message)
-        said = _said(message.content)
+    def _add_answer(self, turn: Turn) -> None:
+        """Words that follow each other are one message."""
+        waiting: list[Part] = []
+        for part in turn.parts:
+            if isinstance(part, Reasoning | ToolCall):
+                self._add_said(waiting)
+                waiting = []
+            match part:
+                case Reasoning():
+                    self._add_reasoning(part)
+                case ToolCall():
+                    self._add_call(part)
+                case Text() | Refusal():
+                    waiting.append(part)
+                case _:
+                    raise _without_item(turn.place)
+        self._add_said(waiting)
+
+    def _add_said(self, parts: Sequence[Part]) -> None:
+        said = _words(parts)
         if said:
             self._add_item("message", role="assistant", content=said)
-        for at, call in enumerate(message.tool_calls or ()):
-            function = call.function
-            if function is None or not call.id or call.type not in (None, "function"):
-                raise _without_item(f"{place}.tool_calls[{at}]")
-            self._call(call.id, function)
-        if message.function_call is not None:
-            call_id = f"call_{len(self.items)}"
-            self._legacy_calls[message.function_call.name] = call_id
-            self._call(call_id, message.function_call)
 
-    def _add_reasoning(self, message: _Message) -> None:
+    def _add_reasoning(self, reasoning: Reasoning) -> None:
         """In the backend's own words where it has given them, else in ours."""
-        for sealed in message.sealed_reasoning or ():
+        for sealed in reasoning.sealed:
             self._think(encrypted_content=sealed)
-        thought = message.reasoning or message.reasoning_content
-        if thought and not message.sealed_reasoning:
-            self._think(content=[{"type": "reasoning_text", "text": thought}])
+        if reasoning.text and not reasoning.sealed:
+            self._think(content=[{"type": "reasoning_text", "text": reasoning.text}])
 
     def _think(self, **fields: Any) -> None:
         self._add_item("reasoning", id=f"rs_{self._thoughts}", summary=[], **fields)
         self._thoughts += 1
 
-    def _call(self, call_id: str, function: _Function) -> None:
-        self._add_item(
-            "function_call", call_id=call_id, name=function.name, arguments=function.arguments
-        )
+    def _add_call(self, call: ToolCall) -> None:
+        call_id = call.id
+        if call.legacy:
+            call_id = f"call_{len(self.items)}"
+            self._legacy_calls[call.name] = call_id
+        elif not call_id or call.extra:
+            raise _without_item(call.place)
+        self._add_item("function_call", call_id=call_id, name=call.name, arguments=call.arguments)
 
-    def _add_output(self, call_id: str, message: _Message, place: str) -> None:
-        content = message.content or ""
-        output: str | list[dict[str, Any]]
-        if isinstance(content, str):
-            output = content
+    def _add_result(self, result: Part, turn: Turn) -> None:
+        if not isinstance(result, ToolResult):
+            raise _without_item(turn.place)
+        parts = result.content
+        output: str | list[FreeObject]
+        if all(isinstance(part, Text | Refusal) for part in parts):
+            # Every server reads a text here, and few a list.
+            output = _words(parts)
         else:
-            output = _parts(content, f"{place}.content")
-            if all(part["type"] == "input_text" for part in output):
-                # Every server reads a text here, and few a list.
-                output = _said(content)
+            output = [_part(part, turn.place) for part in parts]
+        call_id = self._call_id(result, turn)
         self._add_item("function_call_output", call_id=call_id, output=output)
+
+    def _call_id(self, result: ToolResult, turn: Turn) -> str:
+        if turn.role is Role.FUNCTION:
+            call_id = self._legacy_calls.get(result.name or "")
+            if call_id is None:
+                raise InvalidRequest(
+                    "No function_call before this output has its name.", param=f"{turn.place}.name"
+                )
+            return call_id
+        if not result.call_id:
+            raise InvalidRequest(
+                "The output of a call names the call.", param=f"{turn.place}.tool_call_id"
+            )
+        return result.call_id
 
     def _add_item(self, kind: str, **fields: Any) -> None:
         self.items.append({"type": kind, **fields})
 
 
-def _refuse_name(message: _Message, place: str) -> None:
-    if message.name is not None:
-        raise OptionUnsupported(
-            "The backend's protocol has no names of speakers.", param=f"{place}.name"
-        )
+def _is_plain_text(part: Part) -> bool:
+    return isinstance(part, Text)
 
 
-def _said(content: str | list[_Part] | None) -> str:
-    if content is None or isinstance(content, str):
-        return content or ""
-    return "".join(part.text or part.refusal or "" for part in content)
+def _words(parts: Sequence[Part]) -> str:
+    return "".join(part.text for part in parts if isinstance(part, Text | Refusal))
 
 
-def _parts(content: list[_Part], place: str) -> list[dict[str, Any]]:
-    return [_part(part, f"{place}[{at}]") for at, part in enumerate(content)]
-
-
-def _part(part: _Part, place: str) -> dict[str, Any]:
-    found = given(part.image_url)
-    if found is not None:
-        try:
-            image = _image.decode(found)
-        except msgspec.DecodeError as error:
-            raise _without_item(f"{place}.image_url") from error
-        source = _Image(image) if isinstance(image, str) else image
-        detail = source.detail or part.detail or _AUTO
-        return {"type": "input_image", "image_url": source.url, "detail": detail}
-    if part.file is not None:
-        given_of_file = msgspec.structs.asdict(part.file).items()
-        return {"type": "input_file", **{name: value for name, value in given_of_file if value}}
-    if part.text is None and part.refusal is None:
-        raise _without_item(place)
-    return {"type": "input_text", "text": part.text or part.refusal or ""}
+def _part(part: Content | ToolResult, place: str) -> FreeObject:
+    match part:
+        case Text() | Refusal():
+            return {"type": "input_text", "text": part.text}
+        case Image():
+            return {"type": "input_image", "image_url": part.url, "detail": part.detail or _AUTO}
+        case File():
+            given = {
+                "file_data": part.data,
+                "file_id": part.id,
+                "file_url": part.url,
+                "filename": part.filename,
+            }
+            return {"type": "input_file", **{name: found for name, found in given.items() if found}}
+    raise _without_item(getattr(part, "place", "") or place)
 
 
 def _without_item(place: str) -> OptionUnsupported:

@@ -23,6 +23,7 @@ from tollkeeper.domain.inference import Call
 from tollkeeper.domain.metering import Meter
 from tollkeeper.domain.policy import Direction
 from tollkeeper.domain.policy_set import EMPTY, ActivePolicy
+from tollkeeper.domain.prompt_size import PromptSize, measure_prompt
 from tollkeeper.domain.transcript import transcript
 from tollkeeper.domain.usage import Usage
 from tollkeeper.services.calls.chronicle import Chronicle
@@ -156,7 +157,6 @@ class Inference:
     async def infer(
         self,
         call: Call,
-        prompt_estimate: int,
         sink: Taking,
         asking: Asking,
     ) -> Outcome:
@@ -164,7 +164,7 @@ class Inference:
         taken. Cancelling the waiting does not cancel the call."""
         live = LiveCall()
         story = CallStory(call, asking.operation)
-        task = asyncio.create_task(self._told(story, prompt_estimate, sink, live, asking))
+        task = asyncio.create_task(self._told(story, sink, live, asking))
         self._live[task] = live
         task.add_done_callback(self._forget)
         asking.on_leave(lambda: self._abandon(live))
@@ -199,29 +199,28 @@ class Inference:
     async def _told(
         self,
         story: CallStory,
-        prompt_estimate: int,
         sink: Taking,
         live: LiveCall,
         asking: Asking,
     ) -> Outcome:
         try:
-            outcome = await self._run(story, prompt_estimate, sink, live)
+            outcome = await self._run(story, sink, live)
         except BaseException as exc:
             self._chronicle.ended(story, *asking.error_words(exc))
             raise
         self._chronicle.ended(story, 200, None)
         return outcome
 
-    async def _run(
-        self, story: CallStory, prompt_estimate: int, sink: Taking, live: LiveCall
-    ) -> Outcome:
+    async def _run(self, story: CallStory, sink: Taking, live: LiveCall) -> Outcome:
         call = story.call
         deadline = asyncio.get_running_loop().time() + self._limits.deadline_s
         backend = self._backends[call.model.backend]
         if call.policy_ids:
             await self._policies.require_published(call)
-        prompt_tokens = await self._prompt_tokens(backend, call, prompt_estimate)
-        reservation = story.reservation = await self._admission.reserve(call, prompt_tokens)
+        size = measure_prompt(call.prompt)
+        prompt_tokens = await self._prompt_tokens(backend, call, size)
+        reservation = await self._admission.reserve(call, prompt_tokens, size.images)
+        story.reservation = reservation
         meter = story.meter = Meter(call, prompt_tokens)
         try:
             judged = await self._judged_request(story, reservation, deadline, live)
@@ -241,11 +240,12 @@ class Inference:
         settlement = await _booked(self._settle(story, reservation, meter), deadline, live)
         return Outcome(meter.usage or meter.estimate(), settlement)
 
-    async def _prompt_tokens(self, backend: Backend, call: Call, estimate: int) -> int:
+    async def _prompt_tokens(self, backend: Backend, call: Call, size: PromptSize) -> int:
         """Exact where the backend can count, else the estimate; no prompt exceeds the context."""
         deadline = asyncio.get_running_loop().time() + TOKENIZER_TIMEOUT_S
         counted = await backend.count_prompt_tokens(call, deadline=deadline)
-        return min(estimate if counted is None else counted, call.model.context_length)
+        context = call.model.context_length
+        return size.bound(context) if counted is None else min(counted, context)
 
     async def _judged_request(
         self, story: CallStory, reservation: Reservation, deadline: float, live: LiveCall
@@ -258,7 +258,7 @@ class Inference:
         answered = tuple(policy for policy in policies if policy.judges(Direction.RESPONSE))
         if not any(policy.judges(Direction.REQUEST) for policy in policies):
             return Judged(answered)
-        asked = (policies, Direction.REQUEST, transcript(call), story.evidence)
+        asked = (policies, Direction.REQUEST, transcript(call.prompt), story.evidence)
         if self._limits.judges_beside:
             verdict = self._checks.check_beside(*asked)
             if verdict is not None:

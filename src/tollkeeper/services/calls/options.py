@@ -1,79 +1,91 @@
-"""Which options of a request a model takes, and how they reach its backend."""
+"""The gate between a request and a model: everything that a prompt asks for, the model declares."""
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
 
 from tollkeeper.domain.catalog import Feature, Model
+from tollkeeper.domain.conventions import DEFAULT_OUTPUT_TOKENS
 from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
+from tollkeeper.domain.prompt import (
+    FreeObject,
+    FunctionTool,
+    Prompt,
+    SchemaOutput,
+)
 from tollkeeper.domain.schema_size import SchemaSize, measure_schema
 
-SAMPLING_PARAMETERS = (
-    "temperature",
-    "top_p",
-    "frequency_penalty",
-    "presence_penalty",
-    "logit_bias",
-    "seed",
-    "stop",
-)
+
+def output_bound(asked: int | None, model: Model, *, param: str) -> int:
+    """The bound that the caller asks for, or the default; never more than the model writes."""
+    if asked is None:
+        return min(DEFAULT_OUTPUT_TOKENS, model.max_output_length)
+    if asked > model.max_output_length:
+        raise InvalidRequest(
+            f"The model {model.id} writes at most {model.max_output_length} tokens.", param=param
+        )
+    return asked
 
 
-def require_feature(model: Model, feature: Feature, param: str) -> None:
-    if feature not in model.supported_features:
-        raise OptionUnsupported(f"The model {model.id} does not support {param}.", param=param)
-
-
-def require_sampling(model: Model, used: Iterable[str]) -> None:
-    for name in used:
+def require_supported(model: Model, prompt: Prompt) -> None:
+    """Raises OptionUnsupported with the place of the first thing that the model does not have,
+    and InvalidRequest where schemas are larger than its backend takes."""
+    for media in prompt.media():
+        _require_modality(model, model.input_modalities, media.modality, media.place)
+    for name in prompt.sampling.given():
         if name not in model.supported_sampling_parameters:
-            raise OptionUnsupported(f"The model {model.id} does not support {name}.", param=name)
+            raise _unsupported(model, name)
+    for feature, param in _features(prompt):
+        if feature not in model.supported_features:
+            raise _unsupported(model, param)
+    for option in prompt.options:
+        if option.name not in model.options:
+            raise _unsupported(model, option.param)
+    for modality in prompt.output_modalities:
+        _require_modality(model, model.output_modalities, modality.name, modality.param)
+    _require_small_schemas(model, prompt)
 
 
-def require_modality(model: Model, modality: str, param: str, *, output: bool = False) -> None:
-    declared = model.output_modalities if output else model.input_modalities
+def _features(prompt: Prompt) -> Iterator[tuple[Feature, str]]:
+    """What the prompt needs of a model, each with the place that asks for it."""
+    if prompt.tools:
+        yield Feature.TOOLS, "functions" if prompt.has_legacy_functions_only else "tools"
+    wanted = prompt.output_format
+    if wanted is not None:
+        is_schema = isinstance(wanted, SchemaOutput)
+        yield Feature.STRUCTURED_OUTPUTS if is_schema else Feature.JSON_MODE, wanted.param
+    if prompt.logprobs is not None:
+        yield Feature.LOGPROBS, prompt.logprobs.param
+    if prompt.web_search is not None:
+        yield Feature.WEB_SEARCH, prompt.web_search.param
+    if prompt.reasoning is not None:
+        for param in prompt.reasoning.params:
+            yield Feature.REASONING, param
+
+
+def _require_modality(model: Model, declared: tuple[str, ...], modality: str, param: str) -> None:
     if modality not in declared:
         raise OptionUnsupported(f"The model {model.id} does not take {modality}.", param=param)
 
 
-def require_small_schemas(model: Model, schemas: Iterable[tuple[str, object]]) -> None:
-    """For a model whose backend bounds them: all schemas of a request, each with its place there."""
+def _unsupported(model: Model, param: str) -> OptionUnsupported:
+    return OptionUnsupported(f"The model {model.id} does not support {param}.", param=param)
+
+
+def _require_small_schemas(model: Model, prompt: Prompt) -> None:
+    """Only for a model whose backend bounds them: all schemas of a request together."""
     bounds = model.schema_bounds
     if bounds is None:
         return
     total = SchemaSize()
-    for param, schema in schemas:
-        if not isinstance(schema, Mapping):
-            continue
+    for place, schema in _schemas(prompt):
         total += measure_schema(schema, bounds)
         excess = total.excess(bounds)
         if excess is not None:
-            raise InvalidRequest(f"The model {model.id} takes at most {excess}.", param=param)
+            raise InvalidRequest(f"The model {model.id} takes at most {excess}.", param=place)
 
 
-def mapped_options(model: Model, wanted: Mapping[str, Any], *, within: str = "") -> dict[str, Any]:
-    """Options without a published meaning, put where the model's `options` say that its backend
-    reads them: `thinking` may become `chat_template_kwargs.enable_thinking`. `within` is where the
-    caller's request has them, as in `text.`verbosity."""
-    fields: dict[str, Any] = {}
-    for option, value in wanted.items():
-        path = model.options.get(option)
-        if path is None:
-            param = within + option
-            raise OptionUnsupported(f"The model {model.id} does not support {param}.", param=param)
-        place = fields
-        *folders, name = path.split(".")
-        for folder in folders:
-            place = place.setdefault(folder, {})
-        place[name] = value
-    return fields
-
-
-def merge_fields(fields: dict[str, Any], more: Mapping[str, Any]) -> None:
-    """Adds fields to a backend's request. Two options may live in the same folder of it, so what
-    both bring as an object is put together, not replaced."""
-    for name, value in more.items():
-        found = fields.get(name)
-        if isinstance(found, dict) and isinstance(value, dict):
-            merge_fields(found, value)
-        else:
-            fields[name] = value
+def _schemas(prompt: Prompt) -> Iterator[tuple[str, FreeObject]]:
+    for tool in prompt.tools:
+        if isinstance(tool, FunctionTool) and isinstance(tool.parameters, Mapping):
+            yield tool.schema_place, tool.parameters
+    if isinstance(prompt.output_format, SchemaOutput):
+        yield prompt.output_format.schema_place, prompt.output_format.schema

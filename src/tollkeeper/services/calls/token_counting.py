@@ -8,6 +8,7 @@ from tollkeeper.backends.port import Backend
 from tollkeeper.domain.access import CustomerCaller
 from tollkeeper.domain.admission import ProjectLimits
 from tollkeeper.domain.inference import Call
+from tollkeeper.domain.prompt_size import measure_prompt
 from tollkeeper.services.ledger.admission import refusal_error
 from tollkeeper.storage.database import Database
 from tollkeeper.storage.throttle import take_from_rate
@@ -29,7 +30,7 @@ class TokenCounting:
         self._backends = backends
         self._limits = limits
 
-    async def count(self, caller: CustomerCaller, call: Call, estimate: int) -> Counted:
+    async def count(self, caller: CustomerCaller, call: Call) -> Counted:
         """Takes one request of the project's rate; there is no hold and no record of it."""
         async with self._database.transaction() as connection:
             decision = await take_from_rate(
@@ -39,12 +40,14 @@ class TokenCounting:
             raise refusal_error(decision)
         deadline = asyncio.get_running_loop().time() + TOKENIZER_TIMEOUT_S
         counted = await self._counted(call, deadline)
-        return Counted(estimate if counted is None else counted, estimated=counted is None)
+        if counted is None:
+            return Counted(measure_prompt(call.prompt).guess(), estimated=True)
+        return Counted(counted, estimated=False)
 
-    async def prompt_tokens(self, call: Call, estimate: int, deadline: float) -> int:
+    async def prompt_tokens(self, call: Call, deadline: float) -> int:
         """For a request that is made anyway: it takes nothing more of the rate."""
         counted = await self._counted(call, deadline)
-        return estimate if counted is None else counted
+        return measure_prompt(call.prompt).guess() if counted is None else counted
 
     async def _counted(self, call: Call, deadline: float) -> int | None:
         return await self._backends[call.model.backend].count_prompt_tokens(call, deadline=deadline)

@@ -55,13 +55,13 @@ class Admission:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
 
-    async def reserve(self, call: Call, prompt_tokens_max: int) -> Reservation:
+    async def reserve(self, call: Call, prompt_tokens_max: int, images: int) -> Reservation:
         """Holds the upper bound of what the call can cost, or raises with the arithmetic."""
         bounds = Bounds(
             prompt_tokens=prompt_tokens_max,
             choices=call.choices,
             output_tokens_each=call.output_tokens_max,
-            images=call.images,
+            images=images,
         )
         pricing = call.model.pricing
         hold = Hold(

@@ -26,6 +26,7 @@ from tollkeeper.domain.judging import (
     window_count,
     windows,
 )
+from tollkeeper.domain.prompt import Logprobs, Prompt, Sampling
 from tollkeeper.services.policies.judge_slots import JudgeSlots
 
 _NOBODY = UUID(int=0)
@@ -168,12 +169,11 @@ class Judge:
             output_tokens_max=1,
             output_bound_field="max_tokens",
             streamed=False,
-            fields={
-                "messages": window.quotation.asking(question),
-                "temperature": 0,
-                "logprobs": True,
-                "top_logprobs": self.config.top_logprobs,
-            },
+            prompt=Prompt(
+                turns=window.quotation.asking(question),
+                sampling=Sampling(temperature=0),
+                logprobs=Logprobs("logprobs", self.config.top_logprobs),
+            ),
             # All questions about one window go where its beginning is cached.
             affinity=window.digest,
         )

@@ -7,7 +7,7 @@ from uuid import uuid4
 
 from tollkeeper.domain.errors import InvalidRequest, Unavailable
 from tollkeeper.domain.policy import Direction, Rule, check_rule
-from tollkeeper.domain.transcript import turn
+from tollkeeper.domain.transcript import section
 from tollkeeper.domain.trial import Bin, Calibration, Sample, calibrate, histogram
 from tollkeeper.services.policies.judge import Judge, Question
 
@@ -90,7 +90,7 @@ class PolicyTrial:
     async def _answer(
         self, question: Question, place: int, text: TrialText, direction: Direction
     ) -> tuple[int, Sample, str]:
-        seen = turn("user", text.text) if direction is Direction.REQUEST else text.text
+        seen = section("user", text.text) if direction is Direction.REQUEST else text.text
         (opinion,) = await self._judge.hear(seen, [question])
         probability = opinion.highest if opinion.complete else None
         return place, Sample(text.text, text.label, probability), opinion.reason

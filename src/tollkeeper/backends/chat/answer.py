@@ -1,10 +1,4 @@
-"""The chat protocol as model servers speak it: the request we write, and the answers we read.
-
-What is read becomes events of the domain here, and nowhere else.
-"""
-
-from collections.abc import Mapping
-from typing import Any
+"""Chat answers as model servers give them, whole or in chunks, read as events of the domain."""
 
 import msgspec
 
@@ -18,7 +12,6 @@ from tollkeeper.backends.answer_json import (
 )
 from tollkeeper.domain.inference import (
     Annotation,
-    Call,
     Delta,
     FunctionCallPiece,
     Opened,
@@ -26,8 +19,6 @@ from tollkeeper.domain.inference import (
     UsageReport,
 )
 from tollkeeper.domain.usage import read_usage
-
-_NOTHING: Mapping[str, Any] = {}
 
 
 class _Function(msgspec.Struct, gc=False):
@@ -105,23 +96,6 @@ class Completion(msgspec.Struct, gc=False):
 
 _chunk_decoder = msgspec.json.Decoder(Chunk)
 _completion_decoder = msgspec.json.Decoder(Completion)
-_encoder = msgspec.json.Encoder()
-
-
-def encode_request(call: Call, *, stream: bool, extra: Mapping[str, Any] = _NOTHING) -> bytes:
-    """The body for the backend. Usage is always asked for: the account needs it."""
-    body: dict[str, Any] = {
-        **call.fields,
-        **extra,
-        "model": call.model.upstream_model,
-        call.output_bound_field: call.output_tokens_max,
-        "stream": stream,
-    }
-    if call.choices > 1:
-        body["n"] = call.choices
-    if stream:
-        body["stream_options"] = {"include_usage": True}
-    return _encoder.encode(body)
 
 
 def decode_chunk(payload: bytes) -> Chunk:

@@ -1,0 +1,302 @@
+"""From a chat request to a prompt. The prompt keeps the caller's own bytes for the chat wire."""
+
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from tollkeeper.api.chat.messages import read_turns
+from tollkeeper.api.wire import chat as wire
+from tollkeeper.domain.errors import InvalidRequest
+from tollkeeper.domain.prompt import (
+    AllowedFunctions,
+    CachingWish,
+    FreeObject,
+    FunctionTool,
+    Identity,
+    JsonOutput,
+    Logprobs,
+    NamedFunction,
+    Option,
+    OtherChoice,
+    OtherTool,
+    OutputFormat,
+    OutputModality,
+    Prompt,
+    ReasoningWish,
+    Sampling,
+    SchemaOutput,
+    Tool,
+    ToolChoice,
+    ToolMode,
+    UserLocation,
+    WebSearch,
+)
+
+# Fields that a chat backend gets as the caller wrote them.
+_PASSED_ON = (
+    *("messages", "user", "safety_identifier", "metadata"),
+    *("temperature", "top_p", "frequency_penalty", "presence_penalty"),
+    *("logit_bias", "seed", "stop"),
+    *("response_format", "web_search_options", "modalities", "audio"),
+)
+_TOOL_FIELDS = ("tools", "tool_choice", "parallel_tool_calls", "functions", "function_call")
+_SCHEMA = "response_format.json_schema.schema"
+_TEXT_ONLY = ["text"]
+_NULL = b"null"
+
+_top_level = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+def read_prompt(body: wire.ChatRequest, raw_body: bytes, caching: CachingWish) -> Prompt:
+    tools = _tools(body)
+    return Prompt(
+        turns=read_turns(body.messages, raw_body),
+        tools=tools,
+        tool_choice=_tool_choice(body, has_tools=bool(tools)),
+        parallel_tool_calls=body.parallel_tool_calls,
+        web_search=_web_search(body.web_search_options),
+        output_format=_output_format(body.response_format),
+        output_modalities=tuple(_output_modalities(body)),
+        speech=body.audio,
+        sampling=Sampling(
+            body.temperature,
+            body.top_p,
+            body.frequency_penalty,
+            body.presence_penalty,
+            body.logit_bias,
+            body.seed,
+            body.stop,
+        ),
+        logprobs=Logprobs("logprobs", body.top_logprobs) if body.logprobs else None,
+        reasoning=_reasoning(body),
+        caching=caching,
+        identity=Identity(body.user, body.safety_identifier, body.metadata),
+        options=tuple(_options(body)),
+        written=_written(body, raw_body),
+    )
+
+
+def _written(body: wire.ChatRequest, raw_body: bytes) -> dict[str, msgspec.Raw]:
+    """The request's own bytes by field, but for fields that the gateway writes itself and for
+    values that ask for nothing."""
+    raw = _top_level.decode(raw_body)
+    names = [name for name in _PASSED_ON if name in raw]
+    if body.tools or body.functions:
+        names += [name for name in _TOOL_FIELDS if name in raw]
+    written = {name: found for name in names if bytes(found := raw[name]) != _NULL}
+    if isinstance(body.response_format, wire.TextFormat):
+        del written["response_format"]
+    if body.modalities == _TEXT_ONLY:
+        del written["modalities"]
+    if any(message.model_id is not msgspec.UNSET for message in body.messages):
+        written["messages"] = _without_model_ids(raw["messages"])
+    return written
+
+
+def _without_model_ids(messages: msgspec.Raw) -> msgspec.Raw:
+    """`model_id` is the gateway's own: it never travels."""
+    found = msgspec.json.decode(messages, type=list[dict[str, msgspec.Raw]])
+    for message in found:
+        message.pop("model_id", None)
+    return msgspec.Raw(msgspec.json.encode(found))
+
+
+def _tools(body: wire.ChatRequest) -> tuple[Tool, ...]:
+    if not body.tools and not body.functions:
+        return ()
+    tools = [
+        _tool(tool, tool.get("function"), f"tools[{at}]", "function.")
+        for at, tool in enumerate(body.tools or ())
+    ]
+    tools += [
+        _tool(function, function, f"functions[{at}]", "", legacy=True)
+        for at, function in enumerate(body.functions or ())
+    ]
+    return tuple(tools)
+
+
+def _tool(
+    written: FreeObject, function: object, place: str, within: str, *, legacy: bool = False
+) -> Tool:
+    """The interface leaves tools free. What is no function as the protocol has it stays whole."""
+    try:
+        known = msgspec.convert(function, _Function)
+    except msgspec.ValidationError:
+        return OtherTool(written, place, legacy)
+    assert isinstance(function, dict)
+    if not legacy and written.get("type") not in (None, "function"):
+        return OtherTool(written, place)
+    extra = {name: value for name, value in function.items() if name not in _FUNCTION_FIELDS}
+    beside = {name: value for name, value in written.items() if name not in _TOOL_MEMBERS}
+    return FunctionTool(
+        name=known.name,
+        description=known.description,
+        parameters=known.parameters,
+        strict=known.strict,
+        place=place,
+        schema_place=f"{place}.{within}parameters",
+        legacy=legacy,
+        extra=extra or None,
+        beside=None if legacy else beside or None,
+    )
+
+
+class _Function(msgspec.Struct):
+    name: str
+    description: str | None = None
+    parameters: FreeObject | None = None
+    strict: bool | None = None
+
+
+_FUNCTION_FIELDS = frozenset(_Function.__struct_fields__)
+_TOOL_MEMBERS = frozenset({"type", "function"})
+
+
+def _tool_choice(body: wire.ChatRequest, *, has_tools: bool) -> ToolChoice | None:
+    choice: ToolChoice | None = None
+    for param, wanted in (("tool_choice", body.tool_choice), ("function_call", body.function_call)):
+        if wanted is None:
+            continue
+        if not has_tools:
+            # Without tools a choice between them asks for nothing, unless it insists on one.
+            if wanted not in ("none", "auto"):
+                raise InvalidRequest(f"{param} names a tool, but there are none.", param=param)
+            continue
+        choice = ToolChoice(_choice(wanted), param)
+    return choice
+
+
+class _Named(msgspec.Struct):
+    name: str
+
+
+class _Choice(msgspec.Struct):
+    type: str | None = None
+    name: str | None = None
+    function: _Named | None = None
+
+
+class _AllowedTools(msgspec.Struct):
+    mode: ToolMode
+    tools: list[_Choice]
+
+
+class _Allowed(msgspec.Struct):
+    allowed_tools: _AllowedTools
+
+
+def _choice(
+    wanted: str | FreeObject,
+) -> ToolMode | NamedFunction | AllowedFunctions | OtherChoice:
+    if isinstance(wanted, str):
+        return ToolMode(wanted)
+    try:
+        if "allowed_tools" in wanted:
+            allowed = msgspec.convert(wanted, _Allowed).allowed_tools
+            names = [_function_name(tool) for tool in allowed.tools]
+            if None not in names:
+                return AllowedFunctions(tuple(filter(None, names)), allowed.mode)
+        name = _function_name(msgspec.convert(wanted, _Choice))
+    except msgspec.ValidationError:
+        name = None
+    return OtherChoice(wanted) if name is None else NamedFunction(name)
+
+
+def _function_name(choice: _Choice) -> str | None:
+    if choice.type not in (None, "function"):
+        return None
+    return choice.name if choice.function is None else choice.function.name
+
+
+class _Place(msgspec.Struct, forbid_unknown_fields=True):
+    city: str | None = None
+    country: str | None = None
+    region: str | None = None
+    timezone: str | None = None
+
+
+class _Location(msgspec.Struct, forbid_unknown_fields=True):
+    approximate: _Place
+    type: str | None = None
+
+
+def _web_search(wanted: FreeObject | None) -> WebSearch | None:
+    if wanted is None:
+        return None
+    extra = dict(wanted)
+    size = extra.get("search_context_size")
+    if isinstance(size, str):
+        del extra["search_context_size"]
+    location = None
+    if "user_location" in extra:
+        try:
+            place = msgspec.convert(extra["user_location"], _Location).approximate
+        except msgspec.ValidationError:
+            pass
+        else:
+            location = UserLocation(place.city, place.country, place.region, place.timezone)
+            del extra["user_location"]
+    return WebSearch(
+        "web_search_options", size if isinstance(size, str) else None, location, extra or None
+    )
+
+
+def _output_format(
+    wanted: wire.TextFormat | wire.JsonObjectFormat | wire.JsonSchemaFormat | None,
+) -> OutputFormat | None:
+    match wanted:
+        case wire.JsonObjectFormat():
+            return JsonOutput("response_format")
+        case wire.JsonSchemaFormat(json_schema=found):
+            return SchemaOutput(
+                name=found.name,
+                schema=found.schema,
+                param="response_format",
+                schema_place=_SCHEMA,
+                description=found.description,
+                strict=found.strict,
+            )
+    return None
+
+
+def _output_modalities(body: wire.ChatRequest) -> Iterator[OutputModality]:
+    for position, modality in enumerate(body.modalities or ()):
+        yield OutputModality(modality, f"modalities[{position}]")
+    if body.audio is not None:
+        yield OutputModality("audio", "audio")
+
+
+def _reasoning(body: wire.ChatRequest) -> ReasoningWish | None:
+    wanted = {
+        "include_reasoning": body.include_reasoning,
+        "reasoning_effort": body.reasoning_effort,
+        "reasoning": body.reasoning,
+    }
+    params = tuple(name for name, value in wanted.items() if value is not None)
+    if not params:
+        return None
+    effort = body.reasoning_effort
+    if effort is None and body.reasoning is not None:
+        effort = body.reasoning.effort
+    return ReasoningWish(params, effort)
+
+
+def _options(body: wire.ChatRequest) -> Iterator[Option]:
+    """Options without a published meaning, and those whose ordinary value asks for nothing."""
+    reasoning = body.reasoning or wire.Reasoning()
+    wanted: Mapping[str, object] = {
+        "reasoning.enabled": reasoning.enabled,
+        "reasoning.max_tokens": reasoning.max_tokens,
+        "thinking": body.thinking,
+        "prompt_logprobs": body.prompt_logprobs,
+        "prediction": body.prediction,
+        "verbosity": body.verbosity,
+        "service_tier": None if body.service_tier in ("auto", "default") else body.service_tier,
+        "prompt_cache_retention": body.prompt_cache_retention
+        if body.prompt_cache_retention == "24h"
+        else None,
+        "structuredOutputs": body.structuredOutputs if body.structuredOutputs is True else None,
+    }
+    for name, value in wanted.items():
+        if value is not None:
+            yield Option(name, value, name)

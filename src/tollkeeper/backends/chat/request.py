@@ -1,0 +1,186 @@
+"""A call as a chat request. What the caller wrote as chat is passed on as its own bytes."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from tollkeeper.backends.options import place_options
+from tollkeeper.domain.inference import Call
+from tollkeeper.domain.prompt import (
+    AllowedFunctions,
+    Audio,
+    Content,
+    File,
+    FreeObject,
+    FunctionTool,
+    Image,
+    NamedFunction,
+    Prompt,
+    Reasoning,
+    Refusal,
+    Role,
+    Text,
+    ToolCall,
+    ToolChoice,
+    ToolMode,
+    ToolResult,
+    Turn,
+    Video,
+    WebSearch,
+)
+
+_NOTHING: Mapping[str, Any] = {}
+_encode = msgspec.json.Encoder().encode
+
+
+def encode_request(call: Call, *, stream: bool, extra: Mapping[str, Any] = _NOTHING) -> bytes:
+    """The body for the backend. Usage is always asked for: the account needs it."""
+    prompt = call.prompt
+    body: FreeObject = dict(_written_anew(prompt) if prompt.written is None else prompt.written)
+    _add_wishes(body, prompt)
+    place_options(body, call.model, prompt.options)
+    body.update(extra)
+    body["model"] = call.model.upstream_model
+    body[call.output_bound_field] = call.output_tokens_max
+    body["stream"] = stream
+    if call.choices > 1:
+        body["n"] = call.choices
+    if stream:
+        body["stream_options"] = {"include_usage": True}
+    return _encode(body)
+
+
+def encode_template_input(call: Call, names: Iterable[str]) -> bytes:
+    """The model and those fields of the request that change the prompt which a server renders."""
+    prompt = call.prompt
+    body: FreeObject = dict(_written_anew(prompt) if prompt.written is None else prompt.written)
+    place_options(body, call.model, prompt.options)
+    fields = {name: body[name] for name in names if name in body}
+    return _encode({"model": call.model.upstream_model, **fields})
+
+
+def _add_wishes(body: FreeObject, prompt: Prompt) -> None:
+    """What the gateway writes itself, whatever protocol the caller speaks."""
+    if prompt.reasoning is not None and prompt.reasoning.effort is not None:
+        body["reasoning_effort"] = prompt.reasoning.effort
+    if prompt.logprobs is not None:
+        body["logprobs"] = True
+        if prompt.logprobs.top is not None:
+            body["top_logprobs"] = prompt.logprobs.top
+    if prompt.caching.key is not None:
+        body["prompt_cache_key"] = prompt.caching.key
+    if prompt.caching.salt is not None:
+        body["cache_salt"] = prompt.caching.salt
+
+
+def _written_anew(prompt: Prompt) -> FreeObject:
+    """The fields that a chat caller would have written."""
+    identity = prompt.identity
+    fields: FreeObject = {
+        "messages": [_message(turn) for turn in prompt.turns],
+        "user": identity.user,
+        "safety_identifier": identity.safety_identifier,
+        "metadata": identity.metadata,
+        **prompt.sampling.given(),
+        **_tool_fields(prompt),
+    }
+    if prompt.web_search is not None:
+        fields["web_search_options"] = _web_search(prompt.web_search)
+    if prompt.output_format is not None:
+        fields["response_format"] = prompt.output_format.described()
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _tool_fields(prompt: Prompt) -> FreeObject:
+    functions = [tool for tool in prompt.tools if isinstance(tool, FunctionTool)]
+    chosen = None if prompt.tool_choice is None else prompt.tool_choice.choice
+    if isinstance(chosen, AllowedFunctions):
+        functions = [tool for tool in functions if tool.name in chosen.names]
+    if not functions:
+        return {}
+    return {
+        "tools": [tool.described() for tool in functions],
+        "tool_choice": _tool_choice(prompt.tool_choice),
+        "parallel_tool_calls": prompt.parallel_tool_calls,
+    }
+
+
+def _tool_choice(wanted: ToolChoice | None) -> str | FreeObject | None:
+    match None if wanted is None else wanted.choice:
+        case NamedFunction(name=name):
+            return {"type": "function", "function": {"name": name}}
+        case AllowedFunctions(mode=mode):
+            # Chat servers have no list of allowed functions: only those are offered.
+            return mode.value
+        case ToolMode() as mode:
+            return mode.value
+    return None
+
+
+def _web_search(search: WebSearch) -> FreeObject:
+    options: FreeObject = dict(search.extra or {})
+    if search.context_size is not None:
+        options["search_context_size"] = search.context_size
+    if search.location is not None:
+        options["user_location"] = {"type": "approximate", "approximate": search.location.given()}
+    return options
+
+
+def _message(turn: Turn) -> FreeObject:
+    if turn.role is Role.ASSISTANT:
+        return _assistant_message(turn)
+    if turn.role is Role.TOOL:
+        (result,) = turn.parts
+        assert isinstance(result, ToolResult)
+        content = _content(result.content)
+        return {"role": "tool", "tool_call_id": result.call_id, "content": content}
+    parts = [part for part in turn.parts if not isinstance(part, ToolCall | ToolResult)]
+    message: FreeObject = {"role": turn.role.value, "content": _content(parts)}
+    if turn.name is not None:
+        message["name"] = turn.name
+    return message
+
+
+def _assistant_message(turn: Turn) -> FreeObject:
+    """Reasoning goes under both names that backends read. What another backend sealed has no
+    place in chat."""
+    words = [part.text for part in turn.parts if isinstance(part, Text | Refusal)]
+    thoughts = "".join(part.text for part in turn.parts if isinstance(part, Reasoning))
+    calls = [part.described() for part in turn.parts if isinstance(part, ToolCall)]
+    message: FreeObject = {"role": "assistant", "content": "".join(words) if words else None}
+    if thoughts:
+        message["reasoning"] = message["reasoning_content"] = thoughts
+    if calls:
+        message["tool_calls"] = calls
+    return message
+
+
+def _content(parts: Sequence[Content]) -> str | list[FreeObject]:
+    """One text is a string: every template takes that."""
+    if len(parts) == 1 and isinstance(parts[0], Text) and parts[0].extra is None:
+        return parts[0].text
+    return [_part(part) for part in parts]
+
+
+def _part(part: Content) -> FreeObject:
+    match part:
+        case Image():
+            source = {"url": part.url}
+            if part.detail is not None:
+                source["detail"] = part.detail
+            return {"type": "image_url", "image_url": source}
+        case File():
+            given = {"file_data": part.data, "file_id": part.id, "filename": part.filename}
+            file = {name: value for name, value in given.items() if value is not None}
+            return {"type": "file", "file": file}
+        case Audio(url=None):
+            return {
+                "type": "input_audio",
+                "input_audio": {"data": part.data, "format": part.format},
+            }
+        case Audio():
+            return {"type": "audio_url", "audio_url": {"url": part.url}}
+        case Video():
+            return {"type": "video_url", "video_url": {"url": part.url}}
+    return {"type": "text", "text": part.text}

@@ -1,0 +1,29 @@
+"""The Responses wire: one protocol, as the transport needs it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from tollkeeper.backends.responses.answer import ResponsesAnswer
+from tollkeeper.backends.responses.request import encode_responses_request
+from tollkeeper.backends.responses.result import decode_result
+from tollkeeper.backends.wire import AnswerReader, WholeAnswer
+from tollkeeper.domain.inference import Call
+
+
+class ResponsesWire:
+    path = "/responses"
+
+    def encode_request(self, call: Call, *, stream: bool, extra: Mapping[str, Any]) -> bytes:
+        return encode_responses_request(call, stream=stream, extra=extra)
+
+    def read_whole(self, call: Call, body: bytes, *, secrets: tuple[str, ...]) -> WholeAnswer:
+        answer = ResponsesAnswer(call, secrets=secrets)
+        events = answer.read_result(decode_result(body))
+        if answer.failure is not None and not answer.accepted:
+            raise answer.failure
+        if answer.failure is not None:
+            answer.failure.charged = True
+        return WholeAnswer(events, answer.failure)
+
+    def open_stream(self, call: Call, *, secrets: tuple[str, ...]) -> AnswerReader:
+        return ResponsesAnswer(call, secrets=secrets)
