@@ -6,7 +6,7 @@ refuses what it cannot turn into one of them. `place` and `param` say where the 
 has a thing, so that an error can name it.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, ClassVar, TypeAlias
 
@@ -348,17 +348,17 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
     # same fields anew; everybody else reads the typed form.
     written: Mapping[str, msgspec.Raw] | None = None
 
-    def contents(self) -> Iterator[Content]:
-        """Every part with content, those inside of tool results too."""
+    def media(self) -> list[Media]:
+        """Every media part, those inside of tool results too."""
+        found: list[Media] = []
         for turn in self.turns:
             for part in turn.parts:
-                if isinstance(part, ToolResult):
-                    yield from part.content
-                elif not isinstance(part, ToolCall):
-                    yield part
-
-    def media(self) -> Iterator[Media]:
-        return (part for part in self.contents() if isinstance(part, Media))
+                # Nearly every part of every conversation: worth a short way.
+                if type(part) is Text:
+                    continue
+                inner = part.content if isinstance(part, ToolResult) else (part,)
+                found += [content for content in inner if isinstance(content, Media)]
+        return found
 
     @property
     def has_legacy_functions_only(self) -> bool:

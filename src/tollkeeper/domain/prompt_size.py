@@ -13,6 +13,7 @@ from tollkeeper.domain.prompt import (
     Part,
     Prompt,
     Reasoning,
+    Text,
     ToolCall,
     ToolResult,
 )
@@ -51,32 +52,39 @@ class PromptSize(msgspec.Struct, frozen=True, gc=False):
 
 
 def measure_prompt(prompt: Prompt) -> PromptSize:
-    images = file_characters = unmeasured = 0
-    for media in prompt.media():
-        if isinstance(media, Image):
-            images += 1
-        else:
-            unmeasured += 1
-            if isinstance(media, File):
-                file_characters += len(media.data or "")
-    text = "".join(_texts(prompt))
+    media = prompt.media()
+    images = sum(isinstance(part, Image) for part in media)
+    file_characters = sum(len(part.data or "") for part in media if isinstance(part, File))
     overhead = _TOKENS_PER_PROMPT + _TOKENS_PER_TURN * len(prompt.turns)
-    return PromptSize(estimate_tokens(text) + overhead, images, file_characters, unmeasured > 0)
+    return PromptSize(
+        text_tokens=estimate_tokens("".join(_texts(prompt))) + overhead,
+        images=images,
+        file_characters=file_characters,
+        has_unmeasured_media=images < len(media),
+    )
 
 
-def _texts(prompt: Prompt) -> Iterator[str]:
+def _texts(prompt: Prompt) -> list[str]:
     """Every text that a model may read."""
+    texts = []
     for turn in prompt.turns:
         for part in turn.parts:
-            yield from _part_texts(part)
-        yield turn.name or ""
-        yield from _extra_texts(turn.extra)
+            # Nearly every part of every conversation: worth a short way.
+            if type(part) is Text and part.extra is None:
+                texts.append(part.text)
+            else:
+                texts += _part_texts(part)
+        if turn.name is not None:
+            texts.append(turn.name)
+        if turn.extra is not None:
+            texts += _extra_texts(turn.extra)
     described = [tool.described() for tool in prompt.tools]
     described += prompt.server_tools
     if prompt.output_format is not None:
         described.append(prompt.output_format.described())
     if described:
-        yield _encode(described).decode()
+        texts.append(_encode(described).decode())
+    return texts
 
 
 def _part_texts(part: Part) -> Iterator[str]:

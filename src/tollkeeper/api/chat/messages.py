@@ -29,6 +29,7 @@ from tollkeeper.domain.prompt import (
 )
 
 _ROLES = {role.value: role for role in Role}
+_RESULT_ROLES = (Role.TOOL, Role.FUNCTION)
 # What each type of part has its content under.
 _MEMBERS = {
     "text": "text",
@@ -68,6 +69,9 @@ def read_turns(messages: Sequence[wire.ChatMessage], raw_body: bytes) -> tuple[T
         content: tuple[Content, ...]
         if type(message.content) is str:
             content = (Text(message.content),)
+            if _is_plain(message):
+                turns.append(Turn(_ROLES[message.role], content, message.name, place))
+                continue
         elif loose is not None and isinstance(parts := loose[at].content, list):
             content = tuple(
                 _content_part(part, f"{place}.content[{number}]")
@@ -79,13 +83,25 @@ def read_turns(messages: Sequence[wire.ChatMessage], raw_body: bytes) -> tuple[T
     return tuple(turns)
 
 
+def _is_plain(message: wire.ChatMessage) -> bool:
+    """A role and its words, as nearly every message is: worth a short way."""
+    return (
+        message.tool_calls is None
+        and message.tool_call_id is None
+        and message.reasoning is None
+        and message.reasoning_content is None
+        and message.function_call is None
+        and message.role not in _RESULT_ROLES
+    )
+
+
 def _turn(message: wire.ChatMessage, content: tuple[Content, ...], place: str) -> Turn:
     role = _ROLES[message.role]
     thoughts = _reasoning(message)
     calls = _tool_calls(message, place)
     parts: tuple[Part, ...] = content
     name, call_id, extra = message.name, message.tool_call_id, None
-    if role is Role.TOOL or role is Role.FUNCTION:
+    if role in _RESULT_ROLES:
         parts = (ToolResult(content, call_id, name),)
         name = None
     elif call_id:
