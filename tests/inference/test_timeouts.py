@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tollkeeper.services.timeouts import Timeout, timeout, timeout_at
+from tollkeeper.timeouts import Timeout, timeout, timeout_at
 
 TICK_S = 0.05
 _LONG_S = 60.0

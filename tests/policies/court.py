@@ -214,7 +214,7 @@ class Court:
         services = self.lab.gateway.services
         await eventually(lambda: services.inference.running == 0)
         await eventually(lambda: services.checks.judging == 0, within_s=200)
-        await services.chronicle.drain()
+        await services.recorder.drain()
         await services.activity.drain()
         return await services.activity.activity_show(UUID(request_id))
 

@@ -35,6 +35,7 @@ from tollkeeper.domain.errors import (
     Unavailable,
 )
 from tollkeeper.domain.inference import Batch, Call, Event
+from tollkeeper.timeouts import timeout
 
 _JSON = b"application/json"
 _EVENT_STREAM = b"text/event-stream"
@@ -201,7 +202,7 @@ class ReplicaCall:
         body = b""
         if head.header(b"content-encoding") is None:
             try:
-                async with asyncio.timeout(_REFUSAL_TIMEOUT_S):
+                with timeout(_REFUSAL_TIMEOUT_S):
                     body = await read_body(connection, _REFUSAL_BYTES_MAX)
             except (TimeoutError, HttpFailure, BackendFailed):
                 body = b""

@@ -12,10 +12,10 @@ from tollkeeper.domain.admission import ProjectLimits
 from tollkeeper.embedded.engine_address import EngineAddress
 from tollkeeper.embedded.postgres import EmbeddedPostgres
 from tollkeeper.services.calls.activity import Activity
-from tollkeeper.services.calls.chronicle import Chronicle
 from tollkeeper.services.calls.inference import Inference, InferenceLimits
 from tollkeeper.services.calls.isolation import Isolation
 from tollkeeper.services.calls.reasoning_seal import ReasoningSeal
+from tollkeeper.services.calls.recorder import CallRecorder
 from tollkeeper.services.calls.token_counting import TokenCounting
 from tollkeeper.services.clock import Clock, unix_now
 from tollkeeper.services.ledger.admission import Admission
@@ -76,7 +76,7 @@ async def running_services(
         await services.inference.drain(0)
         await services.ledger.drain()
         await services.checks.drain()
-        await services.chronicle.drain()
+        await services.recorder.drain()
         await services.activity.drain()
         for backend in services.backends.values():
             await backend.close()
@@ -108,7 +108,7 @@ def build_services(
     activity = Activity(database, clock, retention_days=settings.activity.retention_days)
     backends = build_backends(settings, engine) if serving else {}
     judge = build_judge(settings, backends, judge_secret(vault)) if serving else None
-    checks, chronicle = PolicyChecks(judge), Chronicle(activity)
+    checks, recorder = PolicyChecks(judge), CallRecorder(activity)
     policies = Policies(database, idempotency, clock, directory)
     return Services(
         clock=clock,
@@ -141,12 +141,12 @@ def build_services(
         isolation=Isolation(vault),
         reasoning_seal=ReasoningSeal(vault),
         token_counting=TokenCounting(database, backends, project_limits),
-        inference=_inference(settings, ledger, backends, policies, checks, chronicle),
+        inference=_inference(settings, ledger, backends, policies, checks, recorder),
         ledger=ledger,
         lease=lease,
         backends=backends,
         checks=checks,
-        chronicle=chronicle,
+        recorder=recorder,
         default_threshold=threshold,
     )
 
@@ -167,7 +167,7 @@ def _inference(
     backends: dict[str, Backend],
     policies: Policies,
     checks: PolicyChecks,
-    chronicle: Chronicle,
+    recorder: CallRecorder,
 ) -> Inference:
     limits = settings.limits
     return Inference(
@@ -182,7 +182,7 @@ def _inference(
         ),
         policies=policies,
         checks=checks,
-        chronicle=chronicle,
+        recorder=recorder,
     )
 
 

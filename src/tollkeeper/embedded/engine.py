@@ -24,6 +24,7 @@ from tollkeeper.embedded.engine_address import EngineAddress
 from tollkeeper.embedded.engine_report import EngineReport, read_report
 from tollkeeper.embedded.engine_weights import find_weights
 from tollkeeper.embedded.packaged_model import PACKAGED_MODEL
+from tollkeeper.timeouts import timeout
 
 _HOST = "127.0.0.1"
 _PROGRAM = "tollkeeper.embedded.engine_process"
@@ -290,7 +291,7 @@ async def _answers(port: int, api_key: str) -> bool:
     that loop hangs, as it did for minutes with a schema of some thousand enum values."""
     request = f"GET /slots HTTP/1.1\r\nHost: {_HOST}\r\nAuthorization: Bearer {api_key}\r\n"
     try:
-        async with asyncio.timeout(_PROBE_TIMEOUT_S):
+        with timeout(_PROBE_TIMEOUT_S):
             reader, writer = await asyncio.open_connection(_HOST, port)
             try:
                 writer.write(f"{request}Connection: close\r\n\r\n".encode())

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 from tollkeeper.backends.port import Backend
 from tollkeeper.services.calls.activity import Activity
-from tollkeeper.services.calls.chronicle import Chronicle
 from tollkeeper.services.calls.inference import Inference
 from tollkeeper.services.calls.isolation import Isolation
 from tollkeeper.services.calls.reasoning_seal import ReasoningSeal
+from tollkeeper.services.calls.recorder import CallRecorder
 from tollkeeper.services.calls.token_counting import TokenCounting
 from tollkeeper.services.clock import Clock
 from tollkeeper.services.ledger.billing import Billing
@@ -55,5 +55,5 @@ class Services:
     lease: Lease
     backends: dict[str, Backend]
     checks: PolicyChecks
-    chronicle: Chronicle
+    recorder: CallRecorder
     default_threshold: int

@@ -32,7 +32,7 @@ class Request(msgspec.Struct, Generic[B, Q], frozen=True):
     raw_body: bytes
     headers: HeaderIndex
     # Registers what is to be done when the caller leaves before the answer is complete.
-    on_leave: Callable[[Callable[[], None]], None]
+    on_disconnect: Callable[[Callable[[], None]], None]
     operation: str
     conventions: HttpConventions
 

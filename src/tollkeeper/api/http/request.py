@@ -13,7 +13,7 @@ from tollkeeper.api.http.endpoint import AnyEndpoint, HeaderIndex
 from tollkeeper.api.http.envelope import BodyTimeout, Headers, PayloadTooLarge, UnsupportedMediaType
 from tollkeeper.domain.access import KeyKind
 from tollkeeper.domain.errors import InvalidRequest, Unauthenticated
-from tollkeeper.services.timeouts import timeout
+from tollkeeper.timeouts import timeout
 
 T = TypeVar("T")
 Scope: TypeAlias = MutableMapping[str, Any]

@@ -2,23 +2,13 @@
 
 import asyncio
 from collections.abc import Sequence
-from typing import Protocol
 
 from tollkeeper.domain.inference import Batch, Delta, Event
 from tollkeeper.domain.policy import Direction, Mode
 from tollkeeper.domain.policy_set import ActivePolicy
 from tollkeeper.domain.transcript import AnswerText
+from tollkeeper.services.calls.running import AnswerSink
 from tollkeeper.services.policies.checks import Evidence, PolicyChecks
-
-
-class Taking(Protocol):
-    """Whoever an answer is delivered to."""
-
-    async def take(self, batch: Batch) -> None: ...
-
-    def held_back(self) -> None:
-        """The answer has begun, but nothing of it may be delivered yet, perhaps for long."""
-        ...
 
 
 class ResponseGate:
@@ -28,7 +18,7 @@ class ResponseGate:
 
     def __init__(
         self,
-        sink: Taking,
+        sink: AnswerSink,
         policies: Sequence[ActivePolicy],
         checks: PolicyChecks,
         evidence: Evidence,

@@ -18,9 +18,9 @@ from tollkeeper.domain.admission import UNKNOWN, AdmissionRequest, Decision, dec
 from tollkeeper.domain.errors import TollkeeperError, Unavailable
 from tollkeeper.domain.ledger import Ending, Hold, LockedAccounts, Mark, Resolution, ResolutionKind
 from tollkeeper.services.ledger.group_writer import GroupWriter, Result
-from tollkeeper.services.timeouts import timeout
 from tollkeeper.storage.database import Contention
 from tollkeeper.storage.ledger_store import AccountBusy, CommitInDoubt, DecideBatch
+from tollkeeper.timeouts import timeout
 
 T = TypeVar("T")
 

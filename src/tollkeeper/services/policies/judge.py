@@ -28,6 +28,7 @@ from tollkeeper.domain.judging import (
 )
 from tollkeeper.domain.prompt import Logprobs, Prompt, Sampling
 from tollkeeper.services.policies.judge_slots import JudgeSlots
+from tollkeeper.timeouts import timeout_at
 
 _NOBODY = UUID(int=0)
 _VERDICTS_MAX = 20_000
@@ -100,7 +101,7 @@ class Judge:
         deadline = asyncio.get_running_loop().time() + self.config.deadline_s
         hearing = _Hearing(self, text, questions, deadline, watching)
         try:
-            async with asyncio.timeout_at(deadline):
+            with timeout_at(deadline):
                 await hearing.run()
         except TimeoutError:
             hearing.give_up(_LATE)

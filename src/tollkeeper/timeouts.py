@@ -1,5 +1,8 @@
-"""Timeouts of calls, which can be moved while they run. A plain context manager over one timer of
-the loop: `asyncio.timeout` does the same through two coroutines and twice the time."""
+"""The one way to bound a wait: `with timeout(seconds):` or `with timeout_at(when):`.
+
+A plain context manager over one timer of the loop. `asyncio.timeout` does the same through two
+coroutines and in twice the time.
+"""
 
 import asyncio
 from types import TracebackType
@@ -7,7 +10,7 @@ from typing import Self
 
 
 class Timeout:
-    """`with timeout_at(when):` raises TimeoutError where the block still waits by then."""
+    """Raises TimeoutError where the block still waits when the time is over."""
 
     __slots__ = ("_cancelling", "_expired", "_loop", "_task", "_timer", "when")
 
@@ -42,7 +45,7 @@ class Timeout:
             raise TimeoutError from exc
 
     def move(self, when: float) -> None:
-        """Another time, which may be over already. Without effect after the end."""
+        """Sets another time, which may be over already. Does nothing after the block's end."""
         if self._task is not None and not self._expired:
             if self._timer is not None:
                 self._timer.cancel()

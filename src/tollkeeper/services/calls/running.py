@@ -1,0 +1,164 @@
+"""One call under way: what is known of it, and the wishes of others that it end sooner."""
+
+import asyncio
+import time
+from enum import StrEnum
+from types import TracebackType
+from typing import Protocol, Self
+
+from tollkeeper.domain.activity import ActivityRecord
+from tollkeeper.domain.inference import Batch, Call
+from tollkeeper.domain.metering import Meter
+from tollkeeper.services.ledger.admission import Reservation, Settlement
+from tollkeeper.services.policies.checks import Evidence
+from tollkeeper.timeouts import Timeout
+
+
+class AnswerSink(Protocol):
+    """Where an answer is delivered."""
+
+    async def take(self, batch: Batch) -> None: ...
+
+    def held_back(self) -> None:
+        """The answer has begun, but nothing of it may be delivered yet, perhaps for long."""
+        ...
+
+
+class SettlementState(StrEnum):
+    """What became of the reservation."""
+
+    # Nothing was reserved.
+    NONE = "none"
+    SETTLED = "settled"
+    RELEASED = "released"
+    UNSETTLED = "unsettled"
+
+
+class RunningCall:
+    """The state of one call, from its arrival to its activity record."""
+
+    def __init__(self, call: Call, operation: str, sink: AnswerSink, *, deadline: float) -> None:
+        self.call = call
+        self.sink = sink
+        # A time of the loop's clock.
+        self.deadline = deadline
+        self.reservation: Reservation | None = None
+        self.meter: Meter | None = None
+        self.replica: str | None = None
+        self.settlement_state = SettlementState.NONE
+        self.settlement: Settlement | None = None
+        self.evidence = Evidence()
+        # The caller left before the answer was complete.
+        self.abandoned = False
+        # The process ends.
+        self.stopped = False
+        # Why the call may not go on, where its request was judged while the backend worked.
+        self.refusal: BaseException | None = None
+        self._operation = operation
+        self._started_at_ms = int(time.time() * 1000)
+        self._started = time.perf_counter()
+        self._first_piece: float | None = None
+        self._ended: float | None = None
+        self._wait: CallWait | None = None
+        self._ends_by: float | None = None
+
+    @property
+    def unwanted(self) -> bool:
+        """Nobody waits for the answer any more."""
+        return self.abandoned or self.stopped
+
+    def reserved(self, reservation: Reservation, meter: Meter) -> None:
+        self.reservation, self.meter = reservation, meter
+
+    def waiting_until(self, when: float, *, slack_s: float = 0.0) -> "CallWait":
+        """Bounds the block by `when`, and by the time that others want the call to end; the
+        latter may be exceeded by `slack_s`. Raises TimeoutError."""
+        return CallWait(self, when, slack_s)
+
+    def end_by(self, when: float) -> None:
+        """Somebody wants the call to end by then: its present wait and all later ones do."""
+        self._ends_by = when
+        if self._wait is not None:
+            self._wait.shorten(when)
+
+    def end_if_refused(self, verdict: asyncio.Task[None]) -> None:
+        """Ends the call where the verdict on its request, which came late, is an error."""
+        if not verdict.cancelled() and verdict.exception() is not None:
+            self.refusal = verdict.exception()
+            self.end_by(asyncio.get_running_loop().time())
+
+    def count(self, batch: Batch) -> None:
+        """Counts what the backend delivers."""
+        if self._first_piece is None:
+            self._first_piece = time.perf_counter()
+        assert self.meter is not None
+        self.meter.count(batch)
+
+    def end(self) -> None:
+        """The call is over; only its record is left to be written."""
+        if self._ended is None:
+            self._ended = time.perf_counter()
+
+    def record(self, status: int, error_code: str | None) -> ActivityRecord:
+        self.end()
+        assert self._ended is not None
+        call, meter, reservation = self.call, self.meter, self.reservation
+        settlement, first = self.settlement, self._first_piece
+        return ActivityRecord(
+            request_id=call.request_id,
+            organization_id=call.organization_id,
+            project_id=call.project_id,
+            key_id=call.key_id,
+            operation=self._operation,
+            model=call.model.id,
+            streamed=call.streamed,
+            started_at_ms=self._started_at_ms,
+            duration_ms=_ms(self._ended - self._started),
+            first_piece_ms=None if first is None else _ms(first - self._started),
+            status=status,
+            error_code=error_code,
+            finish=None if meter is None else meter.finish,
+            usage=None if meter is None or settlement is None else meter.usage or meter.estimate(),
+            estimated=settlement is not None and settlement.estimated,
+            hold_picousd=None if reservation is None else reservation.hold_picousd,
+            cost_picousd=None if settlement is None else settlement.cost_picousd,
+            settlement=self.settlement_state.value,
+            backend=None if reservation is None else call.model.backend,
+            replica=self.replica,
+            verdicts=tuple(self.evidence.verdicts),
+        )
+
+
+class CallWait(Timeout):
+    """A wait of a call, which a wish to end sooner shortens."""
+
+    __slots__ = ("_running", "_slack_s")
+
+    def __init__(self, running: RunningCall, when: float, slack_s: float) -> None:
+        super().__init__(asyncio.get_running_loop(), when)
+        self._running = running
+        self._slack_s = slack_s
+
+    def __enter__(self) -> Self:
+        super().__enter__()
+        running = self._running
+        running._wait = self
+        if running._ends_by is not None:
+            self.shorten(running._ends_by)
+        return self
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._running._wait = None
+        super().__exit__(exc_type, exc, traceback)
+
+    def shorten(self, when: float) -> None:
+        self.move(min(when + self._slack_s, self.when))
+
+
+def _ms(seconds: float) -> int:
+    return int(seconds * 1000)
