@@ -15,6 +15,7 @@ from tollkeeper.storage.migrations import migrate
 
 pytest_plugins = [
     "tests.support.proof",
+    "tests.support.sdks",
     "tests.support.books_fixtures",
     "tests.support.ledger_fixtures",
     "tests.support.program_fixtures",

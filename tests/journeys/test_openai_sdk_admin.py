@@ -1,16 +1,18 @@
 """The real OpenAI SDK's admin client against the gateway: what it sends, reads, raises, repeats."""
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from decimal import Decimal
 
 import httpx2
-import openai
 import pytest
 
 from tests.support.gateway import Gateway, Tenant, idempotency_key
 from tests.support.known_costs import DAY_S, FIRST_DAY, make_known_costs
+from tests.support.sdks import openai
 
 _NOBODY = "7f3d2f7e-5a0c-4a5e-9d5f-0d3c1b2a4e5f"
 

@@ -375,8 +375,13 @@ def endless(record: bytes | None = None) -> Verb:
 
 def gzip_bomb(size: int, *, content_type: str = JSON_TYPE) -> Verb:
     """A small body that would be large when unpacked, compressed although nobody asked."""
-    packed = gzip.compress(bytes(size))
-    return answer(packed, content_type=content_type, headers=[("content-encoding", "gzip")])
+    headers = [("content-encoding", "gzip")]
+
+    async def verb(peer: Peer) -> None:
+        packed = await asyncio.to_thread(gzip.compress, bytes(size))
+        await answer(packed, content_type=content_type, headers=headers)(peer)
+
+    return verb
 
 
 def redirect(location: str, *, status: int = 302) -> Verb:

@@ -1,12 +1,14 @@
 """Token counting over HTTP: headers, the Anthropic SDK, the rate, and that nothing is charged."""
 
+from __future__ import annotations
+
 import asyncio
 
-import anthropic
 import pytest
 
 from tests.support.gateway import Tenant
 from tests.support.scripted_gateway import MODEL, ScriptedGateway
+from tests.support.sdks import anthropic
 from tests.support.token_counts import BARE, USER, assert_wrapped, count, counted, counts
 from tests.support.upstream import refuse
 from tollkeeper.domain.access import Permission

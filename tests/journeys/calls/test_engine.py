@@ -1,16 +1,17 @@
 """A few calls all the way down to the real engine, with the OpenAI SDK at the other end."""
 
+from __future__ import annotations
+
 from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pydantic
 import pytest
-from openai import AsyncOpenAI
-from openai.types.chat import ChatCompletionMessageParam
 
 from tests.support.engine import address_of, running_engine
 from tests.support.gateway import running_gateway
 from tests.support.scripted_gateway import ScriptedGateway
+from tests.support.sdks import openai
 from tests.support.upstream import Upstream, chat
 from tollkeeper.embedded.packaged_model import PACKAGED_MODEL
 from tollkeeper.settings import Settings
@@ -18,7 +19,7 @@ from tollkeeper.settings import Settings
 pytestmark = pytest.mark.engine
 MODEL = PACKAGED_MODEL.id
 PROMPT_PRICE, COMPLETION_PRICE = 20_000, 80_000
-ASKED: list[ChatCompletionMessageParam] = [
+ASKED: list[openai.types.chat.ChatCompletionMessageParam] = [
     {"role": "system", "content": "Be brief."},
     {"role": "user", "content": "Name a colour. Grüße, 世界!"},
 ]
@@ -59,8 +60,8 @@ async def scripted(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGatew
 
 
 @pytest.fixture
-async def client(scripted: ScriptedGateway) -> AsyncIterator[AsyncOpenAI]:
-    async with AsyncOpenAI(
+async def client(scripted: ScriptedGateway) -> AsyncIterator[openai.AsyncOpenAI]:
+    async with openai.AsyncOpenAI(
         base_url=f"{scripted.gateway.base_url}/v1",
         api_key=scripted.tenant.project_key,
         max_retries=0,
@@ -69,7 +70,7 @@ async def client(scripted: ScriptedGateway) -> AsyncIterator[AsyncOpenAI]:
 
 
 async def test_the_prompt_is_held_to_the_token(
-    scripted: ScriptedGateway, client: AsyncOpenAI
+    scripted: ScriptedGateway, client: openai.AsyncOpenAI
 ) -> None:
     found = await client.chat.completions.create(
         model=MODEL, messages=ASKED, max_tokens=4, temperature=0
@@ -91,7 +92,7 @@ async def test_the_prompt_is_held_to_the_token(
     await scripted.balance()
 
 
-async def test_a_stream_says_the_same(client: AsyncOpenAI) -> None:
+async def test_a_stream_says_the_same(client: openai.AsyncOpenAI) -> None:
     whole = await client.chat.completions.create(
         model=MODEL, messages=ASKED, max_tokens=6, temperature=0, seed=1
     )
@@ -112,7 +113,7 @@ async def test_a_stream_says_the_same(client: AsyncOpenAI) -> None:
     assert chunks[-1].usage.prompt_tokens == whole.usage.prompt_tokens
 
 
-async def test_logprobs_of_every_token(client: AsyncOpenAI) -> None:
+async def test_logprobs_of_every_token(client: openai.AsyncOpenAI) -> None:
     found = await client.chat.completions.create(
         model=MODEL, messages=ASKED, max_tokens=3, temperature=0, logprobs=True, top_logprobs=2
     )
@@ -124,7 +125,7 @@ async def test_logprobs_of_every_token(client: AsyncOpenAI) -> None:
     assert all(token.logprob <= 0 and len(token.top_logprobs) == 2 for token in logprobs.content)
 
 
-async def test_a_schema_is_kept_to(client: AsyncOpenAI) -> None:
+async def test_a_schema_is_kept_to(client: openai.AsyncOpenAI) -> None:
     found = await client.chat.completions.parse(
         model=MODEL,
         messages=[{"role": "user", "content": "Is water wet? Answer in JSON."}],
@@ -137,7 +138,7 @@ async def test_a_schema_is_kept_to(client: AsyncOpenAI) -> None:
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["json", "stream"])
 async def test_several_choices_at_once(
-    scripted: ScriptedGateway, client: AsyncOpenAI, streamed: bool
+    scripted: ScriptedGateway, client: openai.AsyncOpenAI, streamed: bool
 ) -> None:
     before = len(await scripted.entries())
     if streamed:

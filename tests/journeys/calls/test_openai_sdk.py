@@ -1,18 +1,18 @@
 """The OpenAI SDK as callers use it: plain, streaming, structured, with tools, and when it fails."""
 
+from __future__ import annotations
+
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
-import openai
 import pydantic
 import pytest
-from openai import AsyncOpenAI, OpenAI
-from openai.types.chat import ChatCompletionMessageParam
 
 from tests.support.scripted_gateway import COST, MODEL, ScriptedGateway, scripted_gateway
+from tests.support.sdks import openai
 from tests.support.upstream import (
     DONE,
     Upstream,
@@ -30,7 +30,7 @@ from tests.support.upstream import (
     usage_chunk,
 )
 
-HELLO: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Hello"}]
+HELLO: list[openai.types.chat.ChatCompletionMessageParam] = [{"role": "user", "content": "Hello"}]
 CALL = {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
 ADD: Any = {
     "type": "function",
@@ -63,8 +63,8 @@ async def scripted(shared: ScriptedGateway) -> ScriptedGateway:
 
 
 @pytest.fixture
-async def client(scripted: ScriptedGateway) -> AsyncIterator[AsyncOpenAI]:
-    async with AsyncOpenAI(
+async def client(scripted: ScriptedGateway) -> AsyncIterator[openai.AsyncOpenAI]:
+    async with openai.AsyncOpenAI(
         base_url=f"{scripted.gateway.base_url}/v1",
         api_key=scripted.tenant.project_key,
         _strict_response_validation=True,
@@ -81,7 +81,7 @@ def answering(message: dict[str, Any], *, finish: str = "stop", **fields: Any) -
 
 async def test_from_a_thread(scripted: ScriptedGateway) -> None:
     def ask() -> None:
-        with OpenAI(
+        with openai.OpenAI(
             base_url=f"{scripted.gateway.base_url}/v1", api_key=scripted.tenant.project_key
         ) as client:
             found = client.chat.completions.create(model=MODEL, messages=HELLO)
@@ -97,7 +97,7 @@ async def test_from_a_thread(scripted: ScriptedGateway) -> None:
     assert (await scripted.balance())["settled"] == 2 * COST
 
 
-async def test_plain(scripted: ScriptedGateway, client: AsyncOpenAI) -> None:
+async def test_plain(scripted: ScriptedGateway, client: openai.AsyncOpenAI) -> None:
     found = await client.chat.completions.create(
         model=MODEL, messages=HELLO, max_completion_tokens=20, temperature=0.5, n=2, user="u"
     )
@@ -113,7 +113,7 @@ async def test_plain(scripted: ScriptedGateway, client: AsyncOpenAI) -> None:
     assert entry.cost == COST
 
 
-async def test_streaming(client: AsyncOpenAI) -> None:
+async def test_streaming(client: openai.AsyncOpenAI) -> None:
     records = await client.chat.completions.create(
         model=MODEL, messages=HELLO, stream=True, stream_options={"include_usage": True}
     )
@@ -126,7 +126,7 @@ async def test_streaming(client: AsyncOpenAI) -> None:
     assert chunks[-1].usage.total_tokens == 10
 
 
-async def test_the_streaming_helper(client: AsyncOpenAI) -> None:
+async def test_the_streaming_helper(client: openai.AsyncOpenAI) -> None:
     async with client.chat.completions.stream(
         model=MODEL, messages=HELLO, stream_options={"include_usage": True}
     ) as events:
@@ -140,7 +140,7 @@ async def test_the_streaming_helper(client: AsyncOpenAI) -> None:
 
 
 async def test_structured_outputs_are_parsed(
-    scripted: ScriptedGateway, client: AsyncOpenAI
+    scripted: ScriptedGateway, client: openai.AsyncOpenAI
 ) -> None:
     written = json.dumps({"city": "Bern", "degrees": 21})
     scripted.upstream.play(answer(completion(written)))
@@ -159,7 +159,7 @@ async def test_structured_outputs_are_parsed(
     assert final.choices[0].message.parsed == Weather(city="Bern", degrees=21)
 
 
-async def test_tools_there_and_back(scripted: ScriptedGateway, client: AsyncOpenAI) -> None:
+async def test_tools_there_and_back(scripted: ScriptedGateway, client: openai.AsyncOpenAI) -> None:
     """The idiom: append the answer's message as it came, add the result, ask again."""
     scripted.upstream.play(
         answering({"content": None, "tool_calls": [CALL], "refusal": None}, finish="tool_calls"),
@@ -183,7 +183,7 @@ async def test_tools_there_and_back(scripted: ScriptedGateway, client: AsyncOpen
 
 
 async def test_an_ordinary_answer_comes_back_as_a_question(
-    scripted: ScriptedGateway, client: AsyncOpenAI
+    scripted: ScriptedGateway, client: openai.AsyncOpenAI
 ) -> None:
     """Also one with everything that the interface's messages have no place for."""
     citation = {"url": "https://example.org", "title": "t", "start_index": 0, "end_index": 5}
@@ -204,7 +204,7 @@ async def test_an_ordinary_answer_comes_back_as_a_question(
     assert found.choices[0].message.annotations[0].url_citation.title == "t"
 
 
-async def test_tools_in_a_stream(scripted: ScriptedGateway, client: AsyncOpenAI) -> None:
+async def test_tools_in_a_stream(scripted: ScriptedGateway, client: openai.AsyncOpenAI) -> None:
     pieces = [{"index": 0, **CALL, "function": {"name": "add", "arguments": ""}}]
     pieces += [{"index": 0, "function": {"arguments": part}} for part in ('{"a"', ": 1}")]
     records = [sse(chunk(delta={"tool_calls": [piece]})) for piece in pieces]
@@ -221,7 +221,7 @@ async def test_tools_in_a_stream(scripted: ScriptedGateway, client: AsyncOpenAI)
     assert called[0].function.arguments == '{"a": 1}'
 
 
-async def test_fields_beyond_the_sdk(scripted: ScriptedGateway, client: AsyncOpenAI) -> None:
+async def test_fields_beyond_the_sdk(scripted: ScriptedGateway, client: openai.AsyncOpenAI) -> None:
     scripted.upstream.play(answering({"content": "Hello", "reasoning_content": "Well."}))
     found = await client.chat.completions.create(
         model=MODEL,
@@ -243,30 +243,30 @@ async def test_fields_beyond_the_sdk(scripted: ScriptedGateway, client: AsyncOpe
 
 # What is refused once is not asked again; what may pass is tried three times.
 ONCE, THRICE = 1, 3
-FAILURES: list[tuple[dict[str, Any], Verb, type[openai.APIStatusError], int, int]] = [
-    ({"model": ""}, chat(), openai.BadRequestError, 400, 0),
-    ({"model": "absent"}, chat(), openai.NotFoundError, 404, 0),
-    ({"logit_bias": {"1": 1}}, chat(), openai.InternalServerError, 501, 0),
-    ({}, refuse(400), openai.UnprocessableEntityError, 422, ONCE),
-    ({}, reset_before_headers(), openai.InternalServerError, 502, ONCE),
-    ({"n": 2}, answer(completion(choices=1)), openai.InternalServerError, 502, ONCE),
-    ({}, refuse(429, headers=[("retry-after", "1")]), openai.RateLimitError, 429, THRICE),
+FAILURES: list[tuple[dict[str, Any], Verb, str, int, int]] = [
+    ({"model": ""}, chat(), "BadRequestError", 400, 0),
+    ({"model": "absent"}, chat(), "NotFoundError", 404, 0),
+    ({"logit_bias": {"1": 1}}, chat(), "InternalServerError", 501, 0),
+    ({}, refuse(400), "UnprocessableEntityError", 422, ONCE),
+    ({}, reset_before_headers(), "InternalServerError", 502, ONCE),
+    ({"n": 2}, answer(completion(choices=1)), "InternalServerError", 502, ONCE),
+    ({}, refuse(429, headers=[("retry-after", "1")]), "RateLimitError", 429, THRICE),
 ]
 
 
 @pytest.mark.parametrize(("fields", "verb", "error", "status", "attempts"), FAILURES)
 async def test_errors_have_their_class_and_their_retries(
     scripted: ScriptedGateway,
-    client: AsyncOpenAI,
+    client: openai.AsyncOpenAI,
     fields: dict[str, Any],
     verb: Verb,
-    error: type[openai.APIStatusError],
+    error: str,
     status: int,
     attempts: int,
 ) -> None:
     calls = len(scripted.upstream.requests)
     scripted.upstream.play(verb)
-    with pytest.raises(error) as raised:
+    with pytest.raises(getattr(openai, error)) as raised:
         await client.chat.completions.create(
             **{"model": MODEL, "messages": HELLO, **fields}, max_tokens=10
         )
@@ -282,7 +282,9 @@ async def test_errors_have_their_class_and_their_retries(
     assert (await scripted.balance())["held"] == 0
 
 
-async def test_what_passes_is_overcome(scripted: ScriptedGateway, client: AsyncOpenAI) -> None:
+async def test_what_passes_is_overcome(
+    scripted: ScriptedGateway, client: openai.AsyncOpenAI
+) -> None:
     scripted.upstream.play(refuse(500), refuse(503), chat())
     found = await client.chat.completions.create(model=MODEL, messages=HELLO)
     assert found.choices[0].message.content == "Hello"
@@ -291,7 +293,9 @@ async def test_what_passes_is_overcome(scripted: ScriptedGateway, client: AsyncO
     assert (await scripted.balance())["settled"] == COST
 
 
-async def test_refusals_of_money_and_keys(scripted: ScriptedGateway, client: AsyncOpenAI) -> None:
+async def test_refusals_of_money_and_keys(
+    scripted: ScriptedGateway, client: openai.AsyncOpenAI
+) -> None:
     poor = await scripted.with_tenant(credit=0)
     cases: list[tuple[str, Callable[[openai.APIStatusError], bool]]] = [
         ("tkp_nobody", lambda error: isinstance(error, openai.AuthenticationError)),
@@ -307,7 +311,7 @@ async def test_refusals_of_money_and_keys(scripted: ScriptedGateway, client: Asy
 
 
 async def test_a_stream_that_breaks_raises_and_is_not_repeated(
-    scripted: ScriptedGateway, client: AsyncOpenAI
+    scripted: ScriptedGateway, client: openai.AsyncOpenAI
 ) -> None:
     calls = len(scripted.upstream.requests)
     scripted.upstream.play(reset_after(2))
@@ -323,7 +327,9 @@ async def test_a_stream_that_breaks_raises_and_is_not_repeated(
     assert entry.cost == entry.delivered(2)
 
 
-async def test_leaving_a_stream_early(scripted: ScriptedGateway, client: AsyncOpenAI) -> None:
+async def test_leaving_a_stream_early(
+    scripted: ScriptedGateway, client: openai.AsyncOpenAI
+) -> None:
     records = await client.chat.completions.create(model=MODEL, messages=HELLO, stream=True)
     async with records:
         async for _ in records:
@@ -331,7 +337,7 @@ async def test_leaving_a_stream_early(scripted: ScriptedGateway, client: AsyncOp
     assert (await scripted.balance())["settled"] > 0
 
 
-async def test_logprobs(scripted: ScriptedGateway, client: AsyncOpenAI) -> None:
+async def test_logprobs(scripted: ScriptedGateway, client: openai.AsyncOpenAI) -> None:
     body = completion()
     token = {"token": "Hello", "logprob": -0.5, "bytes": [72], "top_logprobs": []}
     body["choices"][0]["logprobs"] = {"content": [token], "refusal": None}

@@ -1,14 +1,14 @@
 """Streams under response policies: nothing leaves before a verdict covers it, a match ends the
 stream with one error record, and what was generated is paid for."""
 
+from __future__ import annotations
+
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
-import openai
 import pytest
-from openai.types.responses import ResponseFailedEvent
 
 from tests.support.judged_gateway import (
     LIKELY,
@@ -22,6 +22,7 @@ from tests.support.judged_gateway import (
 from tests.support.raw_caller import raw_caller
 from tests.support.responses_answers import read_events, respond, types
 from tests.support.scripted_gateway import COST, MODEL, chat_body, eventually, read_stream
+from tests.support.sdks import openai
 from tests.support.upstream import (
     Peer,
     Verb,
@@ -288,7 +289,7 @@ async def test_the_sdk_reads_a_response_that_failed_behind_comments(
         "response.in_progress",
         "response.failed",
     ]
-    assert isinstance(seen[-1], ResponseFailedEvent)
+    assert isinstance(seen[-1], openai.types.responses.ResponseFailedEvent)
 
 
 async def test_an_answer_that_breaks_off_is_watched_as_far_as_it_came(

@@ -1,19 +1,19 @@
 """A gateway whose backend is another gateway's Responses endpoint, with the real OpenAI SDK."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import openai
 import pytest
-from openai.types.chat import ChatCompletionFunctionToolParam
-from openai.types.responses import ResponseFunctionToolCall, ResponseTextDeltaEvent
 
 from tests.journeys.responses.test_openai_sdk import LOOK
 from tests.support.databases import own_database
 from tests.support.responses_answers import both, calls, look_then_tell, records
 from tests.support.scripted_gateway import COST, MODEL, ScriptedGateway, scripted_gateway
+from tests.support.sdks import openai
 from tests.support.upstream import Upstream, chat, end_after, refuse, stream
 
 FRONT = "example/front"
@@ -81,7 +81,11 @@ async def test_responses(
 
 async def test_responses_streamed(client: openai.AsyncOpenAI, front: ScriptedGateway) -> None:
     events = await client.responses.create(model=FRONT, input="Hello", stream=True)
-    deltas = [event.delta async for event in events if isinstance(event, ResponseTextDeltaEvent)]
+    deltas = [
+        event.delta
+        async for event in events
+        if isinstance(event, openai.types.responses.ResponseTextDeltaEvent)
+    ]
     assert deltas == ["Hel", "lo"]
     async with client.responses.stream(model=FRONT, input="Hello") as told:
         final = await told.get_final_response()
@@ -116,7 +120,7 @@ async def test_tools_over_several_turns(
     for _ in range(2):
         response = await _turn(client, history, streamed=streamed)
         [call] = response.output
-        assert isinstance(call, ResponseFunctionToolCall)
+        assert isinstance(call, openai.types.responses.ResponseFunctionToolCall)
         history += response.output
         place = json.loads(call.arguments)["place"]
         history.append(
@@ -140,7 +144,10 @@ async def _turn(client: openai.AsyncOpenAI, history: list[Any], *, streamed: boo
 
 async def test_tools_of_chat(client: openai.AsyncOpenAI, front: ScriptedGateway) -> None:
     front.upstream.play(look_then_tell())
-    look: ChatCompletionFunctionToolParam = {"type": "function", "function": {"name": "look"}}
+    look: openai.types.chat.ChatCompletionFunctionToolParam = {
+        "type": "function",
+        "function": {"name": "look"},
+    }
     history: list[Any] = [{"role": "user", "content": "Look around."}]
     for _ in range(2):
         completion = await client.chat.completions.create(

@@ -1,25 +1,20 @@
 """The real OpenAI SDK, unmodified: create, stream, parse, and tools over several turns."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import AsyncIterator
 from typing import Any
 
-import openai
 import pytest
-from openai.types.responses import (
-    FunctionToolParam,
-    ResponseFailedEvent,
-    ResponseFunctionToolCall,
-    ResponseInputItemParam,
-    ResponseTextDeltaEvent,
-)
 from pydantic import BaseModel
 
 from tests.support.responses_answers import both, calls, look_then_tell, records
 from tests.support.scripted_gateway import COST, MODEL, ScriptedGateway
+from tests.support.sdks import openai
 from tests.support.upstream import chat, reset_after, stream
 
-LOOK: FunctionToolParam = {
+LOOK: openai.types.responses.FunctionToolParam = {
     "type": "function",
     "name": "look",
     "description": "Looks at a place.",
@@ -57,7 +52,11 @@ async def test_create(client: openai.AsyncOpenAI, scripted: ScriptedGateway) -> 
 
 async def test_create_streamed(client: openai.AsyncOpenAI) -> None:
     events = await client.responses.create(model=MODEL, input="Hello", stream=True)
-    deltas = [event.delta async for event in events if isinstance(event, ResponseTextDeltaEvent)]
+    deltas = [
+        event.delta
+        async for event in events
+        if isinstance(event, openai.types.responses.ResponseTextDeltaEvent)
+    ]
     assert deltas == ["Hel", "lo"]
 
 
@@ -102,7 +101,7 @@ async def test_tools_over_several_turns(
     for _ in range(2):
         response = await _turn(client, history, streamed=streamed)
         [call] = response.output
-        assert isinstance(call, ResponseFunctionToolCall)
+        assert isinstance(call, openai.types.responses.ResponseFunctionToolCall)
         history += response.output
         place = json.loads(call.arguments)["place"]
         history.append(
@@ -118,7 +117,10 @@ async def test_tools_over_several_turns(
 
 
 async def _turn(
-    client: openai.AsyncOpenAI, history: list[ResponseInputItemParam], *, streamed: bool
+    client: openai.AsyncOpenAI,
+    history: list[openai.types.responses.ResponseInputItemParam],
+    *,
+    streamed: bool,
 ) -> Any:
     if not streamed:
         return await client.responses.create(model=MODEL, input=history, tools=[LOOK])
@@ -168,7 +170,7 @@ async def test_failure_in_the_middle_is_an_event(
     scripted.upstream.play(reset_after(2))
     events = await client.responses.create(model=MODEL, input="Hello", stream=True)
     *_, last = [event async for event in events]
-    assert isinstance(last, ResponseFailedEvent)
+    assert isinstance(last, openai.types.responses.ResponseFailedEvent)
     assert last.response.error is not None
     assert last.response.error.code == "server_error"
     scripted.upstream.play(chat())
