@@ -47,10 +47,10 @@ lock: $(INSTALLED) ## resolve the dependencies anew and write the locks
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	  --upgrade --extra embedded --group dev pyproject.toml -o requirements.lock
 	echo uv | $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate - -o requirements-uv.lock
-	for wanted in tests/clients/locks/*.in bench/locks/*.in; do \
+	for wanted in tests/journeys/clients/locks/*.in bench/locks/*.in; do \
 	  $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	    --upgrade $$wanted -o $${wanted%.in}.lock || exit 1; done
-	$(BIN)/python -m tests.clients.relock
+	$(BIN)/python -m tests.journeys.clients.relock
 
 clean: ## remove everything that was installed or made
 	rm -rf $(VENV) .clients .tollkeeper .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import uvloop
-from tests.clients.environments import NotInstalled, node_environment, python_environment
+from tests.journeys.clients.environments import NotInstalled, node_environment, python_environment
 
 from bench.figures import WHOLE_ANSWER, Target, chat_requests
 from bench.load import run_load

@@ -8,17 +8,18 @@ from typing import Any
 import hypothesis
 import pytest
 
-from tests.gateway import Gateway, Tenant, serving
-from tests.proving import (  # noqa: F401 - hooks and fixtures, which pytest finds here
-    only_long,
-    proof,
-    pytest_addoption,
-    pytest_collection_modifyitems,
-    pytest_terminal_summary,
-)
+from tests.support.gateway import Gateway, Tenant, running_gateway
 from tollkeeper.embedded.postgres import EmbeddedPostgres
 from tollkeeper.settings import Settings
 from tollkeeper.storage.migrations import migrate
+
+pytest_plugins = [
+    "tests.support.proof",
+    "tests.support.sdks",
+    "tests.support.books_fixtures",
+    "tests.support.ledger_fixtures",
+    "tests.support.program_fixtures",
+]
 
 # Fixed examples: a failure is the same on every machine and in every run. And a machine that is slow
 # for a moment is no counterexample.
@@ -60,7 +61,7 @@ def settings(data_dir: Path) -> Settings:
 @pytest.fixture(scope="session")
 async def gateway(settings: Settings, shared_conninfo: str) -> AsyncIterator[Gateway]:
     """The same for everybody, whoever asks for it first and whichever database is theirs."""
-    async with serving(settings, shared_conninfo) as running:
+    async with running_gateway(settings, shared_conninfo) as running:
         yield running
 
 

@@ -1,5 +1,5 @@
-"""The house rules as tests: sizes, imports, exceptions, dead modules, documents, and what must not
-be written down anywhere."""
+"""The rules of this repository as tests: sizes, imports, exceptions, dead modules, folders of tests,
+documents, and what must not be written down anywhere."""
 
 import ast
 import re
@@ -23,6 +23,16 @@ _OWNERS_OF_BROAD_EXCEPT = {
     "src/tollkeeper/services/ledger/ledger.py",  # hands it on to the one who waits
     "src/tollkeeper/services/upkeep.py",  # the owner of every chore
 }
+
+# Folders of tests that mirror no folder of the source, and what they are for.
+_OTHER_TEST_FOLDERS = {
+    "contract",  # the OpenAPI document, and Schemathesis against it
+    "examples",  # the examples of CONTRIBUTING.md
+    "journeys",  # what crosses the folders of the source; its folders are named by what they follow
+    "proofs",  # what `--prove` makes long
+    "support",  # what tests use together
+}
+_MIRRORED = {"bench": _ROOT / "bench", "tools": _ROOT / "tools"}
 
 # Started from outside, not imported.
 _ENTRY_POINTS = {
@@ -118,6 +128,54 @@ def test_owners_of_broad_except_still_need_it() -> None:
         and not _raises_again(handler)
     }
     assert needed >= _OWNERS_OF_BROAD_EXCEPT
+
+
+def _mirrors_a_folder(folder: Path) -> bool:
+    first, *rest = folder.relative_to(_ROOT / "tests").parts
+    mirrored = _MIRRORED.get(first, _SOURCE / first).joinpath(*rest)
+    return first in _OTHER_TEST_FOLDERS or mirrored.is_dir()
+
+
+def test_every_folder_of_tests_mirrors_one_of_the_source() -> None:
+    folders = {path.parent for path in (_ROOT / "tests").rglob("*.py")} - {_ROOT / "tests"}
+    assert [_shown(folder) for folder in sorted(folders) if not _mirrors_a_folder(folder)] == []
+    assert {name for name in _OTHER_TEST_FOLDERS if not (_ROOT / "tests" / name).is_dir()} == set()
+
+
+def test_tests_lie_in_folders() -> None:
+    """The one exception is about the whole repository."""
+    assert [path.name for path in (_ROOT / "tests").glob("test_*.py")] == ["test_tidy.py"]
+
+
+def test_no_module_of_support_is_dead() -> None:
+    """Each is imported by a test, or named as a plugin."""
+    trees = {
+        path: ast.parse(path.read_text())
+        for path in [*(_ROOT / "tests").rglob("*.py"), *(_ROOT / "bench").rglob("*.py")]
+    }
+    used = set().union(*(_imported(tree) | _named(tree) for tree in trees.values()))
+    found = [
+        _shown(path)
+        for path in trees
+        if path.is_relative_to(_ROOT / "tests" / "support") and path.name != "__init__.py"
+        if ".".join(path.relative_to(_ROOT).with_suffix("").parts) not in used
+    ]
+    assert found == []
+
+
+def test_tests_are_found_without_reading_an_sdk() -> None:
+    """Each takes longer to import than all tests to be found: `tests.support.sdks` has them."""
+    found = [
+        _shown(path)
+        for path, _, tree in _parsed()
+        if path.is_relative_to(_ROOT / "tests") and path != _ROOT / "tests/support/sdks.py"
+        if path.parent != _ROOT / "tests/journeys/clients/python"
+        for node in tree.body
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in _imported(ast.Module([node], []))
+        if name.partition(".")[0] in {"anthropic", "openai"}
+    ]
+    assert found == []
 
 
 def test_every_route_has_its_authorization_cases() -> None:

@@ -9,7 +9,7 @@ import httpx2
 import pytest
 
 from tests.api.authorization_cases import PROFILES, ROWS, Cell, cells, path_of
-from tests.gateway import Gateway, Tenant, assert_error
+from tests.support.gateway import Gateway, Tenant, assert_error
 from tollkeeper.api.http.endpoint import AnyEndpoint
 from tollkeeper.api.routes import MODEL_LISTING, ROUTES
 from tollkeeper.domain.access import KeyKind

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.gateway import Gateway, Tenant, assert_error, serving
+from tests.support.gateway import Gateway, Tenant, assert_error, running_gateway
 from tollkeeper.settings import Settings
 
 
@@ -140,7 +140,7 @@ async def test_listing_where_it_is_switched_on(
 ) -> None:
     extensions = settings.extensions.model_copy(update={"model_listing": True})
     listing = settings.model_copy(update={"extensions": extensions})
-    async with serving(listing, conninfo) as extended:
+    async with running_gateway(listing, conninfo) as extended:
         client = extended.client
         answer = await client.get("/v1/models", headers=tenant.as_customer)
         assert answer.status_code == 200

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.backends.calls import until
+from tests.support.backend_calls import until
 
 
 def open_files() -> int:

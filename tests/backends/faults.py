@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from tests.backends.calls import KEY, Outcome, make, make_call, routed
-from tests.upstream import (
+from tests.support.backend_calls import KEY, Outcome, make, make_call, routed
+from tests.support.upstream import (
     Upstream,
     Verb,
 )

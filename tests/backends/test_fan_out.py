@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from tests.backends.calls import make, make_call, routed, until
-from tests.upstream import (
+from tests.support.backend_calls import make, make_call, routed, until
+from tests.support.upstream import (
     USAGE,
     Peer,
     Upstream,

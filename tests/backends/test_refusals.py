@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from tests.backends.calls import KEY
 from tests.backends.faults import BOTH, check_failure, fault
-from tests.upstream import (
+from tests.support.backend_calls import KEY
+from tests.support.upstream import (
     SSE_TYPE,
     Peer,
     Upstream,

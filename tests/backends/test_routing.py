@@ -7,8 +7,8 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from tests.backends.calls import Outcome, make, make_call, routed, until
-from tests.upstream import (
+from tests.support.backend_calls import Outcome, make, make_call, routed, until
+from tests.support.upstream import (
     Peer,
     Upstream,
     Verb,

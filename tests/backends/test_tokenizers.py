@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.backends.calls import make_call, routed
-from tests.upstream import (
+from tests.support.backend_calls import make_call, routed
+from tests.support.upstream import (
     Upstream,
     Verb,
     answer,

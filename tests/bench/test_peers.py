@@ -9,7 +9,7 @@ import pytest
 from bench.peers import Program, running_peers
 
 from bench import peers
-from tests.clients.environments import NotInstalled
+from tests.journeys.clients.environments import NotInstalled
 
 
 def _absent(_port: int, _upstream: int, _folder: Path) -> Program:

@@ -1,41 +1,14 @@
-"""The program over the suite's shared database, and over databases of its own."""
+"""The program over databases of its own and over the books, and an organization made with it."""
 
-import os
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
+from psycopg.conninfo import conninfo_to_dict
 
-from tests.cli.program import Program, write_config
-
-
-@pytest.fixture(scope="session")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Every command is a process: where Python may not keep what it compiles, give it a place."""
-    if not os.environ.get("PYTHONDONTWRITEBYTECODE"):
-        return {}
-    folder = tmp_path_factory.mktemp("compiled")
-    return {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(folder)}
-
-
-@pytest.fixture(scope="session")
-def cold_program(
-    tmp_path_factory: pytest.TempPathFactory,
-    data_dir: Path,
-    conninfo: str,
-    compiled: dict[str, str],
-) -> Program:
-    """Over the shared database, which runs all the time: a command neither starts nor stops it."""
-    assert conninfo
-    config = write_config(tmp_path_factory.mktemp("settings"), data_dir)
-    return Program(config, tmp_path_factory.mktemp("elsewhere"), compiled)
-
-
-@pytest.fixture(scope="session")
-def program(cold_program: Program) -> Program:
-    return replace(cold_program, warm=True)
+from tests.support.program import Program, write_config
 
 
 @pytest.fixture(scope="module")
@@ -65,3 +38,14 @@ def organization(program: Program) -> str:
 @pytest.fixture(scope="session")
 def project(program: Program, organization: str) -> str:
     return str(program.json("project", "create", organization, "Web")["id"])
+
+
+@pytest.fixture(scope="session")
+def operator(
+    program: Program, books_conninfo: str, data_dir: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Program:
+    """The program over the database of the books."""
+    parts = conninfo_to_dict(books_conninfo)
+    host, user = quote(str(parts["host"]), safe=""), quote(str(parts["user"]))
+    url = f"postgresql://{user}@/{parts['dbname']}?host={host}"
+    return program.with_config(write_config(tmp_path_factory.mktemp("books"), data_dir, url=url))

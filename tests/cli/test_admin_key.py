@@ -4,8 +4,8 @@ from uuid import uuid4
 
 import httpx2
 
-from tests.cli.program import Program
-from tests.gateway import Gateway
+from tests.support.gateway import Gateway
+from tests.support.program import Program
 from tollkeeper.domain.access import ADMIN_PERMISSIONS
 
 

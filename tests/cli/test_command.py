@@ -6,7 +6,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tests.cli.program import Program, write_config
+from tests.support.program import Program, write_config
 from tollkeeper.storage.schema import code_revision
 
 

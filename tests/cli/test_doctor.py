@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from tests.cli.program import Program, write_config
-from tests.policies.court import LIKELY, ScriptedJudge, judged_by
-from tests.upstream import Verb, answer, completion, refuse
+from tests.support.judged_gateway import LIKELY, ScriptedJudge, judge_answer_of
+from tests.support.program import Program, write_config
+from tests.support.upstream import Verb, answer, completion, refuse
 from tollkeeper.embedded.packaged_model import PACKAGED_MODEL
 
 _JUDGE = """
@@ -77,7 +77,7 @@ async def test_everything_stands(
     ("opinion", "said"),
     [
         (answer(completion("Yes")), "no log-probabilities"),
-        (judged_by([("Banana", -0.1), ("Apple", -3.0)]), "no probability of yes and no"),
+        (judge_answer_of([("Banana", -0.1), ("Apple", -3.0)]), "no probability of yes and no"),
         (refuse(401), "chat-small on the backend cluster: "),
     ],
     ids=["no log-probabilities", "neither word", "refused"],

@@ -3,7 +3,7 @@
 import tomllib
 from pathlib import Path
 
-from tests.cli.program import Program
+from tests.support.program import Program
 from tollkeeper.settings import DEFAULT_FILE, load_settings
 
 

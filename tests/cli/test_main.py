@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from tests.cli.program import Program
+from tests.support.program import Program
 from tollkeeper.cli import main
 
 _MODULES = {name: f"tollkeeper.cli.{file}" for name, file, _ in main._COMMANDS}

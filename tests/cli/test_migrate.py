@@ -5,7 +5,7 @@ from pathlib import Path
 
 import psycopg
 
-from tests.cli.program import Program, postgres_runs
+from tests.support.program import Program, postgres_runs
 from tollkeeper.embedded.postgres import EmbeddedPostgres
 from tollkeeper.storage.schema import code_revision
 

@@ -2,7 +2,7 @@
 
 import json
 
-from tests.cli.program import Program
+from tests.support.program import Program
 from tollkeeper.api.openapi import document
 
 

@@ -2,7 +2,7 @@
 
 from uuid import UUID, uuid4
 
-from tests.cli.program import Program
+from tests.support.program import Program
 
 
 def test_created_shown_and_listed(program: Program) -> None:

@@ -5,8 +5,8 @@ from uuid import uuid4
 
 import pytest
 
-from tests.cli.program import Program
-from tests.gateway import Gateway, Tenant
+from tests.support.gateway import Gateway, Tenant
+from tests.support.program import Program
 
 
 @pytest.fixture

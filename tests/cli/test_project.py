@@ -2,7 +2,7 @@
 
 from uuid import uuid4
 
-from tests.cli.program import Program
+from tests.support.program import Program
 
 _FIELDS = {"id", "name", "status", "created_at", "archived_at", "organization_id"}
 

@@ -2,8 +2,8 @@
 
 from uuid import uuid4
 
-from tests.cli.program import Program
-from tests.gateway import Gateway
+from tests.support.gateway import Gateway
+from tests.support.program import Program
 
 
 def test_life_of_a_key(program: Program, project: str) -> None:

@@ -12,7 +12,7 @@ import httpx2
 import psutil
 import pytest
 
-from tests.cli.program import (
+from tests.support.program import (
     Program,
     Serving,
     eventually,

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.gateway import Gateway, Tenant, serving
+from tests.support.gateway import Gateway, Tenant, running_gateway
 
 from tollkeeper.api.openapi import document
 from tollkeeper.settings import Settings
@@ -49,7 +49,7 @@ def _gateway_in_thread(settings: Settings, conninfo: str) -> Iterator[_Subject]:
     ready, done = threading.Event(), threading.Event()
 
     async def run() -> None:
-        async with serving(settings, conninfo) as gateway:
+        async with running_gateway(settings, conninfo) as gateway:
             started.append(await _subject(gateway))
             ready.set()
             await asyncio.to_thread(done.wait)

@@ -6,7 +6,7 @@ from uuid import uuid4
 import psycopg
 import pytest
 
-from tests.gateway import Gateway
+from tests.support.gateway import Gateway
 from tollkeeper.domain.errors import NotFound, Unavailable
 from tollkeeper.storage.database import Connection, Database
 

@@ -1,0 +1,84 @@
+"""Chat completions that go well: shape, usage, streams, and what they cost."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from unittest.mock import Mock
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.scripted_gateway import (
+    COMPLETION_PRICE,
+    MODEL,
+    PROMPT_PRICE,
+    ScriptedGateway,
+    scripted_gateway,
+)
+from tests.support.upstream import USAGE, Upstream, chat
+from tollkeeper.api.chat.call import PreparedChat
+from tollkeeper.api.chat.stream import ChatStream
+
+COST = USAGE["prompt_tokens"] * PROMPT_PRICE + USAGE["completion_tokens"] * COMPLETION_PRICE
+
+
+@pytest.fixture
+async def scripted(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
+    async with (
+        Upstream(chat()) as upstream,
+        scripted_gateway(data_dir, conninfo, upstream) as running,
+    ):
+        yield running
+
+
+async def test_json_answer_has_the_shape_of_the_interface(scripted: ScriptedGateway) -> None:
+    answer = await scripted.chat()
+    assert answer.status_code == 200, answer.text
+    body = answer.json()
+    assert body["object"] == "chat.completion"
+    assert body["model"] == MODEL
+    assert body["id"].startswith("chatcmpl-")
+    assert body["choices"][0]["message"] == {"role": "assistant", "content": "Hello"}
+    assert body["choices"][0]["finish_reason"] == "stop"
+    assert body["usage"]["total_tokens"] == USAGE["total_tokens"]
+    assert (await scripted.balance())["settled"] == COST
+
+
+async def test_stream_is_chunks_then_done(scripted: ScriptedGateway) -> None:
+    answer = await scripted.chat(stream=True)
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    records = answer.text.split("\n\n")
+    assert records[-2:] == ["data: [DONE]", ""]
+    chunks = [json.loads(record.removeprefix("data: ")) for record in records[:-2]]
+    assert chunks[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    assert "".join(chunk["choices"][0]["delta"].get("content", "") for chunk in chunks) == "Hello"
+    assert chunks[-1]["choices"][0]["delta"] == {}
+    assert chunks[-1]["choices"][0]["finish_reason"] == "stop"
+    assert all("usage" not in chunk for chunk in chunks)
+    assert len({chunk["id"] for chunk in chunks}) == 1
+    assert (await scripted.balance())["settled"] == COST
+
+
+async def test_usage_is_passed_on_where_it_was_asked_for(scripted: ScriptedGateway) -> None:
+    answer = await scripted.chat(stream=True, stream_options={"include_usage": True})
+    records = answer.text.split("\n\n")
+    chunks = [json.loads(record.removeprefix("data: ")) for record in records[:-2]]
+    assert [chunk["usage"] for chunk in chunks[:-1]] == [None] * (len(chunks) - 1)
+    assert chunks[-1]["choices"] == []
+    assert chunks[-1]["usage"]["prompt_tokens"] == USAGE["prompt_tokens"]
+
+
+@given(
+    text=st.text(min_size=1),
+    choice=st.integers(0, 127),
+    includes_usage=st.booleans(),
+)
+def test_the_short_way_of_a_text_writes_the_same(
+    text: str, choice: int, includes_usage: bool
+) -> None:
+    prepared = Mock(spec=PreparedChat, includes_usage=includes_usage, created=1)
+    prepared.call = Mock(request_id="a-b", model=Mock(id="m"))
+    stream = ChatStream(Mock(), Mock(), prepared)
+    assert stream._text_chunk(choice, text) == stream._chunk(choice, {"content": text})

@@ -1,0 +1,61 @@
+"""Long silences inside a stream: comments keep it alive, and none comes after its end."""
+
+import asyncio
+from collections.abc import MutableMapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.paused_answer import PausedAnswer
+from tests.support.scripted_gateway import COST, read_stream, scripted_gateway
+from tests.support.upstream import Upstream, chat
+from tollkeeper.api.http import sse
+from tollkeeper.api.http.sse import KEEP_ALIVE, EventStream
+
+
+async def test_a_long_silence_is_filled_with_comments(
+    data_dir: Path, conninfo: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sse, "_SILENCE_S", 0.05)
+    async with (
+        Upstream(chat()) as upstream,
+        scripted_gateway(data_dir, conninfo, upstream) as scripted,
+    ):
+        paused = PausedAnswer()
+        upstream.play(paused.verb(3))
+        asyncio.get_running_loop().call_later(0.6, paused.may_end.set)
+        found = await scripted.chat(stream=True)
+        said = read_stream(found.text)
+        assert said.done
+        assert said.text == "0 1 2 "
+        comments = found.text.count(KEEP_ALIVE.decode())
+        assert 2 <= comments <= 12
+        assert found.text.index("2 ") < found.text.index(KEEP_ALIVE.decode())
+        assert (await scripted.entry_of(found)).cost == COST
+
+
+async def test_nothing_comes_after_the_end() -> None:
+    """A reader who is slow at the very end makes the end wait, with the timer still running."""
+    sent: list[bytes] = []
+    readable = asyncio.Event()
+    readable.set()
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        await readable.wait()
+        sent.append(message.get("body", b""))
+
+    stream = EventStream(send, "id")
+    await stream.write(b"data: 1\n\n")
+    readable.clear()
+    ending = asyncio.create_task(stream.end(b"data: [DONE]\n\n"))
+    await asyncio.sleep(0)
+    for _ in range(4):
+        stream.keep_alive()
+        await asyncio.sleep(0)
+    readable.set()
+    await ending
+    stream.keep_alive()
+    await asyncio.sleep(0)
+    assert sent[-1] == b"data: [DONE]\n\n"
+    assert KEEP_ALIVE not in sent

@@ -1,0 +1,73 @@
+"""Operations without a body: an empty one is accepted as every client spells it, others are not."""
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.support.gateway import Gateway, Tenant, assert_error
+from tollkeeper.domain.access import KeyId
+
+_JSON = ("Content-Type", "application/json")
+
+
+async def _new_admin_key(gateway: Gateway, tenant: Tenant) -> KeyId:
+    key, _ = await gateway.services.admin_keys.admin_key_create(
+        tenant.organization_id, "doomed", (), None
+    )
+    return key.id
+
+
+def _archive(tenant: Tenant, _key_id: KeyId) -> tuple[str, str]:
+    return "POST", f"/v1/organization/projects/{tenant.project_id}/archive"
+
+
+def _revoke(_tenant: Tenant, key_id: KeyId) -> tuple[str, str]:
+    return "DELETE", f"/v1/organization/admin_api_keys/{key_id}"
+
+
+Operation = Callable[[Tenant, KeyId], tuple[str, str]]
+both_operations = pytest.mark.parametrize("operation", [_archive, _revoke])
+
+
+@both_operations
+@pytest.mark.parametrize(
+    "extra",
+    [
+        [],
+        [_JSON],
+        [("Content-Length", "0")],
+        [_JSON, ("Content-Length", "0")],
+        [("Transfer-Encoding", "chunked")],
+        [("Content-Type", "text/plain")],
+    ],
+    ids=["bare", "type", "length", "type and length", "chunked", "other type"],
+)
+async def test_empty_body(
+    gateway: Gateway, tenant: Tenant, operation: Operation, extra: list[tuple[str, str]]
+) -> None:
+    method, path = operation(tenant, await _new_admin_key(gateway, tenant))
+    answer = await gateway.client.request(
+        method, path, headers=[*tenant.as_admin.items(), *extra], content=b""
+    )
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["deleted"] is True
+
+
+@both_operations
+@pytest.mark.parametrize("body", [b"{}", b"null", b" ", b"x", b"\x00"])
+async def test_body_that_is_not_empty(
+    gateway: Gateway, tenant: Tenant, operation: Operation, body: bytes
+) -> None:
+    method, path = operation(tenant, await _new_admin_key(gateway, tenant))
+    answer = await gateway.client.request(
+        method, path, headers=dict([*tenant.as_admin.items(), _JSON]), content=body
+    )
+    assert_error(answer, 400, "invalid_request")
+    # Nothing happened: the operation still succeeds.
+    assert (await gateway.client.request(method, path, headers=tenant.as_admin)).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/v1/organization/admin_api_keys", "/v1/organization/costs"])
+async def test_reading_takes_no_body(gateway: Gateway, tenant: Tenant, path: str) -> None:
+    answer = await gateway.client.request("GET", path, headers=tenant.as_admin, content=b"{}")
+    assert_error(answer, 400, "invalid_request")

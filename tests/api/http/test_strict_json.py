@@ -1,0 +1,192 @@
+"""Strict JSON on an endpoint that takes a body: what is not clear is refused, quickly and politely."""
+
+import asyncio
+from collections.abc import Iterable
+
+import httpx2
+import msgspec
+import pytest
+
+from tests.api.http.json_corpus import BAD_DOCUMENTS, BAD_VALUES, GOOD_NUMBERS
+from tests.support.gateway import Gateway, Tenant, assert_error, idempotency_key
+from tollkeeper.api.http import strict_json
+from tollkeeper.domain.errors import InvalidRequest
+
+_DEPTH_MAX = 64
+
+
+@pytest.fixture(scope="module")
+async def acme(gateway: Gateway) -> Tenant:
+    return await gateway.make_tenant()
+
+
+async def _post(gateway: Gateway, tenant: Tenant, body: bytes) -> httpx2.Response:
+    return await gateway.client.post(
+        "/v1/organization/policies",
+        content=body,
+        headers={**tenant.as_admin, **idempotency_key(), "Content-Type": "application/json"},
+    )
+
+
+async def _assert_refused(gateway: Gateway, tenant: Tenant, bodies: Iterable[bytes]) -> None:
+    """All at once: each is answered 400 with the envelope."""
+    tried = list(bodies)
+    answers = await asyncio.gather(*(_post(gateway, tenant, body) for body in tried))
+    for body, answer in zip(tried, answers, strict=True):
+        assert answer.status_code == 400, (body[:100], answer.text)
+        assert answer.json()["error"]["code"] == "invalid_request", body[:100]
+
+
+def _groups(values: list[bytes], size: int = 12) -> list[list[bytes]]:
+    return [values[start : start + size] for start in range(0, len(values), size)]
+
+
+@pytest.mark.parametrize("values", _groups(BAD_VALUES))
+async def test_value_that_is_no_json(gateway: Gateway, acme: Tenant, values: list[bytes]) -> None:
+    await _assert_refused(
+        gateway, acme, (b'{"name":"n","rule":"r?","description":%s}' % value for value in values)
+    )
+
+
+@pytest.mark.parametrize("values", _groups(BAD_DOCUMENTS + BAD_VALUES))
+async def test_document_that_is_no_object(
+    gateway: Gateway, acme: Tenant, values: list[bytes]
+) -> None:
+    await _assert_refused(gateway, acme, values)
+
+
+async def test_every_beginning_of_a_body(gateway: Gateway, acme: Tenant) -> None:
+    body = b'{"name":"\\u0041","rule":"r?","project_ids":[],"match_threshold_basis_points":12}'
+    assert (await _post(gateway, acme, body)).status_code == 200
+    await _assert_refused(gateway, acme, (body[:length] for length in range(len(body))))
+
+
+async def test_white_space_is_json(gateway: Gateway, acme: Tenant) -> None:
+    body = b' \n\r\t{ "name" :\t"n"\n, "rule":"r?" } \r\n'
+    assert (await _post(gateway, acme, body)).status_code == 200
+
+
+_DUPLICATES = [
+    (b'{"name":"a","name":"a","rule":"r?"}', "name"),
+    (b'{"name":"a","rule":"r?","name":"b"}', "name"),
+    (b'{"name":"a","rule":"r?","n\\u0061me":"b"}', "name"),
+    (b'{"\\u006e\\u0061\\u006d\\u0065":"a","rule":"r?","name":"b"}', "name"),
+    (b'{"name":"a","rule":"q?","rule":"r?"}', "rule"),
+    (b'{"name":"a","rule":"r?","project_ids":[],"project_ids":[]}', "project_ids"),
+]
+
+
+@pytest.mark.parametrize(("body", "key"), _DUPLICATES)
+async def test_duplicate_key(gateway: Gateway, acme: Tenant, body: bytes, key: str) -> None:
+    assert_error(await _post(gateway, acme, body), 400, "invalid_request", key)
+
+
+async def test_same_key_in_different_case_is_unknown(gateway: Gateway, acme: Tenant) -> None:
+    body = b'{"name":"a","rule":"r?","Name":"b"}'
+    assert_error(await _post(gateway, acme, body), 400, "invalid_request", "Name")
+
+
+_FREE = msgspec.json.Decoder(dict[str, object])
+
+
+@pytest.mark.parametrize("depth", range(1, 6))
+def test_duplicate_key_at_any_depth(depth: int) -> None:
+    """On a free-form body, because no body of the organization side has inner objects."""
+    inside = b'{"a":1,"b":2,"\\u0061":3}'
+    for opening, closing in ((b'{"x":', b"}"), (b'{"x":[0,', b"]}")):
+        body = opening * depth + inside + closing * depth
+        with pytest.raises(InvalidRequest) as refused:
+            strict_json.decode(body, _FREE)
+        assert refused.value.param == "a"
+
+
+def test_equal_keys_of_different_objects_are_no_duplicates() -> None:
+    body = b'{"a":{"a":{"a":[{"a":1},{"a":1}]}},"b":{"a":1}}'
+    assert strict_json.decode(body, _FREE) == msgspec.json.decode(body)
+
+
+@pytest.mark.parametrize("value", GOOD_NUMBERS)
+def test_good_number(value: bytes) -> None:
+    assert strict_json.decode(b'{"a":%s}' % value, _FREE) == {"a": int(value)}
+
+
+_INTEGER = "match_threshold_basis_points"
+_NO_INTEGERS = [
+    b"1.0",
+    b"1e2",
+    b"1E2",
+    b"100e-1",
+    b"1.5",
+    b"true",
+    b"false",
+    b'"1"',
+    b"1e400",
+    b"-1e400",
+    b"1e-400",
+    b"9" * 5000,
+    b"-" + b"9" * 5000,
+    b"18446744073709551616",
+    b"9223372036854775808",
+    b"-9223372036854775809",
+    b"0." + b"1" * 5000,
+]
+
+
+async def test_no_integer(gateway: Gateway, acme: Tenant) -> None:
+    tried = [b'{"name":"n","rule":"r?","%s":%s}' % (_INTEGER.encode(), v) for v in _NO_INTEGERS]
+    for answer in await asyncio.gather(*(_post(gateway, acme, body) for body in tried)):
+        assert_error(answer, 400, "invalid_request", _INTEGER)
+
+
+def _nested(levels: int, opening: bytes, closing: bytes) -> bytes:
+    """A document that many levels deep, its own braces counted."""
+    return b'{"x":' + opening * (levels - 1) + b"1" + closing * (levels - 1) + b"}"
+
+
+@pytest.mark.parametrize(("opening", "closing"), [(b"[", b"]"), (b'{"a":', b"}")])
+def test_depth_bound(opening: bytes, closing: bytes) -> None:
+    strict_json.decode(_nested(_DEPTH_MAX, opening, closing), _FREE)
+    with pytest.raises(InvalidRequest, match="nested more than 64 levels"):
+        strict_json.decode(_nested(_DEPTH_MAX + 1, opening, closing), _FREE)
+
+
+def test_brackets_in_strings_and_side_by_side_are_not_depth() -> None:
+    for value in (b'"' + b"[{" * 1000 + b'"', b'"\\"' + b"[" * 1000 + b'\\\\"'):
+        strict_json.decode(b'{"x":%s}' % value, _FREE)
+    strict_json.decode(b'{"x":[%s]}' % b",".join([b"[[{}]]"] * 1000), _FREE)
+
+
+async def test_deep_and_wide_bodies(gateway: Gateway, acme: Tenant) -> None:
+    keys = b",".join(b'"k%d":0' % number for number in range(10**6))
+    bodies = [
+        b"[" * 100_000,
+        b'{"a":' * 100_000,
+        b'{"name":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+        b'{"name":"n","rule":"r?",' + keys + b"}",
+        b'{"name":"n","rule":"r?","project_ids":[' + b",".join([b'"x"'] * 10**6) + b"]}",
+        b'{"name":"' + b"a" * 10**7 + b'","rule":"r?"}',
+        b'{"' + b"k" * 10**7 + b'":1}',
+    ]
+    for body in bodies:
+        answer = await _post(gateway, acme, body)
+        assert answer.status_code == 400
+        assert len(answer.content) < 2000
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"[]" * 70 + b'"' + b'\\"' * 500_000,
+        b"[]" * 70 + b'"' + b"a" * 10**7,
+        b"[]" * 70 + b'"' + b"a" * 10**7 + b'"',
+        b"[]" * 70 + b'"a"' * 10**6,
+        b"[]" * 70 + b"\\" * 10**6,
+        b"[]" * 10**6,
+    ],
+    ids=["escapes", "no end", "long", "many", "backslashes", "brackets"],
+)
+@pytest.mark.timeout(30)
+def test_looking_for_depth_takes_time_in_proportion(body: bytes) -> None:
+    """A quadratic scan would take hours for the first of these and end in the timeout."""
+    with pytest.raises(InvalidRequest):
+        strict_json.decode(body, _FREE)

@@ -1,0 +1,63 @@
+"""A gateway over a scripted upstream without a tokenizer, and one over an upstream that has one."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.databases import own_database
+from tests.support.scripted_gateway import ScriptedGateway, scripted_gateway
+from tests.support.token_counts import BARE, OTHER_WEB_TOOL, counts
+from tests.support.upstream import Upstream, chat
+
+
+@pytest.fixture(scope="session")
+def conninfo(shared_conninfo: str) -> str:
+    """The whole ledger is verified here: no other test may have touched it."""
+    return own_database(shared_conninfo, "messages")
+
+
+@pytest.fixture(scope="package")
+async def estimating(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
+    async with (
+        Upstream(chat()) as upstream,
+        scripted_gateway(
+            data_dir,
+            conninfo,
+            upstream,
+            more_models=[_bare()],
+            messages={"web_tool_aliases": [OTHER_WEB_TOOL]},
+        ) as running,
+    ):
+        yield running
+
+
+@pytest.fixture(scope="package")
+async def counting(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
+    """Its upstream answers every count with 42, and keeps what it was asked."""
+    async with (
+        Upstream(counts(42)) as upstream,
+        scripted_gateway(
+            data_dir,
+            conninfo,
+            upstream,
+            backend={"tokenize_path": "/tokenize"},
+            model={
+                "input_modalities": ["text", "image", "file"],
+                "options": {"thinking": "chat_template_kwargs.enable_thinking"},
+            },
+            more_models=[_bare()],
+        ) as running,
+    ):
+        yield running
+
+
+@pytest.fixture
+async def scripted(counting: ScriptedGateway) -> ScriptedGateway:
+    counting.upstream.play(counts(42))
+    return await counting.with_tenant(credit=0)
+
+
+def _bare() -> dict[str, Any]:
+    return {"id": BARE, "supported_features": []}

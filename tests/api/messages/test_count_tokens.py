@@ -1,0 +1,232 @@
+"""Token counting over HTTP: headers, the Anthropic SDK, the rate, and that nothing is charged."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.support.gateway import Tenant
+from tests.support.scripted_gateway import MODEL, ScriptedGateway
+from tests.support.sdks import anthropic
+from tests.support.token_counts import BARE, USER, assert_wrapped, count, counted, counts
+from tests.support.upstream import refuse
+from tollkeeper.domain.access import Permission
+
+
+async def test_exact_count(scripted: ScriptedGateway) -> None:
+    answered = await count(scripted)
+    assert answered.json() == {"input_tokens": 42}
+    assert answered.headers["x-token-count-estimated"] == "false"
+    assert answered.headers["request-id"] == answered.headers["x-request-id"]
+    assert scripted.upstream.requests[-1].path == "/tokenize"
+
+
+async def test_estimate_where_there_is_no_tokenizer(estimating: ScriptedGateway) -> None:
+    answered = await count(estimating)
+    assert answered.status_code == 200
+    assert answered.json()["input_tokens"] >= 1
+    assert answered.headers["x-token-count-estimated"] == "true"
+
+
+async def test_estimate_where_the_tokenizer_fails(scripted: ScriptedGateway) -> None:
+    scripted.upstream.play(refuse(500))
+    answered = await count(scripted)
+    assert answered.status_code == 200
+    assert answered.headers["x-token-count-estimated"] == "true"
+    scripted.upstream.play(counts(42))
+    await counted(scripted)
+
+
+async def test_estimate_grows_with_everything(estimating: ScriptedGateway) -> None:
+    async def tokens(**fields: object) -> int:
+        found: int = (await count(estimating, **fields)).json()["input_tokens"]
+        return found
+
+    plain = await tokens()
+    tool = {"name": "look", "input_schema": {"type": "object"}}
+    web = {"type": "web_search_2025_03_05", "name": "web_search"}
+    use = {"type": "tool_use", "id": "t", "name": "look", "input": {}}
+    for fields in (
+        {"system": "Be brief."},
+        {"messages": [USER, USER]},
+        {"tools": [tool]},
+        {"tools": [web]},
+        {"messages": [USER, {"role": "assistant", "content": [use]}]},
+        {"output_config": {"format": {"type": "json_schema", "schema": {"type": "object"}}}},
+    ):
+        assert await tokens(**fields) > plain, fields
+
+
+async def test_nothing_is_charged_or_recorded(scripted: ScriptedGateway) -> None:
+    """Also without any credit."""
+    await counted(scripted)
+    books = await scripted.balance()
+    assert (books["held"], books["settled"], books["resolutions"]) == (0, 0, 0)
+    assert await scripted.entries() == []
+
+
+async def test_rate_limit(scripted: ScriptedGateway) -> None:
+    await scripted.sql(
+        "UPDATE project_accounts SET requests_per_minute = 3 WHERE project_id = %s",
+        scripted.tenant.project_id,
+    )
+    answers = [await count(scripted) for _ in range(5)]
+    assert [answered.status_code for answered in answers] == [200, 200, 200, 429, 429]
+    assert_wrapped(answers[-1], 429, "rate_limit_exceeded")
+    assert 1 <= int(answers[-1].headers["retry-after"]) <= 20
+    # It is the rate of the calls, too.
+    await scripted.grant(10**13)
+    chat = await scripted.chat()
+    assert chat.status_code == 429
+
+
+async def test_rate_limit_at_once(scripted: ScriptedGateway) -> None:
+    await scripted.sql(
+        "UPDATE project_accounts SET requests_per_minute = 5 WHERE project_id = %s",
+        scripted.tenant.project_id,
+    )
+    answers = await asyncio.gather(*(count(scripted) for _ in range(20)))
+    assert sorted(answered.status_code for answered in answers) == [200] * 5 + [429] * 15
+
+
+@pytest.mark.parametrize("version", ["2023-06-01", "2026-10-21"])
+async def test_versions(scripted: ScriptedGateway, version: str) -> None:
+    await counted(scripted, headers={**scripted.tenant.as_customer, "anthropic-version": version})
+
+
+@pytest.mark.parametrize("version", ["", "1", "latest", "2023-6-1", "2023-06-01x"])
+async def test_version_that_is_none(scripted: ScriptedGateway, version: str) -> None:
+    answered = await count(
+        scripted, headers={**scripted.tenant.as_customer, "anthropic-version": version}
+    )
+    assert_wrapped(answered, 400, "invalid_request", "anthropic-version")
+
+
+@pytest.mark.parametrize(
+    "beta",
+    ["", "token-counting-2024-11-01", "token-counting-2024-11-01, token-counting-2024-11-01"],
+)
+async def test_known_beta_flags(scripted: ScriptedGateway, beta: str) -> None:
+    await counted(scripted, headers={**scripted.tenant.as_customer, "anthropic-beta": beta})
+
+
+@pytest.mark.parametrize(
+    "beta", ["time-travel-2099-01-01", "token-counting-2024-11-01,time-travel", "x" * 513]
+)
+async def test_unknown_beta_flags(scripted: ScriptedGateway, beta: str) -> None:
+    answered = await count(
+        scripted, headers={**scripted.tenant.as_customer, "anthropic-beta": beta}
+    )
+    assert_wrapped(answered, 400, "invalid_request", "anthropic-beta")
+
+
+@pytest.mark.parametrize("length", [0, 513])
+async def test_session_header_is_bounded(scripted: ScriptedGateway, length: int) -> None:
+    headers = {**scripted.tenant.as_customer, "X-Service-Session-ID": "s" * length}
+    assert_wrapped(
+        await count(scripted, headers=headers), 400, "invalid_request", "X-Service-Session-ID"
+    )
+
+
+async def test_query_of_the_beta_resource(scripted: ScriptedGateway) -> None:
+    await counted(scripted, path="/v1/messages/count_tokens?beta=true")
+    answered = await count(scripted, path="/v1/messages/count_tokens?gamma=true")
+    assert_wrapped(answered, 400, "invalid_request", "gamma")
+
+
+async def test_errors_are_wrapped(scripted: ScriptedGateway) -> None:
+    assert_wrapped(await count(scripted, model="nobody"), 404, "model_not_found", "model")
+    assert_wrapped(await count(scripted, headers={}), 401, "invalid_api_key")
+    assert_wrapped(
+        await count(scripted, headers=scripted.tenant.as_admin), 403, "permission_denied"
+    )
+    answered = await scripted.gateway.client.get("/v1/messages/count_tokens")
+    assert answered.status_code == 405
+
+
+async def test_permission_and_revocation(scripted: ScriptedGateway) -> None:
+    keys = scripted.gateway.services.project_keys
+    _, reader = await keys.project_key_create_by_operator(
+        scripted.tenant.project_id, "reader", (Permission.MODELS_READ,), None
+    )
+    headers = {"x-api-key": reader}
+    assert_wrapped(await count(scripted, headers=headers), 403, "permission_denied")
+    await counted(scripted)
+    await scripted.sql(
+        "UPDATE project_keys SET revoked_at = now() WHERE project_id = %s",
+        scripted.tenant.project_id,
+    )
+    assert_wrapped(await count(scripted), 401, "invalid_api_key")
+
+
+# The real SDK, in its newest major version, and the headers of an older one.
+
+
+def _client(tenant: Tenant, base_url: str) -> anthropic.AsyncAnthropic:
+    return anthropic.AsyncAnthropic(api_key=tenant.project_key, base_url=base_url, max_retries=0)
+
+
+async def test_anthropic_sdk(scripted: ScriptedGateway) -> None:
+    async with _client(scripted.tenant, scripted.gateway.base_url) as client:
+        found = await client.messages.count_tokens(
+            model=MODEL,
+            system=[{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}],
+            messages=[
+                {"role": "user", "content": "Look."},
+                {
+                    "role": "assistant",
+                    "content": [
+                        {"type": "thinking", "thinking": "Hm.", "signature": "x"},
+                        {"type": "tool_use", "id": "t1", "name": "look", "input": {"far": True}},
+                    ],
+                },
+                {
+                    "role": "user",
+                    "content": [
+                        {"type": "tool_result", "tool_use_id": "t1", "content": "a lake"},
+                        {"type": "text", "text": "And?"},
+                    ],
+                },
+            ],
+            tools=[{"name": "look", "input_schema": {"type": "object"}}],
+            tool_choice={"type": "any"},
+            thinking={"type": "enabled", "budget_tokens": 2048},
+        )
+        assert found.input_tokens == 42
+        assert found._request_id
+        roles = [message["role"] for message in scripted.upstream.requests[-1].json["messages"]]
+        assert roles == ["system", "user", "assistant", "tool", "user"]
+        beta = await client.beta.messages.count_tokens(
+            model=MODEL, messages=[{"role": "user", "content": "Hello"}]
+        )
+        assert beta.input_tokens == 42
+
+
+async def test_anthropic_sdk_errors(scripted: ScriptedGateway) -> None:
+    async with _client(scripted.tenant, scripted.gateway.base_url) as client:
+        with pytest.raises(anthropic.NotFoundError) as missing:
+            await client.messages.count_tokens(
+                model="nobody", messages=[{"role": "user", "content": "Hello"}]
+            )
+        assert missing.value.type == "not_found_error"
+        assert missing.value.request_id
+        with pytest.raises(anthropic.APIStatusError) as unsupported:
+            await client.messages.count_tokens(
+                model=BARE,
+                messages=[{"role": "user", "content": "Hello"}],
+                tools=[{"name": "look", "input_schema": {"type": "object"}}],
+            )
+        assert unsupported.value.status_code == 501
+
+
+async def test_headers_of_an_older_sdk(scripted: ScriptedGateway) -> None:
+    headers = {
+        "X-Api-Key": scripted.tenant.project_key,
+        "anthropic-version": "2023-06-01",
+        "anthropic-beta": "token-counting-2024-11-01",
+        "content-type": "application/json",
+        "x-stainless-lang": "python",
+        "x-stainless-retry-count": "0",
+    }
+    await counted(scripted, headers=headers, path="/v1/messages/count_tokens?beta=true")

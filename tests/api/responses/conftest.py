@@ -1,0 +1,14 @@
+"""One gateway over one scripted upstream, and a fresh tenant for each test."""
+
+import pytest
+
+from tests.support.databases import own_database
+from tests.support.responses_fixtures import scripted, shared_scripted
+
+__all__ = ["scripted", "shared_scripted"]
+
+
+@pytest.fixture(scope="session")
+def conninfo(shared_conninfo: str) -> str:
+    """The whole ledger is verified here: no other test may have touched it."""
+    return own_database(shared_conninfo, "responses")

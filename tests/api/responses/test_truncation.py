@@ -1,0 +1,126 @@
+"""`truncation: auto`: what is left of a conversation that is too long, and what is paid for it."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.responses_answers import respond, sent
+from tests.support.scripted_gateway import ScriptedGateway, scripted_gateway
+from tests.support.upstream import Peer, Upstream, Verb, answer, chat, refuse
+
+CONTEXT = 4096
+WORDS = "word " * 1000
+IMAGE = {"type": "input_image", "image_url": "https://a.example/b.png"}
+FILE = {"type": "input_file", "filename": "a.pdf", "file_data": "AAAA"}
+
+
+def said(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+def called(call_id: str, output: str) -> list[dict[str, Any]]:
+    call = {"type": "function_call", "call_id": call_id, "name": "look", "arguments": "{}"}
+    return [call, {"type": "function_call_output", "call_id": call_id, "output": output}]
+
+
+def counts_words() -> Verb:
+    """A backend with a tokenizer, for which every word of text is one token."""
+
+    async def verb(peer: Peer) -> None:
+        if not peer.request.path.endswith("/tokenize"):
+            await chat()(peer)
+            return
+        contents = [message["content"] or "" for message in peer.request.json["messages"]]
+        texts = [content for content in contents if isinstance(content, str)]
+        await answer({"count": sum(len(text.split()) for text in texts)})(peer)
+
+    return verb
+
+
+@pytest.fixture(scope="module")
+async def counting(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
+    async with (
+        Upstream(counts_words()) as upstream,
+        scripted_gateway(
+            data_dir, conninfo, upstream, backend={"tokenize_path": "/tokenize"}
+        ) as running,
+    ):
+        yield running
+
+
+async def kept(
+    scripted: ScriptedGateway, *items: dict[str, Any], **fields: Any
+) -> list[dict[str, Any]]:
+    asked = {"max_output_tokens": 96, "truncation": "auto", **fields}
+    found: list[dict[str, Any]] = (await sent(scripted, input=list(items), **asked))["messages"]
+    return found
+
+
+async def test_oldest_turns_are_left_out(scripted: ScriptedGateway) -> None:
+    """Instructions stay, so does the last turn; outputs go together with their calls."""
+    rules, now = {"role": "system", "content": "Rules."}, said("And now?")
+    items = [rules, said(WORDS * 2), *called("c1", WORDS * 2), now]
+    assert await kept(scripted, *items) == [rules, now]
+    assert len(await kept(scripted, *items, truncation="disabled")) == len(items)
+
+
+async def test_what_fits_stays(scripted: ScriptedGateway) -> None:
+    assert len(await kept(scripted, said("One."), said("Two."), said("Three."))) == 3
+
+
+async def test_last_turn_stays_even_if_it_does_not_fit(scripted: ScriptedGateway) -> None:
+    assert await kept(scripted, said("One."), said(WORDS * 9)) == [said(WORDS * 9)]
+
+
+@pytest.mark.parametrize(("turns", "left"), [(3, 3), (4, 4), (5, 4), (9, 4)])
+async def test_count_decides_where_there_is_one(
+    counting: ScriptedGateway, turns: int, left: int
+) -> None:
+    """Four turns of a thousand tokens are what fits exactly; the estimate would keep fewer."""
+    scripted = await counting.with_tenant()
+    scripted.upstream.play(counts_words())
+    items = [said(f"{at} " + "word " * 999) for at in range(turns)]
+    before = len(scripted.upstream.requests)
+    assert await kept(scripted, *items) == items[turns - left :]
+    asked = [request.path for request in scripted.upstream.requests[before:]]
+    # One for the hold, one for the answer; a search in at most nine turns takes four.
+    assert len(asked) - 2 <= 4
+
+
+async def test_estimate_decides_where_the_count_fails(counting: ScriptedGateway) -> None:
+    scripted = await counting.with_tenant()
+
+    async def verb(peer: Peer) -> None:
+        await (refuse(500) if peer.request.path.endswith("/tokenize") else chat())(peer)
+
+    scripted.upstream.play(verb)
+    items = [said(f"{at} {WORDS}") for at in range(4)]
+    left = await kept(scripted, *items)
+    assert left == items[4 - len(left) :]
+    assert 1 <= len(left) < 4
+
+
+async def test_what_is_left_out_is_not_paid_for(scripted: ScriptedGateway) -> None:
+    """An image that the backend never sees costs nothing."""
+    old = {"role": "user", "content": [{"type": "input_text", "text": WORDS * 4}, IMAGE]}
+    items = [old, said("And now?")]
+    for truncation, images in (("auto", 0), ("disabled", 1)):
+        fields = {"input": items, "truncation": truncation}
+        answered = await respond(scripted, **fields)
+        assert answered.status_code == 200, answered.text
+        query = "SELECT images FROM reservations WHERE id = %s"
+        assert await scripted.sql(query, answered.headers["x-request-id"]) == [(images,)]
+
+
+@pytest.mark.parametrize("part", [IMAGE, FILE])
+async def test_hold_covers_what_no_text_tells(
+    scripted: ScriptedGateway, part: dict[str, Any]
+) -> None:
+    """An image takes more than this model's context; of a file nobody knows."""
+    asked = {"role": "user", "content": [{"type": "input_text", "text": "What is this?"}, part]}
+    entry = await scripted.entry_of(await respond(scripted, input=[asked]))
+    assert entry.prompt_tokens_max == CONTEXT
+    plain = await scripted.entry_of(await respond(scripted, input="What is this?"))
+    assert plain.prompt_tokens_max < 100

@@ -1,0 +1,209 @@
+"""Reading chunks and answers as different servers write them."""
+
+import contextlib
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.backend_calls import make_call
+from tests.support.upstream import chunk, completion
+from tollkeeper.backends.answer_json import MalformedAnswer
+from tollkeeper.backends.chat.answer import decode_completion
+from tollkeeper.backends.chat.request import encode_request
+from tollkeeper.backends.chat.stream import AnswerStream
+from tollkeeper.domain.errors import BackendFailed
+from tollkeeper.domain.inference import (
+    Delta,
+    Event,
+    FunctionCallPiece,
+    Opened,
+    ToolCallPiece,
+    UsageReport,
+)
+from tollkeeper.domain.usage import Usage
+
+
+def read(*records: Any, choices: int = 1) -> list[Event]:
+    """The events of these records, which are all well."""
+    stream = AnswerStream(make_call(streamed=True, choices=choices))
+    events = stream.read([json.dumps(record).encode() for record in records])
+    assert stream.failure is None
+    return events
+
+
+def read_delta(delta: dict[str, Any], **fields: Any) -> list[Event]:
+    opened, *rest = read(chunk(delta=delta, **fields))
+    assert isinstance(opened, Opened)
+    return rest
+
+
+@pytest.mark.parametrize(
+    ("delta", "event"),
+    [
+        ({"content": "a"}, Delta(0, "a")),
+        ({"role": "assistant", "content": "a"}, Delta(0, "a")),
+        ({"content": "a", "reasoning": None, "tool_calls": None}, Delta(0, "a")),
+        ({"content": "a", "tool_calls": [], "annotations": []}, Delta(0, "a")),
+        ({"reasoning": "r"}, Delta(0, reasoning="r")),
+        ({"reasoning_content": "r", "content": None}, Delta(0, reasoning="r")),
+        ({"reasoning": "", "reasoning_content": "r"}, Delta(0, reasoning="r")),
+        ({"content": "a", "reasoning_content": "r"}, Delta(0, "a", reasoning="r")),
+        ({"refusal": "no"}, Delta(0, refusal="no")),
+        ({"content": [{"type": "text", "text": "a"}, {"type": "x"}]}, Delta(0, "a")),
+        (
+            {
+                "tool_calls": [
+                    {"index": 2, "id": "c", "type": "function", "function": {"name": "f"}}
+                ]
+            },
+            Delta(0, tool_calls=(ToolCallPiece(2, "c", "f"),)),
+        ),
+        (
+            {"tool_calls": [{"index": 2, "function": {"arguments": "{"}}]},
+            Delta(0, tool_calls=(ToolCallPiece(2, arguments="{"),)),
+        ),
+        (
+            {"function_call": {"name": "f", "arguments": ""}},
+            Delta(0, function_call=FunctionCallPiece("f")),
+        ),
+    ],
+)
+def test_delta(delta: dict[str, Any], event: Delta) -> None:
+    assert read_delta(delta) == [event]
+
+
+@pytest.mark.parametrize(
+    "delta", [{}, {"role": "assistant"}, {"role": "assistant", "content": ""}, {"content": None}]
+)
+def test_a_delta_that_adds_nothing_is_no_event(delta: dict[str, Any]) -> None:
+    assert read_delta(delta) == []
+
+
+def test_a_choice_without_a_delta() -> None:
+    record = {"choices": [{"index": 0, "finish_reason": "stop"}]}
+    assert read(record) == [Opened(), Delta(0, finish="stop")]
+
+
+def test_text_and_end_in_one_chunk() -> None:
+    assert read(chunk("a", finish="length")) == [Opened(), Delta(0, "a", finish="length")]
+
+
+def test_an_end_that_is_repeated_is_passed_on_once() -> None:
+    events = read(chunk(finish="stop"), chunk(finish="stop"), chunk(delta={}))
+    assert events == [Opened(), Delta(0, finish="stop")]
+
+
+def test_logprobs_are_kept_as_they_were_written() -> None:
+    record = chunk("a")
+    record["choices"][0]["logprobs"] = {"content": [{"token": "a", "logprob": -0.10}]}
+    _, delta = read(record)
+    assert isinstance(delta, Delta)
+    assert delta.logprobs is not None
+    assert msgspec.json.decode(delta.logprobs) == record["choices"][0]["logprobs"]
+
+
+def test_opened_carries_what_the_first_chunk_says() -> None:
+    record = chunk("a", system_fingerprint="fp", service_tier="flex")
+    assert read(record)[0] == Opened("fp", "flex")
+
+
+def test_usage_beside_the_last_piece() -> None:
+    usage = {"prompt_tokens": 1, "completion_tokens": 2, "total_tokens": 3}
+    events = read(chunk("a", finish="stop", usage=usage))
+    assert events[1:] == [Delta(0, "a", finish="stop"), UsageReport(Usage(1, 2))]
+
+
+def test_chunks_without_choices_are_read_over() -> None:
+    records: list[Any] = [{"choices": []}, {"choices": None}, {}, {"timings": {"x": 1}}]
+    assert read(*records) == [Opened()]
+
+
+def test_nan_in_logprobs_does_not_spoil_the_text() -> None:
+    stream = AnswerStream(make_call(streamed=True))
+    record = b'{"choices":[{"index":0,"delta":{"content":"a"},"logprobs":{"x":-Infinity}}]}'
+    _, delta = stream.read([record])
+    assert isinstance(delta, Delta)
+    assert delta.text == "a"
+    assert delta.logprobs is not None
+    assert bytes(delta.logprobs) == b'{"x":null}'
+
+
+def test_the_word_nan_in_bad_json_is_bad_json() -> None:
+    stream = AnswerStream(make_call(streamed=True))
+    assert stream.read([b'{"choices": NaN']) == []
+    assert isinstance(stream.failure, BackendFailed)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=10,
+)
+known_names = st.sampled_from(
+    [
+        "choices",
+        "index",
+        "delta",
+        "message",
+        "content",
+        "usage",
+        "error",
+        "finish_reason",
+        "logprobs",
+        "tool_calls",
+        "function",
+        "prompt_tokens",
+        "annotations",
+        "url_citation",
+    ]
+)
+answer_like = st.recursive(
+    json_values,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(known_names, inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(answer_like)
+def test_whatever_comes_is_events_or_a_failure(value: Any) -> None:
+    body = json.dumps(value).encode()
+    stream = AnswerStream(make_call(streamed=True))
+    for event in stream.read([body]):
+        assert isinstance(event, Opened | Delta | UsageReport)
+    with contextlib.suppress(MalformedAnswer):
+        decode_completion(body)
+
+
+@given(st.binary())
+def test_whatever_bytes_come_are_events_or_a_failure(body: bytes) -> None:
+    stream = AnswerStream(make_call(streamed=True))
+    stream.read([body])
+    with contextlib.suppress(MalformedAnswer):
+        decode_completion(body)
+
+
+def test_an_answer_that_is_not_utf8() -> None:
+    with pytest.raises(MalformedAnswer):
+        decode_completion(b'{"x":"\xff"}')
+
+
+def test_a_request_never_carries_what_the_backend_sets() -> None:
+    call = make_call(
+        choices=2, streamed=True, model="caller's", stream=False, stream_options={}, n=7
+    )
+    assert json.loads(encode_request(call, stream=True)) == {
+        "messages": [{"role": "user", "content": "Hi"}],
+        "model": "upstream-model",
+        "max_completion_tokens": 1024,
+        "stream": True,
+        "n": 2,
+        "stream_options": {"include_usage": True},
+    }
+
+
+def test_a_whole_answer_is_read() -> None:
+    assert decode_completion(json.dumps(completion("zę")).encode()).choices

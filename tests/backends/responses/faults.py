@@ -1,0 +1,32 @@
+"""One call to a backend that speaks Responses, against one fault; and what it used."""
+
+from typing import Any
+
+from tests.backends.faults import fault as chat_fault
+from tests.support.backend_calls import Outcome
+from tests.support.upstream import Peer, Verb
+from tollkeeper.backends.config import WireProtocol
+from tollkeeper.domain.usage import Usage
+
+
+async def fault(verb: Verb, *, streamed: bool = True, **settings: Any) -> Outcome:
+    return await chat_fault(verb, streamed=streamed, protocol=WireProtocol.RESPONSES, **settings)
+
+
+def used(prompt: int = 7, completion_: int = 3, cached: int = 0, reasoning: int = 0) -> Usage:
+    return Usage(
+        *(prompt, completion_, cached, reasoning),
+        {"cached_tokens": cached},
+        {"reasoning_tokens": reasoning},
+    )
+
+
+def silent_after(records: list[bytes]) -> Verb:
+    """The records, and then nothing for ever."""
+
+    async def verb(peer: Peer) -> None:
+        await peer.send_head()
+        await peer.send_chunk(b"".join(records))
+        await peer.until_left()
+
+    return verb

@@ -1,0 +1,100 @@
+"""Too much of anything: lines, bodies, heads, pieces, and what would unpack to it."""
+
+import asyncio
+import resource
+from dataclasses import replace
+
+import pytest
+
+from tests.backends.faults import BOTH, check_failure, fault
+from tests.support.backend_calls import MODEL, make, make_call, routed, until
+from tests.support.upstream import (
+    SSE_TYPE,
+    Peer,
+    Upstream,
+    answer,
+    chat_records,
+    chunk,
+    endless,
+    fat_line,
+    gzip_bomb,
+    sse,
+    stream,
+)
+from tollkeeper.domain.errors import (
+    BackendFailed,
+)
+
+# U16 to U18: too much.
+
+
+def peak_memory_bytes() -> int:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+@pytest.mark.parametrize("before", [b"", sse(chunk("a"))])
+async def test_one_line_of_64_mib(before: bytes) -> None:
+    peak = peak_memory_bytes()
+    outcome = await fault(fat_line(64 << 20, before=before), streamed=True)
+    text = "a" if before else ""
+    check_failure(outcome, BackendFailed, charged=bool(text), text=text)
+    assert peak_memory_bytes() - peak < 32 << 20
+
+
+async def test_a_json_body_above_the_bound() -> None:
+    peak = peak_memory_bytes()
+    verb = fat_line(64 << 20, content_type="application/json")
+    check_failure(await fault(verb, body_bytes_max=1 << 20), BackendFailed, charged=False)
+    assert peak_memory_bytes() - peak < 32 << 20
+
+
+async def test_a_head_above_the_bound() -> None:
+    async def headers_for_ever(peer: Peer) -> None:
+        await peer.send(b"HTTP/1.1 200 OK\r\n")
+        while not peer.left:
+            await peer.send(b"x-filler: " + b"x" * 1000 + b"\r\n")
+            await asyncio.sleep(0)
+
+    check_failure(await fault(headers_for_ever), BackendFailed, charged=True)
+
+
+async def test_endless_stream_is_cut() -> None:
+    async with Upstream(endless()) as upstream, routed(upstream.url) as backend:
+        outcome = await make(backend, make_call(streamed=True, output_tokens_max=50))
+        assert type(outcome.error) is BackendFailed
+        assert outcome.error.charged
+        assert 50 <= len(outcome.deltas) <= 50 * 2 + 64
+        await until(lambda: upstream.open_connections == 0)
+
+
+async def test_progress_while_the_prompt_is_read() -> None:
+    """As the embedded engine tells of it: empty pieces, many more than the answer may have."""
+    progress = sse(chunk(delta={"role": "assistant", "content": None}, prompt_progress={}))
+    verb = stream([progress] * 600 + chat_records(["a"])[1:])
+    async with Upstream(verb) as upstream, routed(upstream.url) as backend:
+        outcome = await make(backend, make_call(streamed=True, output_tokens_max=1))
+        outcome.check_complete()
+
+
+async def test_endless_nothing_is_cut() -> None:
+    empty = sse(chunk(delta={}))
+    small = replace(MODEL, context_length=1000)
+    async with Upstream(endless(empty)) as upstream, routed(upstream.url) as backend:
+        outcome = await make(backend, make_call(streamed=True, catalog_model=small))
+        check_failure(outcome, BackendFailed, charged=False)
+
+
+@BOTH
+@pytest.mark.parametrize("encoding", ["gzip", "zstd", "br", "identity, gzip"])
+async def test_compressed_answer(encoding: str, streamed: bool) -> None:
+    content_type = SSE_TYPE if streamed else "application/json"
+    verb = answer(b"x", content_type=content_type, headers=[("content-encoding", encoding)])
+    check_failure(await fault(verb, streamed=streamed), BackendFailed, charged=False)
+
+
+@BOTH
+async def test_gzip_bomb(streamed: bool) -> None:
+    verb = gzip_bomb(64 << 20, content_type=SSE_TYPE if streamed else "application/json")
+    peak = peak_memory_bytes()
+    check_failure(await fault(verb, streamed=streamed), BackendFailed, charged=False)
+    assert peak_memory_bytes() - peak < 16 << 20

@@ -1,0 +1,267 @@
+"""Faults of the connection: the right error, whether it may have been charged, nothing left."""
+
+import asyncio
+import datetime
+import ipaddress
+import json
+import ssl
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from tests.backends.faults import BOTH, check_failure, fault
+from tests.support.backend_calls import make, make_call, routed
+from tests.support.upstream import (
+    DONE,
+    SSE_TYPE,
+    Peer,
+    Upstream,
+    Verb,
+    chat,
+    chat_records,
+    chunk,
+    close_before_headers,
+    completion,
+    drip,
+    end_after,
+    hang,
+    reset_after,
+    reset_before_headers,
+    sse,
+    stream,
+    unanswered_url,
+    unused_url,
+)
+from tollkeeper.domain.errors import (
+    BackendFailed,
+    DeadlineExceeded,
+)
+
+# U1: no connection.
+
+
+@BOTH
+async def test_connect_refused(streamed: bool) -> None:
+    async with routed(unused_url()) as backend:
+        outcome = await make(backend, make_call(streamed=streamed))
+        check_failure(outcome, BackendFailed, charged=False)
+
+
+async def test_connect_timeout() -> None:
+    with unanswered_url() as url:
+        async with routed(url, connect_timeout_s=0.05) as backend:
+            check_failure(await make(backend, make_call()), BackendFailed, charged=False)
+
+
+async def test_deadline_while_connecting() -> None:
+    with unanswered_url() as url:
+        async with routed(url) as backend:
+            outcome = await make(backend, make_call(), deadline_s=0.05)
+            check_failure(outcome, DeadlineExceeded, charged=False)
+
+
+async def test_leaving_while_connecting() -> None:
+    with unanswered_url() as url:
+        async with routed(url) as backend:
+            task = asyncio.create_task(make(backend, make_call()))
+            await asyncio.sleep(0.02)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+
+
+async def test_tls_is_not_downgraded() -> None:
+    async with Upstream(chat()) as upstream:
+        url = upstream.url.replace("http://", "https://")
+        async with routed(url, connect_timeout_s=0.5) as backend:
+            check_failure(await make(backend, make_call()), BackendFailed, charged=False)
+        assert upstream.requests == []
+
+
+async def test_tls_certificate_is_verified(tmp_path: Path) -> None:
+    context, ca_file = make_certificate(tmp_path)
+    async with Upstream(chat(), tls=context) as upstream:
+        async with routed(upstream.url) as backend:
+            check_failure(await make(backend, make_call()), BackendFailed, charged=False)
+        assert upstream.requests == []
+        async with routed(upstream.url, tls_ca_file=str(ca_file)) as backend:
+            (await make(backend, make_call())).check_complete()
+            (await make(backend, make_call(streamed=True))).check_complete()
+        name = upstream.url.replace("127.0.0.1", "localhost")
+        async with routed(name, tls_ca_file=str(ca_file)) as backend:
+            check_failure(await make(backend, make_call()), BackendFailed, charged=False)
+
+
+def make_certificate(folder: Path) -> tuple[ssl.SSLContext, Path]:
+    """A certificate for the loopback address, good for whoever trusts its file."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "upstream")])
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(hours=1))
+        .not_valid_after(now + datetime.timedelta(hours=1))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]),
+            critical=False,
+        )
+        .sign(key, hashes.SHA256())
+    )
+    certificate_file, key_file = folder / "upstream.pem", folder / "upstream.key"
+    certificate_file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+    key_file.write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate_file, key_file)
+    return context, certificate_file
+
+
+# U2 to U7: the connection.
+
+
+@BOTH
+async def test_hang_until_the_deadline(streamed: bool) -> None:
+    outcome = await fault(hang(), streamed=streamed, deadline_s=0.1, idle_timeout_s=0.02)
+    check_failure(outcome, DeadlineExceeded, charged=True)
+
+
+@BOTH
+@pytest.mark.parametrize("verb", [reset_before_headers(), close_before_headers()])
+async def test_lost_before_headers(verb: Verb, streamed: bool) -> None:
+    check_failure(await fault(verb, streamed=streamed), BackendFailed, charged=True)
+
+
+@pytest.mark.parametrize("content_type", [SSE_TYPE, "application/json"])
+async def test_reset_after_headers(content_type: str) -> None:
+    verb = reset_after(content_type=content_type)
+    outcome = await fault(verb, streamed=content_type == SSE_TYPE)
+    check_failure(outcome, BackendFailed, charged=False)
+
+
+async def test_silence_after_headers() -> None:
+    async def only_head(peer: Peer) -> None:
+        await peer.send_head()
+        await peer.until_left()
+
+    # A full queue looks like this: the deadline is the bound, not the idle time.
+    outcome = await fault(only_head, streamed=True, deadline_s=0.1, idle_timeout_s=0.02)
+    check_failure(outcome, DeadlineExceeded, charged=False)
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 3, 20])
+async def test_reset_after_pieces(pieces: int) -> None:
+    outcome = await fault(reset_after(pieces), streamed=True)
+    text = "".join(f"{number} " for number in range(pieces))
+    check_failure(outcome, BackendFailed, charged=True, text=text)
+
+
+@pytest.mark.parametrize("finished", [False, True])
+@pytest.mark.parametrize("pieces", [1, 5])
+async def test_end_without_done(pieces: int, finished: bool) -> None:
+    outcome = await fault(end_after(pieces, finished=finished), streamed=True)
+    text = "".join(f"{number} " for number in range(pieces))
+    check_failure(outcome, BackendFailed, charged=True, text=text)
+
+
+async def test_done_without_finish() -> None:
+    outcome = await fault(stream([sse(chunk("a")), DONE]), streamed=True)
+    check_failure(outcome, BackendFailed, charged=True, text="a")
+
+
+async def test_done_at_once() -> None:
+    check_failure(await fault(stream([DONE]), streamed=True), BackendFailed, charged=False)
+
+
+async def test_end_at_once() -> None:
+    check_failure(await fault(stream([]), streamed=True), BackendFailed, charged=False)
+
+
+async def test_body_cut_short() -> None:
+    async def short(peer: Peer) -> None:
+        await peer.send_head(content_type="application/json", length=1000)
+        await peer.send(b'{"choices":')
+        peer.close()
+
+    check_failure(await fault(short), BackendFailed, charged=False)
+
+
+async def test_drip_in_a_stream() -> None:
+    verb = drip(sse(chunk("late")), before=sse(chunk("a")), pause_s=0.01)
+    outcome = await fault(verb, streamed=True, idle_timeout_s=0.1)
+    check_failure(outcome, DeadlineExceeded, charged=True, text="a")
+
+
+async def test_drip_before_the_first_event() -> None:
+    verb = drip(sse(chunk("late")), pause_s=0.01)
+    outcome = await fault(verb, streamed=True, deadline_s=0.15)
+    check_failure(outcome, DeadlineExceeded, charged=False)
+
+
+async def test_drip_of_json() -> None:
+    body = json.dumps(completion()).encode()
+    verb = drip(body, pause_s=0.01, content_type="application/json")
+    check_failure(await fault(verb, deadline_s=0.15), DeadlineExceeded, charged=False)
+
+
+async def test_json_that_stands_still() -> None:
+    async def half(peer: Peer) -> None:
+        await peer.send_head(content_type="application/json", length=1000)
+        await peer.send(b'{"choices":')
+        await peer.until_left()
+
+    check_failure(await fault(half, idle_timeout_s=0.05), DeadlineExceeded, charged=False)
+
+
+async def test_a_slow_but_steady_stream_is_not_idle() -> None:
+    records = chat_records(["a", "b", "c", "d"])
+    outcome = await fault(stream(records, pause_s=0.06), streamed=True, idle_timeout_s=0.3)
+    outcome.check_complete()
+
+
+async def test_comments_are_a_sign_of_life() -> None:
+    records = [sse(chunk("a")), *[b": still here\n\n"] * 8, *chat_records(["b"])[1:]]
+    outcome = await fault(stream(records, pause_s=0.05), streamed=True, idle_timeout_s=0.35)
+    outcome.check_complete()
+
+
+async def test_a_slow_reader_is_not_a_silent_backend() -> None:
+    first, *rest = [sse(chunk("a")), *chat_records(["b"])[1:]]
+
+    async def pause(peer: Peer) -> None:
+        await peer.send_head()
+        await peer.send_chunk(first)
+        await asyncio.sleep(1.3)
+        await peer.send_chunk(b"".join(rest))
+        await peer.end_chunks()
+
+    async with Upstream(pause) as upstream, routed(upstream.url, idle_timeout_s=0.4) as backend:
+        deadline = asyncio.get_running_loop().time() + 10
+        async with backend.open(make_call(streamed=True), deadline=deadline) as opened_answer:
+            count = 0
+            async for batch in opened_answer.batches:
+                count += len(batch)
+                # The reader is away for most of the pause: only the rest of it is silence.
+                await asyncio.sleep(1.0 if count == 2 else 0)
+        assert count == 5
+
+
+async def test_the_deadline_holds_for_the_whole_stream() -> None:
+    verb = stream([sse(chunk("a"))] * 100, pause_s=0.02)
+    outcome = await fault(verb, streamed=True, deadline_s=0.1)
+    assert type(outcome.error) is DeadlineExceeded
+    assert outcome.error.charged
+    assert outcome.text()

@@ -1,0 +1,236 @@
+"""The operator's commands about money and activity, as programs and people see them."""
+
+import asyncio
+import json
+from typing import Any
+from uuid import uuid4
+
+import pytest
+
+from tests.support.activity_records import VERDICT, record_of, written
+from tests.support.books import MODEL, USD, Books
+from tests.support.program import Outcome, Program
+from tollkeeper.services.ledger.recovery import Lease
+
+Json = dict[str, Any]
+
+
+async def _json(operator: Program, *line: object) -> Any:
+    """In a thread: the books' own event loop goes on meanwhile."""
+    return await asyncio.to_thread(operator.json, *map(str, line))
+
+
+async def _run(operator: Program, *line: object) -> Outcome:
+    return await asyncio.to_thread(operator.run, *map(str, line))
+
+
+async def _refusal(operator: Program, *line: object) -> str:
+    return await asyncio.to_thread(operator.refusal, *map(str, line))
+
+
+async def test_credit(operator: Program, books: Books) -> None:
+    await books.spend(10 * USD, USD + 1)
+    await books.hold(2 * USD)
+    await books.leave_unsettled(await books.hold(3 * USD))
+    expected = {
+        "organization_id": str(books.organization),
+        "granted": "100",
+        "available": "93.999999999999",
+        "held": "2",
+        "settled": "1.000000000001",
+        "unsettled": "3",
+    }
+    assert await _json(operator, "credit", "show", books.organization) == expected
+    granted = await _json(
+        operator, "credit", "grant", books.organization, "0.000000000001", "--note", "a crumb"
+    )
+    assert granted.pop("id")
+    assert (granted.pop("amount"), granted.pop("note")) == ("0.000000000001", "a crumb")
+    assert granted == {**expected, "granted": "100.000000000001", "available": "94"}
+    withdrawn = await _json(operator, "credit", "grant", books.organization, "-94")
+    assert (withdrawn["amount"], withdrawn["available"]) == ("-94", "0")
+    assert await _refusal(operator, "credit", "grant", books.organization, "-0.5") == (
+        "0.5 USD cannot be withdrawn: 0 USD is available."
+    )
+
+
+@pytest.mark.parametrize("amount", ["abc", "1e3", "0.0000000000001", "--nonsense", ""])
+async def test_an_amount_is_a_decimal(operator: Program, books: Books, amount: str) -> None:
+    outcome = await _run(operator, "credit", "grant", books.organization, amount)
+    assert (outcome.code, outcome.out) == (2, "")
+
+
+async def test_caps(operator: Program, books: Books) -> None:
+    await books.spend(USD, USD)
+    organization = books.organization
+    own = await _json(operator, "cap", "set", organization, "10", "--period", "month")
+    assert own == {
+        "organization_id": str(organization),
+        "project_id": None,
+        "amount": "10",
+        "period": "month",
+        "held": "0",
+        "spent": "1",
+        "remaining": "9",
+    }
+    line = ("cap", "set", organization, "0.5", "--period", "total", "--project", books.project)
+    of_project = await _json(operator, *line)
+    assert (of_project["project_id"], of_project["remaining"]) == (str(books.project), "-0.5")
+    assert await _json(operator, "cap", "show", organization) == {"data": [own, of_project]}
+    cleared = await _json(operator, "cap", "clear", organization)
+    assert (cleared["amount"], cleared["period"]) == (None, None)
+    assert await _json(operator, "cap", "show", organization) == {"data": [of_project]}
+    assert (await _run(operator, "cap", "set", organization, "1")).code == 2
+    assert (await _run(operator, "cap", "set", organization, "1", "--period", "day")).code == 2
+
+
+async def test_limits(operator: Program, books: Books) -> None:
+    assert await _json(operator, "limit", "show", books.project) == {
+        "project_id": str(books.project),
+        "requests_per_minute": 6000,
+        "concurrency": 256,
+        "live_holds": 0,
+        "source": {"requests_per_minute": "default", "concurrency": "default"},
+    }
+    found = await _json(operator, "limit", "set", books.project, "--requests-per-minute", "60")
+    assert (found["requests_per_minute"], found["concurrency"]) == (60, 256)
+    assert found["source"] == {"requests_per_minute": "project", "concurrency": "default"}
+    line = ("--concurrency", "4", "--requests-per-minute", "default")
+    found = await _json(operator, "limit", "set", books.project, *line)
+    assert (found["requests_per_minute"], found["concurrency"]) == (6000, 4)
+    assert (await _run(operator, "limit", "set", books.project)).code == 2
+    assert (await _run(operator, "limit", "set", books.project, "--concurrency", "x")).code == 2
+    assert "from 1" in await _refusal(operator, "limit", "set", books.project, "--concurrency=0")
+
+
+async def test_costs(operator: Program, books: Books) -> None:
+    await books.spend(5 * USD, 3 * USD)
+    await books.leave_unsettled(await books.hold(USD))
+    report = await _json(operator, "costs", books.organization, "--group-by", "line_item")
+    assert len(report["data"]) == 7
+    assert (report["has_more"], report["unsettled_requests"]) == (False, 1)
+    (result,) = report["data"][-1]["results"]
+    assert result["amount"] == {"value": "3", "currency": "usd"}
+    assert result["line_item"] == f"{MODEL}, request"
+    outcome = await _run(operator, "costs", books.organization, "--group-by", "project_id")
+    assert outcome.code == 0
+    assert str(books.project) in outcome.out
+    assert "█" * 50 in outcome.out
+    assert "1 calls of these days are not settled" in outcome.out
+    # A long range is read page by page and shown as one.
+    long = ("--since", "2020-01-01", "--until", "2020-12-31")
+    report = await _json(operator, "costs", books.organization, *long)
+    assert len(report["data"]) == 365
+    assert (report["next_page"], report["unsettled_requests"]) == (None, 0)
+    assert (await _run(operator, "costs", books.organization, "--since", "soon")).code == 2
+
+
+async def test_ledger_verify(operator: Program, books: Books) -> None:
+    assert await _json(operator, "ledger", "verify") == {"ok": True, "differences": []}
+    assert (await _run(operator, "ledger", "verify")).out == "Every invariant holds.\n"
+    change = "UPDATE accounts SET overage = overage + %s WHERE organization_id = %s"
+    await books.sql(change, 1, books.organization)
+    outcome = await _run(operator, "ledger", "verify", "--json")
+    shown = await _run(operator, "ledger", "verify")
+    await books.sql(change, -1, books.organization)
+    assert outcome.code == shown.code == 1
+    document = json.loads(outcome.out)
+    assert document["ok"] is False
+    (difference,) = document["differences"]
+    assert difference["subject"] == str(books.organization)
+    assert set(difference) == {"invariant", "subject", "detail"}
+    assert outcome.err == "tollkeeper: The books are wrong in 1 places.\n"
+    assert str(books.organization) in shown.out
+
+
+async def test_ledger_resolve(operator: Program, books: Books) -> None:
+    hold = await books.hold(5 * USD)
+    assert "is held" in await _refusal(operator, "ledger", "resolve", hold.id, "--release")
+    await books.leave_unsettled(hold, "silence")
+    listed = await _json(operator, "ledger", "unsettled")
+    (entry,) = (found for found in listed["data"] if found["id"] == str(hold.id))
+    assert (entry["hold"], entry["cost"], entry["reason"]) == ("5", None, "silence")
+    for wrong in ((), ("--release", "--settle", "1"), ("--settle", "much")):
+        assert (await _run(operator, "ledger", "resolve", hold.id, *wrong)).code == 2
+    resolved = await _json(operator, "ledger", "resolve", hold.id, "--settle", "0.25")
+    assert (resolved["settlement"], resolved["cost"]) == ("settled", "0.25")
+    again = await _refusal(operator, "ledger", "resolve", hold.id, "--settle", "0.25")
+    assert again == f"The reservation {hold.id} was settled already, by operator."
+    await books.assert_right()
+
+
+async def test_ledger_recover(operator: Program, books: Books) -> None:
+    """A dead process's hold becomes unsettled; one of a process that is heard of stays held."""
+    dead, alive = uuid4(), uuid4()
+    lost, running = await books.hold(2 * USD), await books.hold(3 * USD)
+    move = "UPDATE reservations SET process_id = %s WHERE id = %s"
+    await books.sql(move, dead, lost.id)
+    await books.sql(move, alive, running.id)
+    await books.sql(
+        "INSERT INTO processes (id, started_at, heartbeat_at) VALUES (%s, %s, %s)",
+        dead,
+        "2020-01-01 00:00 UTC",
+        "2020-01-01 00:01 UTC",
+    )
+    living = asyncio.create_task(_prove_life(Lease(books.services.database, alive, 1)))
+    hasty = operator.with_environment(TOLLKEEPER_LEDGER__LEASE_S="1")
+    found = await _json(hasty, "ledger", "recover")
+    living.cancel()
+    await asyncio.gather(living, return_exceptions=True)
+    assert set(found) == {"processes", "reservations"}
+    # The gateway of these tests has a longer lease and may be among them.
+    assert found["processes"] >= 1
+    balance = await books.balance()
+    assert (balance["unsettled"], balance["held"]) == (2 * USD, 3 * USD)
+    await books.release(running)
+    await books.sql("DELETE FROM processes WHERE id = %s", alive)
+    await books.assert_right()
+
+
+async def _prove_life(lease: Lease) -> None:
+    while True:
+        await lease.heartbeat()
+        await asyncio.sleep(lease.interval_s)
+
+
+async def test_activity(operator: Program, books: Books) -> None:
+    hold = await books.spend(5 * USD, 2 * USD)
+    record = record_of(books, request_id=str(hold.id), hold_picousd=5 * USD, settlement="settled")
+    await written(books.services.activity, record)
+    shown = await _json(operator, "activity", "show", hold.id)
+    assert (shown["status"], shown["settlement"]) == (200, "settled")
+    assert (shown["hold"], shown["cost"]) == ("5", "2")
+    assert (shown["backend"], shown["replica"]) == ("cluster", "http://10.0.0.5:8000/v1")
+    assert shown["usage"] == {
+        "prompt_tokens": 10,
+        "completion_tokens": 20,
+        "total_tokens": 30,
+        "cached_tokens": 3,
+        "reasoning_tokens": 4,
+    }
+    assert [verdict["policy_id"] for verdict in shown["verdicts"]] == [VERDICT.policy_id]
+    line = ("--organization", books.organization, "--project", books.project, "--status", "200")
+    assert await _json(operator, "activity", "list", *line) == {"data": [shown]}
+    assert str(hold.id) in (await _run(operator, "activity", "list", *line[:2])).out
+    empty = await _json(
+        operator, "activity", "list", "--organization", books.organization, "--status", "500"
+    )
+    assert empty == {"data": []}
+
+
+async def test_unknown_things_are_refused(operator: Program) -> None:
+    unknown, nonsense = str(uuid4()), "nonsense"
+    for line, noun in (
+        (("credit", "show", unknown), "organization"),
+        (("cap", "show", unknown), "organization"),
+        (("limit", "show", unknown), "project"),
+        (("costs", unknown), "organization"),
+        (("ledger", "resolve", unknown, "--release"), "reservation"),
+        (("ledger", "resolve", nonsense, "--release"), "reservation"),
+        (("activity", "show", unknown), "request"),
+        (("activity", "show", nonsense), "request"),
+        (("activity", "list", "--organization", unknown), "organization"),
+        (("activity", "list", "--project", unknown), "project"),
+    ):
+        identity = nonsense if nonsense in line else unknown
+        assert await _refusal(operator, *line) == f"There is no {noun} {identity}."

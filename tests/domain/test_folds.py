@@ -1,0 +1,169 @@
+"""Properties of folding: what comes back to an account comes back in any order and any grouping."""
+
+import random
+from collections.abc import Sequence
+from functools import reduce
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from tests.domain.admission_strategies import KEYS, MONTHS, PROJECTS
+from tollkeeper.domain.access import KeyStatus, ProjectId
+from tollkeeper.domain.admission import AccountState, Fold, FoldKind, ProjectState, Spend
+
+examples = settings(max_examples=50, derandomize=True, database=None)
+
+
+@st.composite
+def ended_reservations(draw: st.DrawFn) -> tuple[AccountState, list[Fold]]:
+    """An account with some holds of several months, and how each of them went on."""
+    folds: list[Fold] = []
+    holds = []
+    for _ in range(draw(st.integers(1, 8))):
+        project_id = draw(st.sampled_from(PROJECTS))
+        month = draw(st.sampled_from(MONTHS))
+        hold = draw(st.integers(0, 9) | st.integers(10**24, 10**24 + 9))
+        cost = draw(st.integers(0, 12) | st.just(hold))
+        holds.append((project_id, month, hold))
+        resolved = Fold(
+            project_id=project_id,
+            kind=FoldKind.RESOLVED,
+            was_unsettled=False,
+            month=month,
+            count=1,
+            hold_picousd=hold,
+            settled_picousd=min(hold, cost),
+            overage_picousd=max(0, cost - hold),
+        )
+        mark = replace(resolved, kind=FoldKind.UNSETTLED, settled_picousd=0, overage_picousd=0)
+        match draw(st.sampled_from(("held", "marked", "resolved", "marked and resolved"))):
+            case "marked":
+                folds.append(mark)
+            case "resolved":
+                folds.append(resolved)
+            case "marked and resolved":
+                folds += [mark, replace(resolved, was_unsettled=True)]
+    return account_with(holds), folds
+
+
+def account_with(holds: Sequence[tuple[ProjectId, int, int]]) -> AccountState:
+    """As admission leaves it: the account has seen the newest month, a project only its own."""
+    projects = {}
+    for project_id in PROJECTS:
+        mine = [(month, hold) for owner, month, hold in holds if owner == project_id]
+        projects[project_id] = ProjectState(
+            spend=spend_of(mine, max([month for month, _ in mine], default=0)),
+            cap=None,
+            archived=False,
+            live_holds=len(mine),
+            concurrency=1,
+            requests_per_minute=1,
+            rate_units=0,
+            rate_at_us=0,
+        )
+    everything = [(month, hold) for _, month, hold in holds]
+    return AccountState(
+        available_picousd=0,
+        overage_picousd=0,
+        spend=spend_of(everything, max(month for month, _ in everything)),
+        cap=None,
+        projects=projects,
+        keys={KEYS[0]: KeyStatus.ACTIVE},
+    )
+
+
+def spend_of(holds: list[tuple[int, int]], newest: int) -> Spend:
+    return Spend(
+        held_picousd=sum(hold for _, hold in holds),
+        month=newest,
+        month_held_picousd=sum(hold for month, hold in holds if month == newest),
+    )
+
+
+def folded(state: AccountState, folds: list[Fold]) -> AccountState:
+    return reduce(AccountState.folded, folds, state)
+
+
+@examples
+@given(ended_reservations(), st.randoms(use_true_random=False))
+def test_the_order_does_not_matter(
+    world: tuple[AccountState, list[Fold]], rng: random.Random
+) -> None:
+    state, folds = world
+    shuffled = folds.copy()
+    rng.shuffle(shuffled)
+    assert folded(state, shuffled) == folded(state, folds)
+
+
+@examples
+@given(ended_reservations())
+def test_money_is_conserved(world: tuple[AccountState, list[Fold]]) -> None:
+    state, folds = world
+    after = folded(state, folds)
+    for one in (state, after):
+        spend = one.spend
+        assert state.spend.held_picousd == (
+            one.available_picousd
+            + spend.held_picousd
+            + spend.unsettled_picousd
+            + spend.settled_picousd
+        )
+        for name in ("held", "unsettled", "settled"):
+            parts = [getattr(project.spend, f"{name}_picousd") for project in one.projects.values()]
+            assert sum(parts) == getattr(spend, f"{name}_picousd")
+    assert after.available_picousd >= -after.overage_picousd
+
+
+@examples
+@given(ended_reservations())
+def test_nothing_falls_below_zero(world: tuple[AccountState, list[Fold]]) -> None:
+    state, folds = world
+    after = folded(state, folds)
+    assert all(project.live_holds >= 0 for project in after.projects.values())
+    for spend in (after.spend, *(project.spend for project in after.projects.values())):
+        assert spend.held_picousd >= 0
+        assert spend.unsettled_picousd >= 0
+        assert spend.month_held_picousd >= 0
+        assert spend.month_held_picousd <= spend.held_picousd + spend.unsettled_picousd
+
+
+@examples
+@given(ended_reservations())
+def test_a_group_is_the_sum_of_its_members(world: tuple[AccountState, list[Fold]]) -> None:
+    """The store folds whole groups; the model in the tests folds one by one."""
+    state, folds = world
+    groups: dict[tuple[object, ...], Fold] = {}
+    for fold in folds:
+        name = (fold.project_id, fold.kind, fold.was_unsettled, fold.month)
+        before = groups.get(name)
+        if before is not None:
+            fold = replace(  # noqa: PLW2901 - grows as the group does
+                fold,
+                count=before.count + fold.count,
+                hold_picousd=before.hold_picousd + fold.hold_picousd,
+                settled_picousd=before.settled_picousd + fold.settled_picousd,
+                overage_picousd=before.overage_picousd + fold.overage_picousd,
+            )
+        groups[name] = fold
+    assert folded(state, list(groups.values())) == folded(state, folds)
+
+
+def test_a_hold_that_was_put_back_brings_its_month_along() -> None:
+    """After a crash of the database it may be the first of its month that the account hears of."""
+    state = account_with([(PROJECTS[0], MONTHS[0], 5)])
+    restored = Fold(
+        project_id=PROJECTS[0],
+        kind=FoldKind.RESOLVED,
+        was_unsettled=False,
+        month=MONTHS[1],
+        count=1,
+        hold_picousd=0,
+        settled_picousd=0,
+        overage_picousd=7,
+    )
+    after = state.folded(restored)
+    assert after.spend == Spend(
+        held_picousd=5, settled_picousd=7, month=MONTHS[1], month_settled_picousd=7
+    )
+    assert (after.available_picousd, after.overage_picousd) == (-7, 7)

@@ -1,0 +1,230 @@
+"""The engine's process: starts in the background, comes back on the same address, never stays."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.support.engine import READY_WITHIN_S, SMALL, address_of, chat, running_engine
+from tollkeeper.embedded import engine as embedded
+from tollkeeper.embedded import engine_weights
+from tollkeeper.embedded.engine import (
+    EmbeddedEngine,
+    EngineOptions,
+    EngineState,
+    address_from_environment,
+    address_to_environment,
+)
+from tollkeeper.embedded.engine_address import EngineAddress
+from tollkeeper.embedded.engine_report import EngineReport, read_report
+
+pytestmark = pytest.mark.engine
+_GONE_WITHIN_S = 10.0
+_ROOT = Path(__file__).parents[2]
+_PARENT = """
+import asyncio, sys
+from tests.support.engine import READY_WITHIN_S, SMALL
+from tollkeeper.embedded.engine import EmbeddedEngine
+
+async def main():
+    engine = EmbeddedEngine(SMALL)
+    await engine.start()
+    while engine.pid is None:
+        await asyncio.sleep(0.01)
+    if "ready" in sys.argv:
+        assert await engine.wait_ready(READY_WITHIN_S)
+    print("pid", engine.pid, flush=True)
+    await asyncio.sleep(600)
+
+asyncio.run(main())
+"""
+
+
+async def test_becomes_ready_in_the_background() -> None:
+    engine = EmbeddedEngine(SMALL)
+    await engine.start()
+    try:
+        assert _state(engine) is EngineState.STARTING
+        assert engine.address is not None
+        assert await engine.wait_ready(READY_WITHIN_S)
+        assert _state(engine) is EngineState.READY
+        # What it says of itself: the vocabulary is the packaged model's.
+        assert engine.report == EngineReport(
+            context_length=1024,
+            slots=2,
+            tokenizer="BPE",
+            vocabulary=49152,
+            prefix_cache=True,
+            prefix_cache_mib=256,
+        )
+        assert (
+            "smollm2-135m-instruct, 2 slots of 1024 tokens, tokenizer BPE with 49152 tokens, "
+            "prefix cache with 256 MiB beside the slots, loaded in "
+        ) in engine.status.detail
+        assert "embedded.context_length" not in engine.status.detail
+    finally:
+        await engine.close()
+
+
+async def test_a_model_with_less_context_says_so() -> None:
+    async with running_engine(EngineOptions(parallel=1, context_length=16384)) as engine:
+        assert engine.report is not None
+        assert engine.report.context_length == 8192
+        assert "1 slots of 8192 tokens" in engine.status.detail
+        assert "embedded.context_length asks" in engine.status.detail
+
+
+async def test_stop_leaves_no_process_and_may_be_repeated() -> None:
+    async with running_engine() as engine:
+        pid = engine.pid
+        assert pid is not None
+        await engine.close()
+        assert not _lives(pid)
+        assert _state(engine) is EngineState.STOPPED
+        await engine.close()
+
+
+async def test_stop_while_the_model_loads() -> None:
+    engine = EmbeddedEngine(SMALL)
+    await engine.start()
+    await _until(lambda: engine.pid is not None)
+    pid = engine.pid
+    assert pid is not None
+    await engine.close()
+    assert not _lives(pid)
+
+
+async def test_a_killed_engine_comes_back_on_the_same_address() -> None:
+    async with running_engine() as engine:
+        before, pid = address_of(engine), engine.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        await _until(lambda: _state(engine) is EngineState.RESTARTING)
+        assert "SIGKILL" in engine.status.detail
+        assert await engine.wait_ready(READY_WITHIN_S)
+        assert engine.address == before
+        assert engine.pid != pid
+        assert engine.restarts == 1
+        assert (await chat(before, "Hello")).status == 200
+
+
+async def test_an_engine_that_hangs_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedded, "_PROBE_INTERVAL_S", 0.2)
+    monkeypatch.setattr(embedded, "_PROBE_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(embedded, "_STOP_TIMEOUT_S", 0.5)
+    async with running_engine() as engine:
+        pid = engine.pid
+        assert pid is not None
+        # A stopped process keeps its sockets open and takes no SIGTERM: only killing helps.
+        os.kill(pid, signal.SIGSTOP)
+        await _until(lambda: _state(engine) is EngineState.RESTARTING)
+        assert "hung" in engine.status.detail
+        assert not _lives(pid)
+        assert await engine.wait_ready(READY_WITHIN_S)
+
+
+@pytest.mark.parametrize("moment", ["loading", "ready"])
+async def test_the_engine_ends_with_a_killed_parent(moment: str) -> None:
+    parent = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", _PARENT, moment), stdout=asyncio.subprocess.PIPE, cwd=_ROOT
+    )
+    try:
+        pid = await _told_pid(parent)
+        assert _lives(pid)
+    finally:
+        parent.kill()
+        await parent.wait()
+    await _until(lambda: not _lives(pid))
+
+
+async def test_a_failing_start_is_named_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embedded, "_PAUSE_S", 0.01)
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"GGUF and nothing more")
+    engine = EmbeddedEngine(EngineOptions(model_path=str(broken)))
+    await engine.start()
+    try:
+        await _until(lambda: _state(engine) is EngineState.FAILED)
+        assert "ended with code 3" in engine.status.detail
+        assert not await engine.wait_ready(0.01)
+    finally:
+        await engine.close()
+
+
+@pytest.mark.parametrize("package", [engine_weights.ENGINE_PACKAGE, engine_weights.WEIGHTS_PACKAGE])
+async def test_a_missing_package_makes_the_engine_absent(
+    package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "ENGINE_PACKAGE" if package == engine_weights.ENGINE_PACKAGE else "WEIGHTS_PACKAGE"
+    monkeypatch.setattr(engine_weights, name, "package_that_nobody_has")
+    engine = EmbeddedEngine(SMALL)
+    await engine.start()
+    assert _state(engine) is EngineState.ABSENT
+    assert "package_that_nobody_has is missing" in engine.status.detail
+    assert "tollkeeper[embedded]" in engine.status.detail
+    assert engine.address is None
+    await engine.close()
+
+
+@pytest.mark.parametrize(
+    ("content", "said"), [(None, "cannot be read"), (b"not a model", "is not a GGUF file")]
+)
+async def test_a_wrong_model_path_makes_the_engine_absent(
+    content: bytes | None, said: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "model.gguf"
+    if content is not None:
+        path.write_bytes(content)
+    engine = EmbeddedEngine(EngineOptions(model_path=str(path)))
+    await engine.start()
+    assert _state(engine) is EngineState.ABSENT
+    assert said in engine.status.detail
+    assert "embedded.model_path" in engine.status.detail
+    await engine.close()
+
+
+def test_the_address_travels_by_environment_and_hides_its_credential() -> None:
+    address = EngineAddress("http://127.0.0.1:1/v1", "very-secret")
+    assert address_from_environment(address_to_environment(address)) == address
+    assert address_from_environment({}) is None
+    assert "very-secret" not in repr(address)
+
+
+@pytest.mark.parametrize("line", [b"", b"{}", b"ready\n", b"\xff", b'{"slots": "four"}'])
+def test_another_first_line_is_no_report(line: bytes) -> None:
+    assert read_report(line) is None
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+async def _until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(_GONE_WITHIN_S):
+        while not condition():  # noqa: ASYNC110 - other processes set no event of ours
+            await asyncio.sleep(0.02)
+
+
+async def _told_pid(parent: asyncio.subprocess.Process) -> int:
+    """The engine's, between whatever else the parent says."""
+    assert parent.stdout is not None
+    async with asyncio.timeout(READY_WITHIN_S):
+        while line := await parent.stdout.readline():
+            if line.startswith(b"pid "):
+                return int(line.split()[1])
+    pytest.fail("the parent ended without an engine")
+
+
+def _state(engine: EmbeddedEngine) -> EngineState:
+    """As a call, so that the type checker does not believe an earlier answer."""
+    return engine.status.state

@@ -1,0 +1,307 @@
+"""Callers that leave, stall or come in pieces: the backend is stopped, and what it did is paid."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.paused_answer import PausedAnswer
+from tests.support.raw_caller import RawCaller, raw_caller
+from tests.support.scripted_gateway import (
+    COST,
+    Entry,
+    ScriptedGateway,
+    eventually,
+    scripted_gateway,
+)
+from tests.support.upstream import (
+    DONE,
+    Peer,
+    Upstream,
+    answer,
+    chat,
+    chunk,
+    hang,
+    sse,
+    usage_chunk,
+)
+
+BOTH = pytest.mark.parametrize("streamed", [False, True], ids=["json", "stream"])
+ABRUPTLY = pytest.mark.parametrize("abruptly", [False, True], ids=["close", "reset"])
+
+
+@pytest.fixture(scope="module")
+async def shared(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
+    async with (
+        Upstream(chat()) as upstream,
+        scripted_gateway(
+            data_dir,
+            conninfo,
+            upstream,
+            limits={"inference_deadline_s": 60, "drain_s": 0.5},
+            server={"write_timeout_s": 0.5},
+        ) as running,
+    ):
+        yield running
+        await running.every_connection_ends()
+
+
+@pytest.fixture
+async def scripted(shared: ScriptedGateway) -> AsyncIterator[ScriptedGateway]:
+    mine = await shared.with_tenant()
+    async with mine.leaving_nothing():
+        yield mine
+
+
+async def only_entry(scripted: ScriptedGateway) -> Entry:
+    """The one reservation of this tenant, when its call has ended."""
+    await eventually(lambda: scripted.gateway.services.inference.running == 0)
+    balance = await scripted.balance()
+    assert (balance["held"], balance["unsettled"], balance["resolutions"]) == (0, 0, 1)
+    (entry,) = await scripted.entries()
+    return entry
+
+
+async def leave_after(caller: RawCaller, records: int, *, abruptly: bool) -> None:
+    await caller.head()
+    for _ in range(records):
+        await caller.record()
+    caller.leave(abruptly=abruptly)
+
+
+# C1: nobody has asked yet.
+
+
+@ABRUPTLY
+@pytest.mark.parametrize("sent", [0.0, 0.5, 0.99])
+async def test_gone_before_the_request_is_whole(
+    scripted: ScriptedGateway, sent: float, abruptly: bool
+) -> None:
+    calls = len(scripted.upstream.requests)
+    async with raw_caller(scripted) as caller:
+        await caller.ask(sent=sent)
+        await asyncio.sleep(0.05)
+        caller.leave(abruptly=abruptly)
+    await scripted.balance()
+    assert await scripted.entries() == []
+    assert len(scripted.upstream.requests) == calls
+
+
+@BOTH
+async def test_gone_before_anything_is_dispatched(
+    scripted: ScriptedGateway, streamed: bool
+) -> None:
+    """While its admission waits for the account, which somebody else has locked."""
+    calls = len(scripted.upstream.requests)
+    async with raw_caller(scripted) as caller:
+        async with scripted.gateway.services.database.transaction() as connection:
+            await connection.execute(
+                "SELECT FROM accounts WHERE organization_id = %s FOR UPDATE",
+                (scripted.tenant.organization_id,),
+            )
+            await caller.ask(stream=streamed)
+            await eventually(lambda: scripted.gateway.services.inference.running == 1)
+            caller.leave(abruptly=False)
+            await asyncio.sleep(0.3)
+        entry = await only_entry(scripted)
+    assert entry.status == "released"
+    assert len(scripted.upstream.requests) == calls
+
+
+# C2: while the backend works and has said nothing.
+
+
+@ABRUPTLY
+@BOTH
+async def test_gone_while_the_backend_is_silent(
+    scripted: ScriptedGateway, streamed: bool, abruptly: bool
+) -> None:
+    scripted.upstream.play(hang())
+    async with raw_caller(scripted) as caller:
+        await caller.ask(stream=streamed)
+        await eventually(lambda: scripted.upstream.under_way == 1)
+        caller.leave(abruptly=abruptly)
+        await eventually(lambda: scripted.upstream.under_way == 0)
+    entry = await only_entry(scripted)
+    assert (entry.status, entry.estimated, entry.cost) == ("settled", True, entry.delivered(0))
+    assert entry.cost > 0
+
+
+async def test_gone_while_json_is_made_and_the_rest_is_read(scripted: ScriptedGateway) -> None:
+    working = asyncio.Event()
+
+    async def slow(peer: Peer) -> None:
+        await working.wait()
+        await answer()(peer)
+
+    scripted.upstream.play(slow)
+    async with raw_caller(scripted) as caller:
+        await caller.ask()
+        await eventually(lambda: scripted.upstream.under_way == 1)
+        caller.leave(abruptly=False)
+        await asyncio.sleep(0.05)
+        working.set()
+    entry = await only_entry(scripted)
+    assert (entry.status, entry.estimated, entry.cost) == ("settled", False, COST)
+
+
+# C3: after every k pieces.
+
+
+@pytest.mark.parametrize("read", range(9))
+async def test_gone_after_pieces_and_the_rest_is_read(scripted: ScriptedGateway, read: int) -> None:
+    """The end comes soon enough: it is charged to the token."""
+    paused = PausedAnswer()
+    scripted.upstream.play(paused.verb(8))
+    async with raw_caller(scripted) as caller:
+        await caller.ask(stream=True)
+        await leave_after(caller, read, abruptly=read % 2 == 1)
+        await asyncio.sleep(0.02)
+        paused.may_end.set()
+        entry = await only_entry(scripted)
+    assert (entry.status, entry.estimated, entry.cost) == ("settled", False, COST)
+
+
+@pytest.mark.parametrize("read", range(9))
+async def test_gone_after_pieces_and_the_backend_goes_on(
+    scripted: ScriptedGateway, read: int
+) -> None:
+    """The end does not come: the backend is left, and what it delivered is paid."""
+    paused = PausedAnswer()
+    pieces = max(read, 1)
+    scripted.upstream.play(paused.verb(pieces))
+    async with raw_caller(scripted) as caller:
+        await caller.ask(stream=True)
+        await leave_after(caller, read, abruptly=read % 2 == 0)
+        await asyncio.wait_for(paused.closed.wait(), 20)
+        entry = await only_entry(scripted)
+    assert (entry.status, entry.estimated) == ("settled", True)
+    assert entry.cost == entry.delivered(pieces)
+
+
+async def test_half_a_goodbye_is_a_goodbye(scripted: ScriptedGateway) -> None:
+    paused = PausedAnswer()
+    scripted.upstream.play(paused.verb(2))
+    async with raw_caller(scripted) as caller:
+        await caller.ask(stream=True)
+        await caller.head()
+        caller.end_of_input()
+        await asyncio.wait_for(paused.closed.wait(), 20)
+    assert (await only_entry(scripted)).status == "settled"
+
+
+async def test_leaving_is_seen_after_a_large_request(scripted: ScriptedGateway) -> None:
+    """What came of the request is more than the server reads ahead."""
+    scripted.upstream.play(hang())
+    for size in (70_000, 300_000, 1_000_000):
+        mine = await scripted.with_tenant()
+        async with raw_caller(mine) as caller:
+            await caller.ask(user="u", messages=[{"role": "user", "content": "x" * size}])
+            await eventually(lambda: scripted.upstream.under_way == 1)
+            caller.leave(abruptly=False)
+            await eventually(lambda: scripted.upstream.under_way == 0)
+        assert (await only_entry(mine)).cost > 0
+
+
+async def test_leaving_is_seen_where_the_next_request_waits(scripted: ScriptedGateway) -> None:
+    """A second request on the connection does not hide that the first one's reader is gone."""
+    left = asyncio.Event()
+
+    async def go_on(peer: Peer) -> None:
+        await peer.send_head()
+        while not peer.left:
+            await peer.send_chunk(sse(chunk("more ")))
+            await asyncio.sleep(0.05)
+        left.set()
+
+    scripted.upstream.play(go_on)
+    async with raw_caller(scripted) as caller:
+        await caller.ask(stream=True)
+        await caller.head()
+        await caller.ask(stream=True)
+        await asyncio.sleep(0.1)
+        caller.leave(abruptly=True)
+        await asyncio.wait_for(left.wait(), 20)
+    entry = await only_entry(scripted)
+    assert (entry.status, entry.estimated) == ("settled", True)
+
+
+# C4: who does not read.
+
+
+def large(number: int) -> bytes:
+    return sse(chunk(f"{number} " + "x" * 8000))
+
+
+async def test_who_does_not_read_is_cut_off(scripted: ScriptedGateway) -> None:
+    sent = 0
+
+    async def pour(peer: Peer) -> None:
+        nonlocal sent
+        await peer.send_head()
+        while not peer.left:
+            await peer.send_chunk(large(sent))
+            sent += 1
+
+    scripted.upstream.play(pour)
+    async with raw_caller(scripted, receive_buffer=4096) as caller:
+        await caller.ask(stream=True, max_tokens=2048)
+        # Reads nothing: what piles up is bounded, and after the write timeout nobody waits for it.
+        await eventually(lambda: scripted.gateway.services.inference.running == 1)
+        await eventually(lambda: scripted.gateway.services.inference.running == 0)
+        assert await caller.is_cut_off()
+    entry = await only_entry(scripted)
+    assert (entry.status, entry.estimated) == ("settled", True)
+    assert entry.delivered(1) <= entry.cost <= entry.hold
+
+
+async def test_who_reads_slowly_gets_everything(scripted: ScriptedGateway) -> None:
+    async def pour(peer: Peer) -> None:
+        await peer.send_head()
+        for number in range(40):
+            await peer.send_chunk(large(number))
+        for record in (sse(chunk(finish="stop")), sse(usage_chunk()), DONE):
+            await peer.send_chunk(record)
+        await peer.end_chunks()
+
+    scripted.upstream.play(pour)
+    async with raw_caller(scripted, receive_buffer=16384) as caller:
+        await caller.ask(stream=True)
+        await caller.head()
+        texts = 0
+        while b"[DONE]" not in (record := await caller.record()):
+            texts += b"xxx" in record
+            await asyncio.sleep(0.005)
+    assert texts == 40
+    assert (await only_entry(scripted)).cost == COST
+
+
+# Reading on for those who left has its bounds.
+
+
+@pytest.mark.parametrize(("drains", "callers"), [(2, 6), (0, 3)])
+async def test_only_so_many_are_read_to_their_end(
+    shared: ScriptedGateway, data_dir: Path, conninfo: str, drains: int, callers: int
+) -> None:
+    limits: dict[str, Any] = {"inference_deadline_s": 60, "drain_s": 60, "drains": drains}
+    async with scripted_gateway(data_dir, conninfo, shared.upstream, limits=limits) as scripted:
+        paused = PausedAnswer()
+        scripted.upstream.play(paused.verb(3))
+        for _ in range(callers):
+            async with raw_caller(scripted) as caller:
+                await caller.ask(stream=True)
+                await leave_after(caller, 2, abruptly=False)
+        await eventually(lambda: scripted.upstream.under_way == drains)
+        await eventually(lambda: scripted.gateway.services.inference.running == drains)
+        paused.may_end.set()
+        balance = await scripted.balance()
+        assert (balance["held"], balance["resolutions"]) == (0, callers)
+        entries = await scripted.entries()
+        assert sorted(entry.estimated for entry in entries) == sorted(
+            [False] * drains + [True] * (callers - drains)
+        )
+        assert all(
+            entry.cost == (entry.delivered(3) if entry.estimated else COST) for entry in entries
+        )

@@ -1,0 +1,163 @@
+"""The database goes away under calls: nobody is told that a call is complete before it is paid."""
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from tests.support.gateway import assert_error
+from tests.support.paused_answer import PausedAnswer
+from tests.support.scripted_gateway import (
+    COST,
+    ScriptedGateway,
+    eventually,
+    read_stream,
+    scripted_gateway,
+)
+from tests.support.upstream import Peer, Upstream, answer, chat
+from tollkeeper.domain.errors import Unavailable
+from tollkeeper.embedded.postgres import EmbeddedPostgres
+from tollkeeper.services.calls import inference
+from tollkeeper.storage.migrations import migrate
+
+
+@dataclass
+class Server:
+    """A database that a test may stop; its services are told nothing."""
+
+    embedded: EmbeddedPostgres
+    running: ExitStack
+
+    async def stop(self) -> None:
+        await asyncio.to_thread(self.running.close)
+
+    async def start(self) -> None:
+        await asyncio.to_thread(self.running.enter_context, self.embedded)
+
+
+@pytest.fixture(scope="module")
+async def server() -> AsyncIterator[Server]:
+    with tempfile.TemporaryDirectory(prefix="tk-") as folder, ExitStack() as running:
+        embedded = running.enter_context(EmbeddedPostgres(Path(folder)))
+        migrate(embedded.conninfo)
+        yield Server(embedded, running)
+
+
+@asynccontextmanager
+async def impatient(
+    server: Server, data_dir: Path, *, deadline_s: float = 60
+) -> AsyncIterator[ScriptedGateway]:
+    """A gateway on it, that does not wait long for a connection."""
+    database = {"data_dir": data_dir, "pool_size": 8, "pool_timeout_s": 0.5}
+    async with (
+        Upstream(chat()) as upstream,
+        scripted_gateway(
+            data_dir,
+            server.embedded.conninfo,
+            upstream,
+            limits={"inference_deadline_s": deadline_s},
+            database=database,
+        ) as scripted,
+    ):
+        yield scripted
+
+
+async def settled(scripted: ScriptedGateway, count: int) -> None:
+    """Every one of so many calls is settled to the token, once the database is found again."""
+    async with asyncio.timeout(60):
+        await scripted.gateway.services.ledger.drain()
+        await eventually(lambda: scripted.gateway.services.ledger.open_holds == 0)
+        while not await is_back(scripted):  # noqa: ASYNC110 - nothing tells of it
+            await asyncio.sleep(0.1)
+    entries = await scripted.entries()
+    assert [(entry.status, entry.cost) for entry in entries] == [("settled", COST)] * count
+    balance = await scripted.balance()
+    assert (balance["held"], balance["resolutions"]) == (0, count)
+
+
+async def is_back(scripted: ScriptedGateway) -> bool:
+    """Whether every connection of the pool works again: one that is dead is found by its use."""
+    try:
+        await asyncio.gather(*(scripted.sql("SELECT pg_sleep(0.01)") for _ in range(8)))
+    except Unavailable:
+        return False
+    return True
+
+
+async def test_a_restart_under_calls_is_waited_for(server: Server, data_dir: Path) -> None:
+    """B1, B2: those under way end well after it is back; new ones are told to come again."""
+    async with impatient(server, data_dir) as scripted:
+        paused, may_answer = PausedAnswer(), asyncio.Event()
+
+        async def slow(peer: Peer) -> None:
+            if peer.request.json.get("stream"):
+                await paused.verb()(peer)
+            else:
+                await may_answer.wait()
+                await answer()(peer)
+
+        scripted.upstream.play(slow)
+        calls = [asyncio.ensure_future(scripted.chat(stream=at < 4)) for at in range(6)]
+        await eventually(lambda: scripted.upstream.under_way == 6)
+        await server.stop()
+        try:
+            paused.may_end.set()
+            may_answer.set()
+            found = await scripted.chat()
+            assert_error(found, 503, "service_unavailable")
+            assert 1 <= int(found.headers["retry-after"]) <= 120
+            assert len(scripted.upstream.requests) == 6
+            assert not any(call.done() for call in calls)
+        finally:
+            await server.start()
+        answers = await asyncio.gather(*calls)
+        for found in answers[:4]:
+            assert read_stream(found.text).done
+        assert [found.status_code for found in answers] == [200] * 6
+        await settled(scripted, 6)
+
+
+async def test_beyond_the_deadline_it_is_an_error_and_still_paid(
+    server: Server, data_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(inference, "_SETTLEMENT_S_MIN", 0.2)
+    async with impatient(server, data_dir, deadline_s=3) as scripted:
+        paused = PausedAnswer()
+        may_answer = asyncio.Event()
+
+        async def slow(peer: Peer) -> None:
+            await may_answer.wait()
+            await answer()(peer)
+
+        scripted.upstream.play(paused.verb(), slow)
+        streamed = asyncio.ensure_future(scripted.chat(stream=True))
+        await eventually(lambda: scripted.upstream.under_way == 1)
+        whole = asyncio.ensure_future(scripted.chat())
+        await eventually(lambda: scripted.upstream.under_way == 2)
+        await server.stop()
+        try:
+            paused.may_end.set()
+            may_answer.set()
+            found = await whole
+            assert_error(found, 503, "service_unavailable")
+            assert found.headers["x-should-retry"] == "false"
+            assert_is_unconfirmed(await streamed)
+        finally:
+            await server.start()
+        await settled(scripted, 2)
+        assert (await scripted.chat()).status_code == 200
+
+
+def assert_is_unconfirmed(found: httpx2.Response) -> None:
+    """Everything came, but not that it was all: an error record stands where the end should be."""
+    said = read_stream(found.text)
+    assert said.text == "0 1 "
+    assert not said.done
+    assert said.error is not None
+    assert said.error["code"] == "service_unavailable"
+    assert said.error["request_id"] == found.headers["x-request-id"]

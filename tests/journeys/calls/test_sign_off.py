@@ -1,0 +1,55 @@
+"""A gateway that is told to stop signs off; one that is killed leaves its lease to recovery."""
+
+import asyncio
+import signal
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from tests.support.gateway_processes import InstalledProgram, installed_program
+from tests.support.scripted_gateway import ScriptedGateway, eventually
+from tests.support.upstream import Upstream, chat
+from tollkeeper.services.ledger.recovery import Recovery
+
+
+async def _processes(installed: InstalledProgram) -> set[UUID]:
+    async with installed.services.database.reading() as connection:
+        cursor = await connection.execute("SELECT id FROM processes")
+        return {row[0] for row in await cursor.fetchall()}
+
+
+@pytest.mark.parametrize("order", [signal.SIGTERM, signal.SIGKILL], ids=["told", "killed"])
+async def test_a_lease_ends_with_its_process(
+    order: signal.Signals, tmp_path: Path, data_dir: Path, conninfo: str, compiled: dict[str, str]
+) -> None:
+    async with (
+        Upstream(chat()) as upstream,
+        installed_program(tmp_path, data_dir, conninfo, upstream, compiled) as installed,
+    ):
+        before = await _processes(installed)
+        async with installed.serving() as (running, scripted):
+            await _call(scripted)
+            mine = await _processes(installed) - before
+            assert len(mine) == 1
+            (worker,) = await asyncio.to_thread(running.workers)
+            if order is signal.SIGKILL:
+                worker.kill()
+            running.process.send_signal(order)
+            await asyncio.to_thread(running.process.wait, 60)
+            await eventually(lambda: not worker.is_running())
+        left = await _processes(installed)
+        if order is signal.SIGTERM:
+            assert not mine & left
+            return
+        assert mine <= left
+        # Nobody signed off for it: whoever lives finds out.
+        await Recovery(installed.services.database, 0.01).ledger_recover()
+        assert not mine & await _processes(installed)
+
+
+async def _call(scripted: ScriptedGateway) -> None:
+    """A call whose hold is a sign of life, whatever the heartbeat does."""
+    answered = await scripted.chat()
+    assert answered.status_code == 200
+    assert (await scripted.entry_of(answered)).status == "settled"

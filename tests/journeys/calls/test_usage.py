@@ -1,0 +1,361 @@
+"""What a call is charged by: the backend's usage where it is sound, our own count where not."""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from prometheus_client import REGISTRY
+
+from tests.support.gateway import assert_error
+from tests.support.scripted_gateway import (
+    COMPLETION_PRICE,
+    COST,
+    PROMPT_PRICE,
+    ScriptedGateway,
+    read_stream,
+    scripted_gateway,
+)
+from tests.support.upstream import (
+    DONE,
+    USAGE,
+    Peer,
+    Upstream,
+    Verb,
+    answer,
+    chat,
+    chat_records,
+    chunk,
+    completion,
+    cut,
+    refuse,
+    sse,
+    stream,
+    usage_chunk,
+)
+
+BOTH = pytest.mark.parametrize("streamed", [False, True], ids=["json", "stream"])
+
+
+@pytest.fixture(scope="module")
+async def shared(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
+    async with (
+        Upstream(chat()) as upstream,
+        scripted_gateway(data_dir, conninfo, upstream) as running,
+    ):
+        yield running
+
+
+@pytest.fixture
+async def scripted(shared: ScriptedGateway) -> AsyncIterator[ScriptedGateway]:
+    mine = await shared.with_tenant()
+    async with mine.leaving_nothing():
+        yield mine
+
+
+def reporting(usage: Any, *, streamed: bool) -> Verb:
+    """A good answer of two pieces with this usage."""
+    return stream(chat_records(usage=usage)) if streamed else answer(completion(usage=usage))
+
+
+def usage_of(found: httpx2.Response, *, streamed: bool) -> dict[str, Any]:
+    if streamed:
+        said = read_stream(found.text)
+        assert said.done
+        assert said.text == "Hello"
+    shown: dict[str, Any] = (said.chunks[-1] if streamed else found.json())["usage"]
+    return shown
+
+
+async def ask(
+    scripted: ScriptedGateway, usage: Any, *, streamed: bool, **fields: Any
+) -> httpx2.Response:
+    scripted.upstream.play(reporting(usage, streamed=streamed))
+    if streamed:
+        fields["stream_options"] = {"include_usage": True}
+    found = await scripted.chat(stream=streamed, **fields)
+    assert found.status_code == 200, found.text
+    return found
+
+
+def _absurd_reports() -> float:
+    name = "tollkeeper_absurd_usage_reports_total"
+    return REGISTRY.get_sample_value(name, {"backend": "scripted"}) or 0.0
+
+
+def report(prompt: Any, completion: Any, total: Any = None, **details: Any) -> dict[str, Any]:
+    total = prompt + completion if total is None else total
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": total,
+        **details,
+    }
+
+
+# U11 and U14: nothing, and nonsense.
+UNSOUND: dict[str, Any] = {
+    "none at all": None,
+    "no object": 7,
+    "text": "many",
+    "an array": [7, 3, 10],
+    "empty": {},
+    "negative prompt": report(-1, 3),
+    "negative completion": report(7, -3),
+    "both negative": report(-7, -3),
+    "beyond 64 bits": report(2**63, 3),
+    "beyond the context": report(4097, 3),
+    "completion beyond the context": report(7, 4097),
+    "fractional": report(7.5, 3),
+    "written as text": report("7", "3", "10"),
+    "flags": report(True, True, 2),
+    "null": report(None, None, 0),
+    "a sum that does not add up": report(7, 3, 11),
+    "a sum below zero": report(7, 3, -10),
+    "no prompt": {"completion_tokens": 3, "total_tokens": 3},
+    "no completion": {"prompt_tokens": 7, "total_tokens": 7},
+    "more cached than prompt": report(7, 3, prompt_tokens_details={"cached_tokens": 8}),
+    "cached below zero": report(7, 3, prompt_tokens_details={"cached_tokens": -1}),
+    "NaN": report(float("nan"), 3, 10),
+    "infinite": report(7, float("inf"), 10),
+}
+
+
+@BOTH
+@pytest.mark.parametrize("row", UNSOUND)
+async def test_unsound_usage_is_counted_by_ourselves(
+    scripted: ScriptedGateway, row: str, streamed: bool
+) -> None:
+    absurd = _absurd_reports()
+    found = await ask(scripted, UNSOUND[row], streamed=streamed)
+    entry = await scripted.entry_of(found)
+    assert (entry.status, entry.estimated, entry.overage) == ("settled", True, 0)
+    assert entry.cost == entry.delivered(2 if streamed else 1)
+    # Never a credit, never nothing, and never more than was held.
+    assert 0 < entry.cost <= entry.hold
+    assert (await scripted.balance())["settled"] == entry.cost
+    # The caller reads the same numbers that are charged.
+    shown = usage_of(found, streamed=streamed)
+    assert shown["prompt_tokens"] == entry.prompt_tokens_max
+    assert shown["total_tokens"] == shown["prompt_tokens"] + shown["completion_tokens"]
+    # The operator learns which backend talks nonsense. To say nothing is none.
+    assert _absurd_reports() - absurd == (UNSOUND[row] is not None)
+
+
+SOUND: dict[str, tuple[dict[str, Any], int]] = {
+    "U12 less than was held": (USAGE, COST),
+    "nothing written": (report(7, 0), 7 * PROMPT_PRICE),
+    "nothing at all": (report(0, 0), 0),
+    "no total": ({"prompt_tokens": 7, "completion_tokens": 3}, COST),
+    "empty details": (report(7, 3, prompt_tokens_details=None, x=1), COST),
+    # This model has no price for cached tokens: they cost nothing.
+    "cached": (report(7, 3, prompt_tokens_details={"cached_tokens": 4}), COST - 4 * PROMPT_PRICE),
+    "all of the context": (report(4096, 1), 4096 * PROMPT_PRICE + COMPLETION_PRICE),
+}
+
+
+@BOTH
+@pytest.mark.parametrize("row", SOUND)
+async def test_sound_usage_is_charged_to_the_token(
+    scripted: ScriptedGateway, row: str, streamed: bool
+) -> None:
+    usage, cost = SOUND[row]
+    absurd = _absurd_reports()
+    found = await ask(scripted, usage, streamed=streamed)
+    entry = await scripted.entry_of(found)
+    assert (entry.status, entry.estimated, entry.cost) == ("settled", False, cost)
+    balance = await scripted.balance()
+    assert (balance["settled"], balance["held"], balance["resolutions"]) == (cost, 0, 1)
+    shown = usage_of(found, streamed=streamed)
+    assert shown["completion_tokens"] == usage["completion_tokens"]
+    assert shown["prompt_tokens_details"] == usage.get("prompt_tokens_details")
+    assert _absurd_reports() == absurd
+
+
+@BOTH
+@pytest.mark.parametrize("excess", [1, 20])
+async def test_usage_above_the_hold_has_its_overage(
+    scripted: ScriptedGateway, excess: int, streamed: bool
+) -> None:
+    """U13."""
+    bound = 2
+    usage = report(7, bound + excess)
+    found = await ask(scripted, usage, streamed=streamed, max_tokens=bound)
+    entry = await scripted.entry_of(found)
+    cost = 7 * PROMPT_PRICE + (bound + excess) * COMPLETION_PRICE
+    assert (entry.status, entry.cost, entry.estimated) == ("settled", cost, False)
+    assert entry.overage == max(0, cost - entry.hold)
+    assert (await scripted.balance())["settled"] == cost
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        [*chat_records()[:-1], sse(usage_chunk(report(9, 9))), DONE],
+        [*chat_records(usage=None)[:-1], sse(usage_chunk()), DONE, sse(usage_chunk(report(9, 9)))],
+        [sse(usage_chunk()), *chat_records(usage=report(9, 9))],
+        [sse(usage_chunk(report(-1, 1))), *chat_records()],
+        [*(sse(usage_chunk()) for _ in range(50)), *chat_records()],
+    ],
+    ids=["twice", "after [DONE]", "first", "nonsense first", "often"],
+)
+async def test_the_first_sound_report_counts_once(
+    scripted: ScriptedGateway, records: list[bytes]
+) -> None:
+    """U15."""
+    scripted.upstream.play(stream(records))
+    found = await scripted.chat(stream=True)
+    assert read_stream(found.text).done
+    entry = await scripted.entry_of(found)
+    assert (entry.status, entry.cost, entry.estimated) == ("settled", COST, False)
+    assert (await scripted.balance())["resolutions"] == 1
+
+
+async def test_odd_but_legal_streams_cut_anywhere(scripted: ScriptedGateway) -> None:
+    """U9: where the network cuts a stream changes nothing, for the caller or for the books."""
+    records = [
+        {"choices": [{"index": 0, "delta": {"content": "a\u00e9"}}]},
+        {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]},
+        {"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": 3}},
+    ]
+    first, second, third = (
+        json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode() for record in records
+    )
+    data = (
+        b"\xef\xbb\xbf: hello\r\nretry: 3\r\nevent: x\r\nid: 1\r\ndata:" + first + b"\r\n\r\n\r"
+        b"data: " + second.replace(b',"delta"', b'\rdata: ,"delta"') + b"\r\r: \n"
+        b"data: " + third + b"\ndata\n\ndata: [DONE]\n\n"
+    )
+
+    async def cut_where_asked(peer: Peer) -> None:
+        position = int(peer.request.json["user"])
+        await cut(data, position, position + 1)(peer)
+
+    scripted.upstream.play(cut_where_asked)
+    positions = range(0, len(data), 2)
+    async with scripted.another_client() as crowd:
+        answers = await asyncio.gather(*(crowd.chat(stream=True, user=str(at)) for at in positions))
+    streams = [read_stream(found.text) for found in answers]
+    assert all(said.done and said.text == "a\u00e9" for said in streams)
+    shapes = {json.dumps([chunk["choices"] for chunk in said.chunks]) for said in streams}
+    assert len(shapes) == 1
+    entries = await scripted.entries()
+    assert len(entries) == len(answers)
+    assert all((entry.cost, entry.estimated) == (COST, False) for entry in entries)
+
+
+async def test_a_broken_backend_is_spared_and_comes_back(
+    shared: ScriptedGateway, data_dir: Path, conninfo: str
+) -> None:
+    """U21."""
+    upstream = shared.upstream
+    async with scripted_gateway(data_dir, conninfo, upstream) as scripted:
+        upstream.play(refuse(503))
+        calls, started = len(upstream.requests), time.monotonic()
+        answers = [await scripted.chat(stream=at % 2 == 0) for at in range(20)]
+        spared = [found for found in answers if found.status_code == 503]
+        assert len(upstream.requests) - calls == len(answers) - len(spared)
+        # Three failures, and then one attempt a second at most.
+        assert len(answers) - len(spared) <= 4 + (time.monotonic() - started)
+        for found in spared:
+            assert_error(found, 503, "service_unavailable")
+            assert 1 <= int(found.headers["retry-after"]) <= 120
+            assert "x-should-retry" not in found.headers
+        assert {entry.status for entry in await scripted.entries()} == {"released"}
+        upstream.play(chat())
+        for _ in range(300):
+            if (await scripted.chat()).status_code == 200:
+                break
+            await asyncio.sleep(0.1)
+        balance = await scripted.balance()
+        assert (balance["settled"], balance["held"], balance["unsettled"]) == (COST, 0, 0)
+
+
+def many(count: int, *, missing: int | None = None) -> list[bytes]:
+    """Choices that grow in turns and end in another order; one may never end."""
+    records = [sse(chunk(f"{index} ", index=index)) for index in range(count)]
+    ends = sorted(range(count), key=lambda index: (index * 37) % count)
+    records += [sse(chunk(finish="stop", index=index)) for index in ends if index != missing]
+    return [*records, sse(usage_chunk(report(7, count))), DONE]
+
+
+async def test_many_choices_in_one_stream(scripted: ScriptedGateway) -> None:
+    """U23: n = 128 on a backend with n of its own."""
+    scripted.upstream.play(stream(many(128)))
+    found = await scripted.chat(stream=True, n=128, max_tokens=10)
+    said = read_stream(found.text)
+    assert said.done
+    indices = [chunk["choices"][0]["index"] for chunk in said.chunks]
+    assert set(indices) == set(range(128))
+    entry = await scripted.entry_of(found)
+    assert entry.hold == entry.delivered(128 * 10)
+    assert entry.cost == 7 * PROMPT_PRICE + 128 * COMPLETION_PRICE
+
+
+async def test_one_of_many_choices_never_ends(scripted: ScriptedGateway) -> None:
+    scripted.upstream.play(stream(many(128, missing=5)))
+    found = await scripted.chat(stream=True, n=128, max_tokens=10)
+    said = read_stream(found.text)
+    assert not said.done
+    assert said.error is not None
+    entry = await scripted.entry_of(found)
+    # The usage had come before the end was found to be none.
+    assert (entry.status, entry.estimated) == ("settled", False)
+    assert (await scripted.balance())["resolutions"] == 1
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["json", "stream"])
+async def test_many_choices_on_a_backend_that_makes_one_at_a_time(
+    shared: ScriptedGateway, data_dir: Path, conninfo: str, streamed: bool
+) -> None:
+    async with scripted_gateway(
+        data_dir, conninfo, shared.upstream, backend={"native_n": False}
+    ) as scripted:
+        scripted.upstream.play(chat())
+        calls = len(scripted.upstream.requests)
+        found = await scripted.chat(stream=streamed, n=128, max_tokens=10, seed=7)
+        assert found.status_code == 200, found.text
+        requests = [request.json for request in scripted.upstream.requests[calls:]]
+        assert len(requests) == 128
+        assert not any("n" in request for request in requests)
+        assert len({request["seed"] for request in requests}) == 128
+        if streamed:
+            assert read_stream(found.text).done
+        else:
+            assert [choice["index"] for choice in found.json()["choices"]] == list(range(128))
+        entry = await scripted.entry_of(found)
+        assert entry.hold == entry.delivered(128 * 10)
+        assert entry.cost == 7 * PROMPT_PRICE + 128 * 3 * COMPLETION_PRICE
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["json", "stream"])
+async def test_one_failure_among_many_fails_the_call_once(
+    shared: ScriptedGateway, data_dir: Path, conninfo: str, streamed: bool
+) -> None:
+    async def one_fails(peer: Peer) -> None:
+        if peer.request.json["seed"] == 12:
+            await refuse(500)(peer)
+        else:
+            await chat()(peer)
+
+    async with scripted_gateway(
+        data_dir, conninfo, shared.upstream, backend={"native_n": False}
+    ) as scripted:
+        scripted.upstream.play(one_fails)
+        found = await scripted.chat(stream=streamed, n=8, max_tokens=10, seed=5)
+        if streamed and found.status_code == 200:
+            said = read_stream(found.text)
+            assert said.error is not None
+            assert said.error["code"] == "provider_unavailable"
+        else:
+            assert_error(found, 502, "provider_unavailable")
+            assert found.headers["x-should-retry"] == "false"
+        balance = await scripted.balance()
+        assert balance["held"] == 0
+        entry = await scripted.entry_of(found)
+        assert entry.status in ("settled", "unsettled")
+        assert balance["settled"] + balance["unsettled"] > 0

@@ -1,0 +1,65 @@
+"""One gateway over one scripted upstream for every client, and the programs that they run in."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.journeys.clients.environments import NotInstalled, node_environment, python_environment
+from tests.journeys.clients.programs import NodeClient, PythonClient
+from tests.support.databases import own_database
+from tests.support.scripted_gateway import ScriptedGateway, scripted_gateway
+from tests.support.upstream import Upstream, chat
+
+
+@pytest.fixture(scope="session")
+def conninfo(shared_conninfo: str) -> str:
+    """The whole ledger is verified here: no other test may have touched it."""
+    return own_database(shared_conninfo, "clients")
+
+
+@pytest.fixture(scope="package")
+async def shared_scripted(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
+    async with (
+        Upstream(chat()) as upstream,
+        scripted_gateway(data_dir, conninfo, upstream) as running,
+    ):
+        yield running
+
+
+@pytest.fixture
+async def scripted(shared_scripted: ScriptedGateway) -> ScriptedGateway:
+    shared_scripted.upstream.play(chat())
+    return await shared_scripted.with_tenant()
+
+
+@pytest.fixture(scope="session")
+async def node() -> NodeClient:
+    # In a thread: gateways of other tests live on in this loop meanwhile.
+    try:
+        return NodeClient(await asyncio.to_thread(node_environment))
+    except NotInstalled as exc:
+        pytest.fail(str(exc), pytrace=False)
+
+
+@pytest.fixture(scope="session")
+async def agents() -> PythonClient:
+    return await _python_client("agents")
+
+
+@pytest.fixture(scope="session")
+async def oldest_anthropic() -> PythonClient:
+    return await _python_client("anthropic-0")
+
+
+@pytest.fixture(scope="session", params=["anthropic-0", "anthropic-1"])
+async def older_anthropic(request: pytest.FixtureRequest) -> PythonClient:
+    return await _python_client(request.param)
+
+
+async def _python_client(name: str) -> PythonClient:
+    try:
+        return PythonClient(await asyncio.to_thread(python_environment, name))
+    except NotInstalled as exc:
+        pytest.fail(str(exc), pytrace=False)

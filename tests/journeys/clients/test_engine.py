@@ -1,0 +1,75 @@
+"""Foreign clients all the way down to the real engine: what one counts is what the other pays."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.journeys.clients.programs import ClientLogin, NodeClient, PythonClient
+from tests.support.engine import address_of, running_engine
+from tests.support.gateway import running_gateway
+from tests.support.scripted_gateway import ScriptedGateway
+from tests.support.upstream import Upstream, chat
+from tollkeeper.embedded.packaged_model import PACKAGED_MODEL
+from tollkeeper.settings import Settings
+
+pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
+MODEL = "local/small"
+# picousd a token
+PROMPT_PRICE, CACHED_PRICE, COMPLETION_PRICE = 20_000, 2_000, 80_000
+PRICING = {
+    "prompt": "0.00000002",
+    "input_cache_read": "0.000000002",
+    "completion": "0.00000008",
+}
+
+
+@pytest.fixture(scope="module")
+async def local(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
+    model = {
+        "id": MODEL,
+        "backend": "local",
+        "upstream_model": PACKAGED_MODEL.upstream_model,
+        "context_length": 1024,
+        "max_output_length": 64,
+        # Counting needs only that they are declared.
+        "supported_features": ["tools"],
+        "pricing": PRICING,
+    }
+    settings = Settings.model_validate(
+        {
+            "database": {"data_dir": data_dir, "pool_size": 4},
+            "backends": [{"name": "local", "kind": "embedded"}],
+            "models": [model],
+        }
+    )
+    async with (
+        Upstream(chat()) as nobody,
+        running_engine() as engine,
+        running_gateway(settings, conninfo, engine=address_of(engine)) as gateway,
+    ):
+        tenant = await gateway.make_tenant()
+        made = ScriptedGateway(gateway, nobody, tenant, probe_tenant=tenant)
+        await made.grant(10**12)
+        yield made
+
+
+async def test_stream_is_paid_as_it_was_counted(
+    local: ScriptedGateway, node: NodeClient, oldest_anthropic: PythonClient
+) -> None:
+    scripted = await local.with_tenant()
+    login = ClientLogin(scripted.gateway, scripted.tenant, MODEL)
+    counted = await oldest_anthropic.run("count_tokens.py", login)
+    told = await node.run("stream.mjs", login, "Hello")
+    assert told["final"]
+    assert told["heard"][-1] == told["final"]
+    assert [usage["input_tokens"] for usage in told["usage"]] == [counted["beta"]] * 2
+    assert all(1 <= usage["output_tokens"] <= 16 for usage in told["usage"])
+    assert (await scripted.balance())["settled"] == sum(map(price, told["usage"]))
+
+
+def price(usage: dict[str, Any]) -> int:
+    cached = usage["input_tokens_details"]["cached_tokens"]
+    prompt = (usage["input_tokens"] - cached) * PROMPT_PRICE + cached * CACHED_PRICE
+    return int(prompt + usage["output_tokens"] * COMPLETION_PRICE)

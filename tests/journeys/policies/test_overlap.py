@@ -1,0 +1,118 @@
+"""Requests that are judged beside the backend's work: not a byte leaves before the verdict."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.support.gateway import assert_error
+from tests.support.judged_gateway import (
+    LIKELY,
+    JudgedGateway,
+    assert_denied,
+    judge_answer,
+    judged_gateway,
+)
+from tests.support.responses_answers import respond
+from tests.support.scripted_gateway import COST, eventually
+from tests.support.upstream import Peer, hang, refuse
+
+
+@pytest.fixture(scope="module")
+async def overlapping(data_dir: Path, conninfo: str) -> AsyncIterator[JudgedGateway]:
+    async with judged_gateway(data_dir, conninfo, judge={"overlap": True}) as judged:
+        yield judged
+
+
+@pytest.fixture
+async def beside(overlapping: JudgedGateway) -> JudgedGateway:
+    return await overlapping.for_next_test()
+
+
+class Deciding:
+    """A judge that decides when it is told to."""
+
+    def __init__(self, judged: JudgedGateway) -> None:
+        self._decided = asyncio.Event()
+        self._opinion = 0
+        judged.judge.opinion = lambda _: self._wait
+
+    def decide(self, opinion: int) -> None:
+        self._opinion = opinion
+        self._decided.set()
+
+    async def _wait(self, peer: Peer) -> None:
+        await self._decided.wait()
+        await judge_answer(self._opinion)(peer)
+
+
+@pytest.mark.parametrize("opinion", [0, LIKELY])
+@pytest.mark.parametrize("direction", ["request", "both"])
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("face", ["chat", "responses"])
+async def test_the_answer_waits_for_the_verdict(
+    beside: JudgedGateway, face: str, streamed: bool, direction: str, opinion: int
+) -> None:
+    policy = await beside.enforce(direction=direction)
+    deciding = Deciding(beside)
+    dispatched = len(beside.model.requests)
+    ask = beside.scripted.chat if face == "chat" else partial(respond, beside.scripted)
+    asking = asyncio.create_task(ask(stream=streamed))
+    # The backend works already, but its answer stays here.
+    await eventually(lambda: len(beside.model.requests) == dispatched + 1)
+    done, _ = await asyncio.wait([asking], timeout=0.1)
+    assert not done
+    deciding.decide(opinion)
+    found = await asking
+    if opinion:
+        assert_denied(found, policy, "request")
+    else:
+        assert found.status_code == 200
+        assert "lo" in found.text
+    entry = await beside.scripted.entry_of(found)
+    assert (entry.status, entry.cost) == ("settled", COST)
+
+
+async def test_a_denial_does_not_wait_for_the_backend(beside: JudgedGateway) -> None:
+    """The backend is stopped; nobody can say what it had done, so its prompt is paid."""
+    policy = await beside.enforce(direction="request")
+    beside.model.play(hang())
+    found = await beside.chat("a bomb")
+    assert_denied(found, policy, "request")
+    entry = await beside.scripted.entry_of(found)
+    assert (entry.status, entry.estimated, entry.cost) == ("settled", True, entry.delivered(0))
+    await eventually(lambda: beside.model.under_way == 0)
+
+
+async def test_a_judge_that_fails_closes_here_too(beside: JudgedGateway) -> None:
+    await beside.enforce(direction="request")
+    beside.judge.opinion = lambda _: refuse(500)
+    found = await beside.chat()
+    assert_error(found, 503, "service_unavailable")
+    assert found.headers["x-should-retry"] == "false"
+    assert (await beside.scripted.entry_of(found)).status == "settled"
+
+
+async def test_a_backend_that_fails_first(beside: JudgedGateway) -> None:
+    """Its failure is the answer; the verdict comes later and is recorded."""
+    await beside.enforce(direction="request")
+    deciding = Deciding(beside)
+    beside.model.play(refuse(400))
+    found = await beside.chat("a bomb")
+    assert found.status_code == 422
+    assert (await beside.scripted.entry_of(found)).status == "released"
+    deciding.decide(LIKELY)
+    (verdict,) = (await beside.entry(found)).verdicts
+    assert verdict.matched
+
+
+async def test_monitoring_policies_hold_nothing_back(beside: JudgedGateway) -> None:
+    await beside.publish(direction="request")
+    deciding = Deciding(beside)
+    found = await beside.chat("a bomb")
+    assert found.status_code == 200
+    deciding.decide(LIKELY)
+    (verdict,) = (await beside.entry(found)).verdicts
+    assert verdict.matched

@@ -1,0 +1,184 @@
+"""What our own Responses encoder writes, our own Responses decoder reads: the same events."""
+
+import itertools
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.api.responses.test_round_trip import REQUEST_ID, answers, begun, finishes, texts
+from tests.support.backend_calls import make_call
+from tollkeeper.api.responses.output import Output, Silence
+from tollkeeper.api.responses.result import ended_response
+from tollkeeper.api.responses.stream import ResponseStream
+from tollkeeper.backends.responses.answer import ResponsesAnswer
+from tollkeeper.backends.responses.result import decode_result
+from tollkeeper.backends.transport.sse import EventStreamParser
+from tollkeeper.domain.inference import Delta, Event, Opened, UsageReport
+from tollkeeper.domain.usage import Usage
+
+logprobs = st.floats(-20, 0).map(
+    lambda value: msgspec.Raw(
+        json.dumps(
+            {
+                "content": [{"token": "a", "logprob": value, "bytes": [97], "top_logprobs": []}],
+                "refusal": None,
+            }
+        ).encode()
+    )
+)
+likely_answers = st.one_of(
+    answers,
+    st.lists(st.builds(Delta, st.just(0), text=texts, logprobs=logprobs), min_size=1, max_size=4),
+)
+usages = st.builds(
+    lambda prompt, completion, cached, reasoning: Usage(
+        *(prompt + cached, completion + reasoning, cached, reasoning),
+        {"cached_tokens": cached, "cache_write_tokens": 0},
+        {"reasoning_tokens": reasoning},
+    ),
+    *[st.integers(0, 9)] * 4,
+)
+
+
+def written(deltas: list[Delta], usage: Usage) -> bytes:
+    prepared: Any = SimpleNamespace(
+        begun=begun(),
+        call=SimpleNamespace(request_id=REQUEST_ID),
+        includes_logprobs=True,
+        obfuscates=False,
+        seal=None,
+    )
+    nobody: Any = None
+    encoder = ResponseStream(nobody, nobody, prepared)
+    encoder._begin()
+    for delta in deltas:
+        encoder._output.add(delta)
+    ended = ended_response(encoder._begun, encoder._output, usage, 0)
+    encoder._tell_response(f"response.{ended.status}", ended)
+    return encoder._taken()
+
+
+def read(data: bytes, cuts: list[int]) -> list[Event]:
+    answer = ResponsesAnswer(make_call(streamed=True, output_tokens_max=8192))
+    parser = EventStreamParser(1 << 24)
+    edges = [0, *sorted(cut % len(data) for cut in cuts), len(data)]
+    events: list[Event] = []
+    for start, end in itertools.pairwise(edges):
+        events += answer.read(parser.feed(data[start:end]))
+    assert answer.failure is None
+    assert answer.done
+    return events
+
+
+def gist(deltas: list[Delta]) -> list[list[Any]]:
+    """What deltas say, in order: neighbours of a kind are one, and a call stands where it began."""
+    told: list[list[Any]] = []
+    calls: dict[int, list[Any]] = {}
+
+    def say(kind: str, value: Any) -> None:
+        if value:
+            if told and told[-1][0] == kind:
+                told[-1][1] += value
+            else:
+                told.append([kind, value])
+
+    for delta in deltas:
+        say("reasoning", delta.reasoning)
+        say("text", delta.text)
+        if delta.logprobs is not None:
+            found = msgspec.json.decode(delta.logprobs)["content"]
+            calls.setdefault(-1, ["logprobs"]).extend(found)
+        say("annotations", delta.annotations)
+        say("refusal", delta.refusal)
+        for piece in delta.tool_calls:
+            if piece.index not in calls:
+                calls[piece.index] = ["call", piece.index, "", "", ""]
+                told.append(calls[piece.index])
+            call = calls[piece.index]
+            call[2] += piece.id or ""
+            call[3] += piece.name or ""
+            call[4] += piece.arguments
+    return [*told, calls.get(-1, ["logprobs"])]
+
+
+def expected_finish(deltas: list[Delta], finish: str) -> str:
+    if finish in ("length", "content_filter"):
+        return finish
+    return "tool_calls" if any(delta.tool_calls for delta in deltas) else "stop"
+
+
+def check(events: list[Event], deltas: list[Delta], finish: str, usage: Usage) -> None:
+    opened, *rest, end, report = events
+    assert isinstance(opened, Opened)
+    assert end == Delta(0, finish=expected_finish(deltas, finish))
+    assert report == UsageReport(usage)
+    assert gist([event for event in rest if isinstance(event, Delta)]) == gist(deltas)
+    assert all(isinstance(event, Delta) for event in rest)
+
+
+@given(likely_answers, finishes, usages, st.lists(st.integers(0, 10**6), max_size=5))
+@settings(max_examples=200, deadline=None)
+def test_a_stream_is_read_as_it_was_written(
+    deltas: list[Delta], finish: str, usage: Usage, cuts: list[int]
+) -> None:
+    data = written([*deltas, Delta(0, finish=finish)], usage)
+    check(read(data, cuts), deltas, finish, usage)
+
+
+@given(likely_answers, finishes, usages)
+@settings(max_examples=100, deadline=None)
+def test_a_result_is_read_as_it_was_written(deltas: list[Delta], finish: str, usage: Usage) -> None:
+    output = Output(REQUEST_ID, Silence(), logprobs=True)
+    for delta in [*deltas, Delta(0, finish=finish)]:
+        output.add(delta)
+    result = msgspec.json.encode(ended_response(begun(), output, usage, 0))
+    answer = ResponsesAnswer(make_call(output_tokens_max=8192))
+    events = answer.read_result(decode_result(result))
+    assert answer.failure is None
+    # A whole text comes before its citations, wherever in it they were told.
+    check(events, _annotated_last(deltas), finish, usage)
+
+
+@given(likely_answers, finishes, usages)
+@settings(max_examples=100, deadline=None)
+def test_a_stream_without_pieces_tells_the_same(
+    deltas: list[Delta], finish: str, usage: Usage
+) -> None:
+    """As from a server that sends nothing but beginnings and ends."""
+    records = written([*deltas, Delta(0, finish=finish)], usage).split(b"\n\n")
+    wholes = [record for record in records if b".delta\n" not in record]
+    data = b"\n\n".join(record for record in wholes if b"annotation.added" not in record)
+    told = gist([event for event in read(data, []) if isinstance(event, Delta)])
+    said = gist(deltas)
+    for kind in ("text", "reasoning", "refusal"):
+        assert _all_of(told, kind) == _all_of(said, kind)
+    assert [entry for entry in told if entry[0] == "call"] == [
+        entry for entry in said if entry[0] == "call"
+    ]
+
+
+def _all_of(told: list[list[Any]], kind: str) -> str:
+    return "".join(entry[1] for entry in told if entry[0] == kind)
+
+
+def _annotated_last(deltas: list[Delta]) -> list[Delta]:
+    """Citations after the end of the text that they belong to."""
+    moved: list[Delta] = []
+    waiting: tuple[Any, ...] = ()
+    for delta in deltas:
+        if waiting and (delta.reasoning or delta.tool_calls):
+            moved.append(Delta(0, annotations=waiting))
+            waiting = ()
+        bare = msgspec.structs.replace(delta, annotations=(), refusal=None)
+        moved.append(bare)
+        waiting += delta.annotations
+        if delta.refusal:
+            if waiting:
+                moved.append(Delta(0, annotations=waiting))
+                waiting = ()
+            moved.append(Delta(0, refusal=delta.refusal))
+    return [*moved, *([Delta(0, annotations=waiting)] if waiting else [])]

@@ -1,0 +1,323 @@
+"""The ledger's store in memory, as treacherous as a real one: it fails, delays, doubts and crashes.
+
+Every operation does what its SQL does, in the same steps under the same locks, with the domain's own
+functions for folding and deciding. Transactions that do not wait for the disk are lost when the
+database crashes. After each commit the books are checked.
+"""
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import NoReturn
+from uuid import UUID
+
+from msgspec.structs import replace
+
+from tests.proofs.memory_books import Books, Row
+from tollkeeper.domain.access import KeyId, KeyStatus, OrganizationId
+from tollkeeper.domain.admission import Decision, FoldKind
+from tollkeeper.domain.errors import Unavailable
+from tollkeeper.domain.ledger import Ending, Hold, LockedAccounts, Mark, Resolution, ResolutionKind
+from tollkeeper.storage.database import Contention
+from tollkeeper.storage.ledger_store import AccountBusy, CommitInDoubt, DecideBatch
+
+
+class Killed(BaseException):
+    """The process that asked is no more; the server drops what it had not committed."""
+
+
+@dataclass
+class Faults:
+    """How likely each mishap is, at each of the places where it can happen."""
+
+    refused: float = 0.04
+    contention: float = 0.04
+    reply_lost: float = 0.04
+    committed_late: float = 0.03
+    never_committed: float = 0.03
+
+
+CALM = Faults(0, 0, 0, 0, 0)
+
+
+@dataclass
+class Counted:
+    commits: int = 0
+    doubts: int = 0
+    crashes: int = 0
+    restored: int = 0
+    faults: int = 0
+
+
+@dataclass
+class MemoryDatabase:
+    """What all processes share."""
+
+    rng: random.Random
+    books: Books
+    faults: Faults = field(default_factory=Faults)
+    counted: Counted = field(default_factory=Counted)
+    epoch: int = 0
+    now_us: int = 1_800_000_000_000_000
+    month: int = 202612
+
+    def __post_init__(self) -> None:
+        # What is on the disk.
+        self._durable = self.books.copy()
+        self._locks: dict[UUID, asyncio.Lock] = {}
+        self._late: set[asyncio.Task[None]] = set()
+
+    async def step(self, process: "MemoryStore | None" = None, epoch: int | None = None) -> None:
+        """A moment in which anything else may happen."""
+        chance = self.rng.random()
+        if chance < 0.4:
+            await asyncio.sleep(0)
+        elif chance < 0.6:
+            await asyncio.sleep(self.rng.random() * 0.2)
+        if process is not None and process.killed:
+            raise Killed
+        if epoch is not None and epoch != self.epoch:
+            raise Unavailable("The server went away.")
+
+    def happens(self, chance: float) -> bool:
+        if self.rng.random() >= chance:
+            return False
+        self.counted.faults += 1
+        return True
+
+    @asynccontextmanager
+    async def locked(
+        self, ids: Iterable[UUID], epoch: int, wait_s: float | None = None
+    ) -> AsyncIterator[None]:
+        """In one order for everybody."""
+        async with AsyncExitStack() as stack:
+            for one in sorted(set(ids)):
+                lock = self._locks.setdefault(one, asyncio.Lock())
+                try:
+                    async with asyncio.timeout(wait_s):
+                        await stack.enter_async_context(lock)
+                except TimeoutError:
+                    raise AccountBusy from None
+                if epoch != self.epoch:
+                    raise Unavailable("The server went away.")
+            yield
+
+    def committed(self, *, durable: bool) -> None:
+        self.counted.commits += 1
+        self.books.check()
+        if durable or self.rng.random() < 0.2:
+            # A durable commit takes everything before it along; the server also flushes at times.
+            self._durable = self.books.copy()
+
+    def crash(self) -> None:
+        """Every connection is gone, and so is what was not on the disk."""
+        self.epoch += 1
+        self.counted.crashes += 1
+        self.books = self._durable.copy()
+        self._locks = {}
+
+    def hold_on(self, task: asyncio.Task[None]) -> None:
+        self._late.add(task)
+        task.add_done_callback(self._late.discard)
+
+    async def settle_down(self) -> None:
+        """No more mishaps, and what the server was still at is done."""
+        self.faults = CALM
+        while self._late:
+            await asyncio.wait(self._late)
+
+    async def change_key(
+        self, organization_id: OrganizationId, key_id: KeyId, status: KeyStatus
+    ) -> None:
+        """As revoking does it: under the lock that every admission takes."""
+        epoch = self.epoch
+        async with self.locked([organization_id], epoch):
+            await self.step(epoch=epoch)
+            state = self.books.accounts[organization_id]
+            keys = {**state.keys, key_id: status}
+            self.books.accounts[organization_id] = replace(state, keys=keys)
+            self.committed(durable=True)
+
+
+class MemoryStore:
+    """One process's way to the database."""
+
+    def __init__(self, database: MemoryDatabase, process_id: UUID) -> None:
+        self._database = database
+        self.process_id = process_id
+        self.killed = False
+
+    async def hold_all(
+        self, holds: Sequence[Hold], decide: DecideBatch, *, lock_wait_s: float | None
+    ) -> Sequence[Decision]:
+        try:
+            return await self._hold_all(holds, decide, lock_wait_s)
+        except Killed:
+            await _for_ever()
+
+    async def _hold_all(
+        self, holds: Sequence[Hold], decide: DecideBatch, lock_wait_s: float | None
+    ) -> Sequence[Decision]:
+        database = self._database
+        epoch = database.epoch
+        await self._begin(epoch)
+        async with AsyncExitStack() as locks:
+            organizations = {hold.organization_id for hold in holds}
+            await locks.enter_async_context(database.locked(organizations, epoch, lock_wait_s))
+            await database.step(self, epoch)
+            locked, taken = database.books.lock(organizations, database.now_us, database.month)
+            decisions = decide(locked, holds)
+            await self._before_commit(epoch)
+            admitted = [
+                hold for hold, found in zip(holds, decisions, strict=True) if found.refusal is None
+            ]
+            if database.happens(database.faults.never_committed):
+                raise _in_doubt(database)
+            if database.happens(database.faults.committed_late):
+                # The server has the commit and the locks; the client has lost the connection.
+                kept = locks.pop_all()
+                late = self._commit_late(kept, locked, taken, admitted, epoch)
+                database.hold_on(asyncio.ensure_future(late))
+                raise _in_doubt(database)
+            self._write_holds(locked, taken, admitted)
+            if database.happens(database.faults.reply_lost):
+                raise _in_doubt(database)
+        await self._reply(epoch)
+        return decisions
+
+    async def _commit_late(
+        self,
+        locks: AsyncExitStack,
+        locked: LockedAccounts,
+        taken: set[tuple[UUID, FoldKind]],
+        admitted: Sequence[Hold],
+        epoch: int,
+    ) -> None:
+        async with locks:
+            await asyncio.sleep(self._database.rng.random() * 3)
+            if epoch == self._database.epoch:
+                self._write_holds(locked, taken, admitted)
+
+    def _write_holds(
+        self, locked: LockedAccounts, taken: set[tuple[UUID, FoldKind]], admitted: Sequence[Hold]
+    ) -> None:
+        books = self._database.books
+        for hold in admitted:
+            assert books.accounts[hold.organization_id].keys[hold.key_id] is KeyStatus.ACTIVE
+        books.write_holds(locked, taken, admitted, self.process_id)
+        self._database.committed(durable=False)
+
+    async def resolve_all(self, wanted: Sequence[Resolution]) -> Sequence[Ending]:
+        epoch = self._database.epoch
+        try:
+            await self._begin(epoch)
+            endings = await self._resolve(wanted, epoch)
+            await self._reply(epoch)
+        except Killed:
+            await _for_ever()
+        return endings
+
+    async def _resolve(self, wanted: Sequence[Resolution], epoch: int) -> list[Ending]:
+        database = self._database
+        first: dict[UUID, Resolution] = {}
+        for found in wanted:
+            first.setdefault(found.reservation_id, found)
+        # The primary key makes a second resolution wait for the first one's commit.
+        async with database.locked(first, epoch):
+            snapshot = database.books
+            fresh = [
+                found
+                for one, found in first.items()
+                if one in snapshot.reservations and one not in snapshot.resolutions
+            ]
+            await database.step(self, epoch)
+            for found in fresh:
+                database.books.resolve(found)
+            database.committed(durable=True)
+        done = {found.reservation_id for found in fresh}
+        return [self._ending(found.reservation_id, done) for found in wanted]
+
+    def _ending(self, reservation_id: UUID, done: set[UUID]) -> Ending:
+        if reservation_id in done:
+            done.remove(reservation_id)
+            return Ending.DONE
+        known = reservation_id in self._database.books.reservations
+        return Ending.BEFORE if known else Ending.MISSING
+
+    async def release_in_doubt(self, holds: Sequence[Hold]) -> None:
+        epoch = self._database.epoch
+        try:
+            await self._begin(epoch)
+            async with self._database.locked({hold.organization_id for hold in holds}, epoch):
+                await self._resolve(
+                    [
+                        Resolution(
+                            hold.organization_id, hold.id, ResolutionKind.RELEASED, "in doubt"
+                        )
+                        for hold in holds
+                    ],
+                    epoch,
+                )
+            await self._reply(epoch)
+        except Killed:
+            await _for_ever()
+
+    async def mark_all(self, marks: Sequence[Mark]) -> Sequence[Ending]:
+        epoch = self._database.epoch
+        database = self._database
+        try:
+            await self._begin(epoch)
+            async with database.locked({mark.organization_id for mark in marks}, epoch):
+                await database.step(self, epoch)
+                done = {
+                    mark.reservation_id
+                    for mark in marks
+                    if database.books.mark(mark.reservation_id)
+                }
+                database.committed(durable=True)
+            await self._reply(epoch)
+        except Killed:
+            await _for_ever()
+        return [self._ending(mark.reservation_id, done) for mark in marks]
+
+    async def restore_all(self, holds: Sequence[Hold]) -> None:
+        epoch = self._database.epoch
+        database = self._database
+        try:
+            await self._begin(epoch)
+            async with database.locked({hold.organization_id for hold in holds}, epoch):
+                await database.step(self, epoch)
+                for hold in holds:
+                    restored = Row(replace(hold, hold_picousd=0), self.process_id, database.month)
+                    database.counted.restored += database.books.restore(restored)
+                database.committed(durable=True)
+            await self._reply(epoch)
+        except Killed:
+            await _for_ever()
+
+    async def _begin(self, epoch: int) -> None:
+        await self._database.step(self, epoch)
+        if self._database.happens(self._database.faults.refused):
+            raise Unavailable("The database refuses.")
+
+    async def _before_commit(self, epoch: int) -> None:
+        await self._database.step(self, epoch)
+        if self._database.happens(self._database.faults.contention):
+            raise Contention
+
+    async def _reply(self, epoch: int) -> None:
+        if self._database.happens(self._database.faults.reply_lost):
+            raise CommitInDoubt
+        await self._database.step(self)
+
+
+def _in_doubt(database: MemoryDatabase) -> CommitInDoubt:
+    database.counted.doubts += 1
+    return CommitInDoubt()
+
+
+async def _for_ever() -> NoReturn:
+    await asyncio.get_running_loop().create_future()
+    raise AssertionError

@@ -1,0 +1,370 @@
+"""One history of a ledger from a seed: processes, callers, mishaps, and what must be true after it.
+
+The code under test is the real `Ledger`, `GroupWriter` and `Admission`; the event loop and the
+store below them are the seed's.
+"""
+
+import asyncio
+import random
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+from unittest import mock
+from uuid import UUID
+
+from msgspec.structs import replace
+
+from tests.proofs.memory_books import Books, cost_of
+from tests.proofs.memory_store import MemoryDatabase, MemoryStore
+from tests.proofs.seeded_loop import SeededLoop
+from tollkeeper.domain.access import KeyId, KeyStatus, OrganizationId, ProjectId
+from tollkeeper.domain.admission import (
+    RATE_UNITS_PER_REQUEST,
+    AccountState,
+    Cap,
+    CapPeriod,
+    ProjectState,
+    Spend,
+)
+from tollkeeper.domain.catalog import Model, Pricing
+from tollkeeper.domain.errors import TollkeeperError
+from tollkeeper.domain.inference import Call
+from tollkeeper.domain.ledger import Mark, ResolutionKind
+from tollkeeper.domain.pricing import cost_of as price_of
+from tollkeeper.domain.prompt import Prompt
+from tollkeeper.domain.usage import Usage
+from tollkeeper.services.ledger import ledger as ledger_module
+from tollkeeper.services.ledger.admission import Admission, Reservation
+from tollkeeper.services.ledger.ledger import Ledger
+
+PROCESSES = 2
+# In the longest history. Time is the loop's own.
+CALLS_MAX = 10
+_LASTS_S = 4.0
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    store: MemoryStore
+    ledger: Ledger
+    admission: Admission
+
+
+@dataclass
+class Story:
+    """What the callers and backends of a history have seen, by reservation."""
+
+    # The backend was called: the hold was acknowledged before.
+    dispatched: set[UUID] = field(default_factory=set)
+    # Refused, failed or cancelled before dispatch: nothing may stay.
+    turned_away: set[UUID] = field(default_factory=set)
+    # Every cost that anybody ever wanted to charge.
+    wanted: dict[UUID, set[int]] = field(default_factory=dict)
+    # Acknowledged endings: settled at a cost, released, or known to be unknown.
+    settled: dict[UUID, int] = field(default_factory=dict)
+    released: set[UUID] = field(default_factory=set)
+    unsettled: set[UUID] = field(default_factory=set)
+    kills: int = 0
+
+
+class History:
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.tenants = [
+            (OrganizationId(self.uuid()), ProjectId(self.uuid()), KeyId(self.uuid()))
+            for _ in range(2)
+        ]
+        organization_id, _, _ = self.tenants[0]
+        self.tenants.append((organization_id, ProjectId(self.uuid()), KeyId(self.uuid())))
+        self.database = MemoryDatabase(self.rng, self._open_books())
+        self.processes = [self._process() for _ in range(PROCESSES)]
+        self.story = Story()
+        self._background: list[asyncio.Task[Any]] = []
+
+    def uuid(self) -> UUID:
+        return UUID(int=self.rng.getrandbits(128))
+
+    def _process(self) -> Process:
+        store = MemoryStore(self.database, self.uuid())
+        ledger = Ledger(store)
+        return Process(store, ledger, Admission(ledger))
+
+    def _open_books(self) -> Books:
+        granted = {
+            organization_id: self.rng.randrange(60) for organization_id, _, _ in self.tenants
+        }
+        month = 202612 - self.rng.randrange(2)
+        accounts = {
+            organization_id: AccountState(
+                available_picousd=credit,
+                overage_picousd=0,
+                spend=Spend(month=month),
+                cap=self._cap(),
+                projects={},
+                keys={},
+            )
+            for organization_id, credit in granted.items()
+        }
+        for organization_id, project_id, key_id in self.tenants:
+            accounts[organization_id].projects[project_id] = ProjectState(
+                spend=Spend(month=month),
+                cap=self._cap(),
+                archived=False,
+                live_holds=0,
+                concurrency=self.rng.choice((2, 100)),
+                requests_per_minute=6000,
+                rate_units=6000 * RATE_UNITS_PER_REQUEST,
+                rate_at_us=0,
+            )
+            accounts[organization_id].keys[key_id] = KeyStatus.ACTIVE
+        return Books(granted, accounts)
+
+    def _cap(self) -> Cap | None:
+        if self.rng.random() < 0.7:
+            return None
+        return Cap(self.rng.randrange(10, 50), self.rng.choice(list(CapPeriod)))
+
+    async def run(self) -> None:
+        calls = [self._start(self._call()) for _ in range(self.rng.randint(3, CALLS_MAX))]
+        for _ in range(self.rng.randrange(4)):
+            self._start(self._mishap(calls))
+        # Calls of a killed process never end; whatever can end has ended after this time.
+        for _ in range(10):
+            await asyncio.wait(self._background, timeout=_LASTS_S)
+        await self.database.settle_down()
+        living = [process for process in self.processes if not process.store.killed]
+        for process in living:
+            assert await process.ledger.drain(), "a live process has written everything"
+            assert process.ledger.open_holds == 0
+        await self._recover_killed()
+        for task in self._background:
+            if task.done() and not task.cancelled():
+                task.result()
+        self._check()
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.ensure_future(work)
+        self._background.append(task)
+        return task
+
+    # One call.
+
+    async def _call(self) -> None:
+        await asyncio.sleep(self.rng.random() * _LASTS_S / 2)
+        process = self.rng.choice(self.processes)
+        tenant = self.rng.choice(self.tenants)
+        call = self._make_call(tenant)
+        reservation_id = UUID(call.request_id)
+        before = self.database.counted.crashes
+        try:
+            reservation = await process.admission.reserve(call, self.rng.randrange(4), 0)
+        except BaseException as exc:
+            if not process.store.killed:
+                self.story.turned_away.add(reservation_id)
+            if isinstance(exc, TollkeeperError):
+                return
+            raise
+        self.story.dispatched.add(reservation_id)
+        crashed = self.database.counted.crashes > before
+        assert crashed or reservation_id in self.database.books.reservations
+        # What happens from here on does not depend on the caller: the call has a task of its own.
+        ending = self._start(self._dispatched(process, reservation))
+        await asyncio.shield(ending)
+
+    def _make_call(self, tenant: tuple[OrganizationId, ProjectId, KeyId]) -> Call:
+        organization_id, project_id, key_id = tenant
+        return replace(
+            _CALL,
+            request_id=str(self.uuid()),
+            organization_id=organization_id,
+            project_id=project_id,
+            key_id=key_id,
+            choices=self.rng.randint(1, 3),
+            output_tokens_max=self.rng.randint(1, 4),
+        )
+
+    async def _dispatched(self, process: Process, reservation: Reservation) -> None:
+        await asyncio.sleep(self.rng.random() * _LASTS_S / 2)
+        for _ in range(self.rng.choice((1, 1, 1, 2))):  # some endings are told twice
+            match self.rng.randrange(5):
+                case 0:
+                    await process.admission.release(reservation)
+                    self.story.released.add(reservation.id)
+                case 1:
+                    await process.admission.leave_unsettled(reservation, "nobody knows")
+                    self.story.unsettled.add(reservation.id)
+                case _:
+                    await self._settle(process, reservation)
+
+    async def _settle(self, process: Process, reservation: Reservation) -> None:
+        usage = Usage(prompt_tokens=self.rng.randrange(6), completion_tokens=self.rng.randrange(14))
+        cost = price_of(reservation.model.pricing, usage, 0).total_picousd
+        self.story.wanted.setdefault(reservation.id, set()).add(cost)
+        settlement = await process.admission.settle(reservation, usage, estimated=False)
+        assert settlement.cost_picousd == cost
+        self.story.settled.setdefault(reservation.id, cost)
+
+    # What goes wrong.
+
+    async def _mishap(self, calls: list[asyncio.Task[None]]) -> None:
+        await asyncio.sleep(self.rng.random() * _LASTS_S)
+        match self.rng.randrange(8):
+            case 0 | 1 | 2:
+                # The caller leaves, at any step of its call.
+                self.rng.choice(calls).cancel()
+            case 3:
+                await self._mark_holds_of(self.rng.choice(self.processes))
+            case 4:
+                self.database.crash()
+            case 5:
+                victim = self.rng.choice(self.processes)
+                victim.store.killed = True
+                self.story.kills += 1
+            case 6:
+                organization_id, _, key_id = self.rng.choice(self.tenants)
+                with suppress(TollkeeperError):
+                    await self.database.change_key(organization_id, key_id, KeyStatus.REVOKED)
+            case 7:
+                # The end of a month, or a clock that is set back before it.
+                self.database.month += self.rng.choice((-1, 1))
+                self.database.now_us += self.rng.randrange(-(10**9), 10**9)
+
+    async def _mark_holds_of(self, process: Process) -> None:
+        """A sweep that takes a process for dead, rightly or not."""
+        sweeper = MemoryStore(self.database, self.uuid())
+        for row in list(self.database.books.reservations.values()):
+            if row.process_id == process.store.process_id:
+                mark = Mark(row.hold.organization_id, row.hold.id, "the process died")
+                try:
+                    await sweeper.mark_all([mark])
+                except TollkeeperError:
+                    return
+
+    async def _recover_killed(self) -> None:
+        for process in self.processes:
+            if process.store.killed:
+                await self._mark_holds_of(process)
+
+    def _killed(self) -> set[UUID]:
+        return {one.store.process_id for one in self.processes if one.store.killed}
+
+    # What must be true.
+
+    def _check(self) -> None:
+        books, story = self.database.books, self.story
+        books.check()
+        for reservation_id, row in books.reservations.items():
+            resolved = books.resolutions.get(reservation_id)
+            assert resolved or reservation_id in books.marks, "nothing is held any more"
+            if reservation_id in story.turned_away:
+                killed = row.process_id in self._killed()
+                assert resolved or killed, "the hold of a call that never was is given back"
+                assert not resolved or resolved.kind is ResolutionKind.RELEASED
+            if resolved and resolved.kind is ResolutionKind.SETTLED:
+                assert cost_of(resolved) in story.wanted[reservation_id]
+        for reservation_id, cost in story.settled.items():
+            resolved = books.resolutions.get(reservation_id)
+            assert resolved, "what was acknowledged as settled is resolved"
+            if reservation_id not in story.released and len(story.wanted[reservation_id]) == 1:
+                assert cost_of(resolved) == cost
+        for reservation_id in story.unsettled - story.released - set(story.settled):
+            assert reservation_id in books.marks, "unknown is on the books"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one history went through, and a fingerprint of where it ended."""
+
+    steps: int
+    commits: int
+    doubts: int
+    crashes: int
+    kills: int
+    restored: int
+    fingerprint: int
+
+
+def run_history(seed: int) -> Outcome:
+    """Raises with the seed where anything is not as it must be."""
+    loop = SeededLoop(seed)  # type: ignore[abstract]
+    with _quiet(seed):
+        try:
+            history = _within(loop, seed)
+            faults = [fault for fault in loop.faults if "exception" in fault]
+            assert not faults, faults
+        except BaseException as exc:
+            raise AssertionError(f"history of seed {seed}: {exc!r}") from exc
+    counted = history.database.counted
+    return Outcome(
+        steps=loop.steps,
+        commits=counted.commits,
+        doubts=counted.doubts,
+        crashes=counted.crashes,
+        kills=history.story.kills,
+        restored=counted.restored,
+        fingerprint=hash((loop.steps, repr(sorted(history.database.books.resolutions.items())))),
+    )
+
+
+def _within(loop: SeededLoop, seed: int) -> History:
+    async def main() -> History:
+        history = History(seed)
+        await history.run()
+        return history
+
+    return loop.run(main())
+
+
+class _Silence:
+    """A logger for whom no news is worth telling."""
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *args, **kwargs: None
+
+
+@contextmanager
+def _quiet(seed: int) -> Iterator[None]:
+    """The ledger's jitter comes from the seed, and its warnings go nowhere."""
+    with (
+        mock.patch.object(ledger_module, "_log", _Silence()),
+        mock.patch.object(ledger_module, "random", random.Random(seed)),
+    ):
+        yield
+
+
+_MODEL = Model(
+    id="example/chat",
+    backend="cluster",
+    upstream_model="chat",
+    owned_by="",
+    name="",
+    display_name="",
+    created=0,
+    context_length=1000,
+    max_output_length=1000,
+    input_modalities=(),
+    output_modalities=(),
+    quantization="",
+    supported_sampling_parameters=(),
+    supported_features=(),
+    sampling_limits={},
+    sampling_limits_revision="",
+    required_checks=(),
+    is_ready=True,
+    pricing=Pricing(prompt=1, completion=1, image=0, request=1, input_cache_read=0, declared={}),
+    options={},
+)
+_NOBODY = UUID(int=0)
+_CALL = Call(
+    request_id="",
+    organization_id=OrganizationId(_NOBODY),
+    project_id=ProjectId(_NOBODY),
+    key_id=KeyId(_NOBODY),
+    model=_MODEL,
+    choices=1,
+    output_tokens_max=1,
+    output_bound_field="max_tokens",
+    streamed=False,
+    prompt=Prompt(turns=()),
+)

@@ -1,0 +1,176 @@
+"""PostgreSQL itself is killed under a working ledger: what was acknowledged is there afterwards."""
+
+import asyncio
+import os
+import random
+import signal
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from tests.support.ledger import (
+    LedgerTenant,
+    Process,
+    balance_of,
+    differences,
+    hold_of,
+    make_tenant,
+    release,
+    rows,
+    running_process,
+    settlement,
+)
+from tests.support.proof import Proof
+from tollkeeper.domain.errors import TollkeeperError
+from tollkeeper.domain.ledger import Hold
+from tollkeeper.embedded.postgres import EmbeddedPostgres
+from tollkeeper.storage.migrations import migrate
+
+CALLERS = 12
+# A server that was killed waits for its last child before it starts again.
+RESTART_TRIES = 20
+
+
+@dataclass
+class Server:
+    data_dir: Path
+    embedded: EmbeddedPostgres
+
+    @property
+    def conninfo(self) -> str:
+        return self.embedded.conninfo
+
+    def kill(self, how: signal.Signals) -> None:
+        """Like a fault of the server or like the end of its machine: nothing is written any more."""
+        pid = (self.data_dir / "postgres" / "postmaster.pid").read_text().partition("\n")[0]
+        os.kill(int(pid), how)
+
+    async def start_again(self) -> None:
+        for _ in range(RESTART_TRIES):
+            try:
+                await asyncio.to_thread(self.embedded.ensure_running)
+            except TollkeeperError:
+                await asyncio.sleep(0.2)
+            else:
+                return
+        raise AssertionError("the database did not start again")
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    """Not the suite's: everybody else needs that one alive."""
+    with tempfile.TemporaryDirectory(prefix="tk-") as folder:
+        data_dir = Path(folder)
+        with EmbeddedPostgres(data_dir) as embedded:
+            migrate(embedded.conninfo)
+            yield Server(data_dir, embedded)
+
+
+@dataclass
+class Told:
+    """What the ledger has acknowledged to its callers."""
+
+    settled: dict[UUID, int] = field(default_factory=dict)
+    released: set[UUID] = field(default_factory=set)
+    unsettled: set[UUID] = field(default_factory=set)
+    turned_away: set[UUID] = field(default_factory=set)
+
+
+async def caller(
+    process: Process, tenant: LedgerTenant, rng: random.Random, told: Told, over: asyncio.Event
+) -> None:
+    """Calls one after the other, each as its own request would, until all is over."""
+    while not over.is_set():
+        hold = hold_of(tenant, 10)
+        try:
+            decision = await process.ledger.hold(hold)
+        except TollkeeperError:
+            told.turned_away.add(hold.id)
+            await asyncio.sleep(0.01)
+            continue
+        assert decision.refusal is None, decision
+        await asyncio.sleep(rng.random() * 0.05)
+        await end(process, hold, rng, told)
+
+
+async def end(process: Process, hold: Hold, rng: random.Random, told: Told) -> None:
+    match rng.randrange(4):
+        case 0:
+            await process.ledger.resolve(release(hold), hold)
+            told.released.add(hold.id)
+        case 1:
+            await process.ledger.mark_unsettled(hold, "nobody knows")
+            told.unsettled.add(hold.id)
+        case _:
+            cost = rng.randrange(1, 14)
+            await process.ledger.resolve(settlement(hold, cost), hold)
+            told.settled[hold.id] = cost
+
+
+async def check_kill(server: Server, seed: int) -> tuple[int, int]:
+    """Returns how many calls were acknowledged and how many holds had to be put back."""
+    rng = random.Random(seed)
+    told = Told()
+    over = asyncio.Event()
+    async with running_process(server.conninfo) as process:
+        tenant = await make_tenant(process.database, credit=10**9)
+        callers = [
+            asyncio.ensure_future(caller(process, tenant, rng, told, over)) for _ in range(CALLERS)
+        ]
+        await asyncio.sleep(0.2 + rng.random() * 0.3)
+        server.kill(rng.choice((signal.SIGKILL, signal.SIGQUIT)))
+        await server.start_again()
+        await asyncio.sleep(0.2)
+        over.set()
+        await asyncio.gather(*callers)
+        assert await process.ledger.drain()
+        await check_told(process, tenant, told)
+        restored = await rows(
+            process.database,
+            "SELECT id FROM reservations WHERE organization_id = %s AND hold = 0",
+            tenant.organization_id,
+        )
+    return len(told.settled) + len(told.released) + len(told.unsettled), len(restored)
+
+
+async def check_told(process: Process, tenant: LedgerTenant, told: Told) -> None:
+    balance = await balance_of(process, tenant)
+    assert balance.held == 0
+    assert balance.settled == sum(told.settled.values())
+    assert await differences(process.database) == []
+    settled = dict(
+        await rows(
+            process.database,
+            """
+            SELECT reservation_id, prompt + completion FROM resolutions
+            WHERE organization_id = %s AND kind = 'settled'
+            """,
+            tenant.organization_id,
+        )
+    )
+    assert settled == told.settled
+    marked = await rows(
+        process.database,
+        "SELECT reservation_id FROM unsettled_marks WHERE organization_id = %s",
+        tenant.organization_id,
+    )
+    assert {row[0] for row in marked} == told.unsettled
+
+
+async def test_what_was_acknowledged_survives(server: Server, proof: Proof) -> None:
+    kills = proof.size(2, 100)
+    calls = restored = 0
+    for seed in range(kills):
+        try:
+            acknowledged, put_back = await check_kill(server, seed)
+        except AssertionError as exc:
+            raise AssertionError(f"kill of seed {seed}") from exc
+        calls += acknowledged
+        restored += put_back
+    proof.count("kills of PostgreSQL under a working ledger", kills)
+    proof.count("calls acknowledged around kills of PostgreSQL", calls)
+    proof.count("holds lost by PostgreSQL and put back", restored)

@@ -1,0 +1,32 @@
+"""Thousands of seeded histories of the ledger; a failing one is named by its seed."""
+
+from collections import Counter
+
+from tests.proofs.simulation import run_history
+from tests.support.proof import Proof
+
+QUICK = 2_000
+LONG = 100_000
+
+
+def test_every_history_ends_well(proof: Proof) -> None:
+    seen: Counter[str] = Counter()
+    histories = proof.size(QUICK, LONG)
+    for seed in range(histories):
+        outcome = run_history(seed)
+        seen["steps"] += outcome.steps
+        seen["commits"] += outcome.commits
+        seen["commits in doubt"] += outcome.doubts
+        seen["crashes of the database"] += outcome.crashes
+        seen["processes killed"] += outcome.kills
+        seen["holds put back"] += outcome.restored
+    proof.count("histories of the ledger", histories)
+    for what, number in seen.items():
+        proof.count(f"histories: {what}", number)
+    # A simulation in which nothing happens proves nothing.
+    assert min(seen.values()) > 0, seen
+
+
+def test_the_same_seed_is_the_same_history() -> None:
+    for seed in range(50):
+        assert run_history(seed) == run_history(seed)

@@ -1,0 +1,344 @@
+"""Holds whose commit is in doubt, whose caller has left, or that the database itself has lost."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, LiteralString
+
+import psycopg
+import pytest
+
+from tests.support.ledger import (
+    LIMITS,
+    Balance,
+    LedgerTenant,
+    Process,
+    balance_of,
+    count,
+    fold,
+    held,
+    hold_of,
+    make_tenant,
+    release,
+    rows,
+    run,
+    settlement,
+)
+from tollkeeper.domain.admission import Decision
+from tollkeeper.domain.errors import Unavailable
+from tollkeeper.domain.ledger import Hold
+from tollkeeper.services.ledger import ledger as ledger_module
+from tollkeeper.services.ledger.ledger import Ledger
+from tollkeeper.storage.database import Connection, Contention, Database, RoundTrips
+from tollkeeper.storage.ledger_store import CommitInDoubt, LedgerStore
+from tollkeeper.storage.round_trips import Call
+
+
+class FaultyDatabase(Database):
+    """The next fast transactions go wrong, each in the way that is given for it."""
+
+    def __init__(self, conninfo: str) -> None:
+        super().__init__(conninfo, pool_size=4, pool_timeout_s=30, statement_timeout_s=20)
+        self.faults: list[str] = []
+        self.late: list[asyncio.Task[None]] = []
+
+    @asynccontextmanager
+    async def round_trips(self) -> AsyncIterator[RoundTrips]:
+        fault = self.faults.pop(0) if self.faults else ""
+        if fault == "late":
+            yield LateCommit(await self._pool.getconn(), self)
+            return
+        async with super().round_trips() as trips:
+            if fault == "contention":
+                raise Contention
+            yield FaultyCommit(trips.connection, fault)
+
+    async def take_back(self, connection: Connection) -> None:
+        await self._pool.putconn(connection)
+
+
+class FaultyCommit(RoundTrips):
+    def __init__(self, connection: Connection, fault: str) -> None:
+        super().__init__(connection)
+        self._fault = fault
+
+    async def commit(self, *calls: Call) -> None:
+        if self._fault == "never committed":
+            raise Unavailable
+        await super().commit(*calls)
+        if self._fault == "reply lost":
+            raise Unavailable
+
+
+class LateCommit(RoundTrips):
+    """The network is cut after the commit was sent; the server gets to it only later."""
+
+    def __init__(self, connection: Connection, database: FaultyDatabase) -> None:
+        super().__init__(connection)
+        self._database = database
+
+    async def commit(self, *calls: Call) -> None:
+        # The accounts stay locked meanwhile, as they would be.
+        self._database.late.append(asyncio.ensure_future(self._commit_later(calls)))
+        raise Unavailable
+
+    async def _commit_later(self, calls: tuple[Call, ...]) -> None:
+        await asyncio.sleep(0.2)
+        await super().commit(*calls)
+        await self._database.take_back(self.connection)
+
+
+@pytest.fixture
+async def faulty(ledger_conninfo: str, verified_books: None) -> AsyncIterator[FaultyDatabase]:
+    database = FaultyDatabase(ledger_conninfo)
+    await database.open()
+    yield database
+    await asyncio.gather(*database.late)
+    await database.close()
+
+
+def ledger_on(database: Database, process: Process) -> Ledger:
+    return Ledger(LedgerStore(database, process.id, LIMITS))
+
+
+@pytest.mark.parametrize("fault", ["reply lost", "never committed", "late"])
+async def test_a_hold_in_doubt_does_not_stay(
+    process: Process, faulty: FaultyDatabase, fault: str
+) -> None:
+    tenant = await make_tenant(process.database, credit=100)
+    ledger = ledger_on(faulty, process)
+    faulty.faults = [fault]
+    results = await asyncio.gather(
+        ledger.hold(hold_of(tenant, 10)), ledger.hold(hold_of(tenant, 20)), return_exceptions=True
+    )
+    assert all(isinstance(found, CommitInDoubt) for found in results), results
+    assert await ledger.drain()
+    assert await balance_of(process, tenant) == Balance(100, 0, 0, 0, 0)
+    written = await count(
+        process.database,
+        "SELECT count(*) FROM reservations WHERE organization_id = %s",
+        tenant.organization_id,
+    )
+    assert written == (0 if fault == "never committed" else 2)
+
+
+async def test_a_hold_that_met_contention_is_tried_again(
+    process: Process, faulty: FaultyDatabase
+) -> None:
+    """Three times with a pause; a fourth time it is too much."""
+    tenant = await make_tenant(process.database, credit=100)
+    ledger = ledger_on(faulty, process)
+    faulty.faults = ["contention"] * 3
+    assert await ledger.hold(hold_of(tenant, 10)) == Decision()
+    faulty.faults = ["contention"] * 4
+    with pytest.raises(Contention):
+        await ledger.hold(hold_of(tenant, 10))
+    assert await balance_of(process, tenant) == Balance(90, 10, 0, 0, 0)
+
+
+async def test_a_settlement_whose_reply_is_lost_is_settled_once(
+    process: Process, faulty: FaultyDatabase, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tenant = await make_tenant(process.database, credit=100)
+    hold = await held(process, tenant, 10)
+    ledger = ledger_on(faulty, process)
+    reading = Database.reading
+    losses = 2
+
+    @asynccontextmanager
+    async def lossy(database: Database) -> AsyncIterator[Connection]:
+        nonlocal losses
+        async with reading(database) as connection:
+            yield connection
+        if losses:
+            losses -= 1
+            raise Unavailable
+
+    monkeypatch.setattr(FaultyDatabase, "reading", lossy)
+    await ledger.resolve(settlement(hold, 4), hold)
+    monkeypatch.undo()
+    assert await balance_of(process, tenant) == Balance(96, 0, 0, 4, 0)
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2, 3, 5, 8, 13])
+async def test_a_hold_whose_caller_has_left_is_given_back(process: Process, turns: int) -> None:
+    """Whenever the caller leaves: before the batch, in the midst of it, or just after it."""
+    tenant = await make_tenant(process.database, credit=100)
+    calling = asyncio.ensure_future(process.ledger.hold(hold_of(tenant, 10)))
+    for _ in range(turns):
+        await asyncio.sleep(0.001)
+    calling.cancel()
+    await asyncio.gather(calling, return_exceptions=True)
+    if calling.cancelled():
+        assert await process.ledger.drain()
+        assert await balance_of(process, tenant) == Balance(100, 0, 0, 0, 0)
+    else:  # it was faster: the hold is the caller's
+        assert await balance_of(process, tenant) == Balance(90, 10, 0, 0, 0)
+
+
+async def test_nobody_waits_for_a_hold_for_ever(
+    process: Process, other_process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those in the queue are taken back, those under way are given back when they get through."""
+    monkeypatch.setattr(ledger_module, "_HOLD_WAIT_S", 0.2)
+    tenant = await make_tenant(process.database, credit=100)
+    async with other_process.database.transaction() as connection:
+        await connection.execute(
+            "SELECT FROM accounts WHERE organization_id = %s FOR UPDATE", (tenant.organization_id,)
+        )
+        for _ in range(2):
+            with pytest.raises(Unavailable, match="busy"):
+                await process.ledger.hold(hold_of(tenant, 10))
+    assert await process.ledger.drain()
+    monkeypatch.undo()
+    assert await balance_of(process, tenant) == Balance(100, 0, 0, 0, 0)
+
+
+async def test_a_settlement_goes_on_when_its_caller_leaves(process: Process) -> None:
+    tenant = await make_tenant(process.database, credit=100)
+    holds = [await held(process, tenant, 10) for _ in range(3)]
+    endings: list[Callable[[Hold], asyncio.Future[bool]]] = [
+        lambda hold: asyncio.ensure_future(process.ledger.resolve(settlement(hold, 4), hold)),
+        lambda hold: asyncio.ensure_future(process.ledger.resolve(release(hold), hold)),
+        lambda hold: asyncio.ensure_future(process.ledger.mark_unsettled(hold, "gone")),
+    ]
+    for hold, end in zip(holds, endings, strict=True):
+        ending = end(hold)
+        await asyncio.sleep(0)
+        ending.cancel()
+        await asyncio.gather(ending, return_exceptions=True)
+        assert ending.cancelled()
+    assert await process.ledger.drain()
+    assert await balance_of(process, tenant) == Balance(86, 0, 10, 4, 0)
+
+
+async def test_an_account_that_is_locked_for_good_is_busy(
+    process: Process, ledger_conninfo: str
+) -> None:
+    tenant = await make_tenant(process.database, credit=100)
+    impatient = Database(ledger_conninfo, pool_size=2, pool_timeout_s=5, statement_timeout_s=0.3)
+    await impatient.open()
+    try:
+        async with process.database.transaction() as connection:
+            await connection.execute(
+                "SELECT FROM accounts WHERE organization_id = %s FOR UPDATE",
+                (tenant.organization_id,),
+            )
+            with pytest.raises(Unavailable):
+                await ledger_on(impatient, process).hold(hold_of(tenant, 1))
+    finally:
+        await impatient.close()
+    await held(process, tenant, 1)
+
+
+# What a crash of PostgreSQL does to a fast transaction that was not on the disk yet.
+
+
+async def lose(process: Process, hold: Hold) -> None:
+    await fold(process, tenant_of(hold))
+    await run(
+        process.database,
+        """
+        WITH gone AS (DELETE FROM reservations WHERE id = %s RETURNING organization_id, hold)
+        UPDATE accounts a SET available = available + hold, held = held - hold,
+            month_held = month_held - hold FROM gone WHERE gone.organization_id = a.organization_id
+        """,
+        hold.id,
+    )
+    await run(
+        process.database,
+        """
+        UPDATE project_accounts SET held = held - %s, month_held = month_held - %s,
+            live_holds = live_holds - 1 WHERE project_id = %s
+        """,
+        hold.hold_picousd,
+        hold.hold_picousd,
+        hold.project_id,
+    )
+
+
+def tenant_of(hold: Hold) -> LedgerTenant:
+    return LedgerTenant(hold.organization_id, hold.project_id, hold.key_id)
+
+
+async def test_a_settlement_of_a_lost_hold_is_written_all_the_same(process: Process) -> None:
+    tenant = await make_tenant(process.database, credit=10)
+    hold = await held(process, tenant, 10)
+    await lose(process, hold)
+    # Somebody else gets the credit that the crash has set free.
+    await process.ledger.resolve(settlement(await held(process, tenant, 10), 10))
+    assert await process.ledger.resolve(settlement(hold, 7), hold)
+    assert not await process.ledger.resolve(settlement(hold, 7), hold)
+    assert await balance_of(process, tenant) == Balance(-7, 0, 0, 17, 7)
+    [row] = await rows(
+        process.database,
+        """
+        SELECT r.hold, d.settled, o.amount FROM reservations r
+        JOIN resolutions d ON d.reservation_id = r.id JOIN overages o ON o.reservation_id = r.id
+        WHERE r.id = %s
+        """,
+        hold.id,
+    )
+    assert row == (0, 0, 7)
+
+
+async def test_a_lost_hold_can_be_unsettled(process: Process) -> None:
+    tenant = await make_tenant(process.database, credit=10)
+    hold = await held(process, tenant, 10)
+    await lose(process, hold)
+    assert await process.ledger.mark_unsettled(hold, "nobody knows")
+    assert await balance_of(process, tenant) == Balance(10, 0, 0, 0, 0)
+    assert await process.ledger.resolve(settlement(hold, 3), hold)
+    assert await balance_of(process, tenant) == Balance(7, 0, 0, 3, 3)
+
+
+async def test_a_release_of_a_lost_hold_has_nothing_to_do(process: Process) -> None:
+    tenant = await make_tenant(process.database, credit=10)
+    hold = await held(process, tenant, 10)
+    await lose(process, hold)
+    assert not await process.ledger.resolve(release(hold), hold)
+    assert await balance_of(process, tenant) == Balance(10, 0, 0, 0, 0)
+    assert process.ledger.open_holds == 0
+
+
+async def test_settlements_are_synchronous_and_holds_are_not(
+    process: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await check_durability(process, monkeypatch)
+
+
+async def check_durability(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What each transaction of the ledger says of itself at the moment of its writing."""
+    said: dict[str, set[str]] = {
+        "INSERT INTO reservations": set(),
+        "INSERT INTO resolutions": set(),
+    }
+    execute = psycopg.AsyncConnection.execute
+    commit = RoundTrips.commit
+
+    async def ask(connection: Connection, query: LiteralString | bytes) -> None:
+        for what, answers in said.items():
+            if what in str(query):
+                cursor = await execute(connection, "SHOW synchronous_commit")
+                [[answer]] = await cursor.fetchall()
+                answers.add(answer)
+
+    async def asking(
+        connection: Connection, query: LiteralString, *args: Any, **options: Any
+    ) -> object:
+        if not str(query).startswith("b'PREPARE"):
+            await ask(connection, query)
+        return await execute(connection, query, *args, **options)
+
+    async def committing(trips: RoundTrips, *calls: Call) -> None:
+        for statement, _ in calls:
+            await ask(trips.connection, statement.sql)
+        await commit(trips, *calls)
+
+    tenant = await make_tenant(process.database, credit=100)
+    monkeypatch.setattr(psycopg.AsyncConnection, "execute", asking)
+    monkeypatch.setattr(RoundTrips, "commit", committing)
+    hold = await held(process, tenant, 10)
+    await process.ledger.resolve(settlement(hold, 4))
+    monkeypatch.undo()
+    assert said == {"INSERT INTO reservations": {"off"}, "INSERT INTO resolutions": {"on"}}

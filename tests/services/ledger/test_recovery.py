@@ -1,0 +1,229 @@
+"""Leases and recovery: a dead process's holds become unsettled, a live one's are never touched."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from tests.support.ledger import (
+    Balance,
+    Process,
+    balance_of,
+    count,
+    held,
+    make_process,
+    make_tenant,
+    register,
+    release,
+    rows,
+    run,
+    settlement,
+)
+from tests.support.proof import Proof
+from tollkeeper.services.ledger.recovery import Lease, Recovered, Recovery
+from tollkeeper.storage import processes
+from tollkeeper.storage.database import Database
+
+LEASE_S = 0.8
+
+
+@pytest.fixture(autouse=True)
+async def nobody_else(ledger_database: Database) -> None:
+    """Processes of earlier tests are over, and their holds settled as far as recovery can tell."""
+    await run(ledger_database, "DELETE FROM processes")
+
+
+@asynccontextmanager
+async def alive(process: Process) -> AsyncIterator[None]:
+    """Heartbeats for as long as the block lasts."""
+
+    async def beat() -> None:
+        while True:
+            await register(process)
+            await asyncio.sleep(0.02)
+
+    beating = asyncio.ensure_future(beat())
+    try:
+        yield
+    finally:
+        beating.cancel()
+        await asyncio.gather(beating, return_exceptions=True)
+
+
+async def fall_silent(process: Process, since_s: float) -> None:
+    await run(
+        process.database,
+        "UPDATE processes SET heartbeat_at = heartbeat_at - make_interval(secs => %s) WHERE id = %s",
+        since_s,
+        process.id,
+    )
+
+
+def dead_process(process: Process) -> Process:
+    """Another identity on the same connections, of which nothing is heard again."""
+    return make_process(process.database)
+
+
+async def test_holds_of_a_dead_process_become_unsettled(process: Process) -> None:
+    tenant = await make_tenant(process.database, credit=100)
+    dead = dead_process(process)
+    lost, resolved, marked = [await held(dead, tenant, 10) for _ in range(3)]
+    await dead.ledger.resolve(settlement(resolved, 4))
+    await dead.ledger.mark_unsettled(marked, "known to be unknown")
+    recovery = Recovery(process.database, 0)
+    assert await recovery.ledger_recover() == Recovered(processes=1, reservations=1)
+    assert await balance_of(process, tenant) == Balance(76, 0, 20, 4, 0)
+    assert await recovery.ledger_recover() == Recovered(0, 0)
+    # Whoever knows better later is heard, once.
+    assert await process.ledger.resolve(settlement(lost, 3))
+    assert not await process.ledger.resolve(release(lost))
+    assert await balance_of(process, tenant) == Balance(83, 0, 10, 7, 0)
+
+
+async def test_a_hold_registers_its_process(process: Process) -> None:
+    """Who dies before its first heartbeat is found all the same."""
+    tenant = await make_tenant(process.database, credit=100)
+    dead = dead_process(process)
+    await held(dead, tenant, 10)
+    assert await count(process.database, "SELECT count(*) FROM processes WHERE id = %s", dead.id)
+    assert await Recovery(process.database, 0).ledger_recover() == Recovered(1, 1)
+
+
+async def check_live_process_is_spared(process: Process) -> None:
+    """Right after an outage nobody has a fresh heartbeat; who lives shows it soon."""
+    tenant = await make_tenant(process.database, credit=100)
+    living, dead = dead_process(process), dead_process(process)
+    kept = await held(living, tenant, 10)
+    await held(dead, tenant, 20)
+    for one in (living, dead):
+        await fall_silent(one, 3600)
+    sweep = asyncio.ensure_future(Recovery(process.database, LEASE_S).ledger_recover())
+    await asyncio.sleep(0.1)  # the sweep has found both silent by now
+    async with alive(living):
+        found = await sweep
+    assert found == Recovered(processes=1, reservations=1)
+    assert await balance_of(process, tenant) == Balance(70, 10, 20, 0, 0)
+    await living.ledger.resolve(release(kept))
+
+
+async def test_a_live_process_is_spared_after_an_outage(process: Process) -> None:
+    await check_live_process_is_spared(process)
+
+
+async def test_a_process_that_makes_holds_lives(process: Process) -> None:
+    tenant = await make_tenant(process.database, credit=100)
+    living = dead_process(process)
+    await held(living, tenant, 1)
+    await fall_silent(living, 3600)
+    sweep = asyncio.ensure_future(Recovery(process.database, LEASE_S).ledger_recover())
+    await asyncio.sleep(0.05)
+    await held(living, tenant, 1)
+    assert await sweep == Recovered(0, 0)
+
+
+async def test_a_hold_during_the_sweep_keeps_its_process_on_the_list(process: Process) -> None:
+    """It was not among those that were looked for: forgetting its process would orphan it."""
+    tenant = await make_tenant(process.database, credit=100)
+    slow = dead_process(process)
+    await held(slow, tenant, 1)
+    async with process.database.reading() as connection:
+        [(process_id, heartbeat_at)] = (await processes.find_silent(connection, lease_s=0)).items()
+        await held(slow, tenant, 2)
+        assert not await processes.forget_dead(connection, process_id, heartbeat_at)
+    assert await Recovery(process.database, 0).ledger_recover() == Recovered(1, 2)
+    # It was alive after all, and its next hold makes it known again.
+    await held(slow, tenant, 3)
+    assert await Recovery(process.database, 0).ledger_recover() == Recovered(1, 1)
+
+
+@pytest.mark.parametrize("jump_s", [-86_400.0, -3600.0, 3600.0])
+async def test_a_jump_of_the_clock_hides_nobody(process: Process, jump_s: float) -> None:
+    """The heartbeat of the dead seems to be from the past or from the future."""
+    tenant = await make_tenant(process.database, credit=100)
+    living, dead = dead_process(process), dead_process(process)
+    kept = await held(living, tenant, 10)
+    await held(dead, tenant, 20)
+    for one in (living, dead):
+        await fall_silent(one, jump_s)
+    async with alive(living):
+        found = await Recovery(process.database, LEASE_S).ledger_recover()
+    assert found == Recovered(1, 1)
+    await living.ledger.resolve(release(kept))
+
+
+@pytest.mark.parametrize("age_s", [1, 1799, 1801, 20_000, 80_000])
+async def test_old_holds_are_found(process: Process, age_s: int) -> None:
+    tenant = await make_tenant(process.database, credit=100)
+    dead = dead_process(process)
+    hold = await held(dead, tenant, 10)
+    await run(
+        process.database,
+        "UPDATE reservations SET held_at = held_at - make_interval(secs => %s) WHERE id = %s",
+        age_s,
+        hold.id,
+    )
+    assert await Recovery(process.database, 0).ledger_recover() == Recovered(1, 1)
+
+
+async def check_sweeps_and_settlements(process: Process, other: Process, many: int) -> None:
+    """Two sweeps and the settlement of the living owner, all at once on the same reservations."""
+    tenant = await make_tenant(process.database, credit=10 * many)
+    owner = dead_process(process)
+    holds = [await held(owner, tenant, 10) for _ in range(many)]
+    results = await asyncio.gather(
+        *[owner.ledger.resolve(settlement(hold, 4)) for hold in holds],
+        Recovery(process.database, 0).ledger_recover(),
+        Recovery(other.database, 0).ledger_recover(),
+        *[other.ledger.resolve(release(hold)) for hold in holds],
+    )
+    assert [found for found in results if isinstance(found, bool)].count(True) == many
+    [[settled]] = await rows(
+        process.database,
+        "SELECT coalesce(sum(settled), 0) FROM resolutions WHERE organization_id = %s",
+        tenant.organization_id,
+    )
+    expected = Balance(10 * many - settled, 0, 0, settled, 0)
+    assert await balance_of(process, tenant) == expected
+
+
+async def test_two_sweeps_and_settlements_at_once(
+    process: Process, other_process: Process, proof: Proof
+) -> None:
+    rounds = proof.size(3, 50)
+    for _ in range(rounds):
+        await check_sweeps_and_settlements(process, other_process, 20)
+    proof.count("races of two sweeps with settlements", rounds * 20)
+
+
+async def test_only_one_sweep_at_a_time(process: Process, other_process: Process) -> None:
+    tenant = await make_tenant(process.database, credit=100)
+    await held(dead_process(process), tenant, 1)
+    async with process.database.reading() as connection:
+        assert await processes.try_sweep_lock(connection)
+        assert await Recovery(other_process.database, 0).ledger_recover() == Recovered(0, 0)
+        await processes.free_sweep_lock(connection)
+    assert await Recovery(other_process.database, 0).ledger_recover() == Recovered(1, 1)
+
+
+async def test_a_process_that_drained_may_sign_off(process: Process) -> None:
+    tenant = await make_tenant(process.database, credit=100)
+    ending = dead_process(process)
+    lease = Lease(process.database, ending.id, LEASE_S)
+    await lease.heartbeat()
+    hold = await held(ending, tenant, 10)
+    assert (ending.ledger.open_holds, await ending.ledger.drain()) == (1, False)
+    await ending.ledger.resolve(release(hold))
+    assert (ending.ledger.open_holds, await ending.ledger.drain()) == (0, True)
+    await lease.sign_off()
+    assert await Recovery(process.database, 0).ledger_recover() == Recovered(0, 0)
+
+
+async def test_a_lease_is_steady_after_its_time_without_a_miss(process: Process) -> None:
+    lease = Lease(process.database, dead_process(process).id, 0.05)
+    assert not lease.steady
+    await lease.heartbeat()
+    assert not lease.steady
+    await asyncio.sleep(0.06)
+    await lease.heartbeat()
+    assert lease.steady

@@ -1,0 +1,185 @@
+"""Marks and late resolutions in every interleaving, with the account folded at any time between."""
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from tests.support.ledger import (
+    Balance,
+    Process,
+    balance_of,
+    differences,
+    fold,
+    held,
+    make_tenant,
+    release,
+    rows,
+    settlement,
+)
+from tests.support.proof import Proof
+from tollkeeper.domain.ledger import Hold, Resolution
+from tollkeeper.storage import resolutions
+from tollkeeper.storage.database import Connection, Database
+
+# How a call of 10 ends, and what is left of a credit of 100 then.
+ENDINGS = {
+    "less": Balance(96, 0, 0, 4, 0),
+    "equal": Balance(90, 0, 0, 10, 0),
+    "more": Balance(83, 0, 0, 17, 7),
+    "released": Balance(100, 0, 0, 0, 0),
+}
+
+
+def ending(hold: Hold, name: str) -> Resolution:
+    costs = {"less": 4, "equal": 10, "more": 17}
+    return release(hold) if name == "released" else settlement(hold, costs[name])
+
+
+async def check_sequence(process: Process, name: str, steps: tuple[str, ...]) -> None:
+    tenant = await make_tenant(process.database, credit=100)
+    hold = await held(process, tenant, 10)
+    resolved = marked = False
+    for step in steps:
+        match step:
+            case "mark":
+                done = await process.ledger.mark_unsettled(hold, "nobody knows")
+                assert done == (not resolved and not marked)
+                marked = marked or not resolved
+            case "resolve":
+                assert await process.ledger.resolve(ending(hold, name)) == (not resolved)
+                resolved = True
+            case "fold":
+                await fold(process, tenant)
+    expected = Balance(90, 10, 0, 0, 0)
+    if resolved:
+        expected = ENDINGS[name]
+    elif marked:
+        expected = Balance(90, 0, 10, 0, 0)
+    assert await balance_of(process, tenant) == expected
+    [[live]] = await rows(
+        process.database,
+        "SELECT live_holds FROM project_accounts WHERE project_id = %s",
+        tenant.project_id,
+    )
+    assert live == (0 if resolved or marked else 1)
+
+
+def sequences() -> list[tuple[str, ...]]:
+    """Every order of up to two marks and two resolutions, with or without a fold after each."""
+    found = set()
+    for marks, resolves in itertools.product(range(3), repeat=2):
+        for order in itertools.permutations(["mark"] * marks + ["resolve"] * resolves):
+            for folds in itertools.product((False, True), repeat=len(order)):
+                steps = [
+                    step
+                    for one, folded in zip(order, folds, strict=True)
+                    for step in ((one, "fold") if folded else (one,))
+                ]
+                found.add(tuple(steps))
+    return sorted(found)
+
+
+@pytest.mark.parametrize("name", ENDINGS)
+async def test_every_order_of_marks_resolutions_and_folds(
+    process: Process, proof: Proof, name: str
+) -> None:
+    run = sequences()
+    if not proof.long:
+        offset = list(ENDINGS).index(name)
+        run = run[offset :: 2 * len(ENDINGS)]
+    for steps in run:
+        try:
+            await check_sequence(process, name, steps)
+        except AssertionError as exc:
+            raise AssertionError(f"{name}: {steps}") from exc
+    proof.count("orders of marks, resolutions and folds", len(run))
+
+
+@asynccontextmanager
+async def marking(database: Database, hold: Hold) -> AsyncIterator[Connection]:
+    """A mark that is written and not committed before the block ends."""
+    async with database.transaction() as connection:
+        await resolutions.lock_account(connection, hold.organization_id)
+        await resolutions.mark_unsettled(connection, hold.organization_id, [hold.id], "test")
+        yield connection
+
+
+@asynccontextmanager
+async def resolving(database: Database, resolution: Resolution) -> AsyncIterator[Connection]:
+    """A resolution that is written and not committed before the block ends."""
+    async with database.transaction() as connection:
+        assert await resolutions.resolve(connection, [resolution]) == {resolution.reservation_id}
+        yield connection
+
+
+@pytest.mark.parametrize("name", ENDINGS)
+@pytest.mark.parametrize("folded", [False, True])
+async def test_a_mark_while_a_resolution_is_being_committed(
+    process: Process, name: str, folded: bool
+) -> None:
+    """The mark cannot see the resolution, and is folded before or together with it."""
+    tenant = await make_tenant(process.database, credit=100)
+    hold = await held(process, tenant, 10)
+    async with resolving(process.database, ending(hold, name)):
+        assert await process.ledger.mark_unsettled(hold, "nobody knows")
+        if folded:
+            assert await balance_of(process, tenant) == Balance(90, 0, 10, 0, 0)
+            assert await differences(process.database) == []
+    assert await differences(process.database) == []
+    assert await balance_of(process, tenant) == ENDINGS[name]
+
+
+@pytest.mark.parametrize("name", ENDINGS)
+async def test_a_resolution_while_a_mark_is_being_committed(process: Process, name: str) -> None:
+    tenant = await make_tenant(process.database, credit=100)
+    hold = await held(process, tenant, 10)
+    async with marking(process.database, hold):
+        assert await process.ledger.resolve(ending(hold, name))
+        assert await differences(process.database) == []
+    assert await differences(process.database) == []
+    assert await balance_of(process, tenant) == ENDINGS[name]
+
+
+async def test_what_is_rolled_back_was_never_there(process: Process) -> None:
+    tenant = await make_tenant(process.database, credit=100)
+    hold = await held(process, tenant, 10)
+
+    async def fail_in_the_midst() -> None:
+        async with (
+            resolving(process.database, settlement(hold, 4)),
+            marking(process.database, hold),
+        ):
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await fail_in_the_midst()
+    assert await balance_of(process, tenant) == Balance(90, 10, 0, 0, 0)
+    assert await process.ledger.resolve(settlement(hold, 10))
+
+
+async def test_unsettled_holds_stay_blocked_until_somebody_knows(process: Process) -> None:
+    tenant = await make_tenant(process.database, credit=10)
+    hold = await held(process, tenant, 10)
+    await process.ledger.mark_unsettled(hold, "nobody knows")
+    refused = await process.ledger.hold(hold)
+    assert (refused.available_picousd, refused.held_picousd) == (0, 10)
+    # Waiting does not help: nothing is running.
+    assert refused.retry_after_s is None
+    await process.ledger.resolve(release(hold))
+    await held(process, tenant, 10)
+
+
+async def test_a_fold_waits_for_a_mark_that_is_being_committed(process: Process) -> None:
+    """Otherwise it would take the hold out of held, and the mark would take it out once more."""
+    tenant = await make_tenant(process.database, credit=100)
+    hold = await held(process, tenant, 10)
+    async with marking(process.database, hold):
+        assert await process.ledger.resolve(settlement(hold, 4))
+        folding = asyncio.ensure_future(fold(process, tenant))
+        await asyncio.sleep(0.2)
+        assert not folding.done()
+    await folding
+    assert await balance_of(process, tenant) == ENDINGS["less"]

@@ -1,0 +1,242 @@
+"""A thousand policies on one call: bounded work at once, bounded memory, one shared prefix."""
+
+import asyncio
+import tracemalloc
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from tests.support.judged_gateway import JudgedGateway, assert_denied, judge_answer, judged_gateway
+from tests.support.upstream import Peer, Verb
+from tollkeeper.backends.chat.request import encode_request
+from tollkeeper.backends.port import Answer, BackendHealth
+from tollkeeper.bootstrap.backends import _judge_model
+from tollkeeper.domain.errors import BackendFailed
+from tollkeeper.domain.inference import Batch, Call, Delta
+from tollkeeper.services.policies.judge import Judge, JudgeConfig, Question
+from tollkeeper.services.policies.judge_slots import JudgeSlots
+
+_MANY = 1000
+_CONCURRENCY = 8
+
+
+@pytest.fixture(scope="module")
+async def shared_patient(data_dir: Path, conninfo: str) -> AsyncIterator[JudgedGateway]:
+    limits = {"inference_deadline_s": 100}
+    judge = {"deadline_s": 60, "concurrency": _CONCURRENCY, "window_characters": 4000}
+    async with judged_gateway(data_dir, conninfo, judge=judge, limits=limits) as judged:
+        yield judged
+
+
+@pytest.fixture
+async def patient(shared_patient: JudgedGateway) -> JudgedGateway:
+    return await shared_patient.for_next_test()
+
+
+def _lingering(basis_points: int) -> Verb:
+    """Long enough for others to come meanwhile."""
+
+    async def verb(peer: Peer) -> None:
+        await asyncio.sleep(0.002)
+        await judge_answer(basis_points)(peer)
+
+    return verb
+
+
+@pytest.mark.parametrize("direction", ["request", "response"])
+async def test_a_thousand_policies_on_one_call(patient: JudgedGateway, direction: str) -> None:
+    policies = await patient.publish_many(_MANY, mode="enforcing", direction=direction)
+    patient.judge.opinion = lambda _: _lingering(0)
+    text = "All is quiet. " * 200
+    patient.say(text)
+    found = await patient.chat(text)
+    assert found.status_code == 200, found.text
+    assert len(patient.judge.asked) == _MANY
+    assert len(set(patient.judge.questions)) == _MANY
+    assert 1 < patient.judge.at_once_max <= _CONCURRENCY
+    # Everything before the question is the same for all, byte by byte: one prefix serves them.
+    prefixes = {asked.before_question for asked in patient.judge.asked}
+    assert len(prefixes) == 1
+    assert len(prefixes.pop()) > len(text)
+    verdicts = (await patient.entry(found)).verdicts
+    assert {verdict.policy_id for verdict in verdicts} == set(policies)
+    # The same text again asks nobody.
+    assert (await patient.chat(text)).status_code == 200
+    assert len(patient.judge.asked) == _MANY
+
+
+async def test_a_thousand_named_policies_watch(patient: JudgedGateway) -> None:
+    policies = await patient.publish_many(
+        _MANY, mode="monitoring", direction="request", scope="unattached"
+    )
+    found = await patient.chat(policy_ids=policies)
+    assert found.status_code == 200, found.text
+    verdicts = (await patient.entry(found)).verdicts
+    assert {verdict.policy_id for verdict in verdicts} == set(policies)
+    assert len(verdicts) == _MANY
+
+
+async def test_the_one_of_a_thousand_that_matches_denies(patient: JudgedGateway) -> None:
+    await patient.publish_many(300, mode="enforcing", direction="request")
+    policy = await patient.enforce("bomb", direction="request")
+    assert_denied(await patient.chat("a bomb"), policy, "request")
+
+
+async def test_windows_come_first_and_questions_second(patient: JudgedGateway) -> None:
+    """All questions about a window are put before the next window begins."""
+    await patient.publish_many(20, mode="enforcing", direction="request")
+    text = "".join(f"{number:07d} " for number in range(2000))
+    assert (await patient.chat(text)).status_code == 200
+    order = list(dict.fromkeys(asked.before_question for asked in patient.judge.asked))
+    places = [order.index(asked.before_question) for asked in patient.judge.asked]
+    assert len(order) == 5
+    assert len(places) == 5 * 20
+    # In order, but for those that are under way at the same time.
+    displaced = [abs(place - at // 20) for at, place in enumerate(places)]
+    assert max(displaced) <= 1
+    assert sum(displaced) <= 4 * 2 * _CONCURRENCY
+
+
+class _CountingBackend:
+    """Answers at once, and keeps nothing but counts."""
+
+    name = "counting"
+
+    def __init__(self, *, fails: bool = False) -> None:
+        self.asked = 0
+        self.bytes = 0
+        self._fails = fails
+
+    @asynccontextmanager
+    async def open(self, call: Call, *, deadline: float) -> AsyncIterator[Answer]:
+        self.asked += 1
+        self.bytes += len(encode_request(call, stream=False))
+        await asyncio.sleep(0)
+        if self._fails:
+            raise BackendFailed("down")
+        yield Answer("here", self._batches())
+
+    async def _batches(self) -> AsyncIterator[Batch]:
+        position = {"token": "No", "logprob": -0.1}
+        yield [Delta(0, logprobs=msgspec.Raw(msgspec.json.encode({"content": [position]})))]
+
+    async def count_prompt_tokens(self, call: Call, *, deadline: float) -> int | None:
+        return None
+
+    def health(self) -> BackendHealth:
+        return BackendHealth(self.name, True, "", {})
+
+    async def start(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+def _judge(backend: _CountingBackend, **changes: float) -> Judge:
+    values = {
+        "deadline_s": 60.0,
+        "concurrency": 16,
+        "window_characters": 40_000,
+        "overlap_characters": 4_000,
+        "top_logprobs": 20,
+        **changes,
+    }
+    return Judge(backend, _judge_model("counting", "m"), b"k" * 32, JudgeConfig(**values))  # type: ignore[arg-type]
+
+
+def _questions(count: int) -> Sequence[Question]:
+    return [Question(f"version {number}", f"Is it {number}?") for number in range(count)]
+
+
+async def test_a_long_text_is_not_copied_for_every_question() -> None:
+    backend = _CountingBackend()
+    judge, questions = _judge(backend), _questions(_MANY)
+    text = "x" * 30_000
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        opinions = await judge.hear(text, questions)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (backend.asked, {opinion.highest for opinion in opinions}) == (_MANY, {0})
+    assert backend.bytes > _MANY * len(text)
+    # Thirty megabytes went out; a few copies, and a little for each question, were ever held.
+    assert peak - before < 5_000_000
+
+
+async def test_a_thousand_questions_to_a_judge_that_is_down() -> None:
+    backend = _CountingBackend(fails=True)
+    opinions = await _judge(backend).hear("x" * 200_000, _questions(_MANY))
+    assert {opinion.reason for opinion in opinions} == {"down"}
+    # Whoever failed on the first window is not asked about the others.
+    assert backend.asked < _MANY + 16
+
+
+async def test_a_deadline_ends_what_would_take_for_ever() -> None:
+    """Megabytes of text and a thousand questions: most of it is never even prepared. Also not
+    where every window is the same and so remembered."""
+    backend = _CountingBackend()
+    judge = _judge(backend, deadline_s=0.3, window_characters=1000, overlap_characters=100)
+    for text in ("x y z " * 500_000, "".join(f"{number} " for number in range(500_000))):
+        opinions = await judge.hear(text, _questions(_MANY))
+        assert not any(opinion.complete for opinion in opinions)
+        assert {opinion.reason for opinion in opinions} == {"The judge did not answer in time."}
+
+
+async def test_remembered_verdicts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tollkeeper.services.policies.judge._VERDICTS_MAX", 10)
+    backend = _CountingBackend()
+    judge = _judge(backend)
+    questions = _questions(20)
+    await judge.hear("text", questions)
+    await judge.hear("text", questions[10:])
+    assert backend.asked == 20
+    await judge.hear("text", questions[:10])
+    assert backend.asked == 30
+    assert len(judge._verdicts) == 10
+
+
+async def test_slots_go_to_callers_first_and_one_is_theirs() -> None:
+    slots = JudgeSlots(3)
+    order: list[str] = []
+    go_on = asyncio.Event()
+
+    async def take(name: str, *, watching: bool) -> None:
+        async with slots.held(watching=watching):
+            order.append(name)
+            await go_on.wait()
+
+    watching = [asyncio.create_task(take(f"w{n}", watching=True)) for n in range(4)]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert order == ["w0", "w1"]
+    calling = [asyncio.create_task(take(f"c{n}", watching=False)) for n in range(3)]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert order == ["w0", "w1", "c0"]
+    go_on.set()
+    await asyncio.gather(*watching, *calling)
+    assert order[3:5] == ["c1", "c2"]
+    assert slots._free == 3
+    assert slots._watching_room == 2
+
+
+async def test_slots_survive_those_who_leave() -> None:
+    slots = JudgeSlots(1)
+    async with slots.held(watching=False):
+        waiting = [asyncio.create_task(_held(slots, watching=n % 2 == 0)) for n in range(6)]
+        await asyncio.sleep(0)
+        for task in waiting[::2]:
+            task.cancel()
+    await asyncio.gather(*waiting, return_exceptions=True)
+    assert (slots._free, slots._watching_room) == (1, 1)
+    assert not slots._calling
+    assert not slots._watching
+
+
+async def _held(slots: JudgeSlots, *, watching: bool) -> None:
+    async with slots.held(watching=watching):
+        await asyncio.sleep(0)

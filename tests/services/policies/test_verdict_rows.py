@@ -1,0 +1,199 @@
+"""Rows of verdicts: written in bounded batches with their calls, kept by the day, and moved over
+from where they were before they had a table."""
+
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import psycopg
+import pytest
+from alembic import command
+from alembic.config import Config
+from psycopg.conninfo import make_conninfo
+from sqlalchemy import create_engine
+
+from tests.support.judged_gateway import JudgedGateway
+from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
+from tollkeeper.domain.activity import ActivityRecord, VerdictRecord
+from tollkeeper.services.calls import activity as service
+from tollkeeper.services.calls.activity import Activity
+from tollkeeper.services.clock import unix_now
+from tollkeeper.storage import activity_partitions, migrations
+from tollkeeper.storage.activity_partitions import VERDICTS
+
+_COUNT = "SELECT count(*) FROM policy_verdicts WHERE organization_id = %s"
+
+
+def _verdict(number: int, judged_at_ms: int) -> VerdictRecord:
+    return VerdictRecord(
+        policy_id=f"pol_{number}",
+        version=1,
+        direction="request",
+        mode="monitoring",
+        probability_basis_points=None,
+        threshold_basis_points=5000,
+        matched=False,
+        duration_ms=1,
+        judged_at_ms=judged_at_ms,
+    )
+
+
+def _record(
+    organization: OrganizationId, verdicts: int, at: datetime | None = None
+) -> ActivityRecord:
+    now_ms = int((at.timestamp() if at is not None else unix_now()) * 1000)
+    return ActivityRecord(
+        request_id=str(uuid4()),
+        organization_id=organization,
+        project_id=ProjectId(uuid4()),
+        key_id=KeyId(uuid4()),
+        operation="chat_create",
+        model="m",
+        streamed=False,
+        started_at_ms=now_ms,
+        duration_ms=1,
+        first_piece_ms=None,
+        status=200,
+        error_code=None,
+        finish=None,
+        usage=None,
+        estimated=False,
+        hold_picousd=None,
+        cost_picousd=None,
+        settlement="none",
+        backend=None,
+        replica=None,
+        verdicts=tuple(_verdict(number, now_ms) for number in range(verdicts)),
+    )
+
+
+@pytest.fixture
+def activity(judged: JudgedGateway) -> Activity:
+    return Activity(judged.scripted.gateway.services.database, unix_now, retention_days=30)
+
+
+async def test_calls_with_many_verdicts_are_written_in_several_batches(
+    judged: JudgedGateway, activity: Activity, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "_BATCH_VERDICTS_MAX", 250)
+    organization = judged.scripted.tenant.organization_id
+    records = [_record(organization, 100) for _ in range(10)]
+    for record in records:
+        activity.record(record)
+    assert len(activity._next_batch()) == 3
+    activity._put_back(records[:3])
+    await activity.drain()
+    assert await judged.scripted.sql(_COUNT, organization) == [(1000,)]
+    shown = await activity.activity_show(UUID(records[9].request_id))
+    assert sorted(shown.verdicts, key=lambda found: int(found.policy_id[4:])) == list(
+        records[9].verdicts
+    )
+    listed = await activity.activity_list(organization_id=organization)
+    assert {len(entry.verdicts) for entry in listed} == {100}
+
+
+async def test_verdicts_that_wait_for_the_database_are_bounded(
+    judged: JudgedGateway, activity: Activity, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "_QUEUED_VERDICTS_MAX", 350)
+    organization = judged.scripted.tenant.organization_id
+    for _ in range(10):
+        activity.record(_record(organization, 100))
+    assert (activity.queued, activity.dropped) == (3, 7)
+    await activity.drain()
+    assert await judged.scripted.sql(_COUNT, organization) == [(300,)]
+
+
+async def test_the_same_batch_twice_leaves_each_verdict_once(
+    judged: JudgedGateway, activity: Activity
+) -> None:
+    record = _record(judged.scripted.tenant.organization_id, 5)
+    for _ in range(2):
+        activity.record(record)
+        await activity.drain()
+    assert await judged.scripted.sql(_COUNT, record.organization_id) == [(5,)]
+
+
+async def test_verdicts_are_kept_and_dropped_by_the_day(judged: JudgedGateway) -> None:
+    database, organization = (
+        judged.scripted.gateway.services.database,
+        judged.scripted.tenant.organization_id,
+    )
+    first = date(2051, 3, 1)
+
+    def on(day: date) -> Activity:
+        noon = int(datetime(day.year, day.month, day.day, 12, tzinfo=UTC).timestamp())
+        return Activity(database, lambda: noon, retention_days=2)
+
+    young, later = on(first), on(first + timedelta(days=4))
+    await young.keep_partitions()
+    records = [
+        _record(organization, 3, datetime(2051, 3, 1 + ahead, 6, tzinfo=UTC)) for ahead in range(4)
+    ]
+    for record in records:
+        young.record(record)
+    await young.drain()
+    tables = await judged.scripted.sql(
+        "SELECT DISTINCT tableoid::regclass::text FROM policy_verdicts WHERE organization_id = %s"
+        " ORDER BY 1",
+        organization,
+    )
+    assert tables == [(f"policy_verdicts_2051030{day}",) for day in (1, 2, 3, 4)]
+    await later.keep_partitions()
+    assert await judged.scripted.sql(_COUNT, organization) == [(6,)]
+    async with database.reading() as connection:
+        days = await activity_partitions.find_days(connection, VERDICTS)
+    assert first not in days
+    assert first + timedelta(days=7) in days
+
+
+@pytest.fixture
+def old_database(conninfo: str) -> Iterator[str]:
+    """A database of the time when verdicts were a column."""
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        connection.execute("CREATE DATABASE old_verdicts")
+        old = make_conninfo(conninfo, dbname="old_verdicts")
+        _upgrade(old, "0003")
+        yield old
+        connection.execute("DROP DATABASE old_verdicts WITH (FORCE)")
+
+
+def _upgrade(conninfo: str, revision: str) -> None:
+    config = Config()
+    config.set_main_option("script_location", str(Path(migrations.__file__).parent))
+    engine = create_engine(migrations._sqlalchemy_url(conninfo))
+    with engine.begin() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, revision)
+    engine.dispose()
+
+
+def test_verdicts_of_old_calls_move_into_their_table(old_database: str) -> None:
+    with psycopg.connect(old_database) as connection:
+        connection.execute(
+            """
+            INSERT INTO activity (organization_id, request_id, started_at, project_id, api_key_id,
+                operation, model, streamed, duration_ms, status, estimated, settlement, verdicts)
+            SELECT u, u, now(), u, u, 'chat_create', 'm', false, 1, 200, false, 'none', v::jsonb
+            FROM (VALUES
+                (gen_random_uuid(), '[]'),
+                (gen_random_uuid(), '[{"policy_id": "pol_1", "version": 2, "direction": "request",
+                   "mode": "enforcing", "probability_basis_points": 6000, "matched": true,
+                   "threshold_basis_points": 5000, "duration_ms": 3},
+                  {"policy_id": "pol_2", "version": 1, "direction": "response",
+                   "mode": "monitoring", "probability_basis_points": null, "matched": false,
+                   "threshold_basis_points": 5000, "duration_ms": 4}]')
+            ) AS found (u, v)
+            """
+        )
+    migrations.migrate(old_database)
+    with psycopg.connect(old_database) as connection:
+        rows = connection.execute(
+            "SELECT policy_id, version, direction, mode, probability_basis_points, threshold,"
+            " matched, duration_ms FROM policy_verdicts ORDER BY policy_id"
+        ).fetchall()
+    assert rows == [
+        ("pol_1", 2, "request", "enforcing", 6000, 5000, True, 3),
+        ("pol_2", 1, "response", "monitoring", None, 5000, False, 4),
+    ]

@@ -1,0 +1,100 @@
+"""Chores of a serving process: done in turn, whatever becomes of one of them."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import LiteralString
+from uuid import uuid4
+
+import pytest
+
+from tests.support.books import USD, Books
+from tollkeeper.domain.errors import Unavailable
+from tollkeeper.services.ledger.recovery import Lease, Recovery
+from tollkeeper.services.upkeep import Upkeep
+
+_LEASE_S = 0.4
+
+
+class _Chores(Upkeep):
+    """The real ones, with the ledger's on a short lease."""
+
+    def __init__(self, books: Books) -> None:
+        services = books.services
+        self.process = uuid4()
+        upkeep = services.upkeep
+        super().__init__(
+            services.database,
+            key_use=upkeep._key_use,
+            idempotency=upkeep._idempotency,
+            lease=Lease(services.database, self.process, _LEASE_S),
+            recovery=Recovery(services.database, _LEASE_S),
+            activity=services.activity,
+        )
+
+
+@pytest.fixture
+async def chores(books: Books) -> AsyncIterator[_Chores]:
+    found = _Chores(books)
+    yield found
+    await found.stop()
+    await books.sql("DELETE FROM processes WHERE id = %s", found.process)
+
+
+async def _eventually(books: Books, query: LiteralString, parameter: object, expected: int) -> None:
+    async with asyncio.timeout(20):
+        while True:
+            rows = await books.sql(query, parameter)
+            if rows == [(expected,)]:
+                return
+            await asyncio.sleep(0.02)
+
+
+async def test_a_serving_process_proves_its_life_and_keeps_the_days(
+    books: Books, chores: _Chores
+) -> None:
+    chores.start()
+    alive = (
+        "SELECT count(*) FROM processes WHERE id = %s AND heartbeat_at > started_at"
+        " AND heartbeat_at > clock_timestamp() - interval '1 second'"
+    )
+    await _eventually(books, alive, chores.process, 1)
+    rows = await books.sql("SELECT to_char(now() AT TIME ZONE 'UTC', '\"activity_\"YYYYMMDD')")
+    await _eventually(books, "SELECT count(*) FROM pg_class WHERE relname = %s", rows[0][0], 1)
+
+
+async def test_a_dead_process_is_found_by_a_steady_one(books: Books, chores: _Chores) -> None:
+    hold = await books.hold(2 * USD)
+    dead = uuid4()
+    await books.sql("UPDATE reservations SET process_id = %s WHERE id = %s", dead, hold.id)
+    await books.sql(
+        "INSERT INTO processes (id, started_at, heartbeat_at) VALUES (%s,"
+        " now() - interval '1 minute', now() - interval '1 minute')",
+        dead,
+    )
+    # Not steady yet: nobody may be judged.
+    await chores.recover_dead()
+    assert (await books.balance())["unsettled"] == 0
+    chores.start()
+    marks = "SELECT count(*) FROM unsettled_marks WHERE reservation_id = %s"
+    await _eventually(books, marks, hold.id, 1)
+    assert (await books.balance())["unsettled"] == 2 * USD
+    await books.assert_right()
+
+
+@pytest.mark.parametrize("error", [Unavailable(), RuntimeError("a fault of ours")])
+async def test_a_chore_that_fails_comes_round_again(
+    chores: _Chores, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    turns = 0
+    enough = asyncio.Event()
+
+    async def fail() -> None:
+        nonlocal turns
+        turns += 1
+        if turns == 3:
+            enough.set()
+        raise error
+
+    monkeypatch.setattr(chores, "prove_life", fail)
+    chores.start()
+    await asyncio.wait_for(enough.wait(), 20)

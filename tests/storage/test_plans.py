@@ -1,0 +1,62 @@
+"""What a call costs the database does not grow with the books: plans are kept, and tables grow."""
+
+import asyncio
+
+from tests.support.databases import own_database
+from tests.support.ledger import (
+    LedgerTenant,
+    Process,
+    held,
+    hold_of,
+    make_tenant,
+    rows,
+    running_process,
+    settlement,
+)
+
+# With fewer, tables are so small that other plans are made.
+_CALLS = 60
+_ROWS_PER_CALL_MAX = 40
+
+
+async def _read_so_far(process: Process) -> int:
+    """Rows that were read of the ledger's tables, by whatever way."""
+    # On the one connection that the ledger has, so that its counts are in.
+    await rows(process.database, "SELECT pg_stat_force_next_flush()")
+    await rows(process.database, "SELECT 1")
+    [[found]] = await rows(
+        process.database,
+        """
+        SELECT sum(seq_tup_read + coalesce(idx_tup_fetch, 0))::bigint FROM pg_stat_user_tables
+        WHERE relname IN ('reservations', 'resolutions', 'unfolded', 'unsettled_marks', 'accounts')
+        """,
+    )
+    return int(found)
+
+
+async def _call(process: Process, tenant: LedgerTenant) -> None:
+    hold = await held(process, tenant, 10)
+    await process.ledger.resolve(settlement(hold, 4), hold)
+
+
+async def test_a_call_reads_as_much_of_large_books_as_of_small_ones(conninfo: str) -> None:
+    # A database apart: what other tests have read there would be counted late.
+    apart = own_database(conninfo, "plans")
+    async with running_process(apart, pool_size=1) as process:
+        tenant = await make_tenant(process.database, credit=10**9)
+        for _ in range(_CALLS):
+            await _call(process, tenant)  # by now every plan is made
+        neighbour = await make_tenant(process.database, credit=10**9)
+        holds = [hold_of(neighbour, 1) for _ in range(3000)]
+        await asyncio.gather(*(process.ledger.hold(hold) for hold in holds))
+        await asyncio.gather(
+            *(process.ledger.resolve(settlement(hold, 1), hold) for hold in holds[:2900])
+        )
+        before = await _read_so_far(process)
+        for _ in range(_CALLS):
+            await _call(process, tenant)
+        read = await _read_so_far(process) - before
+        assert read <= _ROWS_PER_CALL_MAX * _CALLS
+        await asyncio.gather(
+            *(process.ledger.resolve(settlement(hold, 1), hold) for hold in holds[2900:])
+        )

@@ -1,0 +1,32 @@
+"""What tests use together, one file for each thing.
+
+A gateway:
+    gateway            a real gateway on a real socket, and tenants with keys
+    scripted_gateway   the same in front of a scripted upstream, with money and the ledger's entries
+    judged_gateway     the same with a scripted judge, and policies in one line
+    gateway_processes  the real program in processes of its own, in front of a scripted upstream
+    program            the command line as a process (`warm_program`: quickly)
+    engine             the real embedded engine
+
+What a gateway talks to:
+    upstream           a model server that does what its script says (`upstream_wire`: its texts,
+                       `upstream_responses`: the same for the Responses protocol)
+    paused_answer      an upstream whose answer ends when the test says so
+    backend_calls      a backend without a gateway
+
+What talks to a gateway:
+    raw_caller         a client on a raw socket, which may leave or read slowly
+    responses_answers  Responses requests, and their streams read back (`responses_published`: the
+                       published form that every result has to have)
+    token_counts       requests that count tokens
+
+The ledger and its database:
+    databases          a database of its own for tests that verify all of it
+    ledger             a ledger process without a gateway, and rows by SQL
+    books              one tenant's holds, settlements and balance, through the services
+    activity_records   records of activity
+    known_costs        an organization whose costs are known
+
+And `proof`: how far a proof goes, with and without `--prove`. Files that end in `_fixtures` hold
+pytest fixtures over these.
+"""

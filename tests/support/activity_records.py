@@ -1,0 +1,76 @@
+"""Activity records for tests, and a database that can be away."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+from uuid import uuid4
+
+from tests.support.books import MODEL, Books
+from tollkeeper.domain.activity import ActivityRecord, VerdictRecord
+from tollkeeper.domain.errors import Unavailable
+from tollkeeper.domain.usage import Usage
+from tollkeeper.services.calls.activity import Activity
+from tollkeeper.storage.database import Connection, Database
+
+VERDICT = VerdictRecord(
+    policy_id="pol_1",
+    version=2,
+    direction="request",
+    mode="enforcing",
+    probability_basis_points=4321,
+    threshold_basis_points=5000,
+    matched=False,
+    duration_ms=12,
+    judged_at_ms=1_900_000_000_200,
+)
+
+
+def record_of(books: Books, **fields: Any) -> ActivityRecord:
+    values: dict[str, Any] = {
+        "request_id": str(uuid4()),
+        "organization_id": books.organization,
+        "project_id": books.project,
+        "key_id": books.key,
+        "operation": "chat_create",
+        "model": MODEL,
+        "streamed": True,
+        "started_at_ms": 1_900_000_000_123,
+        "duration_ms": 456,
+        "first_piece_ms": 78,
+        "status": 200,
+        "error_code": None,
+        "finish": "stop",
+        "usage": Usage(10, 20, 3, 4),
+        "estimated": False,
+        "hold_picousd": None,
+        "cost_picousd": None,
+        "settlement": "none",
+        "backend": "cluster",
+        "replica": "http://10.0.0.5:8000/v1",
+        "verdicts": (VERDICT,),
+    }
+    return ActivityRecord(**values | fields)
+
+
+async def written(activity: Activity, *records: ActivityRecord) -> None:
+    for record in records:
+        activity.record(record)
+    await activity.drain()
+
+
+class UnsteadyDatabase(Database):
+    """The same database, but for the times when it is away."""
+
+    def __init__(self, real: Database) -> None:
+        self._real = real
+        self.away = False
+        self.refused = asyncio.Event()
+
+    @asynccontextmanager
+    async def reading(self) -> AsyncIterator[Connection]:
+        if self.away:
+            self.refused.set()
+            raise Unavailable("The database is unavailable; try again.")
+        async with self._real.reading() as connection:
+            yield connection

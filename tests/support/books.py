@@ -1,0 +1,115 @@
+"""One tenant's books: calls held and ended as a gateway would, and the rows beneath."""
+
+from dataclasses import dataclass, replace
+from typing import Any, LiteralString
+from uuid import uuid4
+
+from tests.support.gateway import Gateway, Tenant
+from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
+from tollkeeper.domain.admission import ADMITTED, Decision
+from tollkeeper.domain.catalog import Pricing
+from tollkeeper.domain.ledger import Hold, Resolution, ResolutionKind
+from tollkeeper.domain.money import PICOUSD_PER_USD
+from tollkeeper.domain.pricing import Bounds
+from tollkeeper.services.use_cases import Services
+
+USD = PICOUSD_PER_USD
+MODEL = "example/chat-small"
+
+
+@dataclass(frozen=True)
+class Books:
+    services: Services
+    organization: OrganizationId
+    project: ProjectId
+    key: KeyId
+
+    def hold_of(self, amount: int) -> Hold:
+        """A reservation to be made: everything is in the price of the request."""
+        return Hold(
+            organization_id=self.organization,
+            id=uuid4(),
+            project_id=self.project,
+            key_id=self.key,
+            model=MODEL,
+            pricing=Pricing(0, 0, 0, amount, 0, declared={}),
+            bounds=Bounds(prompt_tokens=1, choices=1, output_tokens_each=1, images=0),
+            hold_picousd=amount,
+        )
+
+    async def try_hold(self, amount: int) -> Decision:
+        return await self.services.ledger.hold(self.hold_of(amount))
+
+    async def hold(self, amount: int) -> Hold:
+        hold = self.hold_of(amount)
+        decision = await self.services.ledger.hold(hold)
+        assert decision == ADMITTED, decision
+        return hold
+
+    async def settle(self, hold: Hold, amount: int) -> None:
+        await self._resolve(hold, ResolutionKind.SETTLED, amount)
+
+    async def release(self, hold: Hold) -> None:
+        await self._resolve(hold, ResolutionKind.RELEASED, 0)
+
+    async def leave_unsettled(self, hold: Hold, reason: str = "reset by the backend") -> None:
+        assert await self.services.ledger.mark_unsettled(hold, reason)
+
+    async def spend(self, hold: int, amount: int) -> Hold:
+        made = await self.hold(hold)
+        await self.settle(made, amount)
+        return made
+
+    async def grant(self, amount: int) -> None:
+        await self.services.billing.credit_grant(self.organization, amount)
+
+    async def balance(self) -> dict[str, int]:
+        found = await self.services.billing.credit_show(self.organization)
+        return {
+            "granted": found.granted_picousd,
+            "available": found.available_picousd,
+            "held": found.held_picousd,
+            "settled": found.settled_picousd,
+            "unsettled": found.unsettled_picousd,
+        }
+
+    async def assert_right(self) -> None:
+        """Every invariant holds, in the whole database."""
+        assert await self.services.reconciliation.ledger_verify() == []
+
+    async def waiting(self) -> int:
+        """What is resolved or marked and not folded into the account yet."""
+        rows = await self.sql(
+            "SELECT count(*) FROM unfolded WHERE organization_id = %s", self.organization
+        )
+        return int(rows[0][0])
+
+    async def sql(self, statement: LiteralString, *parameters: object) -> list[tuple[Any, ...]]:
+        async with self.services.database.reading() as connection:
+            cursor = await connection.execute(statement, parameters)
+            return [] if cursor.description is None else await cursor.fetchall()
+
+    async def second_project(self) -> "Books":
+        project = await self.services.projects.project_create(self.organization, "second")
+        key, _ = await self.services.project_keys.project_key_create_by_operator(
+            project.id, "second", None, None
+        )
+        return replace(self, project=project.id, key=key.id)
+
+    async def _resolve(self, hold: Hold, kind: ResolutionKind, amount: int) -> None:
+        resolution = Resolution(
+            organization_id=self.organization,
+            reservation_id=hold.id,
+            kind=kind,
+            resolved_by="call",
+            request=amount,
+        )
+        assert await self.services.ledger.resolve(resolution)
+
+
+async def open_books(gateway: Gateway, tenant: Tenant, credit: int = 100 * USD) -> Books:
+    keys = await gateway.services.project_keys.project_key_list(tenant.project_id)
+    books = Books(gateway.services, tenant.organization_id, tenant.project_id, keys[0].id)
+    if credit:
+        await books.grant(credit)
+    return books

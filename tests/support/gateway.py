@@ -1,0 +1,116 @@
+"""A real gateway on a real socket for tests, and what they need to talk to it."""
+
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx2
+
+from tollkeeper.bootstrap import build_app, running_services
+from tollkeeper.domain.access import (
+    ADMIN_PERMISSIONS,
+    CUSTOMER_PERMISSIONS,
+    OrganizationId,
+    ProjectId,
+)
+from tollkeeper.embedded.engine_address import EngineAddress
+from tollkeeper.hosting.http_server import HttpServer
+from tollkeeper.hosting.listeners import address_of, bind
+from tollkeeper.hosting.worker import http_limits
+from tollkeeper.services.clock import Clock, unix_now
+from tollkeeper.services.use_cases import Services
+from tollkeeper.settings import Settings
+
+_TIMEOUT_S = 60
+
+
+@dataclass(frozen=True)
+class Tenant:
+    """An organization with a project and keys that hold every permission of their kind."""
+
+    organization_id: OrganizationId
+    project_id: ProjectId
+    admin_key: str
+    project_key: str
+
+    @property
+    def as_admin(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.admin_key}"}
+
+    @property
+    def as_customer(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {self.project_key}"}
+
+
+@dataclass(frozen=True)
+class Gateway:
+    base_url: str
+    services: Services
+    client: httpx2.AsyncClient
+
+    async def make_tenant(self, name: str = "Acme") -> Tenant:
+        organization = await self.services.organizations.organization_create(name)
+        project = await self.services.projects.project_create(organization.id, f"{name} project")
+        _, admin_key = await self.services.admin_keys.admin_key_create(
+            organization.id, "root", ADMIN_PERMISSIONS, None
+        )
+        _, project_key = await self.services.project_keys.project_key_create_by_operator(
+            project.id, "app", CUSTOMER_PERMISSIONS, None
+        )
+        return Tenant(organization.id, project.id, admin_key, project_key)
+
+    async def admin_key(self, tenant: Tenant, *permissions: str) -> dict[str, str]:
+        """Headers of a new admin key with just these permissions."""
+        _, value = await self.services.admin_keys.admin_key_create(
+            tenant.organization_id, "limited", permissions, None
+        )
+        return {"Authorization": f"Bearer {value}"}
+
+    async def make_policy(self, tenant: Tenant, **fields: Any) -> dict[str, Any]:
+        body = {"name": "No secrets", "rule": "Does the text contain a secret?", **fields}
+        answer = await self.client.post(
+            "/v1/organization/policies", json=body, headers={**tenant.as_admin, **idempotency_key()}
+        )
+        assert answer.status_code == 200, answer.text
+        created: dict[str, Any] = answer.json()
+        return created
+
+
+def idempotency_key() -> dict[str, str]:
+    return {"Idempotency-Key": secrets.token_hex(16)}
+
+
+def assert_error(answer: httpx2.Response, status: int, code: str, param: str | None = None) -> None:
+    """The envelope, whole, on every refusal."""
+    assert answer.status_code == status, answer.text
+    error = answer.json()["error"]
+    assert set(error) == {"code", "message", "type", "param", "request_id", "doc_url"}
+    assert error["code"] == code, error
+    assert error["param"] == param, error
+    assert error["message"]
+    assert error["request_id"] == answer.headers["x-request-id"]
+
+
+@asynccontextmanager
+async def running_gateway(
+    settings: Settings,
+    conninfo: str,
+    *,
+    clock: Clock = unix_now,
+    engine: EngineAddress | None = None,
+) -> AsyncIterator[Gateway]:
+    """The real server on a free port, in this event loop."""
+    listener = bind("127.0.0.1", 0, setting="test")
+    base_url = f"http://{address_of(listener)}"
+    async with running_services(
+        settings, conninfo, clock=clock, engine=engine, serving=True
+    ) as services:
+        server = HttpServer(build_app(settings, services), http_limits(settings))
+        await server.start(listener)
+        async with httpx2.AsyncClient(base_url=base_url, timeout=_TIMEOUT_S) as client:
+            try:
+                yield Gateway(base_url, services, client)
+            finally:
+                await server.drain(5)

@@ -1,0 +1,97 @@
+"""The real program as processes of their own, over a scripted upstream in this one."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import httpx2
+from psycopg.conninfo import conninfo_to_dict
+
+from tests.support.gateway import Gateway
+from tests.support.program import Program, Serving, serving
+from tests.support.scripted_gateway import ScriptedGateway, scripted_settings
+from tests.support.upstream import Upstream
+from tollkeeper.bootstrap import running_services
+from tollkeeper.services.use_cases import Services
+
+_SECTIONS = ("server", "operator", "ledger", "limits", "database", "judge")
+
+
+@dataclass(frozen=True)
+class InstalledProgram:
+    """A configured program on a database that runs, and services to look at what it leaves."""
+
+    program: Program
+    upstream: Upstream
+    services: Services
+
+    @asynccontextmanager
+    async def serving(self) -> AsyncIterator[tuple[Serving, ScriptedGateway]]:
+        """A gateway in processes of its own, with a tenant that has money to spend."""
+        with ExitStack() as stack:
+            running = await asyncio.to_thread(stack.enter_context, serving(self.program))
+            try:
+                async with httpx2.AsyncClient(
+                    base_url=running.public,
+                    timeout=60,
+                    limits=httpx2.Limits(max_connections=None),
+                ) as client:
+                    gateway = Gateway(running.public, self.services, client)
+                    tenant = await gateway.make_tenant()
+                    scripted = ScriptedGateway(gateway, self.upstream, tenant, probe_tenant=tenant)
+                    await scripted.grant(10**13)
+                    yield running, scripted
+            finally:
+                # The upstream must answer meanwhile, so it is not waited for in this thread.
+                await asyncio.to_thread(stack.close)
+
+
+@asynccontextmanager
+async def installed_program(
+    folder: Path,
+    data_dir: Path,
+    conninfo: str,
+    upstream: Upstream,
+    environment: dict[str, str],
+    **changes: Any,
+) -> AsyncIterator[InstalledProgram]:
+    settings = scripted_settings(data_dir, upstream.url, **changes)
+    dumped = settings.model_dump(mode="json")
+    dumped["server"]["port"] = dumped["operator"]["port"] = 0
+    dumped["database"]["url"] = _url(conninfo)
+    config = folder / "tollkeeper.toml"
+    tables = {name: [dumped[name]] for name in _SECTIONS if dumped[name] is not None}
+    arrays = {name: dumped[name] for name in ("backends", "models")}
+    config.write_text(
+        "".join(_toml(f"[{name}]", found) for name, found in tables.items())
+        + "".join(_toml(f"[[{name}]]", found) for name, found in arrays.items())
+    )
+    async with running_services(settings, conninfo) as services:
+        yield InstalledProgram(Program(config, folder, environment), upstream, services)
+
+
+def _url(conninfo: str) -> str:
+    parts = conninfo_to_dict(conninfo)
+    host, user = (quote(str(parts[name]), safe="") for name in ("host", "user"))
+    return f"postgresql://{user}@/{parts['dbname']}?host={host}"
+
+
+def _toml(head: str, tables: list[dict[str, Any]]) -> str:
+    lines = []
+    for table in tables:
+        lines.append(head)
+        lines += [f"{name} = {_value(value)}" for name, value in table.items()]
+    return "\n".join([*lines, ""])
+
+
+def _value(value: Any) -> str:
+    """JSON is TOML, but for its objects."""
+    if isinstance(value, dict):
+        inner = ", ".join(f"{json.dumps(name)} = {_value(found)}" for name, found in value.items())
+        return f"{{ {inner} }}"
+    return json.dumps(value)

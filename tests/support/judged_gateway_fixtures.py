@@ -1,0 +1,24 @@
+"""The gateway with a scripted judge that the tests of one folder share.
+
+A `conftest.py` imports these fixtures and gives them a database of its own (`conninfo`).
+"""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.judged_gateway import JudgedGateway, judged_gateway
+
+
+@pytest.fixture(scope="package")
+async def shared_judged(data_dir: Path, conninfo: str) -> AsyncIterator[JudgedGateway]:
+    model = {"input_modalities": ["text", "image"], "context_length": 1_000_000}
+    async with judged_gateway(data_dir, conninfo, model=model) as running:
+        yield running
+
+
+@pytest.fixture
+async def judged(shared_judged: JudgedGateway) -> JudgedGateway:
+    """The same gateway for a fresh tenant."""
+    return await shared_judged.for_next_test()

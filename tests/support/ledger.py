@@ -1,0 +1,242 @@
+"""A ledger's world on the real PostgreSQL: databases, processes, organizations, and its books."""
+
+import dataclasses
+import secrets
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, LiteralString
+from uuid import UUID, uuid4
+
+from msgspec.structs import replace
+
+from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
+from tollkeeper.domain.admission import Decision, ProjectLimits
+from tollkeeper.domain.catalog import Pricing
+from tollkeeper.domain.ledger import Hold, Resolution, ResolutionKind
+from tollkeeper.domain.pricing import Bounds, hold_picousd
+from tollkeeper.services.ledger.ledger import Ledger
+from tollkeeper.storage import processes
+from tollkeeper.storage.database import Database
+from tollkeeper.storage.ledger_store import LedgerStore
+from tollkeeper.storage.verification import find_differences
+
+MODEL = "example/chat"
+LIMITS = ProjectLimits(requests_per_minute=1_000_000, concurrency=100_000)
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerTenant:
+    organization_id: OrganizationId
+    project_id: ProjectId
+    key_id: KeyId
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One serving process, as far as the ledger can tell."""
+
+    id: UUID
+    database: Database
+    store: LedgerStore
+    ledger: Ledger
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """An account with everything folded in."""
+
+    available: int
+    held: int
+    unsettled: int
+    settled: int
+    overage: int
+
+
+def make_database(conninfo: str, *, pool_size: int = 4) -> Database:
+    return Database(conninfo, pool_size=pool_size, pool_timeout_s=30, statement_timeout_s=20)
+
+
+@asynccontextmanager
+async def running_process(conninfo: str, *, pool_size: int = 4) -> AsyncIterator[Process]:
+    database = make_database(conninfo, pool_size=pool_size)
+    await database.open()
+    process = make_process(database)
+    try:
+        yield process
+        await process.ledger.drain()
+    finally:
+        await database.close()
+
+
+def make_process(database: Database, limits: ProjectLimits = LIMITS) -> Process:
+    process_id = uuid4()
+    store = LedgerStore(database, process_id, limits)
+    return Process(process_id, database, store, Ledger(store))
+
+
+async def make_tenant(database: Database, credit: int = 0) -> LedgerTenant:
+    tenant = LedgerTenant(OrganizationId(uuid4()), ProjectId(uuid4()), KeyId(uuid4()))
+    await run(
+        database,
+        "INSERT INTO organizations (id, name, created_at) VALUES (%s, 'Acme', now())",
+        tenant.organization_id,
+    )
+    await run(
+        database,
+        "INSERT INTO accounts (organization_id) VALUES (%s)",
+        tenant.organization_id,
+    )
+    await add_project(database, tenant)
+    if credit:
+        await grant(database, tenant, credit)
+    return tenant
+
+
+async def another_project(database: Database, tenant: LedgerTenant) -> LedgerTenant:
+    other = dataclasses.replace(tenant, project_id=ProjectId(uuid4()), key_id=KeyId(uuid4()))
+    await add_project(database, other)
+    return other
+
+
+async def add_project(database: Database, tenant: LedgerTenant) -> None:
+    await run(
+        database,
+        """
+        INSERT INTO projects (organization_id, id, name, created_at) VALUES (%s, %s, 'Site', now())
+        """,
+        tenant.organization_id,
+        tenant.project_id,
+    )
+    await run(
+        database,
+        "INSERT INTO project_accounts (organization_id, project_id) VALUES (%s, %s)",
+        tenant.organization_id,
+        tenant.project_id,
+    )
+    await run(
+        database,
+        """
+        INSERT INTO project_keys (organization_id, id, project_id, name, digest, redacted_value,
+            permissions, created_at)
+        VALUES (%s, %s, %s, 'app', %s, 'tk-...', '{}', now())
+        """,
+        tenant.organization_id,
+        tenant.key_id,
+        tenant.project_id,
+        secrets.token_bytes(32),
+    )
+
+
+async def grant(database: Database, tenant: LedgerTenant, amount: int) -> None:
+    async with database.transaction() as connection:
+        await connection.execute(
+            """
+            UPDATE accounts SET granted = granted + %(amount)s, available = available + %(amount)s
+            WHERE organization_id = %(organization)s
+            """,
+            {"amount": amount, "organization": tenant.organization_id},
+        )
+        await connection.execute(
+            "INSERT INTO grants (organization_id, id, amount, note) VALUES (%s, %s, %s, 'test')",
+            (tenant.organization_id, uuid4(), amount),
+        )
+
+
+def hold_of(tenant: LedgerTenant, amount: int) -> Hold:
+    """A hold of exactly this amount."""
+    pricing = Pricing(
+        prompt=0, completion=0, image=0, request=amount, input_cache_read=0, declared={}
+    )
+    bounds = Bounds(prompt_tokens=0, choices=1, output_tokens_each=1, images=0)
+    assert hold_picousd(pricing, bounds) == amount
+    return Hold(
+        organization_id=tenant.organization_id,
+        id=uuid4(),
+        project_id=tenant.project_id,
+        key_id=tenant.key_id,
+        model=MODEL,
+        pricing=pricing,
+        bounds=bounds,
+        hold_picousd=amount,
+    )
+
+
+def settlement(hold: Hold, cost: int, *, by: str = "test") -> Resolution:
+    """A cost in two lines, so that lines are not mistaken for totals."""
+    return Resolution(
+        organization_id=hold.organization_id,
+        reservation_id=hold.id,
+        kind=ResolutionKind.SETTLED,
+        resolved_by=by,
+        prompt=cost // 3,
+        completion=cost - cost // 3,
+    )
+
+
+def release(hold: Hold) -> Resolution:
+    return Resolution(
+        organization_id=hold.organization_id,
+        reservation_id=hold.id,
+        kind=ResolutionKind.RELEASED,
+        resolved_by="test",
+    )
+
+
+async def held(process: Process, tenant: LedgerTenant, amount: int) -> Hold:
+    """A hold that is admitted."""
+    hold = hold_of(tenant, amount)
+    decision = await process.ledger.hold(hold)
+    assert decision == Decision(), decision
+    return hold
+
+
+async def fold(process: Process, tenant: LedgerTenant) -> None:
+    """The next fast transaction: it takes in whatever resolutions have given back."""
+    nobody = replace(hold_of(tenant, 0), key_id=KeyId(uuid4()))
+    assert (await process.ledger.hold(nobody)).refusal is not None
+
+
+async def balance_of(process: Process, tenant: LedgerTenant) -> Balance:
+    """After everything was folded in, so that the account alone says it."""
+    await fold(process, tenant)
+    assert not await rows(
+        process.database,
+        "SELECT 1 FROM unfolded WHERE organization_id = %s",
+        tenant.organization_id,
+    )
+    [row] = await rows(
+        process.database,
+        """
+        SELECT available, held, unsettled, settled, overage FROM accounts
+        WHERE organization_id = %s
+        """,
+        tenant.organization_id,
+    )
+    return Balance(*row)
+
+
+async def run(database: Database, query: LiteralString, *values: Any) -> int:
+    async with database.reading() as connection:
+        return (await connection.execute(query, values)).rowcount
+
+
+async def rows(database: Database, query: LiteralString, *values: Any) -> list[tuple[Any, ...]]:
+    async with database.reading() as connection:
+        return await (await connection.execute(query, values)).fetchall()
+
+
+async def count(database: Database, query: LiteralString, *values: Any) -> int:
+    [[number]] = await rows(database, query, *values)
+    return int(number)
+
+
+async def register(process: Process) -> None:
+    async with process.database.reading() as connection:
+        await processes.heartbeat(connection, process.id)
+
+
+async def differences(database: Database) -> list[tuple[str, str, str]]:
+    """Every invariant of the ledger over every row; holds of live processes may be of any age."""
+    async with database.snapshot() as connection:
+        return await find_differences(connection, age_s=10**7, lease_s=10**7)

@@ -1,0 +1,37 @@
+"""An upstream whose answers go on until a test lets them end."""
+
+import asyncio
+from typing import Any
+
+from tests.support.upstream import DONE, USAGE, Peer, Verb, chunk, sse, usage_chunk
+
+
+class PausedAnswer:
+    def __init__(self, usage: Any = USAGE) -> None:
+        self._usage = usage
+        # Set by the test.
+        self.may_end = asyncio.Event()
+        # Set where the gateway has closed the connection before.
+        self.closed = asyncio.Event()
+
+    def verb(self, pieces: int = 2) -> Verb:
+        """So many pieces at once, and the end when the test says so."""
+
+        async def play(peer: Peer) -> None:
+            await peer.send_head()
+            for number in range(pieces):
+                await peer.send_chunk(sse(chunk(f"{number} ")))
+            leaving = asyncio.ensure_future(peer.until_left())
+            ending = asyncio.ensure_future(self.may_end.wait())
+            await asyncio.wait({leaving, ending}, return_when=asyncio.FIRST_COMPLETED)
+            ending.cancel()
+            if leaving.done():
+                self.closed.set()
+                return
+            leaving.cancel()
+            await asyncio.gather(leaving, return_exceptions=True)
+            for record in (sse(chunk(finish="stop")), sse(usage_chunk(self._usage)), DONE):
+                await peer.send_chunk(record)
+            await peer.end_chunks()
+
+        return play

@@ -1,0 +1,84 @@
+"""A caller on a raw socket, who may leave at any moment or read as slowly as it likes."""
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from tests.support.scripted_gateway import ScriptedGateway, chat_body
+
+_PATIENCE_S = 20
+
+
+class RawCaller:
+    """One connection. Whatever is read is checked against HTTP only as far as a test needs it."""
+
+    def __init__(
+        self, scripted: ScriptedGateway, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self._scripted = scripted
+        self._reader = reader
+        self._writer = writer
+
+    async def ask(self, *, sent: float = 1.0, **fields: Any) -> None:
+        """Sends a chat request, or only this share of its body."""
+        content = json.dumps(chat_body(**fields)).encode()
+        head = (
+            f"POST /v1/chat/completions HTTP/1.1\r\nHost: gateway\r\n"
+            f"Authorization: Bearer {self._scripted.tenant.project_key}\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
+        )
+        self._writer.write(head.encode() + content[: int(sent * len(content))])
+        await self._writer.drain()
+
+    async def head(self) -> str:
+        """The status line and headers, when the answer has begun."""
+        async with asyncio.timeout(_PATIENCE_S):
+            return (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+
+    async def record(self) -> bytes:
+        """The next record of a stream, with what chunked framing left around it."""
+        async with asyncio.timeout(_PATIENCE_S):
+            return await self._reader.readuntil(b"\n\n")
+
+    async def is_cut_off(self) -> bool:
+        """Reads on; true when the server ends the connection before the body has its end."""
+        last = b""
+        async with asyncio.timeout(_PATIENCE_S):
+            try:
+                while piece := await self._reader.read(65536):
+                    last = (last + piece)[-7:]
+            except ConnectionError:
+                return True
+        return last[-5:] != b"0\r\n\r\n"
+
+    def leave(self, *, abruptly: bool) -> None:
+        """Closes the connection, or resets it."""
+        if abruptly:
+            self._writer.transport.abort()
+        else:
+            self._writer.close()
+
+    def end_of_input(self) -> None:
+        """Says that nothing more will be sent, and goes on reading."""
+        self._writer.write_eof()
+
+
+@asynccontextmanager
+async def raw_caller(
+    scripted: ScriptedGateway, *, receive_buffer: int | None = None
+) -> AsyncIterator[RawCaller]:
+    host, _, port = scripted.gateway.base_url.removeprefix("http://").rpartition(":")
+    connection = socket.socket()
+    connection.setblocking(False)
+    if receive_buffer is not None:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+    await asyncio.get_running_loop().sock_connect(connection, (host, int(port)))
+    limit = receive_buffer or 65536
+    reader, writer = await asyncio.open_connection(sock=connection, limit=limit)
+    try:
+        yield RawCaller(scripted, reader, writer)
+    finally:
+        writer.transport.abort()

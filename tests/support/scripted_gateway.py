@@ -1,0 +1,319 @@
+"""A gateway over scripted upstreams, with tenants that have money to spend."""
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, LiteralString
+from uuid import UUID
+
+import httpx2
+import psutil
+
+from tests.support.gateway import Gateway, Tenant, running_gateway
+from tests.support.upstream import USAGE, Upstream, Verb, chat
+from tollkeeper.settings import Settings
+from tollkeeper.storage.verification import find_differences
+
+MODEL = "example/chat"
+PROMPT_PRICE = 200_000  # picousd a token
+COMPLETION_PRICE = 800_000
+# What the ordinary answer of the scripted upstream costs.
+COST = USAGE["prompt_tokens"] * PROMPT_PRICE + USAGE["completion_tokens"] * COMPLETION_PRICE
+_PATIENCE_S = 20
+_POOL_SIZE = 8
+
+
+def model_settings(**changes: Any) -> dict[str, Any]:
+    return {
+        "id": MODEL,
+        "backend": "scripted",
+        "upstream_model": "upstream-chat",
+        "context_length": 4096,
+        "max_output_length": 2048,
+        "supported_sampling_parameters": ["temperature", "top_p", "seed", "stop"],
+        "supported_features": ["tools", "json_mode", "structured_outputs", "logprobs", "reasoning"],
+        "pricing": {"prompt": "0.0000002", "completion": "0.0000008"},
+        **changes,
+    }
+
+
+def scripted_settings(data_dir: Path, *urls: str, **changes: Any) -> Settings:
+    """`more_models` are whole further models; other changes go into the section they name."""
+    backend = {"name": "scripted", "kind": "openai", "urls": urls, **changes.pop("backend", {})}
+    model = model_settings(**changes.pop("model", {}))
+    more = [model_settings(**further) for further in changes.pop("more_models", ())]
+    # So generous that a slow machine meets neither; who waits for one to pass sets it.
+    limits = {"inference_deadline_s": 60, "drain_s": 60, **changes.pop("limits", {})}
+    return Settings.model_validate(
+        {
+            "database": {"data_dir": data_dir, "pool_size": _POOL_SIZE},
+            "backends": [backend],
+            "models": [model, *more],
+            "limits": limits,
+            **changes,
+        }
+    )
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One reservation with everything that became of it."""
+
+    # held, settled, released or unsettled.
+    status: str
+    hold: int
+    # By the price dimensions, overage included; 0 before it is resolved.
+    cost: int
+    overage: int
+    estimated: bool
+    reason: str | None
+    prompt_tokens_max: int
+    choices: int
+    output_tokens_max: int
+
+    def delivered(self, pieces: int) -> int:
+        """What prompt and so many tokens of output cost by our own count."""
+        return self.prompt_tokens_max * PROMPT_PRICE + pieces * COMPLETION_PRICE
+
+
+@dataclass(frozen=True)
+class ScriptedGateway:
+    gateway: Gateway
+    upstream: Upstream
+    tenant: Tenant
+    # Whose ordinary calls show that the gateway works, without touching anybody else's books.
+    probe_tenant: Tenant
+    # What the upstream does in an ordinary call.
+    ordinary: Callable[[], Verb] = chat
+
+    async def chat(self, **fields: Any) -> httpx2.Response:
+        headers = fields.pop("headers", self.tenant.as_customer)
+        return await self.gateway.client.post(
+            "/v1/chat/completions", json=chat_body(**fields), headers=headers
+        )
+
+    async def send(self, content: bytes, **headers: str) -> httpx2.Response:
+        """A body as it is."""
+        return await self.gateway.client.post(
+            "/v1/chat/completions",
+            content=content,
+            headers={
+                **self.tenant.as_customer,
+                "Content-Type": "application/json",
+                **{name.replace("_", "-"): value for name, value in headers.items()},
+            },
+        )
+
+    @asynccontextmanager
+    async def another_client(self) -> AsyncIterator["ScriptedGateway"]:
+        """With connections of its own, which end with it."""
+        async with httpx2.AsyncClient(
+            base_url=self.gateway.base_url, timeout=60, limits=httpx2.Limits(max_connections=None)
+        ) as client:
+            yield replace(self, gateway=replace(self.gateway, client=client))
+
+    async def with_tenant(self, *, credit: int = 10**13) -> "ScriptedGateway":
+        """The same gateway for somebody else, whose books are empty but for the credit."""
+        other = replace(self, tenant=await self.gateway.make_tenant())
+        if credit:
+            await other.grant(credit)
+        return other
+
+    async def balance(self) -> dict[str, int]:
+        """The account with everything folded in, after every call has ended."""
+        await self.gateway.services.inference.drain(5)
+        await self.gateway.services.ledger.drain()
+        async with self.gateway.services.database.snapshot() as connection:
+            assert await find_differences(connection, age_s=0, lease_s=3600) == []
+            cursor = await connection.execute(_BALANCE, (self.tenant.organization_id,))
+            row = await cursor.fetchone()
+        assert row is not None
+        return dict(
+            zip(("granted", "held", "unsettled", "settled", "resolutions"), row, strict=True)
+        )
+
+    async def grant(self, amount: int) -> None:
+        await self.gateway.services.billing.credit_grant(
+            self.tenant.organization_id, amount, "test"
+        )
+
+    async def entry(self, request_id: str) -> Entry | None:
+        """The reservation of one request; its id is the request's."""
+        rows = await self.sql(_ENTRY, self.tenant.organization_id, UUID(request_id))
+        return Entry(*rows[0]) if rows else None
+
+    async def entry_of(self, answer: httpx2.Response) -> Entry:
+        found = await self.entry(answer.headers["x-request-id"])
+        assert found is not None
+        return found
+
+    async def entries(self) -> list[Entry]:
+        return [Entry(*row) for row in await self.sql(_ENTRIES, self.tenant.organization_id)]
+
+    async def traces(self) -> tuple[int, int]:
+        """How many calls have reached the upstream, and how many are on the tenant's books."""
+        query: LiteralString = "SELECT count(*) FROM reservations WHERE organization_id = %s"
+        rows = await self.sql(query, self.tenant.organization_id)
+        return len(self.upstream.requests), rows[0][0]
+
+    async def sql(self, statement: LiteralString, *parameters: object) -> list[tuple[Any, ...]]:
+        async with self.gateway.services.database.reading() as connection:
+            cursor = await connection.execute(statement, parameters)
+            return [] if cursor.description is None else await cursor.fetchall()
+
+    @asynccontextmanager
+    async def leaving_nothing(self) -> AsyncIterator[None]:
+        """Whatever happens inside: afterwards an ordinary call works, and no task, socket or file
+        is left of it."""
+        await self.works()
+        before = _Footprint.of(self.upstream)
+        yield
+        await eventually(lambda: self.gateway.services.inference.running == 0)
+        await eventually(lambda: self.upstream.under_way == 0)
+        assert self.gateway.services.ledger.open_holds == 0
+        await self.works()
+        try:
+            await eventually(lambda: _Footprint.of(self.upstream).is_within(before))
+        except TimeoutError:
+            raise AssertionError(f"{before} became {_Footprint.of(self.upstream)}") from None
+
+    async def every_connection_ends(self) -> None:
+        """After their time to be used again has passed: one that stays was never given back."""
+        await eventually(lambda: self.upstream.open_connections == 0)
+
+    async def works(self) -> None:
+        """An ordinary call succeeds; what failed before is no longer held against the backend."""
+        self.upstream.play(self.ordinary())
+        answer = await self.chat(headers=self.probe_tenant.as_customer)
+        assert answer.status_code == 200, answer.text
+
+
+@dataclass(frozen=True)
+class _Footprint:
+    tasks: Counter[str]
+    descriptors: int
+
+    @classmethod
+    def of(cls, upstream: Upstream) -> "_Footprint":
+        """What there is now. Connections to the upstream may wait to be used again: they, with
+        both their ends in this process, are not counted. Nor are those to the database, through
+        sockets of their own kind: the pools of other gateways in this process grow as they like,
+        and one that is not given back is soon missed in a pool of eight."""
+        tasks = Counter(
+            getattr(task.get_coro(), "__qualname__", "?")
+            for task in asyncio.all_tasks() - {asyncio.current_task()}
+        )
+        # One for all streams, which sleeps on for a while after the last of them.
+        del tasks["KeepAlive._run"]
+        del tasks["Upstream._serve"]
+        process = psutil.Process()
+        descriptors = process.num_fds() - len(process.net_connections("unix"))
+        return cls(tasks, descriptors - 2 * upstream.open_connections)
+
+    def is_within(self, other: "_Footprint") -> bool:
+        return not self.tasks - other.tasks and self.descriptors <= other.descriptors
+
+
+_ENTRIES: LiteralString = """
+    SELECT coalesce(d.kind, CASE WHEN m.reason IS NULL THEN 'held' ELSE 'unsettled' END), r.hold,
+        coalesce(d.prompt + d.completion + d.input_cache_read + d.image + d.request, 0),
+        coalesce(o.amount, 0), coalesce(d.estimated, false), m.reason,
+        r.prompt_tokens_max, r.choices, r.output_tokens_max
+    FROM reservations r
+    LEFT JOIN resolutions d ON d.organization_id = r.organization_id AND d.reservation_id = r.id
+    LEFT JOIN overages o ON o.organization_id = r.organization_id AND o.reservation_id = r.id
+    LEFT JOIN unsettled_marks m ON m.organization_id = r.organization_id AND m.reservation_id = r.id
+    WHERE r.organization_id = %s
+"""
+_ENTRY: LiteralString = _ENTRIES + " AND r.id = %s"
+_BALANCE: LiteralString = """
+    SELECT coalesce((SELECT sum(amount) FROM grants g WHERE g.organization_id = o.id), 0),
+        coalesce(sum(r.hold) FILTER (WHERE d.kind IS NULL AND m.reason IS NULL), 0),
+        coalesce(sum(r.hold) FILTER (WHERE d.kind IS NULL AND m.reason IS NOT NULL), 0),
+        coalesce(sum(d.prompt + d.completion + d.input_cache_read + d.image + d.request), 0),
+        count(d.kind)
+    FROM organizations o
+    LEFT JOIN reservations r ON r.organization_id = o.id
+    LEFT JOIN resolutions d ON d.organization_id = o.id AND d.reservation_id = r.id
+    LEFT JOIN unsettled_marks m ON m.organization_id = o.id AND m.reservation_id = r.id
+    WHERE o.id = %s GROUP BY o.id
+"""
+
+
+def chat_body(**fields: Any) -> dict[str, Any]:
+    return {"model": MODEL, "messages": [{"role": "user", "content": "Hello"}], **fields}
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A stream as a caller reads it."""
+
+    chunks: list[dict[str, Any]]
+    # The record that ended it badly.
+    error: dict[str, Any] | None
+    done: bool
+
+    @property
+    def text(self) -> str:
+        deltas = [choice["delta"] for chunk in self.chunks for choice in chunk["choices"]]
+        return "".join(delta.get("content") or "" for delta in deltas)
+
+
+def read_stream(body: str) -> Stream:
+    """Reads a whole body and holds it to its form: records and comments only, each ended by a
+    blank line, and one end: `[DONE]` or an error, never both, nothing after it."""
+    records = body.split("\n\n")
+    assert records.pop() == "", "the last record is not ended"
+    said = [record for record in records if not record.startswith(":")]
+    assert all(record.startswith("data: ") and "\n" not in record for record in said), said
+    payloads = [record.removeprefix("data: ") for record in said]
+    done = payloads[-1] == "[DONE]"
+    parsed = [json.loads(payload) for payload in payloads[: -1 if done else None]]
+    error = None if done or "error" not in parsed[-1] else parsed.pop()["error"]
+    assert not any("error" in chunk for chunk in parsed)
+    return Stream(parsed, error, done)
+
+
+async def eventually(happened: Callable[[], bool], *, within_s: float = _PATIENCE_S) -> None:
+    async with asyncio.timeout(within_s):
+        while not happened():  # noqa: ASYNC110 - what happens is other people's doing
+            await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def scripted_gateway(
+    data_dir: Path,
+    conninfo: str,
+    upstream: Upstream,
+    *,
+    credit: int = 10**13,
+    urls: tuple[str, ...] = (),
+    ordinary: Callable[[], Verb] = chat,
+    **changes: Any,
+) -> AsyncIterator[ScriptedGateway]:
+    """`urls` are the replicas, where they are not just the upstream."""
+    settings = scripted_settings(data_dir, *(urls or (upstream.url,)), **changes)
+    async with running_gateway(settings, conninfo) as gateway:
+        tenant = await gateway.make_tenant()
+        scripted = ScriptedGateway(
+            gateway, upstream, tenant, probe_tenant=tenant, ordinary=ordinary
+        )
+        if credit:
+            await scripted.grant(credit)
+        await _fill_pool(gateway)
+        yield scripted
+
+
+async def _fill_pool(gateway: Gateway) -> None:
+    """Opens every connection that the pool may have, so that none counts as left behind later."""
+    everybody = asyncio.Barrier(_POOL_SIZE)
+
+    async def hold_one() -> None:
+        async with gateway.services.database.reading():
+            await everybody.wait()
+
+    await asyncio.gather(*(hold_one() for _ in range(_POOL_SIZE)))

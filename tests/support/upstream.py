@@ -1,0 +1,396 @@
+"""A scripted model server on a raw socket, for everything that a real one does wrong.
+
+    async with Upstream(reset_before_headers()) as upstream:
+        ...  # call upstream.url
+
+A script is one verb a request, in the order of arrival; the last one repeats. A verb is an async
+function of the `Peer`, the server's side of one request; the verbs below cover the faults of the
+programme, and a test may write its own. The upstream records every request it has read and counts
+its connections. It listens on a free port of the loopback and leaves nothing behind.
+"""
+
+import asyncio
+import gzip
+import itertools
+import json
+import socket
+import ssl
+import struct
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, Self
+
+from tests.support.upstream_wire import (
+    DONE,
+    USAGE,
+    chat_records,
+    chunk,
+    completion,
+    sse,
+    usage_chunk,
+)
+
+# The texts are part of this library: whoever scripts an upstream imports them from here too.
+__all__ = ["DONE", "USAGE", "chat_records", "chunk", "completion", "sse", "usage_chunk"]
+
+JSON_TYPE = "application/json"
+SSE_TYPE = "text/event-stream; charset=utf-8"
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """One request as it arrived."""
+
+    head: bytes
+    body: bytes
+
+    @property
+    def path(self) -> str:
+        return self.head.split(b" ", 2)[1].decode()
+
+    @property
+    def headers(self) -> dict[str, str]:
+        lines = self.head.decode("latin-1").split("\r\n")[1:]
+        pairs = (line.partition(":") for line in lines if line)
+        return {name.lower(): value.strip() for name, _, value in pairs}
+
+    @property
+    def json(self) -> dict[str, Any]:
+        parsed = json.loads(self.body)
+        assert isinstance(parsed, dict)
+        return parsed
+
+
+class Peer:
+    """The server's side of one request."""
+
+    def __init__(
+        self, request: Received, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        self.request = request
+        self._reader = reader
+        self._writer = writer
+
+    async def send(self, data: bytes) -> None:
+        """Raises ConnectionError once the client has left."""
+        self._writer.write(data)
+        await self._writer.drain()
+
+    async def send_head(
+        self,
+        status: int = 200,
+        content_type: str | None = SSE_TYPE,
+        headers: Iterable[tuple[str, str]] = (),
+        length: int | None = None,
+    ) -> None:
+        """A response head; the body is chunked unless its length is given."""
+        lines = [f"HTTP/1.1 {status} Scripted"]
+        if content_type is not None:
+            lines.append(f"content-type: {content_type}")
+        lines += [f"{name}: {value}" for name, value in headers]
+        lines.append(
+            "transfer-encoding: chunked" if length is None else f"content-length: {length}"
+        )
+        await self.send("\r\n".join([*lines, "", ""]).encode())
+
+    async def send_chunk(self, data: bytes) -> None:
+        await self.send(b"%x\r\n%b\r\n" % (len(data), data))
+
+    async def end_chunks(self) -> None:
+        await self.send(b"0\r\n\r\n")
+
+    def reset(self) -> None:
+        """Closes with a TCP reset."""
+        client = self._writer.get_extra_info("socket")
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self._writer.transport.abort()
+
+    def close(self) -> None:
+        self._writer.close()
+
+    async def until_left(self) -> None:
+        """Returns when the client has closed the connection."""
+        while await self._reader.read(65536):
+            pass
+
+    @property
+    def left(self) -> bool:
+        return self._reader.at_eof() or self._writer.is_closing()
+
+
+Verb = Callable[[Peer], Awaitable[None]]
+
+
+class Upstream:
+    """The server. `url` is what a backend is configured with."""
+
+    def __init__(self, *script: Verb, tls: ssl.SSLContext | None = None) -> None:
+        assert script
+        self._script = script
+        self._tls = tls
+        self._server: asyncio.Server | None = None
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._quiet = asyncio.Event()
+        self._quiet.set()
+        self.requests: list[Received] = []
+        self.connections = 0
+        # Requests whose verb has not ended.
+        self.under_way = 0
+        self.port = 0
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(
+            self._serve, "127.0.0.1", self.port, ssl=self._tls, limit=1 << 20
+        )
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert self._server is not None
+        self._server.close()
+        for writer in tuple(self._writers):
+            writer.transport.abort()
+        async with asyncio.timeout(10):
+            await self._quiet.wait()
+            await self._server.wait_closed()
+
+    @property
+    def url(self) -> str:
+        scheme = "http" if self._tls is None else "https"
+        return f"{scheme}://127.0.0.1:{self.port}/v1"
+
+    @property
+    def open_connections(self) -> int:
+        return len(self._writers)
+
+    def play(self, *script: Verb) -> None:
+        """Another script from the next request on."""
+        self._script = (*([_unused] * len(self.requests)), *script)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        self._writers.add(writer)
+        self._quiet.clear()
+        try:
+            while not writer.is_closing():
+                request = await _read_request(reader)
+                verb = self._script[min(len(self.requests), len(self._script) - 1)]
+                self.requests.append(request)
+                self.under_way += 1
+                try:
+                    await verb(Peer(request, reader, writer))
+                finally:
+                    self.under_way -= 1
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass  # The client has left, which is the end of any script.
+        finally:
+            writer.close()
+            self._writers.discard(writer)
+            if not self._writers:
+                self._quiet.set()
+
+
+async def _read_request(reader: asyncio.StreamReader) -> Received:
+    head = await reader.readuntil(b"\r\n\r\n")
+    length = int(Received(head, b"").headers.get("content-length", "0"))
+    return Received(head, await reader.readexactly(length))
+
+
+async def _unused(_: Peer) -> None:
+    raise AssertionError("this place of the script is over")
+
+
+def unused_url() -> str:
+    """[refuse] An address where nothing listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{probe.getsockname()[1]}/v1"
+
+
+@contextmanager
+def unanswered_url() -> Iterator[str]:
+    """An address where connecting takes for ever: the queue of its listener is full."""
+    with ExitStack() as sockets:
+        listener = sockets.enter_context(socket.socket())
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)
+        for _ in range(4):
+            waiting = sockets.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(listener.getsockname())
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/v1"
+
+
+# Verbs: proper answers.
+
+
+def answer(
+    body: Any = None,
+    *,
+    status: int = 200,
+    content_type: str | None = JSON_TYPE,
+    headers: Iterable[tuple[str, str]] = (),
+) -> Verb:
+    """A whole response; without a body, a chat answer. Bytes go out as they are."""
+    content = body if isinstance(body, bytes) else json.dumps(body or completion()).encode()
+
+    async def verb(peer: Peer) -> None:
+        await peer.send_head(status, content_type, headers, length=len(content))
+        await peer.send(content)
+
+    return verb
+
+
+def stream(
+    records: Iterable[bytes] | None = None, *, pause_s: float = 0, content_type: str = SSE_TYPE
+) -> Verb:
+    """A stream, one network chunk a record; without records, a chat answer."""
+    sent = list(chat_records() if records is None else records)
+
+    async def verb(peer: Peer) -> None:
+        await peer.send_head(content_type=content_type)
+        for record in sent:
+            await peer.send_chunk(record)
+            await asyncio.sleep(pause_s)
+        await peer.end_chunks()
+
+    return verb
+
+
+def chat() -> Verb:
+    """What a good server does: JSON or a stream, as asked, with as many choices as asked."""
+
+    async def verb(peer: Peer) -> None:
+        request = peer.request.json
+        if request.get("stream"):
+            await stream()(peer)
+        else:
+            await answer(completion(choices=request.get("n", 1)))(peer)
+
+    return verb
+
+
+# Verbs: faults.
+
+
+def hang() -> Verb:
+    """[hang] Reads the request and never answers."""
+    return Peer.until_left
+
+
+def reset_before_headers() -> Verb:
+    """[rst0]"""
+
+    async def verb(peer: Peer) -> None:
+        peer.reset()
+
+    return verb
+
+
+def close_before_headers() -> Verb:
+    async def verb(peer: Peer) -> None:
+        peer.close()
+
+    return verb
+
+
+def reset_after(
+    pieces: int | None = None, *, content_type: str = SSE_TYPE, pause_s: float = 0.02
+) -> Verb:
+    """[rst1, rstk] A reset after the 200 and, if given, this many pieces of text."""
+
+    async def verb(peer: Peer) -> None:
+        await peer.send_head(content_type=content_type)
+        for number in range(pieces or 0):
+            await peer.send_chunk(sse(chunk(f"{number} ")))
+        # A reset throws away what the client has not read yet: it gets the time to.
+        await asyncio.sleep(pause_s)
+        peer.reset()
+
+    return verb
+
+
+def end_after(pieces: int, *, finished: bool = False) -> Verb:
+    """[eofk] A clean end of the body after some pieces, without `[DONE]`."""
+    records = [sse(chunk(f"{number} ")) for number in range(pieces)]
+    return stream([*records, sse(chunk(finish="stop"))] if finished else records)
+
+
+def drip(data: bytes, *, before: bytes = b"", pause_s: float, content_type: str = SSE_TYPE) -> Verb:
+    """[drip] A beginning at once, and then one byte at a time until the client leaves."""
+
+    async def verb(peer: Peer) -> None:
+        await peer.send_head(content_type=content_type)
+        if before:
+            await peer.send_chunk(before)
+        for position in range(len(data)):
+            await peer.send_chunk(data[position : position + 1])
+            await asyncio.sleep(pause_s)
+        await peer.until_left()
+
+    return verb
+
+
+def cut(data: bytes, *positions: int) -> Verb:
+    """[sse-odd, sse-bad] A stream of these bytes, in network chunks that end at the positions."""
+    edges = [0, *positions, len(data)]
+    pieces = [data[start:end] for start, end in itertools.pairwise(edges) if start < end]
+
+    async def verb(peer: Peer) -> None:
+        await peer.send_head()
+        for piece in pieces:
+            await peer.send_chunk(piece)
+            await asyncio.sleep(0)
+        await peer.end_chunks()
+
+    return verb
+
+
+def fat_line(size: int, *, before: bytes = b"", content_type: str = SSE_TYPE) -> Verb:
+    """[fat] One line of this size and no end of it; stops when the client leaves."""
+
+    async def verb(peer: Peer) -> None:
+        await peer.send_head(content_type=content_type)
+        await peer.send_chunk(before + b"data: ")
+        for _ in range(size // 65536):
+            await peer.send_chunk(b"x" * 65536)
+        await peer.until_left()
+
+    return verb
+
+
+def endless(record: bytes | None = None) -> Verb:
+    """[inf] Pieces for ever."""
+    piece = sse(chunk("on and ")) if record is None else record
+
+    async def verb(peer: Peer) -> None:
+        await peer.send_head()
+        while not peer.left:
+            await peer.send_chunk(piece)
+            await asyncio.sleep(0)
+
+    return verb
+
+
+def gzip_bomb(size: int, *, content_type: str = JSON_TYPE) -> Verb:
+    """A small body that would be large when unpacked, compressed although nobody asked."""
+    headers = [("content-encoding", "gzip")]
+
+    async def verb(peer: Peer) -> None:
+        packed = await asyncio.to_thread(gzip.compress, bytes(size))
+        await answer(packed, content_type=content_type, headers=headers)(peer)
+
+    return verb
+
+
+def redirect(location: str, *, status: int = 302) -> Verb:
+    return answer(b"", status=status, content_type=None, headers=[("location", location)])
+
+
+def refuse(
+    status: int, message: str | None = "no", *, headers: Iterable[tuple[str, str]] = ()
+) -> Verb:
+    """An error status with an error object, as model servers send it."""
+    body = {"error": {"message": message, "type": "invalid_request_error", "code": status}}
+    return answer(body, status=status, headers=headers)
