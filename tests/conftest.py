@@ -1,6 +1,5 @@
 """Fixtures that the whole suite shares: one real PostgreSQL and one gateway a test process."""
 
-import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import hypothesis
 import pytest
 
+from tests.data_folders import data_folder
 from tests.gateway import Gateway, Tenant, serving
 from tests.proving import (  # noqa: F401 - hooks and fixtures, which pytest finds here
     only_long,
@@ -34,8 +34,8 @@ hypothesis.settings.load_profile("fixed")
 
 @pytest.fixture(scope="session")
 def data_dir() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="tk-") as folder:
-        yield Path(folder)
+    with data_folder() as folder:
+        yield folder
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,7 @@
 """The program over the suite's shared database, and over databases of its own."""
 
+import contextlib
 import os
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.program import Program, write_config
+from tests.data_folders import data_folder
 
 
 @pytest.fixture(scope="session")
@@ -41,20 +42,17 @@ def program(cold_program: Program) -> Program:
 @pytest.fixture(scope="module")
 def installation(compiled: dict[str, str]) -> Iterator[Callable[[], tuple[Program, Path]]]:
     """Makes programs with an empty data folder of their own, each beside its settings file."""
-    folders: list[tempfile.TemporaryDirectory[str]] = []
+    with contextlib.ExitStack() as folders:
 
-    def make() -> tuple[Program, Path]:
-        folders.append(tempfile.TemporaryDirectory(prefix="tk-"))
-        folder = Path(folders[-1].name)
-        (folder / "elsewhere").mkdir()
-        config = write_config(folder, Path("data"))
-        # What a killed gateway leaves behind goes with the folder.
-        environment = {**compiled, "TMPDIR": str(folder)}
-        return Program(config, folder / "elsewhere", environment), folder / "data"
+        def make() -> tuple[Program, Path]:
+            folder = folders.enter_context(data_folder())
+            (folder / "elsewhere").mkdir()
+            config = write_config(folder, Path("data"))
+            # What a killed gateway leaves behind goes with the folder.
+            environment = {**compiled, "TMPDIR": str(folder)}
+            return Program(config, folder / "elsewhere", environment), folder / "data"
 
-    yield make
-    for folder in folders:
-        folder.cleanup()
+        yield make
 
 
 @pytest.fixture(scope="session")

@@ -20,6 +20,7 @@ import httpx2
 import psutil
 
 from tests.cli.warm import run_warm
+from tests.data_folders import cluster_of
 
 _TIMEOUT_S = 120
 
@@ -154,7 +155,7 @@ def stop(process: psutil.Popen) -> None:
 def postgres_runs(data_dir: Path) -> bool:
     """Whether a server on this data folder lives; one that only waits to be reaped does not."""
     try:
-        pid = int((data_dir / "postgres" / "postmaster.pid").read_text().splitlines()[0])
+        pid = int((cluster_of(data_dir) / "postmaster.pid").read_text().splitlines()[0])
         return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     except (FileNotFoundError, psutil.NoSuchProcess):
         return False
