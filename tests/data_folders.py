@@ -1,6 +1,8 @@
 """Data folders for tests that start an embedded PostgreSQL."""
 
+import re
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -38,3 +40,10 @@ def remove_outside_clusters(folder: Path) -> None:
         cluster = Path(location.read_text().strip())
         assert cluster.parent == MADE_FOLDER
         shutil.rmtree(cluster, ignore_errors=True)
+
+
+def do_as_told(refusal: str, command: str) -> None:
+    """Runs the command that a message of the embedded PostgreSQL names, word for word."""
+    found = re.search(rf": ({command} .*?)(?: - |$)", refusal)
+    assert found is not None, refusal
+    subprocess.run(["/bin/sh", "-c", found[1]], check=True)

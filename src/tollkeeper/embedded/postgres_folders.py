@@ -24,14 +24,19 @@ def made_folder() -> Path:
     try:
         MADE_FOLDER.mkdir(mode=_MADE_MODE, parents=True, exist_ok=True)
         status = MADE_FOLDER.lstat()
-        _refuse_unless_folder_of(MADE_FOLDER, status, {os.geteuid()})
-        if status.st_mode & _WRITABLE_BY_OTHERS:
-            raise _refusal(MADE_FOLDER, f"others can write to it (mode {_mode(status)})")
-        if status.st_mode & _ENTERABLE_BY_ALL != _ENTERABLE_BY_ALL:
+        fault = _fault(status, os.geteuid())
+        if not fault and status.st_mode & _WRITABLE_BY_OTHERS:
+            fault = f"others can write to it (mode {_mode(status)})"
+        if not fault and status.st_mode & _ENTERABLE_BY_ALL != _ENTERABLE_BY_ALL:
             # The process's umask has removed bits from the mode of the new folder.
             MADE_FOLDER.chmod(_MADE_MODE)
     except OSError as exc:
-        raise _refusal(MADE_FOLDER, f"it cannot be made: {exc.strerror}") from exc
+        fault = f"it cannot be made: {exc.strerror}"
+    if fault:
+        raise Unavailable(
+            f"The embedded PostgreSQL cannot use the folder {MADE_FOLDER}: {fault}. "
+            "It must be a folder of root's, and only root may write to it."
+        )
     return MADE_FOLDER
 
 
@@ -49,9 +54,14 @@ def make_private_folder(path: Path, uid: int, gid: int) -> None:
 def check_private_folder(path: Path, uid: int) -> None:
     """Refuses a folder that another user may have made or may look into."""
     status = path.lstat()
-    _refuse_unless_folder_of(path, status, {uid})
-    if status.st_mode & _PERMISSIONS != _PRIVATE_MODE:
-        raise _refusal(path, f"its mode is {_mode(status)} instead of 0700")
+    fault = _fault(status, uid)
+    if not fault and status.st_mode & _PERMISSIONS != _PRIVATE_MODE:
+        fault = f"its mode is {_mode(status)} instead of 0700"
+    if fault:
+        raise Unavailable(
+            f"The embedded PostgreSQL cannot use the folder {path}: {fault}. "
+            "Another user may have made it: look at it, then remove it."
+        )
 
 
 def _awaits_its_owner(path: Path) -> bool:
@@ -65,21 +75,15 @@ def _awaits_its_owner(path: Path) -> bool:
     )
 
 
-def _refuse_unless_folder_of(path: Path, status: os.stat_result, owners: set[int]) -> None:
+def _fault(status: os.stat_result, owner: int) -> str:
+    """Why this is not a real folder of `owner`, or nothing."""
     if stat.S_ISLNK(status.st_mode):
-        raise _refusal(path, "it is a symbolic link")
+        return "it is a symbolic link"
     if not stat.S_ISDIR(status.st_mode):
-        raise _refusal(path, "it is not a folder")
-    if status.st_uid not in owners:
-        wanted = " or ".join(str(uid) for uid in sorted(owners))
-        raise _refusal(path, f"it belongs to user {status.st_uid} instead of user {wanted}")
-
-
-def _refusal(path: Path, reason: str) -> Unavailable:
-    return Unavailable(
-        f"The embedded PostgreSQL cannot use the folder {path}: {reason}. "
-        "Another user may have made it: look at it, then remove it."
-    )
+        return "it is not a folder"
+    if status.st_uid != owner:
+        return f"it belongs to user {status.st_uid} instead of user {owner}"
+    return ""
 
 
 def _mode(status: os.stat_result) -> str:

