@@ -46,9 +46,9 @@ def _refusal(data_dir: Path, account: Account | None) -> str:
 
 @_only_root
 def test_moved_data_folder_takes_its_cluster_along(closed: Path, account: Account) -> None:
-    cluster = _make_cluster(closed / "data", account)
+    cluster = _make_cluster(closed / "my data", account)
     (cluster / "kept").touch()
-    moved = (closed / "data").rename(closed / "moved")
+    moved = (closed / "my data").rename(closed / "moved data")
     refusal = _refusal(moved, account)
     assert f"names {cluster}, which is the database of another data folder" in refusal
     do_as_told(refusal, "install")
@@ -58,16 +58,16 @@ def test_moved_data_folder_takes_its_cluster_along(closed: Path, account: Accoun
 
 @_only_root
 def test_copied_data_folder_gets_a_cluster_of_its_own(closed: Path, account: Account) -> None:
-    cluster = _make_cluster(closed / "data", account)
-    copied = shutil.copytree(closed / "data", closed / "copied")
+    cluster = _make_cluster(closed / "my data", account)
+    copied = shutil.copytree(closed / "my data", closed / "copied data")
     do_as_told(_refusal(copied, account), "rm")
     assert find_cluster(copied, account) != cluster
-    assert find_cluster(closed / "data", account) == cluster
+    assert find_cluster(closed / "my data", account) == cluster
 
 
 @_only_root
 def test_lost_cluster_is_not_replaced_by_an_empty_one(closed: Path, account: Account) -> None:
-    data_dir = closed / "data"
+    data_dir = closed / "my data"
     cluster = _make_cluster(data_dir, account)
     shutil.rmtree(cluster)
     refusal = _refusal(data_dir, account)
@@ -80,7 +80,7 @@ def test_lost_cluster_is_not_replaced_by_an_empty_one(closed: Path, account: Acc
 def test_cluster_of_a_deleted_data_folder_is_not_used_unasked(
     closed: Path, account: Account
 ) -> None:
-    data_dir = closed / "data"
+    data_dir = closed / "my data"
     cluster = _make_cluster(data_dir, account)
     shutil.rmtree(data_dir)
     data_dir.mkdir()
@@ -98,8 +98,8 @@ def test_cluster_of_a_deleted_data_folder_is_not_used_unasked(
 def test_cluster_that_root_made_elsewhere_is_refused_to_others(
     closed: Path, account: Account
 ) -> None:
-    cluster = _make_cluster(closed / "data", account)
-    refusal = _refusal(closed / "data", None)
+    cluster = _make_cluster(closed / "my data", account)
+    refusal = _refusal(closed / "my data", None)
     assert f"was made by root and lives in {cluster}. Start tollkeeper as root" in refusal
 
 

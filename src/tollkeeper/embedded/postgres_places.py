@@ -9,6 +9,7 @@ import hashlib
 import os
 import tempfile
 from pathlib import Path
+from shlex import quote
 
 from tollkeeper.domain.errors import Unavailable
 from tollkeeper.embedded.postgres_account import Account, owner_ids
@@ -49,14 +50,14 @@ def find_cluster(data_dir: Path, account: Account | None) -> Path:
     blocked = f"the account {account.name}, which runs PostgreSQL, cannot enter {closed}"
     if is_cluster(inside):
         raise Unavailable(
-            f"The embedded database is in {inside}, but {blocked}. Either run: chmod o+x {closed} "
+            f"The embedded database is in {inside}, but {blocked}. Either run: chmod o+x {quote(str(closed))} "
             f"- or stop every tollkeeper that uses {data_dir} and run: {_move(inside, outside, location)}"
         )
     if is_cluster(outside):
         raise Unavailable(
             f"The embedded database of {data_dir} belongs in {outside}, because {blocked}. A database "
             f"is there already, and {location} does not name it. To use that database, run: "
-            f"echo {outside} > {location} - to delete it and begin with an empty one, run: "
+            f"{_name(outside, location)} - to delete it and begin with an empty one, run: "
             f"rm -r {outside}"
         )
     _check_made_folder(account)
@@ -106,12 +107,12 @@ def _check_named(location: Path, named: Path, outside: Path) -> None:
         raise Unavailable(
             f"{location} names {named}, which is the database of another data folder. If this folder "
             f"was moved, stop every tollkeeper that uses it and run: {_move(named, outside, location)} "
-            f"- if it was copied, run this to begin with an empty database: rm {location}"
+            f"- if it was copied, run this to begin with an empty database: rm {quote(str(location))}"
         )
     if not is_cluster(outside):
         raise Unavailable(
             f"{location} names {outside}, but no database is there. Restore it, or run this to begin "
-            f"with an empty one: rm {location}"
+            f"with an empty one: rm {quote(str(location))}"
         )
 
 
@@ -120,15 +121,22 @@ def _check_made_folder(account: Account) -> None:
     if closed is not None:
         raise Unavailable(
             f"The embedded database belongs below {MADE_FOLDER}, but the account {account.name}, "
-            f"which runs PostgreSQL, cannot enter {closed}. Run: chmod o+x {closed} - or start "
+            f"which runs PostgreSQL, cannot enter {closed}. Run: chmod o+x {quote(str(closed))} - or start "
             "tollkeeper as another user."
         )
 
 
 def _move(source: Path, target: Path, location: Path) -> str:
+    """The command that moves a cluster to a place below the made folder."""
     return (
-        f"install -d -m 0711 {target.parent} && mv {source} {target} && echo {target} > {location}"
+        f"install -d -m 0711 {target.parent} && mv {quote(str(source))} {target} && "
+        f"{_name(target, location)}"
     )
+
+
+def _name(cluster: Path, location: Path) -> str:
+    """The command that writes where the cluster is."""
+    return f"echo {cluster} > {quote(str(location))}"
 
 
 def _short_hash(path: Path) -> str:
