@@ -36,6 +36,8 @@ def main() -> None:
     machine = _machine()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tkb-")))
+        # Where the bench runs as root, the account of PostgreSQL must be able to enter it.
+        folder.chmod(0o711)
         upstream = stack.enter_context(_upstream())
         gateway = stack.enter_context(tollkeeper(folder, upstream, tenants=_ORGANIZATIONS + 1))
         idle = {"start_s": gateway.start_s, "idle_resident_mb": worker_resident_mb(gateway.pid)}

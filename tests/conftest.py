@@ -1,6 +1,5 @@
 """Fixtures that the whole suite shares: one real PostgreSQL and one gateway a test process."""
 
-import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import hypothesis
 import pytest
 
+from tests.support.data_folders import data_folder
 from tests.support.gateway import Gateway, Tenant, running_gateway
 from tollkeeper.embedded.postgres import EmbeddedPostgres
 from tollkeeper.settings import Settings
@@ -35,8 +35,8 @@ hypothesis.settings.load_profile("fixed")
 
 @pytest.fixture(scope="session")
 def data_dir() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="tk-") as folder:
-        yield Path(folder)
+    with data_folder() as folder:
+        yield folder
 
 
 @pytest.fixture(scope="session")

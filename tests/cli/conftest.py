@@ -1,6 +1,6 @@
 """The program over databases of its own and over the books, and an organization made with it."""
 
-import tempfile
+import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import quote
@@ -8,26 +8,24 @@ from urllib.parse import quote
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
+from tests.support.data_folders import data_folder
 from tests.support.program import Program, write_config
 
 
 @pytest.fixture(scope="module")
 def installation(compiled: dict[str, str]) -> Iterator[Callable[[], tuple[Program, Path]]]:
     """Makes programs with an empty data folder of their own, each beside its settings file."""
-    folders: list[tempfile.TemporaryDirectory[str]] = []
+    with contextlib.ExitStack() as folders:
 
-    def make() -> tuple[Program, Path]:
-        folders.append(tempfile.TemporaryDirectory(prefix="tk-"))
-        folder = Path(folders[-1].name)
-        (folder / "elsewhere").mkdir()
-        config = write_config(folder, Path("data"))
-        # What a killed gateway leaves behind goes with the folder.
-        environment = {**compiled, "TMPDIR": str(folder)}
-        return Program(config, folder / "elsewhere", environment), folder / "data"
+        def make() -> tuple[Program, Path]:
+            folder = folders.enter_context(data_folder())
+            (folder / "elsewhere").mkdir()
+            config = write_config(folder, Path("data"))
+            # What a killed gateway leaves behind goes with the folder.
+            environment = {**compiled, "TMPDIR": str(folder)}
+            return Program(config, folder / "elsewhere", environment), folder / "data"
 
-    yield make
-    for folder in folders:
-        folder.cleanup()
+        yield make
 
 
 @pytest.fixture(scope="session")

@@ -1,12 +1,16 @@
-"""One engine for the tests that only ask it; those that end it start their own."""
+"""One engine for the tests that only ask it, and what tests of PostgreSQL as root need."""
 
-from collections.abc import AsyncIterator
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 
 import pytest
 
+from tests.support.data_folders import remove_outside_clusters
 from tests.support.engine import address_of, running_engine
 from tollkeeper.embedded.engine import EmbeddedEngine
 from tollkeeper.embedded.engine_address import EngineAddress
+from tollkeeper.embedded.postgres_account import Account, ensure_account
 
 
 @pytest.fixture(scope="session")
@@ -18,3 +22,19 @@ async def engine() -> AsyncIterator[EmbeddedEngine]:
 @pytest.fixture(scope="session")
 def address(engine: EmbeddedEngine) -> EngineAddress:
     return address_of(engine)
+
+
+@pytest.fixture
+def account() -> Account:
+    """The account that runs PostgreSQL. Only root can ask for it."""
+    return ensure_account()
+
+
+@pytest.fixture
+def closed() -> Iterator[Path]:
+    """A folder that only its owner can enter."""
+    with tempfile.TemporaryDirectory(prefix="tk-closed-") as name:
+        folder = Path(name)
+        assert folder.stat().st_mode & 0o777 == 0o700
+        yield folder
+        remove_outside_clusters(folder)

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -12,14 +11,15 @@ import psutil
 import psycopg
 import pytest
 
+from tests.support.data_folders import cluster_of, data_folder
 from tollkeeper.domain.errors import Unavailable
 from tollkeeper.embedded.postgres import EmbeddedPostgres
 
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="tk-") as name:
-        yield Path(name)
+    with data_folder() as made:
+        yield made
 
 
 def _ask(server: EmbeddedPostgres, query: bytes) -> list[tuple[object, ...]]:
@@ -37,7 +37,7 @@ def _answers(server: EmbeddedPostgres) -> bool:
 
 
 def _postmaster(folder: Path) -> int:
-    return int((folder / "postgres" / "postmaster.pid").read_text().split()[0])
+    return int((cluster_of(folder) / "postmaster.pid").read_text().split()[0])
 
 
 def _kill(process_id: int) -> None:

@@ -4,7 +4,6 @@ import asyncio
 import os
 import random
 import signal
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +11,7 @@ from uuid import UUID
 
 import pytest
 
+from tests.support.data_folders import cluster_of, data_folder
 from tests.support.ledger import (
     LedgerTenant,
     Process,
@@ -46,7 +46,7 @@ class Server:
 
     def kill(self, how: signal.Signals) -> None:
         """Like a fault of the server or like the end of its machine: nothing is written any more."""
-        pid = (self.data_dir / "postgres" / "postmaster.pid").read_text().partition("\n")[0]
+        pid = (cluster_of(self.data_dir) / "postmaster.pid").read_text().partition("\n")[0]
         os.kill(int(pid), how)
 
     async def start_again(self) -> None:
@@ -63,11 +63,9 @@ class Server:
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     """Not the suite's: everybody else needs that one alive."""
-    with tempfile.TemporaryDirectory(prefix="tk-") as folder:
-        data_dir = Path(folder)
-        with EmbeddedPostgres(data_dir) as embedded:
-            migrate(embedded.conninfo)
-            yield Server(data_dir, embedded)
+    with data_folder() as data_dir, EmbeddedPostgres(data_dir) as embedded:
+        migrate(embedded.conninfo)
+        yield Server(data_dir, embedded)
 
 
 @dataclass

@@ -2,14 +2,13 @@
 
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
 
+from tests.support.data_folders import data_folder
 from tollkeeper.domain.errors import StateConflict, Unavailable
 from tollkeeper.embedded.postgres import EmbeddedPostgres
 from tollkeeper.storage.migrations import migrate
@@ -19,7 +18,7 @@ from tollkeeper.storage.schema import check_database, code_revision, database_re
 @pytest.fixture(scope="module")
 def spare_server() -> Iterator[str]:
     """A server of its own, because its settings are changed."""
-    with tempfile.TemporaryDirectory(prefix="tk-") as folder, EmbeddedPostgres(Path(folder)) as it:
+    with data_folder() as folder, EmbeddedPostgres(folder) as it:
         yield it.conninfo
 
 

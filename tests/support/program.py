@@ -19,6 +19,7 @@ from typing import Any
 import httpx2
 import psutil
 
+from tests.support.data_folders import cluster_of
 from tests.support.warm_program import run_warm
 
 _TIMEOUT_S = 120
@@ -154,7 +155,7 @@ def stop(process: psutil.Popen) -> None:
 def postgres_runs(data_dir: Path) -> bool:
     """Whether a server on this data folder lives; one that only waits to be reaped does not."""
     try:
-        pid = int((data_dir / "postgres" / "postmaster.pid").read_text().splitlines()[0])
+        pid = int((cluster_of(data_dir) / "postmaster.pid").read_text().splitlines()[0])
         return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     except (FileNotFoundError, psutil.NoSuchProcess):
         return False

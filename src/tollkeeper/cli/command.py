@@ -24,6 +24,7 @@ from tollkeeper.cli.options import (
     shared_options,
 )
 from tollkeeper.domain.errors import TollkeeperError
+from tollkeeper.hosting.logs import silence_logs
 from tollkeeper.hosting.worker_process import Nursery
 from tollkeeper.services.use_cases import Services
 from tollkeeper.settings import Settings, SettingsError, load_settings
@@ -70,6 +71,8 @@ def command(app: typer.Typer, name: str) -> Callable[[PlainCommand[P]], PlainCom
         ) -> None:
             options = shared_options(context).overlaid(config, as_json)
             invocation = Invocation(options.config, options.as_json, context.meta.get(NURSERY))
+            # Commands that serve configure their logs themselves.
+            silence_logs()
             try:
                 # mypy cannot see that `arguments` are P's: the signature below says so to Typer.
                 answer = run(invocation, **arguments)  # type: ignore[call-arg]

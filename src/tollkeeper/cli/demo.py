@@ -32,12 +32,12 @@ def demo(invocation: Invocation) -> None:
     settings = invocation.settings()
     with ExitStack() as stack:
         public, operator = listeners(settings, stack)
+        configure_logs()
         with _stderr.status("Starting PostgreSQL ..."):
             conninfo = stack.enter_context(located_database(settings))
             migrate(conninfo)
             check_database(conninfo)
         tenant = uvloop.run(_demo_tenant(settings, conninfo))
-        configure_logs()
         addresses = describe(public, operator)
         assert invocation.nursery is not None
         supervisor = Supervisor(

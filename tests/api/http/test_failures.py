@@ -1,7 +1,6 @@
 """Faults of the server's own: nothing leaks, the envelope holds, and the service recovers."""
 
 import asyncio
-import tempfile
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -12,6 +11,7 @@ import httpx2
 import pytest
 from psycopg.conninfo import make_conninfo
 
+from tests.support.data_folders import data_folder
 from tests.support.gateway import Gateway, Tenant, assert_error, idempotency_key, running_gateway
 from tollkeeper.api.app import App
 from tollkeeper.api.http.endpoint import AnyEndpoint, Request
@@ -194,8 +194,8 @@ async def test_request_beyond_the_grace_is_ended_in_the_envelope(
 
 @pytest.fixture
 def spare_data_dir() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="tk-") as folder:
-        yield Path(folder)
+    with data_folder() as folder:
+        yield folder
 
 
 def _impatient(settings: Settings, **database: object) -> Settings:

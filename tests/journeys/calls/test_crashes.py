@@ -3,17 +3,16 @@
 import asyncio
 import os
 import signal
-import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 
+from tests.support.data_folders import data_folder
 from tests.support.gateway import assert_error
 from tests.support.gateway_processes import InstalledProgram, installed_program
 from tests.support.paused_answer import PausedAnswer
@@ -31,15 +30,15 @@ GRACE_S = 3
 async def installed(compiled: dict[str, str]) -> AsyncIterator[InstalledProgram]:
     """With a database of its own: what is verified here, no other test has written to."""
     with (
-        tempfile.TemporaryDirectory(prefix="tk-") as folder,
-        EmbeddedPostgres(Path(folder) / "data") as server,
+        data_folder() as folder,
+        EmbeddedPostgres(folder / "data") as server,
     ):
         migrate(server.conninfo)
         async with (
             Upstream(chat()) as upstream,
             installed_program(
-                Path(folder),
-                Path(folder) / "data",
+                folder,
+                folder / "data",
                 server.conninfo,
                 upstream,
                 compiled,

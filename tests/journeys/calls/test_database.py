@@ -1,7 +1,6 @@
 """The database goes away under calls: nobody is told that a call is complete before it is paid."""
 
 import asyncio
-import tempfile
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
+from tests.support.data_folders import data_folder
 from tests.support.gateway import assert_error
 from tests.support.paused_answer import PausedAnswer
 from tests.support.scripted_gateway import (
@@ -42,8 +42,8 @@ class Server:
 
 @pytest.fixture(scope="module")
 async def server() -> AsyncIterator[Server]:
-    with tempfile.TemporaryDirectory(prefix="tk-") as folder, ExitStack() as running:
-        embedded = running.enter_context(EmbeddedPostgres(Path(folder)))
+    with data_folder() as folder, ExitStack() as running:
+        embedded = running.enter_context(EmbeddedPostgres(folder))
         migrate(embedded.conninfo)
         yield Server(embedded, running)
 

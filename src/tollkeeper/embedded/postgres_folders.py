@@ -1,0 +1,90 @@
+"""The folders that the embedded PostgreSQL needs outside the data folder: made and checked here.
+
+The program never changes the mode or the owner of a folder that it did not make itself.
+"""
+
+import os
+import stat
+from pathlib import Path
+
+from tollkeeper.domain.errors import Unavailable
+
+# Everything that the program makes outside the data folder when it runs as root. Every account may
+# pass through it, and only root may list or change it.
+MADE_FOLDER = Path("/var/lib/tollkeeper-db")
+_MADE_MODE = 0o711
+_PRIVATE_MODE = 0o700
+_PERMISSIONS = 0o777
+_WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+_ENTERABLE_BY_ALL = stat.S_IXUSR | stat.S_IXGRP | stat.S_IXOTH
+
+
+def made_folder() -> Path:
+    """Makes the folder below which root keeps clusters and programs, or checks the existing one."""
+    try:
+        MADE_FOLDER.mkdir(mode=_MADE_MODE, parents=True, exist_ok=True)
+        status = MADE_FOLDER.lstat()
+        fault = _fault(status, os.geteuid())
+        if not fault and status.st_mode & _WRITABLE_BY_OTHERS:
+            fault = f"others can write to it (mode {_mode(status)})"
+        if not fault and status.st_mode & _ENTERABLE_BY_ALL != _ENTERABLE_BY_ALL:
+            # The process's umask has removed bits from the mode of the new folder.
+            MADE_FOLDER.chmod(_MADE_MODE)
+    except OSError as exc:
+        fault = f"it cannot be made: {exc.strerror}"
+    if fault:
+        raise Unavailable(
+            f"The embedded PostgreSQL cannot use the folder {MADE_FOLDER}: {fault}. "
+            "It must be a folder of root's, and only root may write to it."
+        )
+    return MADE_FOLDER
+
+
+def make_private_folder(path: Path, uid: int, gid: int) -> None:
+    """Makes a folder that only the account `uid` can use. An existing folder stays as it is."""
+    try:
+        path.mkdir(mode=_PRIVATE_MODE)
+    except FileExistsError:
+        if not _awaits_its_owner(path):
+            return
+    if uid != os.geteuid():
+        os.chown(path, uid, gid, follow_symlinks=False)
+
+
+def check_private_folder(path: Path, uid: int) -> None:
+    """Refuses a folder that another user may have made or may look into."""
+    status = path.lstat()
+    fault = _fault(status, uid)
+    if not fault and status.st_mode & _PERMISSIONS != _PRIVATE_MODE:
+        fault = f"its mode is {_mode(status)} instead of 0700"
+    if fault:
+        raise Unavailable(
+            f"The embedded PostgreSQL cannot use the folder {path}: {fault}. "
+            "Another user may have made it: look at it, then remove it."
+        )
+
+
+def _awaits_its_owner(path: Path) -> bool:
+    """Whether a process was killed after it made this folder and before it gave the folder away."""
+    status = path.lstat()
+    return (
+        stat.S_ISDIR(status.st_mode)
+        and status.st_uid == os.geteuid()
+        and status.st_mode & _PERMISSIONS == _PRIVATE_MODE
+        and not any(path.iterdir())
+    )
+
+
+def _fault(status: os.stat_result, owner: int) -> str:
+    """Why this is not a real folder of `owner`, or nothing."""
+    if stat.S_ISLNK(status.st_mode):
+        return "it is a symbolic link"
+    if not stat.S_ISDIR(status.st_mode):
+        return "it is not a folder"
+    if status.st_uid != owner:
+        return f"it belongs to user {status.st_uid} instead of user {owner}"
+    return ""
+
+
+def _mode(status: os.stat_result) -> str:
+    return f"{status.st_mode & _PERMISSIONS:04o}"

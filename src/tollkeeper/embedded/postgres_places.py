@@ -1,0 +1,143 @@
+"""Where the cluster of a data folder lives, and where its server listens.
+
+The cluster lives in the data folder. Where the program runs as root and the account of PostgreSQL
+cannot enter the data folder, the cluster lives below a folder that the program makes, and the file
+`postgres.location` in the data folder names the place.
+"""
+
+import hashlib
+import os
+import tempfile
+from pathlib import Path
+from shlex import quote
+
+from tollkeeper.domain.errors import Unavailable
+from tollkeeper.embedded.postgres_account import Account, owner_ids
+from tollkeeper.embedded.postgres_folders import (
+    MADE_FOLDER,
+    check_private_folder,
+    made_folder,
+    make_private_folder,
+)
+
+_CLUSTER = "postgres"
+_LOCATION = "postgres.location"
+# A socket's path may have 107 bytes. The rest is for the name of the socket.
+_SOCKET_FOLDER_BYTES_MAX = 80
+
+
+def find_cluster(data_dir: Path, account: Account | None) -> Path:
+    """Where the cluster of the resolved `data_dir` is or will be. `account` runs PostgreSQL where
+    the program runs as root."""
+    inside = (data_dir / _CLUSTER).resolve()
+    location = data_dir / _LOCATION
+    named = location.read_text().strip() if location.exists() else None
+    if account is None:
+        if named is not None:
+            raise Unavailable(
+                f"The embedded database of {data_dir} was made by root and lives in {named}. "
+                "Start tollkeeper as root, or set database.data_dir or database.url."
+            )
+        return inside
+    outside = MADE_FOLDER / _short_hash(data_dir)
+    if named is not None:
+        _check_named(location, Path(named), outside)
+        _check_made_folder(account)
+        return outside
+    closed = account.first_closed_folder(inside.parent)
+    if closed is None:
+        return inside
+    blocked = f"the account {account.name}, which runs PostgreSQL, cannot enter {closed}"
+    if is_cluster(inside):
+        raise Unavailable(
+            f"The embedded database is in {inside}, but {blocked}. Either run: chmod o+x {quote(str(closed))} "
+            f"- or stop every tollkeeper that uses {data_dir} and run: {_move(inside, outside, location)}"
+        )
+    if is_cluster(outside):
+        raise Unavailable(
+            f"The embedded database of {data_dir} belongs in {outside}, because {blocked}. A database "
+            f"is there already, and {location} does not name it. To use that database, run: "
+            f"{_name(outside, location)} - to delete it and begin with an empty one, run: "
+            f"rm -r {outside}"
+        )
+    _check_made_folder(account)
+    return outside
+
+
+def is_cluster(folder: Path) -> bool:
+    return (folder / "PG_VERSION").exists()
+
+
+def is_outside(cluster: Path) -> bool:
+    """Whether the cluster is below the folder that the program makes."""
+    return cluster.parent == MADE_FOLDER
+
+
+def remember_cluster(data_dir: Path, cluster: Path) -> None:
+    """Writes where the cluster is, if it is not in the data folder."""
+    location = data_dir / _LOCATION
+    if not is_outside(cluster):
+        return
+    fresh = location.with_name(f"{location.name}.new")
+    fresh.write_text(f"{cluster}\n")
+    fresh.rename(location)
+
+
+def prepare_socket_folder(cluster: Path, account: Account | None) -> Path:
+    """The folder of the server's socket: the cluster's own, or a private one where the path of that
+    is too long. It is checked before anybody connects, because its name can be guessed."""
+    if len(os.fsencode(cluster)) <= _SOCKET_FOLDER_BYTES_MAX:
+        return cluster
+    temporary = Path(tempfile.gettempdir()).resolve()
+    if account is not None and (closed := account.first_closed_folder(temporary)) is not None:
+        raise Unavailable(
+            f"The path {cluster} is too long for a socket, and the account {account.name} cannot "
+            f"enter {closed}. Set TMPDIR to a folder that it can enter, or use a shorter "
+            "database.data_dir."
+        )
+    uid, gid = owner_ids(account)
+    folder = temporary / f"tollkeeper-{_short_hash(cluster)}"
+    make_private_folder(folder, uid, gid)
+    check_private_folder(folder, uid)
+    return folder
+
+
+def _check_named(location: Path, named: Path, outside: Path) -> None:
+    if named != outside:
+        raise Unavailable(
+            f"{location} names {named}, which is the database of another data folder. If this folder "
+            f"was moved, stop every tollkeeper that uses it and run: {_move(named, outside, location)} "
+            f"- if it was copied, run this to begin with an empty database: rm {quote(str(location))}"
+        )
+    if not is_cluster(outside):
+        raise Unavailable(
+            f"{location} names {outside}, but no database is there. Restore it, or run this to begin "
+            f"with an empty one: rm {quote(str(location))}"
+        )
+
+
+def _check_made_folder(account: Account) -> None:
+    closed = account.first_closed_folder(made_folder())
+    if closed is not None:
+        raise Unavailable(
+            f"The embedded database belongs below {MADE_FOLDER}, but the account {account.name}, "
+            f"which runs PostgreSQL, cannot enter {closed}. Run: chmod o+x {quote(str(closed))} - or start "
+            "tollkeeper as another user."
+        )
+
+
+def _move(source: Path, target: Path, location: Path) -> str:
+    """The command that moves a cluster to a place below the made folder."""
+    return (
+        f"install -d -m 0711 {target.parent} && mv {quote(str(source))} {target} && "
+        f"{_name(target, location)}"
+    )
+
+
+def _name(cluster: Path, location: Path) -> str:
+    """The command that writes where the cluster is."""
+    return f"echo {cluster} > {quote(str(location))}"
+
+
+def _short_hash(path: Path) -> str:
+    return hashlib.sha256(os.fsencode(path)).hexdigest()[:16]

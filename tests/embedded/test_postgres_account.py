@@ -1,0 +1,176 @@
+"""The account of PostgreSQL: made once by however many processes, and what its bits allow it."""
+
+import os
+import shutil
+import subprocess
+import sys
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.data_folders import data_folder
+from tollkeeper.domain.errors import Unavailable
+from tollkeeper.embedded.postgres_account import Account, ensure_account
+
+_only_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make accounts")
+_PROCESSES = 6
+_MAKE_ACCOUNT = """
+import sys
+from tollkeeper.embedded.postgres_account import ensure_account
+print("ready", flush=True)
+sys.stdin.readline()
+account = ensure_account(sys.argv[1])
+print(account.uid, account.gid)
+"""
+
+
+@pytest.fixture
+def name() -> Iterator[str]:
+    """The name of an account that does not exist, and is removed afterwards."""
+    name = f"tk-test-{uuid.uuid4().hex[:12]}"
+    yield name
+    subprocess.run(["userdel", name], capture_output=True, check=False)
+
+
+class FakeUseradd:
+    """A useradd in front of the real one, which fails as often as it is told to."""
+
+    def __init__(self, folder: Path, says: str, code: int, *, failures: int) -> None:
+        self._runs = folder / "runs"
+        script = folder / "useradd"
+        script.write_text(
+            "#!/bin/sh\n"
+            f"echo run >> {self._runs}\n"
+            f"if [ $(wc -l < {self._runs}) -le {failures} ]; then\n"
+            f'  echo "{says}" >&2\n'
+            f"  exit {code}\n"
+            "fi\n"
+            f'exec {shutil.which("useradd")} "$@"\n'
+        )
+        script.chmod(0o755)
+
+    @property
+    def runs(self) -> int:
+        return len(self._runs.read_text().splitlines())
+
+
+def _put_on_path(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+
+
+@_only_root
+def test_processes_that_start_at_once_get_one_account(name: str) -> None:
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", _MAKE_ACCOUNT, name],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(_PROCESSES)
+    ]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+    found = [process.communicate(timeout=120)[0] for process in processes]
+    account = ensure_account(name)
+    # An account that changed its user id meanwhile would own nothing of what it was given.
+    assert found == [f"{account.uid} {account.gid}\n"] * _PROCESSES
+    assert all(process.returncode == 0 for process in processes)
+
+
+@_only_root
+@pytest.mark.parametrize(
+    ("says", "code"),
+    [
+        ("useradd: cannot lock /etc/passwd; try again later.", 1),
+        ("useradd: cannot lock /etc/group; try again later.", 10),
+    ],
+)
+def test_a_lock_of_another_process_is_waited_for(
+    name: str, says: str, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = FakeUseradd(tmp_path, says, code, failures=3)
+    _put_on_path(monkeypatch, tmp_path)
+    assert ensure_account(name).name == name
+    assert fake.runs == 4
+
+
+@_only_root
+def test_a_lock_that_stays_is_reported(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    says = "useradd: cannot lock /etc/passwd; try again later."
+    fake = FakeUseradd(tmp_path, says, 1, failures=1_000_000)
+    _put_on_path(monkeypatch, tmp_path)
+    with pytest.raises(Unavailable, match=rf"{name} cannot be made: useradd: cannot lock"):
+        ensure_account(name, timeout_s=0.5)
+    assert fake.runs > 1
+
+
+@_only_root
+def test_another_failure_is_reported_at_once(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake = FakeUseradd(tmp_path, "useradd: no space for users", 1, failures=1_000_000)
+    _put_on_path(monkeypatch, tmp_path)
+    with pytest.raises(Unavailable, match=r"no space for users.*database\.url"):
+        ensure_account(name)
+    assert fake.runs == 1
+
+
+@_only_root
+def test_a_machine_without_useradd(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(Unavailable, match=r"useradd.*Start tollkeeper as another user"):
+        ensure_account(name)
+
+
+@pytest.mark.parametrize(
+    ("mode", "uid", "gid", "enters"),
+    [
+        (0o700, 1000, 9, True),
+        (0o677, 1000, 2000, False),  # the owner's bits hold, whatever the others are
+        (0o010, 9, 2000, True),
+        (0o707, 9, 2000, False),  # and so do the group's
+        (0o711, 9, 9, True),
+        (0o770, 9, 9, False),
+        (0o001, 9, 9, True),
+        (0o006, 9, 9, False),
+    ],
+)
+def test_bits_of_a_folder(mode: int, uid: int, gid: int, enters: bool) -> None:
+    status = os.stat_result((0o040000 | mode, 0, 0, 1, uid, gid, 0, 0, 0, 0))
+    assert Account("of-the-test", 1000, 2000).can_enter(status) is enters
+
+
+@pytest.mark.parametrize(
+    ("mode", "usable"),
+    [(0o755, True), (0o644, True), (0o754, False), (0o711, False), (0o600, False)],
+)
+def test_bits_of_a_file(mode: int, usable: bool) -> None:
+    status = os.stat_result((0o100000 | mode, 0, 0, 1, 0, 0, 0, 0, 0, 0))
+    assert Account("of-the-test", 1000, 2000).can_use(status) is usable
+
+
+def test_first_closed_folder() -> None:
+    nobody = Account("of-the-test", 2**31, 2**31)
+    with data_folder() as folder:
+        deep = folder / "open" / "closed" / "closed too" / "open"
+        deep.mkdir(parents=True)
+        for step in (folder / "open", deep):
+            step.chmod(0o711)
+        for step in (deep.parent, deep.parent.parent):
+            step.chmod(0o700)
+        # The temporary folder of this machine may be below a closed one.
+        above = nobody.first_closed_folder(folder)
+        assert nobody.first_closed_folder(deep) == (above or folder / "open" / "closed")
+        assert nobody.first_closed_folder(folder / "open") == above

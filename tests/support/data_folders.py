@@ -1,0 +1,49 @@
+"""Data folders for tests that start an embedded PostgreSQL."""
+
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tollkeeper.embedded.postgres_folders import MADE_FOLDER
+
+_LOCATION = "postgres.location"
+
+
+@contextmanager
+def data_folder() -> Iterator[Path]:
+    """A new folder, which is removed at the end with every cluster that belongs to it.
+
+    Every account can enter it, so the cluster is inside, also where the tests run as root.
+    """
+    with tempfile.TemporaryDirectory(prefix="tk-") as name:
+        folder = Path(name)
+        folder.chmod(0o711)
+        try:
+            yield folder
+        finally:
+            remove_outside_clusters(folder)
+
+
+def cluster_of(data_dir: Path) -> Path:
+    """The folder of the cluster that belongs to this data folder."""
+    location = data_dir / _LOCATION
+    return Path(location.read_text().strip()) if location.exists() else data_dir / "postgres"
+
+
+def remove_outside_clusters(folder: Path) -> None:
+    """Removes the clusters outside `folder` that belong to data folders in it."""
+    for location in folder.rglob(_LOCATION):
+        cluster = Path(location.read_text().strip())
+        assert cluster.parent == MADE_FOLDER
+        shutil.rmtree(cluster, ignore_errors=True)
+
+
+def do_as_told(refusal: str, command: str) -> None:
+    """Runs the command that a message of the embedded PostgreSQL names, word for word."""
+    found = re.search(rf": ({command} .*?)(?: - |$)", refusal)
+    assert found is not None, refusal
+    subprocess.run(["/bin/sh", "-c", found[1]], check=True)
