@@ -2,7 +2,7 @@
 
 import pytest
 
-from tollkeeper.backends.config import BackendConfig
+from tollkeeper.backends.config import BackendConfig, shown_url
 
 
 @pytest.mark.parametrize(
@@ -42,3 +42,19 @@ def test_urls_are_distinct_and_some() -> None:
 
 def test_the_key_is_not_shown() -> None:
     assert "hush" not in repr(BackendConfig("b", ("http://[::1]:80/v1",), api_key="hush"))
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("http://host:80/v1", "http://host:80/v1"),
+        ("https://[::1]:8443/v1", "https://[::1]:8443/v1"),
+        ("http://user:hush@host/v1", "http://***@host/v1"),
+        ("http://user:hu@sh@host/v1", "http://***@host/v1"),
+        ("user:hush@host", "***@host"),
+        ("http://host/v1?key=hush", "http://host/v1?***"),
+        ("http://host:hush/v1", "http://host:***/v1"),
+    ],
+)
+def test_an_address_is_shown_without_secrets(url: str, shown: str) -> None:
+    assert shown_url(url) == shown

@@ -1,10 +1,19 @@
 """What one backend of the OpenAI-compatible kind is configured with. Reads no file itself."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 from urllib.parse import urlsplit
+
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+# Everything up to the last @, which may be a part of a password that is not encoded.
+_USER = re.compile(r"^((?:[a-z]+://)?).*@", re.IGNORECASE | re.DOTALL)
+_QUERY = re.compile(r"[?#].*", re.DOTALL)
+_NO_PORT = re.compile(
+    r"^([a-z]+://(?>\[[^\]]*\]|[^/:]*)):(?![0-9]{1,5}(?:/|$))[^/]*", re.IGNORECASE
+)
 
 
 class WireProtocol(StrEnum):
@@ -74,23 +83,40 @@ class BackendConfig:
 
     def __post_init__(self) -> None:
         if not self.urls or len(set(self.urls)) != len(self.urls):
-            raise ValueError(f"backend {self.name}: urls must be distinct, and at least one")
+            raise ValueError("urls must be distinct, and at least one")
         for url in self.urls:
-            check_base_url(url)
+            host_and_port(url)
         if self.api_key is not None and not _is_header_text(self.api_key):
-            raise ValueError(f"backend {self.name}: api_key must be printable ASCII without spaces")
+            raise ValueError("the API key must be printable ASCII without spaces")
 
 
-def check_base_url(url: str) -> None:
-    """Raises ValueError for an address that requests cannot be built on without surprises."""
-    parts = urlsplit(url)
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise ValueError(f"{url!r} is not an http or https address")
+def host_and_port(url: str) -> tuple[str, int]:
+    """Where a base address leads. Raises ValueError for one that requests cannot be built on
+    without surprises."""
+    shown = repr(shown_url(url))
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        # Its own message quotes parts of the address.
+        raise ValueError(f"{shown} is not an http or https address") from None
+    if parts.scheme not in _DEFAULT_PORTS:
+        raise ValueError(f"{shown} must start with http:// or https://")
+    if not parts.hostname:
+        raise ValueError(f"{shown} names no host")
     if parts.username is not None or parts.query or parts.fragment:
-        raise ValueError(f"{url!r} must have no user, query or fragment")
+        raise ValueError(f"{shown} must have no user, query or fragment")
     if not _is_header_text(url):
-        raise ValueError(f"{url!r} must be printable ASCII without spaces")
-    _ = parts.port  # A port that is no port raises here.
+        raise ValueError(f"{shown} must be printable ASCII without spaces")
+    return parts.hostname, port or _DEFAULT_PORTS[parts.scheme]
+
+
+def shown_url(url: str) -> str:
+    """The address for a message: without what may be a secret, which is its user and password, its
+    query and fragment, and a port that is none."""
+    shown = _USER.sub(r"\1***@", url)
+    shown = _QUERY.sub("?***", shown)
+    return _NO_PORT.sub(r"\1:***", shown)
 
 
 def _is_header_text(text: str) -> bool:

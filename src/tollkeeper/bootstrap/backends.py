@@ -15,7 +15,7 @@ from tollkeeper.domain.judging import EXAMPLES, Example
 from tollkeeper.embedded.engine_address import EngineAddress
 from tollkeeper.services.policies.judge import Judge, JudgeConfig
 from tollkeeper.services.vault import Vault
-from tollkeeper.settings import BackendSettings, Settings, SettingsError
+from tollkeeper.settings import BackendSettings, Settings, SettingsError, shown_variable
 
 # Parts of one fanned-out call that run at once on a backend that is not ours.
 _FAN_OUT = 16
@@ -119,7 +119,7 @@ def _backend(
             frame_bytes_max=_RESULT_BYTES_MAX if responses else FRAME_BYTES_MAX,
         )
     except ValueError as exc:
-        raise SettingsError(f"backends: {exc}") from None
+        raise SettingsError(f"backends {declared.name!r}: {exc}") from None
     routed: Backend = RoutedBackend(config)
     if config.native_n:
         return routed
@@ -141,7 +141,8 @@ def _api_key(declared: BackendSettings) -> str | None:
         value = os.environ.get(declared.api_key_env, "")
         if not value:
             raise SettingsError(
-                f"backends {declared.name!r}: api_key_env: ${declared.api_key_env} is not set."
+                f"backends {declared.name!r}: api_key_env: "
+                f"{shown_variable(declared.api_key_env)} is not set."
             )
         return value
     if declared.api_key_file:

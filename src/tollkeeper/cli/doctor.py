@@ -19,7 +19,7 @@ from tollkeeper.embedded.engine import EmbeddedEngine
 from tollkeeper.hosting.backend_probe import CONNECT_TIMEOUT_S, engine_state, reach
 from tollkeeper.hosting.logs import silence_logs
 from tollkeeper.services.policies.judge import Question
-from tollkeeper.settings import BackendSettings, Settings, SettingsError
+from tollkeeper.settings import BackendSettings, Settings, SettingsError, shown_variable
 from tollkeeper.storage.schema import check_database, code_revision
 
 # A text and a question about it that any judge can answer.
@@ -128,7 +128,7 @@ def _engine(
 
 def _credential_fault(backend: BackendSettings) -> str:
     if backend.api_key_env and not os.environ.get(backend.api_key_env):
-        return f"api_key_env: ${backend.api_key_env} is not set"
+        return f"api_key_env: {shown_variable(backend.api_key_env)} is not set"
     if backend.api_key_file and not os.access(backend.api_key_file, os.R_OK):
         return f"api_key_file: {backend.api_key_file} cannot be read"
     return ""
