@@ -2,7 +2,8 @@
 
 import pytest
 
-from tollkeeper.backends.config import BackendConfig, shown_url
+from tests.backends.calls import make_config
+from tollkeeper.backends.config import shown_url
 
 
 @pytest.mark.parametrize(
@@ -24,24 +25,24 @@ from tollkeeper.backends.config import BackendConfig, shown_url
 )
 def test_bad_url(url: str) -> None:
     with pytest.raises(ValueError):
-        BackendConfig("b", (url,))
+        make_config(url)
 
 
 @pytest.mark.parametrize("key", ["", "a b", "a\r\nx-injected: 1", "ż", "a\x00"])
 def test_bad_key(key: str) -> None:
     with pytest.raises(ValueError):
-        BackendConfig("b", ("http://host/v1",), api_key=key)
+        make_config("http://host/v1", api_key=key)
 
 
 def test_urls_are_distinct_and_some() -> None:
     with pytest.raises(ValueError):
-        BackendConfig("b", ())
+        make_config()
     with pytest.raises(ValueError):
-        BackendConfig("b", ("http://host/v1", "http://host/v1"))
+        make_config("http://host/v1", "http://host/v1")
 
 
 def test_the_key_is_not_shown() -> None:
-    assert "hush" not in repr(BackendConfig("b", ("http://[::1]:80/v1",), api_key="hush"))
+    assert "hush" not in repr(make_config("http://[::1]:80/v1", api_key="hush"))
 
 
 @pytest.mark.parametrize(

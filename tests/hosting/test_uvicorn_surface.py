@@ -55,7 +55,7 @@ _REQUEST = ("headers", "url", "scope")
 _CYCLE = ("response_complete", "disconnected", "message_event", "scope")
 _CONFIG = (
     *("app", "http", "ws", "lifespan", "access_log", "log_config", "proxy_headers"),
-    *("timeout_keep_alive", "backlog"),
+    "timeout_keep_alive",
 )
 
 

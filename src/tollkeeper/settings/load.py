@@ -48,7 +48,12 @@ def _anchored(settings: Settings, base: Path) -> Settings:
         name: getattr(settings, name).model_copy(update=paths) for name, paths in anchored.items()
     }
     updates["backends"] = tuple(
-        backend.model_copy(update={"api_key_file": _joined(base, backend.api_key_file)})
+        backend.model_copy(
+            update={
+                "api_key_file": _joined(base, backend.api_key_file),
+                "tls_ca_file": _joined(base, backend.tls_ca_file),
+            }
+        )
         for backend in settings.backends
     )
     return settings.model_copy(update=updates)

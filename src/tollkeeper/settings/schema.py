@@ -154,8 +154,28 @@ class BackendSettings(Section):
     connect_timeout_s: Seconds = 5
     idle_timeout_s: Seconds = 60
     retries: int = Field(default=1, ge=0, le=10)
+    # Replicas with https are trusted by this file alone; empty: by what the system trusts.
+    tls_ca_file: str = ""
     native_n: bool = True
+    # Parts of one call that run at once where the gateway fans `n` out.
+    fan_out: int = Field(default=16, ge=1, le=128)
     tokenize_path: str = ""
+    # A call waits no longer than five seconds, however long a count may take.
+    tokenize_timeout_s: float = Field(default=2, gt=0, le=5)
+    # To each replica, from each process.
+    connections: int = Field(default=1024, ge=1, le=1_000_000)
+    idle_connections: int = Field(default=256, ge=0, le=1_000_000)
+    # Below the five seconds after which common model servers close an idle connection: a request
+    # written into a connection that is just being closed could not be told from one that ran.
+    keep_alive_s: Seconds = 4
+    # The largest answer that is no stream, and the largest record of a stream. 0: 1 MiB, and under
+    # `responses` 16 MiB, where a record may hold the whole result.
+    answer_bytes: int = Field(default=67108864, ge=1024, le=1073741824)
+    record_bytes: int = Field(default=0, ge=0, le=1073741824)
+    # Failures in a row after which a replica is left alone, for how long at first and at most.
+    failures_to_eject: int = Field(default=3, ge=1, le=1_000_000)
+    ejection_s: Seconds = 1
+    ejection_max_s: Seconds = 10
 
     @field_validator("urls")
     @classmethod
@@ -173,6 +193,10 @@ class BackendSettings(Section):
             raise ValueError("a backend of kind 'embedded' has no urls: tollkeeper starts it")
         if self.kind == "embedded" and self.protocol != "chat":
             raise ValueError("protocol: a backend of kind 'embedded' speaks 'chat' only")
+        if self.tls_ca_file and not any(url.startswith("https://") for url in self.urls):
+            raise ValueError("tls_ca_file: none of the urls begins with https://")
+        if self.ejection_s > self.ejection_max_s:
+            raise ValueError("ejection_s must not be more than ejection_max_s")
         if self.api_key_env and self.api_key_file:
             raise ValueError("api_key_env and api_key_file cannot both be set")
         return self

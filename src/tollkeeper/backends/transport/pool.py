@@ -166,12 +166,10 @@ class ConnectionPool:
 
 
 def open_pool(url: str, config: BackendConfig) -> ConnectionPool:
-    """The pool for one replica's address. TLS is always verified, and there is no way around it."""
+    """The pool for one replica's address. TLS is always verified, and there is no way around it.
+    Raises ValueError where the file of trusted certificates cannot be used."""
     host, port = host_and_port(url)
-    tls = None
-    if urlsplit(url).scheme == "https":
-        tls = ssl.create_default_context(cafile=config.tls_ca_file)
-        tls.set_alpn_protocols(["http/1.1"])
+    tls = _tls(config.tls_ca_file) if urlsplit(url).scheme == "https" else None
     return ConnectionPool(
         host,
         port,
@@ -183,3 +181,13 @@ def open_pool(url: str, config: BackendConfig) -> ConnectionPool:
             connect_timeout_s=config.connect_timeout_s,
         ),
     )
+
+
+def _tls(ca_file: str | None) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=ca_file)
+    except OSError as exc:
+        reason = "there is no certificate in it" if isinstance(exc, ssl.SSLError) else exc.strerror
+        raise ValueError(f"tls_ca_file: {ca_file} cannot be used: {reason}.") from exc
+    context.set_alpn_protocols(["http/1.1"])
+    return context
