@@ -2,7 +2,8 @@
 
 import pytest
 
-from tollkeeper.backends.config import BackendConfig
+from tests.support.backend_calls import make_config
+from tollkeeper.backends.config import shown_url
 
 
 @pytest.mark.parametrize(
@@ -24,21 +25,37 @@ from tollkeeper.backends.config import BackendConfig
 )
 def test_bad_url(url: str) -> None:
     with pytest.raises(ValueError):
-        BackendConfig("b", (url,))
+        make_config(url)
 
 
 @pytest.mark.parametrize("key", ["", "a b", "a\r\nx-injected: 1", "ż", "a\x00"])
 def test_bad_key(key: str) -> None:
     with pytest.raises(ValueError):
-        BackendConfig("b", ("http://host/v1",), api_key=key)
+        make_config("http://host/v1", api_key=key)
 
 
 def test_urls_are_distinct_and_some() -> None:
     with pytest.raises(ValueError):
-        BackendConfig("b", ())
+        make_config()
     with pytest.raises(ValueError):
-        BackendConfig("b", ("http://host/v1", "http://host/v1"))
+        make_config("http://host/v1", "http://host/v1")
 
 
 def test_the_key_is_not_shown() -> None:
-    assert "hush" not in repr(BackendConfig("b", ("http://[::1]:80/v1",), api_key="hush"))
+    assert "hush" not in repr(make_config("http://[::1]:80/v1", api_key="hush"))
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("http://host:80/v1", "http://host:80/v1"),
+        ("https://[::1]:8443/v1", "https://[::1]:8443/v1"),
+        ("http://user:hush@host/v1", "http://***@host/v1"),
+        ("http://user:hu@sh@host/v1", "http://***@host/v1"),
+        ("user:hush@host", "***@host"),
+        ("http://host/v1?key=hush", "http://host/v1?***"),
+        ("http://host:hush/v1", "http://host:***/v1"),
+    ],
+)
+def test_an_address_is_shown_without_secrets(url: str, shown: str) -> None:
+    assert shown_url(url) == shown

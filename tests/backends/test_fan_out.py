@@ -38,7 +38,7 @@ from tollkeeper.domain.usage import Usage
 async def fanned_out(
     *urls: str, concurrency: int = 16, **settings: Any
 ) -> AsyncIterator[FanOutBackend]:
-    async with routed(*urls, native_n=False, **settings) as backend:
+    async with routed(*urls, **settings) as backend:
         yield FanOutBackend(backend, concurrency=concurrency)
 
 

@@ -98,9 +98,7 @@ async def held_calls(
 async def test_a_session_leaves_a_replica_that_has_far_more_than_its_share() -> None:
     async with AsyncExitStack() as stack:
         servers = await upstreams(stack, 2, hang())
-        backend = await stack.enter_async_context(
-            routed(*(server.url for server in servers), affinity_load_slack=4)
-        )
+        backend = await stack.enter_async_context(routed(*(server.url for server in servers)))
         await held_calls(stack, backend, b"a" * 32, 40)
         await until(lambda: sum(calls_of(*servers)) == 40)
         fewer, more = sorted(calls_of(*servers))

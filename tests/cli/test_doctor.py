@@ -178,3 +178,18 @@ def test_wrong_settings_are_a_finding(cold_program: Program) -> None:
     code, found, ok = _findings(wrong)
     assert (code, ok) == (1, False)
     assert "server.port" in found["settings"]["detail"]
+
+
+def test_a_file_that_cannot_be_read_is_a_finding(cold_program: Program, tmp_path: Path) -> None:
+    backend = """
+[[backends]]
+name = "files"
+kind = "openai"
+urls = ["https://127.0.0.1:9/v1"]
+api_key_file = "no.key"
+tls_ca_file = "no.pem"
+"""
+    config = write_config(tmp_path, tmp_path, url="postgresql://127.0.0.1:1/x", more=backend)
+    shown = cold_program.with_config(config).run("doctor").out
+    for name, file in (("api_key_file", "no.key"), ("tls_ca_file", "no.pem")):
+        assert f"{name}: {tmp_path / file} cannot be read" in " ".join(shown.split())

@@ -127,7 +127,7 @@ _OUT_OF_BOUNDS: list[tuple[str, str, object]] = [
     ("models", "id", ""),
     ("models", "id", "x" * 201),
     ("models", "context_length", 0),
-    ("models", "max_output_length", 999991),
+    ("models", "max_output_length", 0),
     ("models", "input_modalities", ["smell"]),
     ("models", "pricing", {"hours": "1"}),
 ]

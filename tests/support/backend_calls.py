@@ -14,12 +14,14 @@ from tollkeeper.api.wire.chat import ChatRequest
 from tollkeeper.backends.config import BackendConfig
 from tollkeeper.backends.port import Backend
 from tollkeeper.backends.routing import RoutedBackend
+from tollkeeper.bootstrap.backends import backend_config
 from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
 from tollkeeper.domain.catalog import Model, pricing_from_declared
 from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.domain.inference import Call, Delta, Event, Opened, UsageReport
 from tollkeeper.domain.prompt import CachingWish, Option, Prompt
 from tollkeeper.domain.usage import Usage
+from tollkeeper.settings import BackendSettings
 
 KEY = "upstream-secret-key"
 DEADLINE_S = 10.0
@@ -87,10 +89,16 @@ def make_prompt(**fields: Any) -> Prompt:
     return msgspec.structs.replace(prompt, options=(*prompt.options, *more))
 
 
+def make_config(*urls: str, **changes: Any) -> BackendConfig:
+    """What a backend with these replicas is configured with by default, but for the changes."""
+    declared = BackendSettings(name="cluster", kind="openai", urls=("http://unused/v1",))
+    return replace(backend_config(declared, None), **{"urls": urls, "api_key": KEY, **changes})
+
+
 @asynccontextmanager
 async def routed(*urls: str, **settings: Any) -> AsyncIterator[RoutedBackend]:
     """A started backend over these replicas, closed afterwards."""
-    backend = RoutedBackend(BackendConfig("cluster", urls, **{"api_key": KEY, **settings}))
+    backend = RoutedBackend(make_config(*urls, **settings))
     await backend.start()
     try:
         yield backend

@@ -10,7 +10,14 @@ import msgspec
 from tollkeeper.api.http import request as incoming
 from tollkeeper.api.http.conventions import HttpConventions
 from tollkeeper.api.http.disconnect import Leave
-from tollkeeper.api.http.endpoint import AnyEndpoint, HeaderIndex, Reply, Request, Streamed
+from tollkeeper.api.http.endpoint import (
+    AnyEndpoint,
+    HeaderIndex,
+    Reply,
+    Request,
+    Streamed,
+    StreamedAnswer,
+)
 from tollkeeper.api.http.envelope import RenderedError, render_error
 from tollkeeper.api.http.metrics import Observation
 from tollkeeper.api.http.request import ClientGone, Receive, Scope
@@ -51,6 +58,7 @@ class App:
     async def _answer(self, seen: Observation, scope: Scope, receive: Receive, send: Send) -> None:
         request_id = str(uuid4())
         messages_style = False
+        stream: EventStream | None = None
         try:
             headers = incoming.header_index(scope["headers"])
             incoming.check_host(headers, scope["http_version"])
@@ -60,18 +68,26 @@ class App:
             request = await self._request(request_id, endpoint, path, headers, scope, receive)
             result = await endpoint.handle(self._services, request)
             if isinstance(result, Streamed):
-                await self._stream(send, request_id, result)
+                stream = EventStream(send, request_id)
+                await self._stream(stream, result.answer)
                 seen.status = 200
                 return
         except ClientGone:
             return
         except asyncio.CancelledError:
             # The server gives up on what is left at the end of its grace.
+            if _has_started(stream):
+                seen.status = 200
+                raise
             error = render_error(_shutting_down(), request_id, messages_style=messages_style)
             seen.status = error.status
             await _send_error(send, error)
             raise
-        except Exception as exc:  # noqa: BLE001 - the outermost frame: nothing may pass without an envelope
+        except Exception as exc:
+            # The outermost frame: nothing may pass without an envelope.
+            if _has_started(stream):
+                seen.status = 200
+                raise  # The stream could not be ended: the server closes the connection.
             error = render_error(exc, request_id, messages_style=messages_style)
             seen.status = error.status
             await _send_error(send, error)
@@ -80,16 +96,20 @@ class App:
         seen.status = reply.status
         await _send_reply(send, request_id, reply)
 
-    async def _stream(self, send: Send, request_id: str, streamed: Streamed) -> None:
-        """A failure before the first record is an ordinary error; after it, a record of its own."""
-        stream = EventStream(send, request_id)
+    async def _stream(self, stream: EventStream, answer: StreamedAnswer) -> None:
+        """A failure before the first record is an ordinary error; after it, a record of its own.
+        Raises after the start only where the stream could not be ended, or was cut."""
         with self._keep_alive.watching(stream):
             try:
-                await streamed.answer.run(stream)
+                await answer.run(stream)
+            except asyncio.CancelledError:
+                if stream.started:
+                    await stream.cut(answer.failure(_shutting_down()))
+                raise
             except Exception as exc:
                 if not stream.started:
                     raise
-                await stream.end(streamed.answer.failure(exc))
+                await stream.end(answer.failure(exc))
 
     async def _request(
         self,
@@ -143,6 +163,11 @@ _KEY_NAMES = {
     KeyKind.ADMIN: "an organization's Admin API key",
     KeyKind.PROJECT: "a project's API key",
 }
+
+
+def _has_started(stream: EventStream | None) -> bool:
+    """Whether the response head is out: there is never a second one."""
+    return stream is not None and stream.started
 
 
 def _shutting_down() -> Unavailable:

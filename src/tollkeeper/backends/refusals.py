@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from tollkeeper.domain.errors import (
+    RETRY_AFTER_S_MAX,
     BackendFailed,
     ProviderRejected,
     RateLimited,
@@ -13,7 +14,6 @@ from tollkeeper.domain.errors import (
 )
 
 RETRY_AFTER_S_DEFAULT = 5
-RETRY_AFTER_S_MAX = 120
 # The published words for what is wrong with a request, in the place of a status.
 _REJECTED = frozenset(
     {

@@ -54,7 +54,7 @@ class Replica:
         self.config = config
         address = urlsplit(url)
         base = url.rstrip("/")
-        self._pool = open_pool(address, config)
+        self._pool = open_pool(url, config)
         headers = _shared_headers(address.netloc, config.api_key)
         self.wire = wire_for(config.protocol)
         path = urlsplit(base + self.wire.path).path

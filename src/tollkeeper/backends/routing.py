@@ -17,6 +17,7 @@ from tollkeeper.backends.port import Answer, BackendHealth
 from tollkeeper.backends.replica import Replica, ReplicaCall
 from tollkeeper.domain.affinity import rendezvous_order
 from tollkeeper.domain.errors import (
+    RETRY_AFTER_S_MAX,
     BackendFailed,
     DeadlineExceeded,
     ProviderRejected,
@@ -26,7 +27,9 @@ from tollkeeper.domain.errors import (
 )
 from tollkeeper.domain.inference import Call
 
-_RETRY_AFTER_S_MAX = 120
+# A session leaves its replica while that has more than this share of the mean, plus the slack.
+_AFFINITY_LOAD_FACTOR = 1.25
+_AFFINITY_LOAD_SLACK = 4
 
 
 @dataclass(slots=True)
@@ -94,13 +97,13 @@ class RoutedBackend:
         urls = (seat.replica.url for seat in admitting)
         preferred = [self._seats[url] for url in rendezvous_order(call.affinity, urls)]
         mean = (sum(seat.in_flight for seat in preferred) + 1) / len(preferred)
-        bound = self._config.affinity_load_factor * mean + self._config.affinity_load_slack
+        bound = _AFFINITY_LOAD_FACTOR * mean + _AFFINITY_LOAD_SLACK
         # A sort by "overloaded" keeps the order of preference on both sides of the bound.
         return sorted(preferred, key=lambda seat: seat.in_flight >= bound)
 
     def none_healthy(self, now: float) -> Unavailable:
         earliest = min(seat.health.ejected_until for seat in self._seats.values())
-        wait_s = min(max(1, math.ceil(earliest - now)), _RETRY_AFTER_S_MAX)
+        wait_s = min(max(1, math.ceil(earliest - now)), RETRY_AFTER_S_MAX)
         return Unavailable("No replica of the backend is healthy.", retry_after_s=wait_s)
 
 

@@ -8,19 +8,17 @@ from tollkeeper.backends.config import BackendConfig, Tokenizer, WireProtocol
 from tollkeeper.backends.fan_out import FanOutBackend
 from tollkeeper.backends.port import Backend
 from tollkeeper.backends.routing import RoutedBackend
-from tollkeeper.backends.transport.sse import FRAME_BYTES_MAX
 from tollkeeper.bootstrap.secrets import read_secret
 from tollkeeper.domain.catalog import Model, pricing_from_declared
 from tollkeeper.domain.judging import EXAMPLES, Example
 from tollkeeper.embedded.engine_address import EngineAddress
 from tollkeeper.services.policies.judge import Judge, JudgeConfig
 from tollkeeper.services.vault import Vault
-from tollkeeper.settings import BackendSettings, Settings, SettingsError
+from tollkeeper.settings import BackendSettings, Settings, SettingsError, shown_variable
 
-# Parts of one fanned-out call that run at once on a backend that is not ours.
-_FAN_OUT = 16
-# A record of a Responses stream may hold the whole result, with everything that was asked for.
-_RESULT_BYTES_MAX = 16 << 20
+# Where `record_bytes` is not set. A record of a Responses stream may hold the whole result, with
+# everything that was asked for.
+_RECORD_BYTES_MAX = {WireProtocol.CHAT: 1 << 20, WireProtocol.RESPONSES: 16 << 20}
 # The published protocol allows twenty alternatives; the embedded engine gives as many as asked for.
 _JUDGE_ALTERNATIVES = 20
 _JUDGE_ALTERNATIVES_EMBEDDED = 200
@@ -95,35 +93,47 @@ def _backend(
 ) -> Backend:
     if declared.kind == "embedded" and engine is None:
         return AbsentBackend(declared.name, "The embedded engine does not run.")
-    protocol = WireProtocol(declared.protocol)
-    responses = protocol is WireProtocol.RESPONSES
     try:
-        config = BackendConfig(
-            name=declared.name,
-            protocol=protocol,
-            urls=declared.urls if engine is None or declared.urls else (engine.base_url,),
-            api_key=_api_key(declared) if declared.kind == "openai" else _engine_key(engine),
-            connect_timeout_s=declared.connect_timeout_s,
-            idle_timeout_s=declared.idle_timeout_s,
-            retries=declared.retries,
-            # Responses has no n.
-            native_n=declared.native_n and declared.kind == "openai" and not responses,
-            always_stream=declared.kind == "embedded",
-            # Only then does a caller's leaving end the reading of a long prompt.
-            extra_fields={"return_progress": True} if declared.kind == "embedded" else {},
-            tokenizer=_tokenizer(declared),
-            tokenize_path=declared.tokenize_path or None,
-            fan_out_concurrency=(
-                settings.embedded.parallel if declared.kind == "embedded" else _FAN_OUT
-            ),
-            frame_bytes_max=_RESULT_BYTES_MAX if responses else FRAME_BYTES_MAX,
-        )
+        routed: Backend = RoutedBackend(backend_config(declared, engine))
     except ValueError as exc:
-        raise SettingsError(f"backends: {exc}") from None
-    routed: Backend = RoutedBackend(config)
-    if config.native_n:
+        raise SettingsError(f"backends {declared.name!r}: {exc}") from None
+    if declared.kind == "embedded":
+        # The engine makes one completion at a time, in as many slots as it has.
+        return FanOutBackend(routed, concurrency=settings.embedded.parallel)
+    if declared.native_n and WireProtocol(declared.protocol) is WireProtocol.CHAT:
         return routed
-    return FanOutBackend(routed, concurrency=config.fan_out_concurrency)
+    # Responses has no n.
+    return FanOutBackend(routed, concurrency=declared.fan_out)
+
+
+def backend_config(declared: BackendSettings, engine: EngineAddress | None) -> BackendConfig:
+    """Raises ValueError where an address or a credential cannot be used."""
+    embedded = declared.kind == "embedded"
+    protocol = WireProtocol(declared.protocol)
+    return BackendConfig(
+        name=declared.name,
+        protocol=protocol,
+        urls=(engine.base_url,) if embedded and engine is not None else declared.urls,
+        api_key=_engine_key(engine) if embedded else _api_key(declared),
+        tls_ca_file=declared.tls_ca_file or None,
+        connect_timeout_s=declared.connect_timeout_s,
+        idle_timeout_s=declared.idle_timeout_s,
+        retries=declared.retries,
+        always_stream=embedded,
+        # Only then does a caller's leaving end the reading of a long prompt.
+        extra_fields={"return_progress": True} if embedded else {},
+        tokenizer=_tokenizer(declared),
+        tokenize_path=declared.tokenize_path or None,
+        tokenize_timeout_s=declared.tokenize_timeout_s,
+        frame_bytes_max=declared.record_bytes or _RECORD_BYTES_MAX[protocol],
+        body_bytes_max=declared.answer_bytes,
+        connections_max=declared.connections,
+        idle_connections_max=declared.idle_connections,
+        keep_alive_s=declared.keep_alive_s,
+        failures_to_eject=declared.failures_to_eject,
+        ejection_s=declared.ejection_s,
+        ejection_s_max=declared.ejection_max_s,
+    )
 
 
 def _tokenizer(declared: BackendSettings) -> Tokenizer:
@@ -141,7 +151,8 @@ def _api_key(declared: BackendSettings) -> str | None:
         value = os.environ.get(declared.api_key_env, "")
         if not value:
             raise SettingsError(
-                f"backends {declared.name!r}: api_key_env: ${declared.api_key_env} is not set."
+                f"backends {declared.name!r}: api_key_env: "
+                f"{shown_variable(declared.api_key_env)} is not set."
             )
         return value
     if declared.api_key_file:

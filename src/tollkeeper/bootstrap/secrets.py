@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from tollkeeper.services.vault import MASTER_BYTES_MIN
-from tollkeeper.settings import Settings, SettingsError
+from tollkeeper.settings import Settings, SettingsError, shown_variable
 
 
 def master_secret(settings: Settings) -> bytes:
@@ -12,7 +12,9 @@ def master_secret(settings: Settings) -> bytes:
     secrets = settings.secrets
     if secrets.master_key_env:
         found = os.environ.get(secrets.master_key_env, "").encode()
-        return _long_enough(found, f"secrets.master_key_env: ${secrets.master_key_env}")
+        return _long_enough(
+            found, f"secrets.master_key_env: {shown_variable(secrets.master_key_env)}"
+        )
     if secrets.master_key_file:
         return _long_enough(read_secret(Path(secrets.master_key_file)), "secrets.master_key_file")
     return _generated_secret(settings.database.data_dir / "master.key")

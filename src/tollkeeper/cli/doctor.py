@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from enum import StrEnum
 
 from tollkeeper.bootstrap import (
@@ -19,7 +19,7 @@ from tollkeeper.embedded.engine import EmbeddedEngine
 from tollkeeper.hosting.backend_probe import CONNECT_TIMEOUT_S, engine_state, reach
 from tollkeeper.hosting.logs import silence_logs
 from tollkeeper.services.policies.judge import Question
-from tollkeeper.settings import BackendSettings, Settings, SettingsError
+from tollkeeper.settings import BackendSettings, Settings, SettingsError, shown_variable
 from tollkeeper.storage.schema import check_database, code_revision
 
 # A text and a question about it that any judge can answer.
@@ -103,9 +103,7 @@ async def _backends(settings: Settings, engine: EmbeddedEngine | None) -> list[F
         if backend.kind == "embedded":
             findings.append((name, *_engine(settings, backend, engine)))
             continue
-        credential = _credential_fault(backend)
-        if credential:
-            findings.append((name, Verdict.BAD, credential))
+        findings += [(name, Verdict.BAD, fault) for fault in _faults(backend)]
         checks += [_replica(name, url, backend.connect_timeout_s) for url in backend.urls]
     return findings + await asyncio.gather(*checks)
 
@@ -126,12 +124,14 @@ def _engine(
     return Verdict.OK, state.detail
 
 
-def _credential_fault(backend: BackendSettings) -> str:
+def _faults(backend: BackendSettings) -> Iterator[str]:
+    """What a call to the backend needs and does not find on this machine."""
     if backend.api_key_env and not os.environ.get(backend.api_key_env):
-        return f"api_key_env: ${backend.api_key_env} is not set"
-    if backend.api_key_file and not os.access(backend.api_key_file, os.R_OK):
-        return f"api_key_file: {backend.api_key_file} cannot be read"
-    return ""
+        yield f"api_key_env: {shown_variable(backend.api_key_env)} is not set"
+    for setting in ("api_key_file", "tls_ca_file"):
+        path = getattr(backend, setting)
+        if path and not os.access(path, os.R_OK):
+            yield f"{setting}: {path} cannot be read"
 
 
 async def _replica(name: str, url: str, timeout_s: float) -> Finding:

@@ -20,6 +20,9 @@ TollkeeperError
 └── DeadlineExceeded          the call took too long
 """
 
+# The longest wait that an answer names to its caller, whoever asks for a longer one.
+RETRY_AFTER_S_MAX = 120
+
 
 class TollkeeperError(Exception):
     """The operation was refused or failed."""

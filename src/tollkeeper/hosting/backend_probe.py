@@ -4,13 +4,12 @@ import asyncio
 import contextlib
 import os
 from dataclasses import dataclass
-from urllib.parse import urlsplit
 
+from tollkeeper.backends.config import host_and_port
 from tollkeeper.embedded.engine import EmbeddedEngine, EngineState
 from tollkeeper.settings import BackendSettings, Settings
 
 CONNECT_TIMEOUT_S = 2.0
-_DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +48,12 @@ def engine_state(engine: EmbeddedEngine | None) -> Reached:
 
 
 async def reach(url: str, timeout_s: float) -> Reached:
-    """Whether somebody accepts connections there."""
+    """Whether somebody accepts connections there. An address that no call could be made to is not
+    tried."""
     try:
-        parts = urlsplit(url)
-        host, port = parts.hostname, parts.port or _DEFAULT_PORTS[parts.scheme]
+        host, port = host_and_port(url)
     except ValueError as exc:
-        return Reached(False, f"{url}: {exc}")
-    if not host:
-        return Reached(False, f"{url} names no host")
+        return Reached(False, str(exc))
     try:
         async with asyncio.timeout(timeout_s):
             _, writer = await asyncio.open_connection(host, port)

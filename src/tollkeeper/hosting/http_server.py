@@ -10,6 +10,7 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from tollkeeper.hosting.http_protocol import hardened_protocol
+from tollkeeper.hosting.listeners import BACKLOG
 
 _DATE_INTERVAL_S = 1.0
 
@@ -20,14 +21,12 @@ class HttpLimits:
     header_bytes_max: int
     keep_alive_s: float
     write_timeout_s: float
-    backlog: int = 2048
 
 
 class HttpServer:
     """Serves an ASGI application. The loop and the socket are the caller's."""
 
     def __init__(self, app: Any, limits: HttpLimits) -> None:
-        self._limits = limits
         self._state = ServerState()
         protocol = hardened_protocol(
             limits.header_timeout_s, limits.header_bytes_max, limits.write_timeout_s
@@ -41,7 +40,6 @@ class HttpServer:
             log_config=None,
             proxy_headers=False,
             timeout_keep_alive=cast("int", limits.keep_alive_s),
-            backlog=limits.backlog,
         )
         self._config.load()
         self._protocol = protocol
@@ -58,7 +56,7 @@ class HttpServer:
         self._server = await loop.create_server(
             lambda: self._protocol(self._config, self._state, {}, loop),
             sock=listener,
-            backlog=self._limits.backlog,
+            backlog=BACKLOG,
         )
 
     def stop_accepting(self) -> None:

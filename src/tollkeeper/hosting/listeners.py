@@ -4,7 +4,8 @@ import socket
 
 from tollkeeper.domain.errors import StateConflict
 
-_BACKLOG = 2048
+# Connections that the kernel keeps until they are accepted.
+BACKLOG = 2048
 
 
 def bind(host: str, port: int, *, setting: str) -> socket.socket:
@@ -17,7 +18,7 @@ def bind(host: str, port: int, *, setting: str) -> socket.socket:
     except OSError as exc:
         listener.close()
         raise StateConflict(f"{setting} = {host}:{port} cannot be bound: {exc.strerror}.") from exc
-    listener.listen(_BACKLOG)
+    listener.listen(BACKLOG)
     listener.setblocking(False)
     return listener
 

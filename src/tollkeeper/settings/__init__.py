@@ -2,6 +2,7 @@
 
 from tollkeeper.settings.load import DEFAULT_FILE, SettingsError, load_settings
 from tollkeeper.settings.schema import BackendSettings, JudgeSettings, ModelSettings, Settings
+from tollkeeper.settings.secrecy import shown_variable
 
 __all__ = [
     "DEFAULT_FILE",
@@ -11,4 +12,5 @@ __all__ = [
     "Settings",
     "SettingsError",
     "load_settings",
+    "shown_variable",
 ]

@@ -3,9 +3,11 @@
 import os
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
 from pydantic_settings import SettingsError as SourceError
 
 from tollkeeper.settings.schema import Settings
@@ -16,7 +18,8 @@ _SHOWN_LENGTH_MAX = 80
 
 
 class SettingsError(Exception):
-    """A setting is wrong. The message names it, its value and what is allowed."""
+    """A setting is wrong. The message names it and what is allowed, and shows its value where that
+    is no secret."""
 
 
 def load_settings(config: Path | None) -> Settings:
@@ -45,7 +48,12 @@ def _anchored(settings: Settings, base: Path) -> Settings:
         name: getattr(settings, name).model_copy(update=paths) for name, paths in anchored.items()
     }
     updates["backends"] = tuple(
-        backend.model_copy(update={"api_key_file": _joined(base, backend.api_key_file)})
+        backend.model_copy(
+            update={
+                "api_key_file": _joined(base, backend.api_key_file),
+                "tls_ca_file": _joined(base, backend.tls_ca_file),
+            }
+        )
         for backend in settings.backends
     )
     return settings.model_copy(update=updates)
@@ -77,8 +85,40 @@ def _explain(exc: ValidationError) -> str:
     lines = []
     for error in exc.errors(include_url=False):
         name = ".".join(str(part) for part in error["loc"]) or "settings"
-        shown = repr(error.get("input"))
-        if len(shown) > _SHOWN_LENGTH_MAX:
-            shown = shown[:_SHOWN_LENGTH_MAX] + "..."
-        lines.append(f"{name} = {shown}: {error['msg']}")
+        lines.append(f"{name}{_shown_value(error)}: {error['msg']}")
     return "\n".join(lines)
+
+
+def _shown_value(error: ErrorDetails) -> str:
+    """A plain value of a setting that is no secret. A whole section may hold a secret, and so may
+    a setting that does not exist: a password under a wrong name."""
+    value = error["input"]
+    field = _field_at(error["loc"])
+    if field is None or not field.repr or not isinstance(value, str | int | float):
+        return ""
+    shown = repr(value)
+    if len(shown) > _SHOWN_LENGTH_MAX:
+        shown = shown[:_SHOWN_LENGTH_MAX] + "..."
+    return f" = {shown}"
+
+
+def _field_at(location: tuple[int | str, ...]) -> FieldInfo | None:
+    """The setting that a location lies at or in; None where it is a section or unknown."""
+    section: type[BaseModel] = Settings
+    for part in location:
+        if isinstance(part, int):
+            continue
+        field = section.model_fields.get(part)
+        inner = None if field is None else _section_of(field.annotation)
+        if inner is None:
+            return field
+        section = inner
+    return None
+
+
+def _section_of(annotation: Any) -> type[BaseModel] | None:
+    """The section that an annotation names: itself, optional or repeated."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    found = (_section_of(inner) for inner in get_args(annotation))
+    return next((section for section in found if section is not None), None)

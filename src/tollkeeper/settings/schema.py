@@ -6,18 +6,28 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from tollkeeper.backends.config import shown_url
 from tollkeeper.domain import conventions
 from tollkeeper.domain.access import CUSTOMER_PERMISSIONS
 from tollkeeper.embedded.packaged_model import PACKAGED_MODEL
+from tollkeeper.settings.database_url import check_database_url
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 Name = Annotated[str, Field(min_length=1, max_length=120)]
 Seconds = Annotated[float, Field(gt=0, le=86400)]
+# The name of an environment variable that holds a secret. Not shown where it is no name: it may be
+# the secret itself.
+SecretVariable = Annotated[str, Field(pattern=r"^([A-Za-z_][A-Za-z0-9_]*)?$", repr=False)]
+SecretFile = Annotated[str, Field(repr=False)]
 Modality = Literal["text", "image", "file", "audio", "video"]
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+    """A field with `repr=False` is a secret, or may be one: no message ever shows its value."""
+
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, protected_namespaces=(), hide_input_in_errors=True
+    )
 
 
 class ServerSettings(Section):
@@ -43,7 +53,7 @@ class ConsoleSettings(Section):
 
 
 class DatabaseSettings(Section):
-    url: str = ""
+    url: str = Field(default="", repr=False)
     data_dir: Path = Path("./.tollkeeper")
     pool_size: int = Field(default=10, ge=2, le=1000)
     pool_timeout_s: Seconds = 5
@@ -51,18 +61,16 @@ class DatabaseSettings(Section):
 
     @field_validator("url")
     @classmethod
-    def _is_postgresql(cls, url: str) -> str:
-        if url and not url.startswith(("postgresql://", "postgres://")):
-            raise ValueError(
-                "must start with postgresql://, or be empty for the embedded PostgreSQL"
-            )
+    def _can_be_read(cls, url: str) -> str:
+        if url:
+            check_database_url(url)
         return url
 
 
 class SecretsSettings(Section):
     # Secrets come by environment or file reference only. Empty: a file in database.data_dir.
-    master_key_file: str = ""
-    master_key_env: str = ""
+    master_key_file: SecretFile = ""
+    master_key_env: SecretVariable = ""
 
 
 class LimitsSettings(Section):
@@ -141,13 +149,41 @@ class BackendSettings(Section):
     kind: Literal["embedded", "openai"]
     protocol: Literal["chat", "responses"] = "chat"
     urls: tuple[str, ...] = ()
-    api_key_env: str = ""
-    api_key_file: str = ""
+    api_key_env: SecretVariable = ""
+    api_key_file: SecretFile = ""
     connect_timeout_s: Seconds = 5
     idle_timeout_s: Seconds = 60
     retries: int = Field(default=1, ge=0, le=10)
+    # Replicas with https are trusted by this file alone; empty: by what the system trusts.
+    tls_ca_file: str = ""
     native_n: bool = True
+    # Parts of one call that run at once where the gateway fans `n` out.
+    fan_out: int = Field(default=16, ge=1, le=128)
     tokenize_path: str = ""
+    # A call waits no longer than five seconds, however long a count may take.
+    tokenize_timeout_s: float = Field(default=2, gt=0, le=5)
+    # To each replica, from each process.
+    connections: int = Field(default=1024, ge=1, le=1_000_000)
+    idle_connections: int = Field(default=256, ge=0, le=1_000_000)
+    # Below the five seconds after which common model servers close an idle connection: a request
+    # written into a connection that is just being closed could not be told from one that ran.
+    keep_alive_s: Seconds = 4
+    # The largest answer that is no stream, and the largest record of a stream. 0: 1 MiB, and under
+    # `responses` 16 MiB, where a record may hold the whole result.
+    answer_bytes: int = Field(default=67108864, ge=1024, le=1073741824)
+    record_bytes: int = Field(default=0, ge=0, le=1073741824)
+    # Failures in a row after which a replica is left alone, for how long at first and at most.
+    failures_to_eject: int = Field(default=3, ge=1, le=1_000_000)
+    ejection_s: Seconds = 1
+    ejection_max_s: Seconds = 10
+
+    @field_validator("urls")
+    @classmethod
+    def _speak_http(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
+        for url in urls:
+            if not url.startswith(("http://", "https://")):
+                raise ValueError(f"{shown_url(url)!r} must start with http:// or https://")
+        return urls
 
     @model_validator(mode="after")
     def _fits_its_kind(self) -> "BackendSettings":
@@ -157,9 +193,10 @@ class BackendSettings(Section):
             raise ValueError("a backend of kind 'embedded' has no urls: tollkeeper starts it")
         if self.kind == "embedded" and self.protocol != "chat":
             raise ValueError("protocol: a backend of kind 'embedded' speaks 'chat' only")
-        for url in self.urls:
-            if not url.startswith(("http://", "https://")):
-                raise ValueError(f"{url!r} must start with http:// or https://")
+        if self.tls_ca_file and not any(url.startswith("https://") for url in self.urls):
+            raise ValueError("tls_ca_file: none of the urls begins with https://")
+        if self.ejection_s > self.ejection_max_s:
+            raise ValueError("ejection_s must not be more than ejection_max_s")
         if self.api_key_env and self.api_key_file:
             raise ValueError("api_key_env and api_key_file cannot both be set")
         return self
@@ -174,7 +211,8 @@ class ModelSettings(Section):
     display_name: str = ""
     created: int = Field(default=0, ge=0)
     context_length: int = Field(ge=1)
-    max_output_length: int = Field(ge=1, le=999990)
+    # A request may ask for less than some models write: its own bound is the interface's.
+    max_output_length: int = Field(ge=1)
     input_modalities: tuple[Modality, ...] = ("text",)
     output_modalities: tuple[Modality, ...] = ("text",)
     quantization: str = ""
@@ -196,6 +234,7 @@ class Settings(BaseSettings):
         env_nested_delimiter="__",
         extra="forbid",
         frozen=True,
+        hide_input_in_errors=True,
     )
 
     server: ServerSettings = ServerSettings()

@@ -62,14 +62,14 @@ class RawConnection:
 
     async def rest(self) -> bytes:
         """Everything until the server closes the connection."""
-        found = b""
+        pieces = []
         async with asyncio.timeout(_PATIENCE_S):
             try:
                 while piece := await self._reader.read(65536):
-                    found += piece
+                    pieces.append(piece)
             except ConnectionError:
                 pass  # closed with unread bytes of ours
-        return found
+        return b"".join(pieces)
 
     async def is_closed_within(self, seconds: float) -> bool:
         try:

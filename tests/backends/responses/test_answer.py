@@ -42,7 +42,7 @@ STOP = Delta(0, finish="stop")
 
 
 def payloads(*records: bytes) -> list[bytes]:
-    return EventStreamParser().feed(b"".join(records))
+    return EventStreamParser(1 << 20).feed(b"".join(records))
 
 
 def read(*records: bytes, **fields: Any) -> list[Event]:

@@ -1,20 +1,14 @@
 """Faults of the connection: the right error, whether it may have been charged, nothing left."""
 
 import asyncio
-import datetime
-import ipaddress
 import json
-import ssl
 from pathlib import Path
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from tests.backends.faults import BOTH, check_failure, fault
 from tests.support.backend_calls import make, make_call, routed
+from tests.support.certificates import make_certificate
 from tests.support.upstream import (
     DONE,
     SSE_TYPE,
@@ -94,40 +88,6 @@ async def test_tls_certificate_is_verified(tmp_path: Path) -> None:
         name = upstream.url.replace("127.0.0.1", "localhost")
         async with routed(name, tls_ca_file=str(ca_file)) as backend:
             check_failure(await make(backend, make_call()), BackendFailed, charged=False)
-
-
-def make_certificate(folder: Path) -> tuple[ssl.SSLContext, Path]:
-    """A certificate for the loopback address, good for whoever trusts its file."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "upstream")])
-    now = datetime.datetime.now(datetime.UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(hours=1))
-        .not_valid_after(now + datetime.timedelta(hours=1))
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .add_extension(
-            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]),
-            critical=False,
-        )
-        .sign(key, hashes.SHA256())
-    )
-    certificate_file, key_file = folder / "upstream.pem", folder / "upstream.key"
-    certificate_file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-    key_file.write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-    )
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(certificate_file, key_file)
-    return context, certificate_file
 
 
 # U2 to U7: the connection.

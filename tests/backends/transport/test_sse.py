@@ -121,7 +121,7 @@ def test_any_stream_in_any_cut(
 def test_bad_utf8_fails_at_its_record() -> None:
     stream = b"data: a\n\ndata: \xff\n\ndata: b\n\n"
     for position in range(len(stream)):
-        parser = EventStreamParser()
+        parser = EventStreamParser(1 << 20)
         seen = []
         with pytest.raises(MalformedEventStream) as raised:
             for piece in (stream[:position], stream[position:]):

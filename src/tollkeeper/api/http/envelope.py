@@ -76,7 +76,6 @@ ERROR_TABLE: dict[type[Exception], ErrorWords] = {
 
 # Repeating these by itself can only fail again; the SDKs would do it nevertheless.
 _POINTLESS_TO_RETRY = frozenset({403, 409, 501})
-_RETRY_AFTER_MAX_S = 120
 
 
 def words_for(error: BaseException) -> ErrorWords:
@@ -136,7 +135,7 @@ def _extra_headers(error: Exception, status: int) -> Headers:
         headers.append((b"www-authenticate", b"Bearer"))
     if isinstance(error, errors.TollkeeperError):
         if error.retry_after_s is not None:
-            wait = min(max(error.retry_after_s, 1), _RETRY_AFTER_MAX_S)
+            wait = min(max(error.retry_after_s, 1), errors.RETRY_AFTER_S_MAX)
             headers.append((b"retry-after", str(wait).encode()))
         if error.charged or status in _POINTLESS_TO_RETRY:
             headers.append((b"x-should-retry", b"false"))

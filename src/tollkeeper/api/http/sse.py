@@ -5,18 +5,20 @@ No `id:`, no `retry:`, no record without data: common clients break on each of t
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from tollkeeper.api.http.envelope import Headers
+from tollkeeper.timeouts import timeout
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 KEEP_ALIVE = b": keep-alive\n\n"
 DONE = b"data: [DONE]\n\n"
 
-
 _SILENCE_S = 10.0
+# How long the last record of a stream that is cut may wait for a slow reader.
+_CUT_S = 0.5
 
 
 class KeepAlive:
@@ -56,6 +58,9 @@ class EventStream:
         # Whether anything was written since this was last reset: silence is what keep-alive fills.
         self.wrote = False
         self._ending = False
+        # Sends that have not returned. One that was interrupted stays counted: what came of it is
+        # not known, so nothing can be sent after it.
+        self._sending = 0
         self._keeping: asyncio.Task[None] | None = None
 
     def hold(self) -> None:
@@ -67,10 +72,14 @@ class EventStream:
     async def write(self, records: bytes) -> None:
         if self._keeping is not None:
             await self._keeping
+        if self._ending:
+            return  # The stream was cut: the call goes on in a task of its own, its answer does not.
+        self._sending += 1
         if not self.started:
             await self._start()
         self.wrote = True
         await self._send({"type": "http.response.body", "body": records, "more_body": True})
+        self._sending -= 1
 
     async def end(self, records: bytes = b"") -> None:
         # It may have to wait for a slow reader, and nothing may come after it.
@@ -80,6 +89,15 @@ class EventStream:
         if not self.started:
             await self._start()
         await self._send({"type": "http.response.body", "body": records, "more_body": False})
+
+    async def cut(self, records: bytes) -> None:
+        """Ends the stream with these records where its reader has taken what came before them. A
+        reader that is slow is not waited for: its connection is closed without them."""
+        if self._ending or self._sending:
+            self._ending = True
+            return
+        with suppress(TimeoutError), timeout(_CUT_S):
+            await self.end(records)
 
     def keep_alive(self) -> None:
         """Called by a timer. A send that is still under way is activity enough."""

@@ -5,9 +5,9 @@ import contextlib
 import ssl
 from collections import deque
 from dataclasses import dataclass
-from urllib.parse import SplitResult
+from urllib.parse import urlsplit
 
-from tollkeeper.backends.config import BackendConfig
+from tollkeeper.backends.config import BackendConfig, host_and_port
 from tollkeeper.backends.transport.http1 import (
     ConnectFailed,
     Connection,
@@ -165,16 +165,14 @@ class ConnectionPool:
             self._emptied.set()
 
 
-def open_pool(address: SplitResult, config: BackendConfig) -> ConnectionPool:
-    """The pool for one replica's address. TLS is always verified, and there is no way around it."""
-    assert address.hostname is not None
-    tls = None
-    if address.scheme == "https":
-        tls = ssl.create_default_context(cafile=config.tls_ca_file)
-        tls.set_alpn_protocols(["http/1.1"])
+def open_pool(url: str, config: BackendConfig) -> ConnectionPool:
+    """The pool for one replica's address. TLS is always verified, and there is no way around it.
+    Raises ValueError where the file of trusted certificates cannot be used."""
+    host, port = host_and_port(url)
+    tls = _tls(config.tls_ca_file) if urlsplit(url).scheme == "https" else None
     return ConnectionPool(
-        address.hostname,
-        address.port or (443 if tls is not None else 80),
+        host,
+        port,
         tls,
         PoolLimits(
             connections_max=config.connections_max,
@@ -183,3 +181,13 @@ def open_pool(address: SplitResult, config: BackendConfig) -> ConnectionPool:
             connect_timeout_s=config.connect_timeout_s,
         ),
     )
+
+
+def _tls(ca_file: str | None) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=ca_file)
+    except OSError as exc:
+        reason = "there is no certificate in it" if isinstance(exc, ssl.SSLError) else exc.strerror
+        raise ValueError(f"tls_ca_file: {ca_file} cannot be used: {reason}.") from exc
+    context.set_alpn_protocols(["http/1.1"])
+    return context

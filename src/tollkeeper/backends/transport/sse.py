@@ -8,7 +8,6 @@ a chat stream and are read over.
 _BOM = b"\xef\xbb\xbf"
 _RECORD_END = b"\n\n"
 _COMMON_PREFIX = b"data: "
-FRAME_BYTES_MAX = 1 << 20
 
 
 class MalformedEventStream(Exception):
@@ -24,7 +23,7 @@ class EventStreamParser:
 
     __slots__ = ("_after_cr", "_between", "_frame_bytes_max", "_pending", "_scanned", "_started")
 
-    def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
+    def __init__(self, frame_bytes_max: int) -> None:
         self._frame_bytes_max = frame_bytes_max
         # The beginning of a record whose end has not come, and how far it was searched for one.
         self._pending = bytearray()

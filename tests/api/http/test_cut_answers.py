@@ -1,0 +1,212 @@
+"""Answers that the server cuts at the end of its grace: one response head, whatever happens."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from tests.api.http.raw_http import LIST_KEYS, RawConnection, admin_headers, raw_connection
+from tests.support.gateway import Gateway, Tenant
+from tollkeeper.api.app import App
+from tollkeeper.api.http.endpoint import Reply, Request, Streamed
+from tollkeeper.api.http.envelope import render_error
+from tollkeeper.api.http.sse import KEEP_ALIVE, EventStream
+from tollkeeper.api.routes import ROUTES
+from tollkeeper.api.wire.organization import AdminKeyList
+from tollkeeper.bootstrap.app import http_conventions
+from tollkeeper.hosting.http_server import HttpServer
+from tollkeeper.hosting.listeners import address_of, bind
+from tollkeeper.hosting.worker import http_limits
+from tollkeeper.services.use_cases import Services
+from tollkeeper.settings import Settings
+
+_LIST = next(route for route in ROUTES if route.operation == "admin_key_list")
+_RECORD = b"data: 1\n\n"
+_CUT = b"data: cut\n\n"
+_END = b"0\r\n\r\n"
+# More than the sockets and the server's own buffer hold together.
+_MUCH = 16 << 20
+
+
+@dataclass
+class Scripted:
+    """A streamed answer that does what a test says, and then waits for ever."""
+
+    script: Callable[[EventStream], Awaitable[None]]
+    broken: bool = False
+    reached: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def run(self, stream: EventStream) -> None:
+        await self.script(stream)
+        self.reached.set()
+        await asyncio.Event().wait()
+
+    def failure(self, error: Exception) -> bytes:
+        if self.broken:
+            raise RuntimeError("no record can be made")
+        assert render_error(error, "id").status == 503
+        return _CUT
+
+
+@asynccontextmanager
+async def _asking(
+    gateway: Gateway, tenant: Tenant, settings: Settings, result: Reply | Scripted
+) -> AsyncIterator[tuple[RawConnection, HttpServer]]:
+    """A caller that has asked for the result, and the server that is about to answer with it."""
+    asked = asyncio.Event()
+
+    async def handle(_services: Services, _request: Request[None, Any]) -> Reply | Streamed:
+        asked.set()
+        return Streamed(result) if isinstance(result, Scripted) else result
+
+    endpoint = replace(_LIST, handle=handle)
+    server = HttpServer(
+        App(gateway.services, http_conventions(settings), [endpoint]), http_limits(settings)
+    )
+    listener = bind("127.0.0.1", 0, setting="test")
+    await server.start(listener)
+    reached = replace(gateway, base_url=f"http://{address_of(listener)}")
+    async with raw_connection(reached) as connection:
+        await connection.send(LIST_KEYS, admin_headers(tenant), b"\r\n")
+        try:
+            await asked.wait()
+            yield connection, server
+        finally:
+            await server.drain(0)
+
+
+async def _write_one(stream: EventStream) -> None:
+    await stream.write(_RECORD)
+
+
+async def _keep_alive(stream: EventStream) -> None:
+    """Silence for so long that the stream starts with a comment."""
+    stream.hold()
+    stream.keep_alive()
+    stream.keep_alive()
+
+
+@pytest.mark.parametrize(
+    ("script", "begin"), [(_write_one, _RECORD), (_keep_alive, KEEP_ALIVE)], ids=["wrote", "kept"]
+)
+async def test_a_started_stream_ends_with_its_error_record(
+    gateway: Gateway,
+    tenant: Tenant,
+    settings: Settings,
+    script: Callable[[EventStream], Awaitable[None]],
+    begin: bytes,
+) -> None:
+    answer = Scripted(script)
+    async with _asking(gateway, tenant, settings, answer) as (caller, server):
+        await answer.reached.wait()
+        await server.drain(0)
+        received = await caller.rest()
+    head, _, body = received.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 ")
+    assert b"HTTP/1.1" not in body
+    pieces = [begin, _CUT]
+    assert body == b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in pieces) + _END
+
+
+async def test_a_stream_that_has_not_started_is_refused_in_the_envelope(
+    gateway: Gateway, tenant: Tenant, settings: Settings
+) -> None:
+    async def nothing(_stream: EventStream) -> None:
+        pass
+
+    answer = Scripted(nothing)
+    async with _asking(gateway, tenant, settings, answer) as (caller, server):
+        await answer.reached.wait()
+        await server.drain(0)
+        refused = await caller.answer()
+        assert await caller.rest() == b""
+    refused.assert_error(503, "service_unavailable")
+
+
+@pytest.mark.parametrize("writes_on", [True, False])
+async def test_a_stream_whose_reader_is_slow_is_closed_without_a_record(
+    gateway: Gateway, tenant: Tenant, settings: Settings, writes_on: bool
+) -> None:
+    record = b"data: " + b"x" * _MUCH + b"\n\n"
+    written = asyncio.Event()
+
+    async def much(stream: EventStream) -> None:
+        await stream.write(record)
+        written.set()
+        if writes_on:
+            await stream.write(_RECORD)
+
+    async with _asking(gateway, tenant, settings, Scripted(much)) as (caller, server):
+        await written.wait()
+        # The drain does not wait for the reader: it ends before anything is read.
+        await server.drain(0)
+        received = await caller.rest()
+    assert received.startswith(b"HTTP/1.1 200 ")
+    assert received.count(b"HTTP/1.1") == 1
+    assert received.endswith(record + b"\r\n")
+
+
+async def test_what_writes_on_after_the_cut_is_not_disturbed(
+    gateway: Gateway, tenant: Tenant, settings: Settings
+) -> None:
+    """A call goes on in a task of its own until it is settled: its writes go nowhere."""
+    streams: list[EventStream] = []
+
+    async def write_one(stream: EventStream) -> None:
+        streams.append(stream)
+        await stream.write(_RECORD)
+
+    answer = Scripted(write_one)
+    async with _asking(gateway, tenant, settings, answer) as (caller, server):
+        await answer.reached.wait()
+        await server.drain(0)
+        await streams[0].write(_RECORD)
+        streams[0].keep_alive()
+        streams[0].keep_alive()
+        received = await caller.rest()
+    assert received.count(_RECORD) == 1
+    assert received.endswith(_END)
+
+
+async def test_a_stream_without_a_record_for_its_failure_is_closed(
+    gateway: Gateway, tenant: Tenant, settings: Settings
+) -> None:
+    answer = Scripted(_write_one, broken=True)
+    async with _asking(gateway, tenant, settings, answer) as (caller, server):
+        await answer.reached.wait()
+        await server.drain(0)
+        received = await caller.rest()
+    assert received.count(b"HTTP/1.1") == 1
+    assert received.endswith(_RECORD + b"\r\n")
+
+
+async def test_a_stream_that_fails_and_has_no_record_for_it_is_closed(
+    gateway: Gateway, tenant: Tenant, settings: Settings
+) -> None:
+    async def fail(stream: EventStream) -> None:
+        await stream.write(_RECORD)
+        raise RuntimeError("in the middle")
+
+    answer = Scripted(fail, broken=True)
+    async with _asking(gateway, tenant, settings, answer) as (caller, _):
+        received = await caller.rest()
+    assert received.count(b"HTTP/1.1") == 1
+    assert received.endswith(_RECORD + b"\r\n")
+
+
+async def test_a_started_reply_is_closed(
+    gateway: Gateway, tenant: Tenant, settings: Settings
+) -> None:
+    # A head so large that the body has to wait for the reader.
+    reply = Reply(
+        AdminKeyList(object="list", data=[], first_id=None, last_id=None, has_more=False),
+        headers=[(b"x-large", b"x" * _MUCH)],
+    )
+    async with _asking(gateway, tenant, settings, reply) as (caller, server):
+        await server.drain(0)
+        received = await caller.rest()
+    assert received.startswith(b"HTTP/1.1 200 ")
+    assert received.count(b"HTTP/1.1") == 1

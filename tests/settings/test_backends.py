@@ -1,0 +1,151 @@
+"""Every setting of a backend reaches the place where it is used."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.backend_calls import make, make_call
+from tests.support.certificates import make_certificate
+from tests.support.scripted_gateway import scripted_gateway
+from tests.support.upstream import Peer, Upstream, chat
+from tollkeeper.backends.config import BackendConfig, Tokenizer, WireProtocol
+from tollkeeper.bootstrap import build_backends
+from tollkeeper.bootstrap.backends import backend_config
+from tollkeeper.embedded.engine_address import EngineAddress
+from tollkeeper.services.calls.token_counting import TOKENIZER_TIMEOUT_S
+from tollkeeper.settings import BackendSettings, Settings, SettingsError, load_settings
+
+_URL = "https://127.0.0.1:9/v1"
+# The setting and a value for it; the field of the configuration and what it then holds.
+_REACHES: list[tuple[str, object, str, object]] = [
+    ("name", "other", "name", "other"),
+    ("urls", ["http://a/v1", "http://b/v1"], "urls", ("http://a/v1", "http://b/v1")),
+    ("protocol", "responses", "protocol", WireProtocol.RESPONSES),
+    ("tls_ca_file", "/ca.pem", "tls_ca_file", "/ca.pem"),
+    ("connect_timeout_s", 7, "connect_timeout_s", 7),
+    ("idle_timeout_s", 7, "idle_timeout_s", 7),
+    ("retries", 7, "retries", 7),
+    ("tokenize_path", "/count", "tokenize_path", "/count"),
+    ("tokenize_path", "/count", "tokenizer", Tokenizer.VLLM),
+    ("tokenize_timeout_s", 0.5, "tokenize_timeout_s", 0.5),
+    ("connections", 7, "connections_max", 7),
+    ("idle_connections", 7, "idle_connections_max", 7),
+    ("keep_alive_s", 7, "keep_alive_s", 7),
+    ("answer_bytes", 4096, "body_bytes_max", 4096),
+    ("record_bytes", 4096, "frame_bytes_max", 4096),
+    ("failures_to_eject", 7, "failures_to_eject", 7),
+    ("ejection_s", 7, "ejection_s", 7),
+    ("ejection_max_s", 7, "ejection_s_max", 7),
+]
+
+
+def _declared(**changes: Any) -> BackendSettings:
+    declared = {"name": "b", "kind": "openai", "urls": [_URL], **changes}
+    return BackendSettings.model_validate(declared)
+
+
+def _config(**changes: Any) -> BackendConfig:
+    return backend_config(_declared(**changes), None)
+
+
+@pytest.mark.parametrize(("setting", "value", "field", "expected"), _REACHES)
+def test_a_setting_reaches_the_backend(
+    setting: str, value: object, field: str, expected: object
+) -> None:
+    assert getattr(_config(), field) != expected
+    assert getattr(_config(**{setting: value}), field) == expected
+
+
+def test_the_largest_record_depends_on_the_protocol() -> None:
+    assert _config().frame_bytes_max == 1 << 20
+    assert _config(protocol="responses").frame_bytes_max == 16 << 20
+
+
+def test_a_count_may_not_take_longer_than_a_call_waits_for_it() -> None:
+    assert _declared(tokenize_timeout_s=TOKENIZER_TIMEOUT_S).tokenize_timeout_s == 5
+    with pytest.raises(ValueError, match="tokenize_timeout_s"):
+        _declared(tokenize_timeout_s=TOKENIZER_TIMEOUT_S + 0.1)
+
+
+def test_the_embedded_engine() -> None:
+    declared = BackendSettings(name="local", kind="embedded")
+    config = backend_config(declared, EngineAddress("http://127.0.0.1:1/v1", "key"))
+    assert (config.urls, config.api_key) == (("http://127.0.0.1:1/v1",), "key")
+    assert config.always_stream
+    assert config.tokenizer is Tokenizer.LLAMA_CPP
+
+
+def _settings(url: str, **changes: Any) -> Settings:
+    backend = {"name": "b", "kind": "openai", "urls": [url], **changes}
+    return Settings.model_validate({"backends": [backend]})
+
+
+@pytest.mark.parametrize("fan_out", [1, 3])
+async def test_as_many_parts_at_once_as_allowed(fan_out: int) -> None:
+    at_once = most = 0
+
+    async def counted(peer: Peer) -> None:
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        await asyncio.sleep(0.01)
+        at_once -= 1
+        await chat()(peer)
+
+    async with Upstream(counted) as upstream:
+        settings = _settings(upstream.url, native_n=False, fan_out=fan_out)
+        backend = build_backends(settings, None)["b"]
+        (await make(backend, make_call(choices=9))).check_complete(choices=9)
+        await backend.close()
+    assert most == fan_out
+
+
+async def test_a_gateway_trusts_the_certificates_of_its_file(
+    tmp_path: Path, data_dir: Path, conninfo: str
+) -> None:
+    context, ca_file = make_certificate(tmp_path)
+    async with Upstream(chat(), tls=context) as upstream:
+        assert upstream.url.startswith("https://")
+        async with scripted_gateway(data_dir, conninfo, upstream) as scripted:
+            refused = await scripted.chat()
+            assert refused.status_code == 502
+            assert upstream.requests == []
+        async with scripted_gateway(
+            data_dir, conninfo, upstream, backend={"tls_ca_file": str(ca_file)}
+        ) as scripted:
+            assert (await scripted.chat()).status_code == 200
+            assert (await scripted.chat(stream=True)).status_code == 200
+        assert len(upstream.requests) == 2
+
+
+def test_the_file_is_found_beside_the_settings(tmp_path: Path) -> None:
+    _, ca_file = make_certificate(tmp_path)
+    path = tmp_path / "tollkeeper.toml"
+    path.write_text(
+        f"[[backends]]\nname = 'b'\nkind = 'openai'\nurls = ['{_URL}']\n"
+        f"tls_ca_file = '{ca_file.name}'\n"
+    )
+    settings = load_settings(path)
+    assert settings.backends[0].tls_ca_file == str(ca_file)
+    build_backends(settings, None)
+
+
+@pytest.mark.parametrize("content", [None, "", "no certificate"])
+def test_a_file_without_certificates_is_named(tmp_path: Path, content: str | None) -> None:
+    path = tmp_path / "ca.pem"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(SettingsError, match=r"'b': tls_ca_file: .*ca\.pem cannot be used"):
+        build_backends(_settings(_URL, tls_ca_file=str(path)), None)
+
+
+def test_an_ejection_is_not_longer_than_the_longest() -> None:
+    with pytest.raises(ValueError, match="ejection_s must not be more than ejection_max_s"):
+        _declared(ejection_s=11)
+
+
+def test_a_file_for_nothing_is_named() -> None:
+    with pytest.raises(ValueError, match="tls_ca_file: none of the urls"):
+        _declared(urls=["http://host/v1"], tls_ca_file="/ca.pem")

@@ -1,0 +1,176 @@
+"""A wrong setting is named; what is or may be a secret is never printed."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tollkeeper.bootstrap import build_backends
+from tollkeeper.settings import Settings, SettingsError, load_settings
+
+_SECRET = "hunter2"
+_URL = f"postgresql://user:{_SECRET}@db.example/books"
+_DATABASE = f"[database]\nurl = '{_URL}'\n"
+_BACKEND = "[[backends]]\nname = 'b'\nkind = 'openai'\nurls = ['{url}']\n"
+_MODEL = (
+    "[[models]]\nid = 'm'\nbackend = '{backend}'\nupstream_model = 'u'\n"
+    "context_length = 8\nmax_output_length = 4\n"
+)
+
+
+def _refusal(folder: Path, text: str) -> str:
+    path = folder / "tollkeeper.toml"
+    path.write_text(text)
+    with pytest.raises(SettingsError) as refused:
+        build_backends(load_settings(path), None)
+    return str(refused.value)
+
+
+def _assert_names_only(message: str, *names: str) -> None:
+    for name in names:
+        assert name in message
+    for secret in (_SECRET, "hunter", "ter2"):
+        assert secret not in message, message
+
+
+@pytest.mark.parametrize(
+    ("wrong", "name"),
+    [
+        (_MODEL.format(backend="nobody"), "models"),
+        ("[judge]\nbackend = 'nobody'\nmodel = 'm'\n", "judge.backend"),
+        (2 * _BACKEND.format(url="http://host/v1"), "backends"),
+        ("[server]\nport = -1\n", "server.port"),
+        ("[srever]\nport = 1\n", "srever"),
+    ],
+    ids=["model", "judge", "backends", "value", "section"],
+)
+def test_a_wrong_setting_elsewhere(tmp_path: Path, wrong: str, name: str) -> None:
+    _assert_names_only(_refusal(tmp_path, _DATABASE + wrong), name)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"mysql://user:{_SECRET}@host/db",
+        f"user:{_SECRET}@host",
+        "postgresql://user:hunter%zz@host/db",
+        "postgresql://user:hun ter2@host/db",
+        f"postgresql://user:{_SECRET}@[::1/db",
+        "postgresql://user:hun@ter2@host/db",
+        "postgresql://user:hun/ter2@host/db",
+        "postgresql://user:hun?x@ter2@host/db",
+        f"postgresql://{_SECRET}:{_SECRET}/db",
+        f"postgresql://host/db?{_SECRET}=1",
+        f"postgresql://host/db?password={_SECRET}&sslmode",
+    ],
+)
+def test_a_malformed_database_url(tmp_path: Path, url: str) -> None:
+    _assert_names_only(_refusal(tmp_path, f"[database]\nurl = '{url}'\n"), "database.url")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        _URL,
+        "postgres://user@host:5432,other:5433/db?sslmode=require&target_session_attrs=any",
+        "postgresql://user:p%40ss%2Fw%3Ard@[::1]:5432/books%40home",
+        "postgresql://user:what?ever@host/db",
+        "postgresql:///db?host=/run/postgresql",
+        "postgresql://%2Frun%2Fpostgresql/db",
+        "postgresql://",
+    ],
+)
+def test_a_right_database_url(url: str) -> None:
+    assert Settings.model_validate({"database": {"url": url}}).database.url == url
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        (f"[database]\nurl = ['{_URL}']\n", "database.url"),
+        (f"[database]\nurl = {{ of = '{_URL}' }}\n", "database.url"),
+        (f"database = '{_URL}'\n", "database"),
+        (f"database = ['{_URL}']\n", "database"),
+        (f"[database]\npassword = '{_SECRET}'\n", "database.password"),
+        (f"[secrets]\nmaster_key = '{_SECRET}'\n", "secrets.master_key"),
+        (f"[secrets]\nmaster_key_env = '{_SECRET}-{_SECRET}'\n", "secrets.master_key_env"),
+        (f"[secrets]\nmaster_key_file = ['{_SECRET}']\n", "secrets.master_key_file"),
+        (f"api_key = '{_SECRET}'\n", "api_key"),
+    ],
+)
+def test_a_secret_in_a_wrong_place(tmp_path: Path, text: str, name: str) -> None:
+    _assert_names_only(_refusal(tmp_path, text), name)
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        (f"api_key = '{_SECRET}'", "backends.0.api_key"),
+        (f"api_key_env = 'sk-{_SECRET}'", "backends.0.api_key_env"),
+        (f"api_key_env = ['{_SECRET}']", "backends.0.api_key_env"),
+        (f"api_key_file = ['{_SECRET}']", "backends.0.api_key_file"),
+    ],
+)
+def test_a_credential_in_a_wrong_place(tmp_path: Path, line: str, name: str) -> None:
+    text = _BACKEND.format(url="http://host/v1") + line + "\n"
+    _assert_names_only(_refusal(tmp_path, text), name)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        f"http://user:{_SECRET}@host/v1",
+        f"http://user:{_SECRET}@@host/v1",
+        f"ftp://user:{_SECRET}@host/v1",
+        f"http//user:{_SECRET}@host/v1",
+        f"http://user:{_SECRET}@[::1/v1",
+        f"http://user:{_SECRET}@host:port/v1",
+        f"http://user:{_SECRET}@\u2100host/v1",
+        f"http://host/v1?key={_SECRET}",
+        f"http://host/v1#{_SECRET}",
+        f"http://host:{_SECRET}/v1",
+    ],
+)
+def test_a_backend_url_with_a_password(tmp_path: Path, url: str) -> None:
+    _assert_names_only(_refusal(tmp_path, _BACKEND.format(url=url)), "backends", "http")
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "name"),
+    [
+        ("TOLLKEEPER_DATABASE__URL", f"mysql://user:{_SECRET}@host", "database.url"),
+        ("TOLLKEEPER_DATABASE__PASSWORD", _SECRET, "database.password"),
+        ("TOLLKEEPER_DATABASE", f"{{{_SECRET}", "database"),
+        ("TOLLKEEPER_SERVER__PORT", "many", "server.port = 'many'"),
+    ],
+)
+def test_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, name: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    _assert_names_only(_refusal(tmp_path, ""), name)
+
+
+def test_settings_do_not_show_the_database_url() -> None:
+    settings = Settings.model_validate({"database": {"url": _URL}})
+    assert settings.database.url == _URL
+    assert _SECRET not in repr(settings)
+    assert _SECRET not in str(settings)
+
+
+@pytest.mark.parametrize("command", [["doctor", "--json"], ["organization", "list"], ["migrate"]])
+def test_a_command_prints_no_password(tmp_path: Path, command: list[str]) -> None:
+    path = tmp_path / "tollkeeper.toml"
+    path.write_text(f"[database]\nurl = 'postgresql://user:{_SECRET}%zz@host/db'\n")
+    ran = subprocess.run(
+        [sys.executable, "-m", "tollkeeper", "--config", str(path), *command],
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={name: value for name, value in os.environ.items() if "TOLLKEEPER" not in name},
+    )
+    assert ran.returncode == 1
+    _assert_names_only(ran.stdout + ran.stderr, "database.url")
