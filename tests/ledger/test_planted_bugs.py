@@ -35,6 +35,7 @@ class Bug:
 
 ADMISSION = "domain/admission.py"
 LEDGER = "services/ledger/ledger.py"
+HOLD_QUEUE = "services/ledger/hold_queue.py"
 STORE = "storage/ledger_store.py"
 HISTORIES = ("test_simulation.py",)
 
@@ -77,7 +78,8 @@ BUGS = {
     # How a call ends.
     "settlement in the request's task": Bug(
         LEDGER,
-        "        return await asyncio.shield(self._resolutions.submit(_Ended(resolution, hold)))\n",
+        "        return await asyncio.shield("
+        "self._resolutions.submit(_FinishedCall(resolution, hold)))\n",
         "        [ending] = await self._store.resolve_all([resolution])\n"
         "        return ending is Ending.DONE\n",
         ("test_doubts_db.py",),
@@ -106,9 +108,8 @@ BUGS = {
     ),
     "asynchronous settlement": Bug(
         STORE,
-        "            resolved = await resolutions.resolve(connection, wanted)\n",
-        '            await connection.execute("SET synchronous_commit TO off")\n'
-        "            resolved = await resolutions.resolve(connection, wanted)\n",
+        "trips.run(FIND_ROWS_BY_KEY, resolutions",
+        "trips.run(ledger.fast_transaction(None), resolutions",
         ("test_doubts_db.py",),
     ),
     "a reservation resolves twice": Bug(
@@ -126,20 +127,20 @@ BUGS = {
     ),
     "a hold that the database lost is not charged": Bug(
         LEDGER,
-        "    if ending is not Ending.MISSING or ended.hold is None:\n",
-        "    if ending is not Ending.MISSING or ended.hold is not None:\n",
+        "    if ending is not Ending.MISSING or call.hold is None:\n",
+        "    if ending is not Ending.MISSING or call.hold is not None:\n",
         ("test_simulation.py", "test_doubts_db.py"),
     ),
     # Holds that nobody took.
     "the hold of a caller who left stays": Bug(
         LEDGER,
-        "            self._untaken.add(hold.id)\n",
+        "            self._abandoned.add(hold.id)\n",
         "",
         HISTORIES,
     ),
     "a hold in doubt stays": Bug(
         LEDGER,
-        "                self._doubts.submit(hold)\n",
+        "                self._in_doubt.submit(hold)\n",
         "                self._open.discard(hold.id)\n",
         HISTORIES,
     ),
@@ -152,26 +153,25 @@ BUGS = {
     ),
     "a hold in doubt is simply made again": Bug(
         LEDGER,
-        "        except Contention:\n            await asyncio.sleep(random.uniform(0, _RETRY",
-        "        except (Contention, CommitInDoubt):\n"
-        "            await asyncio.sleep(random.uniform(0, _RETRY",
+        "        except Contention:\n",
+        "        except (Contention, CommitInDoubt):\n",
         HISTORIES,
     ),
     "one spoils the batch for everybody": Bug(
         "services/ledger/group_writer.py",
-        "            if len(batch) == 1:\n",
-        "            if len(batch) >= 1:\n",
+        "            if len(items) == 1:\n",
+        "            if len(items) >= 1:\n",
         ("test_group_writer.py", "test_ledger_db.py"),
     ),
     "a locked organization blocks everybody": Bug(
-        LEDGER,
-        "            return await self._decide_all(holds, _LOCK_WAIT_S)\n",
-        "            return await self._decide_all(holds, None)\n",
+        HOLD_QUEUE,
+        "            return await self._write(holds, lock_wait_s=_LOCK_WAIT_S)\n",
+        "            return await self._write(holds, lock_wait_s=None)\n",
         ("test_ledger_db.py",),
     ),
     "nobody hears that the writer was stopped": Bug(
         "services/ledger/group_writer.py",
-        '            _fail(left, Unavailable("The gateway is shutting down."))\n',
+        '        _fail(results, Unavailable("The gateway is shutting down."))\n',
         "",
         ("test_group_writer.py",),
     ),
