@@ -53,7 +53,7 @@ class Books:
         for one in sorted(taken):
             organization_id = self.reservations[one[0]].hold.organization_id
             states[organization_id] = states[organization_id].folded(self._fold(one))
-        return LockedAccounts(states, {}, now_us, month), taken
+        return LockedAccounts(states, dict.fromkeys(states, 0), now_us, month), taken
 
     def _fold(self, one: tuple[UUID, FoldKind]) -> Fold:
         reservation_id, kind = one

@@ -10,18 +10,20 @@ import random
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
-from typing import NoReturn
+from typing import NoReturn, cast
 from uuid import UUID
 
 from msgspec.structs import replace
 
 from tests.proofs.memory_books import Books, Row
 from tollkeeper.domain.access import KeyId, KeyStatus, OrganizationId
-from tollkeeper.domain.admission import Decision, FoldKind
+from tollkeeper.domain.admission import FoldKind
 from tollkeeper.domain.errors import Unavailable
 from tollkeeper.domain.ledger import Ending, Hold, LockedAccounts, Mark, Resolution, ResolutionKind
-from tollkeeper.storage.database import Contention
-from tollkeeper.storage.ledger_store import AccountBusy, CommitInDoubt, DecideBatch
+from tollkeeper.domain.policy_set import EMPTY, PolicySet
+from tollkeeper.services.policies.directory import PolicyDirectory
+from tollkeeper.storage.database import Connection, Contention
+from tollkeeper.storage.ledger_store import AccountBusy, CommitInDoubt
 
 
 class Killed(BaseException):
@@ -145,74 +147,24 @@ class MemoryStore:
     """One process's way to the database."""
 
     def __init__(self, database: MemoryDatabase, process_id: UUID) -> None:
-        self._database = database
+        self.database = database
         self.process_id = process_id
         self.killed = False
 
-    async def hold_all(
-        self, holds: Sequence[Hold], decide: DecideBatch, *, lock_wait_s: float | None
-    ) -> Sequence[Decision]:
+    @asynccontextmanager
+    async def hold_transaction(self) -> AsyncIterator["MemoryTransaction"]:
         try:
-            return await self._hold_all(holds, decide, lock_wait_s)
+            async with AsyncExitStack() as locks:
+                transaction = MemoryTransaction(self.database, self, locks)
+                yield transaction
+            await self._reply(transaction.epoch)
         except Killed:
             await _for_ever()
 
-    async def _hold_all(
-        self, holds: Sequence[Hold], decide: DecideBatch, lock_wait_s: float | None
-    ) -> Sequence[Decision]:
-        database = self._database
-        epoch = database.epoch
-        await self._begin(epoch)
-        async with AsyncExitStack() as locks:
-            organizations = {hold.organization_id for hold in holds}
-            await locks.enter_async_context(database.locked(organizations, epoch, lock_wait_s))
-            await database.step(self, epoch)
-            locked, taken = database.books.lock(organizations, database.now_us, database.month)
-            decisions = decide(locked, holds)
-            await self._before_commit(epoch)
-            admitted = [
-                hold for hold, found in zip(holds, decisions, strict=True) if found.refusal is None
-            ]
-            if database.happens(database.faults.never_committed):
-                raise _in_doubt(database)
-            if database.happens(database.faults.committed_late):
-                # The server has the commit and the locks; the client has lost the connection.
-                kept = locks.pop_all()
-                late = self._commit_late(kept, locked, taken, admitted, epoch)
-                database.hold_on(asyncio.ensure_future(late))
-                raise _in_doubt(database)
-            self._write_holds(locked, taken, admitted)
-            if database.happens(database.faults.reply_lost):
-                raise _in_doubt(database)
-        await self._reply(epoch)
-        return decisions
-
-    async def _commit_late(
-        self,
-        locks: AsyncExitStack,
-        locked: LockedAccounts,
-        taken: set[tuple[UUID, FoldKind]],
-        admitted: Sequence[Hold],
-        epoch: int,
-    ) -> None:
-        async with locks:
-            await asyncio.sleep(self._database.rng.random() * 3)
-            if epoch == self._database.epoch:
-                self._write_holds(locked, taken, admitted)
-
-    def _write_holds(
-        self, locked: LockedAccounts, taken: set[tuple[UUID, FoldKind]], admitted: Sequence[Hold]
-    ) -> None:
-        books = self._database.books
-        for hold in admitted:
-            assert books.accounts[hold.organization_id].keys[hold.key_id] is KeyStatus.ACTIVE
-        books.write_holds(locked, taken, admitted, self.process_id)
-        self._database.committed(durable=False)
-
     async def resolve_all(self, wanted: Sequence[Resolution]) -> Sequence[Ending]:
-        epoch = self._database.epoch
+        epoch = self.database.epoch
         try:
-            await self._begin(epoch)
+            await self.begin(epoch)
             endings = await self._resolve(wanted, epoch)
             await self._reply(epoch)
         except Killed:
@@ -220,7 +172,7 @@ class MemoryStore:
         return endings
 
     async def _resolve(self, wanted: Sequence[Resolution], epoch: int) -> list[Ending]:
-        database = self._database
+        database = self.database
         first: dict[UUID, Resolution] = {}
         for found in wanted:
             first.setdefault(found.reservation_id, found)
@@ -243,14 +195,14 @@ class MemoryStore:
         if reservation_id in done:
             done.remove(reservation_id)
             return Ending.DONE
-        known = reservation_id in self._database.books.reservations
+        known = reservation_id in self.database.books.reservations
         return Ending.BEFORE if known else Ending.MISSING
 
     async def release_in_doubt(self, holds: Sequence[Hold]) -> None:
-        epoch = self._database.epoch
+        epoch = self.database.epoch
         try:
-            await self._begin(epoch)
-            async with self._database.locked({hold.organization_id for hold in holds}, epoch):
+            await self.begin(epoch)
+            async with self.database.locked({hold.organization_id for hold in holds}, epoch):
                 await self._resolve(
                     [
                         Resolution(
@@ -265,10 +217,10 @@ class MemoryStore:
             await _for_ever()
 
     async def mark_all(self, marks: Sequence[Mark]) -> Sequence[Ending]:
-        epoch = self._database.epoch
-        database = self._database
+        epoch = self.database.epoch
+        database = self.database
         try:
-            await self._begin(epoch)
+            await self.begin(epoch)
             async with database.locked({mark.organization_id for mark in marks}, epoch):
                 await database.step(self, epoch)
                 done = {
@@ -283,10 +235,10 @@ class MemoryStore:
         return [self._ending(mark.reservation_id, done) for mark in marks]
 
     async def restore_all(self, holds: Sequence[Hold]) -> None:
-        epoch = self._database.epoch
-        database = self._database
+        epoch = self.database.epoch
+        database = self.database
         try:
-            await self._begin(epoch)
+            await self.begin(epoch)
             async with database.locked({hold.organization_id for hold in holds}, epoch):
                 await database.step(self, epoch)
                 for hold in holds:
@@ -297,20 +249,83 @@ class MemoryStore:
         except Killed:
             await _for_ever()
 
-    async def _begin(self, epoch: int) -> None:
-        await self._database.step(self, epoch)
-        if self._database.happens(self._database.faults.refused):
+    async def begin(self, epoch: int) -> None:
+        await self.database.step(self, epoch)
+        if self.database.happens(self.database.faults.refused):
             raise Unavailable("The database refuses.")
 
-    async def _before_commit(self, epoch: int) -> None:
-        await self._database.step(self, epoch)
-        if self._database.happens(self._database.faults.contention):
-            raise Contention
-
     async def _reply(self, epoch: int) -> None:
-        if self._database.happens(self._database.faults.reply_lost):
+        if self.database.happens(self.database.faults.reply_lost):
             raise CommitInDoubt
-        await self._database.step(self)
+        await self.database.step(self)
+
+
+class MemoryTransaction:
+    """The transaction that holds, with the faults that can happen in it."""
+
+    # There is no database to read from, and `NoPolicies` reads nothing.
+    connection = cast("Connection", None)
+
+    def __init__(self, database: MemoryDatabase, store: MemoryStore, locks: AsyncExitStack) -> None:
+        self._database = database
+        self._store = store
+        self._locks = locks
+        self._folded: set[tuple[UUID, FoldKind]] = set()
+        self.epoch = database.epoch
+
+    async def lock(self, holds: Sequence[Hold], *, lock_wait_s: float | None) -> LockedAccounts:
+        database = self._database
+        await self._store.begin(self.epoch)
+        organizations = {hold.organization_id for hold in holds}
+        await self._locks.enter_async_context(
+            database.locked(organizations, self.epoch, lock_wait_s)
+        )
+        await database.step(self._store, self.epoch)
+        locked, self._folded = database.books.lock(organizations, database.now_us, database.month)
+        return locked
+
+    async def write(self, accounts: LockedAccounts, admitted: Sequence[Hold]) -> None:
+        database = self._database
+        await database.step(self._store, self.epoch)
+        if database.happens(database.faults.contention):
+            raise Contention
+        if database.happens(database.faults.never_committed):
+            raise _in_doubt(database)
+        if database.happens(database.faults.committed_late):
+            # The server has the commit and the locks; the client has lost the connection.
+            late = self._commit_late(self._locks.pop_all(), accounts, admitted)
+            database.hold_on(asyncio.ensure_future(late))
+            raise _in_doubt(database)
+        self._commit(accounts, admitted)
+        if database.happens(database.faults.reply_lost):
+            raise _in_doubt(database)
+
+    async def _commit_late(
+        self, locks: AsyncExitStack, accounts: LockedAccounts, admitted: Sequence[Hold]
+    ) -> None:
+        async with locks:
+            await asyncio.sleep(self._database.rng.random() * 3)
+            if self.epoch == self._database.epoch:
+                self._commit(accounts, admitted)
+
+    def _commit(self, accounts: LockedAccounts, admitted: Sequence[Hold]) -> None:
+        books = self._database.books
+        for hold in admitted:
+            assert books.accounts[hold.organization_id].keys[hold.key_id] is KeyStatus.ACTIVE
+        books.write_holds(accounts, self._folded, admitted, self._store.process_id)
+        self._database.committed(durable=False)
+
+
+class NoPolicies(PolicyDirectory):
+    """The directory of organizations that have no policies."""
+
+    def __init__(self) -> None:
+        super().__init__(default_threshold=5000)
+
+    async def current(
+        self, connection: Connection, epochs: dict[OrganizationId, int]
+    ) -> dict[OrganizationId, PolicySet]:
+        return dict.fromkeys(epochs, EMPTY)
 
 
 def _in_doubt(database: MemoryDatabase) -> CommitInDoubt:

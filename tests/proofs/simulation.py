@@ -16,7 +16,7 @@ from uuid import UUID
 from msgspec.structs import replace
 
 from tests.proofs.memory_books import Books, cost_of
-from tests.proofs.memory_store import MemoryDatabase, MemoryStore
+from tests.proofs.memory_store import MemoryDatabase, MemoryStore, NoPolicies
 from tests.proofs.seeded_loop import SeededLoop
 from tollkeeper.domain.access import KeyId, KeyStatus, OrganizationId, ProjectId
 from tollkeeper.domain.admission import (
@@ -34,6 +34,8 @@ from tollkeeper.domain.ledger import Mark, ResolutionKind
 from tollkeeper.domain.pricing import cost_of as price_of
 from tollkeeper.domain.prompt import Prompt
 from tollkeeper.domain.usage import Usage
+from tollkeeper.services import batches as batches_module
+from tollkeeper.services.ledger import hold_queue as hold_queue_module
 from tollkeeper.services.ledger import ledger as ledger_module
 from tollkeeper.services.ledger.admission import Admission, Reservation
 from tollkeeper.services.ledger.ledger import Ledger
@@ -87,7 +89,7 @@ class History:
 
     def _process(self) -> Process:
         store = MemoryStore(self.database, self.uuid())
-        ledger = Ledger(store)
+        ledger = Ledger(store, NoPolicies())
         return Process(store, ledger, Admission(ledger))
 
     def _open_books(self) -> Books:
@@ -325,10 +327,13 @@ class _Silence:
 
 @contextmanager
 def _quiet(seed: int) -> Iterator[None]:
-    """The ledger's jitter comes from the seed, and its warnings go nowhere."""
+    """The ledger's jitter comes from the seed, and its warnings are not logged."""
+    jitter = random.Random(seed)
     with (
         mock.patch.object(ledger_module, "_log", _Silence()),
-        mock.patch.object(ledger_module, "random", random.Random(seed)),
+        mock.patch.object(hold_queue_module, "_log", _Silence()),
+        mock.patch.object(ledger_module, "random", jitter),
+        mock.patch.object(batches_module, "random", jitter),
     ):
         yield
 

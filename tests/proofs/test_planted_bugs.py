@@ -36,6 +36,7 @@ class Bug:
 
 ADMISSION = "domain/admission.py"
 LEDGER = "services/ledger/ledger.py"
+HOLD_QUEUE = "services/ledger/hold_queue.py"
 STORE = "storage/ledger_store.py"
 HISTORIES = ("proofs/test_simulation.py",)
 
@@ -78,7 +79,8 @@ BUGS = {
     # How a call ends.
     "settlement in the request's task": Bug(
         LEDGER,
-        "        return await asyncio.shield(self._resolutions.submit(_Ended(resolution, hold)))\n",
+        "        return await asyncio.shield("
+        "self._resolutions.submit(_FinishedCall(resolution, hold)))\n",
         "        [ending] = await self._store.resolve_all([resolution])\n"
         "        return ending is Ending.DONE\n",
         ("services/ledger/test_doubts.py",),
@@ -107,9 +109,8 @@ BUGS = {
     ),
     "asynchronous settlement": Bug(
         STORE,
-        "            resolved = await resolutions.resolve(connection, wanted)\n",
-        '            await connection.execute("SET synchronous_commit TO off")\n'
-        "            resolved = await resolutions.resolve(connection, wanted)\n",
+        "trips.run(FIND_ROWS_BY_KEY, resolutions",
+        "trips.run(ledger.fast_transaction(None), resolutions",
         ("services/ledger/test_doubts.py",),
     ),
     "a reservation resolves twice": Bug(
@@ -127,20 +128,20 @@ BUGS = {
     ),
     "a hold that the database lost is not charged": Bug(
         LEDGER,
-        "    if ending is not Ending.MISSING or ended.hold is None:\n",
-        "    if ending is not Ending.MISSING or ended.hold is not None:\n",
+        "    if ending is not Ending.MISSING or call.hold is None:\n",
+        "    if ending is not Ending.MISSING or call.hold is not None:\n",
         ("proofs/test_simulation.py", "services/ledger/test_doubts.py"),
     ),
     # Holds that nobody took.
     "the hold of a caller who left stays": Bug(
         LEDGER,
-        "            self._untaken.add(hold.id)\n",
+        "            self._abandoned.add(hold.id)\n",
         "",
         HISTORIES,
     ),
     "a hold in doubt stays": Bug(
         LEDGER,
-        "                self._doubts.submit(hold)\n",
+        "                self._in_doubt.submit(hold)\n",
         "                self._open.discard(hold.id)\n",
         HISTORIES,
     ),
@@ -153,26 +154,25 @@ BUGS = {
     ),
     "a hold in doubt is simply made again": Bug(
         LEDGER,
-        "        except Contention:\n            await asyncio.sleep(random.uniform(0, _RETRY",
-        "        except (Contention, CommitInDoubt):\n"
-        "            await asyncio.sleep(random.uniform(0, _RETRY",
+        "        except Contention:\n",
+        "        except (Contention, CommitInDoubt):\n",
         HISTORIES,
     ),
     "one spoils the batch for everybody": Bug(
         "services/ledger/group_writer.py",
-        "            if len(batch) == 1:\n",
-        "            if len(batch) >= 1:\n",
+        "            if len(items) == 1:\n",
+        "            if len(items) >= 1:\n",
         ("services/ledger/test_group_writer.py", "services/ledger/test_ledger.py"),
     ),
     "a locked organization blocks everybody": Bug(
-        LEDGER,
-        "            return await self._decide_all(holds, _LOCK_WAIT_S)\n",
-        "            return await self._decide_all(holds, None)\n",
+        HOLD_QUEUE,
+        "            return await self._write(holds, lock_wait_s=_LOCK_WAIT_S)\n",
+        "            return await self._write(holds, lock_wait_s=None)\n",
         ("services/ledger/test_ledger.py",),
     ),
     "nobody hears that the writer was stopped": Bug(
         "services/ledger/group_writer.py",
-        '            _fail(left, Unavailable("The gateway is shutting down."))\n',
+        '        _fail(results, Unavailable("The gateway is shutting down."))\n',
         "",
         ("services/ledger/test_group_writer.py",),
     ),

@@ -39,7 +39,7 @@ async def _texts(database: Database) -> dict[int, str]:
 async def _add(database: Database, number: int, text: str | None) -> None:
     async with database.round_trips() as trips:
         await trips.begin()
-        await trips.commit((_ADD, (number, text)))
+        await trips.commit(_ADD.bind(number, text))
 
 
 async def test_values_come_as_the_driver_gives_them(database: Database) -> None:
@@ -47,7 +47,7 @@ async def test_values_come_as_the_driver_gives_them(database: Database) -> None:
     sql = "SELECT %s::uuid, %s::bigint, %s::numeric, %s::text, true, NULL::text, ARRAY['a', NULL]"
     given = (str(some), 7, str(10**30), "ü{},\"'\\ \n")
     async with database.round_trips() as trips:
-        [[mine]] = await trips.begin((Statement("test_values", sql), given))
+        [[mine]] = await trips.begin(Statement("test_values", sql).bind(*given))
         cursor = await trips.connection.execute(sql, given)
         assert mine == await cursor.fetchone()
         await trips.commit()
@@ -58,13 +58,13 @@ async def test_what_was_committed_is_there_and_what_was_not_is_not(database: Dat
     await _add(database, 1, "one")
     with pytest.raises(ZeroDivisionError):
         async with database.round_trips() as trips:
-            await trips.begin((_ADD, (2, "two")))
+            await trips.begin(_ADD.bind(2, "two"))
             raise ZeroDivisionError
     async with database.round_trips() as trips:
-        [rows] = await trips.begin((_READ, ([1, 2, 3],)))
+        [rows] = await trips.begin(_READ.bind([1, 2, 3]))
         # Between the trips the connection is an ordinary one, inside the transaction.
         await trips.connection.execute("INSERT INTO trips VALUES (3, 'three')")
-        await trips.commit((_ADD, (4, None)))
+        await trips.commit(_ADD.bind(4, None))
     assert rows == [(1, "one")]
     assert await _texts(database) == {1: "one", 3: "three", 4: None}
 
@@ -73,11 +73,11 @@ async def test_a_refused_statement_refuses_the_commit(database: Database) -> Non
     await _add(database, 1, "one")
     with pytest.raises(pg.UniqueViolation):
         async with database.round_trips() as trips:
-            await trips.begin((_ADD, (2, "two")))
-            await trips.commit((_ADD, (3, "three")), (_ADD, (1, "again")), (_ADD, (4, "four")))
+            await trips.begin(_ADD.bind(2, "two"))
+            await trips.commit(_ADD.bind(3, "three"), _ADD.bind(1, "again"), _ADD.bind(4, "four"))
     with pytest.raises(pg.DivisionByZero):
         async with database.round_trips() as trips:
-            await trips.begin((_READ, ([1],)), (_DIVIDE, (0,)), (_READ, ([1],)))
+            await trips.begin(_READ.bind([1]), _DIVIDE.bind(0), _READ.bind([1]))
     assert await _texts(database) == {1: "one"}
     await _add(database, 5, "the same connections work on")
 
@@ -99,9 +99,9 @@ async def test_what_is_dropped_before_the_commit_is_contention(database: Databas
     await _add(database, 1, "one")
     with pytest.raises(Contention):
         async with database.round_trips() as trips:
-            await trips.begin((_ADD, (2, "two")))
+            await trips.begin(_ADD.bind(2, "two"))
             await trips.connection.execute("DEALLOCATE ALL")
-            await trips.commit((_ADD, (3, "three")))
+            await trips.commit(_ADD.bind(3, "three"))
     for number in (4, 5, 6):
         await _add(database, number, "x")
     assert set(await _texts(database)) == {1, 4, 5, 6}
@@ -122,7 +122,7 @@ async def test_a_connection_that_is_cut_is_unavailable_and_replaced(
 
         async def wait() -> None:
             async with database.round_trips() as trips:
-                await trips.begin((_LOCK, (1,)))
+                await trips.begin(_LOCK.bind(1))
 
         waiting = asyncio.create_task(wait())
         await _until_somebody_waits(conninfo, holder.info.backend_pid)
@@ -146,7 +146,7 @@ async def test_who_is_cancelled_leaves_no_connection_in_the_middle(
 
             async def wait() -> None:
                 async with database.round_trips() as trips:
-                    await trips.begin((_LOCK, (1,)))
+                    await trips.begin(_LOCK.bind(1))
 
             waiting = asyncio.create_task(wait())
             await _until_somebody_waits(conninfo, holder.info.backend_pid)

@@ -16,6 +16,7 @@ from tollkeeper.domain.catalog import Pricing
 from tollkeeper.domain.ledger import Hold, Resolution, ResolutionKind
 from tollkeeper.domain.pricing import Bounds, hold_picousd
 from tollkeeper.services.ledger.ledger import Ledger
+from tollkeeper.services.policies.directory import PolicyDirectory
 from tollkeeper.storage import processes
 from tollkeeper.storage.database import Database
 from tollkeeper.storage.ledger_store import LedgerStore
@@ -72,7 +73,12 @@ async def running_process(conninfo: str, *, pool_size: int = 4) -> AsyncIterator
 def make_process(database: Database, limits: ProjectLimits = LIMITS) -> Process:
     process_id = uuid4()
     store = LedgerStore(database, process_id, limits)
-    return Process(process_id, database, store, Ledger(store))
+    return Process(process_id, database, store, make_ledger(store))
+
+
+def make_ledger(store: LedgerStore) -> Ledger:
+    """A ledger for organizations without policies."""
+    return Ledger(store, PolicyDirectory(default_threshold=5000))
 
 
 async def make_tenant(database: Database, credit: int = 0) -> LedgerTenant:

@@ -102,7 +102,7 @@ def build_services(
     project_limits = ProjectLimits(limits.requests_per_minute, limits.concurrency)
     threshold = default_threshold(settings)
     directory = PolicyDirectory(threshold)
-    ledger = Ledger(LedgerStore(database, process_id, project_limits, directory))
+    ledger = Ledger(LedgerStore(database, process_id, project_limits), directory)
     lease = Lease(database, process_id, settings.ledger.lease_s)
     recovery = Recovery(database, settings.ledger.lease_s)
     activity = Activity(database, clock, retention_days=settings.activity.retention_days)

@@ -54,10 +54,7 @@ class Database:
                 "options": f"-c statement_timeout={statement_ms} -c lock_timeout={statement_ms} "
                 f"-c idle_in_transaction_session_timeout={2 * statement_ms} -c timezone=UTC "
                 # Whatever the server's default is: a settlement that is acknowledged is durable.
-                "-c synchronous_commit=on "
-                # Everything that grows is read row by row, by its key: a plan that was made and kept
-                # while a table was small would otherwise read all of it when it is large.
-                "-c enable_seqscan=off -c enable_hashjoin=off -c enable_mergejoin=off",
+                "-c synchronous_commit=on",
             },
             min_size=min(2, pool_size),
             max_size=pool_size,
@@ -94,13 +91,9 @@ class Database:
 
     @asynccontextmanager
     async def snapshot(self) -> AsyncIterator[Connection]:
-        """Many statements that all see the same moment, and may read whole tables."""
+        """A connection whose statements all see the database as of the same moment."""
         async with self.transaction() as connection:
             await connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-            await connection.execute(
-                "SELECT set_config(name, 'on', true) FROM unnest(%s::text[]) AS name",
-                (["enable_seqscan", "enable_hashjoin", "enable_mergejoin"],),
-            )
             yield connection
 
     @asynccontextmanager

@@ -1,7 +1,8 @@
-"""SQL of the ledger's two transactions: the fast one that holds, the durable one that resolves.
+"""SQL of the transaction that holds: lock the accounts, read what a decision needs, write.
 
-Fixed lock order: accounts by organization, then everything below them. Whoever changes an account,
-a project's account, or what an admission relies on (a key, a project) locks the account first.
+The order of locks is fixed: accounts by organization, then everything below them. A transaction that
+changes an account, a project's account, or a row that an admission relies on (a key, a project) locks
+the account first.
 """
 
 from collections.abc import Sequence
@@ -19,32 +20,33 @@ from tollkeeper.domain.admission import (
 from tollkeeper.domain.ledger import Hold, LockedAccounts
 from tollkeeper.storage.account_rows import account_of, fold_of, key_status_of, project_of
 from tollkeeper.storage.database import Connection
+from tollkeeper.storage.planning import ROWS_BY_KEY
 from tollkeeper.storage.processes import HEARTBEAT, heartbeat
-from tollkeeper.storage.round_trips import Call, Rows, Statement
+from tollkeeper.storage.round_trips import BoundStatement, Rows, Statement
 
 _encode = msgspec.json.Encoder().encode
 
 
 async def commit_without_waiting(connection: Connection) -> None:
-    """For this transaction only. What it writes survives a crash of any process but PostgreSQL's
-    own; a settlement that finds its hold gone puts it back (`restore_holds`)."""
+    """Makes the commit of this transaction return before it is on the disk. What it writes survives
+    a crash of any process except PostgreSQL's own."""
     await connection.execute("SET LOCAL synchronous_commit TO off")
 
 
-def hurrying(lock_wait_s: float | None) -> Call:
-    """Makes its transaction a fast one: it commits without waiting, waits for a lock only so
-    long, and its statements are not planned anew for each batch."""
+def fast_transaction(lock_wait_s: float | None) -> BoundStatement:
+    """The first statement of a transaction that holds: the commit does not wait for the disk, no
+    lock is waited for longer than `lock_wait_s`, and rows are found by their keys."""
     lock_timeout = None if lock_wait_s is None else f"{max(1, round(lock_wait_s * 1000))}ms"
-    return _HURRY, (lock_timeout,)
+    return _FAST_TRANSACTION.bind(lock_timeout)
 
 
-_HURRY = Statement(
-    "tollkeeper_hurry",
+_FAST_TRANSACTION = Statement(
+    "tollkeeper_fast_transaction",
     """
     SELECT set_config('synchronous_commit', 'off', true),
-        set_config('plan_cache_mode', 'force_generic_plan', true),
-        set_config('lock_timeout', coalesce(%s::text, current_setting('lock_timeout')), true)
-    """,
+        set_config('lock_timeout', coalesce(%s::text, current_setting('lock_timeout')), true),
+    """
+    + ROWS_BY_KEY,
 )
 
 
@@ -54,32 +56,33 @@ async def lock_accounts(
     keys: Sequence[KeyId],
     limits: ProjectLimits,
 ) -> LockedAccounts:
-    """Locks the accounts in their fixed order and folds in what resolutions have given back. What
-    does not exist is left out."""
+    """Locks the accounts in their fixed order and folds in what resolutions have given back.
+    Accounts, projects and keys that do not exist are left out."""
     found = []
-    for statement, parameters in locking(projects, keys):
+    for statement, parameters in lock_statements(projects, keys):
         cursor = await connection.execute(statement.sql, parameters)
         found.append(await cursor.fetchall())
     return locked_accounts(found, limits)
 
 
-def locking(
+def lock_statements(
     projects: Sequence[tuple[OrganizationId, ProjectId]], keys: Sequence[KeyId]
-) -> tuple[Call, ...]:
-    """What `lock_accounts` asks, in this order; `locked_accounts` reads the rows of it."""
-    organizations = sorted({organization_id for organization_id, _ in projects})
+) -> tuple[BoundStatement, ...]:
+    """The statements of `lock_accounts`, in this order; `locked_accounts` reads their rows."""
+    organizations: list[UUID] = sorted({organization_id for organization_id, _ in projects})
     pairs = list(set(projects))
+    organization_of_pair: list[UUID] = [pair[0] for pair in pairs]
+    project_of_pair: list[UUID] = [pair[1] for pair in pairs]
+    keys_once: list[UUID] = list(set(keys))
     return (
-        (_LOCK_ACCOUNTS, (organizations,)),
-        (_READ_CLOCK_AND_KEYS, (organizations, list(set(keys)))),
-        (
-            _PROJECTS_AND_FOLDS,
-            (organizations, [pair[0] for pair in pairs], [pair[1] for pair in pairs]),
-        ),
+        _LOCK_ACCOUNTS.bind(organizations),
+        _READ_CLOCK_AND_KEYS.bind(organizations, keys_once),
+        _PROJECTS_AND_FOLDS.bind(organizations, organization_of_pair, project_of_pair),
     )
 
 
 def locked_accounts(found: Sequence[Rows], limits: ProjectLimits) -> LockedAccounts:
+    """The states of the accounts from the rows of `lock_statements`."""
     accounts, clock_and_keys, projects = found
     now_us, month = clock_and_keys[0][:2]
     states: dict[OrganizationId, AccountState] = {}
@@ -108,8 +111,9 @@ _LOCK_ACCOUNTS = Statement(
     FROM accounts WHERE organization_id = ANY (%s) ORDER BY organization_id FOR UPDATE
     """,
 )
-# One reading of the server's clock for the whole batch, in UTC. A statement of its own: it begins
-# when the locks are there, so that time under one account's lock does not run backwards.
+# One reading of the server's clock for the whole batch, in UTC. It is a statement of its own because
+# it has to begin after the accounts are locked: the time that successive holders of an account's
+# lock read must not go backwards.
 _READ_CLOCK_AND_KEYS = Statement(
     "tollkeeper_clock_and_keys",
     """
@@ -121,8 +125,9 @@ _READ_CLOCK_AND_KEYS = Statement(
     LEFT JOIN project_keys k ON k.organization_id = ANY (%s) AND k.id = ANY (%s)
     """,
 )
-# The projects of the batch and those to which something comes back. Deleting is what makes it
-# come back once. A mark that can be seen here was folded before, or is deleted here and now.
+# The projects of the batch, and those to which resolutions have given something back. Each row of
+# `unfolded` is folded in once because this statement deletes it. A mark that is visible here was
+# folded in before, or its own row is deleted by this statement.
 _PROJECTS_AND_FOLDS = Statement(
     "tollkeeper_projects_and_folds",
     """
@@ -159,21 +164,23 @@ _FOLD_AT = 15
 
 async def write_states(connection: Connection, states: dict[OrganizationId, AccountState]) -> None:
     """Writes accounts that are locked, with those of their projects that were read."""
-    statement, documents = writing_states(states)
+    statement, documents = write_states_statement(states)
     await connection.execute(statement.sql, documents)
 
 
-def writing_states(states: dict[OrganizationId, AccountState]) -> Call:
-    return _WRITE_STATES, _state_documents(states)
+def write_states_statement(states: dict[OrganizationId, AccountState]) -> BoundStatement:
+    return _WRITE_STATES.bind(*_state_documents(states))
 
 
-def writing_holds(process_id: UUID, holds: Sequence[Hold], locked: LockedAccounts) -> Call:
-    """Writes accounts that are locked, and reservations of them. Making holds also renews the
-    lease: who was taken for dead meanwhile is registered again, so that no hold is without its
-    process."""
+def write_holds_statement(
+    process_id: UUID, holds: Sequence[Hold], accounts: LockedAccounts
+) -> BoundStatement:
+    """Writes accounts that are locked, and reservations of them. It also renews the lease of the
+    process: if the process was taken for dead meanwhile, it is registered again, so that every hold
+    belongs to a registered process."""
     rows = [
         {
-            "month": locked.states[hold.organization_id].spend.month,
+            "month": accounts.states[hold.organization_id].spend.month,
             "organization_id": hold.organization_id,
             "id": hold.id,
             "project_id": hold.project_id,
@@ -192,9 +199,8 @@ def writing_holds(process_id: UUID, holds: Sequence[Hold], locked: LockedAccount
         }
         for hold in holds
     ]
-    process = str(process_id)
-    documents = _state_documents(locked.states)
-    return _WRITE_HOLDS, (*documents, process, process, locked.now_us, _document(rows))
+    documents = _state_documents(accounts.states)
+    return _WRITE_HOLDS.bind(*documents, process_id, process_id, accounts.now_us, _document(rows))
 
 
 def _state_documents(states: dict[OrganizationId, AccountState]) -> tuple[str, str]:
@@ -260,9 +266,9 @@ _WRITE_HOLDS = Statement(
 
 
 async def restore_holds(connection: Connection, process_id: UUID, holds: Sequence[Hold]) -> None:
-    """Puts back reservations that were committed and are gone: PostgreSQL crashed before a fast
-    transaction reached the disk. Nothing is held for them any more, so their hold is zero, and
-    whatever they cost will be overage. What is there stays as it is. Locks the accounts."""
+    """Writes reservations again that were committed and are gone, because PostgreSQL crashed before
+    a fast transaction was on the disk. Nothing is held for them any more, so their hold is zero, and
+    whatever they cost will be overage. Reservations that exist are not changed. Locks the accounts."""
     rows = [
         {
             "organization_id": hold.organization_id,
@@ -308,8 +314,8 @@ _RESTORE_HOLDS: LiteralString = """
 
 
 def _document(rows: list[dict[str, Any]]) -> str:
-    """Rows as one parameter: a driver that adapts fifteen arrays spends more than the ledger does.
-    Amounts travel as text, because they may be wider than any integer of JSON's readers."""
+    """Rows as one JSON parameter: adapting fifteen arrays costs more than the rest of the ledger's
+    own work. Amounts travel as text, because they can be wider than the integers of JSON readers."""
     return _encode(rows).decode()
 
 

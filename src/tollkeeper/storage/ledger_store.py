@@ -1,21 +1,19 @@
-"""The ledger's transactions on PostgreSQL, each one whole: what a process's ledger is written by.
+"""The ledger's transactions on PostgreSQL.
 
-It owns where a transaction begins and ends and what a failure of it means for what was written; it
-decides nothing.
+This file owns where a transaction begins and ends, and what an error says about what was written. It
+decides nothing and calls no service.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Protocol, TypeAlias
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from uuid import UUID
 
-from msgspec.structs import replace
 from psycopg import errors as pg
 
 from tollkeeper.domain.access import OrganizationId
-from tollkeeper.domain.admission import Decision, ProjectLimits
+from tollkeeper.domain.admission import ProjectLimits
 from tollkeeper.domain.errors import Unavailable
 from tollkeeper.domain.ledger import Ending, Hold, LockedAccounts, Mark, Resolution, ResolutionKind
-from tollkeeper.domain.policy_set import PolicySet
 from tollkeeper.storage import ledger, resolutions
 from tollkeeper.storage.database import (
     RETRY_AFTER_S,
@@ -24,123 +22,98 @@ from tollkeeper.storage.database import (
     Database,
     RoundTrips,
 )
-from tollkeeper.storage.round_trips import Call
-
-# Decides over the locked accounts, in the holds' order, and leaves the states after it in them.
-DecideBatch: TypeAlias = Callable[[LockedAccounts, Sequence[Hold]], Sequence[Decision]]
+from tollkeeper.storage.planning import FIND_ROWS_BY_KEY
 
 
 class AccountBusy(Unavailable):
-    """Somebody else has locked an account for too long. Nothing was written."""
+    """Another transaction has locked an account for too long. Nothing was written."""
 
     def __init__(self) -> None:
         super().__init__("The organization's account is busy.", retry_after_s=RETRY_AFTER_S)
 
 
 class CommitInDoubt(Unavailable):
-    """The answer to a commit was lost: it may have happened."""
+    """The answer to a commit was lost: the transaction may be committed or not."""
 
     def __init__(self) -> None:
         super().__init__("The database is unavailable; try again.", retry_after_s=RETRY_AFTER_S)
 
 
-class PolicySource(Protocol):
-    """Knows the published policies by epoch."""
+class HoldTransaction:
+    """One fast transaction of two round trips: `lock`, then `write`, which also commits."""
 
-    async def current(
-        self, connection: Connection, epochs: dict[OrganizationId, int]
-    ) -> dict[OrganizationId, PolicySet]: ...
-
-
-class LedgerStore:
-    def __init__(
-        self,
-        database: Database,
-        process_id: UUID,
-        limits: ProjectLimits,
-        policies: PolicySource | None = None,
-    ) -> None:
-        self._database = database
+    def __init__(self, trips: RoundTrips, process_id: UUID, limits: ProjectLimits) -> None:
+        self._trips = trips
         self._process_id = process_id
         self._limits = limits
-        self._policies = policies
+        # From here on the transaction may be committed, whatever goes wrong.
+        self.commit_sent = False
 
-    async def hold_all(
-        self, holds: Sequence[Hold], decide: DecideBatch, *, lock_wait_s: float | None
-    ) -> Sequence[Decision]:
-        """One fast transaction. Nothing is written where it raises, but for `CommitInDoubt`."""
-        decided = False
-        try:
-            async with self._database.round_trips() as trips:
-                locked = await self._lock(trips, holds, lock_wait_s)
-                decisions = decide(locked, holds)
-                writing = self._writing(holds, decisions, locked)
-                decisions = await self._with_policies(trips.connection, holds, decisions, locked)
-                decided = True
-                await trips.commit(writing)
-        except (pg.IntegrityError, pg.DataError, Contention):
-            raise  # a statement was refused, and with it the commit
-        except Exception as exc:
-            # Whatever else goes wrong while the commit is on its way leaves it open.
-            if decided:
-                raise CommitInDoubt from exc
-            raise
-        return decisions
+    @property
+    def connection(self) -> Connection:
+        """For what has to be read while the accounts are locked."""
+        return self._trips.connection
 
-    async def _lock(
-        self, trips: RoundTrips, holds: Sequence[Hold], lock_wait_s: float | None
-    ) -> LockedAccounts:
+    async def lock(self, holds: Sequence[Hold], *, lock_wait_s: float | None) -> LockedAccounts:
+        """Locks the accounts of the holds and reads what their admission depends on. Raises
+        `AccountBusy` where a lock takes longer than `lock_wait_s`, or, if that is None, than the
+        connection's own limit."""
         projects = [(hold.organization_id, hold.project_id) for hold in holds]
-        asking = ledger.locking(projects, [hold.key_id for hold in holds])
+        statements = ledger.lock_statements(projects, [hold.key_id for hold in holds])
         try:
-            _, *found = await trips.begin(ledger.hurrying(lock_wait_s), *asking)
+            _, *found = await self._trips.begin(ledger.fast_transaction(lock_wait_s), *statements)
         except pg.LockNotAvailable as exc:
             raise AccountBusy from exc
         return ledger.locked_accounts(found, self._limits)
 
-    def _writing(
-        self, holds: Sequence[Hold], decisions: Sequence[Decision], locked: LockedAccounts
-    ) -> Call:
-        admitted = [
-            hold for hold, found in zip(holds, decisions, strict=True) if found.refusal is None
-        ]
-        if not admitted:
-            return ledger.writing_states(locked.states)
-        return ledger.writing_holds(self._process_id, admitted, locked)
+    async def write(self, accounts: LockedAccounts, admitted: Sequence[Hold]) -> None:
+        """Writes the accounts as they are given here, writes the admitted holds, and commits."""
+        if admitted:
+            statement = ledger.write_holds_statement(self._process_id, admitted, accounts)
+        else:
+            statement = ledger.write_states_statement(accounts.states)
+        self.commit_sent = True
+        await self._trips.commit(statement)
 
-    async def _with_policies(
-        self,
-        connection: Connection,
-        holds: Sequence[Hold],
-        decisions: Sequence[Decision],
-        locked: LockedAccounts,
-    ) -> Sequence[Decision]:
-        """Read while the accounts are locked: no policy can change between them and the hold."""
-        if self._policies is None:
-            return decisions
-        sets = await self._policies.current(connection, locked.epochs)
-        return [
-            replace(decision, policies=found)
-            if decision.refusal is None and (found := sets[hold.organization_id]).active
-            else decision
-            for hold, decision in zip(holds, decisions, strict=True)
-        ]
+
+class LedgerStore:
+    def __init__(self, database: Database, process_id: UUID, limits: ProjectLimits) -> None:
+        self._database = database
+        self._process_id = process_id
+        self._limits = limits
+
+    @asynccontextmanager
+    async def hold_transaction(self) -> AsyncIterator[HoldTransaction]:
+        """Where the block raises, nothing is written, unless the error is `CommitInDoubt`."""
+        transaction: HoldTransaction | None = None
+        try:
+            async with self._database.round_trips() as trips:
+                transaction = HoldTransaction(trips, self._process_id, self._limits)
+                yield transaction
+        except (pg.IntegrityError, pg.DataError, Contention):
+            raise  # the server refused a statement, and with it the commit
+        except Exception as exc:
+            # Any other error after the commit was sent leaves open whether it happened.
+            if transaction is not None and transaction.commit_sent:
+                raise CommitInDoubt from exc
+            raise
 
     async def release_in_doubt(self, holds: Sequence[Hold]) -> None:
-        """Releases what is held of these. Their accounts' locks are waited for: whatever was still
-        being committed when its answer was lost is by then there to be seen, or will never be."""
+        """Releases those of the holds that exist. It waits for the locks of their accounts first: a
+        commit whose answer was lost keeps them locked until it is visible or rolled back."""
         async with self._database.transaction() as connection:
             await resolutions.lock_account(connection, *{hold.organization_id for hold in holds})
             await resolutions.resolve(connection, [_release(hold) for hold in holds])
 
     async def resolve_all(self, wanted: Sequence[Resolution]) -> Sequence[Ending]:
-        """Durable when it returns. One statement and so one commit: to repeat it is safe."""
-        async with self._database.reading() as connection:
-            resolved = await resolutions.resolve(connection, wanted)
+        """Durable when it returns. It is safe to repeat: a reservation is resolved once."""
+        async with self._database.round_trips() as trips:
+            _, rows = await trips.run(FIND_ROWS_BY_KEY, resolutions.resolve_statement(wanted))
             ids = [(found.organization_id, found.reservation_id) for found in wanted]
-            return await _endings(connection, ids, resolved)
+            return await _endings(trips.connection, ids, {row[0] for row in rows})
 
     async def mark_all(self, marks: Sequence[Mark]) -> Sequence[Ending]:
+        """Durable when it returns. It is safe to repeat."""
         async with self._database.transaction() as connection:
             await resolutions.lock_account(connection, *{mark.organization_id for mark in marks})
             marked = {
@@ -154,7 +127,7 @@ class LedgerStore:
             return await _endings(connection, ids, marked)
 
     async def restore_all(self, holds: Sequence[Hold]) -> None:
-        """Puts holds back that a crash of PostgreSQL has lost, without the money."""
+        """Writes holds again that a crash of PostgreSQL has lost, with no money held for them."""
         async with self._database.transaction() as connection:
             await ledger.restore_holds(connection, self._process_id, holds)
 
@@ -171,7 +144,8 @@ def _release(hold: Hold) -> Resolution:
 async def _endings(
     connection: Connection, wanted: Sequence[tuple[OrganizationId, UUID]], done: set[UUID]
 ) -> list[Ending]:
-    """The first wish for a reservation may be the one that came true; a second one came after."""
+    """What became of each request, in order. Where two requests name the same reservation, only the
+    first one can have been carried out."""
     left = set(done)
     missing: set[UUID] = set()
     if len(done) < len(wanted):

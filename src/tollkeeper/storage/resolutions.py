@@ -1,7 +1,10 @@
-"""SQL of how reservations end: resolved once, or marked unsettled until somebody knows."""
+"""SQL of how reservations end: resolved once, or marked unsettled until somebody resolves them.
+
+Statements that run rarely are not prepared: the server plans them anew each time, for the sizes that
+the tables have by then (see `planning` for those that run for every call).
+"""
 
 from collections.abc import Sequence
-from typing import LiteralString
 from uuid import UUID
 
 import msgspec
@@ -9,13 +12,15 @@ import msgspec
 from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.ledger import Resolution
 from tollkeeper.storage.database import Connection
+from tollkeeper.storage.round_trips import BoundStatement, Statement
 
 _encode = msgspec.json.Encoder().encode
 
-
-# One statement, so one commit: the resolution, what is over, what goes back and the roll-up are
-# there together or not at all. Whatever was resolved before is left as it is, whoever asks.
-_RESOLVE: LiteralString = """
+# One statement: the resolution, its overage, what goes back to the account and the roll-up are
+# written together or not at all. A reservation that was resolved before is not changed.
+_RESOLVE = Statement(
+    "tollkeeper_resolve",
+    """
     WITH clock AS (SELECT clock_timestamp() AS now),
     given AS (
         SELECT * FROM json_to_recordset(%s::json) AS g (organization_id uuid, id uuid, kind text,
@@ -33,7 +38,7 @@ _RESOLVE: LiteralString = """
                prompt, completion, input_cache_read, image, request, other, estimated, resolved_by,
                floor(extract(epoch FROM now) / 86400)::integer, now
         FROM priced, clock
-        -- In one order, so that two processes that resolve the same ones wait and never deadlock.
+        -- In one order: two processes that resolve the same reservations wait and never deadlock.
         ORDER BY organization_id, id
         ON CONFLICT DO NOTHING
         RETURNING organization_id, reservation_id AS id, day
@@ -62,13 +67,21 @@ _RESOLVE: LiteralString = """
         DO UPDATE SET amount_picousd = cost_rollup.amount_picousd + excluded.amount_picousd
     )
     SELECT id FROM resolved
-"""
+    """,
+)
 
 
 async def resolve(connection: Connection, resolutions: Sequence[Resolution]) -> set[UUID]:
-    """Resolves durably, each reservation once; returns those that this call has resolved. Of two
-    resolutions of the same reservation the first one counts. What is not held is passed over.
-    """
+    """Runs `resolve_statement` where it happens rarely; returns what this call has resolved."""
+    statement, parameters = resolve_statement(resolutions)
+    cursor = await connection.execute(statement.sql, parameters, prepare=False)
+    return {row[0] for row in await cursor.fetchall()}
+
+
+def resolve_statement(resolutions: Sequence[Resolution]) -> BoundStatement:
+    """Resolves each reservation once and returns the ids of those that it has resolved. Of two
+    resolutions of the same reservation the first one counts. A reservation that does not exist is
+    skipped."""
     first: dict[tuple[OrganizationId, UUID], Resolution] = {}
     for resolution in resolutions:
         first.setdefault((resolution.organization_id, resolution.reservation_id), resolution)
@@ -88,8 +101,7 @@ async def resolve(connection: Connection, resolutions: Sequence[Resolution]) -> 
         }
         for found in first.values()
     ]
-    cursor = await connection.execute(_RESOLVE, (_encode(rows).decode(),))
-    return {row[0] for row in await cursor.fetchall()}
+    return _RESOLVE.bind(_encode(rows).decode())
 
 
 async def find_missing(
@@ -103,6 +115,7 @@ async def find_missing(
             WHERE r.organization_id = w.organization_id AND r.id = w.id)
         """,
         ([pair[0] for pair in reservations], [pair[1] for pair in reservations]),
+        prepare=False,
     )
     return {row[0] for row in await cursor.fetchall()}
 
@@ -113,8 +126,9 @@ async def mark_unsettled(
     reservations: Sequence[UUID],
     reason: str,
 ) -> int:
-    """Marks what is held and not resolved. The account must be locked: a resolution that was
-    folded into it is then seen here, and one that is not will find this mark."""
+    """Marks those of the reservations that are neither resolved nor marked; returns how many. The
+    account must be locked: a resolution that was folded into it is then visible here, and one that
+    was not will find this mark when it is folded in."""
     cursor = await connection.execute(
         """
         WITH marked AS (
@@ -134,13 +148,15 @@ async def mark_unsettled(
           ON r.organization_id = m.organization_id AND r.id = m.reservation_id
         """,
         {"organization": organization_id, "reservations": list(reservations), "reason": reason},
+        prepare=False,
     )
     return cursor.rowcount
 
 
 async def lock_account(connection: Connection, *organizations: OrganizationId) -> None:
-    """The one lock that admission takes first: who holds it, no call is being admitted meanwhile,
-    and every admission that was under way is committed or gone. Several are locked in one order."""
+    """Takes the lock that every admission takes first. While it is held no call of the organization
+    is admitted, and every admission that was under way is committed or rolled back. Several accounts
+    are locked in one fixed order."""
     await connection.execute(
         "SELECT FROM accounts WHERE organization_id = ANY (%s) ORDER BY organization_id FOR UPDATE",
         (list(organizations),),

@@ -1,14 +1,16 @@
-"""A transaction of two round trips: everything that it reads, then everything that it writes.
+"""Transactions that take one or two round trips instead of one for each statement.
 
-The driver's own pipeline waits for the socket once a statement, which costs a busy process more than
-all the rest of an admission. Here statements are prepared once a connection, travel in one packet,
-and their results are read together, over the driver's published interface to libpq.
+The driver's own pipeline waits for the socket once for each statement, which costs a busy process
+more than all the rest of an admission. Here statements are prepared once for each connection, all
+statements of a round trip are sent together, and their results are read together, over the driver's
+published interface to libpq.
 """
 
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import LiteralString, TypeAlias
+from typing import LiteralString, NamedTuple, TypeAlias
+from uuid import UUID
 from weakref import WeakKeyDictionary
 
 import psycopg
@@ -18,40 +20,53 @@ from psycopg.adapt import Transformer
 from psycopg.rows import TupleRow
 
 Connection: TypeAlias = psycopg.AsyncConnection[TupleRow]
-Parameter: TypeAlias = str | int | Sequence[object] | None
+# What a parameter can be. It travels as text, so the statement says which type it has (`%s::uuid[]`)
+# unless the server can infer it.
+Scalar: TypeAlias = UUID | str | int | None
+Parameter: TypeAlias = Scalar | list[UUID] | list[str] | list[int] | list[str | None]
 Rows: TypeAlias = list[TupleRow]
 
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """One that is prepared under its name; parameters are written `%s`, as for the driver."""
+    """A statement that is prepared under its name; parameters are written `%s`, as for the driver."""
 
     name: LiteralString
     sql: LiteralString
 
+    def bind(self, *parameters: Parameter) -> "BoundStatement":
+        return BoundStatement(self, parameters)
+
     @property
     def numbered(self) -> str:
-        """As the server writes parameters."""
+        """The SQL with parameters as the server writes them: `$1`, `$2` and so on."""
         first, *rest = self.sql.split("%s")
         return first + "".join(f"${number}{piece}" for number, piece in enumerate(rest, 1))
 
 
-Call: TypeAlias = tuple[Statement, tuple[Parameter, ...]]
+class BoundStatement(NamedTuple):
+    """A statement with the values of its parameters."""
 
-# The server prepares neither; neither needs it.
+    statement: Statement
+    parameters: tuple[Parameter, ...]
+
+
+# Statements without a name are not prepared: these two gain nothing by it.
 _UNNAMED = ""
-_BEGIN: Call = (Statement(_UNNAMED, "BEGIN"), ())
-_COMMIT: Call = (Statement(_UNNAMED, "COMMIT"), ())
+_BEGIN = Statement(_UNNAMED, "BEGIN").bind()
+_COMMIT = Statement(_UNNAMED, "COMMIT").bind()
 
 
 class PlansDropped(Exception):
-    """The server has forgotten what was prepared, and so has written nothing. Trying again helps."""
+    """The server no longer has a statement that was prepared. Nothing was written, and the next
+    attempt prepares it again."""
 
 
 @dataclass(slots=True)
 class _Prepared:
-    """What is prepared on a connection, and under which name. Names carry a number: what was lost
-    is not prepared under the same name again, because parts of it may be there."""
+    """The statements that are prepared on one connection, with their names on the server. A name
+    carries a generation number: when statements were dropped, some of them may still exist, so none
+    is prepared under the same name again."""
 
     generation: int = 0
     names: dict[str, bytes] = field(default_factory=dict)
@@ -65,69 +80,76 @@ _prepared: WeakKeyDictionary[Connection, _Prepared] = WeakKeyDictionary()
 
 
 class RoundTrips:
-    """The transaction on one connection. Between its two trips the connection can be used as ever.
-    Who leaves it without `commit` leaves a transaction open, which is not this file's to end."""
+    """A transaction on one connection: either `begin` and then `commit`, or `run` alone. Between
+    `begin` and `commit` the connection can be used in the ordinary way. Without `commit` the
+    transaction stays open, and the caller has to roll it back."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self._prepared = _prepared.setdefault(connection, _Prepared())
 
-    async def begin(self, *calls: Call) -> list[Rows]:
-        """Begins, and returns the rows of each statement."""
-        try:
-            found = await self._run((_BEGIN, *calls))
-        except pg.InvalidSqlStatementName:
-            # The driver drops all that is prepared after a rollback.
-            self._prepared.forget()
-            await self.connection.rollback()
-            found = await self._run((_BEGIN, *calls))
-        return found[1:]
+    async def begin(self, *statements: BoundStatement) -> list[Rows]:
+        """Begins the transaction and returns the rows of each statement. One round trip."""
+        return (await self._send_twice(_BEGIN, *statements))[1:]
 
-    async def commit(self, *calls: Call) -> None:
-        """Commits when it returns. Where a statement is refused, its error is raised and nothing
-        is committed; any other failure leaves it open whether it was."""
+    async def commit(self, *statements: BoundStatement) -> None:
+        """Runs the statements and commits. One round trip. Where the server refuses a statement,
+        its error is raised and nothing is committed; after any other error the commit may have
+        happened or not."""
         try:
-            await self._run((*calls, _COMMIT))
+            await self._send_all(*statements, _COMMIT)
         except pg.InvalidSqlStatementName as exc:
             self._prepared.forget()
             raise PlansDropped from exc
 
-    async def _run(self, calls: Sequence[Call]) -> list[Rows]:
-        await self._prepare(calls)
+    async def run(self, *statements: BoundStatement) -> list[Rows]:
+        """A whole transaction in one round trip; returns the rows of each statement. Errors mean
+        the same as in `commit`."""
+        return (await self._send_twice(_BEGIN, *statements, _COMMIT))[1:-1]
+
+    async def _send_twice(self, *statements: BoundStatement) -> list[Rows]:
+        """Sends statements that begin a transaction; once more if the server has dropped one of
+        them, which the driver makes it do after every rollback."""
+        try:
+            return await self._send_all(*statements)
+        except pg.InvalidSqlStatementName:
+            self._prepared.forget()
+            await self.connection.rollback()
+            return await self._send_all(*statements)
+
+    async def _send_all(self, *statements: BoundStatement) -> list[Rows]:
+        # A value that cannot be sent is refused here, before anything was sent.
+        values = [[as_text(value) for value in bound.parameters] for bound in statements]
+        await self._prepare(statements)
         pgconn = self.connection.pgconn
         pgconn.enter_pipeline_mode()
         try:
-            for call in calls:
-                self._send(call)
+            for (statement, _), texts in zip(statements, values, strict=True):
+                if statement.name == _UNNAMED:
+                    pgconn.send_query_params(statement.sql.encode(), texts)
+                else:
+                    pgconn.send_query_prepared(self._prepared.names[statement.name], texts)
             pgconn.pipeline_sync()
-            await _sent(pgconn)
-            results = [await _next_result(pgconn) for _ in calls]
-            mark = await _next_result(pgconn)
-            assert mark.status == pq.ExecStatus.PIPELINE_SYNC
+            await _flush(pgconn)
+            results = [await _next_result(pgconn) for _ in statements]
+            end = await _next_result(pgconn)
+            assert end.status == pq.ExecStatus.PIPELINE_SYNC
             pgconn.exit_pipeline_mode()
         except BaseException:
-            # Nobody knows how much of it is still to come.
+            # Results may still arrive on this connection: nobody else may use it.
             await self.connection.close()
             raise
         return [self._rows(result) for result in results]
 
-    async def _prepare(self, calls: Sequence[Call]) -> None:
-        for statement, _ in calls:
+    async def _prepare(self, statements: Sequence[BoundStatement]) -> None:
+        for statement, _ in statements:
             if statement.name != _UNNAMED and statement.name not in self._prepared.names:
                 name = f"{statement.name}_{self._prepared.generation}"
-                # Known before it is: who is interrupted here leaves it in doubt.
+                # Noted before it is done. If this is interrupted and the server has not prepared
+                # it, the first use fails, and it is prepared under another name.
                 self._prepared.names[statement.name] = name.encode()
                 preparing = f"PREPARE {name} AS {statement.numbered}"
                 await self.connection.execute(preparing.encode(), prepare=False)
-
-    def _send(self, call: Call) -> None:
-        statement, parameters = call
-        values = [_text(parameter) for parameter in parameters]
-        pgconn = self.connection.pgconn
-        if statement.name == _UNNAMED:
-            pgconn.send_query_params(statement.sql.encode(), values)
-        else:
-            pgconn.send_query_prepared(self._prepared.names[statement.name], values)
 
     def _rows(self, result: pq.abc.PGresult) -> Rows:
         if result.status == pq.ExecStatus.TUPLES_OK:
@@ -139,22 +161,49 @@ class RoundTrips:
         raise pg.error_from_result(result, encoding="utf-8")
 
 
-def _text(parameter: Parameter) -> bytes | None:
+def as_text(parameter: Parameter) -> bytes | None:
+    """The parameter as PostgreSQL reads it in text format; None is NULL. Raises TypeError for a
+    value of any other type, and the driver's DataError for text that PostgreSQL cannot store."""
     if parameter is None:
         return None
-    if isinstance(parameter, str | int):
-        return str(parameter).encode()
-    return ("{" + ",".join(map(str, parameter)) + "}").encode()
+    if isinstance(parameter, list):
+        return ("{" + ",".join(map(_array_element, parameter)) + "}").encode()
+    return _scalar_text(parameter).encode()
 
 
-async def _sent(pgconn: pq.abc.PGconn) -> None:
+def _scalar_text(value: object) -> str:
+    match value:
+        case str():
+            if "\0" in value:
+                # The protocol would silently end the text there.
+                raise pg.DataError("PostgreSQL text cannot contain NUL (0x00) characters")
+            return value
+        case UUID():
+            return str(value)
+        case int() if not isinstance(value, bool):
+            return str(value)
+    raise TypeError(f"A value of type {type(value).__name__} cannot be sent as a parameter.")
+
+
+def _array_element(value: Scalar) -> str:
+    if value is None:
+        return "NULL"
+    text = _scalar_text(value)
+    if not isinstance(value, str):
+        return text
+    # Always quoted: inside quotes an empty text, a comma, a brace or the word NULL is plain text.
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+async def _flush(pgconn: pq.abc.PGconn) -> None:
     while pgconn.flush():
         await _ready(pgconn, writing=True)
         pgconn.consume_input()
 
 
 async def _next_result(pgconn: pq.abc.PGconn) -> pq.abc.PGresult:
-    """The next one that is not just the end of the one before."""
+    """The next result, without the empty ones that end a statement."""
     while True:
         while pgconn.is_busy():
             await _ready(pgconn)
@@ -167,7 +216,7 @@ async def _next_result(pgconn: pq.abc.PGconn) -> pq.abc.PGresult:
 
 
 async def _ready(pgconn: pq.abc.PGconn, *, writing: bool = False) -> None:
-    """Until something came, or, where there is more to write, until that is possible."""
+    """Waits until the socket can be read, or, with `writing`, until it can be read or written."""
     loop = asyncio.get_running_loop()
     descriptor = pgconn.socket
     happened = loop.create_future()

@@ -3,9 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any, LiteralString
 
-import psycopg
 import pytest
 
 from tests.support.ledger import (
@@ -18,6 +16,7 @@ from tests.support.ledger import (
     fold,
     held,
     hold_of,
+    make_ledger,
     make_tenant,
     release,
     rows,
@@ -31,7 +30,7 @@ from tollkeeper.services.ledger import ledger as ledger_module
 from tollkeeper.services.ledger.ledger import Ledger
 from tollkeeper.storage.database import Connection, Contention, Database, RoundTrips
 from tollkeeper.storage.ledger_store import CommitInDoubt, LedgerStore
-from tollkeeper.storage.round_trips import Call
+from tollkeeper.storage.round_trips import BoundStatement, Rows, Statement
 
 
 class FaultyDatabase(Database):
@@ -62,10 +61,10 @@ class FaultyCommit(RoundTrips):
         super().__init__(connection)
         self._fault = fault
 
-    async def commit(self, *calls: Call) -> None:
+    async def commit(self, *statements: BoundStatement) -> None:
         if self._fault == "never committed":
             raise Unavailable
-        await super().commit(*calls)
+        await super().commit(*statements)
         if self._fault == "reply lost":
             raise Unavailable
 
@@ -77,14 +76,14 @@ class LateCommit(RoundTrips):
         super().__init__(connection)
         self._database = database
 
-    async def commit(self, *calls: Call) -> None:
+    async def commit(self, *statements: BoundStatement) -> None:
         # The accounts stay locked meanwhile, as they would be.
-        self._database.late.append(asyncio.ensure_future(self._commit_later(calls)))
+        self._database.late.append(asyncio.ensure_future(self._commit_later(statements)))
         raise Unavailable
 
-    async def _commit_later(self, calls: tuple[Call, ...]) -> None:
+    async def _commit_later(self, statements: tuple[BoundStatement, ...]) -> None:
         await asyncio.sleep(0.2)
-        await super().commit(*calls)
+        await super().commit(*statements)
         await self._database.take_back(self.connection)
 
 
@@ -98,7 +97,7 @@ async def faulty(ledger_conninfo: str, verified_books: None) -> AsyncIterator[Fa
 
 
 def ledger_on(database: Database, process: Process) -> Ledger:
-    return Ledger(LedgerStore(database, process.id, LIMITS))
+    return make_ledger(LedgerStore(database, process.id, LIMITS))
 
 
 @pytest.mark.parametrize("fault", ["reply lost", "never committed", "late"])
@@ -308,36 +307,31 @@ async def test_settlements_are_synchronous_and_holds_are_not(
 
 
 async def check_durability(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What each transaction of the ledger says of itself at the moment of its writing."""
+    """Asks the server in each transaction of the ledger, right after the statement that writes."""
     said: dict[str, set[str]] = {
         "INSERT INTO reservations": set(),
         "INSERT INTO resolutions": set(),
     }
-    execute = psycopg.AsyncConnection.execute
-    commit = RoundTrips.commit
+    question = Statement("", "SHOW synchronous_commit").bind()
+    send_all = RoundTrips._send_all
 
-    async def ask(connection: Connection, query: LiteralString | bytes) -> None:
-        for what, answers in said.items():
-            if what in str(query):
-                cursor = await execute(connection, "SHOW synchronous_commit")
-                [[answer]] = await cursor.fetchall()
-                answers.add(answer)
-
-    async def asking(
-        connection: Connection, query: LiteralString, *args: Any, **options: Any
-    ) -> object:
-        if not str(query).startswith("b'PREPARE"):
-            await ask(connection, query)
-        return await execute(connection, query, *args, **options)
-
-    async def committing(trips: RoundTrips, *calls: Call) -> None:
-        for statement, _ in calls:
-            await ask(trips.connection, statement.sql)
-        await commit(trips, *calls)
+    async def asking(trips: RoundTrips, *statements: BoundStatement) -> list[Rows]:
+        sent: list[BoundStatement] = []
+        asked: dict[int, str] = {}
+        for bound in statements:
+            sent.append(bound)
+            for what in said:
+                if what in bound.statement.sql:
+                    asked[len(sent)] = what
+                    sent.append(question)
+        found = await send_all(trips, *sent)
+        for at, what in asked.items():
+            [[answer]] = found[at]
+            said[what].add(answer)
+        return [rows for at, rows in enumerate(found) if at not in asked]
 
     tenant = await make_tenant(process.database, credit=100)
-    monkeypatch.setattr(psycopg.AsyncConnection, "execute", asking)
-    monkeypatch.setattr(RoundTrips, "commit", committing)
+    monkeypatch.setattr(RoundTrips, "_send_all", asking)
     hold = await held(process, tenant, 10)
     await process.ledger.resolve(settlement(hold, 4))
     monkeypatch.undo()

@@ -30,7 +30,7 @@ from tests.support.proof import Proof
 from tollkeeper.domain.access import KeyStatus, OrganizationId
 from tollkeeper.domain.admission import Decision, Refusal
 from tollkeeper.domain.errors import Unavailable
-from tollkeeper.services.ledger import ledger as ledger_module
+from tollkeeper.services.ledger import hold_queue
 from tollkeeper.storage.database import Database
 
 T = TypeVar("T")
@@ -280,7 +280,7 @@ async def test_one_bad_settlement_fails_alone(process: Process) -> None:
 async def test_a_locked_organization_keeps_nobody_else_waiting(
     process: Process, ledger_database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ledger_module, "_LOCK_WAIT_S", 0.02)
+    monkeypatch.setattr(hold_queue, "_LOCK_WAIT_S", 0.02)
     stuck = await make_tenant(process.database, credit=100)
     free = await make_tenant(process.database, credit=1000)
     async with ledger_database.transaction() as connection:
@@ -317,7 +317,7 @@ async def test_a_full_queue_is_refused_and_leaves_nothing(
     process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tenant = await make_tenant(process.database, credit=100)
-    monkeypatch.setattr(process.ledger._holds, "_queued_max", 3)
+    monkeypatch.setattr(process.ledger._holds._common, "_queued_max", 3)
     results = await asyncio.gather(
         *[process.ledger.hold(hold_of(tenant, 1)) for _ in range(5)], return_exceptions=True
     )

@@ -68,21 +68,27 @@ def _record(
     )
 
 
-@pytest.fixture
-def activity(judged: JudgedGateway) -> Activity:
+def _activity(judged: JudgedGateway) -> Activity:
     return Activity(judged.scripted.gateway.services.database, unix_now, retention_days=30)
 
 
+@pytest.fixture
+def activity(judged: JudgedGateway) -> Activity:
+    return _activity(court)
+
+
 async def test_calls_with_many_verdicts_are_written_in_several_batches(
-    judged: JudgedGateway, activity: Activity, monkeypatch: pytest.MonkeyPatch
+    judged: JudgedGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(service, "_BATCH_VERDICTS_MAX", 250)
+    activity = _activity(judged)
     organization = judged.scripted.tenant.organization_id
     records = [_record(organization, 100) for _ in range(10)]
     for record in records:
         activity.record(record)
-    assert len(activity._next_batch()) == 3
-    activity._put_back(records[:3])
+    batch = activity._batches._take_batch()
+    assert batch == records[:3]
+    activity._batches._put_back(batch)
     await activity.drain()
     assert await judged.scripted.sql(_COUNT, organization) == [(1000,)]
     shown = await activity.activity_show(UUID(records[9].request_id))
@@ -94,9 +100,10 @@ async def test_calls_with_many_verdicts_are_written_in_several_batches(
 
 
 async def test_verdicts_that_wait_for_the_database_are_bounded(
-    judged: JudgedGateway, activity: Activity, monkeypatch: pytest.MonkeyPatch
+    judged: JudgedGateway, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(service, "_QUEUED_VERDICTS_MAX", 350)
+    activity = _activity(judged)
     organization = judged.scripted.tenant.organization_id
     for _ in range(10):
         activity.record(_record(organization, 100))

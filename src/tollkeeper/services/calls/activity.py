@@ -1,9 +1,6 @@
-"""Activity: what is known of each inference request, written aside so that no call waits for it."""
+"""Activity: what is known of each inference request, written in batches so that no call waits for it."""
 
-import asyncio
-import contextlib
-import random
-from collections import deque
+from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 from uuid import UUID
 
@@ -11,7 +8,8 @@ import structlog
 
 from tollkeeper.domain.access import OrganizationId, ProjectId
 from tollkeeper.domain.activity import ActivityRecord
-from tollkeeper.domain.errors import InvalidRequest, NotFound, TollkeeperError
+from tollkeeper.domain.errors import InvalidRequest, NotFound
+from tollkeeper.services.batches import Backoff, Batches, Limit
 from tollkeeper.services.calls.metrics import count_dropped_activity
 from tollkeeper.services.clock import Clock
 from tollkeeper.storage import activity, activity_partitions
@@ -26,13 +24,13 @@ _BATCH_MAX = 500
 # A call may have a thousand policies: their verdicts have bounds of their own.
 _QUEUED_VERDICTS_MAX = 200_000
 _BATCH_VERDICTS_MAX = 5_000
-# What ends within this time goes out together: the ledger has the database to itself meanwhile.
+# Records of this time are written together: the ledger has the database to itself meanwhile.
 _COLLECT_S = 0.25
 _RETRY_PAUSE_S = 0.1
 _RETRY_PAUSE_S_MAX = 2.0
-# Longer than any pause: who ends while the database comes back still writes what is left.
+# Longer than any pause: a process that ends while the database comes back writes what is left.
 _DRAIN_TIMEOUT_S = 5.0
-# Partitions are made this far ahead, so that a process that cannot make them has time to be noticed.
+# Partitions are made this far ahead, so that there is time to notice when they cannot be made.
 _DAYS_AHEAD = 3
 
 _log = structlog.get_logger("tollkeeper.activity")
@@ -50,17 +48,21 @@ class Activity:
         self._database = database
         self._clock = clock
         self._retention_days = retention_days
-        self._queued_max = queued_max
-        self._queued: deque[ActivityRecord] = deque()
-        self._queued_verdicts = 0
-        self._writing: asyncio.Task[None] | None = None
-        # Set while somebody waits for what is queued: nothing more is collected then.
-        self._awaited = asyncio.Event()
         self._dropped = 0
+        self._batches: Batches[ActivityRecord] = Batches(
+            self._write,
+            name="activity",
+            collect_s=_COLLECT_S,
+            batch=Limit(_BATCH_MAX, _BATCH_VERDICTS_MAX),
+            queue=Limit(queued_max, _QUEUED_VERDICTS_MAX),
+            weigh=_number_of_verdicts,
+            give_up=self._count_dropped,
+            backoff=Backoff(_RETRY_PAUSE_S, _RETRY_PAUSE_S_MAX),
+        )
 
     @property
     def queued(self) -> int:
-        return len(self._queued)
+        return self._batches.queued
 
     @property
     def dropped(self) -> int:
@@ -69,29 +71,16 @@ class Activity:
 
     def record(self, record: ActivityRecord) -> None:
         """Takes the record and returns at once; it is written soon after."""
-        self._queued.append(record)
-        self._queued_verdicts += len(record.verdicts)
-        self._keep_bound()
-        if self._writing is None:
-            self._writing = asyncio.get_running_loop().create_task(self._write_all())
+        self._batches.add(record)
 
     async def drain(self) -> None:
         """Waits, for a bounded time, until everything that was recorded is written."""
-        if self._writing is None:
-            return
-        self._awaited.set()
-        await asyncio.wait([self._writing], timeout=_DRAIN_TIMEOUT_S)
-        if self._writing is not None:
-            self._writing.cancel()
-            await asyncio.gather(self._writing, return_exceptions=True)
-            self._writing = None
-            _log.error("activity records are lost", count=len(self._queued))
-            self._count_dropped(len(self._queued))
-            self._queued.clear()
-            self._queued_verdicts = 0
+        before = self._dropped
+        if not await self._batches.drain(_DRAIN_TIMEOUT_S):
+            _log.error("activity records are lost", count=self._dropped - before)
 
     async def activity_show(self, request_id: UUID) -> ActivityEntry:
-        """One call's story. Before it is written down, what the ledger knows of the call."""
+        """One call's record. Before the record is written, what the ledger knows of the call."""
         async with self._database.reading() as connection:
             found = await activity.find(connection, request_id)
         if found is None:
@@ -119,82 +108,30 @@ class Activity:
             )
 
     async def keep_partitions(self) -> None:
-        """Makes the days to come and drops those whose time is over. A second process that does
-        the same at the same time leaves it to the first."""
+        """Makes the partitions of the days to come and drops those that are too old. Of two
+        processes that do this at the same time, the second one leaves it to the first."""
         today = datetime.fromtimestamp(self._clock(), UTC).date()
         async with self._database.transaction() as connection:
             if await activity_partitions.try_partitions_lock(connection):
                 await _make_days(connection, today)
-        # Apart from the above: whoever reads an old day long can keep it from being dropped, but
-        # not the next one from being made.
+        # In a transaction of its own: a long read of an old day can delay its drop, but must not
+        # keep the next day from being made.
         async with self._database.transaction() as connection:
             if await activity_partitions.try_partitions_lock(connection):
                 await _drop_days(connection, today - timedelta(days=self._retention_days))
-
-    async def _write_all(self) -> None:
-        pause_s = _RETRY_PAUSE_S
-        while self._queued:
-            if len(self._queued) < _BATCH_MAX:
-                await self._collect()
-            batch = self._next_batch()
-            try:
-                await self._write(batch)
-            except TollkeeperError as exc:
-                self._put_back(batch)
-                _log.warning("activity waits for the database", reason=exc.message)
-                await asyncio.sleep(pause_s * random.uniform(0.5, 1.5))  # noqa: S311 - jitter
-                pause_s = min(pause_s * 2, _RETRY_PAUSE_S_MAX)
-            except asyncio.CancelledError:
-                self._put_back(batch)
-                raise
-            except Exception:  # noqa: BLE001 - the owner of this task
-                # This task owns what it was given: a batch that cannot be written must not keep
-                # all later ones from being written.
-                _log.exception("activity records are given up", count=len(batch))
-                self._count_dropped(len(batch))
-            else:
-                pause_s = _RETRY_PAUSE_S
-        self._awaited.clear()
-        self._writing = None
-
-    async def _collect(self) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_COLLECT_S):
-                await self._awaited.wait()
 
     async def _write(self, batch: list[ActivityRecord]) -> None:
         async with self._database.transaction() as connection:
             await commit_without_waiting(connection)
             await activity.insert(connection, batch)
 
-    def _next_batch(self) -> list[ActivityRecord]:
-        """At least one record, and no more than one statement takes easily."""
-        batch: list[ActivityRecord] = []
-        verdicts = 0
-        while self._queued and len(batch) < _BATCH_MAX and verdicts < _BATCH_VERDICTS_MAX:
-            batch.append(self._oldest())
-            verdicts += len(batch[-1].verdicts)
-        return batch
+    def _count_dropped(self, records: Sequence[ActivityRecord]) -> None:
+        self._dropped += len(records)
+        count_dropped_activity(len(records))
 
-    def _put_back(self, batch: list[ActivityRecord]) -> None:
-        self._queued.extendleft(reversed(batch))
-        self._queued_verdicts += sum(len(record.verdicts) for record in batch)
-        self._keep_bound()
 
-    def _keep_bound(self) -> None:
-        """The oldest go first: the newest are what somebody will look for."""
-        while len(self._queued) > self._queued_max or self._queued_verdicts > _QUEUED_VERDICTS_MAX:
-            self._oldest()
-            self._count_dropped(1)
-
-    def _count_dropped(self, records: int) -> None:
-        self._dropped += records
-        count_dropped_activity(records)
-
-    def _oldest(self) -> ActivityRecord:
-        record = self._queued.popleft()
-        self._queued_verdicts -= len(record.verdicts)
-        return record
+def _number_of_verdicts(record: ActivityRecord) -> int:
+    return len(record.verdicts)
 
 
 async def _make_days(connection: Connection, today: date) -> None:

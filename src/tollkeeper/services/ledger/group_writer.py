@@ -1,32 +1,31 @@
-"""Group commit: what arrives while a batch is being written goes out together in the next one.
-
-Nothing waits when nothing is going on, and under load one transaction serves many callers.
-"""
+"""Group commit: one transaction writes the items of many callers, and each gets its own result."""
 
 import asyncio
-import itertools
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeAlias, TypeVar
 
 from tollkeeper.domain.errors import TollkeeperError, Unavailable
+from tollkeeper.services.batches import Batches, Limit
 
 T = TypeVar("T")
 R = TypeVar("R")
 
 Result: TypeAlias = R | TollkeeperError | asyncio.Future[R]
-_Item: TypeAlias = tuple[asyncio.Future[R], T]
 
 BATCH_MAX = 256
 QUEUED_MAX = 20_000
 
 
 class GroupWriter(Generic[T, R]):
-    """`write` takes a batch and returns one result an item, in order; it is never run twice at
-    once. A result may be an error of this item, or a future where somebody else knows it later.
+    """Batches whose items have results. Nothing waits while nothing is being written; what arrives
+    while a batch is written is the next batch.
 
-    Where the work is not to be had now (any `TollkeeperError`), the whole batch fails. Any other
-    error means that nothing was written and that one item is to blame: each is then written alone,
-    so that nobody fails because of a stranger.
+    `write` takes a batch and returns one result for each item, in order. A result may be an error
+    of this item, or a future where the result will be known later.
+
+    Where the work cannot be done now (`write` raises a `TollkeeperError`), the whole batch fails.
+    Any other error means that nothing was written and that one item is the cause: each item is then
+    written alone, so that no item fails because of another one.
     """
 
     def __init__(
@@ -37,11 +36,12 @@ class GroupWriter(Generic[T, R]):
         queued_max: int | None = QUEUED_MAX,
     ) -> None:
         self._write = write
-        self._name = name
         self._queued_max = queued_max
-        # In the order of arrival.
+        # The items that nobody has begun to write and nobody has withdrawn.
         self._queued: dict[asyncio.Future[R], T] = {}
-        self._running: asyncio.Task[None] | None = None
+        self._batches: Batches[asyncio.Future[R]] = Batches(
+            self._write_queued, name=name, batch=Limit(BATCH_MAX), give_up=self._give_up
+        )
 
     @property
     def queued(self) -> int:
@@ -49,19 +49,15 @@ class GroupWriter(Generic[T, R]):
 
     @property
     def busy(self) -> bool:
-        return self._running is not None
+        return self._batches.busy
 
     def submit(self, item: T) -> asyncio.Future[R]:
-        """The result to come. Leaving the future alone does not take the item back."""
+        """Takes the item; the future is its result. Cancelling the future does not withdraw it."""
         if self._queued_max is not None and len(self._queued) >= self._queued_max:
             raise Unavailable("The ledger is overloaded; try again.", retry_after_s=2)
-        loop = asyncio.get_running_loop()
-        result: asyncio.Future[R] = loop.create_future()
-        # Whoever has left does not look: an error that nobody waits for is not a fault of the loop.
-        result.add_done_callback(_look_at)
+        result: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         self._queued[result] = item
-        if self._running is None:
-            self._running = loop.create_task(self._run(), name=self._name)
+        self._batches.add(result)
         return result
 
     def withdraw(self, result: asyncio.Future[R]) -> bool:
@@ -74,48 +70,36 @@ class GroupWriter(Generic[T, R]):
 
     async def drain(self) -> None:
         """Waits until everything that was submitted is written."""
-        while self._running is not None:
-            await asyncio.wait([self._running])
+        await self._batches.drain()
 
     async def stop(self) -> None:
         """Gives up what is not written yet."""
-        if self._running is not None:
-            self._running.cancel()
-            await asyncio.wait([self._running])
+        await self._batches.stop()
 
-    async def _run(self) -> None:
-        batch: list[_Item[R, T]] = []
-        try:
-            # One turn of the loop: callers that are ready in this very moment join the first batch.
-            await asyncio.sleep(0)
-            while self._queued:
-                batch = list(itertools.islice(self._queued.items(), BATCH_MAX))
-                for waiting, _ in batch:
-                    del self._queued[waiting]
-                await self._write_batch(batch)
-        except BaseException:
-            # Cancelled, or a fault in here: nobody may be left waiting for ever.
-            left = [*batch, *self._queued.items()]
-            self._queued.clear()
-            _fail(left, Unavailable("The gateway is shutting down."))
-            raise
-        finally:
-            self._running = None
+    async def _write_queued(self, results: list[asyncio.Future[R]]) -> None:
+        waiting = [result for result in results if result in self._queued]
+        if waiting:
+            await self._write_batch(waiting, [self._queued.pop(result) for result in waiting])
 
-    async def _write_batch(self, batch: list[_Item[R, T]]) -> None:
+    async def _write_batch(self, waiting: Sequence[asyncio.Future[R]], items: Sequence[T]) -> None:
         try:
-            results = await self._write([item for _, item in batch])
+            results = await self._write(items)
         except TollkeeperError as exc:
-            _fail(batch, exc)
+            _fail(waiting, exc)
         except Exception as exc:  # noqa: BLE001 - handed on to the one who waits for it
-            if len(batch) == 1:
-                _fail(batch, exc)
+            if len(items) == 1:
+                _fail(waiting, exc)
                 return
-            for single in batch:
-                await self._write_batch([single])
+            for waiter, item in zip(waiting, items, strict=True):
+                await self._write_batch([waiter], [item])
         else:
-            for (waiting, _), result in zip(batch, results, strict=True):
-                _answer(waiting, result)
+            for waiter, result in zip(waiting, results, strict=True):
+                _answer(waiter, result)
+
+    def _give_up(self, results: Sequence[asyncio.Future[R]]) -> None:
+        for result in results:
+            self._queued.pop(result, None)
+        _fail(results, Unavailable("The gateway is shutting down."))
 
 
 def _answer(waiting: asyncio.Future[R], result: Result[R]) -> None:
@@ -124,7 +108,7 @@ def _answer(waiting: asyncio.Future[R], result: Result[R]) -> None:
     elif waiting.done():
         return
     elif isinstance(result, TollkeeperError):
-        waiting.set_exception(_own(result))
+        _set_error(waiting, result)
     else:
         waiting.set_result(result)
 
@@ -140,22 +124,20 @@ def _pass_on(waiting: asyncio.Future[R], known: asyncio.Future[R]) -> None:
         waiting.set_result(known.result())
     else:
         waiting.set_exception(error)
+        waiting.exception()  # see `_set_error`
 
 
-def _fail(batch: Sequence[_Item[R, T]], error: Exception) -> None:
-    for waiting, _ in batch:
-        if not waiting.done():
-            waiting.set_exception(_own(error))
+def _fail(waiting: Sequence[asyncio.Future[R]], error: Exception) -> None:
+    for one in waiting:
+        if not one.done():
+            _set_error(one, error)
 
 
-def _own(error: Exception) -> Exception:
+def _set_error(waiting: asyncio.Future[R], error: Exception) -> None:
     """Each gets an error of its own: whoever catches it may change it, and adds to its traceback."""
-    mine = type(error).__new__(type(error), *error.args)
-    mine.__dict__.update(error.__dict__)
-    mine.__cause__ = error
-    return mine
-
-
-def _look_at(done: asyncio.Future[R]) -> None:
-    if not done.cancelled():
-        done.exception()
+    own = type(error).__new__(type(error), *error.args)
+    own.__dict__.update(error.__dict__)
+    own.__cause__ = error
+    waiting.set_exception(own)
+    # Reads the error: the loop does not report it where the caller has left.
+    waiting.exception()
