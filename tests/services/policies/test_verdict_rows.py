@@ -74,7 +74,7 @@ def _activity(judged: JudgedGateway) -> Activity:
 
 @pytest.fixture
 def activity(judged: JudgedGateway) -> Activity:
-    return _activity(court)
+    return _activity(judged)
 
 
 async def test_calls_with_many_verdicts_are_written_in_several_batches(
