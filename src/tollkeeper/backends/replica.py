@@ -12,28 +12,19 @@ from urllib.parse import urljoin, urlsplit
 
 from tollkeeper.backends.answer_json import MalformedAnswer
 from tollkeeper.backends.config import BackendConfig
+from tollkeeper.backends.failures import domain_error
 from tollkeeper.backends.port import Answer
 from tollkeeper.backends.refusals import refusal
+from tollkeeper.backends.streamed_answer import StreamedAnswer
 from tollkeeper.backends.tokenizers import TokenizeRequest, read_count, tokenize_request
 from tollkeeper.backends.transport.http1 import (
-    ConnectFailed,
     Connection,
-    ConnectionsExhausted,
-    DeadlinePassed,
     HttpFailure,
-    PeerSilent,
     ResponseHead,
 )
 from tollkeeper.backends.transport.pool import ConnectionPool, open_pool
-from tollkeeper.backends.transport.sse import EventStreamParser, MalformedEventStream
-from tollkeeper.backends.wire import AnswerReader
 from tollkeeper.backends.wires import wire_for
-from tollkeeper.domain.errors import (
-    BackendFailed,
-    DeadlineExceeded,
-    TollkeeperError,
-    Unavailable,
-)
+from tollkeeper.domain.errors import BackendFailed, TollkeeperError
 from tollkeeper.domain.inference import Batch, Call, Event
 from tollkeeper.timeouts import timeout
 
@@ -116,21 +107,19 @@ class ReplicaCall:
         self._call = call
         self._deadline = deadline
         self._connection: Connection | None = None
-        self._stream: AnswerReader | None = None
-        self._parser: EventStreamParser | None = None
+        self._stream: StreamedAnswer | None = None
         # What has been read and not yet been asked for.
-        self._ready: list[Event] | None = None
-        # What a complete answer lacks; raised after what it has was handed over.
+        self._first: list[Event] | None = None
+        # What a whole answer lacks; raised after what it has was handed over.
         self._shortfall: TollkeeperError | None = None
-        # What the answer was worth to whoever watches the replica's health.
-        self.completed = False
-        self.failed = False
+        self._completed = False
+        self._failed = False
 
     async def __aenter__(self) -> Answer:
         try:
             await self._begin()
         except BaseException:
-            self._leave()
+            self._release()
             raise
         return Answer(self._replica.url, self)
 
@@ -140,38 +129,42 @@ class ReplicaCall:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._leave()
+        self._release()
 
     def __aiter__(self) -> AsyncIterator[Batch]:
         return self
 
     async def __anext__(self) -> Batch:
-        batch = self._ready
-        if batch is not None:
-            self._ready = None
+        if self._first is not None:
+            batch, self._first = self._first, None
             return batch
-        stream = self._stream
-        if stream is None:
-            if self._shortfall is not None:
-                raise self._shortfall
-            raise StopAsyncIteration
-        if self._connection is not None:
-            # The reader's own pace is not the backend's silence.
-            self._connection.mark_progress()
-        while stream.failure is None and not stream.done:
-            batch = await self._read_batch(stream)
-            if batch:
-                return batch
-        self._end_stream(stream)
+        if self._stream is not None:
+            return await anext(self._stream)
+        if self._shortfall is not None:
+            raise self._shortfall
         raise StopAsyncIteration
 
-    def _leave(self) -> None:
+    @property
+    def completed(self) -> bool:
+        """The answer came to its proper end."""
+        return self._completed if self._stream is None else self._stream.completed
+
+    @property
+    def failed(self) -> bool:
+        """The replica failed, as far as whoever watches its health is concerned."""
+        return self._failed if self._stream is None else self._stream.failed
+
+    def _release(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
-            read_to_end = self._stream is not None and self._stream.done
-            self._replica.pool.release(connection, after_stream=read_to_end)
+            stream = self._stream
+            if stream is not None:
+                stream.release()
+            after_stream = stream is not None and stream.read_to_end
+            self._replica.pool.release(connection, after_stream=after_stream)
 
     async def _begin(self) -> None:
+        """Sends the request and reads the answer as far as it takes to know that there is one."""
         replica, call = self._replica, self._call
         streamed = call.streamed or replica.config.always_stream
         extra = replica.config.extra_fields
@@ -179,24 +172,25 @@ class ReplicaCall:
         body = replica.wire.encode_request(call, stream=streamed, extra=extra)
         request = request_bytes(request_head, body)
         try:
-            self._connection = await replica.pool.acquire(deadline=self._deadline)
+            connection = await replica.pool.acquire(deadline=self._deadline)
         except HttpFailure as failure:
-            raise _domain_error(failure, charged=False) from failure
-        self._connection.send(
-            request, deadline=self._deadline, idle_s=replica.config.idle_timeout_s
-        )
+            raise domain_error(failure, charged=False) from failure
+        self._connection = connection
+        connection.send(request, deadline=self._deadline, idle_s=replica.config.idle_timeout_s)
         try:
-            head = await self._connection.read_head()
+            head = await connection.read_head()
         except HttpFailure as failure:
             # Nobody can say whether the backend ran it.
-            raise _domain_error(failure, charged=True) from failure
+            raise domain_error(failure, charged=True) from failure
         if head.status != 200:
-            raise await self._refusal(self._connection, head)
+            raise await self._refusal(connection, head)
         check_content(head, _EVENT_STREAM if streamed else _JSON)
         if streamed:
-            await self._accept_stream()
+            reader = replica.wire.open_stream(call, secrets=replica.secrets)
+            self._stream = StreamedAnswer(connection, reader, replica.config.frame_bytes_max)
+            self._first = await self._stream.begin()
         else:
-            await self._accept_completion(self._connection)
+            await self._accept_completion(connection)
 
     async def _refusal(self, connection: Connection, head: ResponseHead) -> TollkeeperError:
         body = b""
@@ -217,65 +211,17 @@ class ReplicaCall:
         try:
             body = await read_body(connection, self._replica.config.body_bytes_max)
         except HttpFailure as failure:
-            raise _domain_error(failure, charged=False) from failure
-        self._leave()
+            raise domain_error(failure, charged=False) from failure
+        self._release()
         replica = self._replica
         try:
             answer = replica.wire.read_whole(self._call, body, secrets=replica.secrets)
         except MalformedAnswer as error:
             raise BackendFailed(f"The backend's answer is malformed: {error}.") from error
-        self._ready = answer.events
+        self._first = answer.events
         self._shortfall = answer.shortfall
-        self.completed = answer.shortfall is None
-        self.failed = isinstance(answer.shortfall, BackendFailed)
-
-    async def _accept_stream(self) -> None:
-        """Reads until something of substance has come, so that a failure before it is an error
-        of its own and not the sudden end of an answer."""
-        replica = self._replica
-        stream = self._stream = replica.wire.open_stream(self._call, secrets=replica.secrets)
-        self._parser = EventStreamParser(replica.config.frame_bytes_max)
-        batch: list[Event] = []
-        while not stream.accepted and not stream.done and stream.failure is None:
-            batch += await self._read_batch(stream)
-        if not stream.accepted:
-            self._end_stream(stream)
-        self._ready = batch
-
-    async def _read_batch(self, stream: AnswerReader) -> list[Event]:
-        """The events of one network read; what ends the stream badly is noted in it."""
-        connection, parser = self._connection, self._parser
-        if connection is None or parser is None:
-            raise BackendFailed("The answer was left.", charged=stream.accepted)
-        try:
-            chunk = await connection.read()
-        except HttpFailure as failure:
-            self.failed = not isinstance(failure, DeadlinePassed)
-            stream.fail(_domain_error(failure, charged=False))
-            return []
-        if not chunk:
-            stream.fail(BackendFailed("The backend's stream ended before the answer did."))
-            return []
-        try:
-            payloads = parser.feed(chunk)
-        except MalformedEventStream as error:
-            events = stream.read(error.payloads)
-            stream.fail(BackendFailed(f"The backend's stream is malformed: {error}."))
-            return events
-        events = stream.read(payloads)
-        if (stream.accepted or stream.failing) and (payloads or b"\n" in chunk):
-            # A byte now and then is no progress; a line is.
-            connection.mark_progress()
-        return events
-
-    def _end_stream(self, stream: AnswerReader) -> None:
-        """Closes the stream's account: a proper end, or its failure."""
-        if stream.failure is None:
-            self.completed = True
-            return
-        self.failed = self.failed or isinstance(stream.failure, BackendFailed)
-        stream.failure.charged = stream.accepted
-        raise stream.failure
+        self._completed = answer.shortfall is None
+        self._failed = isinstance(answer.shortfall, BackendFailed)
 
 
 def request_bytes(head: bytes, body: bytes) -> bytes:
@@ -326,15 +272,3 @@ def _request_head(path: str, accept: bytes, headers: bytes) -> bytes:
         headers,
         accept,
     )
-
-
-def _domain_error(failure: HttpFailure, *, charged: bool) -> TollkeeperError:
-    if isinstance(failure, DeadlinePassed):
-        return DeadlineExceeded(charged=charged)
-    if isinstance(failure, PeerSilent):
-        return DeadlineExceeded("The backend fell silent.", charged=charged)
-    if isinstance(failure, ConnectionsExhausted):
-        return Unavailable("Every connection to the backend is in use.", retry_after_s=1)
-    if isinstance(failure, ConnectFailed):
-        return BackendFailed("The backend cannot be reached.", charged=False)
-    return BackendFailed("The backend closed the connection.", charged=charged)

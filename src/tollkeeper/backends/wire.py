@@ -15,9 +15,13 @@ class AnswerReader(Protocol):
     accepted: bool
     # It has said that it fails, and may still say what it used: nobody waits long for that.
     failing: bool
-    # The answer has come to its proper end.
-    done: bool
+    # Why the end of the answer is not a proper one.
     failure: TollkeeperError | None
+
+    @property
+    def ended(self) -> bool:
+        """The answer has come to its end, proper or not."""
+        ...
 
     def read(self, payloads: Iterable[bytes]) -> list[Event]:
         """The events of these records. Should one of them be wrong, the events before it are

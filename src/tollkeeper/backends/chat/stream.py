@@ -50,7 +50,7 @@ class AnswerStream:
         events: list[Event] = []
         try:
             for payload in payloads:
-                if self.done or self.failure is not None:
+                if self.ended:
                     break
                 if payload.startswith(_DONE):
                     self._end()
@@ -60,8 +60,12 @@ class AnswerStream:
             self.fail(BackendFailed(f"The backend's stream is malformed: {error}."))
         return events
 
+    @property
+    def ended(self) -> bool:
+        return self.done or self.failure is not None
+
     def fail(self, failure: TollkeeperError) -> None:
-        if self.failure is None and not self.done:
+        if not self.ended:
             self.failure = failure
 
     def _end(self) -> None:

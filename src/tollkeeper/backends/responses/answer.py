@@ -80,7 +80,7 @@ class ResponsesAnswer:
     def read(self, payloads: Iterable[bytes]) -> list[Event]:
         try:
             for payload in payloads:
-                if self.done or self.failure is not None:
+                if self.ended:
                     break
                 self._read_record(payload)
         except MalformedAnswer as error:
@@ -95,8 +95,12 @@ class ResponsesAnswer:
         self._end(result, result.status or "completed")
         return self._taken()
 
+    @property
+    def ended(self) -> bool:
+        return self.done or self.failure is not None
+
     def fail(self, failure: TollkeeperError) -> None:
-        if self.failure is None and not self.done:
+        if not self.ended:
             self.failure = self._announced or failure
 
     def _taken(self) -> list[Event]:

@@ -1,0 +1,27 @@
+"""What a failure of the transport means for a call."""
+
+from tollkeeper.backends.transport.http1 import (
+    ConnectFailed,
+    ConnectionsExhausted,
+    DeadlinePassed,
+    HttpFailure,
+    PeerSilent,
+)
+from tollkeeper.domain.errors import (
+    BackendFailed,
+    DeadlineExceeded,
+    TollkeeperError,
+    Unavailable,
+)
+
+
+def domain_error(failure: HttpFailure, *, charged: bool) -> TollkeeperError:
+    if isinstance(failure, DeadlinePassed):
+        return DeadlineExceeded(charged=charged)
+    if isinstance(failure, PeerSilent):
+        return DeadlineExceeded("The backend fell silent.", charged=charged)
+    if isinstance(failure, ConnectionsExhausted):
+        return Unavailable("Every connection to the backend is in use.", retry_after_s=1)
+    if isinstance(failure, ConnectFailed):
+        return BackendFailed("The backend cannot be reached.", charged=False)
+    return BackendFailed("The backend closed the connection.", charged=charged)

@@ -1,0 +1,89 @@
+"""One streamed answer, from the first byte after its head to its end."""
+
+from tollkeeper.backends.failures import domain_error
+from tollkeeper.backends.transport.http1 import Connection, DeadlinePassed, HttpFailure
+from tollkeeper.backends.transport.sse import EventStreamParser, MalformedEventStream
+from tollkeeper.backends.wire import AnswerReader
+from tollkeeper.domain.errors import BackendFailed
+from tollkeeper.domain.inference import Batch, Event
+
+
+class StreamedAnswer:
+    """Reads the connection and hands out the events of each network read. An answer ends properly
+    where its reader says so; anything else that ends it is raised."""
+
+    def __init__(self, connection: Connection, reader: AnswerReader, frame_bytes_max: int) -> None:
+        self._connection: Connection | None = connection
+        self._reader = reader
+        self._parser = EventStreamParser(frame_bytes_max)
+        self.completed = False
+        # The end is the replica's fault, as far as its health is concerned.
+        self.failed = False
+
+    async def begin(self) -> list[Event]:
+        """Reads until something of substance has come, so that a failure before it is an error of
+        its own and not the sudden end of an answer."""
+        reader = self._reader
+        events: list[Event] = []
+        while not reader.accepted and not reader.ended:
+            events += await self._read()
+        if not reader.accepted:
+            self._end()
+        return events
+
+    async def __anext__(self) -> Batch:
+        if self._connection is not None:
+            # The caller's own pace is not the backend's silence.
+            self._connection.mark_progress()
+        while not self._reader.ended:
+            events = await self._read()
+            if events:
+                return events
+        self._end()
+        raise StopAsyncIteration
+
+    @property
+    def read_to_end(self) -> bool:
+        """Nothing more comes of this answer, so its connection can serve another one."""
+        return self._reader.ended and self._reader.failure is None
+
+    def release(self) -> None:
+        """The connection goes elsewhere: whoever still reads gets an error."""
+        self._connection = None
+
+    async def _read(self) -> list[Event]:
+        """The events of one network read. What ends the answer badly is noted in its reader."""
+        connection, reader = self._connection, self._reader
+        if connection is None:
+            raise BackendFailed("The answer was released.", charged=reader.accepted)
+        try:
+            chunk = await connection.read()
+        except HttpFailure as failure:
+            self.failed = not isinstance(failure, DeadlinePassed)
+            reader.fail(domain_error(failure, charged=False))
+            return []
+        if not chunk:
+            reader.fail(BackendFailed("The backend's stream ended before the answer did."))
+            return []
+        try:
+            payloads = self._parser.feed(chunk)
+        except MalformedEventStream as error:
+            events = reader.read(error.payloads)
+            reader.fail(BackendFailed(f"The backend's stream is malformed: {error}."))
+            return events
+        events = reader.read(payloads)
+        if (reader.accepted or reader.failing) and (payloads or b"\n" in chunk):
+            # A byte now and then is no progress; a line is.
+            connection.mark_progress()
+        return events
+
+    def _end(self) -> None:
+        """A proper end, or the failure that ended the answer."""
+        failure = self._reader.failure
+        if failure is None:
+            self.completed = True
+            return
+        self.failed = self.failed or isinstance(failure, BackendFailed)
+        # What was accepted has a price.
+        failure.charged = self._reader.accepted
+        raise failure
