@@ -63,7 +63,7 @@ async def rate(judge: Judge, cases: Sequence[Case], title: str) -> list[Rated]:
         for case in cases:
             started = time.perf_counter()
             seen = section("user", case.text)
-            (opinion,) = await judge.hear(seen, [Question(f"{title} {case.name}", case.rule)])
+            (opinion,) = await judge.ask_all(seen, [Question(f"{title} {case.name}", case.rule)])
             seconds = time.perf_counter() - started
             rated.append(Rated(case, opinion.highest if opinion.complete else None, seconds))
             progress.advance(bar)

@@ -1,6 +1,6 @@
 """Ejection and return of a replica, with the time in hand."""
 
-from tollkeeper.backends.health import EjectionRule, ReplicaHealth, Turn
+from tollkeeper.backends.health import AttemptKind, EjectionRule, ReplicaHealth
 
 RULE = EjectionRule(failures_to_eject=3, ejection_s=1.0, ejection_s_max=10.0)
 
@@ -29,7 +29,7 @@ def test_only_failures_in_a_row_eject() -> None:
 
 def test_one_probe_at_a_time() -> None:
     health = ejected()
-    assert health.begin(1.0) is Turn.PROBE
+    assert health.begin(1.0) is AttemptKind.PROBE
     assert health.state == "probing"
     assert not health.admits(1.0)
     assert not health.admits(1.99)
@@ -39,7 +39,7 @@ def test_a_probe_that_answers_heals() -> None:
     health = ejected()
     health.succeeded(health.begin(1.0))
     assert health.state == "healthy"
-    assert health.begin(1.0) is Turn.NORMAL
+    assert health.begin(1.0) is AttemptKind.NORMAL
 
 
 def test_the_time_doubles_up_to_a_bound_and_starts_anew_after_healing() -> None:
@@ -60,11 +60,11 @@ def test_the_time_doubles_up_to_a_bound_and_starts_anew_after_healing() -> None:
 def test_calls_that_were_under_way_do_not_prolong_an_ejection() -> None:
     health = ejected()
     for _ in range(20):
-        health.failed(Turn.NORMAL, 0.9)
+        health.failed(AttemptKind.NORMAL, 0.9)
     assert health.admits(1.0)
     probe = health.begin(1.0)
-    health.failed(Turn.NORMAL, 1.1)
-    health.succeeded(Turn.NORMAL)
+    health.failed(AttemptKind.NORMAL, 1.1)
+    health.succeeded(AttemptKind.NORMAL)
     assert health.state == "probing"
     health.succeeded(probe)
     assert health.state == "healthy"
@@ -74,7 +74,7 @@ def test_an_abandoned_probe_makes_room_for_the_next() -> None:
     health = ejected()
     health.abandoned(health.begin(1.0), 1.1)
     assert health.admits(1.1)
-    assert health.begin(1.1) is Turn.PROBE
+    assert health.begin(1.1) is AttemptKind.PROBE
 
 
 def test_a_probe_that_hangs_does_not_hold_up_the_next_for_ever() -> None:

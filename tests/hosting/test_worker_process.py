@@ -6,7 +6,7 @@ import socket
 import psutil
 import pytest
 
-from tollkeeper.hosting.worker_process import nursery, received_listener
+from tollkeeper.hosting.worker_process import received_listener, worker_starter
 
 
 def _workers() -> list[psutil.Process]:
@@ -15,21 +15,21 @@ def _workers() -> list[psutil.Process]:
 
 
 def test_a_worker_that_nobody_took_is_gone_with_its_nursery() -> None:
-    with nursery():
+    with worker_starter():
         (worker,) = _workers()
     assert not worker.is_running()
     assert _workers() == []
 
 
 def test_it_is_gone_too_where_the_start_fails() -> None:
-    with pytest.raises(ZeroDivisionError), nursery():
+    with pytest.raises(ZeroDivisionError), worker_starter():
         (worker,) = _workers()
         raise ZeroDivisionError
     assert not worker.is_running()
 
 
 async def test_a_worker_that_cannot_start_ends_and_says_so_by_its_end() -> None:
-    with nursery() as workers, socket.create_server(("127.0.0.1", 0)) as listener:
+    with worker_starter() as workers, socket.create_server(("127.0.0.1", 0)) as listener:
         worker = workers.take()
         await worker.start(listener, {"kind": "start", "settings": {"nonsense": 1}})
         assert not await worker.becomes_ready(60)
@@ -38,7 +38,7 @@ async def test_a_worker_that_cannot_start_ends_and_says_so_by_its_end() -> None:
 
 
 async def test_a_worker_that_is_killed_while_it_loads_is_noticed() -> None:
-    with nursery() as workers, socket.create_server(("127.0.0.1", 0)) as listener:
+    with worker_starter() as workers, socket.create_server(("127.0.0.1", 0)) as listener:
         worker = workers.take()
         worker.kill()
         try:

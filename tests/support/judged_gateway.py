@@ -137,8 +137,8 @@ class JudgedGateway:
         self.judge.reset()
         judge = self.scripted.gateway.services.backends["judge"]
         assert isinstance(judge, RoutedBackend)
-        for seat in judge._seats.values():
-            seat.health = ReplicaHealth(EjectionRule(3, 1.0, 10.0))
+        for replica in judge._tracked.values():
+            replica.health = ReplicaHealth(EjectionRule(3, 1.0, 10.0))
         return await self.with_tenant()
 
     @property

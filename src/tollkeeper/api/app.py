@@ -9,7 +9,7 @@ import msgspec
 
 from tollkeeper.api.http import request as incoming
 from tollkeeper.api.http.conventions import HttpConventions
-from tollkeeper.api.http.disconnect import Leave
+from tollkeeper.api.http.disconnect import Disconnect
 from tollkeeper.api.http.endpoint import (
     AnyEndpoint,
     HeaderIndex,
@@ -130,8 +130,8 @@ class App:
         )
         body = incoming.decode_body(endpoint, self._decoders[endpoint.operation], raw_body)
         query = incoming.decode_query(scope["query_string"], endpoint.query)
-        leave = Leave()
-        scope["state"]["leave"] = leave
+        disconnect = Disconnect()
+        scope["state"]["disconnect"] = disconnect
         return Request(
             request_id,
             caller,
@@ -140,7 +140,7 @@ class App:
             body,
             raw_body,
             headers,
-            leave.register,
+            disconnect.register,
             endpoint.operation,
             self._conventions,
         )

@@ -9,12 +9,12 @@ from tollkeeper.services.use_cases import Services
 
 
 async def model_read(services: Services, request: Request[None, None]) -> wire.Model:
-    model, access = await services.models.model_read(request.customer, request.path["model"])
+    model, access = await services.models.model_read(request.project_caller, request.path["model"])
     return model_view(model, access)
 
 
 async def model_list(services: Services, request: Request[None, None]) -> wire.ModelList:
-    usable = await services.models.model_list(request.customer)
+    usable = await services.models.model_list(request.project_caller)
     return wire.ModelList(
         object="list", data=[model_view(model, access) for model, access in usable]
     )

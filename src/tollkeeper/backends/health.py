@@ -16,7 +16,7 @@ class ReplicaState(StrEnum):
     PROBING = "probing"
 
 
-class Turn(StrEnum):
+class AttemptKind(StrEnum):
     """On what terms a call was let through."""
 
     NORMAL = "normal"
@@ -31,7 +31,7 @@ class EjectionRule:
 
 
 class ReplicaHealth:
-    """The state of one replica. Every turn that was begun is ended by exactly one verdict."""
+    """The state of one replica. Every attempt that was begun is ended by exactly one call of `succeeded`, `failed` or `abandoned`."""
 
     __slots__ = ("_backoff_s", "_failures", "_rule", "ejected_until", "state")
 
@@ -45,38 +45,38 @@ class ReplicaHealth:
     def admits(self, now: float) -> bool:
         return self.state is ReplicaState.HEALTHY or now >= self.ejected_until
 
-    def begin(self, now: float) -> Turn:
+    def begin(self, now: float) -> AttemptKind:
         """Lets one call through. Only where `admits` has just said so."""
         if self.state is ReplicaState.HEALTHY:
-            return Turn.NORMAL
+            return AttemptKind.NORMAL
         assert self.admits(now), "one probe at a time"
         self.state = ReplicaState.PROBING
         # A probe may be a long call. After as much time as an ejection takes, another may try,
         # so that a replica that is well again does not wait for a call that hangs.
         self.ejected_until = now + self._backoff_s
-        return Turn.PROBE
+        return AttemptKind.PROBE
 
-    def succeeded(self, turn: Turn) -> None:
+    def succeeded(self, kind: AttemptKind) -> None:
         """The replica answered: a refusal of the request is an answer too."""
-        if turn is Turn.PROBE and self.state is not ReplicaState.HEALTHY:
+        if kind is AttemptKind.PROBE and self.state is not ReplicaState.HEALTHY:
             self.state = ReplicaState.HEALTHY
             self._backoff_s = self._rule.ejection_s
         if self.state is ReplicaState.HEALTHY:
             self._failures = 0
 
-    def failed(self, turn: Turn, now: float) -> None:
+    def failed(self, kind: AttemptKind, now: float) -> None:
         if self.state is ReplicaState.HEALTHY:
             self._failures += 1
             if self._failures >= self._rule.failures_to_eject:
                 self._eject(now)
-        elif turn is Turn.PROBE:
+        elif kind is AttemptKind.PROBE:
             self._backoff_s = min(2 * self._backoff_s, self._rule.ejection_s_max)
             self._eject(now)
         # Other calls were under way when the replica was ejected: they do not prolong it.
 
-    def abandoned(self, turn: Turn, now: float) -> None:
+    def abandoned(self, kind: AttemptKind, now: float) -> None:
         """The call was given up before the replica had shown anything: the next one may probe."""
-        if turn is Turn.PROBE and self.state is ReplicaState.PROBING:
+        if kind is AttemptKind.PROBE and self.state is ReplicaState.PROBING:
             self.state = ReplicaState.EJECTED
             self.ejected_until = now
 

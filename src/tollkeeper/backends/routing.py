@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from tollkeeper.backends.config import BackendConfig, Tokenizer
-from tollkeeper.backends.health import EjectionRule, ReplicaHealth, ReplicaState, Turn
+from tollkeeper.backends.health import AttemptKind, EjectionRule, ReplicaHealth, ReplicaState
 from tollkeeper.backends.port import Answer, BackendHealth
 from tollkeeper.backends.replica import Replica, ReplicaCall
 from tollkeeper.domain.affinity import rendezvous_order
@@ -33,10 +33,10 @@ _AFFINITY_LOAD_SLACK = 4
 
 
 @dataclass(slots=True)
-class _Seat:
+class _TrackedReplica:
     """A replica with what this process knows of it."""
 
-    replica: Replica
+    server: Replica
     health: ReplicaHealth
     in_flight: int = 0
 
@@ -48,7 +48,9 @@ class RoutedBackend:
         self.name = config.name
         self._config = config
         rule = EjectionRule(config.failures_to_eject, config.ejection_s, config.ejection_s_max)
-        self._seats = {url: _Seat(Replica(url, config), ReplicaHealth(rule)) for url in config.urls}
+        self._tracked = {
+            url: _TrackedReplica(Replica(url, config), ReplicaHealth(rule)) for url in config.urls
+        }
 
     def open(self, call: Call, *, deadline: float) -> AbstractAsyncContextManager[Answer]:
         return _RoutedCall(self, call, deadline)
@@ -56,14 +58,16 @@ class RoutedBackend:
     async def count_prompt_tokens(self, call: Call, *, deadline: float) -> int | None:
         if self._config.tokenizer is Tokenizer.NONE:
             return None
-        seats = self.order(call, asyncio.get_running_loop().time())
-        healthy = [seat for seat in seats if seat.health.state is ReplicaState.HEALTHY]
+        candidates = self.order(call, asyncio.get_running_loop().time())
+        healthy = [
+            replica for replica in candidates if replica.health.state is ReplicaState.HEALTHY
+        ]
         if not healthy:
             return None
-        return await healthy[0].replica.count_prompt_tokens(call, deadline=deadline)
+        return await healthy[0].server.count_prompt_tokens(call, deadline=deadline)
 
     def health(self) -> BackendHealth:
-        states = {url: seat.health.state.value for url, seat in self._seats.items()}
+        states = {url: replica.health.state.value for url, replica in self._tracked.items()}
         healthy = sum(state == ReplicaState.HEALTHY for state in states.values())
         return BackendHealth(
             name=self.name,
@@ -76,33 +80,33 @@ class RoutedBackend:
         """Nothing to wait for: connections are opened by the calls that need them."""
 
     async def close(self) -> None:
-        for seat in self._seats.values():
-            await seat.replica.close()
+        for replica in self._tracked.values():
+            await replica.server.close()
 
     @property
     def retries(self) -> int:
         return self._config.retries
 
-    def order(self, call: Call, now: float) -> list[_Seat]:
+    def order(self, call: Call, now: float) -> list[_TrackedReplica]:
         """The replicas that may be called now, best first."""
-        admitting = [seat for seat in self._seats.values() if seat.health.admits(now)]
+        admitting = [replica for replica in self._tracked.values() if replica.health.admits(now)]
         if len(admitting) <= 1:
             return admitting
         if call.affinity is None:
             # Chance breaks ties, so that processes do not all start with the same replica.
             return sorted(
                 admitting,
-                key=lambda seat: (seat.in_flight, random.random()),  # noqa: S311
+                key=lambda replica: (replica.in_flight, random.random()),  # noqa: S311
             )
-        urls = (seat.replica.url for seat in admitting)
-        preferred = [self._seats[url] for url in rendezvous_order(call.affinity, urls)]
-        mean = (sum(seat.in_flight for seat in preferred) + 1) / len(preferred)
+        urls = (replica.server.url for replica in admitting)
+        preferred = [self._tracked[url] for url in rendezvous_order(call.affinity, urls)]
+        mean = (sum(replica.in_flight for replica in preferred) + 1) / len(preferred)
         bound = _AFFINITY_LOAD_FACTOR * mean + _AFFINITY_LOAD_SLACK
         # A sort by "overloaded" keeps the order of preference on both sides of the bound.
-        return sorted(preferred, key=lambda seat: seat.in_flight >= bound)
+        return sorted(preferred, key=lambda replica: replica.in_flight >= bound)
 
     def none_healthy(self, now: float) -> Unavailable:
-        earliest = min(seat.health.ejected_until for seat in self._seats.values())
+        earliest = min(replica.health.ejected_until for replica in self._tracked.values())
         wait_s = min(max(1, math.ceil(earliest - now)), RETRY_AFTER_S_MAX)
         return Unavailable("No replica of the backend is healthy.", retry_after_s=wait_s)
 
@@ -114,7 +118,7 @@ class _RoutedCall:
         self._backend = backend
         self._call = call
         self._deadline = deadline
-        self._seat: _Seat | None = None
+        self._replica: _TrackedReplica | None = None
         self._attempt: ReplicaCall | None = None
 
     async def __aenter__(self) -> Answer:
@@ -122,14 +126,14 @@ class _RoutedCall:
         now = loop.time()
         attempts_left = self._backend.retries + 1
         last_error: TollkeeperError | None = None
-        for seat in self._backend.order(self._call, now):
+        for replica in self._backend.order(self._call, now):
             if attempts_left == 0:
                 break
-            if not seat.health.admits(loop.time()):
+            if not replica.health.admits(loop.time()):
                 continue
             attempts_left -= 1
             try:
-                return await self._try(seat)
+                return await self._try(replica)
             except (BackendFailed, RateLimited, Unavailable, DeadlineExceeded) as error:
                 if error.charged or loop.time() >= self._deadline:
                     raise
@@ -142,41 +146,41 @@ class _RoutedCall:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        seat, attempt = self._seat, self._attempt
-        assert seat is not None
+        replica, attempt = self._replica, self._attempt
+        assert replica is not None
         assert attempt is not None
         try:
             await attempt.__aexit__(exc_type, exc, traceback)
         finally:
-            seat.in_flight -= 1
+            replica.in_flight -= 1
             if attempt.failed:
-                seat.health.failed(Turn.NORMAL, asyncio.get_running_loop().time())
+                replica.health.failed(AttemptKind.NORMAL, asyncio.get_running_loop().time())
             elif attempt.completed:
-                seat.health.succeeded(Turn.NORMAL)
+                replica.health.succeeded(AttemptKind.NORMAL)
 
-    async def _try(self, seat: _Seat) -> Answer:
+    async def _try(self, replica: _TrackedReplica) -> Answer:
         """One attempt, which leaves its verdict with the replica however it ends."""
         loop = asyncio.get_running_loop()
-        turn = seat.health.begin(loop.time())
-        attempt = seat.replica.open(self._call, deadline=self._deadline)
-        seat.in_flight += 1
+        kind = replica.health.begin(loop.time())
+        attempt = replica.server.open(self._call, deadline=self._deadline)
+        replica.in_flight += 1
         answer = None
         try:
             answer = await attempt.__aenter__()
         except (BackendFailed, DeadlineExceeded):
-            seat.health.failed(turn, loop.time())
+            replica.health.failed(kind, loop.time())
             raise
         except (ProviderRejected, RateLimited):
-            seat.health.succeeded(turn)
+            replica.health.succeeded(kind)
             raise
         except BaseException:
             # Cancelled, or no connection was free: the replica has shown nothing.
-            seat.health.abandoned(turn, loop.time())
+            replica.health.abandoned(kind, loop.time())
             raise
         finally:
             if answer is None:
-                seat.in_flight -= 1
-        if turn is Turn.PROBE:
-            seat.health.succeeded(turn)
-        self._seat, self._attempt = seat, attempt
+                replica.in_flight -= 1
+        if kind is AttemptKind.PROBE:
+            replica.health.succeeded(kind)
+        self._replica, self._attempt = replica, attempt
         return answer

@@ -25,7 +25,7 @@ from tollkeeper.cli.options import (
 )
 from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.hosting.logs import silence_logs
-from tollkeeper.hosting.worker_process import Nursery
+from tollkeeper.hosting.worker_process import WorkerStarter
 from tollkeeper.services.use_cases import Services
 from tollkeeper.settings import Settings, SettingsError, load_settings
 from tollkeeper.storage.schema import check_database
@@ -40,7 +40,7 @@ class Invocation:
     config: Path | None
     as_json: bool
     # Of commands that serve.
-    nursery: Nursery | None = None
+    worker_starter: WorkerStarter | None = None
 
     def settings(self) -> Settings:
         return load_settings(self.config)

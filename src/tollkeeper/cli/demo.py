@@ -39,14 +39,14 @@ def demo(invocation: Invocation) -> None:
             check_database(conninfo)
         tenant = uvloop.run(_demo_tenant(settings, conninfo))
         addresses = describe(public, operator)
-        assert invocation.nursery is not None
+        assert invocation.worker_starter is not None
         supervisor = Supervisor(
             settings,
             conninfo,
             public=public,
             operator=operator,
             reload=invocation.settings,
-            nursery=invocation.nursery,
+            worker_starter=invocation.worker_starter,
         )
         uvloop.run(_supervise(supervisor, settings, tenant, addresses, as_json=invocation.as_json))
 

@@ -148,7 +148,7 @@ async def _judge(settings: Settings, engine: EmbeddedEngine | None) -> Finding:
     who = f"{declared.model} on the backend {declared.backend}"
     try:
         async with judge_over(settings, engine) as judge:
-            (opinion,) = await judge.hear(_TEXT, [_QUESTION])
+            (opinion,) = await judge.ask_all(_TEXT, [_QUESTION])
     except (SettingsError, TollkeeperError) as exc:
         return "judge", Verdict.BAD, f"{who}: {exc}"
     if opinion.highest is None:

@@ -15,7 +15,7 @@ from typer.core import TyperGroup
 from typer.main import get_command
 
 from tollkeeper.cli.options import NURSERY, keep_shared_options
-from tollkeeper.hosting.worker_process import nursery
+from tollkeeper.hosting.worker_process import worker_starter
 
 _USAGE_ERROR = 2
 
@@ -53,7 +53,7 @@ class CommandsOnDemand(TyperGroup):
             return name, placeholder, rest
         if name in _SERVERS and "--help" not in rest:
             # Before anything that takes time: the first worker loads while this process does.
-            ctx.meta[NURSERY] = ctx.with_resource(nursery())
+            ctx.meta[NURSERY] = ctx.with_resource(worker_starter())
         module = importlib.import_module(f"tollkeeper.cli.{_FILES[name]}")
         return name, get_command(module.app), rest
 

@@ -16,7 +16,7 @@ ConfigFile = Annotated[
     ),
 ]
 # Under this name the command line keeps where workers come from, for the commands that serve.
-NURSERY = "tollkeeper.nursery"
+NURSERY = "tollkeeper.worker_starter"
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 
 

@@ -70,14 +70,14 @@ async def _supervise(
                 f"(operators: {addresses['operator']}). Ctrl-C stops it."
             )
 
-    assert invocation.nursery is not None
+    assert invocation.worker_starter is not None
     supervisor = Supervisor(
         settings,
         conninfo,
         public=public,
         operator=operator,
         reload=invocation.settings,
-        nursery=invocation.nursery,
+        worker_starter=invocation.worker_starter,
     )
     await supervisor.run(on_ready=announce)
 

@@ -63,7 +63,7 @@ class AdminCaller:
 
 
 @dataclass(frozen=True, slots=True)
-class CustomerCaller:
+class ProjectCaller:
     """A project's customer key that was presented and is live."""
 
     organization_id: OrganizationId
@@ -72,7 +72,7 @@ class CustomerCaller:
     permissions: frozenset[str]
 
 
-Caller = AdminCaller | CustomerCaller
+Caller = AdminCaller | ProjectCaller
 
 
 def require(caller: Caller, permission: Permission) -> None:

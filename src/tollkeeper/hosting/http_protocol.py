@@ -69,9 +69,9 @@ class HardenedProtocol(HttpToolsProtocol):
         if cycle is not None and not cycle.response_complete:
             cycle.disconnected = True
             cycle.message_event.set()
-            leave = cycle.scope["state"].get("leave")
-            if leave is not None:
-                leave.left()
+            disconnect = cycle.scope["state"].get("disconnect")
+            if disconnect is not None:
+                disconnect.disconnected()
 
     def pause_writing(self) -> None:
         """The caller reads too slowly: from now on it has a while to catch up."""

@@ -19,7 +19,7 @@ from tollkeeper.hosting.listeners import address_of
 from tollkeeper.hosting.operator_listener import OperatorListener, Readiness
 from tollkeeper.hosting.presence import present
 from tollkeeper.hosting.worker import http_limits
-from tollkeeper.hosting.worker_process import Nursery, WorkerProcess
+from tollkeeper.hosting.worker_process import WorkerProcess, WorkerStarter
 from tollkeeper.settings import Settings, SettingsError
 from tollkeeper.storage.schema import check_database
 
@@ -41,14 +41,14 @@ class Supervisor:
         public: socket.socket,
         operator: socket.socket,
         reload: Callable[[], Settings],
-        nursery: Nursery,
+        worker_starter: WorkerStarter,
     ) -> None:
         self._settings = settings
         self._conninfo = conninfo
         self._public = public
         self._operator = operator
         self._reload = reload
-        self._nursery = nursery
+        self._nursery = worker_starter
         self._engine = build_engine(settings)
         self._stopping = asyncio.Event()
         self._workers: dict[int, WorkerProcess] = {}

@@ -91,7 +91,7 @@ class WorkerProcess:
         self._process.wait()
 
 
-class Nursery:
+class WorkerStarter:
     """Where workers come from. The first one loads already."""
 
     def __init__(self, metrics: str) -> None:
@@ -109,9 +109,9 @@ class Nursery:
 
 
 @contextmanager
-def nursery() -> Iterator[Nursery]:
+def worker_starter() -> Iterator[WorkerStarter]:
     with tempfile.TemporaryDirectory(prefix="tollkeeper-metrics-") as metrics:
-        opened = Nursery(metrics)
+        opened = WorkerStarter(metrics)
         try:
             yield opened
         finally:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from tollkeeper.domain.access import CustomerCaller
+from tollkeeper.domain.access import ProjectCaller
 from tollkeeper.domain.catalog import Catalog, Model, ModelAccess, model_access
 from tollkeeper.domain.errors import PermissionDenied, Unavailable
 from tollkeeper.storage import organizations
@@ -21,7 +21,7 @@ class Models:
         self._database = database
         self._current = current
 
-    async def model_for_call(self, caller: CustomerCaller, model_id: str) -> Model:
+    async def model_for_call(self, caller: ProjectCaller, model_id: str) -> Model:
         """The model for an inference call; asks for checks only where the model does."""
         model = self._current.catalog.find(model_id, param="model")
         if not model.required_checks and model.is_ready:
@@ -39,13 +39,13 @@ class Models:
             raise Unavailable(f"The model {model.id} is not ready.", param="model")
         return model
 
-    async def model_read(self, caller: CustomerCaller, model_id: str) -> tuple[Model, ModelAccess]:
+    async def model_read(self, caller: ProjectCaller, model_id: str) -> tuple[Model, ModelAccess]:
         model = self._current.catalog.find(model_id, param="model")
         async with self._database.reading() as connection:
             checks = await organizations.checks_of(connection, caller.organization_id)
         return model, model_access(model, checks)
 
-    async def model_list(self, caller: CustomerCaller) -> list[tuple[Model, ModelAccess]]:
+    async def model_list(self, caller: ProjectCaller) -> list[tuple[Model, ModelAccess]]:
         """The models that the caller can use now."""
         async with self._database.reading() as connection:
             checks = await organizations.checks_of(connection, caller.organization_id)

@@ -93,7 +93,7 @@ async def test_the_judge_itself_may_speak_responses() -> None:
         routed(upstream.url, protocol=WireProtocol.RESPONSES) as backend,
     ):
         judge = Judge(backend, CATALOG_MODEL, b"secret", config)
-        [opinion] = await judge.hear("A text.", [Question("q", "Is it?")])
+        [opinion] = await judge.ask_all("A text.", [Question("q", "Is it?")])
         assert opinion.complete, opinion.reason
         assert opinion.highest is not None
         assert 8900 <= opinion.highest <= 9100

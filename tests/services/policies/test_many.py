@@ -157,7 +157,7 @@ async def test_a_long_text_is_not_copied_for_every_question() -> None:
     tracemalloc.start()
     try:
         before, _ = tracemalloc.get_traced_memory()
-        opinions = await judge.hear(text, questions)
+        opinions = await judge.ask_all(text, questions)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -169,7 +169,7 @@ async def test_a_long_text_is_not_copied_for_every_question() -> None:
 
 async def test_a_thousand_questions_to_a_judge_that_is_down() -> None:
     backend = _CountingBackend(fails=True)
-    opinions = await _judge(backend).hear("x" * 200_000, _questions(_MANY))
+    opinions = await _judge(backend).ask_all("x" * 200_000, _questions(_MANY))
     assert {opinion.reason for opinion in opinions} == {"down"}
     # Whoever failed on the first window is not asked about the others.
     assert backend.asked < _MANY + 16
@@ -181,7 +181,7 @@ async def test_a_deadline_ends_what_would_take_for_ever() -> None:
     backend = _CountingBackend()
     judge = _judge(backend, deadline_s=0.3, window_characters=1000, overlap_characters=100)
     for text in ("x y z " * 500_000, "".join(f"{number} " for number in range(500_000))):
-        opinions = await judge.hear(text, _questions(_MANY))
+        opinions = await judge.ask_all(text, _questions(_MANY))
         assert not any(opinion.complete for opinion in opinions)
         assert {opinion.reason for opinion in opinions} == {"The judge did not answer in time."}
 
@@ -191,10 +191,10 @@ async def test_remembered_verdicts_are_bounded(monkeypatch: pytest.MonkeyPatch) 
     backend = _CountingBackend()
     judge = _judge(backend)
     questions = _questions(20)
-    await judge.hear("text", questions)
-    await judge.hear("text", questions[10:])
+    await judge.ask_all("text", questions)
+    await judge.ask_all("text", questions[10:])
     assert backend.asked == 20
-    await judge.hear("text", questions[:10])
+    await judge.ask_all("text", questions[:10])
     assert backend.asked == 30
     assert len(judge._verdicts) == 10
 

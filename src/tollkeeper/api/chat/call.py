@@ -24,7 +24,7 @@ class PreparedChat(msgspec.Struct, frozen=True):
 async def chat_call(
     services: Services, request: Request[wire.ChatRequest, None], session: str | None
 ) -> PreparedChat:
-    body, caller = request.body, request.customer
+    body, caller = request.body, request.project_caller
     _check_combinations(body)
     model = await services.models.model_for_call(caller, body.model)
     bound_field = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 
-class Leave:
+class Disconnect:
     """Put into the request's scope; the connection calls `left` when it is lost."""
 
     def __init__(self) -> None:
@@ -16,7 +16,7 @@ class Leave:
         if self._gone:
             callback()
 
-    def left(self) -> None:
+    def disconnected(self) -> None:
         if not self._gone:
             self._gone = True
             if self._callback is not None:

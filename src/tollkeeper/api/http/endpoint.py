@@ -10,7 +10,7 @@ import msgspec
 from tollkeeper.api.http.conventions import HttpConventions
 from tollkeeper.api.http.envelope import Headers, words_for
 from tollkeeper.api.http.sse import EventStream
-from tollkeeper.domain.access import AdminCaller, Caller, CustomerCaller, KeyKind, Permission
+from tollkeeper.domain.access import AdminCaller, Caller, KeyKind, Permission, ProjectCaller
 from tollkeeper.services.use_cases import Services
 
 B = TypeVar("B")  # the body's struct, or None
@@ -41,13 +41,13 @@ class Request(msgspec.Struct, Generic[B, Q], frozen=True):
         return words.status, words.code
 
     @property
-    def admin(self) -> AdminCaller:
+    def admin_caller(self) -> AdminCaller:
         assert isinstance(self.caller, AdminCaller), "the route table admits admin keys only"
         return self.caller
 
     @property
-    def customer(self) -> CustomerCaller:
-        assert isinstance(self.caller, CustomerCaller), "the route table admits customer keys only"
+    def project_caller(self) -> ProjectCaller:
+        assert isinstance(self.caller, ProjectCaller), "the route table admits project keys only"
         return self.caller
 
 

@@ -44,7 +44,7 @@ async def token_count(
 ) -> Reply:
     _check_protocol(request.headers)
     session = session_of(request.headers, request.conventions.session_headers)
-    body, caller = request.body, request.customer
+    body, caller = request.body, request.project_caller
     model = await services.models.model_for_call(caller, body.model)
     prompt = read_prompt(body, model, request.conventions.messages_web_tools)
     require_supported(model, prompt)

@@ -19,7 +19,7 @@ async def cost_report(services: Services, request: Request[None, wire.CostQuery]
         group_by=tuple(dict.fromkeys(asked.group_by)),
         limit=asked.limit,
     )
-    page = await services.costs.cost_report(request.admin.organization_id, query, asked.page)
+    page = await services.costs.cost_report(request.admin_caller.organization_id, query, asked.page)
     # Said on every page, so that zero is a statement and not a silence.
     unsettled = (UNSETTLED_HEADER.encode(), str(page.unsettled_requests).encode())
     return Reply(cost_page_view(page), headers=[unsettled])

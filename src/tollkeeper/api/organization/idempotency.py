@@ -32,7 +32,7 @@ def idempotent_request(request: Request[Any, Any], operation: str) -> Idempotent
     # What the request means, not how it was spelled: the decoded body in one fixed order.
     meaning = msgspec.json.encode([request.path, request.body], order="deterministic")
     return IdempotentRequest(
-        organization_id=request.admin.organization_id,
+        organization_id=request.admin_caller.organization_id,
         operation=operation,
         key=values[0].decode("ascii"),
         meaning=meaning,

@@ -24,7 +24,7 @@ async def project_key_create(
 
 async def project_archive(services: Services, request: Request[None, None]) -> wire.ProjectDeleted:
     project_id = await services.projects.project_archive(
-        request.admin.organization_id, ids.project_id(request.path["project_id"])
+        request.admin_caller.organization_id, ids.project_id(request.path["project_id"])
     )
     return wire.ProjectDeleted(object="organization.project.deleted", id=project_id, deleted=True)
 
@@ -34,7 +34,7 @@ async def admin_key_list(
 ) -> wire.AdminKeyList:
     query = request.query
     page = await services.admin_keys.admin_key_list(
-        request.admin.organization_id,
+        request.admin_caller.organization_id,
         after=None if query.after is None else ids.key_id(query.after, param="after"),
         limit=query.limit,
         descending=query.order == "desc",
@@ -52,7 +52,7 @@ async def admin_key_revoke(
     services: Services, request: Request[None, None]
 ) -> wire.AdminKeyDeleted:
     key_id = await services.admin_keys.admin_key_revoke(
-        request.admin.organization_id, ids.key_id(request.path["api_key_id"])
+        request.admin_caller.organization_id, ids.key_id(request.path["api_key_id"])
     )
     return wire.AdminKeyDeleted(
         object="organization.admin_api_key.deleted", id=key_id, deleted=True

@@ -33,7 +33,7 @@ async def policy_create(
 
 async def policy_show(services: Services, request: Request[None, None]) -> wire.Policy:
     policy = await services.policies.policy_show(
-        request.admin.organization_id, ids.policy_id(request.path["policy_id"])
+        request.admin_caller.organization_id, ids.policy_id(request.path["policy_id"])
     )
     return policy_view(policy, services.default_threshold)
 
@@ -46,7 +46,7 @@ async def policy_edit(services: Services, request: Request[wire.PolicyEdit, None
     if body.project_ids is not UNSET:
         changes["project_ids"] = _project_ids(body.project_ids)
     policy = await services.policies.policy_edit(
-        request.admin.organization_id,
+        request.admin_caller.organization_id,
         ids.policy_id(request.path["policy_id"]),
         body.revision,
         name=None if body.name is UNSET else body.name,
@@ -58,7 +58,7 @@ async def policy_edit(services: Services, request: Request[wire.PolicyEdit, None
 
 async def policy_pause(services: Services, request: Request[wire.PolicyPause, None]) -> wire.Policy:
     policy = await services.policies.policy_pause(
-        request.admin.organization_id,
+        request.admin_caller.organization_id,
         ids.policy_id(request.path["policy_id"]),
         request.body.revision,
     )
@@ -69,7 +69,7 @@ async def effective_policy_list(
     services: Services, request: Request[None, None]
 ) -> wire.EffectivePolicyList:
     found = await services.policies.effective_policy_list(
-        request.admin.organization_id, ids.project_id(request.path["project_id"])
+        request.admin_caller.organization_id, ids.project_id(request.path["project_id"])
     )
     return wire.EffectivePolicyList(
         object="list", data=[_effective_view(policy) for policy in found]

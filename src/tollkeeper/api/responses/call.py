@@ -15,7 +15,7 @@ from tollkeeper.api.responses.tools import Tools, read_tools, shown_choice
 from tollkeeper.api.responses.truncation import truncated
 from tollkeeper.api.wire import responses as wire
 from tollkeeper.api.wire.response_object import ReasoningShown, Response
-from tollkeeper.domain.access import CustomerCaller
+from tollkeeper.domain.access import ProjectCaller
 from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.inference import Call
@@ -43,7 +43,7 @@ class PreparedResponse:
 async def responses_call(
     services: Services, request: Request[wire.ResponsesRequest, None], session: str | None
 ) -> PreparedResponse:
-    body, caller = request.body, request.customer
+    body, caller = request.body, request.project_caller
     _check_stateless(body)
     _check_combinations(body)
     model = await services.models.model_for_call(caller, body.model)
@@ -80,7 +80,7 @@ async def responses_call(
 
 
 def _sealing(
-    services: Services, caller: CustomerCaller, model: Model
+    services: Services, caller: ProjectCaller, model: Model
 ) -> Callable[[str, tuple[str, ...]], str]:
     def seal(text: str, sealed_by_backend: tuple[str, ...]) -> str:
         kept = KeptReasoning(text, model.id, sealed_by_backend)

@@ -43,7 +43,7 @@ class Kind(StrEnum):
 
 
 @dataclass(slots=True)
-class Growing:
+class OpenText:
     """One text that grows piece by piece, and its place in the output."""
 
     kind: Kind
@@ -83,7 +83,7 @@ class Item:
     kind: ItemKind
     id: str
     output_index: int
-    parts: list[Growing] = field(default_factory=list)
+    parts: list[OpenText] = field(default_factory=list)
     status: wire.ItemStatus = "in_progress"
     # Of a function call only.
     call_id: str = ""
@@ -98,16 +98,16 @@ class Listener(Protocol):
 
     def event(self, name: str, fields: dict[str, Any]) -> None: ...
 
-    def piece(self, growing: Growing, text: str, logprobs: list[wire.TokenLogprob]) -> None: ...
+    def piece(self, open_text: OpenText, text: str, logprobs: list[wire.TokenLogprob]) -> None: ...
 
 
-class Silence:
+class NoListener:
     """A listener that keeps nothing."""
 
     def event(self, name: str, fields: dict[str, Any]) -> None:
         pass
 
-    def piece(self, growing: Growing, text: str, logprobs: list[wire.TokenLogprob]) -> None:
+    def piece(self, open_text: OpenText, text: str, logprobs: list[wire.TokenLogprob]) -> None:
         pass
 
 
@@ -126,7 +126,7 @@ class Output:
         self._seal = seal
         self._items: list[Item] = []
         # What text goes into until something else begins.
-        self._open: Growing | None = None
+        self._open: OpenText | None = None
         self._calls: dict[int, Item] = {}
         self._last_call: Item | None = None
         self.finish: str | None = None
@@ -168,7 +168,7 @@ class Output:
 
     # Text, refusals, reasoning.
 
-    def _opened(self, kind: Kind) -> Growing:
+    def _opened(self, kind: Kind) -> OpenText:
         open_ = self._open
         if open_ is not None and open_.kind is kind:
             return open_
@@ -183,33 +183,33 @@ class Output:
         self._open = self._begin_part(item, kind)
         return self._open
 
-    def _begin_part(self, item: Item, kind: Kind) -> Growing:
-        growing = Growing(kind, item.id, item.output_index, len(item.parts))
-        item.parts.append(growing)
-        place = _place(growing)
-        self._listener.event("response.content_part.added", {**place, "part": growing.part()})
-        return growing
+    def _begin_part(self, item: Item, kind: Kind) -> OpenText:
+        open_text = OpenText(kind, item.id, item.output_index, len(item.parts))
+        item.parts.append(open_text)
+        place = _place(open_text)
+        self._listener.event("response.content_part.added", {**place, "part": open_text.part()})
+        return open_text
 
-    def _grow(self, growing: Growing, text: str) -> None:
-        growing.pieces.append(text)
-        self._listener.piece(growing, text, [])
+    def _grow(self, open_text: OpenText, text: str) -> None:
+        open_text.pieces.append(text)
+        self._listener.piece(open_text, text, [])
 
     def _add_text(self, text: str, logprobs: msgspec.Raw | None) -> None:
         found = []
         if logprobs is not None and self._includes_logprobs:
             found = _flat_logprobs(logprobs)
         if text:
-            growing = self._opened(Kind.TEXT)
+            open_text = self._opened(Kind.TEXT)
         elif found and self._open is not None and self._open.kind is Kind.TEXT:
-            growing = self._open
+            open_text = self._open
         else:
             return  # The probabilities of a call's tokens, or of reasoning, have no place here.
-        growing.pieces.append(text)
-        growing.logprobs += found
-        self._listener.piece(growing, text, found)
+        open_text.pieces.append(text)
+        open_text.logprobs += found
+        self._listener.piece(open_text, text, found)
 
     def _annotate(self, annotation: Annotation) -> None:
-        growing = self._opened(Kind.TEXT)
+        open_text = self._opened(Kind.TEXT)
         found = wire.FlatUrlCitation(
             url=annotation.url,
             title=annotation.title,
@@ -217,11 +217,11 @@ class Output:
             end_index=annotation.end_index,
         )
         fields = {
-            **_place(growing),
-            "annotation_index": len(growing.annotations),
+            **_place(open_text),
+            "annotation_index": len(open_text.annotations),
             "annotation": found,
         }
-        growing.annotations.append(found)
+        open_text.annotations.append(found)
         self._listener.event("response.output_text.annotation.added", fields)
 
     # Function calls.
@@ -245,7 +245,7 @@ class Output:
         item = self._new_item(ItemKind.CALL)
         item.call_id = piece.id or f"call_{item.id}"
         item.name = piece.name or ""
-        item.parts.append(Growing(Kind.ARGUMENTS, item.id, item.output_index, None))
+        item.parts.append(OpenText(Kind.ARGUMENTS, item.id, item.output_index, None))
         self._calls[piece.index] = item
         self._tell_of(item)
         return item
@@ -278,16 +278,16 @@ class Output:
         if call is not None and _is_whole(call.parts[0].whole):
             self._close_item(call, "completed")
 
-    def _close_part(self, growing: Growing) -> None:
-        place, whole = _place(growing), growing.whole
-        if growing.kind is Kind.TEXT:
-            fields = {**place, "text": whole, "logprobs": growing.logprobs}
-        elif growing.kind is Kind.REFUSAL:
+    def _close_part(self, open_text: OpenText) -> None:
+        place, whole = _place(open_text), open_text.whole
+        if open_text.kind is Kind.TEXT:
+            fields = {**place, "text": whole, "logprobs": open_text.logprobs}
+        elif open_text.kind is Kind.REFUSAL:
             fields = {**place, "refusal": whole}
         else:
             fields = {**place, "text": whole}
-        self._listener.event(f"response.{growing.kind}.done", fields)
-        self._listener.event("response.content_part.done", {**place, "part": growing.part()})
+        self._listener.event(f"response.{open_text.kind}.done", fields)
+        self._listener.event("response.content_part.done", {**place, "part": open_text.part()})
 
     def _close_item(self, item: Item, status: wire.ItemStatus) -> None:
         last = item.parts[-1]
@@ -295,7 +295,7 @@ class Output:
             fields = {**_place(last), "name": item.name, "arguments": last.whole}
             self._listener.event("response.function_call_arguments.done", fields)
         if item.kind is ItemKind.REASONING and self._seal is not None:
-            thought = "".join(growing.whole for growing in item.parts)
+            thought = "".join(open_text.whole for open_text in item.parts)
             item.sealed = self._seal(thought, item.sealed_by_backend)
         item.status = status
         fields = {"output_index": item.output_index, "item": _view(item, status)}
@@ -325,7 +325,7 @@ def _view(item: Item, status: wire.ItemStatus) -> wire.OutputItem:
             name=item.name,
             arguments=item.parts[0].whole,
         )
-    content: list[Any] = [growing.part() for growing in item.parts]
+    content: list[Any] = [open_text.part() for open_text in item.parts]
     if item.kind is ItemKind.REASONING:
         return wire.OutputReasoning(
             id=item.id, status=status, summary=[], content=content, encrypted_content=item.sealed
@@ -333,13 +333,13 @@ def _view(item: Item, status: wire.ItemStatus) -> wire.OutputItem:
     return wire.OutputMessage(id=item.id, status=status, role="assistant", content=content)
 
 
-def _place(growing: Growing) -> dict[str, Any]:
+def _place(open_text: OpenText) -> dict[str, Any]:
     place: dict[str, Any] = {
-        "item_id": growing.item_id,
-        "output_index": growing.output_index,
+        "item_id": open_text.item_id,
+        "output_index": open_text.output_index,
     }
-    if growing.content_index is not None:
-        place["content_index"] = growing.content_index
+    if open_text.content_index is not None:
+        place["content_index"] = open_text.content_index
     return place
 
 

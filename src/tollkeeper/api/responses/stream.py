@@ -7,7 +7,7 @@ import msgspec
 from tollkeeper.api.http.endpoint import Request
 from tollkeeper.api.http.sse import DONE, EventStream
 from tollkeeper.api.responses.call import PreparedResponse
-from tollkeeper.api.responses.output import Growing, Kind, Output
+from tollkeeper.api.responses.output import Kind, OpenText, Output
 from tollkeeper.api.responses.result import begun_response, ended_response, failed_response
 from tollkeeper.api.wire import response_object as wire
 from tollkeeper.domain.inference import Batch, Delta, Opened
@@ -88,17 +88,17 @@ class ResponseStream:
         self._records.append(b"%b%d,%b\n\n" % (_head(name), self._number, _encode(fields)[1:]))
         self._number += 1
 
-    def piece(self, growing: Growing, text: str, logprobs: list[wire.TokenLogprob]) -> None:
-        place = growing.encoded_place
+    def piece(self, open_text: OpenText, text: str, logprobs: list[wire.TokenLogprob]) -> None:
+        place = open_text.encoded_place
         if place is None:
-            place = growing.encoded_place = _encoded_place(growing)
+            place = open_text.encoded_place = _encoded_place(open_text)
         tail = _END
-        if growing.kind is Kind.TEXT:
+        if open_text.kind is Kind.TEXT:
             tail = _NO_LOGPROBS if not logprobs else b',"logprobs":%b}\n\n' % _encode(logprobs)
         if self._prepared.obfuscates:
             tail = b',"obfuscation":"%b"%b' % (_padding(text), tail)
         self._records.append(
-            b"%b%d%b%b%b" % (_DELTA_HEADS[growing.kind], self._number, place, _encode(text), tail)
+            b"%b%d%b%b%b" % (_DELTA_HEADS[open_text.kind], self._number, place, _encode(text), tail)
         )
         self._number += 1
 
@@ -115,10 +115,10 @@ class ResponseStream:
         return records
 
 
-def _encoded_place(growing: Growing) -> bytes:
-    place: dict[str, Any] = {"item_id": growing.item_id, "output_index": growing.output_index}
-    if growing.content_index is not None:
-        place["content_index"] = growing.content_index
+def _encoded_place(open_text: OpenText) -> bytes:
+    place: dict[str, Any] = {"item_id": open_text.item_id, "output_index": open_text.output_index}
+    if open_text.content_index is not None:
+        place["content_index"] = open_text.content_index
     return b"," + _encode(place)[1:-1] + b',"delta":'
 
 

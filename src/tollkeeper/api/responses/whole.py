@@ -1,7 +1,7 @@
 """An answer as one Responses result."""
 
 from tollkeeper.api.responses.call import PreparedResponse
-from tollkeeper.api.responses.output import Output, Silence
+from tollkeeper.api.responses.output import NoListener, Output
 from tollkeeper.api.responses.result import begun_response, ended_response
 from tollkeeper.api.wire.response_object import Response
 from tollkeeper.domain.inference import Batch, Delta, Opened
@@ -16,7 +16,7 @@ class ResponseAssembly:
         self._begun = prepared.begun
         self._output = Output(
             prepared.call.request_id,
-            Silence(),
+            NoListener(),
             logprobs=prepared.includes_logprobs,
             seal=prepared.seal,
         )

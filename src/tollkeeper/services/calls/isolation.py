@@ -1,6 +1,6 @@
 """What leaves the gateway of a caller's session and cache keys: values that only it can compute."""
 
-from tollkeeper.domain.access import CustomerCaller
+from tollkeeper.domain.access import ProjectCaller
 from tollkeeper.domain.affinity import CachePurpose, affinity_key, isolated_text
 from tollkeeper.services.vault import Vault
 
@@ -9,8 +9,8 @@ class Isolation:
     def __init__(self, vault: Vault) -> None:
         self._secret = vault.derive("isolation")
 
-    def affinity(self, caller: CustomerCaller, session: str) -> bytes:
+    def affinity(self, caller: ProjectCaller, session: str) -> bytes:
         return affinity_key(self._secret, caller.organization_id, caller.project_id, session)
 
-    def isolated(self, caller: CustomerCaller, purpose: CachePurpose, text: str) -> str:
+    def isolated(self, caller: ProjectCaller, purpose: CachePurpose, text: str) -> str:
         return isolated_text(self._secret, caller.organization_id, caller.project_id, purpose, text)

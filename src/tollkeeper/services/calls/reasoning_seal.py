@@ -5,7 +5,7 @@ import binascii
 
 import msgspec
 
-from tollkeeper.domain.access import CustomerCaller
+from tollkeeper.domain.access import ProjectCaller
 from tollkeeper.services.vault import Vault
 
 _PURPOSE = "reasoning"
@@ -26,11 +26,11 @@ class ReasoningSeal:
     def __init__(self, vault: Vault) -> None:
         self._vault = vault
 
-    def seal(self, caller: CustomerCaller, kept: KeptReasoning) -> str:
+    def seal(self, caller: ProjectCaller, kept: KeptReasoning) -> str:
         sealed = self._vault.seal(msgspec.json.encode(kept), _PURPOSE, *_context(caller))
         return base64.urlsafe_b64encode(sealed).decode()
 
-    def unseal(self, caller: CustomerCaller, sealed: str) -> KeptReasoning | None:
+    def unseal(self, caller: ProjectCaller, sealed: str) -> KeptReasoning | None:
         """None where it is not ours: another service's, another project's, or changed on the way."""
         try:
             found = base64.b64decode(sealed, altchars=b"-_", validate=True)
@@ -43,5 +43,5 @@ class ReasoningSeal:
             return None  # Ours, but of an earlier form.
 
 
-def _context(caller: CustomerCaller) -> tuple[bytes, bytes]:
+def _context(caller: ProjectCaller) -> tuple[bytes, bytes]:
     return caller.organization_id.bytes, caller.project_id.bytes

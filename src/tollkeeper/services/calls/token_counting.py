@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tollkeeper.backends.port import Backend
-from tollkeeper.domain.access import CustomerCaller
+from tollkeeper.domain.access import ProjectCaller
 from tollkeeper.domain.admission import ProjectLimits
 from tollkeeper.domain.inference import Call
 from tollkeeper.domain.prompt_size import measure_prompt
@@ -30,7 +30,7 @@ class TokenCounting:
         self._backends = backends
         self._limits = limits
 
-    async def count(self, caller: CustomerCaller, call: Call) -> Counted:
+    async def count(self, caller: ProjectCaller, call: Call) -> Counted:
         """Takes one request of the project's rate; there is no hold and no record of it."""
         async with self._database.transaction() as connection:
             decision = await take_from_rate(

@@ -208,7 +208,7 @@ class PolicyChecks:
         if self._judge is None:
             return [Opinion(reason=_NO_JUDGE) for _ in policies]
         questions = [Question(policy.version_id, policy.rule) for policy in policies]
-        return await self._judge.hear(text, questions, watching=watching)
+        return await self._judge.ask_all(text, questions, watching=watching)
 
 
 def _named(policy: ActivePolicy) -> str:

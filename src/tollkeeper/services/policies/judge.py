@@ -92,20 +92,20 @@ class Judge:
         self._slots = JudgeSlots(config.concurrency)
         self._verdicts: OrderedDict[tuple[str, bytes], int] = OrderedDict()
 
-    async def hear(
+    async def ask_all(
         self, text: str, questions: Sequence[Question], *, watching: bool = False
     ) -> list[Opinion]:
         """One opinion a question, in order; whatever the judge does, within the deadline. None is
         made up: where the judge is down, late or unreadable, the opinion says so. Who is only
         `watching` lets those pass who make a caller wait."""
         deadline = asyncio.get_running_loop().time() + self.config.deadline_s
-        hearing = _Hearing(self, text, questions, deadline, watching)
+        questioning = _Questioning(self, text, questions, deadline, watching)
         try:
             with timeout_at(deadline):
-                await hearing.run()
+                await questioning.run()
         except TimeoutError:
-            hearing.give_up(_LATE)
-        return hearing.opinions
+            questioning.give_up(_LATE)
+        return questioning.opinions
 
     def windows(self, text: str) -> Iterator["Window"]:
         config = self.config
@@ -121,7 +121,7 @@ class Judge:
         if remembered is not None:
             self._verdicts.move_to_end(key)
             return remembered
-        async with window.turn():
+        async with window.after_first():
             found = await self._ask_in_pieces(window, question, deadline, watching)
         self._verdicts[key] = found
         if len(self._verdicts) > _VERDICTS_MAX:
@@ -193,7 +193,7 @@ class Window:
         self._led: asyncio.Event | None = None
 
     @asynccontextmanager
-    async def turn(self) -> AsyncIterator[None]:
+    async def after_first(self) -> AsyncIterator[None]:
         """Lets the first question through, and the others once it is answered, or is not."""
         if len(self.text) < _LED_LENGTH_MIN:
             yield
@@ -220,7 +220,7 @@ class Window:
         return [Window(piece, self._secret, self._examples) for piece in pieces]
 
 
-class _Hearing:
+class _Questioning:
     """All questions about one text. Window by window, so that one beginning serves them all, and
     never more of them under way than the judge takes at once."""
 

@@ -91,7 +91,7 @@ class PolicyTrial:
         self, question: Question, place: int, text: TrialText, direction: Direction
     ) -> tuple[int, Sample, str]:
         seen = section("user", text.text) if direction is Direction.REQUEST else text.text
-        (opinion,) = await self._judge.hear(seen, [question])
+        (opinion,) = await self._judge.ask_all(seen, [question])
         probability = opinion.highest if opinion.complete else None
         return place, Sample(text.text, text.label, probability), opinion.reason
 

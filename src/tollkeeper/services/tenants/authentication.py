@@ -4,7 +4,7 @@ import hmac
 import time
 from uuid import UUID
 
-from tollkeeper.domain.access import AdminCaller, Caller, CustomerCaller, KeyKind, KeyStatus
+from tollkeeper.domain.access import AdminCaller, Caller, KeyKind, KeyStatus, ProjectCaller
 from tollkeeper.domain.errors import Unauthenticated
 from tollkeeper.domain.keys import key_digest, key_kind
 from tollkeeper.services.clock import Clock
@@ -22,7 +22,7 @@ class Authentication:
         self._database = database
         self._key_use = key_use
         self._clock = clock
-        self._remembered: dict[bytes, tuple[CustomerCaller, float]] = {}
+        self._remembered: dict[bytes, tuple[ProjectCaller, float]] = {}
 
     async def authenticate(self, presented: str) -> Caller:
         """Reads the key on every call: a revocation is seen by the very next request."""
@@ -41,7 +41,7 @@ class Authentication:
             self._key_use.note(KeyKind.PROJECT, caller.key_id, self._clock())
             return caller
         found = await self.authenticate(presented)
-        if isinstance(found, CustomerCaller):
+        if isinstance(found, ProjectCaller):
             if len(self._remembered) >= _REMEMBERED_MAX:
                 self._remembered.clear()
             self._remembered[digest] = (found, now + _REMEMBERED_S)
@@ -56,14 +56,14 @@ class Authentication:
         self._key_use.note(kind, caller.key_id, self._clock())
         return caller
 
-    async def _customer(self, connection: Connection, digest: bytes) -> CustomerCaller:
+    async def _customer(self, connection: Connection, digest: bytes) -> ProjectCaller:
         found = await project_keys.find_by_digest(connection, digest)
         if found is None or not hmac.compare_digest(found.digest, digest):
             raise Unauthenticated(_UNKNOWN)
         _require_active(found.key.status(self._clock()), found.key.id)
         if found.project_archived:
             raise Unauthenticated("The project of this API key is archived.")
-        return CustomerCaller(
+        return ProjectCaller(
             organization_id=found.key.organization_id,
             project_id=found.key.project_id,
             key_id=found.key.id,
