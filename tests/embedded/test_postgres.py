@@ -2,6 +2,7 @@
 
 import os
 import signal
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -118,8 +119,9 @@ def test_server_is_durable_and_private(conninfo: str) -> None:
     }
 
 
-def test_folder_with_a_long_name(folder: Path) -> None:
-    """A socket's path has a bound; a data folder's has not."""
+def test_folder_with_a_long_name(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The path of a socket has a maximum length, and the path of a data folder has none."""
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))  # The folder of the socket stays there.
     deep = folder / ("d" * 60) / ("e" * 60)
     with EmbeddedPostgres(deep) as server:
         assert _answers(server)
