@@ -2,6 +2,7 @@
 documents, and what must not be written down anywhere."""
 
 import ast
+import functools
 import re
 import subprocess
 from collections.abc import Iterator
@@ -53,10 +54,13 @@ def _shown(path: Path) -> str:
     return path.relative_to(_ROOT).as_posix()
 
 
-def _parsed() -> Iterator[tuple[Path, list[str], ast.Module]]:
+@functools.cache
+def _parsed() -> list[tuple[Path, list[str], ast.Module]]:
+    found = []
     for path in _python_files():
         text = path.read_text()
-        yield path, text.splitlines(), ast.parse(text)
+        found.append((path, text.splitlines(), ast.parse(text)))
+    return found
 
 
 def _functions(tree: ast.AST) -> Iterator[Function]:
