@@ -5,7 +5,7 @@ import contextlib
 import random
 import sys
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -14,6 +14,9 @@ import structlog
 from tollkeeper.domain.errors import TollkeeperError
 
 T = TypeVar("T")
+
+# Enough for any maximum, and no number that a float cannot hold.
+_DOUBLINGS_MAX = 60
 
 _log = structlog.get_logger("tollkeeper.batches")
 
@@ -33,12 +36,15 @@ class Backoff:
     first_s: float
     max_s: float
 
-    def pauses(self) -> Iterator[float]:
-        pause_s = self.first_s
-        while True:
-            # With jitter, so that several processes do not try again at the same moment.
-            yield pause_s * random.uniform(0.5, 1.5)  # noqa: S311 - nothing secret
-            pause_s = min(pause_s * 2, self.max_s)
+    def pause_s(self, failures: int) -> float:
+        """The pause after so many failures in a row."""
+        doubled = self.first_s * 2.0 ** min(failures - 1, _DOUBLINGS_MAX)
+        # With jitter, so that several processes do not try again at the same moment.
+        return min(doubled, self.max_s) * random.uniform(0.5, 1.5)  # noqa: S311 - nothing secret
+
+
+_UNLIMITED = Limit()
+_BACKOFF = Backoff(first_s=0.1, max_s=2.0)
 
 
 class Batches(Generic[T]):
@@ -61,16 +67,16 @@ class Batches(Generic[T]):
         name: str,
         batch: Limit,
         give_up: Callable[[Sequence[T]], None],
-        queue: Limit | None = None,
+        queue: Limit = _UNLIMITED,
         weigh: Callable[[T], int] | None = None,
         collect_s: float = 0.0,
-        backoff: Backoff = Backoff(first_s=0.1, max_s=2.0),  # noqa: B008 - immutable
+        backoff: Backoff = _BACKOFF,
     ) -> None:
         self._write = write
         self._name = name
         self._batch = batch
         self._give_up = give_up
-        self._limit = queue or Limit()
+        self._items_max, self._weight_max = queue.items, queue.weight
         self._weigh = weigh
         self._collect_s = collect_s
         self._backoff = backoff
@@ -94,8 +100,8 @@ class Batches(Generic[T]):
         self._queue.append(item)
         if self._weigh is not None:
             self._weight += self._weigh(item)
-        if len(self._queue) > self._limit.items or self._weight > self._limit.weight:
-            self._keep_limit()
+        if len(self._queue) > self._items_max or self._weight > self._weight_max:
+            self._shorten()
         if self._running is None:
             loop = asyncio.get_running_loop()
             self._running = loop.create_task(self._run(), name=self._name)
@@ -121,7 +127,7 @@ class Batches(Generic[T]):
 
     async def _run(self) -> None:
         batch: list[T] = []
-        pauses = self._backoff.pauses()
+        failures = 0
         try:
             # Items that are added in the same iteration of the event loop join the first batch.
             await asyncio.sleep(0)
@@ -129,13 +135,19 @@ class Batches(Generic[T]):
                 if self._collect_s > 0 and len(self._queue) < self._batch.items:
                     await self._collect()
                 batch = self._take_batch()
-                if await self._try(batch):
-                    batch = []
-                    pauses = self._backoff.pauses()
-                else:
+                try:
+                    await self._write(batch)
+                    failures = 0
+                except TollkeeperError as exc:
                     self._put_back(batch)
                     batch = []
-                    await asyncio.sleep(next(pauses))
+                    failures += 1
+                    _log.warning("a batch is written again", of=self._name, reason=exc.message)
+                    await asyncio.sleep(self._backoff.pause_s(failures))
+                except Exception:  # noqa: BLE001 - the owner of its own task
+                    _log.exception("a batch is given up", of=self._name, count=len(batch))
+                    self._give_up(batch)
+                batch = []
         except BaseException:
             # Stopped, or a fault in this class: nobody may go on waiting for these items.
             left = [*batch, *self._queue]
@@ -147,23 +159,6 @@ class Batches(Generic[T]):
             self._running = None
             self._draining.clear()
 
-    async def _try(self, batch: list[T]) -> bool:
-        """False where the batch has to be written again."""
-        try:
-            await self._write(batch)
-        except TollkeeperError as exc:
-            _log.warning(
-                "a batch is written again later",
-                of=self._name,
-                count=len(batch),
-                reason=exc.message,
-            )
-            return False
-        except Exception:  # noqa: BLE001 - the owner of its own task
-            _log.exception("a batch is given up", of=self._name, count=len(batch))
-            self._give_up(batch)
-        return True
-
     async def _collect(self) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._collect_s):
@@ -171,10 +166,16 @@ class Batches(Generic[T]):
 
     def _take_batch(self) -> list[T]:
         """The oldest items: at least one, and no more than a batch takes."""
+        queue, limit = self._queue, self._batch
         batch: list[T] = []
+        if len(queue) <= limit.items and self._weight <= limit.weight:
+            batch.extend(queue)
+            queue.clear()
+            self._weight = 0
+            return batch
         weight = 0
-        while self._queue and len(batch) < self._batch.items and weight < self._batch.weight:
-            batch.append(self._queue.popleft())
+        while queue and len(batch) < limit.items and weight < limit.weight:
+            batch.append(queue.popleft())
             if self._weigh is not None:
                 weight += self._weigh(batch[-1])
         self._weight -= weight
@@ -184,11 +185,11 @@ class Batches(Generic[T]):
         self._queue.extendleft(reversed(batch))
         if self._weigh is not None:
             self._weight += sum(map(self._weigh, batch))
-        self._keep_limit()
+        self._shorten()
 
-    def _keep_limit(self) -> None:
+    def _shorten(self) -> None:
         """Gives up the oldest items: the newest ones are those that somebody will look for."""
-        while len(self._queue) > self._limit.items or self._weight > self._limit.weight:
+        while len(self._queue) > self._items_max or self._weight > self._weight_max:
             oldest = self._queue.popleft()
             if self._weigh is not None:
                 self._weight -= self._weigh(oldest)

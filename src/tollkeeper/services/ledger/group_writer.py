@@ -76,12 +76,13 @@ class GroupWriter(Generic[T, R]):
         """Gives up what is not written yet."""
         await self._batches.stop()
 
-    async def _write_queued(self, results: list[asyncio.Future[R]]) -> None:
+    def _write_queued(self, results: list[asyncio.Future[R]]) -> Awaitable[None]:
         waiting = [result for result in results if result in self._queued]
-        if waiting:
-            await self._write_batch(waiting, [self._queued.pop(result) for result in waiting])
+        return self._write_batch(waiting, [self._queued.pop(result) for result in waiting])
 
     async def _write_batch(self, waiting: Sequence[asyncio.Future[R]], items: Sequence[T]) -> None:
+        if not items:
+            return  # all of them were withdrawn
         try:
             results = await self._write(items)
         except TollkeeperError as exc:

@@ -227,10 +227,11 @@ async def _despite_contention(work: Callable[[], Awaitable[T]]) -> T:
 
 async def _until_written(work: Callable[[], Awaitable[T]], count: int) -> T:
     """Tries until it succeeds, whatever the database does. The work must be safe to repeat."""
-    pauses = _WRITE_AGAIN.pauses()
+    failures = 0
     while True:
         try:
             return await work()
         except TollkeeperError as exc:
+            failures += 1
             _log.warning("the ledger waits for the database", count=count, reason=exc.message)
-            await asyncio.sleep(next(pauses))
+            await asyncio.sleep(_WRITE_AGAIN.pause_s(failures))

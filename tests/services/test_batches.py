@@ -1,0 +1,186 @@
+"""Batches: what is collected, in which order it is written, and what is given up."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from tollkeeper.domain.errors import Unavailable
+from tollkeeper.services.batches import Backoff, Batches, Limit
+
+# Long enough that a test which waits for it by mistake fails by its own time limit.
+_FOR_EVER_S = 3600.0
+_THREE = Limit(3)
+_UNLIMITED = Limit()
+_AT_ONCE = Backoff(first_s=0.0, max_s=0.0)
+
+
+class Recorder:
+    """Writes numbers and remembers each batch. An item weighs as much as its number."""
+
+    def __init__(
+        self,
+        *,
+        batch: Limit = _THREE,
+        queue: Limit = _UNLIMITED,
+        collect_s: float = 0.0,
+        weigh: Callable[[int], int] | None = None,
+    ) -> None:
+        self.attempts: list[list[int]] = []
+        self.given_up: list[int] = []
+        self.errors: list[BaseException] = []
+        self.attempted = asyncio.Event()
+        self.go_on = asyncio.Event()
+        self.go_on.set()
+        self.batches: Batches[int] = Batches(
+            self.write,
+            name="test",
+            batch=batch,
+            queue=queue,
+            collect_s=collect_s,
+            weigh=weigh,
+            give_up=self.give_up,
+            backoff=_AT_ONCE,
+        )
+
+    async def write(self, batch: list[int]) -> None:
+        self.attempts.append(list(batch))
+        self.attempted.set()
+        await self.go_on.wait()
+        if self.errors:
+            raise self.errors.pop(0)
+
+    def give_up(self, items: Sequence[int]) -> None:
+        self.given_up.extend(items)
+
+    def add(self, *items: int) -> None:
+        for item in items:
+            self.batches.add(item)
+
+
+async def test_items_are_written_in_order_and_in_batches() -> None:
+    recorder = Recorder()
+    recorder.add(*range(7))
+    assert await recorder.batches.drain()
+    assert recorder.attempts == [[0, 1, 2], [3, 4, 5], [6]]
+    assert not recorder.batches.busy
+    recorder.add(7)
+    assert await recorder.batches.drain()
+    assert recorder.attempts[3:] == [[7]]
+
+
+async def test_a_batch_is_bounded_by_weight_and_has_at_least_one_item() -> None:
+    recorder = Recorder(batch=Limit(3, weight=10), weigh=lambda item: item)
+    recorder.add(50, 4, 5, 6, 1, 1, 1, 1)
+    assert await recorder.batches.drain()
+    assert recorder.attempts == [[50], [4, 5, 6], [1, 1, 1], [1]]
+
+
+async def test_more_is_collected_until_the_batch_is_full() -> None:
+    recorder = Recorder(collect_s=_FOR_EVER_S)
+    recorder.add(1, 2)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert recorder.attempts == []
+    full = Recorder(collect_s=_FOR_EVER_S)
+    full.add(1, 2, 3)
+    await asyncio.sleep(0.01)
+    assert full.attempts == [[1, 2, 3]]
+    assert await recorder.batches.drain()
+    assert recorder.attempts == [[1, 2]]
+
+
+async def test_collecting_ends_after_its_time() -> None:
+    recorder = Recorder(collect_s=0.01)
+    recorder.add(1)
+    await recorder.attempted.wait()
+    recorder.add(2)
+    assert await recorder.batches.drain()
+    assert recorder.attempts == [[1], [2]]
+
+
+async def test_what_cannot_be_written_now_is_written_again_before_later_items() -> None:
+    recorder = Recorder()
+    recorder.errors = [Unavailable("away"), Unavailable("still away")]
+    recorder.add(1, 2)
+    await asyncio.sleep(0)
+    recorder.add(3, 4)
+    assert await recorder.batches.drain()
+    assert recorder.attempts[-2:] == [[1, 2, 3], [4]]
+    assert len(recorder.attempts) == 4
+    assert recorder.given_up == []
+
+
+async def test_a_batch_that_cannot_be_written_does_not_stop_later_ones() -> None:
+    recorder = Recorder()
+    recorder.errors = [ValueError("not a record")]
+    recorder.add(1, 2, 3, 4)
+    assert await recorder.batches.drain()
+    assert recorder.attempts == [[1, 2, 3], [4]]
+    assert recorder.given_up == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("limit", "kept"), [(Limit(3), [7, 8, 9]), (Limit(100, weight=20), [8, 9])], ids=str
+)
+async def test_the_oldest_are_given_up_when_too_many_wait(limit: Limit, kept: list[int]) -> None:
+    recorder = Recorder(queue=limit, collect_s=_FOR_EVER_S, weigh=lambda item: item)
+    recorder.add(*range(10))
+    assert recorder.batches.queued == len(kept)
+    assert await recorder.batches.drain()
+    assert recorder.attempts == [kept]
+    assert recorder.given_up == list(range(10 - len(kept)))
+
+
+async def test_a_batch_that_goes_back_counts_for_the_limit_again() -> None:
+    recorder = Recorder(queue=Limit(100, weight=10), weigh=lambda item: item)
+    recorder.go_on.clear()
+    recorder.errors = [Unavailable("away")]
+    recorder.add(3, 4)
+    await asyncio.sleep(0.01)
+    recorder.add(5, 2)
+    recorder.go_on.set()
+    assert await recorder.batches.drain()
+    assert recorder.given_up == [3, 4]
+    assert recorder.attempts == [[3, 4], [5, 2]]
+
+
+async def test_what_is_not_written_by_the_deadline_is_given_up() -> None:
+    recorder = Recorder()
+    recorder.go_on.clear()
+    recorder.add(1, 2, 3, 4)
+    await asyncio.sleep(0.01)
+    assert not await recorder.batches.drain(0.01)
+    assert recorder.given_up == [1, 2, 3, 4]
+    assert (recorder.batches.queued, recorder.batches.busy) == (0, False)
+    recorder.go_on.set()
+    recorder.add(5)
+    assert await recorder.batches.drain(_FOR_EVER_S)
+    assert recorder.attempts[-1] == [5]
+    assert recorder.given_up == [1, 2, 3, 4]
+
+
+async def test_items_that_wait_for_another_attempt_are_given_up_once() -> None:
+    recorder = Recorder()
+    recorder.errors = [Unavailable("away")] * 1_000_000
+    recorder.add(1, 2)
+    assert not await recorder.batches.drain(0.01)
+    assert recorder.given_up == [1, 2]
+
+
+async def test_draining_an_empty_queue_changes_nothing_for_the_next_item() -> None:
+    recorder = Recorder(collect_s=_FOR_EVER_S)
+    assert await recorder.batches.drain()
+    recorder.add(1)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert recorder.attempts == []
+    assert await recorder.batches.drain()
+    assert recorder.attempts == [[1]]
+
+
+def test_pauses_double_up_to_a_maximum() -> None:
+    backoff = Backoff(first_s=0.1, max_s=2.0)
+    for failures, base_s in ((1, 0.1), (2, 0.2), (3, 0.4), (5, 1.6), (6, 2.0), (10**9, 2.0)):
+        for _ in range(50):
+            assert 0.5 * base_s <= backoff.pause_s(failures) <= 1.5 * base_s
