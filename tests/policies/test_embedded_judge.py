@@ -6,19 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine_fixture import address_of, running_engine
+from tests.engine_fixture import address_of, engine_options, running_engine
 from tests.gateway import serving
 from tests.inference.lab import Lab, lab_settings
 from tests.policies.court import Court, ScriptedJudge, assert_denied
 from tests.upstream import Upstream, chat
-from tollkeeper.embedded.engine import EmbeddedEngine, EngineOptions
+from tollkeeper.embedded.engine import EmbeddedEngine
 
 pytestmark = pytest.mark.engine
 
 
 @pytest.fixture(scope="module")
 async def engine() -> AsyncIterator[EmbeddedEngine]:
-    async with running_engine(EngineOptions(parallel=1, context_length=2048)) as running:
+    async with running_engine(engine_options(parallel=1, context_length=2048)) as running:
         yield running
 
 
