@@ -10,12 +10,18 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.support.engine import READY_WITHIN_S, SMALL, address_of, chat, running_engine
+from tests.support.engine import (
+    READY_WITHIN_S,
+    SMALL,
+    address_of,
+    chat,
+    engine_options,
+    running_engine,
+)
 from tollkeeper.embedded import engine as embedded
 from tollkeeper.embedded import engine_weights
 from tollkeeper.embedded.engine import (
     EmbeddedEngine,
-    EngineOptions,
     EngineState,
     address_from_environment,
     address_to_environment,
@@ -72,7 +78,7 @@ async def test_becomes_ready_in_the_background() -> None:
 
 
 async def test_a_model_with_less_context_says_so() -> None:
-    async with running_engine(EngineOptions(parallel=1, context_length=16384)) as engine:
+    async with running_engine(engine_options(parallel=1, context_length=16384)) as engine:
         assert engine.report is not None
         assert engine.report.context_length == 8192
         assert "1 slots of 8192 tokens" in engine.status.detail
@@ -148,7 +154,7 @@ async def test_a_failing_start_is_named_and_tried_again(
     monkeypatch.setattr(embedded, "_PAUSE_S", 0.01)
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF and nothing more")
-    engine = EmbeddedEngine(EngineOptions(model_path=str(broken)))
+    engine = EmbeddedEngine(engine_options(model_path=str(broken)))
     await engine.start()
     try:
         await _until(lambda: _state(engine) is EngineState.FAILED)
@@ -182,7 +188,7 @@ async def test_a_wrong_model_path_makes_the_engine_absent(
     path = tmp_path / "model.gguf"
     if content is not None:
         path.write_bytes(content)
-    engine = EmbeddedEngine(EngineOptions(model_path=str(path)))
+    engine = EmbeddedEngine(engine_options(model_path=str(path)))
     await engine.start()
     assert _state(engine) is EngineState.ABSENT
     assert said in engine.status.detail

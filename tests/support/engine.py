@@ -11,11 +11,19 @@ from urllib.parse import urlsplit
 
 from tollkeeper.embedded.engine import EmbeddedEngine, EngineOptions
 from tollkeeper.embedded.engine_address import EngineAddress
+from tollkeeper.settings.schema import EmbeddedSettings
+
+
+def engine_options(**changes: Any) -> EngineOptions:
+    """The engine of a gateway with default settings, but for the changes."""
+    declared = EmbeddedSettings().model_dump(exclude={"enabled"})
+    return EngineOptions(**{**declared, **changes})
+
 
 READY_WITHIN_S = 60.0
 _ANSWER_WITHIN_S = 60.0
 # Two slots load faster than four, and enough for calls side by side.
-SMALL = EngineOptions(parallel=2, context_length=1024)
+SMALL = engine_options(parallel=2, context_length=1024)
 
 
 @asynccontextmanager

@@ -18,7 +18,7 @@ from tollkeeper.api.http.endpoint import (
     Streamed,
     StreamedAnswer,
 )
-from tollkeeper.api.http.envelope import RenderedError, render_error
+from tollkeeper.api.http.envelope import REQUEST_ID, RenderedError, render_error
 from tollkeeper.api.http.metrics import Observation
 from tollkeeper.api.http.request import ClientGone, Receive, Scope
 from tollkeeper.api.http.router import Router
@@ -183,7 +183,7 @@ async def _send_reply(send: Send, request_id: str, reply: Reply) -> None:
             "headers": [
                 (b"content-type", b"application/json"),
                 (b"content-length", str(len(content)).encode()),
-                (b"x-request-id", request_id.encode()),
+                (REQUEST_ID, request_id.encode()),
                 *reply.headers,
             ],
         }

@@ -5,15 +5,15 @@ from typing import Any
 
 import msgspec
 
+from tollkeeper import __version__
 from tollkeeper.api.http.endpoint import AnyEndpoint, HeaderParameter
 from tollkeeper.api.http.envelope import ERROR_TABLE
 from tollkeeper.api.http.request import PATH_ID_LENGTH_MAX
 from tollkeeper.api.routes import ROUTES
 from tollkeeper.api.wire.errors import ErrorEnvelope, MessagesErrorEnvelope
 from tollkeeper.domain.access import KeyKind
-from tollkeeper.domain.conventions import CUSTOMER_KEY_HEADER
+from tollkeeper.domain.conventions import CUSTOMER_KEY_HEADER, REQUEST_ID_HEADER
 
-VERSION = "0.2.0"
 _REF = "#/components/schemas/{name}"
 # What any endpoint can answer, whatever it does.
 _COMMON_ERRORS = frozenset({400, 401, 403, 405, 500, 503})
@@ -54,7 +54,7 @@ def document(endpoints: Sequence[AnyEndpoint] = ROUTES) -> dict[str, Any]:
         "openapi": "3.1.0",
         "info": {
             "title": "Inference Gateway and Organization Administration API",
-            "version": VERSION,
+            "version": __version__,
         },
         "paths": paths,
         "components": {"schemas": components, "securitySchemes": _security_schemes()},
@@ -153,7 +153,7 @@ def _header_parameter(header: HeaderParameter) -> dict[str, Any]:
 
 def _responses(endpoint: AnyEndpoint, schemas: dict[type, Any]) -> dict[str, Any]:
     request_id = {
-        "X-Request-ID": {
+        REQUEST_ID_HEADER: {
             "description": "The gateway's id of this request.",
             "schema": {"type": "string", "format": "uuid"},
         }

@@ -31,7 +31,8 @@ class EjectionRule:
 
 
 class ReplicaHealth:
-    """The state of one replica. Every attempt that was begun is ended by exactly one call of `succeeded`, `failed` or `abandoned`."""
+    """The state of one replica. Every attempt that was begun is ended by exactly one call of
+    `succeeded`, `failed` or `abandoned`."""
 
     __slots__ = ("_backoff_s", "_failures", "_rule", "ejected_until", "state")
 

@@ -9,6 +9,7 @@ from tollkeeper.bootstrap.backends import build_backends, build_judge, judge_sec
 from tollkeeper.bootstrap.catalog import build_catalog
 from tollkeeper.bootstrap.secrets import master_secret
 from tollkeeper.domain.admission import ProjectLimits
+from tollkeeper.domain.conventions import DEFAULT_THRESHOLD_BASIS_POINTS
 from tollkeeper.embedded.engine_address import EngineAddress
 from tollkeeper.embedded.postgres import EmbeddedPostgres
 from tollkeeper.services.calls.activity import Activity
@@ -41,9 +42,6 @@ from tollkeeper.services.vault import Vault
 from tollkeeper.settings import Settings
 from tollkeeper.storage.database import Database
 from tollkeeper.storage.ledger_store import LedgerStore
-
-# What a policy without a threshold of its own is shown with where no judge is configured.
-_THRESHOLD_WITHOUT_JUDGE = 5000
 
 
 @contextmanager
@@ -188,5 +186,5 @@ def _inference(
 
 def default_threshold(settings: Settings) -> int:
     if settings.judge is None:
-        return _THRESHOLD_WITHOUT_JUDGE
+        return DEFAULT_THRESHOLD_BASIS_POINTS
     return settings.judge.default_threshold_basis_points

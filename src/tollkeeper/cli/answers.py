@@ -85,26 +85,27 @@ def _print_record(record: Record) -> None:
     table.add_column(overflow="fold")
     for name, value in _flat(record.fields):
         table.add_row(name, Text(_cell(name, value)))
-    console = _console()
-    console.print(table)
+    output = console()
+    output.print(table)
     if record.note:
-        console.print(Text(record.note, style="yellow"))
+        output.print(Text(record.note, style="yellow"))
 
 
 def _print_listing(listing: Listing) -> None:
-    console = _console()
+    output = console()
     if not listing.rows:
-        console.print("There are none.")
+        output.print("There are none.")
         return
     table = Table(box=SIMPLE_HEAD, pad_edge=False)
     for column in listing.columns:
         table.add_column(column, overflow="fold", no_wrap=column == "id")
     for row in listing.rows:
         table.add_row(*(Text(_cell(column, row[column])) for column in listing.columns))
-    console.print(table)
+    output.print(table)
 
 
-def _console() -> Console:
+def console() -> Console:
+    """The terminal, or a pipe, in which a line is a row."""
     width = None if sys.stdout.isatty() else _PIPE_WIDTH
     return Console(width=width, highlight=False)
 

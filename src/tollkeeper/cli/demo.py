@@ -14,6 +14,7 @@ from rich.console import Console
 from tollkeeper.bootstrap import located_database, running_services
 from tollkeeper.cli.command import Invocation, command, command_app
 from tollkeeper.cli.serve import listeners
+from tollkeeper.embedded.engine import START_TIMEOUT_S
 from tollkeeper.hosting.logs import configure_logs
 from tollkeeper.hosting.supervisor import Supervisor, describe
 from tollkeeper.services.demonstration import DEMO_CREDIT_USD, Demonstration, DemoTenant
@@ -22,7 +23,6 @@ from tollkeeper.storage.migrations import migrate
 from tollkeeper.storage.schema import check_database
 
 app = command_app()
-_ENGINE_TIMEOUT_S = 300.0
 _stderr = Console(stderr=True, highlight=False)
 
 
@@ -66,7 +66,7 @@ async def _supervise(
 
     async def announce() -> None:
         with _stderr.status("Loading the model ..."):
-            engine = await supervisor.wait_for_engine(_ENGINE_TIMEOUT_S)
+            engine = await supervisor.wait_for_engine(START_TIMEOUT_S)
         if as_json:
             typer.echo(json.dumps({**addresses, **dataclasses.asdict(tenant), "engine": engine}))
         else:

@@ -3,16 +3,15 @@
 import asyncio
 import inspect
 import logging
-import sys
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Concatenate, ParamSpec
 
 import typer
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 
 from tollkeeper.bootstrap import located_database, running_services
-from tollkeeper.cli.answers import Record, show
+from tollkeeper.cli.answers import Record, console, show
 from tollkeeper.cli.command import Invocation, command
 from tollkeeper.domain.errors import StateConflict
 from tollkeeper.services.use_cases import Services
@@ -20,9 +19,6 @@ from tollkeeper.settings import Settings
 from tollkeeper.storage.schema import check_database
 
 P = ParamSpec("P")
-
-# Where nobody looks at a terminal, nothing is folded.
-_PIPE_WIDTH = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,5 +71,4 @@ def show_report(report: Report, *, as_json: bool) -> None:
     if as_json:
         show(Record(report.content), as_json=True)
         return
-    width = None if sys.stdout.isatty() else _PIPE_WIDTH
-    Console(width=width, highlight=False).print(report.picture)
+    console().print(report.picture)

@@ -13,6 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from tollkeeper.domain.access import KeyId, KeyStatus, ProjectId
+from tollkeeper.domain.errors import RETRY_AFTER_S_MAX
 from tollkeeper.domain.policy_set import PolicySet
 
 # The level of a rate bucket counts in requests times this, so that a microsecond's refill of one
@@ -20,7 +21,6 @@ from tollkeeper.domain.policy_set import PolicySet
 RATE_UNITS_PER_REQUEST = 60_000_000
 _US_PER_S = 1_000_000
 _US_PER_MINUTE = 60 * _US_PER_S
-_RETRY_AFTER_MAX_S = 120
 
 
 class CapPeriod(StrEnum):
@@ -315,7 +315,7 @@ def _rate(project: ProjectState) -> Decision | None:
     return Decision(
         Refusal.RATE,
         limit=project.requests_per_minute,
-        retry_after_s=min(max(wait_s, 1), _RETRY_AFTER_MAX_S),
+        retry_after_s=min(max(wait_s, 1), RETRY_AFTER_S_MAX),
     )
 
 

@@ -33,6 +33,9 @@ PUBLISHED_TOOLS = frozenset(
     }
 )
 
+# On every answer; the only name that an operator needs to find a call.
+REQUEST_ID_HEADER = "X-Request-ID"
+
 # Q19: header names of token counting (Anthropic) and the beta flags known everywhere.
 MESSAGES_VERSION_HEADER = "anthropic-version"
 MESSAGES_BETA_HEADER = "anthropic-beta"
@@ -81,6 +84,9 @@ CUSTOMER_KEY_HEADER = "x-api-key"
 
 # Q26: what a created project key may do.
 PROJECT_KEY_DEFAULT_PERMISSIONS = ("inference:write", "models:read")
+
+# What a policy without a threshold of its own is judged with.
+DEFAULT_THRESHOLD_BASIS_POINTS = 5000
 
 # The interface names the session header and its alias; both are settings.
 SESSION_HEADERS = ("X-Service-Session-ID", "X-Alt-Session-ID")

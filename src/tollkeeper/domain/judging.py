@@ -22,7 +22,7 @@ _INSTRUCTION = (
 _EXAMPLE_FENCE = "example"
 _YES = "yes"
 _NO = "no"
-_BASIS_POINTS = 10_000
+BASIS_POINTS = 10_000
 # What tokenizers put around a word, and what models do.
 _AROUND_A_WORD = " \t\r\n.,:;!\"'`*_()[]\u2581\u0120\u010a"
 # Where the two words together are less likely than this, the model says something else: the rest
@@ -159,4 +159,4 @@ def read_probability(logprobs: msgspec.Raw | bytes) -> int | None:
     total = weight[_YES] + weight[_NO]
     if total < _MASS_MIN:
         return None
-    return round(weight[_YES] / total * _BASIS_POINTS)
+    return round(weight[_YES] / total * BASIS_POINTS)

@@ -5,12 +5,13 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from tollkeeper.domain.judging import BASIS_POINTS
+
 BINS = 10
-_BASIS_POINTS = 10_000
-_BIN_WIDTH = _BASIS_POINTS // BINS
+_BIN_WIDTH = BASIS_POINTS // BINS
 THRESHOLD_MIN = 1
-THRESHOLD_MAX = 9_999
-_ROUND_THRESHOLDS = range(_BIN_WIDTH, _BASIS_POINTS, _BIN_WIDTH)
+THRESHOLD_MAX = BASIS_POINTS - 1
+_ROUND_THRESHOLDS = range(_BIN_WIDTH, BASIS_POINTS, _BIN_WIDTH)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,16 +20,15 @@ from pathlib import Path
 import structlog
 
 from tollkeeper.domain.errors import Unavailable
-from tollkeeper.embedded.engine_address import EngineAddress
+from tollkeeper.embedded.engine_address import ENGINE_HOST, EngineAddress
 from tollkeeper.embedded.engine_report import EngineReport, read_report
 from tollkeeper.embedded.engine_weights import find_weights
 from tollkeeper.embedded.packaged_model import PACKAGED_MODEL
 from tollkeeper.timeouts import timeout
 
-_HOST = "127.0.0.1"
 _PROGRAM = "tollkeeper.embedded.engine_process"
 # A large model on a slow disk takes minutes; what takes longer is stuck.
-_START_TIMEOUT_S = 300.0
+START_TIMEOUT_S = 300.0
 _PAUSE_S = 0.5
 _PAUSE_S_MAX = 10.0
 # An engine that lived so long was sound: its end starts the pauses anew.
@@ -75,12 +74,12 @@ class EngineStatus:
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
     # Empty: the packaged model.
-    model_path: str = ""
+    model_path: str
     # 0: all cores but one.
-    threads: int = 0
-    parallel: int = 4
+    threads: int
+    parallel: int
     # Of each slot; a model trained for less has less.
-    context_length: int = PACKAGED_MODEL.context_length
+    context_length: int
 
     @property
     def model_name(self) -> str:
@@ -141,7 +140,7 @@ class EmbeddedEngine:
             return
         self._reservation = _reserve_port()
         port = self._reservation.getsockname()[1]
-        self._address = EngineAddress(f"http://{_HOST}:{port}/v1", secrets.token_urlsafe(32))
+        self._address = EngineAddress(f"http://{ENGINE_HOST}:{port}/v1", secrets.token_urlsafe(32))
         self._become(EngineState.STARTING, f"Loading {weights.name}.")
         self._keeper = asyncio.get_running_loop().create_task(self._keep(weights, port))
 
@@ -233,9 +232,9 @@ class EmbeddedEngine:
         loop = asyncio.get_running_loop()
         started = loop.time()
         try:
-            line = await asyncio.wait_for(process.stdout.readline(), _START_TIMEOUT_S)
+            line = await asyncio.wait_for(process.stdout.readline(), START_TIMEOUT_S)
         except TimeoutError:
-            self._said = f"It was not ready after {_START_TIMEOUT_S:.0f} s.".encode()
+            self._said = f"It was not ready after {START_TIMEOUT_S:.0f} s.".encode()
             return False
         if not line:
             return False
@@ -282,17 +281,17 @@ def _reserve_port() -> socket.socket:
     to the engine, which shares the port, and nobody else is given it between two engines."""
     reservation = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    reservation.bind((_HOST, 0))
+    reservation.bind((ENGINE_HOST, 0))
     return reservation
 
 
 async def _answers(port: int, api_key: str) -> bool:
     """Asks for the slots, which only the computing loop can tell. `/health` would say yes while
     that loop hangs, as it did for minutes with a schema of some thousand enum values."""
-    request = f"GET /slots HTTP/1.1\r\nHost: {_HOST}\r\nAuthorization: Bearer {api_key}\r\n"
+    request = f"GET /slots HTTP/1.1\r\nHost: {ENGINE_HOST}\r\nAuthorization: Bearer {api_key}\r\n"
     try:
         with timeout(_PROBE_TIMEOUT_S):
-            reader, writer = await asyncio.open_connection(_HOST, port)
+            reader, writer = await asyncio.open_connection(ENGINE_HOST, port)
             try:
                 writer.write(f"{request}Connection: close\r\n\r\n".encode())
                 status = await reader.read(64)

@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass, field
 
+# It answers this machine only.
+ENGINE_HOST = "127.0.0.1"
+
 
 @dataclass(frozen=True, slots=True)
 class EngineAddress:

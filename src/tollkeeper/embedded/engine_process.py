@@ -21,7 +21,8 @@ from typing import Any, NoReturn
 
 import xllamacpp
 
-HOST = "127.0.0.1"
+from tollkeeper.embedded.engine_address import ENGINE_HOST
+
 # A call is stopped between two batches, and the other streams wait for one: at 64 tokens the
 # prompt is read as fast as at 2,048, and both waits stay below a second on one slow core.
 _BATCH_TOKENS = 64
@@ -98,7 +99,7 @@ def _parameters(options: argparse.Namespace, api_key: str) -> Any:
     # A last message of the assistant is history, as everywhere else, not text to be continued.
     parameters.prefill_assistant = False
 
-    parameters.hostnames = [HOST]
+    parameters.hostnames = [ENGINE_HOST]
     parameters.port = options.port
     # The parent holds the port for as long as it lives, in a socket that does not listen.
     parameters.reuse_port = True
@@ -184,7 +185,7 @@ class EngineQuestions:
         return int(found[1].get("cache_n", 0)) > 0
 
     def _ask(self, path: str, body: object = None) -> Any:
-        connection = http.client.HTTPConnection(HOST, self._port, timeout=_ANSWER_TIMEOUT_S)
+        connection = http.client.HTTPConnection(ENGINE_HOST, self._port, timeout=_ANSWER_TIMEOUT_S)
         method = "GET" if body is None else "POST"
         sent = None if body is None else json.dumps(body)
         try:

@@ -9,6 +9,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from tollkeeper.backends.config import shown_url
 from tollkeeper.domain import conventions
 from tollkeeper.domain.access import CUSTOMER_PERMISSIONS
+from tollkeeper.domain.trial import THRESHOLD_MAX, THRESHOLD_MIN
 from tollkeeper.embedded.packaged_model import PACKAGED_MODEL
 from tollkeeper.settings.database_url import check_database_url
 
@@ -121,7 +122,9 @@ class MessagesSettings(Section):
 class JudgeSettings(Section):
     backend: Name
     model: Name
-    default_threshold_basis_points: int = Field(default=5000, ge=1, le=9999)
+    default_threshold_basis_points: int = Field(
+        default=conventions.DEFAULT_THRESHOLD_BASIS_POINTS, ge=THRESHOLD_MIN, le=THRESHOLD_MAX
+    )
     deadline_s: Seconds = 20
     segment_characters: int = Field(default=0, ge=0, le=1_000_000)
     # Questions put to the judge at once by one process, and how much text one question may carry.

@@ -6,19 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.engine import address_of, running_engine
+from tests.support.engine import address_of, engine_options, running_engine
 from tests.support.gateway import running_gateway
 from tests.support.judged_gateway import JudgedGateway, ScriptedJudge, assert_denied
 from tests.support.scripted_gateway import ScriptedGateway, scripted_settings
 from tests.support.upstream import Upstream, chat
-from tollkeeper.embedded.engine import EmbeddedEngine, EngineOptions
+from tollkeeper.embedded.engine import EmbeddedEngine
 
 pytestmark = pytest.mark.engine
 
 
 @pytest.fixture(scope="module")
 async def engine() -> AsyncIterator[EmbeddedEngine]:
-    async with running_engine(EngineOptions(parallel=1, context_length=2048)) as running:
+    async with running_engine(engine_options(parallel=1, context_length=2048)) as running:
         yield running
 
 

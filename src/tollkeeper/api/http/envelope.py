@@ -7,10 +7,11 @@ import structlog
 
 from tollkeeper.api.wire.errors import ErrorBody, ErrorEnvelope, MessagesErrorEnvelope
 from tollkeeper.domain import errors
-from tollkeeper.domain.conventions import MESSAGES_REQUEST_ID_HEADER
+from tollkeeper.domain.conventions import MESSAGES_REQUEST_ID_HEADER, REQUEST_ID_HEADER
 
 Headers = list[tuple[bytes, bytes]]
 
+REQUEST_ID = REQUEST_ID_HEADER.lower().encode()
 _log = structlog.get_logger("tollkeeper.api")
 _encode = msgspec.json.Encoder().encode
 
@@ -116,7 +117,7 @@ def render_error(
     envelope: msgspec.Struct = ErrorEnvelope(error=body)
     headers: Headers = [
         (b"content-type", b"application/json"),
-        (b"x-request-id", request_id.encode()),
+        (REQUEST_ID, request_id.encode()),
     ]
     if messages_style:
         envelope = MessagesErrorEnvelope(type="error", error=body)

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from tollkeeper.api.http.envelope import Headers
+from tollkeeper.api.http.envelope import REQUEST_ID, Headers
 from tollkeeper.timeouts import timeout
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -120,6 +120,6 @@ class EventStream:
             (b"content-type", b"text/event-stream; charset=utf-8"),
             (b"cache-control", b"no-cache"),
             (b"x-accel-buffering", b"no"),
-            (b"x-request-id", self._request_id.encode()),
+            (REQUEST_ID, self._request_id.encode()),
         ]
         await self._send({"type": "http.response.start", "status": 200, "headers": headers})

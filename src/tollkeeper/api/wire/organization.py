@@ -15,6 +15,7 @@ from tollkeeper.domain.conventions import (
 )
 from tollkeeper.domain.policy import Direction, Mode, PolicyState, Scope
 from tollkeeper.domain.reports import TIME_MAX, CostDimension
+from tollkeeper.domain.trial import THRESHOLD_MAX, THRESHOLD_MIN
 
 # PostgreSQL's text cannot hold U+0000; the body check refuses it and the schema says so.
 _STORABLE = {"pattern": r"^[^\x00]*$"}
@@ -30,7 +31,7 @@ PolicyRule = Annotated[
         extra_json_schema={"pattern": r"^[^\x00]*\?$"},
     ),
 ]
-Threshold = Annotated[int, Meta(ge=1, le=9999)]
+Threshold = Annotated[int, Meta(ge=THRESHOLD_MIN, le=THRESHOLD_MAX)]
 Revision = Annotated[int, Meta(ge=1, le=2147483647)]
 ProjectIds = Annotated[list[str], Meta(max_length=1000)]
 
