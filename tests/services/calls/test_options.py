@@ -1,0 +1,83 @@
+"""The gate between a request and a model: what is not declared is refused, by its place."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.support.backend_calls import MODEL, make_prompt
+from tollkeeper.domain.catalog import Model
+from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
+from tollkeeper.services.calls.options import output_bound, require_supported
+
+WIDE = replace(
+    MODEL,
+    input_modalities=("text", "image", "audio", "video", "file"),
+    output_modalities=("text", "audio"),
+    supported_features=(
+        *("tools", "json_mode", "structured_outputs", "logprobs", "reasoning", "web_search"),
+    ),
+    supported_sampling_parameters=("temperature", "seed"),
+    options={"verbosity": "verbosity"},
+)
+SCHEMA = {"type": "json_schema", "json_schema": {"name": "n", "schema": {}}}
+NEEDS: list[tuple[dict[str, Any], str, Model]] = [
+    ({"temperature": 1}, "temperature", replace(WIDE, supported_sampling_parameters=())),
+    ({"tools": [{}]}, "tools", replace(WIDE, supported_features=())),
+    ({"functions": [{}]}, "functions", replace(WIDE, supported_features=())),
+    ({"response_format": SCHEMA}, "response_format", replace(WIDE, supported_features=("tools",))),
+    (
+        {"response_format": {"type": "json_object"}},
+        "response_format",
+        replace(WIDE, supported_features=("structured_outputs",)),
+    ),
+    ({"logprobs": True}, "logprobs", replace(WIDE, supported_features=())),
+    ({"web_search_options": {}}, "web_search_options", replace(WIDE, supported_features=())),
+    ({"reasoning_effort": "low"}, "reasoning_effort", replace(WIDE, supported_features=())),
+    ({"include_reasoning": False}, "include_reasoning", replace(WIDE, supported_features=())),
+    ({"verbosity": "low"}, "verbosity", replace(WIDE, options={})),
+    (
+        {"modalities": ["text", "audio"]},
+        "modalities[1]",
+        replace(WIDE, output_modalities=("text",)),
+    ),
+]
+
+
+@pytest.mark.parametrize(("fields", "param", "narrow"), NEEDS)
+def test_what_a_model_does_not_declare(fields: dict[str, Any], param: str, narrow: Model) -> None:
+    prompt = make_prompt(**fields)
+    require_supported(WIDE, prompt)
+    with pytest.raises(OptionUnsupported) as refused:
+        require_supported(narrow, prompt)
+    assert refused.value.param == param
+
+
+MEDIA = {
+    "image": {"type": "image_url", "image_url": "u"},
+    "audio": {"type": "audio_url", "audio_url": "u"},
+    "video": {"type": "video_url", "video_url": "u"},
+    "file": {"type": "file", "file": {"file_data": "d"}},
+}
+
+
+@pytest.mark.parametrize("modality", MEDIA)
+@pytest.mark.parametrize("role", ["user", "tool", "assistant"])
+def test_no_part_passes_a_model_that_cannot_take_it(modality: str, role: str) -> None:
+    text = {"type": "text", "text": "a"}
+    prompt = make_prompt(messages=[{"role": role, "content": [text, MEDIA[modality]]}])
+    require_supported(WIDE, prompt)
+    others = tuple(name for name in WIDE.input_modalities if name != modality)
+    with pytest.raises(OptionUnsupported) as refused:
+        require_supported(replace(WIDE, input_modalities=others), prompt)
+    assert refused.value.param == "messages[0].content[1]"
+
+
+def test_the_output_bound() -> None:
+    model = replace(MODEL, max_output_length=2000)
+    assert output_bound(None, model, param="p") == 1024
+    assert output_bound(None, replace(model, max_output_length=5), param="p") == 5
+    assert output_bound(2000, model, param="p") == 2000
+    with pytest.raises(InvalidRequest) as refused:
+        output_bound(2001, model, param="max_tokens")
+    assert refused.value.param == "max_tokens"
