@@ -51,6 +51,8 @@ class Database:
                 "autocommit": True,
                 "connect_timeout": _CONNECT_TIMEOUT_S,
                 "application_name": "tollkeeper",
+                # `round_trips` sends and reads text in this encoding.
+                "client_encoding": "utf8",
                 "options": f"-c statement_timeout={statement_ms} -c lock_timeout={statement_ms} "
                 f"-c idle_in_transaction_session_timeout={2 * statement_ms} -c timezone=UTC "
                 # Whatever the server's default is: a settlement that is acknowledged is durable.
