@@ -10,6 +10,7 @@ from tests.support.ledger import (
     hold_of,
     make_tenant,
     rows,
+    run,
     running_process,
     settlement,
 )
@@ -21,7 +22,7 @@ _ROWS_PER_CALL_MAX = 40
 
 async def _read_so_far(process: Process) -> int:
     """Rows that were read of the ledger's tables, by whatever way."""
-    # On the one connection that the ledger has, so that its counts are in.
+    # On the one connection of the ledger, so that its counts are included.
     await rows(process.database, "SELECT pg_stat_force_next_flush()")
     await rows(process.database, "SELECT 1")
     [[found]] = await rows(
@@ -40,12 +41,16 @@ async def _call(process: Process, tenant: LedgerTenant) -> None:
 
 
 async def test_a_call_reads_as_much_of_large_books_as_of_small_ones(conninfo: str) -> None:
-    # A database apart: what other tests have read there would be counted late.
+    # A database of its own: what other tests have read elsewhere would be counted here.
     apart = own_database(conninfo, "plans")
     async with running_process(apart, pool_size=1) as process:
         tenant = await make_tenant(process.database, credit=10**9)
         for _ in range(_CALLS):
-            await _call(process, tenant)  # by now every plan is made
+            await _call(process, tenant)
+        # The planner learns how small the tables are, and every plan is made for that.
+        await run(process.database, "ANALYZE")
+        for _ in range(_CALLS):
+            await _call(process, tenant)
         neighbour = await make_tenant(process.database, credit=10**9)
         holds = [hold_of(neighbour, 1) for _ in range(3000)]
         await asyncio.gather(*(process.ledger.hold(hold) for hold in holds))
@@ -60,3 +65,17 @@ async def test_a_call_reads_as_much_of_large_books_as_of_small_ones(conninfo: st
         await asyncio.gather(
             *(process.ledger.resolve(settlement(hold, 1), hold) for hold in holds[2900:])
         )
+
+
+async def test_everybody_else_is_planned_as_usual(conninfo: str) -> None:
+    """Also on the connection that has just held and settled."""
+    apart = own_database(conninfo, "plans_of_others")
+    async with running_process(apart, pool_size=1) as process:
+        tenant = await make_tenant(process.database, credit=10**9)
+        await _call(process, tenant)
+        await process.ledger.mark_unsettled(await held(process, tenant, 10), "nobody knows")
+        changed = """
+            SELECT name FROM pg_settings
+            WHERE (name LIKE 'enable%%' OR name = 'plan_cache_mode') AND setting <> boot_val
+        """
+        assert await rows(process.database, changed) == []

@@ -6,6 +6,7 @@ from uuid import uuid4
 
 import pytest
 from psycopg import errors as pg
+from psycopg.pq import TransactionStatus
 
 from tollkeeper.domain.errors import Unavailable
 from tollkeeper.storage.database import Contention, Database
@@ -82,6 +83,50 @@ async def test_a_refused_statement_refuses_the_commit(database: Database) -> Non
     await _add(database, 5, "the same connections work on")
 
 
+async def test_a_transaction_of_one_round_trip_is_whole(database: Database) -> None:
+    async with database.round_trips() as trips:
+        added, read = await trips.run(_ADD.bind(1, "one"), _READ.bind([1, 2]))
+    assert (added, read) == ([], [(1, "one")])
+    for refused in (_ADD.bind(1, "again"), _DIVIDE.bind(0)):
+        with pytest.raises((pg.UniqueViolation, pg.DivisionByZero)):
+            async with database.round_trips() as trips:
+                await trips.run(_ADD.bind(2, "two"), refused, _ADD.bind(3, "three"))
+    assert await _texts(database) == {1: "one"}
+    async with database.round_trips() as trips:
+        await trips.run(_ADD.bind(4, "four"))
+        # It is committed, and the connection has no transaction any more.
+        assert await _texts(database) == {1: "one", 4: "four"}
+        assert trips.connection.info.transaction_status == TransactionStatus.IDLE
+
+
+async def test_a_commit_that_is_refused_raises(database: Database) -> None:
+    """A deferred constraint is checked by the commit, after every statement has succeeded."""
+    async with database.reading() as connection:
+        await connection.execute(
+            "ALTER TABLE trips ADD other integer REFERENCES trips DEFERRABLE INITIALLY DEFERRED"
+        )
+    late = Statement("test_late", "INSERT INTO trips (id, other) VALUES (%s, %s)")
+    with pytest.raises(pg.ForeignKeyViolation):
+        async with database.round_trips() as trips:
+            await trips.run(late.bind(1, 2))
+    with pytest.raises(pg.ForeignKeyViolation):
+        async with database.round_trips() as trips:
+            await trips.begin()
+            await trips.commit(late.bind(1, 2))
+    assert await _texts(database) == {}
+    async with database.round_trips() as trips:
+        await trips.run(late.bind(1, 2), _ADD.bind(2, "two"))
+    assert set(await _texts(database)) == {1, 2}
+
+
+async def test_settings_end_with_a_transaction_of_one_round_trip(database: Database) -> None:
+    setting = Statement("test_setting", "SELECT set_config('enable_seqscan', %s, true)")
+    shown = Statement("test_shown", "SELECT current_setting('enable_seqscan')")
+    async with database.round_trips() as trips:
+        assert (await trips.run(setting.bind("off"), shown.bind()))[1] == [("off",)]
+        assert await trips.run(shown.bind()) == [[("on",)]]
+
+
 async def test_what_the_driver_has_dropped_is_prepared_again(database: Database) -> None:
     for number in range(20):
         await _add(database, number, "x")
@@ -105,6 +150,14 @@ async def test_what_is_dropped_before_the_commit_is_contention(database: Databas
     for number in (4, 5, 6):
         await _add(database, number, "x")
     assert set(await _texts(database)) == {1, 4, 5, 6}
+
+
+async def test_one_round_trip_prepares_again_what_was_dropped(database: Database) -> None:
+    for number in range(5):
+        async with database.round_trips() as trips:
+            await trips.run(_ADD.bind(number, "x"))
+            await trips.connection.execute("DEALLOCATE ALL")
+    assert len(await _texts(database)) == 5
 
 
 async def test_a_large_statement_goes_out_in_pieces(database: Database) -> None:

@@ -1,4 +1,4 @@
-"""The bounded pool, transactions, and the one place where the driver's errors become the domain's."""
+"""The pool of connections, transactions, and the translation of the driver's errors into ours."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -16,12 +16,12 @@ __all__ = ["Connection", "Contention", "Database", "RoundTrips"]
 
 RETRY_AFTER_S = 2
 _CONNECT_TIMEOUT_S = 5
-# A reconnect attempt gives up after this long and the next caller starts another one.
+# An attempt to reconnect ends after this time, and the next caller starts another one.
 _RECONNECT_TIMEOUT_S = 30
-# Callers that may wait for a connection at once; more are refused straight away.
+# How many callers may wait for a connection; more are refused at once.
 _WAITING_MAX = 2000
 
-# The server is there but cannot do this now: read-only, corrupt, shutting down, out of something.
+# The server cannot do this now: it is gone, read-only, corrupt, shutting down or out of a resource.
 _SERVER_FAULTS = (
     pg.OperationalError,
     pg.InterfaceError,
@@ -32,7 +32,7 @@ _SERVER_FAULTS = (
 
 
 class Contention(Unavailable):
-    """Another transaction was in the way; trying again may well succeed."""
+    """Another transaction was in the way and nothing was written; another attempt may succeed."""
 
     def __init__(self) -> None:
         super().__init__("The database is busy; try again.", retry_after_s=RETRY_AFTER_S)
@@ -51,9 +51,11 @@ class Database:
                 "autocommit": True,
                 "connect_timeout": _CONNECT_TIMEOUT_S,
                 "application_name": "tollkeeper",
+                # `round_trips` sends and reads text in this encoding.
+                "client_encoding": "utf8",
                 "options": f"-c statement_timeout={statement_ms} -c lock_timeout={statement_ms} "
                 f"-c idle_in_transaction_session_timeout={2 * statement_ms} -c timezone=UTC "
-                # Whatever the server's default is: a settlement that is acknowledged is durable.
+                # A settlement that is acknowledged is durable, whatever the server's default is.
                 "-c synchronous_commit=on",
             },
             min_size=min(2, pool_size),
@@ -77,7 +79,7 @@ class Database:
 
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[Connection]:
-        """A connection for statements that each stand alone."""
+        """A connection on which each statement is a transaction of its own."""
         try:
             async with self._pool.connection() as connection:
                 yield connection
@@ -98,13 +100,13 @@ class Database:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Connection]:
-        """All or nothing: commits when the block ends, rolls back when it raises."""
+        """A transaction: commits when the block ends, rolls back when it raises."""
         async with self.reading() as connection, connection.transaction():
             yield connection
 
     @asynccontextmanager
     async def round_trips(self) -> AsyncIterator[RoundTrips]:
-        """A transaction of two round trips; rolled back where the block raises before its end."""
+        """A transaction of one or two round trips; rolled back where the block raises."""
         async with self.reading() as connection:
             try:
                 yield RoundTrips(connection)
@@ -117,14 +119,14 @@ class Database:
         return self._pool.get_stats()
 
     def _discard_dead_connections(self) -> None:
-        """After a restart of the server every idle connection is dead: find them all at once,
-        so that one caller pays for the restart and not one caller a connection."""
+        """Checks all idle connections at once. After a restart of the server all of them are dead,
+        and without this each would cost another caller its request."""
         if self._checking is None or self._checking.done():
             self._checking = asyncio.create_task(self._pool.check())
 
 
 class _PicousdLoader(Loader):
-    """Every numeric column of ours is without fraction: an integer, exactly."""
+    """Numeric columns of ours have no fraction: they are read as exact integers."""
 
     def load(self, data: Buffer) -> int:
         return int(bytes(data))

@@ -1,4 +1,4 @@
-"""SQL of leases: a process proves that it lives by its heartbeat, by the server's clock."""
+"""SQL of leases: a process shows by its heartbeat that it lives. Times are those of the server."""
 
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
@@ -8,10 +8,10 @@ from uuid import UUID
 from tollkeeper.domain.access import OrganizationId
 from tollkeeper.storage.database import Connection
 
-# Only one sweep at a time, in all processes together.
+# An advisory lock: only one process at a time looks for dead processes.
 _SWEEP_LOCK = 7461_0002
-# Holds of a dead process are looked for window by window, each in a statement of its own: back from
-# its last heartbeat for as long as a call can last at most.
+# Holds of a dead process are looked for in windows of time, each in a statement of its own, from its
+# last heartbeat back to the longest time that a call can last.
 _WINDOW_S = 1800
 _WINDOWS = 24 * 2
 
@@ -27,12 +27,12 @@ async def heartbeat(connection: Connection, process_id: UUID) -> None:
 
 
 async def sign_off(connection: Connection, process_id: UUID) -> None:
-    """The process ends and holds nothing any more."""
+    """Removes the registration of a process that ends and holds nothing any more."""
     await connection.execute("DELETE FROM processes WHERE id = %s", (process_id,))
 
 
 async def try_sweep_lock(connection: Connection) -> bool:
-    """Until `free_sweep_lock`, or until the connection is gone."""
+    """Takes the lock until `free_sweep_lock` or the end of the connection; False where it is taken."""
     cursor = await connection.execute("SELECT pg_try_advisory_lock(%s)", (_SWEEP_LOCK,))
     row = await cursor.fetchone()
     return row is not None and bool(row[0])
@@ -43,8 +43,8 @@ async def free_sweep_lock(connection: Connection) -> None:
 
 
 async def find_silent(connection: Connection, *, lease_s: float) -> dict[UUID, datetime]:
-    """Processes without a heartbeat for the time of a lease, and their last one. A heartbeat from
-    the future is as old: the clock was set back since."""
+    """Processes without a heartbeat for the length of a lease, with the time of their last one. A
+    heartbeat from the future counts as old: the server's clock was set back since."""
     cursor = await connection.execute(
         """
         SELECT id, heartbeat_at FROM processes
@@ -58,8 +58,8 @@ async def find_silent(connection: Connection, *, lease_s: float) -> dict[UUID, d
 
 
 async def forget_dead(connection: Connection, process_id: UUID, heartbeat_at: datetime) -> bool:
-    """False where the process has shown since that it lives. Making a hold is a sign of life too,
-    so none can have come to be that was not looked for."""
+    """Removes the registration of a dead process; False where it has sent a heartbeat since. A hold
+    is a heartbeat too, so no hold can have been made that recovery did not see."""
     cursor = await connection.execute(
         "DELETE FROM processes WHERE id = %s AND heartbeat_at = %s", (process_id, heartbeat_at)
     )
@@ -69,7 +69,7 @@ async def forget_dead(connection: Connection, process_id: UUID, heartbeat_at: da
 async def find_holds(
     connection: Connection, process_id: UUID, heartbeat_at: datetime
 ) -> AsyncIterator[tuple[OrganizationId, list[UUID]]]:
-    """What the process still held at its last heartbeat: not resolved, not marked yet."""
+    """Reservations of the process that are neither resolved nor marked, by organization."""
     cursor = await connection.execute("SELECT least(%s, clock_timestamp())", (heartbeat_at,))
     [[last]] = await cursor.fetchall()
     newest = datetime.max.replace(tzinfo=UTC)

@@ -90,7 +90,7 @@ class RoundTrips:
 
     async def begin(self, *statements: BoundStatement) -> list[Rows]:
         """Begins the transaction and returns the rows of each statement. One round trip."""
-        return (await self._send_twice(_BEGIN, *statements))[1:]
+        return (await self._send_again(_BEGIN, *statements))[1:]
 
     async def commit(self, *statements: BoundStatement) -> None:
         """Runs the statements and commits. One round trip. Where the server refuses a statement,
@@ -103,13 +103,14 @@ class RoundTrips:
             raise PlansDropped from exc
 
     async def run(self, *statements: BoundStatement) -> list[Rows]:
-        """A whole transaction in one round trip; returns the rows of each statement. Errors mean
-        the same as in `commit`."""
-        return (await self._send_twice(_BEGIN, *statements, _COMMIT))[1:-1]
+        """A whole transaction in one round trip; returns the rows of each statement. The server
+        treats statements that are sent together as one transaction and commits it after the last
+        one. Errors mean the same as in `commit`."""
+        return await self._send_again(*statements)
 
-    async def _send_twice(self, *statements: BoundStatement) -> list[Rows]:
-        """Sends statements that begin a transaction; once more if the server has dropped one of
-        them, which the driver makes it do after every rollback."""
+    async def _send_again(self, *statements: BoundStatement) -> list[Rows]:
+        """Sends the first statements of a transaction. If the server has dropped one of them, which
+        the driver makes it do after every rollback, nothing has happened and they are sent again."""
         try:
             return await self._send_all(*statements)
         except pg.InvalidSqlStatementName:
@@ -132,8 +133,8 @@ class RoundTrips:
             pgconn.pipeline_sync()
             await _flush(pgconn)
             results = [await _next_result(pgconn) for _ in statements]
-            end = await _next_result(pgconn)
-            assert end.status == pq.ExecStatus.PIPELINE_SYNC
+            while (end := await _next_result(pgconn)).status != pq.ExecStatus.PIPELINE_SYNC:
+                results.append(end)  # the commit itself was refused
             pgconn.exit_pipeline_mode()
         except BaseException:
             # Results may still arrive on this connection: nobody else may use it.

@@ -1,4 +1,4 @@
-"""SQL of taking one request from a project's rate, without a hold."""
+"""SQL of taking one request from a project's rate limit, for calls that hold no money."""
 
 from typing import LiteralString
 
@@ -23,7 +23,8 @@ async def take_from_rate(
     project_id: ProjectId,
     limits: ProjectLimits,
 ) -> Decision:
-    """Locks the account first, like everybody who changes what admission decides on."""
+    """Decides on the request and writes the rate. Locks the account first, like every transaction
+    that changes what an admission depends on."""
     await commit_without_waiting(connection)
     await lock_account(connection, organization_id)
     cursor = await connection.execute(_READ_RATE, (organization_id, project_id))
@@ -34,7 +35,7 @@ async def take_from_rate(
     requests_per_minute = own_limit or limits.requests_per_minute
     full = requests_per_minute * RATE_UNITS_PER_REQUEST
     before = ProjectState(
-        # Money and calls are not looked at.
+        # Spending and concurrency do not matter for this decision.
         spend=Spend(),
         cap=None,
         archived=False,

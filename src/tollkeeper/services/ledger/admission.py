@@ -1,4 +1,4 @@
-"""The two calls that every inference call goes through: reserve before, settle after, once."""
+"""What every inference call does with the ledger: reserve before it is dispatched, settle once after."""
 
 from uuid import UUID
 
@@ -25,7 +25,7 @@ _RESOLVED_BY_CALL = "call"
 
 
 class Reservation(msgspec.Struct, frozen=True):
-    """A committed hold. The model, and with it the price, is the one of its admission."""
+    """A committed hold, with the model, and so the prices, as they were at admission."""
 
     hold: Hold
     model: Model
@@ -45,7 +45,7 @@ class Reservation(msgspec.Struct, frozen=True):
 
 
 class Settlement(msgspec.Struct, frozen=True, gc=False):
-    """What a call cost in the end, overage included."""
+    """What a call cost, including overage."""
 
     cost_picousd: int
     estimated: bool
@@ -56,7 +56,8 @@ class Admission:
         self._ledger = ledger
 
     async def reserve(self, call: Call, prompt_tokens_max: int, images: int) -> Reservation:
-        """Holds the upper bound of what the call can cost, or raises with the arithmetic."""
+        """Holds the upper bound of what the call can cost. Raises where it is refused, with the
+        numbers of the refusal in the message."""
         bounds = Bounds(
             prompt_tokens=prompt_tokens_max,
             choices=call.choices,
@@ -82,7 +83,7 @@ class Admission:
     async def settle(
         self, reservation: Reservation, usage: Usage, *, estimated: bool
     ) -> Settlement:
-        """Charges what was used and gives the rest back. Durable when it returns."""
+        """Charges what was used and releases the rest of the hold. Durable when it returns."""
         cost = cost_of(reservation.model.pricing, usage, reservation.hold.bounds.images)
         await self._ledger.resolve(
             Resolution(
@@ -98,7 +99,7 @@ class Admission:
         return Settlement(cost.total_picousd, estimated)
 
     async def release(self, reservation: Reservation) -> None:
-        """Gives everything back: nothing was charged."""
+        """Releases the whole hold: nothing was charged."""
         await self._ledger.resolve(
             Resolution(
                 organization_id=reservation.organization_id,
@@ -110,12 +111,12 @@ class Admission:
         )
 
     async def leave_unsettled(self, reservation: Reservation, reason: str) -> None:
-        """Nobody knows what it cost: the hold stays until reconciliation or an operator decides."""
+        """Keeps the hold of a call whose cost nobody knows, until somebody resolves it."""
         await self._ledger.mark_unsettled(reservation.hold, reason)
 
 
 def refusal_error(decision: Decision) -> TollkeeperError:
-    """What the caller is told, with the numbers that the decision was made on."""
+    """The error for the caller, with the numbers that the decision was made on."""
     match decision.refusal:
         case Refusal.KEY_NOT_ACTIVE:
             return Unauthenticated(f"This API key is {decision.key_status or 'not valid'}.")
@@ -134,7 +135,7 @@ def refusal_error(decision: Decision) -> TollkeeperError:
     return PaymentRequired(_arithmetic(decision), retry_after_s=decision.retry_after_s)
 
 
-_WHAT_LACKS = {
+_REASONS = {
     Refusal.CREDIT: "The organization's credit cannot cover this call",
     Refusal.ORGANIZATION_CAP: "The organization's spending cap cannot cover this call",
     Refusal.PROJECT_CAP: "The project's spending cap cannot cover this call",
@@ -150,7 +151,7 @@ def _arithmetic(decision: Decision) -> str:
     if decision.retry_after_s is not None:
         waiting = " Running calls hold the rest: it may fit when they are settled."
     return (
-        f"{_WHAT_LACKS[decision.refusal]}: needed {usd_from_picousd(decision.needed_picousd)}, "
+        f"{_REASONS[decision.refusal]}: needed {usd_from_picousd(decision.needed_picousd)}, "
         f"available {usd_from_picousd(decision.available_picousd)}, "
         f"held {usd_from_picousd(decision.held_picousd)}, "
         f"spent {usd_from_picousd(decision.spent_picousd)}{cap} USD.{waiting}"

@@ -1,5 +1,5 @@
-"""The operator's side of accounts: credit, caps and limits. Each change locks the account first, so
-that no call is admitted on what was before."""
+"""Credit, caps and limits as the operator sees and changes them. Each change locks the account first,
+so that no call is admitted on the values from before."""
 
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
@@ -26,10 +26,10 @@ from tollkeeper.storage.database import Connection, Database
 _NOTE_LENGTH_MAX = 1000
 REQUESTS_PER_MINUTE_MAX = 10_000_000
 CONCURRENCY_MAX = 1_000_000
-# No project has this id: who locks an account as a whole names no project of it.
+# No project has this id. It is used to lock an account without reading a project.
 _NO_PROJECT = ProjectId(UUID(int=0))
 
-# A new value, back to the settings' default, or as it is.
+# A new value, back to the default of the settings ("default"), or no change (None).
 LimitChange: TypeAlias = int | Literal["default"] | None
 
 
@@ -39,13 +39,13 @@ class Grant:
     organization_id: OrganizationId
     amount_picousd: int
     note: str
-    # As it was right after the grant.
+    # The balance right after the grant.
     balance: Balance
 
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A limit that holds, and whether it is the project's own or the settings' default."""
+    """A limit in force, and whether it is the project's own or the default of the settings."""
 
     value: int
     is_default: bool
@@ -67,7 +67,7 @@ class Billing:
     async def credit_grant(
         self, organization_id: OrganizationId, amount_picousd: int, note: str = ""
     ) -> Grant:
-        """Adds credit. A negative amount withdraws what is available, and no more."""
+        """Adds credit. A negative amount withdraws credit, but no more than is available."""
         if amount_picousd == 0:
             raise InvalidRequest("A grant of 0 USD changes nothing.", param="amount")
         if len(note) > _NOTE_LENGTH_MAX or "\x00" in note:
@@ -82,7 +82,7 @@ class Billing:
         return Grant(grant_id, organization_id, amount_picousd, note, balance)
 
     async def credit_show(self, organization_id: OrganizationId) -> Balance:
-        """In this moment: also what is settled and not folded into the account yet."""
+        """The balance of this moment, including settlements that are not folded in yet."""
         async with self._database.reading() as connection:
             found = await accounts.find_balance(connection, organization_id)
         if found is None:
@@ -96,7 +96,8 @@ class Billing:
         period: CapPeriod,
         project_id: ProjectId | None = None,
     ) -> CapUse:
-        """A cap below what is held and spent already stops the next call, not those that run."""
+        """Sets a cap. One that is below what is held and spent already stops the next calls, not
+        those that run."""
         if not 0 <= amount_picousd <= PICOUSD_MAX:
             raise InvalidRequest("A cap is an amount of 0 USD or more.", param="amount")
         cap = Cap(amount_picousd, period)
@@ -112,13 +113,13 @@ class Billing:
     async def cap_clear(
         self, organization_id: OrganizationId, project_id: ProjectId | None = None
     ) -> None:
-        """Clearing again changes nothing and succeeds."""
+        """Removes a cap; succeeds also where there is none."""
         async with self._database.transaction() as connection:
             await self._lock(connection, organization_id, project_id)
             await accounts.write_cap(connection, organization_id, project_id, None, 0)
 
     async def cap_show(self, organization_id: OrganizationId) -> list[CapUse]:
-        """Every cap that is set: the organization's own first, then those of its projects."""
+        """All caps: the organization's own first, then those of its projects."""
         async with self._database.reading() as connection:
             if await organizations.find(connection, organization_id) is None:
                 raise _no_organization(organization_id)
@@ -180,8 +181,8 @@ class Billing:
         organization_id: OrganizationId,
         project_id: ProjectId | None = None,
     ) -> AccountState:
-        """The account under lock and brought to this moment: everything that came back is folded
-        in, the month is the current one, and the account's rows say so too."""
+        """Locks the account and brings its state and its rows up to date: what resolutions gave back
+        is folded in, and the month is the current one."""
         locked = await ledger.lock_accounts(
             connection, [(organization_id, project_id or _NO_PROJECT)], [], self._limits
         )
@@ -190,7 +191,7 @@ class Billing:
             raise _no_organization(organization_id)
         if project_id is not None and project_id not in found.projects:
             raise NotFound(f"There is no project {project_id} in this organization.")
-        # A decision about no request at all is what brings a state to this moment.
+        # `decide` brings a state up to date, also where there is nothing to decide on.
         state, _ = decide(found, (), now_us=locked.now_us, month=locked.month)
         await ledger.write_states(connection, {organization_id: state})
         return state
@@ -228,8 +229,8 @@ def _limit(own: int | None, default: int) -> Limit:
 
 
 def _with_rate(project: ProjectState, requests_per_minute: int) -> ProjectState:
-    """A bucket never holds more than a minute's requests, and one that was full stays full: a
-    project that has been quiet has its whole burst at the new rate too."""
+    """The project with another rate. Its bucket holds at most a minute's requests of the new rate. A
+    bucket that was full stays full: a project that made no requests has its whole burst."""
     was_full = project.rate_units >= project.requests_per_minute * RATE_UNITS_PER_REQUEST
     full = requests_per_minute * RATE_UNITS_PER_REQUEST
     level = full if was_full else min(project.rate_units, full)

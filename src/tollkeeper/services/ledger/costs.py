@@ -1,4 +1,4 @@
-"""Cost reports over the roll-up, page by page."""
+"""Cost reports from the daily roll-up, page by page."""
 
 import base64
 import binascii
@@ -36,8 +36,8 @@ class Costs:
         shown = DayRange(first=days.first, last=min(days.last, days.first + query.limit))
         async with self._database.reading() as connection:
             await _require_own(connection, organization_id, query)
-            # Counted before the sums are read: what is settled in between is then told twice, as
-            # unknown and as known, and never not at all.
+            # Counted before the sums are read: a call that is settled in between is reported as
+            # unsettled and as a cost, and never in neither.
             unsettled = await costs.count_unsettled(
                 connection,
                 organization_id,
@@ -64,8 +64,8 @@ class Costs:
     def _write_cursor(
         self, organization_id: OrganizationId, query: CostQuery, rest: DayRange
     ) -> str:
-        """Opaque, authenticated, bound to the organization and to the filters; it carries the end
-        of the range, so that a report up to now keeps its end while it is read."""
+        """The cursor is opaque, authenticated, and bound to the organization and the filters. It
+        carries the end of the range, so that a report up to now keeps its end over all pages."""
         payload = _POSITION.pack(rest.first, rest.last)
         signed = self._vault.sign(payload, _CURSOR, *_binding(organization_id, query))
         return base64.urlsafe_b64encode(signed).decode().rstrip("=")
@@ -78,7 +78,7 @@ class Costs:
         except (binascii.Error, ValueError):
             raise _bad_cursor() from None
         payload = self._vault.verify(signed, _CURSOR, *_binding(organization_id, query))
-        # Two spellings of one cursor would be two cursors: only ours is taken.
+        # Base64 can spell the same bytes in several ways; only our own spelling is accepted.
         spelled = base64.urlsafe_b64encode(signed).decode().rstrip("=")
         if payload is None or len(payload) != _POSITION.size or spelled != page:
             raise _bad_cursor()

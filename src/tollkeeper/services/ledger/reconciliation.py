@@ -1,4 +1,4 @@
-"""The ledger's books as an operator checks and closes them: verify, and resolve by hand."""
+"""What an operator does with the ledger: verify it, and resolve reservations by hand."""
 
 from dataclasses import dataclass
 from uuid import UUID
@@ -16,7 +16,7 @@ _RESOLVED_BY = "operator"
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A row that breaks an invariant: which one, what it is about, what is wrong."""
+    """A row that breaks an invariant: the name of the invariant, the row, and what is wrong."""
 
     invariant: str
     subject: str
@@ -30,8 +30,8 @@ class Reconciliation:
         self._lease_s = lease_s
 
     async def ledger_verify(self) -> list[Difference]:
-        """Every difference between the books and the rows that they are made from, all as of one
-        moment; none is what one hopes for."""
+        """Every difference between balances and the rows that they are made from, as of one moment.
+        An empty list means that all invariants hold."""
         async with self._database.snapshot() as connection:
             await verification.allow_long_statements(connection)
             found = await verification.find_differences(
@@ -40,15 +40,15 @@ class Reconciliation:
         return [Difference(*difference) for difference in found]
 
     async def ledger_unsettled(self, *, limit: int = UNSETTLED_LIST_MAX) -> list[ReservationEntry]:
-        """What waits to be resolved by hand, oldest first."""
+        """Unsettled reservations, oldest first."""
         async with self._database.reading() as connection:
             return await reservations.find_unsettled(connection, limit=limit)
 
     async def ledger_resolve(
         self, reservation_id: UUID, *, settle_picousd: int | None
     ) -> ReservationEntry:
-        """Settles an unsettled reservation, or releases it where `settle_picousd` is None. Once:
-        whoever comes second is refused."""
+        """Settles an unsettled reservation, or releases it where `settle_picousd` is None. Of two
+        attempts the second one is refused."""
         if settle_picousd is not None and not 0 <= settle_picousd <= PICOUSD_MAX:
             raise InvalidRequest("A settlement is an amount of 0 USD or more.", param="settle")
         found = await self._find(reservation_id)

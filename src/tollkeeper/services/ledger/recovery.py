@@ -1,4 +1,4 @@
-"""What happens to the holds of a process that died: they become unsettled, never nothing."""
+"""Leases of processes, and recovery of the holds of a process that died: they become unsettled."""
 
 import asyncio
 from dataclasses import dataclass
@@ -9,9 +9,9 @@ from tollkeeper.storage import processes, resolutions
 from tollkeeper.storage.database import Connection, Database
 
 _REASON = "the process that served the call died"
-# A process misses several heartbeats before it is taken for dead.
+# A lease is this many heartbeats long: a process that misses one of them is not taken for dead.
 HEARTBEATS_PER_LEASE = 4
-# Before it is given up, this many more are waited for.
+# How many more heartbeats recovery waits for before it takes a silent process for dead.
 _HEARTBEATS_OBSERVED = 2
 
 
@@ -22,7 +22,7 @@ class Recovered:
 
 
 class Lease:
-    """This process's proof of life."""
+    """The lease of this process: its heartbeat shows the others that it lives."""
 
     def __init__(self, database: Database, process_id: UUID, lease_s: float) -> None:
         self._database = database
@@ -46,8 +46,9 @@ class Lease:
 
     @property
     def steady(self) -> bool:
-        """The database answered all the time for longer than a lease: whoever lives has by now
-        said so. Right after an outage everybody looks dead, and nobody may be judged."""
+        """Whether the database has answered for longer than a lease, so that every live process has
+        sent a heartbeat by now. Right after an outage all processes look dead, so recovery must not
+        run."""
         if self._steady_since is None:
             return False
         return asyncio.get_running_loop().time() - self._steady_since > self._lease_s
@@ -63,7 +64,7 @@ class Recovery:
         self._lease_s = lease_s
 
     async def ledger_recover(self) -> Recovered:
-        """Turns the holds of dead processes into unsettled ones. Never touches a live one's."""
+        """Marks the holds of dead processes as unsettled. Never touches those of a live process."""
         async with self._database.reading() as connection:
             # A second sweep at the same time finds nothing to do.
             if not await processes.try_sweep_lock(connection):
@@ -78,9 +79,10 @@ class Recovery:
         return Recovered(len(dead), marked)
 
     async def _observe_dead(self, connection: Connection) -> dict[UUID, datetime]:
-        """Those that are silent and stay so while others would have been heard. After an outage,
-        a sleep of the machine or a jump of its clock everybody looks dead; who lives says so
-        within this time. If the database goes away meanwhile, nobody is judged."""
+        """Processes that are silent, and are still silent after a time in which every live process
+        sends a heartbeat. That time is waited for because after an outage, a sleep of the machine or
+        a jump of its clock all processes look dead. If the database goes away meanwhile, this raises
+        and no process is taken for dead."""
         silent = await processes.find_silent(connection, lease_s=self._lease_s)
         for _ in range(_HEARTBEATS_OBSERVED if silent else 0):
             await asyncio.sleep(self._lease_s / HEARTBEATS_PER_LEASE)

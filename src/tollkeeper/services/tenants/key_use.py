@@ -1,10 +1,14 @@
-"""When keys were last used, kept without a write per request: noted in memory, written in batches."""
+"""When keys were last used: noted in memory for each request, and written for many at once.
+
+This is a map with the latest time of each key, which `upkeep` writes at its own interval. It is not a
+queue (`services.batches`): a key that is used a thousand times is one row.
+"""
 
 from tollkeeper.domain.access import KeyId, KeyKind
 from tollkeeper.storage import admin_keys, project_keys
 from tollkeeper.storage.database import Database
 
-# A process notes at most this many keys between two writes; more are noted after the next one.
+# A process notes at most this many keys between two writes. Further keys are noted after the next.
 _NOTED_MAX = 100_000
 
 
@@ -18,7 +22,8 @@ class KeyUse:
             noted[key_id] = now
 
     async def write(self, database: Database) -> None:
-        """Writes what was noted. What a failed write held is noted again, so nothing is lost."""
+        """Writes what was noted. Where the write fails, its keys are noted again, unless they were
+        used since."""
         writers = {KeyKind.PROJECT: project_keys.record_use, KeyKind.ADMIN: admin_keys.record_use}
         for kind, write in writers.items():
             noted, self._noted[kind] = self._noted[kind], {}
