@@ -1,8 +1,8 @@
 """The ASGI callable: finds the row of the route table, wraps everything below in the envelope."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, MutableMapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Sequence
+from typing import Any
 from uuid import uuid4
 
 import msgspec
@@ -22,12 +22,10 @@ from tollkeeper.api.http.envelope import REQUEST_ID, RenderedError, render_error
 from tollkeeper.api.http.metrics import Observation
 from tollkeeper.api.http.request import ClientGone, Receive, Scope
 from tollkeeper.api.http.router import Router
-from tollkeeper.api.http.sse import EventStream, KeepAlive
+from tollkeeper.api.http.sse import EventStream, KeepAlive, Send
 from tollkeeper.domain.access import AdminCaller, Caller, KeyKind, require
 from tollkeeper.domain.errors import PermissionDenied, Unavailable
 from tollkeeper.services.use_cases import Services
-
-Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 _encode = msgspec.json.Encoder().encode
 

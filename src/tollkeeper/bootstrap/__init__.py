@@ -6,18 +6,13 @@ from tollkeeper.bootstrap.catalog import build_catalog
 from tollkeeper.bootstrap.engine import build_engine, running_engine
 from tollkeeper.bootstrap.judge import judge_over, running_judge
 from tollkeeper.bootstrap.secrets import master_secret
-from tollkeeper.bootstrap.services import (
-    build_services,
-    located_database,
-    running_services,
-)
+from tollkeeper.bootstrap.services import located_database, running_services
 
 __all__ = [
     "build_app",
     "build_backends",
     "build_catalog",
     "build_engine",
-    "build_services",
     "judge_over",
     "located_database",
     "master_secret",

@@ -4,9 +4,6 @@ Each constant answers rows of docs/open-questions.md; an operator can change tho
 settings, and the defaults of these settings are taken from here.
 """
 
-# Q9: success of the creation endpoints, for creation and replay alike (OpenAI Admin).
-CREATED_STATUS = 200
-
 # Q14: other values of an effective policy's source are not shown.
 EFFECTIVE_POLICY_SOURCE = "organization"
 
@@ -77,7 +74,6 @@ ADMIN_KEY_PAGE_MAX = 100
 # Q24: the cost report (OpenAI Admin).
 COST_PAGE_DEFAULT = 7
 COST_PAGE_MAX = 180
-COST_BUCKET_WIDTH = "1d"
 
 # Q25: the second customer scheme (Anthropic).
 CUSTOMER_KEY_HEADER = "x-api-key"

@@ -23,7 +23,6 @@ PREFIXES = {KeyKind.PROJECT: "tkp_", KeyKind.ADMIN: "tka_"}
 _KINDS = {prefix: kind for kind, prefix in PREFIXES.items()}
 _PREFIX_LENGTH = 4
 _SHAPE = re.compile(rf"tk[pa]_[0-9A-Za-z]{{{_RANDOM_LENGTH + _CHECKSUM_LENGTH}}}")
-KEY_LENGTH = _PREFIX_LENGTH + _RANDOM_LENGTH + _CHECKSUM_LENGTH
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,6 @@ import secrets
 import signal
 import socket
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -44,8 +43,6 @@ _PROBE_MISSES_MAX = 3
 _SAID_BYTES_MAX = 2000
 _CONTEXT_SETTING = "embedded.context_length"
 # Not TOLLKEEPER_: these are no settings, and nobody else should set them.
-_VARIABLE_BASE_URL = "_TOLLKEEPER_ENGINE_BASE_URL"
-_VARIABLE_API_KEY = "_TOLLKEEPER_ENGINE_API_KEY"
 # The gateway's environment holds secrets that the engine has no use for.
 _ENVIRONMENT = (
     *("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH"),
@@ -84,17 +81,6 @@ class EngineOptions:
     @property
     def model_name(self) -> str:
         return Path(self.model_path).stem if self.model_path else PACKAGED_MODEL.upstream_model
-
-
-def address_to_environment(address: EngineAddress) -> dict[str, str]:
-    return {_VARIABLE_BASE_URL: address.base_url, _VARIABLE_API_KEY: address.api_key}
-
-
-def address_from_environment(environment: Mapping[str, str]) -> EngineAddress | None:
-    """None where no engine was handed on."""
-    base_url = environment.get(_VARIABLE_BASE_URL)
-    api_key = environment.get(_VARIABLE_API_KEY)
-    return EngineAddress(base_url, api_key) if base_url and api_key else None
 
 
 class EmbeddedEngine:

@@ -46,10 +46,6 @@ class HttpServer:
         self._server: asyncio.Server | None = None
         self._clock: asyncio.Task[None] | None = None
 
-    @property
-    def open_requests(self) -> int:
-        return len(self._state.tasks)
-
     async def start(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         self._clock = loop.create_task(self._keep_date())

@@ -8,7 +8,7 @@ from typing import Any
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+from tollkeeper.api.http.sse import Send
 
 
 @dataclass(frozen=True, slots=True)
