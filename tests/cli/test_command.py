@@ -16,7 +16,10 @@ from tollkeeper.storage.schema import code_revision
         ("[server]\nport = 70000", ("server.port", "70000", "65535")),
         ("[server]\nworkers = 'two'", ("server.workers", "'two'", "integer")),
         ("[sever]", ("sever",)),
-        ("[database]\nurl = 'mysql://x'", ("database.url", "mysql://x", "postgresql://")),
+        (
+            "[database]\nurl = 'mysql://x'",
+            ("database.url", "starts with mysql://;", "postgresql://"),
+        ),
         ("[database", ("tollkeeper.toml", "is not TOML")),
     ],
     ids=["range", "type", "name", "url", "syntax"],

@@ -37,6 +37,19 @@ async def test_a_worker_that_cannot_start_ends_and_says_so_by_its_end() -> None:
         assert not worker.is_running
 
 
+async def test_a_worker_that_has_ended_leaves_nothing_behind() -> None:
+    with worker_starter() as workers, socket.create_server(("127.0.0.1", 0)) as listener:
+        (process,) = _workers()
+        worker = workers.take()
+        process.kill()
+        # Its end of the channel is closed when it is gone, and only then.
+        psutil.wait_procs([process], timeout=60)
+        with pytest.raises(OSError):
+            await worker.start(listener, {"kind": "start"})
+    assert not worker.is_running
+    assert _workers() == []
+
+
 async def test_a_worker_that_is_killed_while_it_loads_is_noticed() -> None:
     with worker_starter() as workers, socket.create_server(("127.0.0.1", 0)) as listener:
         worker = workers.take()

@@ -48,7 +48,7 @@ class Supervisor:
         self._public = public
         self._operator = operator
         self._reload = reload
-        self._nursery = worker_starter
+        self._starter = worker_starter
         self._engine = build_engine(settings)
         self._stopping = asyncio.Event()
         self._workers: dict[int, WorkerProcess] = {}
@@ -63,7 +63,7 @@ class Supervisor:
         loop.add_signal_handler(signal.SIGHUP, self._take_changed_settings)
         with present(self._settings):
             listener = HttpServer(
-                OperatorListener(self.readiness, self._nursery.metrics), http_limits(self._settings)
+                OperatorListener(self.readiness, self._starter.metrics), http_limits(self._settings)
             )
             await listener.start(self._operator)
             if self._engine is not None:
@@ -152,12 +152,8 @@ class Supervisor:
             "conninfo": self._conninfo,
             "engine": None if address is None else dataclasses.asdict(address),
         }
-        worker = self._nursery.take()
-        try:
-            await worker.start(self._public, instruction)
-        except OSError:
-            worker.discard()
-            raise
+        worker = self._starter.take()
+        await worker.start(self._public, instruction)
         return worker
 
     def _take_changed_settings(self) -> None:

@@ -46,9 +46,13 @@ class WorkerProcess:
         return self._process.poll() is None
 
     async def start(self, listener: socket.socket, instruction: dict[str, Any]) -> None:
-        """Raises OSError where the process has ended already."""
-        socket.send_fds(self._channel, [_LISTENER], [listener.fileno()])
-        self._reader, self._writer = await asyncio.open_connection(sock=self._channel)
+        """Raises OSError where the process has ended already; nothing of it is left then."""
+        try:
+            socket.send_fds(self._channel, [_LISTENER], [listener.fileno()])
+            self._reader, self._writer = await asyncio.open_connection(sock=self._channel)
+        except OSError:
+            self.discard()
+            raise
         self.instruct(instruction)
 
     def instruct(self, instruction: dict[str, Any]) -> None:

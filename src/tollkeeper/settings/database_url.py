@@ -1,9 +1,13 @@
 """Whether `database.url` can be read, without repeating any of it: it holds a password."""
 
+import re
+
 from psycopg import ProgrammingError
 from psycopg.conninfo import conninfo_to_dict
 
 _SCHEMES = ("postgresql://", "postgres://")
+# The only part of a wrong address that is shown: it is no secret.
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]{0,15}://")
 _MALFORMED = (
     "is not a valid PostgreSQL address; in user and password every character other than letters, "
     "digits and -._~ must be percent-encoded"
@@ -13,7 +17,11 @@ _MALFORMED = (
 def check_database_url(url: str) -> None:
     """Raises ValueError. The driver's own messages quote the address, so they are not passed on."""
     if not url.startswith(_SCHEMES):
-        raise ValueError("must start with postgresql://, or be empty for the embedded PostgreSQL")
+        scheme = _SCHEME.match(url)
+        found = "" if scheme is None else f"starts with {scheme[0]}; "
+        raise ValueError(
+            f"{found}must start with postgresql://, or be empty for the embedded PostgreSQL"
+        )
     try:
         parts = conninfo_to_dict(url)
     except ProgrammingError:
