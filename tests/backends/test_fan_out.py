@@ -31,7 +31,7 @@ from tests.support.upstream import (
 from tollkeeper.backends.fan_out import FanOutBackend, merged_usage
 from tollkeeper.domain.errors import BackendFailed, DeadlineExceeded, ProviderRejected
 from tollkeeper.domain.inference import Opened, UsageReport
-from tollkeeper.domain.usage import Usage
+from tollkeeper.domain.usage import ReportedUsage, Usage, normalised
 
 
 @asynccontextmanager
@@ -247,10 +247,17 @@ async def test_one_part_without_a_sound_usage_spoils_the_sum(usage: Any) -> None
 
 
 def test_merged_usage() -> None:
-    first = Usage(10, 3, 8, 1, {"cached_tokens": 8}, {"reasoning_tokens": 1, "odd": "x"})
-    second = Usage(10, 5, 10, 2, {"cached_tokens": 10}, {"reasoning_tokens": 2, "audio_tokens": 4})
-    assert merged_usage([first, second]) == Usage(
-        10, 8, 8, 3, {"cached_tokens": 8}, {"reasoning_tokens": 3, "audio_tokens": 4}
-    )
+    """Each part was sent the prompt, so each of them is charged for it."""
+
+    def report(prompt: int, completion: int, **fields: Any) -> ReportedUsage:
+        return ReportedUsage(prompt_tokens=prompt, completion_tokens=completion, **fields)
+
+    first = report(10, 3, cached_tokens=8, prompt_details={"cached_tokens": 8}, cost_picousd=5)
+    # Reasoning beside the completion, which the total shows.
+    second = report(10, 5, total_tokens=17, reasoning_tokens=2, cost_picousd=6)
+    merged = merged_usage([first, second])
+    assert merged is not None
+    assert normalised(merged) == Usage(20, 10, 8, 2, prompt_details={"cached_tokens": 8})
+    assert merged.cost_picousd == 11
     assert merged_usage([first, None]) is None
-    assert merged_usage([Usage(1, 2), Usage(1, 3)]) == Usage(1, 5)
+    assert merged_usage([first, ReportedUsage()]) is None

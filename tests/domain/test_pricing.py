@@ -2,13 +2,15 @@
 
 import dataclasses
 
+import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tollkeeper.domain.catalog import PRICE_DIMENSIONS, Pricing, pricing_from_declared
+from tollkeeper.backends.chat.usage import read_chat_usage
+from tollkeeper.domain.catalog import Pricing, pricing_from_declared
 from tollkeeper.domain.money import PICOUSD_MAX, usd_from_picousd
 from tollkeeper.domain.pricing import Bounds, Cost, cost_of, hold_picousd
-from tollkeeper.domain.usage import Usage, read_usage
+from tollkeeper.domain.usage import Usage
 
 examples = settings(max_examples=50, derandomize=True, database=None)
 
@@ -21,6 +23,9 @@ pricings = st.builds(
     request=prices,
     input_cache_read=prices,
     declared=st.just({}),
+    input_cache_write=prices,
+    input_cache_write_1h=prices,
+    web_search=prices,
 )
 bounds = st.builds(
     Bounds,
@@ -28,16 +33,22 @@ bounds = st.builds(
     choices=st.integers(1, 128),
     output_tokens_each=st.integers(1, 999_990),
     images=st.integers(0, 20),
+    web_searches=st.integers(0, 10),
 )
 
 
 @st.composite
 def usages_within(draw: st.DrawFn, limit: Bounds) -> tuple[Usage, int]:
     prompt = draw(st.integers(0, limit.prompt_tokens))
+    cached = draw(st.integers(0, prompt))
+    written = draw(st.integers(0, prompt - cached))
     usage = Usage(
         prompt_tokens=prompt,
         completion_tokens=draw(st.integers(0, limit.choices * limit.output_tokens_each)),
-        cached_tokens=draw(st.integers(0, prompt)),
+        cached_tokens=cached,
+        cache_write_tokens=written,
+        cache_write_1h_tokens=draw(st.integers(0, prompt - cached - written)),
+        web_searches=draw(st.integers(0, limit.web_searches)),
     )
     return usage, draw(st.integers(0, limit.images))
 
@@ -63,27 +74,61 @@ def test_the_hold_is_never_less_than_the_cost(
 @given(pricings, bounds)
 def test_the_hold_is_reached(pricing: Pricing, limit: Bounds) -> None:
     """No more is held than the dearest call within the bounds costs."""
-    cached = limit.prompt_tokens if pricing.input_cache_read > pricing.prompt else 0
-    dearest = Usage(limit.prompt_tokens, limit.choices * limit.output_tokens_each, cached)
+    prices = {
+        "": pricing.prompt,
+        "cached_tokens": pricing.input_cache_read,
+        "cache_write_tokens": pricing.input_cache_write,
+        "cache_write_1h_tokens": pricing.input_cache_write_1h,
+    }
+    bucket = max(prices, key=lambda name: prices[name])
+    dearest = Usage(
+        limit.prompt_tokens,
+        limit.choices * limit.output_tokens_each,
+        web_searches=limit.web_searches,
+    )
+    if bucket:
+        dearest = msgspec.structs.replace(dearest, **{bucket: limit.prompt_tokens})
     assert cost_of(pricing, dearest, limit.images).total_picousd == hold_picousd(pricing, limit)
 
 
 def test_cost_has_a_line_for_each_dimension() -> None:
     pricing = Pricing(
-        prompt=200, completion=800, image=5000, request=70, input_cache_read=20, declared={}
+        *(200, 800, 5000, 70, 20),
+        declared={},
+        input_cache_write=250,
+        input_cache_write_1h=400,
+        web_search=10_000,
     )
-    cost = cost_of(pricing, Usage(1000, 30, cached_tokens=400), images=2)
+    usage = Usage(
+        *(1000, 30, 400),
+        cache_write_tokens=100,
+        cache_write_1h_tokens=50,
+        web_searches=3,
+    )
+    cost = cost_of(pricing, usage, images=2)
     assert cost == Cost(
         {
-            "prompt": 600 * 200,
+            "prompt": 450 * 200,
             "completion": 30 * 800,
             "input_cache_read": 400 * 20,
+            "input_cache_write": 100 * 250 + 50 * 400,
+            "web_search": 3 * 10_000,
             "image": 10_000,
             "request": 70,
         }
     )
-    assert set(cost.by_dimension) == set(PRICE_DIMENSIONS)
-    assert cost.total_picousd == 120_000 + 24_000 + 8_000 + 10_000 + 70
+    assert cost.total_picousd == 90_000 + 24_000 + 8_000 + 45_000 + 30_000 + 10_000 + 70
+
+
+def test_a_price_that_is_not_declared_is_that_of_input() -> None:
+    pricing = pricing_from_declared({"prompt": "0.000002", "completion": "0.000008"}, param="p")
+    assert pricing.input_cache_read == pricing.input_cache_write == pricing.prompt == 2_000_000
+    assert pricing.input_cache_write_1h == pricing.prompt
+    assert pricing.declared["input_cache_read"] == "0.000002"
+    dearer = pricing_from_declared({"prompt": "1", "input_cache_write": "2"}, param="p")
+    assert dearer.input_cache_write_1h == dearer.input_cache_write == 2 * 10**12
+    free = pricing_from_declared({"prompt": "1", "input_cache_read": "0"}, param="p")
+    assert free.input_cache_read == 0
 
 
 def test_the_largest_call_of_the_interface_is_exact() -> None:
@@ -102,5 +147,6 @@ def test_negative_usage_is_no_usage(count: int, field: str) -> None:
 
 def check_negative_usage_is_refused(count: int, field: str) -> None:
     reported = {"prompt_tokens": 5, "completion_tokens": 7, field: count}
-    assert read_usage(reported) is None
-    assert read_usage({**reported, "total_tokens": sum(reported.values())}) is None
+    for report in (reported, {**reported, "total_tokens": sum(reported.values())}):
+        assert read_chat_usage(report).usage is None
+        assert read_chat_usage(report).absurd == report

@@ -1,12 +1,14 @@
 """How large a prompt may be: every text counts, and media that nobody can measure fill the context."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from tests.support.backend_calls import make_prompt
+from tests.support.backend_calls import MODEL, make_prompt
+from tollkeeper.domain.catalog import TokenBounds
 from tollkeeper.domain.estimate import estimate_tokens
-from tollkeeper.domain.prompt_size import TOKENS_PER_IMAGE, measure_prompt
+from tollkeeper.domain.prompt_size import measure_prompt
 
 LONG = "and so on " * 300
 PLACES: dict[str, dict[str, Any]] = {
@@ -45,19 +47,43 @@ def test_images_have_a_bound_of_their_own() -> None:
     image = {"type": "image_url", "image_url": "data:image/png;base64," + "A" * 100_000}
     size = measure_prompt(make_prompt(messages=[{"role": "user", "content": [image] * 3}]))
     assert (size.images, size.text_tokens < 100) == (3, True)
-    assert size.bound(100_000) == size.text_tokens + 3 * TOKENS_PER_IMAGE
-    assert size.bound(1000) == 1000
+    wide = replace(MODEL, context_length=10**6)
+    assert size.bound(wide) == size.text_tokens + 16 + 3 * 48_169
+    small = replace(wide, token_bounds=TokenBounds(image=100, template=0))
+    assert size.bound(small) == size.text_tokens + 300
+    assert size.bound(replace(MODEL, context_length=1000)) == 1000
 
 
-@pytest.mark.parametrize(
-    "part",
-    [
-        {"type": "audio_url", "audio_url": "u"},
-        {"type": "input_audio", "input_audio": {"data": "AA"}},
-        {"type": "video_url", "video_url": "u"},
-        {"type": "file", "file": {"file_data": "AAAA"}},
-    ],
-)
-def test_other_media_may_fill_the_context(part: dict[str, Any]) -> None:
-    size = measure_prompt(make_prompt(messages=[{"role": "user", "content": [part]}]))
-    assert size.bound(12345) == 12345
+def test_a_tokenizers_count_never_replaces_the_media() -> None:
+    image = {"type": "image_url", "image_url": "u"}
+    size = measure_prompt(make_prompt(messages=[{"role": "user", "content": [image]}]))
+    assert size.bound(replace(MODEL, context_length=10**6), counted=5) == 5 + 48_169
+    assert measure_prompt(make_prompt()).bound(MODEL, counted=5) == 5
+
+
+def test_tools_cost_what_a_template_says_about_them() -> None:
+    tools = measure_prompt(make_prompt(tools=[{"function": {"name": "f"}}]))
+    assert tools.bound(MODEL) == tools.text_tokens + 16 + 804
+
+
+MEDIA: dict[str, dict[str, Any]] = {
+    "audio": {"type": "input_audio", "input_audio": {"data": "AA"}},
+    "video": {"type": "video_url", "video_url": "u"},
+    "file": {"type": "file", "file": {"file_data": "AAAA"}},
+}
+
+
+@pytest.mark.parametrize("kind", MEDIA)
+def test_other_media_may_fill_the_context(kind: str) -> None:
+    size = measure_prompt(make_prompt(messages=[{"role": "user", "content": [MEDIA[kind]] * 2}]))
+    assert size.bound(MODEL) == size.bound(MODEL, counted=1) == MODEL.context_length
+    declared = replace(MODEL, token_bounds=TokenBounds(**{kind: 7}))
+    assert size.bound(declared, counted=1) == 15
+
+
+def test_a_search_may_fill_the_context_unless_it_has_a_price() -> None:
+    size = measure_prompt(make_prompt(web_search_options={}))
+    assert size.bound(MODEL) == MODEL.context_length
+    priced = replace(MODEL, pricing=replace(MODEL.pricing, web_search=1))
+    assert size.bound(priced, counted=5) == 5
+    assert size.web_searches == 10

@@ -20,7 +20,7 @@ from tollkeeper.domain.catalog import Model, pricing_from_declared
 from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.domain.inference import Call, Delta, Event, Opened, UsageReport
 from tollkeeper.domain.prompt import CachingWish, Option, Prompt
-from tollkeeper.domain.usage import Usage
+from tollkeeper.domain.usage import Usage, normalised
 from tollkeeper.settings import BackendSettings
 
 KEY = "upstream-secret-key"
@@ -127,7 +127,7 @@ class Outcome:
     @property
     def usage(self) -> Usage | None:
         assert len(self.reports) == 1
-        return self.reports[0].usage
+        return usage_in(self.reports[0])
 
     def text(self, choice: int = 0) -> str:
         return "".join(delta.text or "" for delta in self.deltas if delta.choice == choice)
@@ -139,6 +139,15 @@ class Outcome:
         assert opened == [0]
         ended = [delta.choice for delta in self.deltas if delta.finish is not None]
         assert sorted(ended) == list(range(choices))
+
+
+def usage_in(report: UsageReport) -> Usage | None:
+    return None if report.usage is None else normalised(report.usage)
+
+
+def readable(events: Sequence[Event]) -> list[Event | Usage | None]:
+    """The events, with the usage itself in the place of its report."""
+    return [usage_in(event) if isinstance(event, UsageReport) else event for event in events]
 
 
 async def make(backend: Backend, call: Call, *, deadline_s: float = DEADLINE_S) -> Outcome:

@@ -15,6 +15,9 @@ class AbsentBackend:
     def open(self, call: Call, *, deadline: float) -> AbstractAsyncContextManager[Answer]:
         raise Unavailable(f"The backend {self.name} is unavailable. {self._reason}")
 
+    def prompts_sent(self, call: Call) -> int:
+        return 1
+
     async def count_prompt_tokens(self, call: Call, *, deadline: float) -> int | None:
         return None
 

@@ -6,10 +6,9 @@ reported once, at the end. One failure fails the whole call.
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
-from typing import Any
 
 import msgspec
 from msgspec.structs import replace
@@ -17,7 +16,8 @@ from msgspec.structs import replace
 from tollkeeper.backends.port import Answer, Backend, BackendHealth
 from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.domain.inference import Batch, Call, Delta, Event, UsageReport
-from tollkeeper.domain.usage import Usage
+from tollkeeper.domain.prompt import FreeObject
+from tollkeeper.domain.usage import ReportedUsage, added, merged, normalised
 
 # Batches that may wait for the reader; more make the parts wait, and through them the backend.
 _WAITING_BATCHES_MAX = 64
@@ -39,6 +39,9 @@ class FanOutBackend:
         if call.choices == 1:
             return self._backend.open(call, deadline=deadline)
         return _FanOutCall(self._backend, call, deadline, self._concurrency)
+
+    def prompts_sent(self, call: Call) -> int:
+        return call.choices
 
     async def count_prompt_tokens(self, call: Call, *, deadline: float) -> int | None:
         return await self._backend.count_prompt_tokens(call, deadline=deadline)
@@ -68,7 +71,8 @@ class _FanOutCall:
         # The reader sleeps on the first, the parts on the second.
         self._changed = asyncio.Event()
         self._room = asyncio.Event()
-        self._usages: list[Usage | None] = [None] * call.choices
+        self._reports: list[ReportedUsage | None] = [None] * call.choices
+        self._absurd: FreeObject | None = None
         self._replica = ""
         self._opened = False
         # Something was made: from here on the call has a price.
@@ -107,7 +111,9 @@ class _FanOutCall:
         if self._reported:
             raise StopAsyncIteration
         self._reported = True
-        return [UsageReport(merged_usage(self._usages))]
+        if self._absurd is not None:
+            return [UsageReport(None, self._absurd)]
+        return [UsageReport(merged_usage(self._reports) or ReportedUsage())]
 
     async def _next_batch(self) -> list[Event]:
         """What some part has made next; empty when all have ended."""
@@ -165,7 +171,10 @@ class _FanOutCall:
                 self._produced = True
                 events.append(msgspec.structs.replace(event, choice=part) if part else event)
             elif isinstance(event, UsageReport):
-                self._usages[part] = event.usage
+                if event.usage is None:
+                    self._absurd = event.absurd
+                else:
+                    self._reports[part] = merged(self._reports[part], event.usage)
             elif not self._opened:
                 self._opened = True
                 events.append(event)
@@ -177,31 +186,29 @@ class _FanOutCall:
         self._changed.set()
 
 
-def merged_usage(usages: Sequence[Usage | None]) -> Usage | None:
-    """The prompt once, as a backend with `n` counts it, and what all the parts made; None where
-    any of them did not say."""
+def merged_usage(reports: Sequence[ReportedUsage | None]) -> ReportedUsage | None:
+    """What all the parts used, prompts too: each of them was sent its own. None where any part did
+    not say."""
+    usages = [None if report is None else normalised(report) for report in reports]
     known = [usage for usage in usages if usage is not None]
     if not known or len(known) < len(usages):
         return None
-    first = known[0]
-    details = [usage.completion_details for usage in known if usage.completion_details]
-    return Usage(
-        prompt_tokens=first.prompt_tokens,
-        completion_tokens=sum(usage.completion_tokens for usage in known),
-        cached_tokens=first.cached_tokens,
-        reasoning_tokens=sum(usage.reasoning_tokens for usage in known),
-        prompt_details=first.prompt_details,
-        completion_details=_summed(details) if details else None,
+    total = added(known)
+    costs = [report.cost_picousd for report in reports if report is not None]
+    stated = [cost for cost in costs if cost is not None]
+    return ReportedUsage(
+        prompt_tokens=total.prompt_tokens,
+        completion_tokens=total.completion_tokens,
+        cached_tokens=total.cached_tokens,
+        cache_write_tokens=total.cache_write_tokens,
+        cache_write_1h_tokens=total.cache_write_1h_tokens,
+        reasoning_tokens=total.reasoning_tokens,
+        web_searches=total.web_searches,
+        cost_picousd=sum(stated) if len(stated) == len(reports) else None,
+        prompt_details=total.prompt_details,
+        completion_details=total.completion_details,
+        written={"parts": [report.written for report in reports if report is not None]},
     )
-
-
-def _summed(details: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    total: dict[str, Any] = {}
-    for counts in details:
-        for name, count in counts.items():
-            if isinstance(count, int) and not isinstance(count, bool):
-                total[name] = total.get(name, 0) + count
-    return total
 
 
 def _part_call(call: Call, part: int) -> Call:

@@ -50,6 +50,11 @@ class Backend(Protocol):
         """
         ...
 
+    def prompts_sent(self, call: Call) -> int:
+        """How often the backend is sent the prompt for one call: more than once where completions
+        are made by calls of their own. Each of them is charged."""
+        ...
+
     async def count_prompt_tokens(self, call: Call, *, deadline: float) -> int | None:
         """The exact number of prompt tokens, or None where the backend has no tokenizer."""
         ...

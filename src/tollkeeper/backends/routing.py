@@ -55,6 +55,9 @@ class RoutedBackend:
     def open(self, call: Call, *, deadline: float) -> AbstractAsyncContextManager[Answer]:
         return _RoutedCall(self, call, deadline)
 
+    def prompts_sent(self, call: Call) -> int:
+        return 1
+
     async def count_prompt_tokens(self, call: Call, *, deadline: float) -> int | None:
         if self._config.tokenizer is Tokenizer.NONE:
             return None

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from tollkeeper.backends.config import WireProtocol
 from tollkeeper.backends.responses import request as responses
-from tollkeeper.domain.catalog import Catalog, Model, pricing_from_declared
+from tollkeeper.domain.catalog import Catalog, Model, TokenBounds, pricing_from_declared
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.embedded.engine_limits import ENGINE_SCHEMA_BOUNDS
 from tollkeeper.settings import ModelSettings, Settings, SettingsError
@@ -76,4 +76,12 @@ def _model(declared: ModelSettings) -> Model:
         is_ready=declared.is_ready,
         pricing=pricing,
         options=declared.options,
+        token_bounds=TokenBounds(
+            image=declared.tokens_per_image or None,
+            file=declared.tokens_per_file or None,
+            audio=declared.tokens_per_audio or None,
+            video=declared.tokens_per_video or None,
+            template=declared.template_tokens,
+            tools=declared.tool_tokens,
+        ),
     )

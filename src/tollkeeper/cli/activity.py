@@ -88,6 +88,8 @@ def _view(entry: ActivityEntry) -> dict[str, Any]:
         "error": entry.error_code,
         "finish": entry.finish,
         "usage": None if entry.usage is None else _usage_view(entry.usage),
+        "reported_usage": entry.reported_usage,
+        "reported_cost": _usd(entry.reported_cost_picousd),
         "estimated": entry.estimated,
         "hold": _usd(entry.hold_picousd),
         "cost": _usd(entry.cost_picousd),
@@ -106,6 +108,8 @@ def _usage_view(usage: Usage) -> dict[str, int]:
         "total_tokens": usage.total_tokens,
         "cached_tokens": usage.cached_tokens,
         "reasoning_tokens": usage.reasoning_tokens,
+        "cache_write_tokens": usage.cache_write_tokens,
+        "web_searches": usage.web_searches,
     }
 
 

@@ -3,6 +3,7 @@
 import msgspec
 
 from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
+from tollkeeper.domain.prompt import FreeObject
 from tollkeeper.domain.usage import Usage
 
 
@@ -48,3 +49,6 @@ class ActivityRecord(msgspec.Struct, frozen=True, gc=False):
     backend: str | None
     replica: str | None
     verdicts: tuple[VerdictRecord, ...] = ()
+    # The backend's last report as it came, and its own price in it.
+    reported_usage: FreeObject | None = None
+    reported_cost_picousd: int | None = None

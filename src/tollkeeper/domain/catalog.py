@@ -30,20 +30,55 @@ class Pricing:
     request: int
     input_cache_read: int
     declared: dict[str, str] = field(compare=False, repr=False)
+    # Not part of the public prices.
+    input_cache_write: int = 0
+    input_cache_write_1h: int = 0
+    web_search: int = 0
 
 
-PRICE_DIMENSIONS = ("prompt", "completion", "image", "request", "input_cache_read")
+# The public prices, and those that only the account knows.
+PUBLIC_PRICES = ("prompt", "completion", "image", "request", "input_cache_read")
+INTERNAL_PRICES = ("input_cache_write", "input_cache_write_1h", "web_search")
+# A price that is not declared is that of another dimension, never zero: input is input.
+_FALLBACKS = {
+    "input_cache_read": "prompt",
+    "input_cache_write": "prompt",
+    "input_cache_write_1h": "input_cache_write",
+}
 
 
 def pricing_from_declared(declared: dict[str, str], *, param: str) -> Pricing:
-    amounts = {}
-    for dimension in PRICE_DIMENSIONS:
-        price = picousd_from_usd(declared.get(dimension, "0"), param=f"{param}.{dimension}")
+    prices: dict[str, str] = {}
+    amounts: dict[str, int] = {}
+    for dimension in (*PUBLIC_PRICES, *INTERNAL_PRICES):
+        prices[dimension] = declared.get(dimension) or prices.get(
+            _FALLBACKS.get(dimension, ""), "0"
+        )
+        price = picousd_from_usd(prices[dimension], param=f"{param}.{dimension}")
         if price < 0:
             raise InvalidRequest("A price cannot be negative.", param=f"{param}.{dimension}")
         amounts[dimension] = price
-    shown = {dimension: declared.get(dimension, "0") for dimension in PRICE_DIMENSIONS}
+    shown = {dimension: prices[dimension] for dimension in PUBLIC_PRICES}
     return Pricing(**amounts, declared=shown)
+
+
+@dataclass(frozen=True, slots=True)
+class TokenBounds:
+    """The most input tokens that things other than text take. None: up to the whole context. The
+    defaults are the largest that any published family has."""
+
+    # GPT-4o mini: eight tiles.
+    image: int | None = 48_169
+    file: int | None = None
+    audio: int | None = None
+    video: int | None = None
+    # What a template writes around the conversation, and before the descriptions of tools (Claude
+    # Opus 4.7). Both count where no tokenizer is asked.
+    template: int = 16
+    tools: int = 804
+
+
+DEFAULT_TOKEN_BOUNDS = TokenBounds()
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +107,7 @@ class Model:
     options: dict[str, str]
     # Its backend's, where that has any.
     schema_bounds: SchemaBounds | None = None
+    token_bounds: TokenBounds = DEFAULT_TOKEN_BOUNDS
 
 
 @dataclass(frozen=True, slots=True)

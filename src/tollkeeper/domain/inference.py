@@ -14,8 +14,8 @@ import msgspec
 
 from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
 from tollkeeper.domain.catalog import Model
-from tollkeeper.domain.prompt import Prompt
-from tollkeeper.domain.usage import Usage
+from tollkeeper.domain.prompt import FreeObject, Prompt
+from tollkeeper.domain.usage import ReportedUsage
 
 
 class Finish(StrEnum):
@@ -102,9 +102,11 @@ class Delta(msgspec.Struct, frozen=True, gc=False):
 
 
 class UsageReport(msgspec.Struct, frozen=True, gc=False):
-    """The backend reported usage; `usage` is None where the report is absurd."""
+    """The backend reported usage, perhaps not for the last time. `usage` is None where the report
+    cannot be true; `absurd` has it then, as it came."""
 
-    usage: Usage | None
+    usage: ReportedUsage | None
+    absurd: FreeObject | None = None
 
 
 Event: TypeAlias = Opened | Delta | UsageReport

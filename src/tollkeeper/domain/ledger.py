@@ -40,6 +40,8 @@ class Resolution(msgspec.Struct, frozen=True, gc=False):
     prompt: int = 0
     completion: int = 0
     input_cache_read: int = 0
+    input_cache_write: int = 0
+    web_search: int = 0
     image: int = 0
     request: int = 0
     other: int = 0

@@ -1,54 +1,98 @@
 """Counting what a backend delivers, so that every ending of a call can be charged."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+import msgspec
+
+from tollkeeper.domain.estimate import estimate_tokens
 from tollkeeper.domain.inference import Call, Delta, Event, UsageReport
-from tollkeeper.domain.usage import Usage
+from tollkeeper.domain.prompt import FreeObject
+from tollkeeper.domain.usage import ReportedUsage, Usage, merged, normalised
 
-# A piece of a stream is one token as a rule; a longer one was put together of several.
-_ONE_TOKEN_LENGTH_MAX = 32
-_BYTES_PER_TOKEN = 4
+# Pieces of text that are kept before they are counted together.
+_KEPT_PIECES_MAX = 256
+# A report of more than so many contexts cannot be true.
+_CONTEXTS_MAX = 16
+
+
+class Charge(msgspec.Struct, frozen=True, gc=False):
+    """What is to be charged. `estimated`: our own count had to stand in for the backend's."""
+
+    usage: Usage
+    estimated: bool
 
 
 @dataclass(slots=True)
 class Meter:
-    """The running count of one answer. The first sound usage report counts; later ones do not."""
+    """The running count of one answer, and the last word of its backend on what it used."""
 
     call: Call
+    # The bound of the prompt, and how often it is sent.
     prompt_tokens: int
-    usage: Usage | None = None
-    absurd_reports: int = 0
-    output_tokens: int = 0
+    report: ReportedUsage | None = None
+    # The last report that cannot be true.
+    absurd_report: FreeObject | None = None
     finish: str | None = None
     # Something of the answer has come, be it only its end: from now on there is something to pay.
     delivered: bool = False
+    _pieces: int = 0
+    _counted_tokens: int = 0
+    _kept: list[str] = field(default_factory=list)
 
     def count(self, batch: Iterable[Event]) -> None:
         for event in batch:
             if isinstance(event, Delta):
                 self._count_delta(event)
             elif isinstance(event, UsageReport):
-                self._take(event.usage)
+                self._take(event)
 
-    def _count_delta(self, delta: Delta) -> None:
-        self.delivered = True
-        if delta.finish is not None:
-            self.finish = delta.finish
-        for text in (delta.text, delta.reasoning, delta.refusal):
-            if text:
-                self.output_tokens += _tokens(text)
-        for piece in delta.tool_calls:
-            self.output_tokens += _tokens((piece.name or "") + piece.arguments)
-        if delta.function_call is not None:
-            called = delta.function_call
-            self.output_tokens += _tokens((called.name or "") + called.arguments)
+    @property
+    def usage(self) -> Usage | None:
+        """The backend's own count; None where it has reported none that can be used."""
+        found = None if self.report is None else normalised(self.report)
+        return found if found is not None and self._can_be_true(found) else None
 
-    def _take(self, usage: Usage | None) -> None:
-        if usage is None or not plausible(usage, self.call):
-            self.absurd_reports += 1
-        elif self.usage is None:
-            self.usage = usage
+    @property
+    def reported_nonsense(self) -> bool:
+        """All that the backend has reported cannot be true: a person has to look at it."""
+        if self.report is None:
+            return self.absurd_report is not None
+        found = normalised(self.report)
+        return found is not None and not self._can_be_true(found)
+
+    @property
+    def reported(self) -> FreeObject | None:
+        """The last report as it came, for the record."""
+        return self.absurd_report if self.report is None else self.report.written
+
+    @property
+    def exceeds_context(self) -> bool:
+        """The report is charged, but it does not fit what is declared of the model."""
+        usage, context = self.usage, self.call.model.context_length
+        return usage is not None and (
+            usage.prompt_tokens > context or usage.completion_tokens > context * self.call.choices
+        )
+
+    @property
+    def output_tokens(self) -> int:
+        """Our own count of the output, which errs high: no less than a tokenizer would count, and
+        no less than one token for each piece."""
+        self._count_kept()
+        return max(self._pieces, self._counted_tokens)
+
+    def charge(self) -> Charge:
+        """By the backend's count where there is one, else by ours."""
+        usage = self.usage
+        if usage is None:
+            return Charge(self.estimate(), estimated=True)
+        if usage.completion_tokens == 0 and self.output_tokens > 0:
+            # Text was delivered: whatever the zero means, it is not what the answer used.
+            estimate = self.estimate().completion_tokens
+            return Charge(
+                msgspec.structs.replace(usage, completion_tokens=estimate), estimated=True
+            )
+        return Charge(usage, estimated=False)
 
     def estimate(self) -> Usage:
         """Prompt and output by our own count, within the bounds that were reserved."""
@@ -57,15 +101,36 @@ class Meter:
             prompt_tokens=self.prompt_tokens, completion_tokens=min(self.output_tokens, bound)
         )
 
+    def _take(self, event: UsageReport) -> None:
+        if event.usage is None:
+            self.absurd_report = event.absurd
+        else:
+            self.report = merged(self.report, event.usage)
 
-def _tokens(piece: str) -> int:
-    """A fair guess, not a bound: what it says is charged."""
-    if len(piece) <= _ONE_TOKEN_LENGTH_MAX:
-        return 1
-    return -(-len(piece.encode("utf-8", "surrogatepass")) // _BYTES_PER_TOKEN)
+    def _can_be_true(self, usage: Usage) -> bool:
+        most = _CONTEXTS_MAX * self.call.model.context_length * self.call.choices
+        return max(usage.prompt_tokens, usage.completion_tokens) <= most
 
+    def _count_delta(self, delta: Delta) -> None:
+        self.delivered = True
+        if delta.finish is not None:
+            self.finish = delta.finish
+        for text in (delta.text, delta.reasoning, delta.refusal):
+            if text:
+                self._keep(text)
+        for piece in delta.tool_calls:
+            self._keep((piece.name or "") + piece.arguments)
+        if delta.function_call is not None:
+            called = delta.function_call
+            self._keep((called.name or "") + called.arguments)
 
-def plausible(usage: Usage, call: Call) -> bool:
-    """More than a context can hold was never used, whatever the backend says."""
-    context = call.model.context_length
-    return usage.prompt_tokens <= context and usage.completion_tokens <= context * call.choices
+    def _keep(self, text: str) -> None:
+        self._pieces += 1
+        self._kept.append(text)
+        if len(self._kept) >= _KEPT_PIECES_MAX:
+            self._count_kept()
+
+    def _count_kept(self) -> None:
+        if self._kept:
+            self._counted_tokens += estimate_tokens("".join(self._kept))
+            self._kept.clear()

@@ -4,8 +4,10 @@ from collections.abc import Iterator
 
 import msgspec
 
+from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.estimate import estimate_tokens
 from tollkeeper.domain.prompt import (
+    Audio,
     File,
     FreeObject,
     Image,
@@ -16,13 +18,16 @@ from tollkeeper.domain.prompt import (
     Text,
     ToolCall,
     ToolResult,
+    Video,
 )
 
-# The largest that published formulas give for one image.
-TOKENS_PER_IMAGE = 4800
-# What a chat template writes around a message and around the whole.
+# What a caller who asks for a count is told for one image: the most that Claude takes.
+_IMAGE_TOKENS_GUESS = 4800
+# What a chat template writes around a message.
 _TOKENS_PER_TURN = 8
-_TOKENS_PER_PROMPT = 16
+
+# Searches that one answer may make, as far as holds are concerned.
+_WEB_SEARCHES_MAX = 10
 
 _encode = msgspec.json.Encoder().encode
 
@@ -30,37 +35,67 @@ _encode = msgspec.json.Encoder().encode
 class PromptSize(msgspec.Struct, frozen=True, gc=False):
     """What a prompt consists of, as far as tokens are concerned."""
 
-    # Of all text, tools and formats, with what a template adds.
+    # An estimate that errs high, of all text, tools and formats.
     text_tokens: int
-    images: int
+    images: int = 0
+    files: int = 0
+    audios: int = 0
+    videos: int = 0
     # Of files in base64.
-    file_characters: int
-    # There is a file, audio or video: only the backend knows how many tokens it takes.
-    has_unmeasured_media: bool
+    file_characters: int = 0
+    has_tools: bool = False
+    searches_web: bool = False
 
-    def bound(self, context_length: int) -> int:
-        """No less than the prompt takes, for a hold. Media that cannot be measured may fill the
-        whole context."""
-        if self.has_unmeasured_media:
-            return context_length
-        return min(context_length, self.text_tokens + TOKENS_PER_IMAGE * self.images)
+    @property
+    def web_searches(self) -> int:
+        """How many searches a call is held for."""
+        return _WEB_SEARCHES_MAX if self.searches_web else 0
+
+    def bound(self, model: Model, counted: int | None = None) -> int:
+        """No less than the prompt takes, for a hold. `counted` is a tokenizer's count of the text
+        with its template. A part whose tokens have no bound may fill the context."""
+        bounds = model.token_bounds
+        total = counted
+        if total is None:
+            total = self.text_tokens + bounds.template + (bounds.tools if self.has_tools else 0)
+        media = (
+            (self.images, bounds.image),
+            (self.files, bounds.file),
+            (self.audios, bounds.audio),
+            (self.videos, bounds.video),
+            # Found pages are input too, unless the backend charges for the search alone.
+            (int(self.searches_web and not model.pricing.web_search), None),
+        )
+        for count, tokens in media:
+            if count and tokens is None:
+                return model.context_length
+            total += count * (tokens or 0)
+        return min(total, model.context_length)
 
     def guess(self) -> int:
         """A number for a caller who asks. The text in a file is packed: a token for each of its
         characters is enough for most."""
-        return self.text_tokens + TOKENS_PER_IMAGE * self.images + self.file_characters
+        return self.text_tokens + _IMAGE_TOKENS_GUESS * self.images + self.file_characters
 
 
 def measure_prompt(prompt: Prompt) -> PromptSize:
+    text_tokens = estimate_tokens("".join(_texts(prompt))) + _TOKENS_PER_TURN * len(prompt.turns)
     media = prompt.media()
-    images = sum(isinstance(part, Image) for part in media)
-    file_characters = sum(len(part.data or "") for part in media if isinstance(part, File))
-    overhead = _TOKENS_PER_PROMPT + _TOKENS_PER_TURN * len(prompt.turns)
+    if not media:
+        return PromptSize(
+            text_tokens,
+            has_tools=bool(prompt.tools),
+            searches_web=prompt.web_search is not None,
+        )
     return PromptSize(
-        text_tokens=estimate_tokens("".join(_texts(prompt))) + overhead,
-        images=images,
-        file_characters=file_characters,
-        has_unmeasured_media=images < len(media),
+        text_tokens=text_tokens,
+        images=sum(isinstance(part, Image) for part in media),
+        files=sum(isinstance(part, File) for part in media),
+        audios=sum(isinstance(part, Audio) for part in media),
+        videos=sum(isinstance(part, Video) for part in media),
+        file_characters=sum(len(part.data or "") for part in media if isinstance(part, File)),
+        has_tools=bool(prompt.tools),
+        searches_web=prompt.web_search is not None,
     )
 
 

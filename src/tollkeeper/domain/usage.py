@@ -1,19 +1,31 @@
-"""What a backend says a call has used, read once and normalised."""
+"""What a call used: the reports of backends, merged, and normalised into one form.
+
+Backends speak dialects; the reader of each wire turns a report into a `ReportedUsage`, whose fields
+may be missing. `merged` keeps the last value of each field, and `normalised` makes one `Usage` of
+them, in which nothing is counted twice.
+"""
 
 from typing import Any
 
 import msgspec
 
-_COUNT_MAX = 2**53
+from tollkeeper.domain.prompt import FreeObject
+
+COUNT_MAX = 2**53
 
 
 class Usage(msgspec.Struct, frozen=True, gc=False):
-    """What the backend says it used. Counts are not negative and add up: `read_usage` saw to it."""
+    """Counts are not negative. Cache reads and writes are inside the prompt's count, reasoning is
+    inside the completion's."""
 
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int = 0
     reasoning_tokens: int = 0
+    # Input written to a cache, by how long it is kept there.
+    cache_write_tokens: int = 0
+    cache_write_1h_tokens: int = 0
+    web_searches: int = 0
     # The details as the backend wrote them, for callers that read more than the counts above.
     prompt_details: dict[str, Any] | None = None
     completion_details: dict[str, Any] | None = None
@@ -22,32 +34,107 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
     def total_tokens(self) -> int:
         return self.prompt_tokens + self.completion_tokens
 
+    @property
+    def uncached_tokens(self) -> int:
+        """Input that was neither read from a cache nor written to one."""
+        cached = self.cached_tokens + self.cache_write_tokens + self.cache_write_1h_tokens
+        return self.prompt_tokens - cached
 
-def read_usage(reported: object) -> Usage | None:
-    """The usage in a backend's report, or None where it is absurd: not a count, negative,
-    fractional, beyond any context, or a sum that does not add up."""
-    if not isinstance(reported, dict):
-        return None
-    prompt = _count(reported.get("prompt_tokens"))
-    completion = _count(reported.get("completion_tokens"))
+
+class ReportedUsage(msgspec.Struct, frozen=True, gc=False, kw_only=True):
+    """One report, as its wire's reader understands it. None: the report does not say."""
+
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    total_tokens: int | None = None
+    cached_tokens: int | None = None
+    cache_write_tokens: int | None = None
+    cache_write_1h_tokens: int | None = None
+    # Cache reads and writes come on top of the prompt's count and are not inside it.
+    cache_is_beside_prompt: bool | None = None
+    reasoning_tokens: int | None = None
+    web_searches: int | None = None
+    # The backend's own price in picousd: kept for reconciliation, not charged.
+    cost_picousd: int | None = None
+    prompt_details: FreeObject | None = None
+    completion_details: FreeObject | None = None
+    # The report as it came.
+    written: FreeObject | None = None
+
+
+def merged(earlier: ReportedUsage | None, later: ReportedUsage) -> ReportedUsage:
+    """The last value of each field. A field that only the earlier report has is kept, but for its
+    total, which belongs to the counts beside it."""
+    if earlier is None:
+        return later
+    values = {
+        name: getattr(earlier, name) if value is None and name != "total_tokens" else value
+        for name, value in msgspec.structs.asdict(later).items()
+    }
+    return ReportedUsage(**values)
+
+
+def normalised(report: ReportedUsage) -> Usage | None:
+    """The usage, or None where the report names no count of the prompt or of the completion."""
+    prompt, completion = report.prompt_tokens, report.completion_tokens
     if prompt is None or completion is None:
         return None
-    if "total_tokens" in reported and reported["total_tokens"] != prompt + completion:
+    read, write = report.cached_tokens or 0, report.cache_write_tokens or 0
+    write_1h = report.cache_write_1h_tokens or 0
+    cached = read + write + write_1h
+    # More than the prompt cannot be inside of it.
+    if report.cache_is_beside_prompt or cached > prompt:
+        prompt += cached
+    total = report.total_tokens
+    if total is not None and total > prompt + completion:
+        # Something is counted apart from both, which is reasoning as a rule: it is output.
+        completion = total - prompt
+    return Usage(
+        prompt_tokens=prompt,
+        completion_tokens=completion,
+        cached_tokens=read,
+        reasoning_tokens=min(report.reasoning_tokens or 0, completion),
+        cache_write_tokens=write,
+        cache_write_1h_tokens=write_1h,
+        web_searches=report.web_searches or 0,
+        prompt_details=report.prompt_details,
+        completion_details=report.completion_details,
+    )
+
+
+def added(usages: "list[Usage]") -> Usage:
+    """The usage of several calls together."""
+    return Usage(
+        prompt_tokens=sum(usage.prompt_tokens for usage in usages),
+        completion_tokens=sum(usage.completion_tokens for usage in usages),
+        cached_tokens=sum(usage.cached_tokens for usage in usages),
+        reasoning_tokens=sum(usage.reasoning_tokens for usage in usages),
+        cache_write_tokens=sum(usage.cache_write_tokens for usage in usages),
+        cache_write_1h_tokens=sum(usage.cache_write_1h_tokens for usage in usages),
+        web_searches=sum(usage.web_searches for usage in usages),
+        prompt_details=_added_details([usage.prompt_details for usage in usages]),
+        completion_details=_added_details([usage.completion_details for usage in usages]),
+    )
+
+
+def _added_details(details: list[FreeObject | None]) -> FreeObject | None:
+    total: FreeObject = {}
+    for counts in details:
+        for name, count in (counts or {}).items():
+            if isinstance(count, int) and not isinstance(count, bool):
+                total[name] = total.get(name, 0) + count
+    return total or None
+
+
+class AbsurdCount(ValueError):
+    """A report has something in the place of a count that can be none."""
+
+
+def read_count(found: object) -> int | None:
+    """The count in a report; None where the report has none. Raises AbsurdCount for what can be no
+    count: negative, fractional, text, beyond 2^53."""
+    if found is None:
         return None
-    prompt_details = _details(reported.get("prompt_tokens_details"))
-    completion_details = _details(reported.get("completion_tokens_details"))
-    cached = _count((prompt_details or {}).get("cached_tokens", 0) or 0)
-    reasoning = _count((completion_details or {}).get("reasoning_tokens", 0) or 0)
-    if cached is None or cached > prompt or reasoning is None or reasoning > completion:
-        return None
-    return Usage(prompt, completion, cached, reasoning, prompt_details, completion_details)
-
-
-def _count(value: object) -> int | None:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= _COUNT_MAX:
-        return None
-    return value
-
-
-def _details(value: object) -> dict[str, Any] | None:
-    return value if isinstance(value, dict) else None
+    if isinstance(found, bool) or not isinstance(found, int) or not 0 <= found <= COUNT_MAX:
+        raise AbsurdCount
+    return found

@@ -9,6 +9,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 from tollkeeper.backends.config import shown_url
 from tollkeeper.domain import conventions
 from tollkeeper.domain.access import CUSTOMER_PERMISSIONS
+from tollkeeper.domain.catalog import DEFAULT_TOKEN_BOUNDS
 from tollkeeper.domain.trial import THRESHOLD_MAX, THRESHOLD_MIN
 from tollkeeper.embedded.packaged_model import PACKAGED_MODEL
 from tollkeeper.settings.database_url import check_database_url
@@ -205,6 +206,18 @@ class BackendSettings(Section):
         return self
 
 
+PriceDimension = Literal[
+    "prompt",
+    "completion",
+    "image",
+    "request",
+    "input_cache_read",
+    "input_cache_write",
+    "input_cache_write_1h",
+    "web_search",
+]
+
+
 class ModelSettings(Section):
     id: str = Field(min_length=1, max_length=200)
     backend: Name
@@ -225,7 +238,14 @@ class ModelSettings(Section):
     sampling_limits_revision: str = "1"
     required_checks: tuple[str, ...] = ()
     is_ready: bool = True
-    pricing: dict[Literal["prompt", "completion", "image", "request", "input_cache_read"], str] = {}
+    pricing: dict[PriceDimension, str] = {}
+    # Bounds of input tokens, for holds; 0 stands for the whole context.
+    tokens_per_image: int = Field(default=DEFAULT_TOKEN_BOUNDS.image or 0, ge=0)
+    tokens_per_file: int = Field(default=0, ge=0)
+    tokens_per_audio: int = Field(default=0, ge=0)
+    tokens_per_video: int = Field(default=0, ge=0)
+    template_tokens: int = Field(default=DEFAULT_TOKEN_BOUNDS.template, ge=0)
+    tool_tokens: int = Field(default=DEFAULT_TOKEN_BOUNDS.tools, ge=0)
     options: dict[str, str] = {}
 
 

@@ -11,12 +11,15 @@ from psycopg import errors as pg
 
 from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
 from tollkeeper.domain.activity import ActivityRecord, VerdictRecord
+from tollkeeper.domain.prompt import FreeObject
 from tollkeeper.domain.usage import Usage
 from tollkeeper.storage.database import Connection, Contention
 
 _encode = msgspec.json.Encoder().encode
 # A backend's word or a model's name may be anything; a record keeps the beginning of it.
 _TEXT_LENGTH_MAX = 512
+# A backend's report of usage that is longer is not kept.
+_REPORT_BYTES_MAX = 8192
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,9 @@ class ActivityEntry:
     unsettled_reason: str | None
     backend: str | None
     replica: str | None
+    # What the backend reported, as it came, and its own price in it.
+    reported_usage: FreeObject | None
+    reported_cost_picousd: int | None
     verdicts: tuple[VerdictRecord, ...]
 
 
@@ -69,19 +75,22 @@ async def insert(connection: Connection, records: Sequence[ActivityRecord]) -> N
 _INSERT: LiteralString = """
     INSERT INTO activity (organization_id, request_id, project_id, api_key_id, operation, model,
         streamed, duration_ms, first_piece_ms, status, error_code, finish, prompt_tokens,
-        completion_tokens, cached_tokens, reasoning_tokens, estimated, hold, cost, settlement,
-        backend, replica, started_at)
+        completion_tokens, cached_tokens, reasoning_tokens, cache_write_tokens, web_searches,
+        estimated, hold, cost, settlement, backend, replica, reported_usage, reported_cost,
+        started_at)
     SELECT v.organization_id, v.request_id, v.project_id, v.api_key_id, v.operation, v.model,
         v.streamed, v.duration_ms, v.first_piece_ms, v.status, v.error_code, v.finish,
-        v.prompt_tokens, v.completion_tokens, v.cached_tokens, v.reasoning_tokens, v.estimated,
-        v.hold, v.cost, v.settlement, v.backend, v.replica,
+        v.prompt_tokens, v.completion_tokens, v.cached_tokens, v.reasoning_tokens,
+        v.cache_write_tokens, v.web_searches, v.estimated, v.hold, v.cost, v.settlement,
+        v.backend, v.replica, v.reported_usage, v.reported_cost,
         to_timestamp(v.started_at_ms / 1000.0)
     FROM json_to_recordset(%s::json) AS v (organization_id uuid, request_id uuid, project_id uuid,
         api_key_id uuid, operation text, model text, streamed boolean, duration_ms bigint,
         first_piece_ms bigint, status integer, error_code text, finish text, prompt_tokens bigint,
-        completion_tokens bigint, cached_tokens bigint, reasoning_tokens bigint, estimated boolean,
-        hold numeric, cost numeric, settlement text, backend text, replica text,
-        started_at_ms bigint)
+        completion_tokens bigint, cached_tokens bigint, reasoning_tokens bigint,
+        cache_write_tokens bigint, web_searches bigint, estimated boolean, hold numeric,
+        cost numeric, settlement text, backend text, replica text, reported_usage jsonb,
+        reported_cost numeric, started_at_ms bigint)
     ON CONFLICT DO NOTHING
 """
 _INSERT_VERDICTS: LiteralString = """
@@ -136,11 +145,13 @@ _SELECT: LiteralString = """
         (extract(epoch FROM coalesce(a.started_at, r.held_at)) * 1000)::bigint, a.operation,
         a.streamed, a.duration_ms, a.first_piece_ms, a.status, a.error_code, a.finish,
         a.prompt_tokens, a.completion_tokens, a.cached_tokens, a.reasoning_tokens,
+        a.cache_write_tokens, a.web_searches,
         coalesce(d.estimated, a.estimated, false), coalesce(r.hold, a.hold),
         CASE WHEN r.id IS NULL THEN a.cost ELSE d.settled + coalesce(o.amount, 0) END,
         CASE WHEN r.id IS NULL THEN a.settlement WHEN d.kind IS NOT NULL THEN d.kind
              WHEN m.reason IS NOT NULL THEN 'unsettled' ELSE 'held' END,
-        CASE WHEN d.kind IS NULL THEN m.reason END, a.backend, a.replica,
+        CASE WHEN d.kind IS NULL THEN m.reason END, a.backend, a.replica, a.reported_usage,
+        a.reported_cost,
         coalesce(v.verdicts, '[]')
 """
 # Judged while the call ran or soon after: the other days need not be looked at.
@@ -216,6 +227,10 @@ def _row(record: ActivityRecord) -> dict[str, Any]:
         "completion_tokens": None if usage is None else usage.completion_tokens,
         "cached_tokens": None if usage is None else usage.cached_tokens,
         "reasoning_tokens": None if usage is None else usage.reasoning_tokens,
+        "cache_write_tokens": None
+        if usage is None
+        else usage.cache_write_tokens + usage.cache_write_1h_tokens,
+        "web_searches": None if usage is None else usage.web_searches,
         "estimated": record.estimated,
         # Amounts travel as text: they may be wider than any integer of JSON's readers.
         "hold": None if record.hold_picousd is None else str(record.hold_picousd),
@@ -223,7 +238,24 @@ def _row(record: ActivityRecord) -> dict[str, Any]:
         "settlement": _text(record.settlement),
         "backend": _text(record.backend),
         "replica": _text(record.replica),
+        "reported_usage": _reported(record.reported_usage),
+        "reported_cost": None
+        if record.reported_cost_picousd is None
+        else str(record.reported_cost_picousd),
     }
+
+
+def _reported(report: FreeObject | None) -> FreeObject | None:
+    """The report, where the database can keep it: it is the backend's, so it may hold anything."""
+    if report is None:
+        return None
+    try:
+        written = _encode(report)
+    except (UnicodeEncodeError, RecursionError):
+        return None
+    if len(written) > _REPORT_BYTES_MAX or b"\\u0000" in written:
+        return None
+    return report
 
 
 def _verdict_row(record: ActivityRecord, verdict: VerdictRecord) -> dict[str, Any]:
@@ -247,6 +279,13 @@ def _text(value: str | None) -> str | None:
 
 
 def _entry(row: tuple[Any, ...]) -> ActivityEntry:
-    usage = None if row[13] is None else Usage(*row[13:17])
-    verdicts = msgspec.convert(row[24], tuple[VerdictRecord, ...])
-    return ActivityEntry(*(*row[:13], usage, *row[17:24], verdicts))
+    usage = None
+    if row[13] is not None:
+        prompt, completion, cached, reasoning, written, searches = row[13:19]
+        usage = Usage(
+            *(prompt, completion, cached, reasoning),
+            cache_write_tokens=written or 0,
+            web_searches=searches or 0,
+        )
+    verdicts = msgspec.convert(row[28], tuple[VerdictRecord, ...])
+    return ActivityEntry(*(*row[:13], usage, *row[19:28], verdicts))

@@ -103,7 +103,8 @@ _ROLLUP: LiteralString = """
         FROM resolutions d
         JOIN reservations r ON r.organization_id = d.organization_id AND r.id = d.reservation_id,
         LATERAL (VALUES ('prompt', d.prompt), ('completion', d.completion),
-            ('input_cache_read', d.input_cache_read), ('image', d.image), ('request', d.request),
+            ('input_cache_read', d.input_cache_read), ('input_cache_write', d.input_cache_write),
+            ('image', d.image), ('request', d.request), ('web_search', d.web_search),
             ('other', d.other)) AS line (dimension, amount)
         WHERE line.amount > 0 GROUP BY 1, 2, 3, 4, 5
     )
@@ -119,7 +120,8 @@ _ROLLUP: LiteralString = """
 _OVERAGES: LiteralString = """
     SELECT d.reservation_id::text, format('cost %%s, hold %%s, overage %%s', d.total, d.hold, o.amount)
     FROM (SELECT organization_id, reservation_id, hold,
-                 prompt + completion + input_cache_read + image + request + other AS total
+                 prompt + completion + input_cache_read + input_cache_write + image + request
+                     + web_search + other AS total
           FROM resolutions) d
     LEFT JOIN overages o USING (organization_id, reservation_id)
     WHERE coalesce(o.amount, 0) <> greatest(d.total - d.hold, 0)

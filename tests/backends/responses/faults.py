@@ -16,8 +16,8 @@ async def fault(verb: Verb, *, streamed: bool = True, **settings: Any) -> Outcom
 def used(prompt: int = 7, completion_: int = 3, cached: int = 0, reasoning: int = 0) -> Usage:
     return Usage(
         *(prompt, completion_, cached, reasoning),
-        {"cached_tokens": cached},
-        {"reasoning_tokens": reasoning},
+        prompt_details={"cached_tokens": cached},
+        completion_details={"reasoning_tokens": reasoning},
     )
 
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from tests.support.backend_calls import make_call
 from tests.support.upstream_wire import (
+    RESPONSE_USAGE,
     begun_response,
     call_item,
     item_records,
@@ -24,6 +25,7 @@ from tests.support.upstream_wire import (
 from tollkeeper.backends.answer_json import MalformedAnswer
 from tollkeeper.backends.responses.answer import ResponsesAnswer
 from tollkeeper.backends.responses.result import decode_result
+from tollkeeper.backends.responses.usage import read_responses_usage
 from tollkeeper.backends.transport.sse import EventStreamParser
 from tollkeeper.domain.errors import BackendFailed
 from tollkeeper.domain.inference import (
@@ -35,9 +37,8 @@ from tollkeeper.domain.inference import (
     ToolCallPiece,
     UsageReport,
 )
-from tollkeeper.domain.usage import Usage
 
-USED = UsageReport(Usage(7, 3, 0, 0, {"cached_tokens": 0}, {"reasoning_tokens": 0}))
+USED = read_responses_usage(RESPONSE_USAGE)
 STOP = Delta(0, finish="stop")
 
 

@@ -60,6 +60,8 @@ async def test_everything_that_was_recorded_is_shown(books: Books) -> None:
         unsettled_reason=None,
         backend="cluster",
         replica="http://10.0.0.5:8000/v1",
+        reported_usage=None,
+        reported_cost_picousd=None,
         verdicts=(VERDICT,),
     )
     await books.assert_right()

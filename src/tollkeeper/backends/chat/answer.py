@@ -10,6 +10,7 @@ from tollkeeper.backends.answer_json import (
     decode_whole,
     given,
 )
+from tollkeeper.backends.chat.usage import read_chat_usage
 from tollkeeper.domain.inference import (
     Annotation,
     Delta,
@@ -18,7 +19,6 @@ from tollkeeper.domain.inference import (
     ToolCallPiece,
     UsageReport,
 )
-from tollkeeper.domain.usage import read_usage
 
 
 class _Function(msgspec.Struct, gc=False):
@@ -64,6 +64,8 @@ class _ChunkChoice(msgspec.Struct, gc=False):
     delta: _Message | None = None
     finish_reason: str | None = None
     logprobs: msgspec.Raw = ABSENT
+    # Moonshot reports here.
+    usage: msgspec.Raw = ABSENT
 
 
 class _CompleteChoice(msgspec.Struct, gc=False):
@@ -73,11 +75,16 @@ class _CompleteChoice(msgspec.Struct, gc=False):
     logprobs: msgspec.Raw = ABSENT
 
 
+class _GroqExtension(msgspec.Struct, gc=False):
+    usage: msgspec.Raw = ABSENT
+
+
 class Chunk(msgspec.Struct, gc=False):
     """One record of a stream. `usage` and `error` are read later: they may be anything."""
 
     choices: list[_ChunkChoice] | None = None
     usage: msgspec.Raw = ABSENT
+    x_groq: _GroqExtension | None = None
     error: msgspec.Raw = ABSENT
     system_fingerprint: str | None = None
     service_tier: str | None = None
@@ -114,7 +121,19 @@ def opened(answer: Chunk | Completion) -> Opened:
 def usage_report(usage: msgspec.Raw) -> UsageReport | None:
     """The report in a chunk or an answer; None where there is none at all."""
     found = given(usage)
-    return None if found is None else UsageReport(read_usage(anything(found)))
+    return None if found is None else read_chat_usage(anything(found))
+
+
+def chunk_usage(chunk: Chunk) -> UsageReport | None:
+    """The report in a chunk, wherever its server puts it. Where it stands twice, it is the same."""
+    report = usage_report(chunk.usage)
+    if report is None and chunk.x_groq is not None:
+        report = usage_report(chunk.x_groq.usage)
+    if report is None:
+        for choice in chunk.choices or ():
+            if choice.finish_reason is not None:
+                report = report or usage_report(choice.usage)
+    return report
 
 
 def delta_of_chunk(choice: _ChunkChoice) -> Delta | None:

@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from tollkeeper.backends.answer_json import MalformedAnswer, error_record
 from tollkeeper.backends.chat.answer import (
     Chunk,
+    chunk_usage,
     decode_chunk,
     delta_of_chunk,
     opened,
-    usage_report,
 )
 from tollkeeper.backends.refusals import refusal_record
 from tollkeeper.domain.errors import BackendFailed, TollkeeperError
@@ -74,8 +74,11 @@ class AnswerStream:
         self.done = True
 
     def _read_chunk(self, chunk: Chunk, events: list[Event]) -> None:
+        report = chunk_usage(chunk)
         record = error_record(chunk.error)
         if record is not None:
+            if report is not None and self.accepted:
+                events.append(report)
             self.fail(
                 BackendFailed("The backend failed while it was answering.")
                 if self.accepted
@@ -93,7 +96,6 @@ class AnswerStream:
             if delta is not None and self._admit(delta):
                 self.accepted = True
                 events.append(delta)
-        report = usage_report(chunk.usage)
         if report is not None:
             self.accepted = True
             events.append(report)

@@ -18,8 +18,8 @@ from tollkeeper.backends.answer_json import (
     decode_whole,
     given,
 )
+from tollkeeper.backends.responses.usage import read_responses_usage
 from tollkeeper.domain.inference import Annotation, UsageReport
-from tollkeeper.domain.usage import read_usage
 
 # What an answer is made of here; items of other kinds are the backend's own affair.
 MESSAGE = "message"
@@ -28,14 +28,6 @@ REASONING = "reasoning"
 _ITEMS = (MESSAGE, CALL, REASONING)
 _CITATION = "url_citation"
 _URL_CITATIONS = (_CITATION,)
-# What chat calls the counts.
-_CHAT_COUNTS = {
-    "input_tokens": "prompt_tokens",
-    "output_tokens": "completion_tokens",
-    "total_tokens": "total_tokens",
-    "input_tokens_details": "prompt_tokens_details",
-    "output_tokens_details": "completion_tokens_details",
-}
 
 
 class Family(StrEnum):
@@ -222,12 +214,7 @@ def chat_logprobs(raw: msgspec.Raw) -> msgspec.Raw | None:
 def usage_report(usage: msgspec.Raw) -> UsageReport | None:
     """The report in a result; None where there is none at all."""
     found = given(usage)
-    if found is None:
-        return None
-    reported = anything(found)
-    if isinstance(reported, dict):
-        reported = {chat: reported[name] for name, chat in _CHAT_COUNTS.items() if name in reported}
-    return UsageReport(read_usage(reported))
+    return None if found is None else read_responses_usage(anything(found))
 
 
 def _decode_known(

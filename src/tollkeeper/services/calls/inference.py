@@ -88,10 +88,11 @@ _UNJUDGED = JudgedRequest()
 
 
 class Outcome(msgspec.Struct, frozen=True, gc=False):
-    """A call that came to its proper end, and is settled."""
+    """A call that came to its proper end. It is settled, unless what its backend reports cannot be
+    true: then `usage` is our own count, and the reservation stays unsettled."""
 
     usage: Usage
-    settlement: Settlement
+    settlement: Settlement | None
 
 
 class SettlementLate(Unavailable):
@@ -170,8 +171,11 @@ class Inference:
         if call.policy_ids:
             await self._policies.require_published(call)
         size = measure_prompt(call.prompt)
-        prompt_tokens = await self._prompt_tokens(backend, call, size)
-        reservation = await self._admission.reserve(call, prompt_tokens, size.images)
+        copies = backend.prompts_sent(call)
+        prompt_tokens = copies * await self._prompt_tokens(backend, call, size)
+        reservation = await self._admission.reserve(
+            call, prompt_tokens, copies * size.images, copies * size.web_searches
+        )
         meter = Meter(call, prompt_tokens)
         running.reserved(reservation, meter)
         try:
@@ -187,15 +191,15 @@ class Inference:
             with contextlib.suppress(SettlementLate):
                 await _in_time(running, self._leave_unsettled(running, reason))
             raise
-        settlement = await _in_time(running, self._settle(running))
-        return Outcome(meter.usage or meter.estimate(), settlement)
+        await _in_time(running, self._settle(running))
+        return Outcome(meter.charge().usage, running.settlement)
 
     async def _prompt_tokens(self, backend: Backend, call: Call, size: PromptSize) -> int:
-        """Exact where the backend can count, else the estimate; no prompt exceeds the context."""
+        """The bound of one prompt. The backend's tokenizer counts text only: media and what a
+        template adds come on top of it."""
         deadline = asyncio.get_running_loop().time() + TOKENIZER_TIMEOUT_S
         counted = await backend.count_prompt_tokens(call, deadline=deadline)
-        context = call.model.context_length
-        return size.bound(context) if counted is None else min(counted, context)
+        return size.bound(call.model, counted)
 
     async def _judge_request(self, running: RunningCall) -> JudgedRequest:
         """Asks the policies of this call's admission about its request."""
@@ -261,7 +265,7 @@ class Inference:
         meter = running.meter
         assert meter is not None
         unwanted = running.abandoned or running.refusal is not None
-        if meter.delivered or meter.usage is not None or (unwanted and error.charged):
+        if meter.delivered or meter.report is not None or (unwanted and error.charged):
             # Something was delivered, or nobody wants what the backend works at: it is paid.
             error.charged = True
             await self._settle(running)
@@ -270,18 +274,20 @@ class Inference:
         else:
             await self._release(running)
 
-    async def _settle(self, running: RunningCall) -> Settlement:
+    async def _settle(self, running: RunningCall) -> None:
         meter, reservation = running.meter, running.reservation
         assert meter is not None
         assert reservation is not None
+        if meter.reported_nonsense:
+            await self._leave_unsettled(running, "the backend's report of usage cannot be true")
+            return
         # Until the ledger has it, nobody may call it settled.
         running.settlement_state = SettlementState.UNSETTLED
-        settlement = await self._admission.settle(
-            reservation, meter.usage or meter.estimate(), estimated=meter.usage is None
+        charge = meter.charge()
+        running.settlement = await self._admission.settle(
+            reservation, charge.usage, estimated=charge.estimated
         )
-        running.settlement = settlement
         running.settlement_state = SettlementState.SETTLED
-        return settlement
 
     async def _leave_unsettled(self, running: RunningCall, reason: str) -> None:
         assert running.reservation is not None

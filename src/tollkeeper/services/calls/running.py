@@ -118,7 +118,7 @@ class RunningCall:
             status=status,
             error_code=error_code,
             finish=None if meter is None else meter.finish,
-            usage=None if meter is None or settlement is None else meter.usage or meter.estimate(),
+            usage=None if settlement is None else settlement.usage,
             estimated=settlement is not None and settlement.estimated,
             hold_picousd=None if reservation is None else reservation.hold_picousd,
             cost_picousd=None if settlement is None else settlement.cost_picousd,
@@ -126,6 +126,10 @@ class RunningCall:
             backend=None if reservation is None else call.model.backend,
             replica=self.replica,
             verdicts=tuple(self.evidence.verdicts),
+            reported_usage=None if meter is None else meter.reported,
+            reported_cost_picousd=None
+            if meter is None or meter.report is None
+            else meter.report.cost_picousd,
         )
 
 

@@ -49,13 +49,16 @@ class Settlement(msgspec.Struct, frozen=True, gc=False):
 
     cost_picousd: int
     estimated: bool
+    usage: Usage
 
 
 class Admission:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
 
-    async def reserve(self, call: Call, prompt_tokens_max: int, images: int) -> Reservation:
+    async def reserve(
+        self, call: Call, prompt_tokens_max: int, images: int, web_searches: int = 0
+    ) -> Reservation:
         """Holds the upper bound of what the call can cost. Raises where it is refused, with the
         numbers of the refusal in the message."""
         bounds = Bounds(
@@ -63,6 +66,7 @@ class Admission:
             choices=call.choices,
             output_tokens_each=call.output_tokens_max,
             images=images,
+            web_searches=web_searches,
         )
         pricing = call.model.pricing
         hold = Hold(
@@ -96,7 +100,7 @@ class Admission:
             ),
             reservation.hold,
         )
-        return Settlement(cost.total_picousd, estimated)
+        return Settlement(cost.total_picousd, estimated, usage)
 
     async def release(self, reservation: Reservation) -> None:
         """Releases the whole hold: nothing was charged."""

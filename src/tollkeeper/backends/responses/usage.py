@@ -1,0 +1,41 @@
+"""Usage as Responses servers report it: cached tokens and reasoning are inside their counts."""
+
+from typing import Any
+
+from tollkeeper.backends.reported_cost import ticks_in_picousd, usd_in_picousd
+from tollkeeper.domain.inference import UsageReport
+from tollkeeper.domain.prompt import FreeObject
+from tollkeeper.domain.usage import AbsurdCount, ReportedUsage, read_count
+
+
+def read_responses_usage(reported: Any) -> UsageReport:
+    """A report that is no object says nothing. One with a count that can be none is absurd."""
+    if not isinstance(reported, dict):
+        return UsageReport(ReportedUsage())
+    try:
+        return UsageReport(_read(reported))
+    except AbsurdCount:
+        return UsageReport(None, absurd=reported)
+
+
+def _read(reported: FreeObject) -> ReportedUsage:
+    input_details = _details(reported, "input_tokens_details")
+    output_details = _details(reported, "output_tokens_details")
+    cost = ticks_in_picousd(reported.get("cost_in_usd_ticks"))
+    return ReportedUsage(
+        prompt_tokens=read_count(reported.get("input_tokens")),
+        completion_tokens=read_count(reported.get("output_tokens")),
+        total_tokens=read_count(reported.get("total_tokens")),
+        cached_tokens=read_count((input_details or {}).get("cached_tokens")),
+        cache_write_tokens=read_count((input_details or {}).get("cache_write_tokens")),
+        reasoning_tokens=read_count((output_details or {}).get("reasoning_tokens")),
+        cost_picousd=usd_in_picousd(reported.get("cost")) if cost is None else cost,
+        prompt_details=input_details,
+        completion_details=output_details,
+        written=reported,
+    )
+
+
+def _details(reported: FreeObject, name: str) -> FreeObject | None:
+    found = reported.get(name)
+    return found if isinstance(found, dict) else None

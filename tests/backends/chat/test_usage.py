@@ -1,0 +1,217 @@
+"""Usage in the dialects of chat servers: what is read, and what is charged for it."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tollkeeper.backends.chat.usage import read_chat_usage
+from tollkeeper.domain.usage import ReportedUsage, Usage, merged, normalised
+
+PLAIN: dict[str, Any] = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
+
+
+def usage_of(report: object) -> Usage | None:
+    found = read_chat_usage(report)
+    assert found.absurd is None
+    assert found.usage is not None
+    return normalised(found.usage)
+
+
+def counts(report: dict[str, Any]) -> tuple[int, int, int, int, int]:
+    usage = usage_of(report)
+    assert usage is not None
+    return (
+        usage.uncached_tokens,
+        usage.cached_tokens,
+        usage.cache_write_tokens + usage.cache_write_1h_tokens,
+        usage.completion_tokens,
+        usage.reasoning_tokens,
+    )
+
+
+# dialect -> the report, and (uncached, cache read, cache write, output, of which reasoning)
+DIALECTS: dict[str, tuple[dict[str, Any], tuple[int, int, int, int, int]]] = {
+    "plain": (PLAIN, (10, 0, 0, 5, 0)),
+    "no total": ({"prompt_tokens": 10, "completion_tokens": 5}, (10, 0, 0, 5, 0)),
+    "total too small": ({**PLAIN, "total_tokens": 12}, (10, 0, 0, 5, 0)),
+    "OpenAI": (
+        {
+            **PLAIN,
+            "prompt_tokens_details": {"cached_tokens": 8, "audio_tokens": None},
+            "completion_tokens_details": {"reasoning_tokens": 2},
+        },
+        (2, 8, 0, 5, 2),
+    ),
+    "xAI: reasoning is additive": (
+        {
+            "prompt_tokens": 12,
+            "completion_tokens": 2,
+            "total_tokens": 354,
+            "completion_tokens_details": {"reasoning_tokens": 340},
+        },
+        (12, 0, 0, 342, 340),
+    ),
+    "xAI: more cached than prompt": (
+        {**PLAIN, "prompt_tokens_details": {"cached_tokens": 30}},
+        (10, 30, 0, 5, 0),
+    ),
+    "a proxy that drops thoughts": (
+        {
+            "prompt_tokens": 21,
+            "completion_tokens": 0,
+            "total_tokens": 81,
+            "completion_tokens_details": {"reasoning_tokens": 60},
+        },
+        (21, 0, 0, 60, 60),
+    ),
+    "Anthropic beside the prompt": (
+        {**PLAIN, "cache_read_input_tokens": 100, "cache_creation_input_tokens": 40},
+        (10, 100, 40, 5, 0),
+    ),
+    "Anthropic, by lifetime": (
+        {
+            **PLAIN,
+            "cache_creation_input_tokens": 40,
+            "cache_creation": {"ephemeral_5m_input_tokens": 10, "ephemeral_1h_input_tokens": 30},
+        },
+        (10, 0, 40, 5, 0),
+    ),
+    "a proxy that repeats Anthropic's counts": (
+        {
+            "prompt_tokens": 150,
+            "completion_tokens": 5,
+            "prompt_tokens_details": {"cached_tokens": 100},
+            "cache_read_input_tokens": 100,
+            "cache_creation_input_tokens": 40,
+        },
+        (50, 100, 0, 5, 0),
+    ),
+    "DashScope": (
+        {
+            **PLAIN,
+            "prompt_tokens_details": {"cached_tokens": 2, "cache_creation_input_tokens": 3},
+        },
+        (5, 2, 3, 5, 0),
+    ),
+    "OpenRouter: more reasoning than completion": (
+        {**PLAIN, "completion_tokens_details": {"reasoning_tokens": 6}},
+        (10, 0, 0, 5, 5),
+    ),
+    "OpenRouter: cache write": (
+        {**PLAIN, "prompt_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 7}},
+        (3, 0, 7, 5, 0),
+    ),
+    "Mistral": ({**PLAIN, "prompt_token_details": {"cached_tokens": 4}}, (6, 4, 0, 5, 0)),
+    "Mistral, at the top": ({**PLAIN, "num_cached_tokens": 4}, (6, 4, 0, 5, 0)),
+    "DeepSeek": (
+        {**PLAIN, "prompt_cache_hit_tokens": 9, "prompt_cache_miss_tokens": 1},
+        (1, 9, 0, 5, 0),
+    ),
+    "Moonshot": ({**PLAIN, "cached_tokens": 6}, (4, 6, 0, 5, 0)),
+    "SGLang": (
+        {**PLAIN, "reasoning_tokens": 3, "prompt_tokens_details": None},
+        (10, 0, 0, 5, 3),
+    ),
+}
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_dialects(dialect: str) -> None:
+    report, expected = DIALECTS[dialect]
+    assert counts(report) == expected
+
+
+def test_lifetimes_of_cache_writes() -> None:
+    usage = usage_of(DIALECTS["Anthropic, by lifetime"][0])
+    assert usage is not None
+    assert (usage.cache_write_tokens, usage.cache_write_1h_tokens) == (10, 30)
+
+
+@pytest.mark.parametrize(
+    ("fields", "cost"),
+    [
+        ({"cost": 0.0133}, 13_300_000_000),
+        ({"cost": {"total_cost": 0.006}}, 6_000_000_000),
+        ({"cost_in_usd_ticks": 37_756_000}, 3_775_600_000),
+        ({"cost": "x"}, None),
+        ({"cost": -1}, None),
+        ({"cost": None}, None),
+        ({"cost": True}, None),
+        ({"cost": 1e300}, None),
+    ],
+)
+def test_the_backends_own_price(fields: dict[str, Any], cost: int | None) -> None:
+    found = read_chat_usage({**PLAIN, **fields}).usage
+    assert found is not None
+    assert found.cost_picousd == cost
+
+
+def test_searches() -> None:
+    for fields in ({"server_tool_use": {"web_search_requests": 3}}, {"num_search_queries": 3}):
+        usage = usage_of({**PLAIN, **fields})
+        assert usage is not None
+        assert usage.web_searches == 3
+
+
+@pytest.mark.parametrize("report", [None, [], "x", 1, True, [PLAIN], {}, {"prompt_tokens": 5}])
+def test_reports_that_say_nothing(report: object) -> None:
+    assert usage_of(report) is None
+
+
+@pytest.mark.parametrize("value", [True, -1, 1.0, 0.5, "1", [], {}, 2**53 + 1, 10**30], ids=repr)
+@pytest.mark.parametrize("field", ["prompt_tokens", "completion_tokens", "total_tokens"])
+def test_what_can_be_no_count(field: str, value: object) -> None:
+    report = {**PLAIN, field: value}
+    found = read_chat_usage(report)
+    assert (found.usage, found.absurd) == (None, report)
+
+
+def test_the_last_value_of_each_field_counts() -> None:
+    reports = [
+        {
+            "prompt_tokens": 15,
+            "completion_tokens": 1,
+            "prompt_tokens_details": {"cached_tokens": 4},
+        },
+        {"prompt_tokens": 15, "completion_tokens": 40},
+        {"prompt_tokens": 13, "completion_tokens": 100},
+    ]
+    found: ReportedUsage | None = None
+    for report in reports:
+        later = read_chat_usage(report).usage
+        assert later is not None
+        found = merged(found, later)
+    assert found is not None
+    usage = normalised(found)
+    assert usage is not None
+    assert (usage.prompt_tokens, usage.completion_tokens, usage.cached_tokens) == (13, 100, 4)
+    assert found.written == reports[-1]
+
+
+_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner),
+    max_leaves=5,
+)
+_names = st.sampled_from(
+    [
+        *PLAIN,
+        *("prompt_tokens_details", "completion_tokens_details", "cached_tokens"),
+        *("cache_read_input_tokens", "cache_creation_input_tokens", "cache_creation"),
+        *("reasoning_tokens", "ephemeral_1h_input_tokens", "cost", "server_tool_use"),
+    ]
+)
+
+
+@given(st.dictionaries(_names, _json | st.integers(0, 50) | st.dictionaries(_names, _json)))
+def test_whatever_is_read_adds_up(report: dict[str, Any]) -> None:
+    found = read_chat_usage(report)
+    assert (found.usage is None) == (found.absurd is not None)
+    usage = None if found.usage is None else normalised(found.usage)
+    if usage is not None:
+        for count in (usage.prompt_tokens, usage.completion_tokens, usage.uncached_tokens):
+            assert type(count) is int
+            assert count >= 0
+        assert 0 <= usage.reasoning_tokens <= usage.completion_tokens
