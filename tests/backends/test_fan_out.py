@@ -58,7 +58,8 @@ async def test_n_of_128(streamed: bool) -> None:
         outcome = await make(backend, make_call(streamed=streamed, choices=128))
         outcome.check_complete(choices=128)
         assert {outcome.text(choice) for choice in range(128)} == {"Hello"}
-        assert outcome.usage == Usage(7, 3 * 128)
+        # Each part was sent the prompt.
+        assert outcome.usage == Usage(7 * 128, 3 * 128)
         assert isinstance(outcome.events[-1], UsageReport)
         assert len(upstream.requests) == 128
         assert all("n" not in request.json for request in upstream.requests)

@@ -62,18 +62,45 @@ BUGS = {
     ),
     "negative usage is credited": Bug(
         "domain/usage.py",
-        "or not 0 <= value <= _COUNT_MAX",
-        "or not value <= _COUNT_MAX",
+        "or not 0 <= found <= COUNT_MAX",
+        "or not found <= COUNT_MAX",
         ("domain/test_pricing.py",),
-        also=(
-            ("cached is None or cached > prompt", "cached is None"),
-            ("reasoning is None or reasoning > completion", "reasoning is None"),
-        ),
+    ),
+    # Dialects of usage.
+    "the first report of usage counts": Bug(
+        "domain/usage.py",
+        "getattr(earlier, name) if value is None and",
+        "getattr(earlier, name) if getattr(earlier, name) is not None and",
+        ("backends/chat/test_usage.py",),
+    ),
+    "reasoning beside the completion is not charged": Bug(
+        "domain/usage.py",
+        "        completion = total - prompt\n",
+        "        completion = report.completion_tokens or 0\n",
+        ("backends/chat/test_usage.py",),
+    ),
+    "caches beside the prompt are not charged": Bug(
+        "domain/usage.py",
+        "    if report.cache_is_beside_prompt or cached > prompt:\n",
+        "    if cached > prompt:\n",
+        ("backends/chat/test_usage.py",),
+    ),
+    "one prompt of a fan-out is charged": Bug(
+        "backends/fan_out.py",
+        "        return call.choices\n",
+        "        return 1\n",
+        ("journeys/calls/test_usage_dialects.py",),
+    ),
+    "a tokenizer's count replaces the media": Bug(
+        "domain/prompt_size.py",
+        "            total += count * (tokens or 0)\n",
+        "            total += count * (tokens or 0) if counted is None else 0\n",
+        ("domain/test_prompt_size.py",),
     ),
     "cached tokens are held at the cheaper price": Bug(
         "domain/pricing.py",
-        "prompt_price = max(pricing.prompt, pricing.input_cache_read)",
-        "prompt_price = min(pricing.prompt, pricing.input_cache_read)",
+        "    prompt_price = max(\n",
+        "    prompt_price = min(\n",
         ("domain/test_pricing.py",),
     ),
     # How a call ends.

@@ -51,9 +51,8 @@ def pricing_from_declared(declared: dict[str, str], *, param: str) -> Pricing:
     prices: dict[str, str] = {}
     amounts: dict[str, int] = {}
     for dimension in (*PUBLIC_PRICES, *INTERNAL_PRICES):
-        prices[dimension] = declared.get(dimension) or prices.get(
-            _FALLBACKS.get(dimension, ""), "0"
-        )
+        fallback = prices.get(_FALLBACKS.get(dimension, ""), "0")
+        prices[dimension] = declared.get(dimension, fallback)
         price = picousd_from_usd(prices[dimension], param=f"{param}.{dimension}")
         if price < 0:
             raise InvalidRequest("A price cannot be negative.", param=f"{param}.{dimension}")

@@ -157,8 +157,6 @@ ABSURD = {
     "infinity": b'{"prompt_tokens":7,"completion_tokens":-Infinity}',
     "truth": b'{"prompt_tokens":true,"completion_tokens":3}',
     "missing": b'{"prompt_tokens":7}',
-    "sum": b'{"prompt_tokens":7,"completion_tokens":3,"total_tokens":11}',
-    "cached": b'{"prompt_tokens":7,"completion_tokens":3,"prompt_tokens_details":{"cached_tokens":8}}',
     "a list": b"[7,3]",
     "a word": b'"many"',
     "empty": b"{}",
