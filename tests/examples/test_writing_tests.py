@@ -83,7 +83,7 @@ async def test_a_stream_that_breaks_is_paid_as_far_as_it_came(scripted: Scripted
     answer = await scripted.chat(stream=True)
     assert read_stream(answer.text).error is not None
     entry = await scripted.entry_of(answer)
-    assert (entry.status, entry.cost) == ("settled", entry.delivered(2))
+    assert (entry.status, entry.cost) == ("settled", entry.delivered_pieces(2))
     assert (await scripted.balance())["held"] == 0
 
 

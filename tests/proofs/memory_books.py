@@ -173,6 +173,8 @@ def cost_of(resolution: Resolution) -> int:
         resolution.prompt
         + resolution.completion
         + resolution.input_cache_read
+        + resolution.input_cache_write
+        + resolution.web_search
         + resolution.image
         + resolution.request
         + resolution.other

@@ -89,7 +89,7 @@ BUGS = {
         "backends/fan_out.py",
         "        return call.choices\n",
         "        return 1\n",
-        ("journeys/calls/test_usage_dialects.py",),
+        ("journeys/calls/test_usage.py",),
     ),
     "a tokenizer's count replaces the media": Bug(
         "domain/prompt_size.py",

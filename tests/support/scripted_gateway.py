@@ -15,7 +15,9 @@ import psutil
 
 from tests.support.gateway import Gateway, Tenant, running_gateway
 from tests.support.upstream import USAGE, Upstream, Verb, chat
+from tollkeeper.domain.estimate import estimate_tokens
 from tollkeeper.settings import Settings
+from tollkeeper.storage.activity import ActivityEntry
 from tollkeeper.storage.verification import find_differences
 
 MODEL = "example/chat"
@@ -75,9 +77,16 @@ class Entry:
     choices: int
     output_tokens_max: int
 
-    def delivered(self, pieces: int) -> int:
-        """What prompt and so many tokens of output cost by our own count."""
-        return self.prompt_tokens_max * PROMPT_PRICE + pieces * COMPLETION_PRICE
+    def delivered(self, tokens: int) -> int:
+        """What the prompt and so many tokens of output cost by our own count."""
+        return self.prompt_tokens_max * PROMPT_PRICE + tokens * COMPLETION_PRICE
+
+    def delivered_pieces(self, count: int, text: str | None = None) -> int:
+        """What an answer costs by our own count that broke off after so many pieces: by default
+        those that the scripted upstream numbers."""
+        if text is None:
+            text = "".join(f"{number} " for number in range(count))
+        return self.delivered(max(count, estimate_tokens(text)))
 
 
 @dataclass(frozen=True)
@@ -122,6 +131,13 @@ class ScriptedGateway:
         if credit:
             await other.grant(credit)
         return other
+
+    async def activity_of(self, answer: httpx2.Response) -> ActivityEntry:
+        """The activity record of an answered request."""
+        services = self.gateway.services
+        await services.recorder.drain()
+        await services.activity.drain()
+        return await services.activity.activity_show(UUID(answer.headers["x-request-id"]))
 
     async def balance(self) -> dict[str, int]:
         """The account with everything folded in, after every call has ended."""
@@ -220,7 +236,8 @@ class _Footprint:
 
 _ENTRIES: LiteralString = """
     SELECT coalesce(d.kind, CASE WHEN m.reason IS NULL THEN 'held' ELSE 'unsettled' END), r.hold,
-        coalesce(d.prompt + d.completion + d.input_cache_read + d.image + d.request, 0),
+        coalesce(d.prompt + d.completion + d.input_cache_read + d.image + d.request
+            + d.input_cache_write + d.web_search, 0),
         coalesce(o.amount, 0), coalesce(d.estimated, false), m.reason,
         r.prompt_tokens_max, r.choices, r.output_tokens_max
     FROM reservations r
@@ -234,7 +251,8 @@ _BALANCE: LiteralString = """
     SELECT coalesce((SELECT sum(amount) FROM grants g WHERE g.organization_id = o.id), 0),
         coalesce(sum(r.hold) FILTER (WHERE d.kind IS NULL AND m.reason IS NULL), 0),
         coalesce(sum(r.hold) FILTER (WHERE d.kind IS NULL AND m.reason IS NOT NULL), 0),
-        coalesce(sum(d.prompt + d.completion + d.input_cache_read + d.image + d.request), 0),
+        coalesce(sum(d.prompt + d.completion + d.input_cache_read + d.image + d.request
+            + d.input_cache_write + d.web_search), 0),
         count(d.kind)
     FROM organizations o
     LEFT JOIN reservations r ON r.organization_id = o.id

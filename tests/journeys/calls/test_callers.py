@@ -178,7 +178,7 @@ async def test_gone_after_pieces_and_the_backend_goes_on(
         await asyncio.wait_for(paused.closed.wait(), 20)
         entry = await only_entry(scripted)
     assert (entry.status, entry.estimated) == ("settled", True)
-    assert entry.cost == entry.delivered(pieces)
+    assert entry.cost == entry.delivered_pieces(pieces)
 
 
 async def test_half_a_goodbye_is_a_goodbye(scripted: ScriptedGateway) -> None:
@@ -303,5 +303,6 @@ async def test_only_so_many_are_read_to_their_end(
             [False] * drains + [True] * (callers - drains)
         )
         assert all(
-            entry.cost == (entry.delivered(3) if entry.estimated else COST) for entry in entries
+            entry.cost == (entry.delivered_pieces(3) if entry.estimated else COST)
+            for entry in entries
         )

@@ -223,7 +223,7 @@ async def test_told_to_stop_every_stream_has_its_end(installed: InstalledProgram
         assert silent.headers["x-should-retry"] == "false"
         entries = await scripted.entries()
         costs = sorted(entry.cost for entry in entries if entry.status == "settled")
-        assert costs == sorted([COST] * 8 + [entries[0].delivered(5)] * 8)
+        assert costs == sorted([COST] * 8 + [entries[0].delivered_pieces(5)] * 8)
         assert (await statuses(scripted)).count("unsettled") == 1
         assert len(entries) == 17
         await scripted.balance()

@@ -85,8 +85,8 @@ async def test_the_prompt_is_held_to_the_token(
     assert entry is not None
     assert entry.prompt_tokens_max == usage.prompt_tokens
     assert entry.hold == usage.prompt_tokens * PROMPT_PRICE + 4 * COMPLETION_PRICE
-    cached = usage.prompt_tokens_details.cached_tokens if usage.prompt_tokens_details else 0
-    paid = (usage.prompt_tokens - (cached or 0)) * PROMPT_PRICE
+    # Cached tokens have no price of their own here, so they are input like the others.
+    paid = usage.prompt_tokens * PROMPT_PRICE
     assert entry.cost == paid + usage.completion_tokens * COMPLETION_PRICE
     assert not entry.estimated
     await scripted.balance()

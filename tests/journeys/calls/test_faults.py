@@ -337,7 +337,7 @@ async def test_fault_after_output(scripted: ScriptedGateway, row: str) -> None:
     assert text in ("".join(f"{number} " for number in range(count)), "a")
     entry = await scripted.entry_of(found)
     assert (entry.status, entry.estimated) == ("settled", True)
-    assert entry.cost == entry.delivered(count)
+    assert entry.cost == entry.delivered_pieces(count, text)
     assert (await scripted.balance())["settled"] == entry.cost
 
 
@@ -349,7 +349,7 @@ async def test_a_stream_that_falls_silent(hasty: ScriptedGateway) -> None:
         found = await scripted.chat(stream=True)
         assert assert_broken_stream(found, "timeout") == "0 1 2 "
         entry = await scripted.entry_of(found)
-        assert (entry.status, entry.cost) == ("settled", entry.delivered(3))
+        assert (entry.status, entry.cost) == ("settled", entry.delivered_pieces(3))
 
 
 async def test_a_stream_without_end_is_cut_at_its_bound(scripted: ScriptedGateway) -> None:

@@ -324,7 +324,7 @@ async def test_a_stream_that_breaks_raises_and_is_not_repeated(
     assert raised.value.code == "provider_unavailable"
     assert len(scripted.upstream.requests) == calls + 1
     (entry,) = await scripted.entries()
-    assert entry.cost == entry.delivered(2)
+    assert entry.cost == entry.delivered_pieces(2)
 
 
 async def test_leaving_a_stream_early(

@@ -37,6 +37,7 @@ from tests.support.upstream import (
     stream,
     usage_chunk,
 )
+from tollkeeper.domain.estimate import estimate_tokens
 
 BOTH = pytest.mark.parametrize("streamed", [False, True], ids=["json", "stream"])
 
@@ -97,64 +98,90 @@ def report(prompt: Any, completion: Any, total: Any = None, **details: Any) -> d
     }
 
 
-# U11 and U14: nothing, and nonsense.
-UNSOUND: dict[str, Any] = {
+# U11: a report that says nothing.
+MISSING: dict[str, Any] = {
     "none at all": None,
     "no object": 7,
     "text": "many",
     "an array": [7, 3, 10],
     "empty": {},
+    "null": report(None, None, 0),
+    "no prompt": {"completion_tokens": 3, "total_tokens": 3},
+    "no completion": {"prompt_tokens": 7, "total_tokens": 7},
+    "NaN": report(float("nan"), 3, 10),
+    "infinite": report(7, float("inf"), 10),
+}
+# U14: a report that cannot be true.
+ABSURD: dict[str, Any] = {
     "negative prompt": report(-1, 3),
     "negative completion": report(7, -3),
     "both negative": report(-7, -3),
     "beyond 64 bits": report(2**63, 3),
-    "beyond the context": report(4097, 3),
-    "completion beyond the context": report(7, 4097),
     "fractional": report(7.5, 3),
     "written as text": report("7", "3", "10"),
     "flags": report(True, True, 2),
-    "null": report(None, None, 0),
-    "a sum that does not add up": report(7, 3, 11),
     "a sum below zero": report(7, 3, -10),
-    "no prompt": {"completion_tokens": 3, "total_tokens": 3},
-    "no completion": {"prompt_tokens": 7, "total_tokens": 7},
-    "more cached than prompt": report(7, 3, prompt_tokens_details={"cached_tokens": 8}),
     "cached below zero": report(7, 3, prompt_tokens_details={"cached_tokens": -1}),
-    "NaN": report(float("nan"), 3, 10),
-    "infinite": report(7, float("inf"), 10),
+    "sixteen contexts of prompt": report(16 * 4096 + 1, 3),
+    "sixteen contexts of completion": report(7, 16 * 4096 + 1),
 }
 
 
 @BOTH
-@pytest.mark.parametrize("row", UNSOUND)
-async def test_unsound_usage_is_counted_by_ourselves(
+@pytest.mark.parametrize("row", MISSING)
+async def test_usage_that_is_missing_is_counted_by_ourselves(
     scripted: ScriptedGateway, row: str, streamed: bool
 ) -> None:
-    absurd = _absurd_reports()
-    found = await ask(scripted, UNSOUND[row], streamed=streamed)
+    found = await ask(scripted, MISSING[row], streamed=streamed)
     entry = await scripted.entry_of(found)
     assert (entry.status, entry.estimated, entry.overage) == ("settled", True, 0)
-    assert entry.cost == entry.delivered(2 if streamed else 1)
+    assert entry.cost == entry.delivered_pieces(2 if streamed else 1, "Hello")
     # Never a credit, never nothing, and never more than was held.
     assert 0 < entry.cost <= entry.hold
     assert (await scripted.balance())["settled"] == entry.cost
-    # The caller reads the same numbers that are charged.
     shown = usage_of(found, streamed=streamed)
     assert shown["prompt_tokens"] == entry.prompt_tokens_max
-    assert shown["total_tokens"] == shown["prompt_tokens"] + shown["completion_tokens"]
-    # The operator learns which backend talks nonsense. To say nothing is none.
-    assert _absurd_reports() - absurd == (UNSOUND[row] is not None)
 
 
-SOUND: dict[str, tuple[dict[str, Any], int]] = {
-    "U12 less than was held": (USAGE, COST),
-    "nothing written": (report(7, 0), 7 * PROMPT_PRICE),
-    "nothing at all": (report(0, 0), 0),
-    "no total": ({"prompt_tokens": 7, "completion_tokens": 3}, COST),
-    "empty details": (report(7, 3, prompt_tokens_details=None, x=1), COST),
-    # This model has no price for cached tokens: they cost nothing.
-    "cached": (report(7, 3, prompt_tokens_details={"cached_tokens": 4}), COST - 4 * PROMPT_PRICE),
-    "all of the context": (report(4096, 1), 4096 * PROMPT_PRICE + COMPLETION_PRICE),
+@BOTH
+@pytest.mark.parametrize("row", ABSURD)
+async def test_usage_that_cannot_be_true_is_for_a_person(
+    scripted: ScriptedGateway, row: str, streamed: bool
+) -> None:
+    absurd = _absurd_reports()
+    found = await ask(scripted, ABSURD[row], streamed=streamed)
+    entry = await scripted.entry_of(found)
+    assert (entry.status, entry.reason) == (
+        "unsettled",
+        "the backend's report of usage cannot be true",
+    )
+    assert _absurd_reports() == absurd + 1
+    activity = await scripted.activity_of(found)
+    assert activity.reported_usage == ABSURD[row]
+
+
+# report -> prompt tokens and completion tokens that are charged
+SOUND: dict[str, tuple[dict[str, Any], int, int]] = {
+    "U12 less than was held": (USAGE, 7, 3),
+    "no total": ({"prompt_tokens": 7, "completion_tokens": 3}, 7, 3),
+    "empty details": (report(7, 3, prompt_tokens_details=None, x=1), 7, 3),
+    # This model has no price for cached tokens: they are input.
+    "cached": (report(7, 3, prompt_tokens_details={"cached_tokens": 4}), 7, 3),
+    "more cached than prompt": (report(7, 3, prompt_tokens_details={"cached_tokens": 8}), 15, 3),
+    "caches beside the prompt": (
+        report(7, 3, cache_read_input_tokens=90, cache_creation_input_tokens=3),
+        100,
+        3,
+    ),
+    "reasoning beside the completion": (
+        report(7, 9, 1016, completion_tokens_details={"reasoning_tokens": 1000}),
+        7,
+        1009,
+    ),
+    "a total that is too small": (report(7, 3, 5), 7, 3),
+    "all of the context": (report(4096, 1), 4096, 1),
+    "more than the context": (report(9000, 3), 9000, 3),
+    "completion beyond the context": (report(7, 4097), 7, 4097),
 }
 
 
@@ -163,15 +190,19 @@ SOUND: dict[str, tuple[dict[str, Any], int]] = {
 async def test_sound_usage_is_charged_to_the_token(
     scripted: ScriptedGateway, row: str, streamed: bool
 ) -> None:
-    usage, cost = SOUND[row]
+    usage, prompt, written = SOUND[row]
+    cost = prompt * PROMPT_PRICE + written * COMPLETION_PRICE
     absurd = _absurd_reports()
-    found = await ask(scripted, usage, streamed=streamed)
+    found = await ask(scripted, usage, streamed=streamed, max_tokens=2048)
     entry = await scripted.entry_of(found)
     assert (entry.status, entry.estimated, entry.cost) == ("settled", False, cost)
+    assert entry.overage == max(0, cost - entry.hold)
     balance = await scripted.balance()
     assert (balance["settled"], balance["held"], balance["resolutions"]) == (cost, 0, 1)
+    # The caller reads the same numbers that are charged.
     shown = usage_of(found, streamed=streamed)
-    assert shown["completion_tokens"] == usage["completion_tokens"]
+    assert (shown["prompt_tokens"], shown["completion_tokens"]) == (prompt, written)
+    assert shown["total_tokens"] == prompt + written
     assert shown["prompt_tokens_details"] == usage.get("prompt_tokens_details")
     assert _absurd_reports() == absurd
 
@@ -195,15 +226,16 @@ async def test_usage_above_the_hold_has_its_overage(
 @pytest.mark.parametrize(
     "records",
     [
-        [*chat_records()[:-1], sse(usage_chunk(report(9, 9))), DONE],
+        [*chat_records(usage=report(9, 9))[:-1], sse(usage_chunk()), DONE],
         [*chat_records(usage=None)[:-1], sse(usage_chunk()), DONE, sse(usage_chunk(report(9, 9)))],
-        [sse(usage_chunk()), *chat_records(usage=report(9, 9))],
+        [sse(usage_chunk(report(9, 9))), *chat_records()],
         [sse(usage_chunk(report(-1, 1))), *chat_records()],
-        [*(sse(usage_chunk()) for _ in range(50)), *chat_records()],
+        [*chat_records()[:-1], sse(usage_chunk(report(-1, 1))), DONE],
+        [*(sse(usage_chunk(report(7, number))) for number in range(50)), *chat_records()],
     ],
-    ids=["twice", "after [DONE]", "first", "nonsense first", "often"],
+    ids=["twice", "after [DONE]", "first", "nonsense first", "nonsense last", "often"],
 )
-async def test_the_first_sound_report_counts_once(
+async def test_the_last_sound_report_counts_once(
     scripted: ScriptedGateway, records: list[bytes]
 ) -> None:
     """U15."""
@@ -213,6 +245,76 @@ async def test_the_first_sound_report_counts_once(
     entry = await scripted.entry_of(found)
     assert (entry.status, entry.cost, entry.estimated) == ("settled", COST, False)
     assert (await scripted.balance())["resolutions"] == 1
+
+
+async def test_a_running_total_in_every_chunk(scripted: ScriptedGateway) -> None:
+    """The last total is charged; the first one, of a chunk without a word, says nothing yet."""
+    pieces = [sse(chunk(f"{number} ", usage=report(7, number))) for number in range(101)]
+    end = sse(chunk(finish="stop", usage=report(7, 100)))
+    scripted.upstream.play(stream([*pieces, end, DONE]))
+    entry = await scripted.entry_of(await scripted.chat(stream=True))
+    cost = 7 * PROMPT_PRICE + 100 * COMPLETION_PRICE
+    assert (entry.status, entry.cost, entry.estimated) == ("settled", cost, False)
+
+
+@BOTH
+async def test_no_completion_though_text_came(scripted: ScriptedGateway, streamed: bool) -> None:
+    found = await ask(scripted, report(7, 0), streamed=streamed)
+    entry = await scripted.entry_of(found)
+    tokens = max(2 if streamed else 1, estimate_tokens("Hello"))
+    assert (entry.status, entry.estimated) == ("settled", True)
+    assert entry.cost == 7 * PROMPT_PRICE + tokens * COMPLETION_PRICE
+
+
+@BOTH
+@pytest.mark.parametrize("text", ["one two three four five", "7" * 3000])
+async def test_our_own_count_errs_high(
+    scripted: ScriptedGateway, text: str, streamed: bool
+) -> None:
+    body = completion(usage=None)
+    body["choices"][0]["message"]["content"] = text
+    records = [sse(chunk(text[at : at + 30])) for at in range(0, len(text), 30)]
+    whole = stream([*records, sse(chunk(finish="stop")), DONE])
+    scripted.upstream.play(whole if streamed else answer(body))
+    entry = await scripted.entry_of(await scripted.chat(stream=streamed, max_tokens=2048))
+    tokens = min(2048, max(len(records) if streamed else 1, estimate_tokens(text)))
+    assert tokens >= min(2048, 5 if " " in text else 3000)
+    assert (entry.estimated, entry.cost) == (True, entry.delivered(tokens))
+
+
+@pytest.mark.parametrize("place", ["x_groq", "choice"])
+async def test_reports_in_odd_places(scripted: ScriptedGateway, place: str) -> None:
+    end = chunk(finish="stop")
+    if place == "x_groq":
+        end["x_groq"] = {"id": "req", "usage": USAGE}
+    else:
+        end["choices"][0]["usage"] = USAGE
+    scripted.upstream.play(stream([sse(chunk("Hello")), sse(end), DONE]))
+    entry = await scripted.entry_of(await scripted.chat(stream=True))
+    assert (entry.status, entry.cost, entry.estimated) == ("settled", COST, False)
+
+
+async def test_usage_beside_an_error_in_the_middle(scripted: ScriptedGateway) -> None:
+    broken = {**chunk(finish="error", usage=report(7, 40)), "error": {"code": 502, "message": "x"}}
+    scripted.upstream.play(stream([sse(chunk("Hello")), sse(broken), DONE]))
+    found = await scripted.chat(stream=True)
+    assert read_stream(found.text).error is not None
+    entry = await scripted.entry_of(found)
+    cost = 7 * PROMPT_PRICE + 40 * COMPLETION_PRICE
+    assert (entry.status, entry.cost, entry.estimated) == ("settled", cost, False)
+
+
+async def test_what_was_reported_is_shown_beside_what_was_charged(
+    scripted: ScriptedGateway,
+) -> None:
+    usage = report(7, 3, cost=0.0000042, prompt_tokens_details={"cached_tokens": 2})
+    found = await ask(scripted, usage, streamed=False)
+    await scripted.entry_of(found)
+    activity = await scripted.activity_of(found)
+    assert activity.reported_usage == usage
+    assert activity.reported_cost_picousd == 4_200_000
+    assert activity.usage is not None
+    assert (activity.usage.prompt_tokens, activity.usage.cached_tokens) == (7, 2)
 
 
 async def test_odd_but_legal_streams_cut_anywhere(scripted: ScriptedGateway) -> None:
@@ -329,7 +431,9 @@ async def test_many_choices_on_a_backend_that_makes_one_at_a_time(
             assert [choice["index"] for choice in found.json()["choices"]] == list(range(128))
         entry = await scripted.entry_of(found)
         assert entry.hold == entry.delivered(128 * 10)
-        assert entry.cost == 7 * PROMPT_PRICE + 128 * 3 * COMPLETION_PRICE
+        # Each of them was sent the prompt.
+        assert entry.cost == 128 * (7 * PROMPT_PRICE + 3 * COMPLETION_PRICE)
+        assert entry.overage == 0
 
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["json", "stream"])

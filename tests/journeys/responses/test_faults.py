@@ -144,7 +144,7 @@ async def test_reset_after_some_pieces(scripted: ScriptedGateway, pieces: int) -
     assert (item["status"], item["content"][0]["text"]) == ("incomplete", said)
     [entry] = await scripted.entries()
     assert (entry.status, entry.estimated) == ("settled", True)
-    assert entry.cost == entry.delivered(pieces)
+    assert entry.cost == entry.delivered_pieces(pieces)
     await scripted.balance()
 
 
@@ -154,7 +154,7 @@ async def test_end_without_done(scripted: ScriptedGateway, finished: bool) -> No
     found = await failed_stream(scripted)
     assert retell(found).texts == {(0, 0): "0 1 2 "}
     [entry] = await scripted.entries()
-    assert entry.cost == entry.delivered(3)
+    assert entry.cost == entry.delivered_pieces(3)
 
 
 async def test_deadline_in_the_middle(impatient: ScriptedGateway) -> None:
@@ -163,7 +163,7 @@ async def test_deadline_in_the_middle(impatient: ScriptedGateway) -> None:
     assert found[-1]["response"]["error"]["type"] == "timeout_error"
     assert retell(found).texts == {(0, 0): "Hel"}
     [entry] = await impatient.entries()
-    assert entry.cost == entry.delivered(1)
+    assert entry.cost == entry.delivered_pieces(1)
 
 
 async def test_error_record_in_the_middle(scripted: ScriptedGateway) -> None:
@@ -202,7 +202,7 @@ async def test_stream_without_usage_is_complete_and_estimated(scripted: Scripted
     assert usage["output_tokens"] == 2
     entry = await scripted.entry_of(answer)
     assert (entry.status, entry.estimated) == ("settled", True)
-    assert entry.cost == entry.delivered(2)
+    assert entry.cost == entry.delivered_pieces(2)
 
 
 async def test_no_credit(shared_scripted: ScriptedGateway) -> None:

@@ -78,7 +78,7 @@ async def test_a_failure_in_the_middle_charges_what_was_delivered(
             assert events[-1]["type"] == "response.failed"
         entry = await native.entry_of(found)
         assert (entry.status, entry.estimated) == ("settled", True)
-        assert entry.cost == entry.delivered(2)
+        assert entry.cost == entry.delivered_pieces(2)
         await native.works()
 
 
@@ -105,7 +105,7 @@ async def test_absurd_and_missing_usage(native: ScriptedGateway, streamed: bool)
         assert said(found, "chat", streamed=streamed) == "Hello"
         entry = await native.entry_of(found)
         assert (entry.status, entry.estimated) == ("settled", True)
-        assert entry.cost == entry.delivered(2 if streamed else 1)
+        assert entry.cost == entry.delivered_pieces(2 if streamed else 1, "Hello")
 
 
 async def test_nothing_is_left(native: ScriptedGateway) -> None:
