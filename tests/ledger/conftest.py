@@ -1,4 +1,4 @@
-"""A database of the ledger's own beside the suite's, and its books after every test that used it."""
+"""A database for the tests of the ledger, whose invariants are checked after every test."""
 
 from collections.abc import AsyncIterator
 
@@ -12,7 +12,7 @@ from tollkeeper.storage.migrations import migrate
 
 @pytest.fixture(scope="session")
 def ledger_conninfo(conninfo: str) -> str:
-    """A database apart: the invariants are checked over all its rows, again and again."""
+    """A database of its own, because the invariants are checked over all its rows."""
     with psycopg.connect(conninfo, autocommit=True) as connection:
         connection.execute("CREATE DATABASE ledger")
     apart = psycopg.conninfo.make_conninfo(conninfo, dbname="ledger")
@@ -30,7 +30,7 @@ async def ledger_database(ledger_conninfo: str) -> AsyncIterator[Database]:
 
 @pytest.fixture
 async def books(ledger_database: Database) -> AsyncIterator[None]:
-    """Whatever a test does, all ten invariants hold when it is over."""
+    """Checks after the test that all ten invariants hold."""
     yield
     assert await differences(ledger_database) == []
 
@@ -43,6 +43,6 @@ async def process(ledger_conninfo: str, books: None) -> AsyncIterator[Process]:
 
 @pytest.fixture
 async def other_process(ledger_conninfo: str, books: None) -> AsyncIterator[Process]:
-    """Another process on the same database: another identity, other connections."""
+    """A second process on the same database, with its own identity and connections."""
     async with running_process(ledger_conninfo) as running:
         yield running

@@ -1,4 +1,4 @@
-"""The tests are tested: each of these mistakes, planted into a copy of the source, must be caught.
+"""A test of the tests: each of these bugs, planted into a copy of the source, must be caught.
 
 A mistake is a change of the source's text. The tests named beside it run on the changed copy, in a
 process of their own, and at least one of them has to fail.
@@ -29,7 +29,7 @@ class Bug:
     right: str
     wrong: str
     caught_by: tuple[str, ...]
-    # Where a second line of defence has to fall as well.
+    # Further replacements, where another check would catch the bug first.
     also: tuple[tuple[str, str], ...] = ()
 
 
@@ -302,13 +302,13 @@ def copied_source(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("name", BUGS)
 def test_a_bug_can_be_planted(name: str) -> None:
-    """The source changes, and the suite of bugs must not rot unnoticed."""
+    """Finds bugs whose text is no longer in the source."""
     planted(BUGS[name], ROOT / "src")
 
 
 @pytest.mark.usefixtures("only_long")
 def test_without_a_bug_everything_passes(copied_source: Path) -> None:
-    """Also that it is the copy which is tested: a broken one is noticed."""
+    """Also checks that the copy is what is tested: a broken copy must fail."""
     used = sorted({test for bug in BUGS.values() for test in bug.caught_by})
     done = run_tests(copied_source, tuple(used))
     assert done.returncode == 0, done.stdout[-3000:]

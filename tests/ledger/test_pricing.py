@@ -1,4 +1,4 @@
-"""What a call may cost at most bounds what it does cost, to the last unit and without a float."""
+"""The hold is an upper bound of the cost, exact to the last unit and without floats."""
 
 import dataclasses
 
@@ -62,7 +62,7 @@ def test_the_hold_is_never_less_than_the_cost(
 @examples
 @given(pricings, bounds)
 def test_the_hold_is_reached(pricing: Pricing, limit: Bounds) -> None:
-    """No more is held than the dearest call within the bounds costs."""
+    """The hold is no more than the most expensive call within the bounds costs."""
     cached = limit.prompt_tokens if pricing.input_cache_read > pricing.prompt else 0
     dearest = Usage(limit.prompt_tokens, limit.choices * limit.output_tokens_each, cached)
     assert cost_of(pricing, dearest, limit.images).total_picousd == hold_picousd(pricing, limit)

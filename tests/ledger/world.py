@@ -1,4 +1,4 @@
-"""A ledger's world on the real PostgreSQL: databases, processes, organizations, and its books."""
+"""What tests of the ledger on the real PostgreSQL need: processes, tenants, holds and balances."""
 
 import dataclasses
 import secrets
@@ -35,7 +35,7 @@ class Tenant:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One serving process, as far as the ledger can tell."""
+    """One serving process, as the ledger sees it."""
 
     id: UUID
     database: Database
@@ -169,7 +169,7 @@ def hold_of(tenant: Tenant, amount: int) -> Hold:
 
 
 def settlement(hold: Hold, cost: int, *, by: str = "test") -> Resolution:
-    """A cost in two lines, so that lines are not mistaken for totals."""
+    """A settlement with two line items, so that a line is not mistaken for the total."""
     return Resolution(
         organization_id=hold.organization_id,
         reservation_id=hold.id,
@@ -198,13 +198,13 @@ async def held(process: Process, tenant: Tenant, amount: int) -> Hold:
 
 
 async def fold(process: Process, tenant: Tenant) -> None:
-    """The next fast transaction: it takes in whatever resolutions have given back."""
+    """Runs a fast transaction, which folds in what resolutions have given back."""
     nobody = replace(hold_of(tenant, 0), key_id=KeyId(uuid4()))
     assert (await process.ledger.hold(nobody)).refusal is not None
 
 
 async def balance_of(process: Process, tenant: Tenant) -> Balance:
-    """After everything was folded in, so that the account alone says it."""
+    """The balance of the account after everything is folded in."""
     await fold(process, tenant)
     assert not await rows(
         process.database,
