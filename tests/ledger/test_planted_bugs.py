@@ -144,6 +144,12 @@ BUGS = {
         "                self._open.discard(hold.id)\n",
         HISTORIES,
     ),
+    "a hold in doubt is taken for a failed one": Bug(
+        STORE,
+        "        self.commit_sent = True\n",
+        "",
+        ("test_doubts_db.py",),
+    ),
     "a hold in doubt is released before it is there": Bug(
         STORE,
         "            await resolutions.lock_account("
@@ -168,6 +174,12 @@ BUGS = {
         "            return await self._write(holds, lock_wait_s=_LOCK_WAIT_S)\n",
         "            return await self._write(holds, lock_wait_s=None)\n",
         ("test_ledger_db.py",),
+    ),
+    "a hold reads whole tables": Bug(
+        "storage/ledger.py",
+        "    + ROWS_BY_KEY,\n",
+        "    + \"set_config('plan_cache_mode', 'force_generic_plan', true)\",\n",
+        ("test_plans_db.py",),
     ),
     "nobody hears that the writer was stopped": Bug(
         "services/ledger/group_writer.py",
