@@ -1,4 +1,4 @@
-"""What a decision must be, said again and naively: one request after the other, from plain sums.
+"""What a decision must be, computed naively: one request after the other, from plain sums.
 
 It shares no step with `domain.admission.decide`, so that a mistake would have to be made twice.
 """

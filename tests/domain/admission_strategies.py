@@ -24,7 +24,7 @@ STRANGE_PROJECT = ProjectId(UUID(int=99))
 KEYS = tuple(KeyId(UUID(int=number)) for number in range(11, 16))
 STATUSES = dict(zip(KEYS, (*KeyStatus, None), strict=True))
 
-# Small ones collide with each other's limits, huge ones with anything of a fixed width.
+# Small amounts often meet a limit; huge ones overflow anything of a fixed width.
 amounts = st.one_of(st.integers(0, 12), st.integers(10**24, 10**24 + 3))
 caps = st.none() | st.builds(Cap, st.integers(0, 60), st.sampled_from(CapPeriod))
 
@@ -59,7 +59,7 @@ def projects(draw: st.DrawFn) -> ProjectState:
 
 @st.composite
 def accounts(draw: st.DrawFn) -> AccountState:
-    """The months of the projects are never ahead of the account's, as in every real account."""
+    """The months of projects are never later than the month of the account, as in real accounts."""
     spend = draw(spends())
     drawn = draw(st.lists(projects(), min_size=1, max_size=len(PROJECTS)))
     return AccountState(
@@ -81,7 +81,7 @@ def accounts(draw: st.DrawFn) -> AccountState:
 
 requests = st.builds(
     AdmissionRequest,
-    # The first project and the key that is active come most often.
+    # The first project and the active key are drawn most often.
     project_id=st.sampled_from((PROJECTS[0], *PROJECTS, STRANGE_PROJECT)),
     key_id=st.sampled_from((KEYS[0],) * 6 + KEYS),
     hold_picousd=amounts,
@@ -90,7 +90,7 @@ batches = st.lists(requests, max_size=12)
 months = st.sampled_from(MONTHS)
 
 
-# The same worlds from a seed: fifty times as many of them in the same time, but nothing shrinks.
+# The same values from a seed: fifty times faster than Hypothesis, but without shrinking.
 
 
 def random_account(rng: random.Random) -> AccountState:

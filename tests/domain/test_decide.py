@@ -1,4 +1,4 @@
-"""Properties of the decision: exact, never too much, fair, and without a trace of what it refused."""
+"""Properties of the decision: exact, within every limit, fair, and unchanged by what it refuses."""
 
 import itertools
 import random
@@ -133,7 +133,7 @@ def test_nobody_is_judged_by_who_comes_later(
 def test_nobody_overtakes_an_equal(
     state: AccountState, batch: list[AdmissionRequest], twin: AdmissionRequest, month: int
 ) -> None:
-    """Nothing is given back within a batch: what was refused once is refused for its twin too."""
+    """Nothing is given back within a batch, so an equal request after a refused one is refused too."""
     _, decisions = decided(state, [twin, *batch, twin], month=month)
     if decisions[0].refusal is not None:
         assert decisions[-1].refusal is not None
@@ -176,8 +176,8 @@ def test_a_new_month_forgets_the_old_one_and_nothing_else(
 def test_a_month_that_comes_back_forgets_nothing(
     state: AccountState, visits: list[tuple[list[AdmissionRequest], int]]
 ) -> None:
-    """Clocks go back, and a transaction that began before midnight may be the second to get the
-    lock. What was held in the later month must count in it for ever."""
+    """A clock can be set back, and a transaction that began before midnight can get the lock after
+    one that began later. What was held in the later month must stay counted in it."""
     held: dict[int, int] = {}
     for batch, month in visits:
         state, decisions = decided(state, batch, month=month)
@@ -195,7 +195,7 @@ def test_a_month_that_comes_back_forgets_nothing(
 def test_a_clock_that_trembles_gives_nothing_away(
     requests_per_minute: int, jitters_us: list[int]
 ) -> None:
-    """However the clock goes to and fro within a minute: one bucket, and what its span refills."""
+    """However the clock moves within a minute, no more is admitted than one bucket and its refill."""
     state = rich_account(requests_per_minute=requests_per_minute)
     start = NOW_US
     clock = [start + jitter for jitter in jitters_us]
@@ -250,7 +250,7 @@ def test_the_arithmetic_is_told() -> None:
         spent_picousd=30,
         retry_after_s=1,
     )
-    # What is unsettled does not come free by itself: waiting is no advice then.
+    # Unsettled holds are not released by themselves: waiting does not help.
     _, [refused] = decided(state, [request(12)])
     assert refused.retry_after_s is None
 

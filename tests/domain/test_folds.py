@@ -1,4 +1,4 @@
-"""Properties of folding: what comes back to an account comes back in any order and any grouping."""
+"""Properties of folding: the result does not depend on the order or the grouping of folds."""
 
 import random
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ examples = settings(max_examples=50, derandomize=True, database=None)
 
 @st.composite
 def ended_reservations(draw: st.DrawFn) -> tuple[AccountState, list[Fold]]:
-    """An account with some holds of several months, and how each of them went on."""
+    """An account with holds of several months, and how each of them ended."""
     folds: list[Fold] = []
     holds = []
     for _ in range(draw(st.integers(1, 8))):
@@ -48,7 +48,7 @@ def ended_reservations(draw: st.DrawFn) -> tuple[AccountState, list[Fold]]:
 
 
 def account_with(holds: Sequence[tuple[ProjectId, int, int]]) -> AccountState:
-    """As admission leaves it: the account has seen the newest month, a project only its own."""
+    """The account as admission leaves it: in the newest month, each project in its own last one."""
     projects = {}
     for project_id in PROJECTS:
         mine = [(month, hold) for owner, month, hold in holds if owner == project_id]
@@ -150,7 +150,7 @@ def test_a_group_is_the_sum_of_its_members(world: tuple[AccountState, list[Fold]
 
 
 def test_a_hold_that_was_put_back_brings_its_month_along() -> None:
-    """After a crash of the database it may be the first of its month that the account hears of."""
+    """After a crash of the database a fold can be the first of its month for the account."""
     state = account_with([(PROJECTS[0], MONTHS[0], 5)])
     restored = Fold(
         project_id=PROJECTS[0],

@@ -1,4 +1,4 @@
-"""What a call may cost at most bounds what it does cost, to the last unit and without a float."""
+"""The hold is an upper bound of the cost, exact to the last unit and without floats."""
 
 import dataclasses
 

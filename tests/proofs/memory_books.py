@@ -1,4 +1,4 @@
-"""The rows of a ledger in memory, how each operation changes them, and whether they add up."""
+"""The rows of a ledger in memory, how each operation changes them, and the checks of their sums."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -119,10 +119,10 @@ class Books:
         )
         return True
 
-    # Whether it adds up.
+    # Checks.
 
     def _check_limits(self, hold: Hold) -> None:
-        """At the commit of an admission every limit holds."""
+        """Checks every limit at the commit of an admission."""
         state = self.accounts[hold.organization_id]
         project = state.projects[hold.project_id]
         assert state.available_picousd >= 0
@@ -131,7 +131,7 @@ class Books:
             assert cap is None or spend.counted(cap.period) <= cap.amount_picousd
 
     def check(self) -> None:
-        """The constraints of the tables, and every balance recomputed from immutable rows."""
+        """Checks the constraints of the tables, and every balance against the immutable rows."""
         for organization_id, state in self.accounts.items():
             _check_constraints(self.granted[organization_id], state)
         folded, _ = self.lock(self.accounts, 0, 0)

@@ -1,4 +1,4 @@
-"""The ledger's store in memory, as treacherous as a real one: it fails, delays, doubts and crashes.
+"""The ledger's store in memory, with the faults of a real one: errors, delays, lost replies, crashes.
 
 Every operation does what its SQL does, in the same steps under the same locks, with the domain's own
 functions for folding and deciding. Transactions that do not wait for the disk are lost when the
@@ -27,12 +27,12 @@ from tollkeeper.storage.ledger_store import AccountBusy, CommitInDoubt
 
 
 class Killed(BaseException):
-    """The process that asked is no more; the server drops what it had not committed."""
+    """The process was killed; the server drops what the process had not committed."""
 
 
 @dataclass
 class Faults:
-    """How likely each mishap is, at each of the places where it can happen."""
+    """The probability of each fault, at each place where it can happen."""
 
     refused: float = 0.04
     contention: float = 0.04
@@ -55,7 +55,7 @@ class Counted:
 
 @dataclass
 class MemoryDatabase:
-    """What all processes share."""
+    """The database that all processes share."""
 
     rng: random.Random
     books: Books
@@ -72,7 +72,7 @@ class MemoryDatabase:
         self._late: set[asyncio.Task[None]] = set()
 
     async def step(self, process: "MemoryStore | None" = None, epoch: int | None = None) -> None:
-        """A moment in which anything else may happen."""
+        """A point at which other tasks may run, and at which the process or the server may be gone."""
         chance = self.rng.random()
         if chance < 0.4:
             await asyncio.sleep(0)
@@ -93,7 +93,7 @@ class MemoryDatabase:
     async def locked(
         self, ids: Iterable[UUID], epoch: int, wait_s: float | None = None
     ) -> AsyncIterator[None]:
-        """In one order for everybody."""
+        """Takes the locks, in one order for everybody."""
         async with AsyncExitStack() as stack:
             for one in sorted(set(ids)):
                 lock = self._locks.setdefault(one, asyncio.Lock())
@@ -110,11 +110,11 @@ class MemoryDatabase:
         self.counted.commits += 1
         self.books.check()
         if durable or self.rng.random() < 0.2:
-            # A durable commit takes everything before it along; the server also flushes at times.
+            # A durable commit makes all earlier ones durable; the server also flushes at times.
             self._durable = self.books.copy()
 
     def crash(self) -> None:
-        """Every connection is gone, and so is what was not on the disk."""
+        """Drops every connection, and every commit that was not on the disk."""
         self.epoch += 1
         self.counted.crashes += 1
         self.books = self._durable.copy()
@@ -125,7 +125,7 @@ class MemoryDatabase:
         task.add_done_callback(self._late.discard)
 
     async def settle_down(self) -> None:
-        """No more mishaps, and what the server was still at is done."""
+        """Ends all faults, and waits for commits that the server had not finished."""
         self.faults = CALM
         while self._late:
             await asyncio.wait(self._late)
@@ -133,7 +133,7 @@ class MemoryDatabase:
     async def change_key(
         self, organization_id: OrganizationId, key_id: KeyId, status: KeyStatus
     ) -> None:
-        """As revoking does it: under the lock that every admission takes."""
+        """Changes a key under the lock that every admission takes."""
         epoch = self.epoch
         async with self.locked([organization_id], epoch):
             await self.step(epoch=epoch)
@@ -144,7 +144,7 @@ class MemoryDatabase:
 
 
 class MemoryStore:
-    """One process's way to the database."""
+    """The store of one process."""
 
     def __init__(self, database: MemoryDatabase, process_id: UUID) -> None:
         self.database = database

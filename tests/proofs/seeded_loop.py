@@ -1,4 +1,4 @@
-"""An event loop that runs ready steps in the order that a seed says, in time that does not pass.
+"""An event loop that runs ready steps in an order that a seed determines, with simulated time.
 
 The same seed gives the same history. Where everything waits and no timer is left, it says so: a
 deadlock is an error here, and not a test that hangs.
@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 
 
-class EverybodyWaits(Exception):
-    """No step is ready and no timer is set: nothing can ever happen again."""
+class Deadlock(Exception):
+    """No step is ready and no timer is set: nothing can happen any more."""
 
 
 class SeededLoop(asyncio.AbstractEventLoop):
@@ -27,7 +27,7 @@ class SeededLoop(asyncio.AbstractEventLoop):
         self._timers: list[tuple[float, int, asyncio.Handle, Callable[[], Any]]] = []
         self._order = itertools.count()
         self.steps = 0
-        # Errors that no task and no caller has taken.
+        # Errors that neither a task nor a caller has handled.
         self.faults: list[dict[str, Any]] = []
 
     def run(self, main: Coroutine[Any, Any, T]) -> T:
@@ -43,7 +43,7 @@ class SeededLoop(asyncio.AbstractEventLoop):
     def _step(self) -> None:
         while not self._ready:
             if not self._timers:
-                raise EverybodyWaits
+                raise Deadlock
             when, _, handle, callback = heapq.heappop(self._timers)
             if not handle.cancelled():
                 self._now = max(self._now, when)
@@ -115,7 +115,7 @@ class SeededLoop(asyncio.AbstractEventLoop):
         return False
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """Cancelled timers are passed over when their time comes."""
+        """Nothing to do: cancelled timers are skipped when their time comes."""
 
 
 def _bound(

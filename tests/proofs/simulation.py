@@ -1,4 +1,4 @@
-"""One history of a ledger from a seed: processes, callers, mishaps, and what must be true after it.
+"""One history of a ledger from a seed: processes, callers, faults, and what must be true after it.
 
 The code under test is the real `Ledger`, `GroupWriter` and `Admission`; the event loop and the
 store below them are the seed's.
@@ -41,7 +41,7 @@ from tollkeeper.services.ledger.admission import Admission, Reservation
 from tollkeeper.services.ledger.ledger import Ledger
 
 PROCESSES = 2
-# In the longest history. Time is the loop's own.
+# In the longest history. The time is that of the simulation.
 CALLS_MAX = 10
 _LASTS_S = 4.0
 
@@ -54,16 +54,16 @@ class Process:
 
 
 @dataclass
-class Story:
+class Observed:
     """What the callers and backends of a history have seen, by reservation."""
 
-    # The backend was called: the hold was acknowledged before.
+    # The call was dispatched, after its hold was acknowledged.
     dispatched: set[UUID] = field(default_factory=set)
-    # Refused, failed or cancelled before dispatch: nothing may stay.
+    # Refused, failed or cancelled before dispatch: nothing may stay held.
     turned_away: set[UUID] = field(default_factory=set)
-    # Every cost that anybody ever wanted to charge.
+    # Every cost of a settlement that was attempted.
     wanted: dict[UUID, set[int]] = field(default_factory=dict)
-    # Acknowledged endings: settled at a cost, released, or known to be unknown.
+    # Acknowledged endings: settled at a cost, released, or unsettled.
     settled: dict[UUID, int] = field(default_factory=dict)
     released: set[UUID] = field(default_factory=set)
     unsettled: set[UUID] = field(default_factory=set)
@@ -81,7 +81,7 @@ class History:
         self.tenants.append((organization_id, ProjectId(self.uuid()), KeyId(self.uuid())))
         self.database = MemoryDatabase(self.rng, self._open_books())
         self.processes = [self._process() for _ in range(PROCESSES)]
-        self.story = Story()
+        self.observed = Observed()
         self._background: list[asyncio.Task[Any]] = []
 
     def uuid(self) -> UUID:
@@ -130,8 +130,8 @@ class History:
     async def run(self) -> None:
         calls = [self._start(self._call()) for _ in range(self.rng.randint(3, CALLS_MAX))]
         for _ in range(self.rng.randrange(4)):
-            self._start(self._mishap(calls))
-        # Calls of a killed process never end; whatever can end has ended after this time.
+            self._start(self._fault(calls))
+        # Calls of a killed process never end; every other call has ended after this time.
         for _ in range(10):
             await asyncio.wait(self._background, timeout=_LASTS_S)
         await self.database.settle_down()
@@ -163,14 +163,14 @@ class History:
             reservation = await process.admission.reserve(call, self.rng.randrange(4), 0)
         except BaseException as exc:
             if not process.store.killed:
-                self.story.turned_away.add(reservation_id)
+                self.observed.turned_away.add(reservation_id)
             if isinstance(exc, TollkeeperError):
                 return
             raise
-        self.story.dispatched.add(reservation_id)
+        self.observed.dispatched.add(reservation_id)
         crashed = self.database.counted.crashes > before
         assert crashed or reservation_id in self.database.books.reservations
-        # What happens from here on does not depend on the caller: the call has a task of its own.
+        # From here on the call has a task of its own and does not depend on the caller.
         ending = self._start(self._dispatched(process, reservation))
         await asyncio.shield(ending)
 
@@ -192,28 +192,28 @@ class History:
             match self.rng.randrange(5):
                 case 0:
                     await process.admission.release(reservation)
-                    self.story.released.add(reservation.id)
+                    self.observed.released.add(reservation.id)
                 case 1:
                     await process.admission.leave_unsettled(reservation, "nobody knows")
-                    self.story.unsettled.add(reservation.id)
+                    self.observed.unsettled.add(reservation.id)
                 case _:
                     await self._settle(process, reservation)
 
     async def _settle(self, process: Process, reservation: Reservation) -> None:
         usage = Usage(prompt_tokens=self.rng.randrange(6), completion_tokens=self.rng.randrange(14))
         cost = price_of(reservation.model.pricing, usage, 0).total_picousd
-        self.story.wanted.setdefault(reservation.id, set()).add(cost)
+        self.observed.wanted.setdefault(reservation.id, set()).add(cost)
         settlement = await process.admission.settle(reservation, usage, estimated=False)
         assert settlement.cost_picousd == cost
-        self.story.settled.setdefault(reservation.id, cost)
+        self.observed.settled.setdefault(reservation.id, cost)
 
-    # What goes wrong.
+    # Faults.
 
-    async def _mishap(self, calls: list[asyncio.Task[None]]) -> None:
+    async def _fault(self, calls: list[asyncio.Task[None]]) -> None:
         await asyncio.sleep(self.rng.random() * _LASTS_S)
         match self.rng.randrange(8):
             case 0 | 1 | 2:
-                # The caller leaves, at any step of its call.
+                # A caller leaves, at any step of its call.
                 self.rng.choice(calls).cancel()
             case 3:
                 await self._mark_holds_of(self.rng.choice(self.processes))
@@ -222,18 +222,18 @@ class History:
             case 5:
                 victim = self.rng.choice(self.processes)
                 victim.store.killed = True
-                self.story.kills += 1
+                self.observed.kills += 1
             case 6:
                 organization_id, _, key_id = self.rng.choice(self.tenants)
                 with suppress(TollkeeperError):
                     await self.database.change_key(organization_id, key_id, KeyStatus.REVOKED)
             case 7:
-                # The end of a month, or a clock that is set back before it.
+                # A month ends, or the clock is set back to the month before.
                 self.database.month += self.rng.choice((-1, 1))
                 self.database.now_us += self.rng.randrange(-(10**9), 10**9)
 
     async def _mark_holds_of(self, process: Process) -> None:
-        """A sweep that takes a process for dead, rightly or not."""
+        """Recovery takes the process for dead, rightly or not."""
         sweeper = MemoryStore(self.database, self.uuid())
         for row in list(self.database.books.reservations.values()):
             if row.process_id == process.store.process_id:
@@ -254,29 +254,32 @@ class History:
     # What must be true.
 
     def _check(self) -> None:
-        books, story = self.database.books, self.story
+        books, observed = self.database.books, self.observed
         books.check()
         for reservation_id, row in books.reservations.items():
             resolved = books.resolutions.get(reservation_id)
             assert resolved or reservation_id in books.marks, "nothing is held any more"
-            if reservation_id in story.turned_away:
+            if reservation_id in observed.turned_away:
                 killed = row.process_id in self._killed()
                 assert resolved or killed, "the hold of a call that never was is given back"
                 assert not resolved or resolved.kind is ResolutionKind.RELEASED
             if resolved and resolved.kind is ResolutionKind.SETTLED:
-                assert cost_of(resolved) in story.wanted[reservation_id]
-        for reservation_id, cost in story.settled.items():
+                assert cost_of(resolved) in observed.wanted[reservation_id]
+        for reservation_id, cost in observed.settled.items():
             resolved = books.resolutions.get(reservation_id)
             assert resolved, "what was acknowledged as settled is resolved"
-            if reservation_id not in story.released and len(story.wanted[reservation_id]) == 1:
+            if (
+                reservation_id not in observed.released
+                and len(observed.wanted[reservation_id]) == 1
+            ):
                 assert cost_of(resolved) == cost
-        for reservation_id in story.unsettled - story.released - set(story.settled):
+        for reservation_id in observed.unsettled - observed.released - set(observed.settled):
             assert reservation_id in books.marks, "unknown is on the books"
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one history went through, and a fingerprint of where it ended."""
+    """What happened in one history, and a fingerprint of its end."""
 
     steps: int
     commits: int
@@ -288,7 +291,7 @@ class Outcome:
 
 
 def run_history(seed: int) -> Outcome:
-    """Raises with the seed where anything is not as it must be."""
+    """Raises an error that names the seed where a check fails."""
     loop = SeededLoop(seed)  # type: ignore[abstract]
     with _quiet(seed):
         try:
@@ -303,7 +306,7 @@ def run_history(seed: int) -> Outcome:
         commits=counted.commits,
         doubts=counted.doubts,
         crashes=counted.crashes,
-        kills=history.story.kills,
+        kills=history.observed.kills,
         restored=counted.restored,
         fingerprint=hash((loop.steps, repr(sorted(history.database.books.resolutions.items())))),
     )
@@ -318,8 +321,8 @@ def _within(loop: SeededLoop, seed: int) -> History:
     return loop.run(main())
 
 
-class _Silence:
-    """A logger for whom no news is worth telling."""
+class _NullLogger:
+    """A logger that logs nothing."""
 
     def __getattr__(self, name: str) -> Any:
         return lambda *args, **kwargs: None
@@ -330,8 +333,8 @@ def _quiet(seed: int) -> Iterator[None]:
     """The ledger's jitter comes from the seed, and its warnings are not logged."""
     jitter = random.Random(seed)
     with (
-        mock.patch.object(ledger_module, "_log", _Silence()),
-        mock.patch.object(hold_queue_module, "_log", _Silence()),
+        mock.patch.object(ledger_module, "_log", _NullLogger()),
+        mock.patch.object(hold_queue_module, "_log", _NullLogger()),
         mock.patch.object(ledger_module, "random", jitter),
         mock.patch.object(batches_module, "random", jitter),
     ):

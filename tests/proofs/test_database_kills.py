@@ -1,4 +1,4 @@
-"""PostgreSQL itself is killed under a working ledger: what was acknowledged is there afterwards."""
+"""PostgreSQL is killed while the ledger works: what was acknowledged is there afterwards."""
 
 import asyncio
 import os
@@ -69,7 +69,7 @@ def server() -> Iterator[Server]:
 
 
 @dataclass
-class Told:
+class Acknowledged:
     """What the ledger has acknowledged to its callers."""
 
     settled: dict[UUID, int] = field(default_factory=dict)
@@ -79,45 +79,50 @@ class Told:
 
 
 async def caller(
-    process: Process, tenant: LedgerTenant, rng: random.Random, told: Told, over: asyncio.Event
+    process: Process,
+    tenant: LedgerTenant,
+    rng: random.Random,
+    acknowledged: Acknowledged,
+    over: asyncio.Event,
 ) -> None:
-    """Calls one after the other, each as its own request would, until all is over."""
+    """Makes calls one after the other until `over` is set."""
     while not over.is_set():
         hold = hold_of(tenant, 10)
         try:
             decision = await process.ledger.hold(hold)
         except TollkeeperError:
-            told.turned_away.add(hold.id)
+            acknowledged.turned_away.add(hold.id)
             await asyncio.sleep(0.01)
             continue
         assert decision.refusal is None, decision
         await asyncio.sleep(rng.random() * 0.05)
-        await end(process, hold, rng, told)
+        await end(process, hold, rng, acknowledged)
 
 
-async def end(process: Process, hold: Hold, rng: random.Random, told: Told) -> None:
+async def end(process: Process, hold: Hold, rng: random.Random, acknowledged: Acknowledged) -> None:
     match rng.randrange(4):
         case 0:
             await process.ledger.resolve(release(hold), hold)
-            told.released.add(hold.id)
+            acknowledged.released.add(hold.id)
         case 1:
             await process.ledger.mark_unsettled(hold, "nobody knows")
-            told.unsettled.add(hold.id)
+            acknowledged.unsettled.add(hold.id)
         case _:
             cost = rng.randrange(1, 14)
             await process.ledger.resolve(settlement(hold, cost), hold)
-            told.settled[hold.id] = cost
+            acknowledged.settled[hold.id] = cost
 
 
 async def check_kill(server: Server, seed: int) -> tuple[int, int]:
     """Returns how many calls were acknowledged and how many holds had to be put back."""
     rng = random.Random(seed)
-    told = Told()
+    acknowledged = Acknowledged()
     over = asyncio.Event()
     async with running_process(server.conninfo) as process:
         tenant = await make_tenant(process.database, credit=10**9)
         callers = [
-            asyncio.ensure_future(caller(process, tenant, rng, told, over)) for _ in range(CALLERS)
+            asyncio.ensure_future(caller(process, tenant, rng, acknowledged, over))
+            for _ in range(CALLERS)
         ]
         await asyncio.sleep(0.2 + rng.random() * 0.3)
         server.kill(rng.choice((signal.SIGKILL, signal.SIGQUIT)))
@@ -126,19 +131,22 @@ async def check_kill(server: Server, seed: int) -> tuple[int, int]:
         over.set()
         await asyncio.gather(*callers)
         assert await process.ledger.drain()
-        await check_told(process, tenant, told)
+        await check_acknowledged(process, tenant, acknowledged)
         restored = await rows(
             process.database,
             "SELECT id FROM reservations WHERE organization_id = %s AND hold = 0",
             tenant.organization_id,
         )
-    return len(told.settled) + len(told.released) + len(told.unsettled), len(restored)
+    endings = (acknowledged.settled, acknowledged.released, acknowledged.unsettled)
+    return sum(map(len, endings)), len(restored)
 
 
-async def check_told(process: Process, tenant: LedgerTenant, told: Told) -> None:
+async def check_acknowledged(
+    process: Process, tenant: LedgerTenant, acknowledged: Acknowledged
+) -> None:
     balance = await balance_of(process, tenant)
     assert balance.held == 0
-    assert balance.settled == sum(told.settled.values())
+    assert balance.settled == sum(acknowledged.settled.values())
     assert await differences(process.database) == []
     settled = dict(
         await rows(
@@ -150,13 +158,13 @@ async def check_told(process: Process, tenant: LedgerTenant, told: Told) -> None
             tenant.organization_id,
         )
     )
-    assert settled == told.settled
+    assert settled == acknowledged.settled
     marked = await rows(
         process.database,
         "SELECT reservation_id FROM unsettled_marks WHERE organization_id = %s",
         tenant.organization_id,
     )
-    assert {row[0] for row in marked} == told.unsettled
+    assert {row[0] for row in marked} == acknowledged.unsettled
 
 
 async def test_what_was_acknowledged_survives(server: Server, proof: Proof) -> None:

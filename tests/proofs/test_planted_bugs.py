@@ -1,4 +1,4 @@
-"""The tests are tested: each of these mistakes, planted into a copy of the source, must be caught.
+"""A test of the tests: each of these bugs, planted into a copy of the source, must be caught.
 
 A mistake is a change of the source's text. The tests named beside it run on the changed copy, in a
 process of their own, and at least one of them has to fail.
@@ -30,7 +30,7 @@ class Bug:
     wrong: str
     # Files below `tests/`.
     caught_by: tuple[str, ...]
-    # Where a second line of defence has to fall as well.
+    # Further replacements, where another check would catch the bug first.
     also: tuple[tuple[str, str], ...] = ()
 
 
@@ -172,6 +172,12 @@ BUGS = {
         "                self._open.discard(hold.id)\n",
         HISTORIES,
     ),
+    "a hold in doubt is taken for a failed one": Bug(
+        STORE,
+        "        self.commit_sent = True\n",
+        "",
+        ("test_doubts_db.py",),
+    ),
     "a hold in doubt is released before it is there": Bug(
         STORE,
         "            await resolutions.lock_account("
@@ -196,6 +202,12 @@ BUGS = {
         "            return await self._write(holds, lock_wait_s=_LOCK_WAIT_S)\n",
         "            return await self._write(holds, lock_wait_s=None)\n",
         ("services/ledger/test_ledger.py",),
+    ),
+    "a hold reads whole tables": Bug(
+        "storage/ledger.py",
+        "    + ROWS_BY_KEY,\n",
+        "    + \"set_config('plan_cache_mode', 'force_generic_plan', true)\",\n",
+        ("test_plans_db.py",),
     ),
     "nobody hears that the writer was stopped": Bug(
         "services/ledger/group_writer.py",
@@ -330,7 +342,7 @@ def copied_source(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("name", BUGS)
 def test_a_bug_can_be_planted(name: str) -> None:
-    """The source changes, and the suite of bugs must not rot unnoticed."""
+    """Finds bugs whose text is no longer in the source."""
     planted(BUGS[name], ROOT / "src")
 
 
@@ -343,7 +355,7 @@ def test_what_catches_a_bug_is_there(name: str) -> None:
 
 @pytest.mark.usefixtures("only_long")
 def test_without_a_bug_everything_passes(copied_source: Path) -> None:
-    """Also that it is the copy which is tested: a broken one is noticed."""
+    """Also checks that the copy is what is tested: a broken copy must fail."""
     used = sorted({test for bug in BUGS.values() for test in bug.caught_by})
     done = run_tests(copied_source, tuple(used))
     assert done.returncode == 0, done.stdout[-3000:]

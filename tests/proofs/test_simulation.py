@@ -1,4 +1,4 @@
-"""Thousands of seeded histories of the ledger; a failing one is named by its seed."""
+"""Thousands of simulated histories of the ledger; the error of a failing one names its seed."""
 
 from collections import Counter
 
@@ -23,7 +23,7 @@ def test_every_history_ends_well(proof: Proof) -> None:
     proof.count("histories of the ledger", histories)
     for what, number in seen.items():
         proof.count(f"histories: {what}", number)
-    # A simulation in which nothing happens proves nothing.
+    # Every kind of event has to occur, or the simulation proves nothing about it.
     assert min(seen.values()) > 0, seen
 
 

@@ -1,4 +1,4 @@
-"""The real ledger against a plain model, step by step: any order of anything that can happen."""
+"""The real ledger against a plain model, step by step, with operations in any order."""
 
 import asyncio
 from collections.abc import Coroutine, Iterator
@@ -59,7 +59,7 @@ amounts = st.integers(0, 30) | st.just(10**24)
 
 
 class LedgerMachine(RuleBasedStateMachine):
-    """Two processes, one organization with two projects, and everybody who can touch its money."""
+    """Two processes, one organization with two projects, and every operation on its money."""
 
     loop: ClassVar[asyncio.AbstractEventLoop]
     database: ClassVar[Database]
@@ -91,7 +91,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def has_some(self, *phases: Phase) -> bool:
         return bool(self.model.in_phase(*phases))
 
-    # Money comes and goes.
+    # Money.
 
     @rule(amount=st.integers(1, 100))
     def grant(self, amount: int) -> None:
@@ -151,7 +151,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.has_some(*Phase))
     @rule(number=st.integers(0, 99), costs=st.tuples(st.integers(0, 30), st.integers(0, 30)))
     def resolve_twice(self, number: int, costs: tuple[int, int]) -> None:
-        """Both processes at once: whoever is told that it was first is on the books."""
+        """Both processes at once: the resolution that is acknowledged as the first one counts."""
         one = self.chosen(number, *Phase)
 
         async def race() -> list[bool]:
@@ -169,12 +169,12 @@ class LedgerMachine(RuleBasedStateMachine):
             assert sorted(first) == [False, True]
             one.phase, one.cost = Phase.RESOLVED, costs[first.index(True)]
 
-    # Things happen.
+    # Crashes, revocations, caps, limits and time.
 
     @rule(side=sides)
     def crash(self, side: int) -> None:
-        """The process is gone with all it knew. With a lease of no time everybody who is silent
-        now counts as dead, the living one too: what it holds is unsettled until it settles."""
+        """The process is gone with its memory. With a lease of zero every process counts as dead,
+        the live one too: its holds are unsettled until it settles them."""
         self.processes[side] = make_process(self.database)
         found = self.wait(Recovery(self.database, 0).ledger_recover())
         assert found.reservations == len(self.model.in_phase(Phase.HELD))
@@ -184,7 +184,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(which=sides)
     def revoke_key(self, which: int) -> None:
-        """The key is replaced sometimes, so that the project goes on."""
+        """A key that is revoked already is replaced, so that calls go on."""
         tenant = self.tenants[which]
         if tenant.key_id in self.model.dead_keys:
             self.tenants[which] = self.wait(another_project(self.database, tenant))
@@ -229,14 +229,14 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule()
     def a_month_passes(self) -> None:
-        """Instead of the clock, everything that was is moved a month back."""
+        """Moves all rows a month back instead of moving the clock."""
         for table in ("reservations", "unfolded", "accounts", "project_accounts"):
             query = f"UPDATE {table} SET month = month - 1 WHERE month > 0"
             self.wait(run(self.database, query))
         for one in self.model.reserved.values():
             one.month -= 1
 
-    # What must be true.
+    # Checks.
 
     @rule(by_project=st.booleans())
     def report(self, by_project: bool) -> None:
@@ -293,7 +293,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
 @pytest.fixture
 def machine(conninfo: str) -> Iterator[type[LedgerMachine]]:
-    """A database of its own, which every example begins anew, on an event loop of its own."""
+    """A database and an event loop of its own; every example empties the database first."""
     name = f"machine_{uuid4().hex}"
     with psycopg.connect(conninfo, autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name}")

@@ -160,7 +160,7 @@ async def test_the_database_refuses(process: Process, wrong: str) -> None:
 
 
 async def test_amounts_are_wide_and_whole(process: Process) -> None:
-    """A trillion dollars fit, in every column of money; a fraction never comes to be."""
+    """Every column of money holds a trillion dollars and refuses fractions."""
     columns = await rows(
         process.database,
         """
@@ -181,7 +181,7 @@ async def test_amounts_are_wide_and_whole(process: Process) -> None:
 
 
 async def test_every_key_starts_with_the_organization(process: Process) -> None:
-    """So that the tables can be distributed by it. Processes belong to nobody."""
+    """The tables can then be distributed by organization. Processes belong to no organization."""
     keys = await rows(
         process.database,
         """

@@ -1,4 +1,4 @@
-"""What a call costs the database does not grow with the books: plans are kept, and tables grow."""
+"""The work of a call in the database does not grow with the tables, though its plans are kept."""
 
 import asyncio
 
@@ -15,13 +15,13 @@ from tests.support.ledger import (
     settlement,
 )
 
-# With fewer, tables are so small that other plans are made.
+# With fewer calls the tables are so small that other plans are made.
 _CALLS = 60
 _ROWS_PER_CALL_MAX = 40
 
 
 async def _read_so_far(process: Process) -> int:
-    """Rows that were read of the ledger's tables, by whatever way."""
+    """The number of rows that were read from the ledger's tables, by scans and by indexes."""
     # On the one connection of the ledger, so that its counts are included.
     await rows(process.database, "SELECT pg_stat_force_next_flush()")
     await rows(process.database, "SELECT 1")

@@ -1,4 +1,4 @@
-"""Transactions of two round trips: they read like the driver does, and fail like it does."""
+"""Transactions of one or two round trips: results and errors are those of the driver."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -63,7 +63,7 @@ async def test_what_was_committed_is_there_and_what_was_not_is_not(database: Dat
             raise ZeroDivisionError
     async with database.round_trips() as trips:
         [rows] = await trips.begin(_READ.bind([1, 2, 3]))
-        # Between the trips the connection is an ordinary one, inside the transaction.
+        # Between the round trips the connection can be used as usual, inside the transaction.
         await trips.connection.execute("INSERT INTO trips VALUES (3, 'three')")
         await trips.commit(_ADD.bind(4, None))
     assert rows == [(1, "one")]
@@ -94,7 +94,7 @@ async def test_a_transaction_of_one_round_trip_is_whole(database: Database) -> N
     assert await _texts(database) == {1: "one"}
     async with database.round_trips() as trips:
         await trips.run(_ADD.bind(4, "four"))
-        # It is committed, and the connection has no transaction any more.
+        # It is committed, and no transaction is open.
         assert await _texts(database) == {1: "one", 4: "four"}
         assert trips.connection.info.transaction_status == TransactionStatus.IDLE
 
@@ -211,7 +211,7 @@ async def test_who_is_cancelled_leaves_no_connection_in_the_middle(
 
 
 async def _until_somebody_waits(conninfo: str, holder: int) -> None:
-    """The pool's two connections are both in use: a third one looks."""
+    """Looks from a connection outside the pool, whose two connections are both in use."""
     onlooker = Database(conninfo, pool_size=1, pool_timeout_s=20, statement_timeout_s=20)
     await onlooker.open()
     try:

@@ -1,4 +1,4 @@
-"""A ledger's world on the real PostgreSQL: databases, processes, organizations, and its books."""
+"""What tests of the ledger on the real PostgreSQL need: processes, tenants, holds and balances."""
 
 import dataclasses
 import secrets
@@ -35,7 +35,7 @@ class LedgerTenant:
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One serving process, as far as the ledger can tell."""
+    """One serving process, as the ledger sees it."""
 
     id: UUID
     database: Database
@@ -169,7 +169,7 @@ def hold_of(tenant: LedgerTenant, amount: int) -> Hold:
 
 
 def settlement(hold: Hold, cost: int, *, by: str = "test") -> Resolution:
-    """A cost in two lines, so that lines are not mistaken for totals."""
+    """A settlement with two line items, so that a line is not mistaken for the total."""
     return Resolution(
         organization_id=hold.organization_id,
         reservation_id=hold.id,

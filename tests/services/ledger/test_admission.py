@@ -1,4 +1,4 @@
-"""What a caller is told when its call is not admitted: the arithmetic, and whether to wait."""
+"""The error of a call that is not admitted: its numbers, and whether waiting helps."""
 
 import pytest
 

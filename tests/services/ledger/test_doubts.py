@@ -34,7 +34,7 @@ from tollkeeper.storage.round_trips import BoundStatement, Rows, Statement
 
 
 class FaultyDatabase(Database):
-    """The next fast transactions go wrong, each in the way that is given for it."""
+    """A database on which each of the next fast transactions has the fault that is given for it."""
 
     def __init__(self, conninfo: str) -> None:
         super().__init__(conninfo, pool_size=4, pool_timeout_s=30, statement_timeout_s=20)
@@ -70,14 +70,14 @@ class FaultyCommit(RoundTrips):
 
 
 class LateCommit(RoundTrips):
-    """The network is cut after the commit was sent; the server gets to it only later."""
+    """The connection is lost after the commit was sent; the server commits later."""
 
     def __init__(self, connection: Connection, database: FaultyDatabase) -> None:
         super().__init__(connection)
         self._database = database
 
     async def commit(self, *statements: BoundStatement) -> None:
-        # The accounts stay locked meanwhile, as they would be.
+        # The accounts stay locked meanwhile, as on a real server.
         self._database.late.append(asyncio.ensure_future(self._commit_later(statements)))
         raise Unavailable
 
@@ -124,7 +124,7 @@ async def test_a_hold_in_doubt_does_not_stay(
 async def test_a_hold_that_met_contention_is_tried_again(
     process: Process, faulty: FaultyDatabase
 ) -> None:
-    """Three times with a pause; a fourth time it is too much."""
+    """It is tried four times in all, with pauses."""
     tenant = await make_tenant(process.database, credit=100)
     ledger = ledger_on(faulty, process)
     faulty.faults = ["contention"] * 3
@@ -161,7 +161,7 @@ async def test_a_settlement_whose_reply_is_lost_is_settled_once(
 
 @pytest.mark.parametrize("turns", [0, 1, 2, 3, 5, 8, 13])
 async def test_a_hold_whose_caller_has_left_is_given_back(process: Process, turns: int) -> None:
-    """Whenever the caller leaves: before the batch, in the midst of it, or just after it."""
+    """The caller leaves before, during or just after the batch."""
     tenant = await make_tenant(process.database, credit=100)
     calling = asyncio.ensure_future(process.ledger.hold(hold_of(tenant, 10)))
     for _ in range(turns):
@@ -178,7 +178,7 @@ async def test_a_hold_whose_caller_has_left_is_given_back(process: Process, turn
 async def test_nobody_waits_for_a_hold_for_ever(
     process: Process, other_process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Those in the queue are taken back, those under way are given back when they get through."""
+    """Holds in the queue are withdrawn; those being written are released once they are committed."""
     monkeypatch.setattr(ledger_module, "_HOLD_WAIT_S", 0.2)
     tenant = await make_tenant(process.database, credit=100)
     async with other_process.database.transaction() as connection:
@@ -230,7 +230,7 @@ async def test_an_account_that_is_locked_for_good_is_busy(
     await held(process, tenant, 1)
 
 
-# What a crash of PostgreSQL does to a fast transaction that was not on the disk yet.
+# Crashes of PostgreSQL that lose a fast transaction which was not on the disk yet.
 
 
 async def lose(process: Process, hold: Hold) -> None:
@@ -264,7 +264,7 @@ async def test_a_settlement_of_a_lost_hold_is_written_all_the_same(process: Proc
     tenant = await make_tenant(process.database, credit=10)
     hold = await held(process, tenant, 10)
     await lose(process, hold)
-    # Somebody else gets the credit that the crash has set free.
+    # Another call gets the credit that the crash has released.
     await process.ledger.resolve(settlement(await held(process, tenant, 10), 10))
     assert await process.ledger.resolve(settlement(hold, 7), hold)
     assert not await process.ledger.resolve(settlement(hold, 7), hold)

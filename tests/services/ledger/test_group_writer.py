@@ -1,4 +1,4 @@
-"""Group commit: batches, order, and that nobody waits for ever or fails because of a stranger."""
+"""Group commit: batches, order, and that no caller waits for ever or fails because of another one."""
 
 import asyncio
 from collections.abc import Sequence

@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 
 async def at_once(workers: int, work: list[Callable[[], Awaitable[T]]]) -> list[T]:
-    """Runs all of it with so many workers, and returns what came of it, in order."""
+    """Runs the jobs with this many workers and returns their results in order."""
     slots = asyncio.Semaphore(workers)
 
     async def one(job: Callable[[], Awaitable[T]]) -> T:
@@ -50,7 +50,7 @@ async def at_once(workers: int, work: list[Callable[[], Awaitable[T]]]) -> list[
 async def check_exact_admission(
     process: Process, other: Process, tenant: LedgerTenant, *, calls: int, fit: int
 ) -> None:
-    """Credit for exactly `fit` admits exactly so many, whoever asks, all at once."""
+    """Credit for `fit` calls admits exactly `fit` of many concurrent calls."""
     amount = 7
     await grant(process.database, tenant, fit * amount)
     decisions = await asyncio.gather(
@@ -104,7 +104,7 @@ async def check_resolves_once(
         ],
     )
     assert results.count(True) == many
-    # The one that was told so is the one on the books.
+    # The resolution that was acknowledged as the first one is the one in the database.
     settled = dict(
         await rows(
             process.database,
@@ -130,7 +130,7 @@ async def test_every_resolve_sent_twice_resolves_once(
 
 
 async def test_twins_in_one_batch(process: Process) -> None:
-    """The same reservation twice in one statement: one resolution, one of the two is told."""
+    """The same reservation several times in one statement: one resolution, acknowledged once."""
     tenant = await make_tenant(process.database, credit=100)
     hold = await held(process, tenant, 10)
     results = await asyncio.gather(
@@ -232,7 +232,7 @@ async def test_one_bad_organization_fails_alone(process: Process) -> None:
     unknown = LedgerTenant(OrganizationId(uuid4()), good.project_id, good.key_id)
     stranger = replace(good, project_id=broken.project_id)
     twice = await held(process, good, 1)
-    # Gives back more than is held: the account's constraints refuse to be written like that.
+    # Gives back more than is held: the constraints of the account refuse the write.
     spoil = """
         INSERT INTO unfolded (organization_id, reservation_id, kind, project_id, month, hold,
             settled, overage)

@@ -30,13 +30,13 @@ LEASE_S = 0.8
 
 @pytest.fixture(autouse=True)
 async def nobody_else(ledger_database: Database) -> None:
-    """Processes of earlier tests are over, and their holds settled as far as recovery can tell."""
+    """Removes the processes of earlier tests, so that recovery does not find them."""
     await run(ledger_database, "DELETE FROM processes")
 
 
 @asynccontextmanager
 async def alive(process: Process) -> AsyncIterator[None]:
-    """Heartbeats for as long as the block lasts."""
+    """Sends heartbeats for as long as the block lasts."""
 
     async def beat() -> None:
         while True:
@@ -61,7 +61,7 @@ async def fall_silent(process: Process, since_s: float) -> None:
 
 
 def dead_process(process: Process) -> Process:
-    """Another identity on the same connections, of which nothing is heard again."""
+    """A process on the same connections that sends no heartbeat again."""
     return make_process(process.database)
 
 
@@ -75,14 +75,14 @@ async def test_holds_of_a_dead_process_become_unsettled(process: Process) -> Non
     assert await recovery.ledger_recover() == Recovered(processes=1, reservations=1)
     assert await balance_of(process, tenant) == Balance(76, 0, 20, 4, 0)
     assert await recovery.ledger_recover() == Recovered(0, 0)
-    # Whoever knows better later is heard, once.
+    # A later settlement is accepted, once.
     assert await process.ledger.resolve(settlement(lost, 3))
     assert not await process.ledger.resolve(release(lost))
     assert await balance_of(process, tenant) == Balance(83, 0, 10, 7, 0)
 
 
 async def test_a_hold_registers_its_process(process: Process) -> None:
-    """Who dies before its first heartbeat is found all the same."""
+    """A process that dies before its first heartbeat is found too."""
     tenant = await make_tenant(process.database, credit=100)
     dead = dead_process(process)
     await held(dead, tenant, 10)
@@ -91,7 +91,7 @@ async def test_a_hold_registers_its_process(process: Process) -> None:
 
 
 async def check_live_process_is_spared(process: Process) -> None:
-    """Right after an outage nobody has a fresh heartbeat; who lives shows it soon."""
+    """Right after an outage no process has a recent heartbeat; a live one sends one soon."""
     tenant = await make_tenant(process.database, credit=100)
     living, dead = dead_process(process), dead_process(process)
     kept = await held(living, tenant, 10)
@@ -123,7 +123,7 @@ async def test_a_process_that_makes_holds_lives(process: Process) -> None:
 
 
 async def test_a_hold_during_the_sweep_keeps_its_process_on_the_list(process: Process) -> None:
-    """It was not among those that were looked for: forgetting its process would orphan it."""
+    """Recovery has not seen that hold: removing its process would orphan it."""
     tenant = await make_tenant(process.database, credit=100)
     slow = dead_process(process)
     await held(slow, tenant, 1)
@@ -132,14 +132,14 @@ async def test_a_hold_during_the_sweep_keeps_its_process_on_the_list(process: Pr
         await held(slow, tenant, 2)
         assert not await processes.forget_dead(connection, process_id, heartbeat_at)
     assert await Recovery(process.database, 0).ledger_recover() == Recovered(1, 2)
-    # It was alive after all, and its next hold makes it known again.
+    # The process was alive, and its next hold registers it again.
     await held(slow, tenant, 3)
     assert await Recovery(process.database, 0).ledger_recover() == Recovered(1, 1)
 
 
 @pytest.mark.parametrize("jump_s", [-86_400.0, -3600.0, 3600.0])
 async def test_a_jump_of_the_clock_hides_nobody(process: Process, jump_s: float) -> None:
-    """The heartbeat of the dead seems to be from the past or from the future."""
+    """After a jump of the clock the last heartbeat is in the distant past or in the future."""
     tenant = await make_tenant(process.database, credit=100)
     living, dead = dead_process(process), dead_process(process)
     kept = await held(living, tenant, 10)
@@ -167,7 +167,7 @@ async def test_old_holds_are_found(process: Process, age_s: int) -> None:
 
 
 async def check_sweeps_and_settlements(process: Process, other: Process, many: int) -> None:
-    """Two sweeps and the settlement of the living owner, all at once on the same reservations."""
+    """Two recoveries and the settlements of the live owner, concurrently on the same reservations."""
     tenant = await make_tenant(process.database, credit=10 * many)
     owner = dead_process(process)
     holds = [await held(owner, tenant, 10) for _ in range(many)]

@@ -24,7 +24,7 @@ from tollkeeper.domain.ledger import Hold, Resolution
 from tollkeeper.storage import resolutions
 from tollkeeper.storage.database import Connection, Database
 
-# How a call of 10 ends, and what is left of a credit of 100 then.
+# How a call with a hold of 10 ends, and the balance of a credit of 100 after it.
 ENDINGS = {
     "less": Balance(96, 0, 0, 4, 0),
     "equal": Balance(90, 0, 0, 10, 0),
@@ -166,14 +166,14 @@ async def test_unsettled_holds_stay_blocked_until_somebody_knows(process: Proces
     await process.ledger.mark_unsettled(hold, "nobody knows")
     refused = await process.ledger.hold(hold)
     assert (refused.available_picousd, refused.held_picousd) == (0, 10)
-    # Waiting does not help: nothing is running.
+    # Waiting does not help: no call is running.
     assert refused.retry_after_s is None
     await process.ledger.resolve(release(hold))
     await held(process, tenant, 10)
 
 
 async def test_a_fold_waits_for_a_mark_that_is_being_committed(process: Process) -> None:
-    """Otherwise it would take the hold out of held, and the mark would take it out once more."""
+    """Otherwise the resolution and the mark would both subtract the hold from what is held."""
     tenant = await make_tenant(process.database, credit=100)
     hold = await held(process, tenant, 10)
     async with marking(process.database, hold):

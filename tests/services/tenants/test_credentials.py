@@ -1,4 +1,4 @@
-"""Revocation is exact: what was acknowledged is refused by the next admission of every process."""
+"""Revocation is exact: once it is acknowledged, the next admission of every process refuses the key."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -48,8 +48,8 @@ CHANGES = {
 async def check_no_admission_after(
     process: Process, other: Process, change: Change, refused: Decision
 ) -> int:
-    """Holds run on both processes all the time; the change comes from a third side in the midst of
-    them. Returns how many were admitted before it."""
+    """Both processes hold all the time, and a third connection makes the change meanwhile. Returns
+    how many holds were admitted before it."""
     tenant = await make_tenant(process.database, credit=10_000)
     amid = asyncio.Event()
     acknowledged = False
@@ -77,7 +77,7 @@ async def check_no_admission_after(
     started_after += [await one.ledger.hold(hold_of(tenant, 1)) for one in (process, other)]
 
     assert started_after == [refused] * len(started_after)
-    # A hold's time is read under the lock that the change had to take: no later one is admitted.
+    # The time of a hold is read under the lock that the change takes: none can be later.
     [[newest, number]] = await rows(
         process.database,
         "SELECT max(held_at), count(*) FROM reservations WHERE organization_id = %s",

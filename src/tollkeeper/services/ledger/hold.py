@@ -45,7 +45,9 @@ async def hold_all(
         # Read while the accounts are locked: no policy can change before the holds are committed.
         current = await policies.current(transaction.connection, locked.epochs)
         decisions = [
-            decision if decision.refusal else _under(current[hold.organization_id], decision)
+            _with_policies(decision, current[hold.organization_id])
+            if decision.refusal is None
+            else decision
             for hold, decision in zip(holds, decisions, strict=True)
         ]
         await transaction.write(accounts, admitted(holds, decisions))
@@ -56,7 +58,7 @@ def admitted(holds: Sequence[Hold], decisions: Sequence[Decision]) -> list[Hold]
     return [hold for hold, found in zip(holds, decisions, strict=True) if found.refusal is None]
 
 
-def _under(policies: PolicySet, admission: Decision) -> Decision:
+def _with_policies(admission: Decision, policies: PolicySet) -> Decision:
     return replace_fields(admission, policies=policies) if policies.active else admission
 
 
