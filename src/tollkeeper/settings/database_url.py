@@ -1,7 +1,9 @@
-"""Whether `database.url` can be read, without repeating any of it: it holds a password."""
+"""Whether `database.url` can be read, without repeating its password."""
 
 from psycopg import ProgrammingError
 from psycopg.conninfo import conninfo_to_dict
+
+from tollkeeper.backends.config import shown_url
 
 _SCHEMES = ("postgresql://", "postgres://")
 _MALFORMED = (
@@ -13,7 +15,11 @@ _MALFORMED = (
 def check_database_url(url: str) -> None:
     """Raises ValueError. The driver's own messages quote the address, so they are not passed on."""
     if not url.startswith(_SCHEMES):
-        raise ValueError("must start with postgresql://, or be empty for the embedded PostgreSQL")
+        # Without a scheme it may be anything, a password too.
+        shown = f"{shown_url(url)!r} " if "://" in url else ""
+        raise ValueError(
+            f"{shown}must start with postgresql://, or be empty for the embedded PostgreSQL"
+        )
     try:
         parts = conninfo_to_dict(url)
     except ProgrammingError:
