@@ -55,6 +55,7 @@ def test_the_key_is_not_shown() -> None:
         ("user:hush@host", "***@host"),
         ("http://host/v1?key=hush", "http://host/v1?***"),
         ("http://host:hush/v1", "http://host:***/v1"),
+        ("a+b://user:hush/v1", "a+b://user:***/v1"),
     ],
 )
 def test_an_address_is_shown_without_secrets(url: str, shown: str) -> None:

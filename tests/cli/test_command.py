@@ -18,7 +18,7 @@ from tollkeeper.storage.schema import code_revision
         ("[sever]", ("sever",)),
         (
             "[database]\nurl = 'mysql://x'",
-            ("database.url", "starts with mysql://;", "postgresql://"),
+            ("database.url", "mysql://x", "postgresql://"),
         ),
         ("[database", ("tollkeeper.toml", "is not TOML")),
     ],

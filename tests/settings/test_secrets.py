@@ -54,7 +54,9 @@ def test_a_wrong_setting_elsewhere(tmp_path: Path, wrong: str, name: str) -> Non
     "url",
     [
         f"mysql://user:{_SECRET}@host/db",
+        f"postgresql+psycopg://user:{_SECRET}/db",
         f"user:{_SECRET}@host",
+        _SECRET,
         "postgresql://user:hunter%zz@host/db",
         "postgresql://user:hun ter2@host/db",
         f"postgresql://user:{_SECRET}@[::1/db",

@@ -9,10 +9,10 @@ from urllib.parse import urlsplit
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 # Everything up to the last @, which may be a part of a password that is not encoded.
-_USER = re.compile(r"^((?:[a-z]+://)?).*@", re.IGNORECASE | re.DOTALL)
+_USER = re.compile(r"^((?:[a-z][a-z0-9+.-]*://)?).*@", re.IGNORECASE | re.DOTALL)
 _QUERY = re.compile(r"[?#].*", re.DOTALL)
 _NO_PORT = re.compile(
-    r"^([a-z]+://(?>\[[^\]]*\]|[^/:]*)):(?![0-9]{1,5}(?:/|$))[^/]*", re.IGNORECASE
+    r"^([a-z][a-z0-9+.-]*://(?>\[[^\]]*\]|[^/:]*)):(?![0-9]{1,5}(?:/|$))[^/]*", re.IGNORECASE
 )
 
 

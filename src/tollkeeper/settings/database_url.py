@@ -1,13 +1,11 @@
-"""Whether `database.url` can be read, without repeating any of it: it holds a password."""
-
-import re
+"""Whether `database.url` can be read, without repeating its password."""
 
 from psycopg import ProgrammingError
 from psycopg.conninfo import conninfo_to_dict
 
+from tollkeeper.backends.config import shown_url
+
 _SCHEMES = ("postgresql://", "postgres://")
-# The only part of a wrong address that is shown: it is no secret.
-_SCHEME = re.compile(r"[a-z][a-z0-9+.-]{0,15}://")
 _MALFORMED = (
     "is not a valid PostgreSQL address; in user and password every character other than letters, "
     "digits and -._~ must be percent-encoded"
@@ -17,10 +15,10 @@ _MALFORMED = (
 def check_database_url(url: str) -> None:
     """Raises ValueError. The driver's own messages quote the address, so they are not passed on."""
     if not url.startswith(_SCHEMES):
-        scheme = _SCHEME.match(url)
-        found = "" if scheme is None else f"starts with {scheme[0]}; "
+        # Without a scheme it may be anything, a password too.
+        shown = f"{shown_url(url)!r} " if "://" in url else ""
         raise ValueError(
-            f"{found}must start with postgresql://, or be empty for the embedded PostgreSQL"
+            f"{shown}must start with postgresql://, or be empty for the embedded PostgreSQL"
         )
     try:
         parts = conninfo_to_dict(url)
