@@ -150,10 +150,10 @@ class FunctionTool(msgspec.Struct, frozen=True, gc=False):
             "parameters": self.parameters,
             "strict": self.strict,
         }
-        given = {name: value for name, value in optional.items() if value is not None}
+        present = {name: value for name, value in optional.items() if value is not None}
         return {
             "type": "function",
-            "function": {"name": self.name, **given, **(self.extra or {})},
+            "function": {"name": self.name, **present, **(self.extra or {})},
             **(self.tool_extra or {}),
         }
 
@@ -245,10 +245,10 @@ class SchemaOutput(msgspec.Struct, frozen=True, gc=False):
 
     def described(self) -> FreeObject:
         optional = {"description": self.description, "strict": self.strict}
-        given = {name: value for name, value in optional.items() if value is not None}
+        present = {name: value for name, value in optional.items() if value is not None}
         return {
             "type": "json_schema",
-            "json_schema": {"name": self.name, "schema": self.schema, **given},
+            "json_schema": {"name": self.name, "schema": self.schema, **present},
         }
 
 

@@ -1,4 +1,4 @@
-"""How many tokens a prompt takes, where no tokenizer can be asked: an estimate that errs high."""
+"""Estimates the tokens of a prompt without a tokenizer. The estimate errs high."""
 
 from collections.abc import Iterator
 
@@ -18,9 +18,9 @@ from tollkeeper.domain.prompt import (
     ToolResult,
 )
 
-# The largest that published formulas give for one image.
+# The largest number of tokens for one image by any published formula.
 TOKENS_PER_IMAGE = 4800
-# What a chat template writes around a message and around the whole.
+# The tokens that a chat template adds around each message and around the whole prompt.
 _TOKENS_PER_TURN = 8
 _TOKENS_PER_PROMPT = 16
 
@@ -28,26 +28,26 @@ _encode = msgspec.json.Encoder().encode
 
 
 class PromptSize(msgspec.Struct, frozen=True, gc=False):
-    """What a prompt consists of, as far as tokens are concerned."""
+    """The quantities of a prompt that determine its tokens."""
 
-    # Of all text, tools and formats, with what a template adds.
+    # The tokens of all text, tools and formats, with those that a chat template adds.
     text_tokens: int
     images: int
-    # Of files in base64.
+    # The number of base64 characters of all files.
     file_characters: int
-    # There is a file, audio or video: only the backend knows how many tokens it takes.
+    # The prompt has a file, audio or video, whose tokens only the backend can count.
     has_unmeasured_media: bool
 
     def bound(self, context_length: int) -> int:
-        """No less than the prompt takes, for a hold. Media that cannot be measured may fill the
-        whole context."""
+        """An upper bound of the prompt's tokens, for a hold. Media that cannot be measured count
+        as the whole context."""
         if self.has_unmeasured_media:
             return context_length
         return min(context_length, self.text_tokens + TOKENS_PER_IMAGE * self.images)
 
     def guess(self) -> int:
-        """A number for a caller who asks. The text in a file is packed: a token for each of its
-        characters is enough for most."""
+        """The best estimate, for a caller who asks for a count. A file counts one token for each
+        base64 character, which is enough for most files although their text is compressed."""
         return self.text_tokens + TOKENS_PER_IMAGE * self.images + self.file_characters
 
 
@@ -65,11 +65,11 @@ def measure_prompt(prompt: Prompt) -> PromptSize:
 
 
 def _texts(prompt: Prompt) -> list[str]:
-    """Every text that a model may read."""
+    """Every text that the model may read."""
     texts = []
     for turn in prompt.turns:
         for part in turn.parts:
-            # Nearly every part of every conversation: worth a short way.
+            # Nearly every part is plain text, so it takes a faster path.
             if type(part) is Text and part.extra is None:
                 texts.append(part.text)
             else:
@@ -106,6 +106,6 @@ def _part_texts(part: Part) -> Iterator[str]:
 
 
 def _extra_texts(extra: FreeObject | None) -> Iterator[str]:
-    """A backend may read whatever a part has beside its own content."""
+    """The caller's further properties as JSON, because the model may read them too."""
     if extra:
         yield from (_encode(value).decode() for value in extra.values() if value is not None)
