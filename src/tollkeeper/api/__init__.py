@@ -1,1 +1,1 @@
-"""The public HTTP face: wire types, the route table, the envelope. No rule lives here."""
+"""The public HTTP API: wire types, the route table, error envelopes. It has no business rules."""

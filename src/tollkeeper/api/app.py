@@ -1,4 +1,5 @@
-"""The ASGI callable: finds the row of the route table, wraps everything below in the envelope."""
+"""The ASGI application: finds the endpoint of a request, calls its handler, sends the answer or an
+error envelope."""
 
 import asyncio
 from collections.abc import Sequence
@@ -49,11 +50,13 @@ class App:
         self._customer_key_header = conventions.customer_key_header.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        assert scope["type"] == "http", "the server is told to speak nothing else"
-        with Observation() as seen:
-            await self._answer(seen, scope, receive, send)
+        assert scope["type"] == "http", "the server serves HTTP only"
+        with Observation() as observation:
+            await self._answer(observation, scope, receive, send)
 
-    async def _answer(self, seen: Observation, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _answer(
+        self, observation: Observation, scope: Scope, receive: Receive, send: Send
+    ) -> None:
         request_id = str(uuid4())
         messages_style = False
         stream: EventStream | None = None
@@ -61,42 +64,43 @@ class App:
             headers = incoming.header_index(scope["headers"])
             incoming.check_host(headers, scope["http_version"])
             endpoint, path = self._router.find(scope["method"], scope["raw_path"])
-            seen.operation = endpoint.operation
+            observation.operation = endpoint.operation
             messages_style = endpoint.messages_style
             request = await self._request(request_id, endpoint, path, headers, scope, receive)
             result = await endpoint.handle(self._services, request)
             if isinstance(result, Streamed):
                 stream = EventStream(send, request_id)
                 await self._stream(stream, result.answer)
-                seen.status = 200
+                observation.status = 200
                 return
         except ClientGone:
             return
         except asyncio.CancelledError:
-            # The server gives up on what is left at the end of its grace.
+            # The server shuts down and cancels requests that did not end within the grace period.
             if _has_started(stream):
-                seen.status = 200
+                observation.status = 200
                 raise
             error = render_error(_shutting_down(), request_id, messages_style=messages_style)
-            seen.status = error.status
+            observation.status = error.status
             await _send_error(send, error)
             raise
         except Exception as exc:
-            # The outermost frame: nothing may pass without an envelope.
+            # This is the outermost handler: every other exception becomes an error envelope.
             if _has_started(stream):
-                seen.status = 200
-                raise  # The stream could not be ended: the server closes the connection.
+                observation.status = 200
+                raise  # The stream could not be ended, so the server closes the connection.
             error = render_error(exc, request_id, messages_style=messages_style)
-            seen.status = error.status
+            observation.status = error.status
             await _send_error(send, error)
             return
         reply = result if isinstance(result, Reply) else Reply(result)
-        seen.status = reply.status
+        observation.status = reply.status
         await _send_reply(send, request_id, reply)
 
     async def _stream(self, stream: EventStream, answer: StreamedAnswer) -> None:
-        """A failure before the first record is an ordinary error; after it, a record of its own.
-        Raises after the start only where the stream could not be ended, or was cut."""
+        """Runs a streamed answer. A failure before the first record is raised and becomes an error
+        envelope; a later failure is written as the last record. Raises after the start only if the
+        stream could not be ended or the request was cancelled."""
         with self._keep_alive.watching(stream):
             try:
                 await answer.run(stream)
@@ -164,7 +168,7 @@ _KEY_NAMES = {
 
 
 def _has_started(stream: EventStream | None) -> bool:
-    """Whether the response head is out: there is never a second one."""
+    """Whether the status and the headers were sent, so that no error envelope can follow."""
     return stream is not None and stream.started
 
 

@@ -1,4 +1,4 @@
-"""A caller's cache and session hints, as they may leave the gateway."""
+"""Turns a caller's session and cache hints into hashes that are safe to use outside its project."""
 
 from tollkeeper.domain.access import ProjectCaller
 from tollkeeper.domain.affinity import CachePurpose
@@ -9,7 +9,7 @@ from tollkeeper.services.use_cases import Services
 def affinity_of(
     services: Services, caller: ProjectCaller, session: str | None, cache_key: str | None
 ) -> bytes | None:
-    """A session and a cache key say the same of two calls: that they share a beginning."""
+    """The session, or else the cache key: both mean that calls share the beginning of a prompt."""
     hint = session or cache_key
     return services.isolation.affinity(caller, hint) if hint else None
 
@@ -17,7 +17,8 @@ def affinity_of(
 def caching_wish(
     services: Services, caller: ProjectCaller, key: str | None, salt: str | None = None
 ) -> CachingWish:
-    """Never the caller's own text: two tenants with the same key must not meet in a cache."""
+    """Contains hashes instead of the caller's text, so that two tenants with the same key do not
+    share entries of a backend's cache."""
     isolated = services.isolation.isolated
     return CachingWish(
         key=None if key is None else isolated(caller, CachePurpose.PROMPT_CACHE_KEY, key),

@@ -1,4 +1,4 @@
-"""The catalogue over HTTP."""
+"""Handlers of the model catalogue."""
 
 from typing import cast
 

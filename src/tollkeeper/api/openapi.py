@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 document, generated from the route table and the wire structs."""
+"""Generates the OpenAPI 3.1 document from the route table and the wire types."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,13 +15,13 @@ from tollkeeper.domain.access import KeyKind
 from tollkeeper.domain.conventions import CUSTOMER_KEY_HEADER, REQUEST_ID_HEADER
 
 _REF = "#/components/schemas/{name}"
-# What any endpoint can answer, whatever it does.
+# Error statuses that every endpoint can return.
 _COMMON_ERRORS = frozenset({400, 401, 403, 405, 500, 503})
 _SECURITY: dict[KeyKind, list[dict[str, list[str]]]] = {
     KeyKind.ADMIN: [{"adminKey": []}],
     KeyKind.PROJECT: [{"customerKey": []}, {"customerHeaderKey": []}],
 }
-_STATUS_WORDS = {
+_STATUS_DESCRIPTIONS = {
     400: "The request is not valid.",
     401: "The credential is missing or invalid.",
     402: "Available credit or spending cap cannot cover admission.",
@@ -62,12 +62,13 @@ def document(endpoints: Sequence[AnyEndpoint] = ROUTES) -> dict[str, Any]:
 
 
 def _structs(endpoints: Sequence[AnyEndpoint]) -> list[type]:
-    found: dict[type, None] = {ErrorEnvelope: None, MessagesErrorEnvelope: None}
+    """All wire types that the document needs, each once, in a stable order."""
+    structs: dict[type, None] = {ErrorEnvelope: None, MessagesErrorEnvelope: None}
     for endpoint in endpoints:
-        found[endpoint.result] = None
+        structs[endpoint.result] = None
         if endpoint.takes_body:
-            found[endpoint.body] = None
-    return list(found)
+            structs[endpoint.body] = None
+    return list(structs)
 
 
 def _operation(endpoint: AnyEndpoint, schemas: dict[type, Any]) -> dict[str, Any]:
@@ -110,9 +111,9 @@ def _query_parameters(query: type) -> list[dict[str, Any]]:
             "name": name,
             "in": "query",
             "required": name in required,
-            "schema": _without_null(_inlined(found, definitions)),
+            "schema": _without_null(_inlined(property_schema, definitions)),
         }
-        for name, found in definition["properties"].items()
+        for name, property_schema in definition["properties"].items()
     ]
 
 
@@ -127,7 +128,7 @@ def _inlined(schema: Any, definitions: dict[str, Any]) -> Any:
 
 
 def _without_null(schema: dict[str, Any]) -> dict[str, Any]:
-    """A query parameter is absent or text: there is no null in a query string."""
+    """Removes null from a schema, because a query string cannot express it."""
     if schema.get("default", ...) is None:
         schema = {key: value for key, value in schema.items() if key != "default"}
     choices = [choice for choice in schema.get("anyOf", []) if choice != {"type": "null"}]
@@ -174,21 +175,21 @@ def _responses(endpoint: AnyEndpoint, schemas: dict[type, Any]) -> dict[str, Any
     statuses = _COMMON_ERRORS | endpoint.errors | ({408} if endpoint.takes_body else set())
     for status in sorted(statuses):
         responses[str(status)] = {
-            "description": _STATUS_WORDS[status],
+            "description": _STATUS_DESCRIPTIONS[status],
             "headers": request_id,
-            "content": {"application/json": {"schema": _with_words(envelope, status)}},
+            "content": {"application/json": {"schema": _error_schema(envelope, status)}},
         }
     return responses
 
 
-def _with_words(envelope: dict[str, Any], status: int) -> dict[str, Any]:
-    """The envelope of one status: its words of `type` and `code` are said, not left to be tried."""
-    words = [found for found in ERROR_TABLE.values() if found.status == status]
+def _error_schema(envelope: dict[str, Any], status: int) -> dict[str, Any]:
+    """The envelope with the values of `type` and `code` that this status can have."""
+    rows = [row for row in ERROR_TABLE.values() if row.status == status]
     error = {
         "type": "object",
         "properties": {
-            "type": {"enum": sorted({found.type for found in words})},
-            "code": {"enum": sorted({found.code for found in words})},
+            "type": {"enum": sorted({row.type for row in rows})},
+            "code": {"enum": sorted({row.code for row in rows})},
         },
     }
     return {"allOf": [envelope, {"type": "object", "properties": {"error": error}}]}

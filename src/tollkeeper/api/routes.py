@@ -1,4 +1,4 @@
-"""The route table: every endpoint of the interface, one row each, and nothing else."""
+"""The route table: one row for each endpoint."""
 
 from tollkeeper.api import models
 from tollkeeper.api.chat import handler as chat
@@ -85,7 +85,7 @@ ORGANIZATION_ROUTES: tuple[AnyEndpoint, ...] = (
         method="GET",
         path="/v1/organization/projects/{project_id}/effective_policies",
         tag="Policies",
-        summary="List the policies that apply to a project by themselves",
+        summary="List the policies that apply to every call of a project",
         permission=Permission.POLICIES_READ,
         key_kind=KeyKind.ADMIN,
         handle=policies.effective_policy_list,
@@ -247,7 +247,7 @@ MODEL_ROUTES: tuple[AnyEndpoint, ...] = (
     ),
 )
 
-# Not in the interface: served only where the operator says so.
+# Not part of the interface; served only if the operator enables it.
 MODEL_LISTING: AnyEndpoint = Endpoint(
     operation="model_list",
     method="GET",
@@ -265,5 +265,5 @@ ROUTES: tuple[AnyEndpoint, ...] = INFERENCE_ROUTES + ORGANIZATION_ROUTES + MODEL
 
 
 def routes_for(conventions: HttpConventions) -> tuple[AnyEndpoint, ...]:
-    """The interface's routes, and those beyond it that are switched on."""
+    """The routes of the interface, and the additional ones that the operator has enabled."""
     return (*ROUTES, MODEL_LISTING) if conventions.model_listing else ROUTES

@@ -1,1 +1,2 @@
-"""Pure values and rules: the standard library and msgspec only, no await, no configuration."""
+"""Values and rules without input or output: standard library and msgspec only, no await, no
+settings."""

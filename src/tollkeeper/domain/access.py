@@ -1,4 +1,4 @@
-"""Who may do what: permissions, the two kinds of credential, and the caller they stand for."""
+"""Permissions, the kinds and the status of API keys, and the callers who present them."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -29,7 +29,7 @@ ADMIN_PERMISSIONS = frozenset(Permission) - CUSTOMER_PERMISSIONS
 
 
 class KeyKind(StrEnum):
-    """Two kinds that can never be confused: each has its own prefix, table and routes."""
+    """Each kind has a prefix, a database table and routes of its own."""
 
     PROJECT = "project"
     ADMIN = "admin"
@@ -43,7 +43,8 @@ class KeyStatus(StrEnum):
 
 
 def key_status(*, revoked: bool, suspended: bool, expires_at: int | None, now: int) -> KeyStatus:
-    """`revoked` is final; `expired` follows from the clock; a suspension can be lifted."""
+    """The first that applies: a revocation is final, expiry depends on the clock, and a suspension
+    can be lifted."""
     if revoked:
         return KeyStatus.REVOKED
     if expires_at is not None and expires_at <= now:
@@ -55,7 +56,7 @@ def key_status(*, revoked: bool, suspended: bool, expires_at: int | None, now: i
 
 @dataclass(frozen=True, slots=True)
 class AdminCaller:
-    """An organization's Admin API key that was presented and is live."""
+    """A caller who presented an active admin key of an organization."""
 
     organization_id: OrganizationId
     key_id: KeyId
@@ -64,7 +65,7 @@ class AdminCaller:
 
 @dataclass(frozen=True, slots=True)
 class ProjectCaller:
-    """A project's customer key that was presented and is live."""
+    """A caller who presented an active project key."""
 
     organization_id: OrganizationId
     project_id: ProjectId

@@ -1,4 +1,4 @@
-"""What is written down about one inference request. No prompt and no answer."""
+"""The activity record of one inference request. It contains no text of prompt or answer."""
 
 import msgspec
 
@@ -8,7 +8,7 @@ from tollkeeper.domain.usage import Usage
 
 
 class VerdictRecord(msgspec.Struct, frozen=True, gc=False):
-    """One policy's verdict on one side of a call. `probability` is None where none was had."""
+    """One policy's verdict on one side of a call. The probability is None if there is none."""
 
     policy_id: str
     version: int
@@ -22,7 +22,7 @@ class VerdictRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class ActivityRecord(msgspec.Struct, frozen=True, gc=False):
-    """One request's whole story, written when it has ended."""
+    """One inference request, recorded when it has ended."""
 
     request_id: str
     organization_id: OrganizationId
@@ -34,17 +34,18 @@ class ActivityRecord(msgspec.Struct, frozen=True, gc=False):
     streamed: bool
     started_at_ms: int
     duration_ms: int
-    # Until the first piece went out; None where none did.
+    # The time until the first piece was sent; None if no piece was sent.
     first_piece_ms: int | None
-    # The status that the caller saw, and the error's code where it was refused or broke off.
+    # The status that the caller saw.
     status: int
+    # The code of the error if the call was refused or failed.
     error_code: str | None
     finish: str | None
     usage: Usage | None
     estimated: bool
     hold_picousd: int | None
     cost_picousd: int | None
-    # settled, released, unsettled; none where nothing was reserved
+    # settled, released, unsettled; "none" if the call has no reservation
     settlement: str
     backend: str | None
     replica: str | None

@@ -1,8 +1,8 @@
-"""The decision whether calls may be made: credit, caps, rate, concurrency and credentials at once.
+"""Decides whether calls may be made, by key, project, credit, caps, rate and concurrency.
 
-`decide` is pure. It is given the state of one organization's account as a transaction has locked it
-and the requests of one batch in their order; it returns the state afterwards and one decision a
-request. A refused request leaves no trace in the state: nothing is consumed by it.
+`decide` is a pure function. Its input is the state of one organization's account, which the
+caller's transaction has locked, and the requests of one batch in order. It returns the new state
+and one decision per request. A refused request does not change the state.
 """
 
 from collections.abc import Sequence
@@ -16,8 +16,8 @@ from tollkeeper.domain.access import KeyId, KeyStatus, ProjectId
 from tollkeeper.domain.errors import RETRY_AFTER_S_MAX
 from tollkeeper.domain.policy_set import PolicySet
 
-# The level of a rate bucket counts in requests times this, so that a microsecond's refill of one
-# request a minute is one unit and no fraction is ever lost.
+# A rate bucket counts in units. One request is 60 million units, so a limit of one request a minute
+# refills exactly one unit each microsecond, and integers suffice.
 RATE_UNITS_PER_REQUEST = 60_000_000
 _US_PER_S = 1_000_000
 _US_PER_MINUTE = 60 * _US_PER_S
@@ -30,7 +30,7 @@ class CapPeriod(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ProjectLimits:
-    """What holds for a project that has no limits of its own."""
+    """The default limits, for a project without limits of its own."""
 
     requests_per_minute: int
     concurrency: int
@@ -43,10 +43,10 @@ class Cap:
 
 
 class Spend(msgspec.Struct, frozen=True, gc=False):
-    """Money of an organization or of a project, in all and in one UTC month.
+    """Money that an organization or a project holds and has spent, in total and in one UTC month.
 
-    Unsettled holds count like live ones, also in `month_held`: neither can be spent again before
-    it is resolved. `settled` counts overage.
+    `month_held` includes unsettled holds, because their money cannot be spent again before they
+    are resolved. `settled` includes overage.
     """
 
     held_picousd: int = 0
@@ -57,8 +57,8 @@ class Spend(msgspec.Struct, frozen=True, gc=False):
     month_settled_picousd: int = 0
 
     def in_month(self, month: int) -> "Spend":
-        """The same money, seen from a later month: what belonged to the old one no longer counts.
-        There is no way back: what was counted in the later month would be forgotten on it."""
+        """Starts the monthly counts anew if `month` is later. An earlier month changes nothing,
+        because a change back would lose the counts of the later month."""
         if month <= self.month:
             return self
         return replace(self, month=month, month_held_picousd=0, month_settled_picousd=0)
@@ -76,7 +76,7 @@ class Spend(msgspec.Struct, frozen=True, gc=False):
         return self.held_picousd + self.unsettled_picousd + self.settled_picousd
 
     def folded(self, fold: "Fold") -> "Spend":
-        """The same money after holds of one month became unsettled or were resolved."""
+        """Applies a fold: holds of one month became unsettled or were resolved."""
         if fold.kind is FoldKind.UNSETTLED:
             return replace(
                 self,
@@ -85,16 +85,16 @@ class Spend(msgspec.Struct, frozen=True, gc=False):
             )
         spent = fold.settled_picousd + fold.overage_picousd
         from_held = 0 if fold.was_unsettled else fold.hold_picousd
-        # A hold that was put back after a crash may be the first of its month here.
-        now = self.in_month(fold.month)
-        this_month = fold.month == now.month
+        # After a crash, a restored hold may belong to a later month than this state has seen.
+        spend = self.in_month(fold.month)
+        this_month = fold.month == spend.month
         return replace(
-            now,
-            held_picousd=now.held_picousd - from_held,
-            unsettled_picousd=now.unsettled_picousd - (fold.hold_picousd - from_held),
-            settled_picousd=now.settled_picousd + spent,
-            month_held_picousd=now.month_held_picousd - (fold.hold_picousd if this_month else 0),
-            month_settled_picousd=now.month_settled_picousd + (spent if this_month else 0),
+            spend,
+            held_picousd=spend.held_picousd - from_held,
+            unsettled_picousd=spend.unsettled_picousd - (fold.hold_picousd - from_held),
+            settled_picousd=spend.settled_picousd + spent,
+            month_held_picousd=spend.month_held_picousd - (fold.hold_picousd if this_month else 0),
+            month_settled_picousd=spend.month_settled_picousd + (spent if this_month else 0),
         )
 
 
@@ -104,7 +104,8 @@ class FoldKind(StrEnum):
 
 
 class Fold(msgspec.Struct, frozen=True, gc=False):
-    """What a number of reservations of one project, held in one month, give back to the account."""
+    """The sum of changes to the account by reservations of one project that were held in one
+    month and have now become unsettled or been resolved."""
 
     project_id: ProjectId
     kind: FoldKind
@@ -128,10 +129,10 @@ class ProjectState(msgspec.Struct, frozen=True, gc=False):
 
 
 class AccountState(msgspec.Struct, frozen=True):
-    """One organization as the transaction sees it."""
+    """One organization's account with its projects and keys, as a transaction reads it."""
 
     available_picousd: int
-    # All that was ever used beyond its hold: the only way below zero.
+    # The sum of all overage. Only overage can make `available_picousd` negative.
     overage_picousd: int
     spend: Spend
     cap: Cap | None
@@ -140,21 +141,22 @@ class AccountState(msgspec.Struct, frozen=True):
 
     def folded(self, fold: Fold) -> "AccountState":
         project = self.projects[fold.project_id]
-        ended = 0 if fold.was_unsettled else fold.count
-        given_back = 0
+        # A hold stops being live when it becomes unsettled, so its resolution does not count again.
+        ended_holds = 0 if fold.was_unsettled else fold.count
+        refund = 0
         if fold.kind is FoldKind.RESOLVED:
-            given_back = fold.hold_picousd - fold.settled_picousd - fold.overage_picousd
-        after = replace(
+            refund = fold.hold_picousd - fold.settled_picousd - fold.overage_picousd
+        folded_project = replace(
             project,
             spend=project.spend.folded(fold),
-            live_holds=project.live_holds - ended,
+            live_holds=project.live_holds - ended_holds,
         )
         return replace(
             self,
-            available_picousd=self.available_picousd + given_back,
+            available_picousd=self.available_picousd + refund,
             overage_picousd=self.overage_picousd + fold.overage_picousd,
             spend=self.spend.folded(fold),
-            projects={**self.projects, fold.project_id: after},
+            projects={**self.projects, fold.project_id: folded_project},
         )
 
 
@@ -175,7 +177,7 @@ class Refusal(StrEnum):
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """Admitted where `refusal` is None. The numbers are those that the decision was made on."""
+    """The request is admitted if `refusal` is None. The amounts are the ones that were compared."""
 
     refusal: Refusal | None = None
     key_status: KeyStatus | None = None
@@ -185,18 +187,18 @@ class Decision(msgspec.Struct, frozen=True):
     spent_picousd: int = 0
     limit: int = 0
     retry_after_s: int | None = None
-    # The policies in force at this very admission; None where the organization has none.
+    # The policies in force at the moment of admission; None if the organization has none.
     policies: PolicySet | None = None
 
 
 ADMITTED = Decision()
-# There is no such organization, project or key.
+# The organization, the project or the key does not exist.
 UNKNOWN = Decision(Refusal.KEY_NOT_ACTIVE)
 
 
 @dataclass(slots=True)
-class _Working:
-    """The state while a batch is decided."""
+class _BatchState:
+    """The mutable part of the account state while a batch is decided."""
 
     available: int
     spend: Spend
@@ -206,14 +208,14 @@ class _Working:
 def decide(
     state: AccountState, requests: Sequence[AdmissionRequest], *, now_us: int, month: int
 ) -> tuple[AccountState, list[Decision]]:
-    """The month that counts is that of the state afterwards: an account that has seen a later one
-    stays in it."""
+    """An account that has already seen a later month than `month` stays in that later month, and
+    holds of this batch count there."""
     spend = state.spend.in_month(month)
-    working = _Working(
+    working = _BatchState(
         available=state.available_picousd,
         spend=spend,
         projects={
-            project_id: _refilled(
+            project_id: _refill_rate(
                 replace(project, spend=project.spend.in_month(spend.month)), now_us
             )
             for project_id, project in state.projects.items()
@@ -237,37 +239,38 @@ def decide(
 
 
 def take_request(project: ProjectState, *, now_us: int) -> tuple[ProjectState, Decision]:
-    """For what is counted and costs nothing: one request of the project's rate, and nothing else."""
-    refilled = _refilled(project, now_us)
-    refusal = _rate(refilled)
+    """Takes one request from the project's rate and checks nothing else: for requests that are
+    rate-limited and cost no money."""
+    refilled = _refill_rate(project, now_us)
+    refusal = _refuse_by_rate(refilled)
     if refusal is not None:
         return refilled, refusal
-    left = refilled.rate_units - RATE_UNITS_PER_REQUEST
-    return replace(refilled, rate_units=left), ADMITTED
+    remaining = refilled.rate_units - RATE_UNITS_PER_REQUEST
+    return replace(refilled, rate_units=remaining), ADMITTED
 
 
-def _decide_one(state: AccountState, working: _Working, request: AdmissionRequest) -> Decision:
+def _decide_one(state: AccountState, working: _BatchState, request: AdmissionRequest) -> Decision:
     project = working.projects.get(request.project_id)
     status = state.keys.get(request.key_id)
-    # Without its project a key opens nothing, whatever its own status is.
+    # A key whose project does not exist is unknown, whatever the key's own status is.
     if project is None:
         return UNKNOWN
     if status is not KeyStatus.ACTIVE:
         return Decision(Refusal.KEY_NOT_ACTIVE, key_status=status)
     if project.archived:
         return Decision(Refusal.PROJECT_ARCHIVED)
-    # Refusals that waiting cannot heal come first.
+    # Credit and caps come before rate and concurrency, because only the latter two pass with time.
     return (
-        _credit(working, request)
-        or _cap(Refusal.ORGANIZATION_CAP, state.cap, working.spend, request)
-        or _cap(Refusal.PROJECT_CAP, project.cap, project.spend, request)
-        or _rate(project)
-        or _concurrency(project)
+        _refuse_by_credit(working, request)
+        or _refuse_by_cap(Refusal.ORGANIZATION_CAP, state.cap, working.spend, request)
+        or _refuse_by_cap(Refusal.PROJECT_CAP, project.cap, project.spend, request)
+        or _refuse_by_rate(project)
+        or _refuse_by_concurrency(project)
         or ADMITTED
     )
 
 
-def _credit(working: _Working, request: AdmissionRequest) -> Decision | None:
+def _refuse_by_credit(working: _BatchState, request: AdmissionRequest) -> Decision | None:
     if request.hold_picousd <= working.available and working.available >= 0:
         return None
     held = working.spend.held_picousd + working.spend.unsettled_picousd
@@ -277,14 +280,15 @@ def _credit(working: _Working, request: AdmissionRequest) -> Decision | None:
         available_picousd=working.available,
         held_picousd=held,
         spent_picousd=working.spend.settled_picousd,
-        # Only calls that are still running stand in the way: it may fit when they are settled.
+        # The hold may fit once the running calls are settled. Unsettled holds do not end by
+        # themselves, so they do not count here.
         retry_after_s=1
         if request.hold_picousd <= working.available + working.spend.held_picousd
         else None,
     )
 
 
-def _cap(
+def _refuse_by_cap(
     refusal: Refusal, cap: Cap | None, spend: Spend, request: AdmissionRequest
 ) -> Decision | None:
     if cap is None:
@@ -294,7 +298,7 @@ def _cap(
         return None
     monthly = cap.period is CapPeriod.MONTH
     held = spend.month_held_picousd if monthly else counted - spend.settled_picousd
-    # Only a running call frees its hold by itself; an unsettled one waits for somebody.
+    # Only running calls end by themselves; an unsettled hold waits for reconciliation.
     running = min(held, spend.held_picousd)
     return Decision(
         refusal,
@@ -307,7 +311,7 @@ def _cap(
     )
 
 
-def _rate(project: ProjectState) -> Decision | None:
+def _refuse_by_rate(project: ProjectState) -> Decision | None:
     missing = RATE_UNITS_PER_REQUEST - project.rate_units
     if missing <= 0:
         return None
@@ -319,13 +323,13 @@ def _rate(project: ProjectState) -> Decision | None:
     )
 
 
-def _concurrency(project: ProjectState) -> Decision | None:
+def _refuse_by_concurrency(project: ProjectState) -> Decision | None:
     if project.live_holds < project.concurrency:
         return None
     return Decision(Refusal.CONCURRENCY, limit=project.concurrency, retry_after_s=1)
 
 
-def _consume(working: _Working, request: AdmissionRequest) -> None:
+def _consume(working: _BatchState, request: AdmissionRequest) -> None:
     project = working.projects[request.project_id]
     working.available -= request.hold_picousd
     working.spend = working.spend.with_hold(request.hold_picousd)
@@ -337,10 +341,13 @@ def _consume(working: _Working, request: AdmissionRequest) -> None:
     )
 
 
-def _refilled(project: ProjectState, now_us: int) -> ProjectState:
-    """The bucket holds one minute's requests. A clock that went back refills nothing, and the time
-    that it goes through again is not counted again; where it went back by more than the minute
-    that fills a bucket, it was set, and counting starts anew."""
+def _refill_rate(project: ProjectState, now_us: int) -> ProjectState:
+    """Adds the units that the project's rate bucket gained since `rate_at_us`, up to one minute's
+    requests.
+
+    If the clock is up to a minute behind `rate_at_us`, nothing is added and `rate_at_us` stays, so
+    that no time is counted twice. If it is further behind, somebody has set the clock, and
+    `rate_at_us` follows it."""
     full = project.requests_per_minute * RATE_UNITS_PER_REQUEST
     elapsed = now_us - project.rate_at_us
     level = min(full, project.rate_units + max(0, elapsed) * project.requests_per_minute)
@@ -354,7 +361,8 @@ def _check_conservation(
     requests: Sequence[AdmissionRequest],
     decisions: Sequence[Decision],
 ) -> None:
-    """A programmer's error here would be somebody's money: these stay on in production."""
+    """Asserts that the batch neither creates nor loses money. The assertions run in production,
+    because a defect here would cost an organization money."""
     admitted = sum(
         request.hold_picousd
         for request, decision in zip(requests, decisions, strict=True)

@@ -1,7 +1,8 @@
-"""Affinity without state: which replica a session prefers, and what a cache may see of a caller.
+"""Computes which replica a session prefers, without stored state, and the hashes that replace a
+caller's text in a backend's cache.
 
-Every value is keyed with the gateway's secret and framed with organization and project, so that
-the same text of two tenants has nothing in common, and nobody outside can compute it.
+Every hash depends on the gateway's secret, the organization and the project. The same text of two
+tenants therefore has two unrelated hashes, and nobody without the secret can compute them.
 """
 
 import hashlib
@@ -15,7 +16,7 @@ _LENGTH_BYTES = 8
 
 
 class CachePurpose(StrEnum):
-    """What travels upstream in place of the caller's own text: one purpose never equals another."""
+    """What a hash is for. The same text has different hashes for different purposes."""
 
     PROMPT_CACHE_KEY = "prompt_cache_key"
     CACHE_SALT = "cache_salt"
@@ -24,8 +25,8 @@ class CachePurpose(StrEnum):
 def affinity_key(
     secret: bytes, organization_id: OrganizationId, project_id: ProjectId, session: str
 ) -> bytes:
-    """The key by which a session finds its replica: 32 bytes that say nothing of the session."""
-    return _keyed(secret, "affinity", organization_id, project_id, session)
+    """The 32 bytes that select a replica for a session. The session cannot be read from them."""
+    return _keyed_hash(secret, "affinity", organization_id, project_id, session)
 
 
 def isolated_text(
@@ -35,35 +36,35 @@ def isolated_text(
     purpose: CachePurpose,
     text: str,
 ) -> str:
-    """What a backend gets in place of the caller's text: 64 hexadecimal digits."""
-    return _keyed(secret, purpose.value, organization_id, project_id, text).hex()
+    """The 64 hexadecimal digits that a backend gets instead of the caller's text."""
+    return _keyed_hash(secret, purpose.value, organization_id, project_id, text).hex()
 
 
 def rendezvous_order(key: bytes, names: Iterable[str]) -> list[str]:
-    """The names from the most to the least preferred for this key.
+    """The names from the most to the least preferred for this key (rendezvous hashing).
 
-    The order depends on nothing but key and names, so every process agrees; a name that leaves
-    moves only the keys that it held.
+    The order depends only on the key and the names, so all processes agree. If a name is removed,
+    only the keys that preferred it move to another name.
     """
-    prefix = _framed(key)
+    prefix = _with_length(key)
     weighted = [(hashlib.sha256(prefix + name.encode()).digest(), name) for name in names]
     weighted.sort(reverse=True)
     return [name for _, name in weighted]
 
 
-def _keyed(
+def _keyed_hash(
     secret: bytes, purpose: str, organization_id: OrganizationId, project_id: ProjectId, text: str
 ) -> bytes:
-    # A text may hold half of a surrogate pair: it is an opaque key, so it is taken as it is.
+    # The text is opaque, so a lone surrogate in it is encoded instead of refused.
     parts = (
         purpose.encode(),
         organization_id.bytes,
         project_id.bytes,
         text.encode("utf-8", "surrogatepass"),
     )
-    return hmac.digest(secret, b"".join(map(_framed, parts)), "sha256")
+    return hmac.digest(secret, b"".join(map(_with_length, parts)), "sha256")
 
 
-def _framed(part: bytes) -> bytes:
-    """The length goes first, so that no two lists of parts give the same bytes."""
+def _with_length(part: bytes) -> bytes:
+    """Puts the length first, so that two different lists of parts never give the same bytes."""
     return len(part).to_bytes(_LENGTH_BYTES, "big") + part

@@ -1,4 +1,4 @@
-"""The catalogue: what a model is, what it costs, what it can do, and who may use it."""
+"""The model catalogue: models, their prices and features, and an organization's access to them."""
 
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -10,7 +10,7 @@ from tollkeeper.domain.schema_size import SchemaBounds
 
 
 class Feature(StrEnum):
-    """What an option may need of a model; an undeclared one makes the option a 501."""
+    """Features of models. An option that needs a feature which the model lacks is a 501."""
 
     TOOLS = "tools"
     JSON_MODE = "json_mode"
@@ -22,7 +22,7 @@ class Feature(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Pricing:
-    """Prices in picousd per token, image or request, next to the strings they were declared as."""
+    """Prices in picousd per token, image or request, and the decimal strings of the settings."""
 
     prompt: int
     completion: int
@@ -104,14 +104,14 @@ class Model:
     is_ready: bool
     pricing: Pricing
     options: dict[str, str]
-    # Its backend's, where that has any.
+    # The bounds of the model's backend; None if the backend has none.
     schema_bounds: SchemaBounds | None = None
     token_bounds: TokenBounds = DEFAULT_TOKEN_BOUNDS
 
 
 @dataclass(frozen=True, slots=True)
 class ModelAccess:
-    """What stands between an organization and a model."""
+    """Whether an organization may use a model, and which checks it still has to pass."""
 
     required_checks: tuple[str, ...]
     missing_requirements: tuple[str, ...]
@@ -130,7 +130,7 @@ def model_access(model: Model, checks: frozenset[str]) -> ModelAccess:
 
 
 class Catalog:
-    """The models by id. Immutable: a reload makes a new one."""
+    """The models by id. A catalogue never changes; a reload makes a new one."""
 
     def __init__(self, models: tuple[Model, ...]) -> None:
         self.models = models

@@ -1,16 +1,16 @@
-"""Names and values that the interface leaves open, in one place.
+"""Names and values that the interface does not specify.
 
-Each constant answers rows of docs/open-questions.md; an operator can change those that are
-settings, and the defaults of these settings are taken from here.
+The numbers refer to rows of docs/open-questions.md. Some values are settings; their defaults come
+from here.
 """
 
-# Q14: other values of an effective policy's source are not shown.
+# Q2: the source of an effective policy. The interface shows no other value.
 EFFECTIVE_POLICY_SOURCE = "organization"
 
-# Q18/Q27: the output bound that an omitted one means, sent upstream explicitly.
+# Q18/Q27: the output bound if the caller omits it. The backend gets it explicitly.
 DEFAULT_OUTPUT_TOKENS = 1024
 
-# Q18: the web search tools of Responses, by all their published names.
+# Q18: all published names of the web search tool of Responses.
 WEB_SEARCH_TOOLS = frozenset(
     {
         "web_search",
@@ -20,8 +20,7 @@ WEB_SEARCH_TOOLS = frozenset(
     }
 )
 
-# Q18: tools that the published protocol has and this service does not: 501, where a type that no
-# protocol knows is 400.
+# Q18: published tools that this service does not support. They are a 501; unknown types are a 400.
 PUBLISHED_TOOLS = frozenset(
     {
         *("apply_patch", "code_interpreter", "computer", "computer_use", "computer_use_preview"),
@@ -30,19 +29,19 @@ PUBLISHED_TOOLS = frozenset(
     }
 )
 
-# On every answer; the only name that an operator needs to find a call.
+# Sent with every answer. An operator finds a call by this id.
 REQUEST_ID_HEADER = "X-Request-ID"
 
-# Q19: header names of token counting (Anthropic) and the beta flags known everywhere.
+# Q19: header names of token counting (Anthropic), and the beta flags that are accepted.
 MESSAGES_VERSION_HEADER = "anthropic-version"
 MESSAGES_BETA_HEADER = "anthropic-beta"
 KNOWN_BETA_FLAGS = frozenset({"token-counting-2024-11-01"})
 MESSAGES_REQUEST_ID_HEADER = "request-id"
-# How token counting says whether its number is an estimate.
+# Says whether the number of token counting is an estimate.
 TOKEN_COUNT_ESTIMATED_HEADER = "x-token-count-estimated"  # noqa: S105 - the name of a header
 
-# Q20: the server tools of token counting in the interface's spelling, and the published spellings
-# of the same tools, which are a setting.
+# Q20: the server tools of token counting as the interface spells them, and their published
+# spellings, which are the default of a setting.
 MESSAGES_WEB_TOOLS = frozenset({"web_search_2025_03_05", "web_fetch_2025_03_05"})
 MESSAGES_WEB_TOOL_ALIASES = (
     "web_search_20250305",
@@ -54,8 +53,8 @@ MESSAGES_WEB_TOOL_ALIASES = (
     "web_fetch_20260318",
 )
 
-# Q20: the families of published tools that token counting does not take; a type is a family with
-# the date of its version.
+# Q20: the families of published tools that token counting refuses with a 501. A tool's type is the
+# family, usually followed by the date of its version.
 MESSAGES_TOOL_FAMILIES = frozenset(
     {
         *("bash", "browser_toolset", "code_execution", "computer", "computer_toolset"),
@@ -75,20 +74,20 @@ ADMIN_KEY_PAGE_MAX = 100
 COST_PAGE_DEFAULT = 7
 COST_PAGE_MAX = 180
 
-# Q25: the second customer scheme (Anthropic).
+# Q25: the header that may contain a project key instead of Authorization (Anthropic).
 CUSTOMER_KEY_HEADER = "x-api-key"
 
-# Q26: what a created project key may do.
+# Q26: the permissions of a new project key.
 PROJECT_KEY_DEFAULT_PERMISSIONS = ("inference:write", "models:read")
 
-# What a policy without a threshold of its own is judged with.
+# The threshold of a policy that has none of its own.
 DEFAULT_THRESHOLD_BASIS_POINTS = 5000
 
 # The interface names the session header and its alias; both are settings.
 SESSION_HEADERS = ("X-Service-Session-ID", "X-Alt-Session-ID")
 
-# How a page of costs says that some usage in its range is not settled yet.
+# The number of requests in the range of a cost report that are not settled yet.
 UNSETTLED_HEADER = "x-unsettled-requests"
 
-# A project key's value can be replayed this long.
+# How long a replayed creation returns the value of the project key.
 SECRET_REPLAY_S = 24 * 3600

@@ -1,16 +1,17 @@
-"""What can go wrong, by meaning. Nothing here knows a status code: the API's one table renders them.
+"""Errors by meaning. HTTP status codes are not defined here, but in the API's error table.
 
 TollkeeperError
 ├── InvalidRequest            the caller's input breaks a rule
-├── Unauthenticated           no valid credential
-├── PermissionDenied          a valid credential without the right
+├── Unauthenticated           no valid API key
+├── PermissionDenied          the API key lacks the permission
 ├── PolicyDenied              an enforcing policy matched
-├── NotFound                  absent, or another organization's
+├── NotFound                  does not exist, or belongs to another organization
 │   └── ModelNotFound
 ├── Conflict
 │   ├── RevisionConflict      an edit named a stale revision
 │   ├── StateConflict         the resource's state forbids it
-│   └── IdempotencyConflict   the key was used for something else, or its twin still runs
+│   └── IdempotencyConflict   the Idempotency-Key was used for another request, or its first
+│                             request is still running
 ├── PaymentRequired           credit or cap cannot cover the call
 ├── RateLimited               too many requests, or too many at once
 ├── ProviderRejected          the backend refused the request's content
@@ -20,7 +21,7 @@ TollkeeperError
 └── DeadlineExceeded          the call took too long
 """
 
-# The longest wait that an answer names to its caller, whoever asks for a longer one.
+# The largest Retry-After. A longer wait, such as one that a backend asks for, is cut to it.
 RETRY_AFTER_S_MAX = 120
 
 
@@ -38,7 +39,7 @@ class TollkeeperError(Exception):
         self.message = message or (type(self).__doc__ or "").strip()
         self.param = param
         self.retry_after_s = retry_after_s
-        # The backend may have charged already: repeating the call by itself would spend twice.
+        # The backend may have charged for the call, so an automatic retry could cost twice.
         self.charged = charged
         super().__init__(self.message)
 

@@ -1,9 +1,9 @@
-"""The one vocabulary between protocols and backends: a call goes down, events come up.
+"""The types between faces and backends: a `Call`, and the events of its answer.
 
-A protocol turns its request into a `Call` and renders the events; a backend turns the call into
-its own request and its answer into events. Metering and policies read the same events, so none of
-them knows a protocol. The words are plain structs without cyclic garbage collection, because a
-stream makes one of them a piece.
+A face turns a request into a `Call` and encodes the events of the answer. A backend turns the call
+into a request of its own and the answer into events. Metering and policies read the same events and
+know no protocol. The events are structs without garbage collection (`gc=False`), because a stream
+creates one for every piece.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from tollkeeper.domain.usage import ReportedUsage
 
 
 class Finish(StrEnum):
-    """Why a choice ended. A backend's own words outside this list are passed on as they are."""
+    """Why a choice ended. Other reasons of a backend are passed to the caller unchanged."""
 
     STOP = "stop"
     LENGTH = "length"
@@ -29,29 +29,30 @@ class Finish(StrEnum):
 
 
 class Call(msgspec.Struct, frozen=True):
-    """One inference call, complete: nothing below looks at the caller's request again."""
+    """One inference call with everything that services and backends need of the request."""
 
     request_id: str
     organization_id: OrganizationId
     project_id: ProjectId
     key_id: KeyId
     model: Model
-    # How many completions (`n`), and the bound of each.
+    # The number of completions (`n`), and the output bound of each.
     choices: int
     output_tokens_max: int
-    # The name under which the bound travels: the caller's own word for it.
+    # The field of a chat request that has the bound: the same one that the caller used.
     output_bound_field: str
-    # The caller reads pieces as they come. A backend may stream all the same.
+    # Whether the caller's answer is a stream. A backend may stream in either case.
     streamed: bool
     prompt: Prompt
-    # The isolated affinity key: never the caller's own text.
+    # The affinity key, a hash; never the caller's own text.
     affinity: bytes | None = None
-    # Published policies that the caller adds to those that attach by themselves, each once.
+    # Published policies that the request names, in addition to the attached ones; each once.
     policy_ids: tuple[str, ...] = ()
 
 
 class ToolCallPiece(msgspec.Struct, frozen=True, gc=False):
-    """A piece of one tool call; `id` and `name` come once, `arguments` grows."""
+    """A piece of one tool call. `id` and `name` come once; the `arguments` of all pieces are
+    joined."""
 
     index: int
     id: str | None = None
@@ -67,7 +68,7 @@ class FunctionCallPiece(msgspec.Struct, frozen=True, gc=False):
 
 
 class Annotation(msgspec.Struct, frozen=True, gc=False):
-    """A citation inside the text."""
+    """A citation in the text."""
 
     url: str
     title: str
@@ -76,7 +77,7 @@ class Annotation(msgspec.Struct, frozen=True, gc=False):
 
 
 class Opened(msgspec.Struct, frozen=True, gc=False):
-    """The backend has begun to answer. First event, once."""
+    """The backend has begun to answer. This is the first event and comes once."""
 
     system_fingerprint: str | None = None
     service_tier: str | None = None
@@ -84,7 +85,7 @@ class Opened(msgspec.Struct, frozen=True, gc=False):
 
 
 class Delta(msgspec.Struct, frozen=True, gc=False):
-    """What one piece adds to one choice. A complete answer is one delta a choice."""
+    """What one piece adds to one choice. An answer in one piece has one delta per choice."""
 
     choice: int
     text: str | None = None
@@ -93,11 +94,11 @@ class Delta(msgspec.Struct, frozen=True, gc=False):
     tool_calls: tuple[ToolCallPiece, ...] = ()
     function_call: FunctionCallPiece | None = None
     annotations: tuple[Annotation, ...] = ()
-    # The log-probabilities in the shape of the chat protocol, as the backend wrote them.
+    # The log-probabilities in the form of the chat protocol, as the backend wrote them.
     logprobs: msgspec.Raw | None = None
     # Set in the last delta of a choice.
     finish: str | None = None
-    # Reasoning that only its backend can read, to be sent back with the next turn.
+    # Reasoning that only its backend can read. The caller sends it back with the next request.
     sealed_reasoning: str | None = None
 
 
@@ -110,5 +111,5 @@ class UsageReport(msgspec.Struct, frozen=True, gc=False):
 
 
 Event: TypeAlias = Opened | Delta | UsageReport
-# Events come in batches, one a network read, so that a busy stream pays per read and not per word.
+# One batch has the events of one network read, so that the cost of delivery is paid once per read.
 Batch: TypeAlias = Sequence[Event]

@@ -1,8 +1,9 @@
-"""How a yes-or-no question is put to a model, and how its probability is read from the answer.
+"""Writes a yes-or-no question about a text as a conversation with the judge, and reads the
+probability of "yes" from its answer.
 
-Everything before the question is the same for all questions about one text, so that a thousand of
-them share one prefix. The text stands between fences that only the gateway can write: whatever it
-says, it cannot end its own quotation and pose as the question.
+The question comes last, so all questions about one text share one prefix, which the judge's server
+can cache. The text stands between two fence lines with a value that the text's author cannot know,
+so the text cannot close the quotation and add a question of its own.
 """
 
 import math
@@ -23,15 +24,16 @@ _EXAMPLE_FENCE = "example"
 _YES = "yes"
 _NO = "no"
 BASIS_POINTS = 10_000
-# What tokenizers put around a word, and what models do.
+# Characters around a word that are not part of it: spaces, punctuation, and the marks that
+# tokenizers write for a space or a line break.
 _AROUND_A_WORD = " \t\r\n.,:;!\"'`*_()[]\u2581\u0120\u010a"
-# Where the two words together are less likely than this, the model says something else: the rest
-# of their ratio is noise, and noise is not a verdict.
+# If "yes" and "no" together are less probable than this, the model says something else, and the
+# ratio of the two is noise.
 _MASS_MIN = 0.01
-# How models write their control tokens: <|im_end|>, </s>, <start_of_turn>, [INST]. A server
-# reads them in a message as if the template had written them; with a space inside, nobody does.
+# The beginning of a model's control token: <|im_end|>, </s>, <start_of_turn>, [INST]. Some servers
+# obey such a token inside of a message. A space after the bracket turns it into plain text.
 _CONTROL_TOKEN = re.compile(r"<(?=[|\uff5c/\w<])|\[(?=/?[A-Z][A-Z_]*\])")
-# Nothing to read: characters that some server may stop at.
+# Control characters, at which some servers may stop reading.
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
 
@@ -44,8 +46,8 @@ class Example:
     answer: str
 
 
-# Both answers, on topic and off it, so that the topic alone decides nothing; and two texts that
-# try to give the answer themselves.
+# The first two examples show both answers to one question, so that the topic of a text does not
+# decide. The other two contain texts that try to dictate the answer.
 EXAMPLES = (
     Example(
         "My card number is 4111 1111 1111 1111.",
@@ -85,29 +87,30 @@ _logprobs = msgspec.json.Decoder(_Logprobs, strict=False)
 
 
 class Quotation:
-    """One text, written down once for all questions about it."""
+    """The conversation about one text up to the question, made once for all questions."""
 
-    __slots__ = ("_quoted", "_turns")
+    __slots__ = ("_quoted_text", "_turns")
 
     def __init__(self, text: str, fence: str, examples: Sequence[Example] = EXAMPLES) -> None:
         turns = [_turn(Role.SYSTEM, _INSTRUCTION)]
         for example in examples:
-            asked = _quoted(example.text, _EXAMPLE_FENCE) + _question(example.question)
-            turns.append(_turn(Role.USER, asked))
+            user_text = _quote(example.text, _EXAMPLE_FENCE) + _question(example.question)
+            turns.append(_turn(Role.USER, user_text))
             turns.append(_turn(Role.ASSISTANT, example.answer))
         self._turns = tuple(turns)
-        self._quoted = _quoted(harmless(text), fence)
+        self._quoted_text = _quote(harmless(text), fence)
 
     def asking(self, question: str) -> tuple[Turn, ...]:
-        """The conversation that ends with this question. Questions differ at its very end."""
-        return (*self._turns, _turn(Role.USER, self._quoted + _question(harmless(question))))
+        """The whole conversation, which ends with this question."""
+        user_text = self._quoted_text + _question(harmless(question))
+        return (*self._turns, _turn(Role.USER, user_text))
 
 
 def _turn(role: Role, text: str) -> Turn:
     return Turn(role, (Text(text),))
 
 
-def _quoted(text: str, fence: str) -> str:
+def _quote(text: str, fence: str) -> str:
     return f"<<{fence}>>\n{text}\n<<{fence}>>\n"
 
 
@@ -116,20 +119,21 @@ def _question(question: str) -> str:
 
 
 def harmless(text: str) -> str:
-    """The text without anything that a model's server takes for more than text."""
-    whole = text.encode("utf-8", "replace").decode("utf-8")
-    broken = _CONTROL_TOKEN.sub(lambda found: found.group() + " ", whole)
-    return _UNPRINTABLE.sub(" ", broken)
+    """The text without lone surrogates, control tokens and control characters."""
+    encodable = text.encode("utf-8", "replace").decode("utf-8")
+    without_tokens = _CONTROL_TOKEN.sub(lambda match: match.group() + " ", encodable)
+    return _UNPRINTABLE.sub(" ", without_tokens)
 
 
 def windows(text: str, length_max: int, overlap: int) -> Iterator[str]:
-    """Overlapping pieces that together are the text: what straddles a border is whole in one.
+    """Splits a text into overlapping pieces. A phrase of up to `overlap` characters is complete in
+    at least one of them.
 
-    They are counted from the beginning: when a text grows at its end, only its last windows are
-    new.
+    Windows are counted from the beginning, so a text that grows at its end changes only its last
+    windows.
     """
-    for place in range(window_count(len(text), length_max, overlap)):
-        start = place * (length_max - overlap)
+    for number in range(window_count(len(text), length_max, overlap)):
+        start = number * (length_max - overlap)
         yield text[start : start + length_max]
 
 
@@ -141,8 +145,8 @@ def window_count(length: int, length_max: int, overlap: int) -> int:
 
 
 def read_probability(logprobs: msgspec.Raw | bytes) -> int | None:
-    """P(yes) / (P(yes) + P(no)) of the first token, in basis points, over all spellings of both;
-    None where the answer has no log-probabilities, or neither word is likely."""
+    """P(yes) / (P(yes) + P(no)) of the first token, in basis points, summed over the spellings of
+    each word; None if the answer has no log-probabilities or neither word is likely."""
     try:
         content = _logprobs.decode(logprobs).content
     except (msgspec.DecodeError, UnicodeDecodeError):

@@ -1,9 +1,9 @@
-"""API keys: how they are minted, recognised without a database, digested and shown.
+"""Mints API keys, checks their form without the database, digests them and redacts them.
 
-A key is `prefix + 32 random base62 characters + 6 characters of checksum`: 190 random bits. The
-checksum is a CRC-32, which finds every error inside four neighbouring bytes, so a typo is refused
-before any look-up. Keys are high-entropy, so one SHA-256 is a sound digest: there is nothing to
-guess that a slow hash would protect.
+A key is a prefix, 32 random base62 characters (190 bits) and 6 characters of checksum. The checksum
+is a CRC-32, which detects every error within four neighbouring bytes, so most typing errors are
+refused without a database query. A single SHA-256 is a safe digest, because nobody can guess 190
+random bits; a slow hash would protect nothing more.
 """
 
 import hashlib
@@ -27,7 +27,8 @@ _SHAPE = re.compile(rf"tk[pa]_[0-9A-Za-z]{{{_RANDOM_LENGTH + _CHECKSUM_LENGTH}}}
 
 @dataclass(frozen=True, slots=True)
 class MintedKey:
-    """A new key. `value` leaves the process once; only the rest is stored."""
+    """A new key. `value` is shown to the caller; only the digest and the redacted value are kept
+    for authentication and lists."""
 
     value: str
     digest: bytes
@@ -41,7 +42,7 @@ def mint_key(kind: KeyKind) -> MintedKey:
 
 
 def key_kind(value: str) -> KeyKind | None:
-    """The kind of a well-formed key, or None for anything that no mint has ever made."""
+    """The kind of a well-formed key; None if the text cannot be a key that `mint_key` made."""
     if _SHAPE.fullmatch(value) is None:
         return None
     if _checksum(value[:-_CHECKSUM_LENGTH]) != value[-_CHECKSUM_LENGTH:]:
@@ -54,7 +55,8 @@ def key_digest(value: str) -> bytes:
 
 
 def redact_key(value: str) -> str:
-    """Enough to tell keys apart in a list; 28 unknown characters (166 bits) remain."""
+    """The prefix and the first 4 random characters, to tell keys apart in a list. The other 28
+    random characters (166 bits) stay secret."""
     return value[: _PREFIX_LENGTH + _SHOWN_LENGTH] + "..."
 
 

@@ -1,4 +1,4 @@
-"""The words of the ledger: a hold, how it ends, and what became of a wish to end it."""
+"""The values of the ledger: holds, resolutions, marks and locked accounts."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -13,7 +13,7 @@ from tollkeeper.domain.pricing import Bounds
 
 
 class Hold(msgspec.Struct, frozen=True, gc=False):
-    """An upper bound of what one call can cost, to be held before the call is dispatched."""
+    """The upper bound of one call's cost, which is held before the call is dispatched."""
 
     organization_id: OrganizationId
     id: UUID
@@ -31,7 +31,7 @@ class ResolutionKind(StrEnum):
 
 
 class Resolution(msgspec.Struct, frozen=True, gc=False):
-    """How one reservation ends, with what the call cost by price dimension."""
+    """How one reservation ends, with the call's cost by price dimension."""
 
     organization_id: OrganizationId
     reservation_id: UUID
@@ -49,7 +49,7 @@ class Resolution(msgspec.Struct, frozen=True, gc=False):
 
 
 class Mark(msgspec.Struct, frozen=True, gc=False):
-    """A reservation whose cost nobody knows: it is unsettled until somebody resolves it."""
+    """Marks a reservation with unknown cost as unsettled, until reconciliation resolves it."""
 
     organization_id: OrganizationId
     reservation_id: UUID
@@ -57,21 +57,22 @@ class Mark(msgspec.Struct, frozen=True, gc=False):
 
 
 class Ending(StrEnum):
-    """What became of a wish to resolve a reservation or to mark it."""
+    """The outcome of an attempt to resolve or to mark a reservation."""
 
     DONE = "done"
-    # It had been resolved or marked before, and stays as it is.
+    # The reservation had been resolved or marked before; nothing was changed.
     BEFORE = "before"
-    # There is no such reservation.
+    # The reservation does not exist.
     MISSING = "missing"
 
 
 @dataclass(frozen=True, slots=True)
 class LockedAccounts:
-    """Accounts under lock, with everything folded in that was waiting, and the server's clock."""
+    """Accounts that a transaction has locked, with all outstanding folds applied, and the time of
+    the database server."""
 
     states: dict[OrganizationId, AccountState]
-    # The number of each organization's last policy change.
+    # The policy epoch of each organization.
     epochs: dict[OrganizationId, int]
     now_us: int
     month: int

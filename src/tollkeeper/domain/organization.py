@@ -1,4 +1,4 @@
-"""Organizations, their projects and the keys of both kinds, as they are kept."""
+"""Organizations, projects, project keys and admin keys, as they are stored."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,7 @@
-"""A policy's life: drafts are edited by revision, published snapshots never change."""
+"""Policies and the rules for editing, publishing, pausing and resuming them.
+
+Every change names the policy's current revision; a published version never changes.
+"""
 
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -37,10 +40,11 @@ REVISION_MAX = 2147483647
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What is judged and where: the part that a draft edits and a version freezes."""
+    """What is judged and where. A draft has a rule that can be edited; a version has a copy."""
 
     rule: str
-    # What an omitted field means is not shown: judge both sides, touch nothing, apply everywhere.
+    # The interface does not show what an omitted field means. Our defaults judge both sides, deny
+    # nothing and apply to every project.
     direction: Direction = Direction.BOTH
     mode: Mode = Mode.MONITORING
     scope: Scope = Scope.ORGANIZATION
@@ -79,7 +83,7 @@ class Policy:
 
 
 def check_rule(rule: Rule) -> None:
-    """What no single bound can say; the bounds of single fields are the wire's business."""
+    """Checks what the bounds of the wire types cannot express."""
     if not rule.rule.endswith("?"):
         raise InvalidRequest("A rule is a yes-or-no question and ends with '?'.", param="rule")
 
@@ -102,7 +106,7 @@ def check_revision(policy: Policy, revision: int) -> None:
 def edited(
     policy: Policy, *, now: int, name: str | None, description: str | None, changes: dict[str, Any]
 ) -> Policy:
-    """The policy after an edit of its draft; what is published stays as it is."""
+    """The policy after an edit of its draft. The published version does not change."""
     draft = each_project_once(replace(policy.draft, **changes))
     check_rule(draft)
     return replace(
@@ -116,7 +120,8 @@ def edited(
 
 
 def published(policy: Policy, *, version_id: str, now: int) -> Policy:
-    """The policy after publication: the next version number, the state of the draft's mode."""
+    """The policy after publication: the version number is one higher, and the state is the draft's
+    mode."""
     if policy.draft.scope is Scope.PROJECTS and not policy.draft.project_ids:
         raise StateConflict("The draft's scope is 'projects', but it names no project.")
     if not policy.has_unpublished_changes and policy.state is not PolicyState.PAUSED:
@@ -137,7 +142,7 @@ def paused(policy: Policy, *, now: int) -> Policy:
     if policy.published is None:
         raise StateConflict("A policy that was never published cannot be paused.")
     if policy.state is PolicyState.PAUSED:
-        raise StateConflict("The policy is paused already.")
+        raise StateConflict("The policy is already paused.")
     return replace(policy, state=PolicyState.PAUSED, revision=policy.revision + 1, updated_at=now)
 
 

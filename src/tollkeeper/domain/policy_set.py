@@ -29,7 +29,8 @@ class ActivePolicy:
 
 @dataclass(frozen=True, slots=True)
 class PolicySet:
-    """Immutable: a call keeps the set of its admission, whatever is published meanwhile."""
+    """A call keeps the set that was in force at its admission, even if policies are published
+    while it runs."""
 
     epoch: int
     active: dict[str, ActivePolicy]
@@ -44,11 +45,11 @@ class PolicySet:
         ]
 
     def applying(self, project_id: ProjectId, named: Sequence[str]) -> tuple[ActivePolicy, ...]:
-        """Attached ones and those named by the request, each once."""
-        found = {policy.id: policy for policy in self.attached(project_id)}
+        """The policies attached to the project and those that the request names, each once."""
+        by_id = {policy.id: policy for policy in self.attached(project_id)}
         for position, policy_id in enumerate(named):
-            found[policy_id] = self.find(policy_id, param=f"policy_ids[{position}]")
-        return tuple(found.values())
+            by_id[policy_id] = self.find(policy_id, param=f"policy_ids[{position}]")
+        return tuple(by_id.values())
 
     def find(self, policy_id: str, *, param: str) -> ActivePolicy:
         policy = self.active.get(policy_id)
@@ -71,11 +72,11 @@ def policy_set(epoch: int, policies: Iterable[Policy], default_threshold: int) -
         if policy.state is PolicyState.PAUSED:
             paused.add(policy.id)
         else:
-            active[policy.id] = _active(policy, default_threshold)
+            active[policy.id] = _active_policy(policy, default_threshold)
     return PolicySet(epoch, active, frozenset(paused))
 
 
-def _active(policy: Policy, default_threshold: int) -> ActivePolicy:
+def _active_policy(policy: Policy, default_threshold: int) -> ActivePolicy:
     version = policy.published
     assert version is not None
     rule = version.rule

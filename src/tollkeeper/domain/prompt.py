@@ -1,9 +1,9 @@
 """The prompt: what a caller asks of a model, in one typed form for every protocol.
 
 Faces (chat, Responses, Messages) decode their requests into it; wires encode their requests from
-it; the estimator, the transcript and the gate read it. Every part type is listed here: a face
-refuses what it cannot turn into one of them. `place` and `param` say where the caller's request
-has a thing, so that an error can name it.
+it; the estimator, the transcript and the gate read it. This file lists every type of part, and a
+face refuses content that it cannot turn into one of them. `place` and `param` name the position in
+the caller's request, for error messages.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from typing import Any, ClassVar, TypeAlias
 import msgspec
 from msgspec.structs import replace
 
-# An object of the interface whose properties are free, such as a JSON schema.
+# A JSON object with properties that the interface does not list, such as a JSON schema.
 FreeObject: TypeAlias = dict[str, Any]
 
 
@@ -23,25 +23,25 @@ class Role(StrEnum):
     USER = "user"
     ASSISTANT = "assistant"
     TOOL = "tool"
-    # The legacy form of TOOL: its result names the function instead of the call.
+    # The legacy form of TOOL: the message names the function instead of the call's id.
     FUNCTION = "function"
 
 
 class Text(msgspec.Struct, frozen=True, gc=False):
     text: str
-    # Properties that the caller added to the part. They travel on, so they count as text.
+    # Further properties of the caller's part. The backend gets them, so they count as text.
     extra: FreeObject | None = None
 
 
 class Refusal(msgspec.Struct, frozen=True, gc=False):
-    """What an earlier answer said instead of an answer."""
+    """The model's refusal in an earlier answer."""
 
     text: str
     extra: FreeObject | None = None
 
 
 class Reasoning(msgspec.Struct, frozen=True, gc=False):
-    """What an earlier answer thought, as text or sealed by the backend that alone can read it."""
+    """The reasoning of an earlier answer: text, or `sealed` values that only its backend reads."""
 
     text: str = ""
     sealed: tuple[str, ...] = ()
@@ -49,7 +49,7 @@ class Reasoning(msgspec.Struct, frozen=True, gc=False):
 
 
 class ToolCall(msgspec.Struct, frozen=True, gc=False):
-    """A call that an earlier answer made. `arguments` is JSON as the model wrote it."""
+    """A tool call of an earlier answer. `arguments` is JSON as the model wrote it."""
 
     id: str | None
     name: str
@@ -59,7 +59,7 @@ class ToolCall(msgspec.Struct, frozen=True, gc=False):
     extra: FreeObject | None = None
 
     def described(self) -> FreeObject:
-        """As a model reads it."""
+        """The call in the form of the chat protocol, which is what a chat template renders."""
         function = {"name": self.name, "arguments": self.arguments}
         return {"id": self.id, "type": "function", "function": function, **(self.extra or {})}
 
@@ -120,10 +120,10 @@ class Turn(msgspec.Struct, frozen=True, gc=False):
 
     role: Role
     parts: tuple[Part, ...]
-    # The speaker's name.
+    # The name of the message's author.
     name: str | None = None
     place: str = ""
-    # Properties that the role has no use for. They travel on, so they count as text.
+    # Properties that have no meaning for the role. The backend gets them, so they count as text.
     extra: FreeObject | None = None
 
 
@@ -135,31 +135,31 @@ class FunctionTool(msgspec.Struct, frozen=True, gc=False):
     parameters: FreeObject | None = None
     strict: bool | None = None
     place: str = ""
-    # Where the request has the parameters.
+    # The place of the parameters in the caller's request.
     schema_place: str = ""
-    # Described by the legacy field `functions`.
+    # The caller used the legacy field `functions`.
     legacy: bool = False
-    # Further properties of the function, and of the tool beside it.
+    # Further properties of the function object, and of the tool object around it.
     extra: FreeObject | None = None
-    beside: FreeObject | None = None
+    tool_extra: FreeObject | None = None
 
     def described(self) -> FreeObject:
-        """As a model reads it."""
+        """The tool in the form of the chat protocol, which is what a chat template renders."""
         optional = {
             "description": self.description,
             "parameters": self.parameters,
             "strict": self.strict,
         }
-        given = {name: value for name, value in optional.items() if value is not None}
+        present = {name: value for name, value in optional.items() if value is not None}
         return {
             "type": "function",
-            "function": {"name": self.name, **given, **(self.extra or {})},
-            **(self.beside or {}),
+            "function": {"name": self.name, **present, **(self.extra or {})},
+            **(self.tool_extra or {}),
         }
 
 
 class OtherTool(msgspec.Struct, frozen=True, gc=False):
-    """A tool that is no function: only the protocol that it is written in can carry it."""
+    """A tool that is not a function. Only the protocol of the caller's request can carry it."""
 
     written: FreeObject
     place: str
@@ -192,7 +192,7 @@ class AllowedFunctions(msgspec.Struct, frozen=True, gc=False):
 
 
 class OtherChoice(msgspec.Struct, frozen=True, gc=False):
-    """A choice that is none of the above: only the protocol that it is written in can carry it."""
+    """A choice of another kind. Only the protocol of the caller's request can carry it."""
 
     written: FreeObject
 
@@ -203,7 +203,7 @@ class ToolChoice(msgspec.Struct, frozen=True, gc=False):
 
 
 class UserLocation(msgspec.Struct, frozen=True, gc=False):
-    """Roughly where the user is, for searches."""
+    """The user's approximate location, for web searches."""
 
     city: str | None = None
     country: str | None = None
@@ -220,12 +220,12 @@ class WebSearch(msgspec.Struct, frozen=True, gc=False):
     param: str
     context_size: str | None = None
     location: UserLocation | None = None
-    # Options that the chat protocol carries as the caller wrote them, and no other protocol can.
+    # Further options of a chat request. Only the chat protocol can carry them.
     extra: FreeObject | None = None
 
 
 class JsonOutput(msgspec.Struct, frozen=True, gc=False):
-    """The answer is some JSON object."""
+    """The answer is a JSON object of any shape."""
 
     param: str
 
@@ -234,7 +234,7 @@ class JsonOutput(msgspec.Struct, frozen=True, gc=False):
 
 
 class SchemaOutput(msgspec.Struct, frozen=True, gc=False):
-    """The answer is JSON of this schema."""
+    """The answer is JSON that follows this schema."""
 
     name: str
     schema: FreeObject
@@ -245,10 +245,10 @@ class SchemaOutput(msgspec.Struct, frozen=True, gc=False):
 
     def described(self) -> FreeObject:
         optional = {"description": self.description, "strict": self.strict}
-        given = {name: value for name, value in optional.items() if value is not None}
+        present = {name: value for name, value in optional.items() if value is not None}
         return {
             "type": "json_schema",
-            "json_schema": {"name": self.name, "schema": self.schema, **given},
+            "json_schema": {"name": self.name, "schema": self.schema, **present},
         }
 
 
@@ -261,7 +261,7 @@ class OutputModality(msgspec.Struct, frozen=True, gc=False):
 
 
 class Sampling(msgspec.Struct, frozen=True, gc=False):
-    """How tokens are drawn. None: the backend's own default."""
+    """How the backend draws tokens. None stands for the backend's own default."""
 
     temperature: float | None = None
     top_p: float | None = None
@@ -283,21 +283,22 @@ _DEFAULT_SAMPLING = Sampling()
 
 
 class Logprobs(msgspec.Struct, frozen=True, gc=False):
-    """The answer comes with log-probabilities, and with those of this many alternatives."""
+    """The answer comes with log-probabilities."""
 
     param: str
+    # The number of alternatives to list for each token.
     top: int | None = None
 
 
 class ReasoningWish(msgspec.Struct, frozen=True, gc=False):
-    """How much the model is to think. `params` are the fields by which the caller says so."""
+    """How much the model should reason. `params` are the request fields that ask for it."""
 
     params: tuple[str, ...]
     effort: str | None = None
 
 
 class CachingWish(msgspec.Struct, frozen=True, gc=False):
-    """Hints for the backend's prefix cache: isolated values, never the caller's own text."""
+    """Hints for the backend's prefix cache: hashes that differ by tenant, not the caller's text."""
 
     key: str | None = None
     salt: str | None = None
@@ -307,7 +308,7 @@ _NO_CACHING_WISH = CachingWish()
 
 
 class Identity(msgspec.Struct, frozen=True, gc=False):
-    """What the caller says of its own user, for the backend's abuse checks and records."""
+    """What the caller says about its own user, for the backend's abuse checks and records."""
 
     user: str | None = None
     safety_identifier: str | None = None
@@ -318,8 +319,8 @@ _ANONYMOUS = Identity()
 
 
 class Option(msgspec.Struct, frozen=True, gc=False):
-    """An option without a published meaning. The model's `options` say where its backend has it;
-    a model that does not say so does not have the option. `value` is any JSON value."""
+    """An option without a published meaning. The model's `options` map it to a field of the
+    backend; a model without such an entry does not support the option. `value` is JSON."""
 
     name: str
     value: object
@@ -329,14 +330,14 @@ class Option(msgspec.Struct, frozen=True, gc=False):
 class Prompt(msgspec.Struct, frozen=True, kw_only=True):
     turns: tuple[Turn, ...]
     tools: tuple[Tool, ...] = ()
-    # Tools that the provider runs itself; they are counted, and no template renders them.
+    # Tools that the model's provider runs. They count as text, but no chat template renders them.
     server_tools: tuple[FreeObject, ...] = ()
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     web_search: WebSearch | None = None
     output_format: OutputFormat | None = None
     output_modalities: tuple[OutputModality, ...] = ()
-    # How the answer is to be spoken.
+    # The voice and format of a spoken answer.
     speech: FreeObject | None = None
     sampling: Sampling = _DEFAULT_SAMPLING
     logprobs: Logprobs | None = None
@@ -344,21 +345,21 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
     caching: CachingWish = _NO_CACHING_WISH
     identity: Identity = _ANONYMOUS
     options: tuple[Option, ...] = ()
-    # A chat request's own bytes by field. The chat wire passes them on instead of writing the
-    # same fields anew; everybody else reads the typed form.
+    # The original bytes of a chat request, by field. The chat wire sends them instead of encoding
+    # the same fields again; all other code reads the typed fields.
     written: Mapping[str, msgspec.Raw] | None = None
 
     def media(self) -> list[Media]:
-        """Every media part, those inside of tool results too."""
-        found: list[Media] = []
+        """Every media part, including those inside of tool results."""
+        media: list[Media] = []
         for turn in self.turns:
             for part in turn.parts:
-                # Nearly every part of every conversation: worth a short way.
+                # Nearly every part is text, so this check comes first for speed.
                 if type(part) is Text:
                     continue
-                inner = part.content if isinstance(part, ToolResult) else (part,)
-                found += [content for content in inner if isinstance(content, Media)]
-        return found
+                contents = part.content if isinstance(part, ToolResult) else (part,)
+                media += [content for content in contents if isinstance(content, Media)]
+        return media
 
     @property
     def has_legacy_functions_only(self) -> bool:
@@ -371,5 +372,5 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
         return replace(self, sampling=replace(self.sampling, seed=seed), written=written)
 
     def with_turns(self, turns: tuple[Turn, ...]) -> "Prompt":
-        assert self.written is None, "the caller's bytes have all turns"
+        assert self.written is None, "the original bytes would still contain the old turns"
         return replace(self, turns=turns)

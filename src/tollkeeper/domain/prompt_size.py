@@ -1,4 +1,4 @@
-"""How many tokens a prompt takes, where no tokenizer can be asked: an estimate that errs high."""
+"""Estimates the tokens of a prompt without a tokenizer. The estimate errs high."""
 
 from collections.abc import Iterator
 
@@ -33,7 +33,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class PromptSize(msgspec.Struct, frozen=True, gc=False):
-    """What a prompt consists of, as far as tokens are concerned."""
+    """The quantities of a prompt that determine its tokens."""
 
     # An estimate that errs high, of all text, tools and formats.
     text_tokens: int
@@ -100,11 +100,11 @@ def measure_prompt(prompt: Prompt) -> PromptSize:
 
 
 def _texts(prompt: Prompt) -> list[str]:
-    """Every text that a model may read."""
+    """Every text that the model may read."""
     texts = []
     for turn in prompt.turns:
         for part in turn.parts:
-            # Nearly every part of every conversation: worth a short way.
+            # Nearly every part is plain text, so it takes a faster path.
             if type(part) is Text and part.extra is None:
                 texts.append(part.text)
             else:
@@ -141,6 +141,6 @@ def _part_texts(part: Part) -> Iterator[str]:
 
 
 def _extra_texts(extra: FreeObject | None) -> Iterator[str]:
-    """A backend may read whatever a part has beside its own content."""
+    """The caller's further properties as JSON, because the model may read them too."""
     if extra:
         yield from (_encode(value).decode() for value in extra.values() if value is not None)

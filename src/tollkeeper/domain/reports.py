@@ -1,4 +1,4 @@
-"""Cost reports: which days a request covers, and the page that goes out."""
+"""Cost reports: the query, the days that it covers, and the buckets of a page."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -6,7 +6,7 @@ from enum import StrEnum
 from tollkeeper.domain.access import KeyId, ProjectId
 
 DAY_S = 86400
-# The last second of the year 9999: beyond it a date has no name.
+# The last second of the year 9999, which is the last year that Python's dates can represent.
 TIME_MAX = 253402300799
 
 
@@ -18,7 +18,7 @@ class CostDimension(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CostQuery:
-    """A report as it was asked for. `end_time` is None where it means now."""
+    """A caller's query. `end_time` is None if the report ends now."""
 
     start_time: int
     end_time: int | None
@@ -30,7 +30,7 @@ class CostQuery:
 
 @dataclass(frozen=True, slots=True)
 class CostRow:
-    """The settled cost of one day in one group; a dimension that is not grouped by is None."""
+    """The settled cost of one day in one group. Dimensions that do not group are None."""
 
     day: int
     amount_picousd: int
@@ -62,18 +62,18 @@ class DayRange:
 
 
 def days_of(start_time: int, end_time: int) -> DayRange:
-    """Every UTC day that the half-open range of seconds touches; none where the range is empty."""
+    """Every UTC day that overlaps the time range, whose end is exclusive; none if it is empty."""
     if end_time <= start_time:
         return DayRange(first=0, last=0)
     return DayRange(first=start_time // DAY_S, last=(end_time - 1) // DAY_S + 1)
 
 
 def buckets_of(days: DayRange, rows: list[CostRow]) -> tuple[CostBucket, ...]:
-    """One bucket a day, also for a day without cost."""
+    """One bucket for each day, including days without cost."""
     by_day: dict[int, list[CostRow]] = {day: [] for day in range(days.first, days.last)}
     for row in rows:
         by_day[row.day].append(row)
     return tuple(
-        CostBucket(start_time=day * DAY_S, end_time=(day + 1) * DAY_S, rows=tuple(found))
-        for day, found in by_day.items()
+        CostBucket(start_time=day * DAY_S, end_time=(day + 1) * DAY_S, rows=tuple(rows_of_day))
+        for day, rows_of_day in by_day.items()
     )

@@ -1,7 +1,7 @@
-"""How much a JSON schema asks of an engine that constrains its output while it writes.
+"""Measures how much work a JSON schema causes in an engine that constrains its output to it.
 
-Such an engine keeps every way in which an answer may go on side by side, so what counts is not the
-text of a schema but how many ways it opens.
+Such an engine tracks every possible continuation of the answer at once. Its work therefore grows
+with the number of choices that a schema allows, not only with the length of its text.
 """
 
 import re
@@ -15,14 +15,17 @@ _MAPS = ("properties", "patternProperties")
 _LISTS = ("anyOf", "oneOf", "allOf", "prefixItems", "items")
 _SINGLES = ("items", "additionalProperties", "additionalItems", "contains", "not")
 _BRANCHES = ("enum", "anyOf", "oneOf", "type")
-# References multiply: numbers beyond any bound need not be exact.
+# References can multiply the count of choices. Counts stop here, far above every bound, so that the
+# numbers stay small.
 _COUNT_MAX = 10**9
-# Nested so deeply, through references, it is refused whatever else it is.
+# A schema that is nested more deeply than this, references included, counts as too large.
 _DEPTH_MAX = 100
 _INDEX_LENGTH_MAX = 9
-# Measured: fifty optional letters cost an engine as much as four hundred values of an enum.
+# Measured: a pattern of 50 optional letters costs an engine as much as an enum of 400 values, and
+# 50 * 50 / 6 is about 400.
 _SQUARED_STEPS_PER_CHOICE = 6
-# Possessive, and content with a class that never ends: no pattern makes it look at a byte twice.
+# Splits a regular expression into tokens in linear time: the quantifiers are possessive, and a
+# character class without its closing bracket is accepted, so no byte is scanned twice.
 _PATTERN_TOKEN = re.compile(
     r"\\.|\[(?:\\.|[^\]\\])*+\]?|\{(?P<least>\d+)(?:,(?P<most>\d*))?\}|.", re.DOTALL
 )
@@ -30,7 +33,7 @@ _PATTERN_TOKEN = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class SchemaBounds:
-    """What a backend takes in all schemas of one call together."""
+    """The most that a backend accepts, for all schemas of one call together."""
 
     choices_max: int
     bytes_max: int
@@ -38,7 +41,7 @@ class SchemaBounds:
 
 @dataclass(frozen=True, slots=True)
 class SchemaSize:
-    # Values of enums, branches of unions, properties that may be left out, and what patterns add.
+    # Enum values, branches of unions, optional properties, and the choices inside of patterns.
     choices: int = 0
     bytes: int = 0
 
@@ -47,7 +50,7 @@ class SchemaSize:
         return SchemaSize(choices, self.bytes + other.bytes)
 
     def excess(self, bounds: SchemaBounds) -> str | None:
-        """What is too much, in words; None where nothing is."""
+        """Names the bound that is exceeded, for an error message; None if both are kept."""
         if self.bytes > bounds.bytes_max:
             return f"{bounds.bytes_max} bytes of schema"
         if self.choices > bounds.choices_max:
@@ -62,57 +65,60 @@ _TOO_DEEP = SchemaSize(choices=_COUNT_MAX)
 
 
 def measure_schema(schema: Mapping[str, Any], bounds: SchemaBounds) -> SchemaSize:
-    """Never fails: what is no schema opens no ways, and the backend says what it thinks of it.
-    What is too long already is not walked through."""
-    text = SchemaSize(bytes=len(msgspec.json.encode(schema)))
-    return text if text.excess(bounds) else text + _Measuring(schema).size(schema, 0)
+    """Never fails: an invalid schema has no choices, and the backend is left to refuse it. A schema
+    that exceeds the bound on bytes is not walked through."""
+    size_of_text = SchemaSize(bytes=len(msgspec.json.encode(schema)))
+    if size_of_text.excess(bounds):
+        return size_of_text
+    return size_of_text + _SchemaWalk(schema).size(schema, 0)
 
 
-class _Measuring:
-    """One walk over a schema. What is referred to counts wherever it is referred to, but once in a
-    circle."""
+class _SchemaWalk:
+    """One walk over a schema. A definition counts each time that a `$ref` names it; a `$ref` to a
+    definition that is being measured counts as nothing, so that a circle ends."""
 
     def __init__(self, root: Mapping[str, Any]) -> None:
         self._root = root
-        self._referred: dict[str, SchemaSize] = {}
+        self._size_by_reference: dict[str, SchemaSize] = {}
 
     def size(self, schema: object, depth: int) -> SchemaSize:
         if not isinstance(schema, Mapping):
             return SchemaSize()
         if depth > _DEPTH_MAX:
             return _TOO_DEEP
-        found = _own_size(schema)
-        for inner in _inner(schema):
-            found += self.size(inner, depth + 1)
+        total = _own_size(schema)
+        for subschema in _subschemas(schema):
+            total += self.size(subschema, depth + 1)
         reference = schema.get("$ref")
         if isinstance(reference, str):
-            found += self._size_referred(reference, depth + 1)
-        return found
+            total += self._size_of_reference(reference, depth + 1)
+        return total
 
-    def _size_referred(self, reference: str, depth: int) -> SchemaSize:
-        known = self._referred.get(reference)
-        if known is None:
-            self._referred[reference] = SchemaSize()
-            known = self.size(_resolved(self._root, reference), depth)
-            self._referred[reference] = known
-        return known
+    def _size_of_reference(self, reference: str, depth: int) -> SchemaSize:
+        size = self._size_by_reference.get(reference)
+        if size is None:
+            self._size_by_reference[reference] = SchemaSize()
+            size = self.size(_resolve(self._root, reference), depth)
+            self._size_by_reference[reference] = size
+        return size
 
 
 def _own_size(schema: Mapping[str, Any]) -> SchemaSize:
+    """The choices of this schema, without those of its subschemas."""
     choices = sum(len(schema[name]) for name in _BRANCHES if isinstance(schema.get(name), list))
     properties = schema.get("properties")
     if isinstance(properties, Mapping):
         required = schema.get("required")
         names = required if isinstance(required, list) else ()
-        needed = {name for name in names if isinstance(name, str)}
-        choices += sum(name not in needed for name in properties)
+        required_names = {name for name in names if isinstance(name, str)}
+        choices += sum(name not in required_names for name in properties)
     pattern = schema.get("pattern")
     if isinstance(pattern, str):
         choices += _pattern_choices(pattern)
     return SchemaSize(choices=min(choices, _COUNT_MAX))
 
 
-def _inner(schema: Mapping[str, Any]) -> Iterator[object]:
+def _subschemas(schema: Mapping[str, Any]) -> Iterator[object]:
     for name in _MAPS:
         if isinstance(schema.get(name), Mapping):
             yield from schema[name].values()
@@ -123,37 +129,42 @@ def _inner(schema: Mapping[str, Any]) -> Iterator[object]:
         yield schema.get(name)
 
 
-def _resolved(root: Mapping[str, Any], reference: str) -> object:
-    """What a reference inside the schema means; other ones mean nothing here."""
-    found: object = root
+def _resolve(root: Mapping[str, Any], reference: str) -> object:
+    """The value at a JSON pointer of the form `#/$defs/name`; None if the schema has none there."""
+    value: object = root
     for step in reference.removeprefix("#").split("/")[1:]:
-        if isinstance(found, Mapping):
-            found = found.get(step.replace("~1", "/").replace("~0", "~"))
-        elif isinstance(found, list) and step.isdecimal() and len(step) < _INDEX_LENGTH_MAX:
-            found = found[int(step)] if int(step) < len(found) else None
+        if isinstance(value, Mapping):
+            value = value.get(step.replace("~1", "/").replace("~0", "~"))
+        elif isinstance(value, list) and step.isdecimal() and len(step) < _INDEX_LENGTH_MAX:
+            value = value[int(step)] if int(step) < len(value) else None
         else:
             return None
-    return found
+    return value
 
 
 def _pattern_choices(pattern: str) -> int:
-    """Alternatives, and steps that may be repeated or left out, of a group as often as it is
-    repeated. Each of those is a way by itself and in company of all others: they count squared."""
-    steps, alternatives, closed = [0], 0, 0
-    for found in _PATTERN_TOKEN.finditer(pattern):
-        piece, inside = found[0], 0
-        if piece == "(":
+    """The alternatives of a regular expression, and its steps that may be repeated or left out.
+    The steps inside of a repeated group count once per repetition. The number of steps is squared,
+    because each step can be combined with every other."""
+    # One count of steps for each group that is open; the first is for the whole pattern.
+    steps = [0]
+    alternatives = 0
+    # The steps inside of the group that the previous symbol closed.
+    steps_of_closed_group = 0
+    for match in _PATTERN_TOKEN.finditer(pattern):
+        symbol, steps_of_group = match[0], 0
+        if symbol == "(":
             steps.append(0)
-        elif piece == ")" and len(steps) > 1:
-            inside = steps.pop()
-            steps[-1] += inside
-        elif piece == "|":
+        elif symbol == ")" and len(steps) > 1:
+            steps_of_group = steps.pop()
+            steps[-1] += steps_of_group
+        elif symbol == "|":
             alternatives += 1
-        elif piece in ("?", "*", "+"):
+        elif symbol in ("?", "*", "+"):
             steps[-1] += 1
-        elif found["least"] is not None:
-            times = int((found["most"] or found["least"])[:9])
-            steps[-1] += 1 + closed * max(0, times - 1)
+        elif match["least"] is not None:
+            times = int((match["most"] or match["least"])[:9])
+            steps[-1] += 1 + steps_of_closed_group * max(0, times - 1)
         steps[-1] = min(steps[-1], _COUNT_MAX)
-        closed = inside
+        steps_of_closed_group = steps_of_group
     return alternatives + sum(steps) ** 2 // _SQUARED_STEPS_PER_CHOICE

@@ -1,4 +1,4 @@
-"""What a model reads and what it says, as text for those who judge it."""
+"""Writes a prompt or an answer as text for the judge."""
 
 import re
 from collections.abc import Iterator
@@ -21,33 +21,33 @@ from tollkeeper.domain.prompt import (
     Video,
 )
 
-# A file in base64 holds no words: where files stand, it is left out.
+# The data of a file in base64 has no readable text, so media parts are shown without it.
 _BASE64_FILE = re.compile(r"data:[\w./+-]+;base64,[A-Za-z0-9+/=_-]*|[A-Za-z0-9+/=_-]{256,}")
 _ARGUMENTS = "arguments"
 _ESCAPE = re.compile(r"\\u([0-9a-fA-F]{4})")
 
 
 def transcript(prompt: Prompt) -> str:
-    """Everything that the caller lets the model read, in order, each turn under its role. Tools
-    and formats come first: they are the same in every call of one application, so the beginning
-    of what is judged is the same too."""
+    """Everything in the prompt that the model reads, in order, each turn under its role. Tools and
+    output format come first, because they are usually the same in all calls of an application:
+    the texts that are judged then share their beginning."""
     sections = []
     for legacy, title in ((False, "tools"), (True, "functions")):
         described = [tool.described() for tool in prompt.tools if tool.legacy is legacy]
         if described:
-            sections.append(section(title, _dense(described)))
+            sections.append(section(title, _json(described)))
     if prompt.output_format is not None:
-        sections.append(section("response_format", _dense(prompt.output_format.described())))
-    sections += [section(turn.role, "\n".join(_turn_words(turn))) for turn in prompt.turns]
+        sections.append(section("response_format", _json(prompt.output_format.described())))
+    sections += [section(turn.role, "\n".join(_turn_texts(turn))) for turn in prompt.turns]
     return "\n\n".join(sections)
 
 
-def section(title: str, words: str) -> str:
-    return f"[{title}]\n{words}"
+def section(title: str, text: str) -> str:
+    return f"[{title}]\n{text}"
 
 
 class _Kind(IntEnum):
-    """What an answer is made of, in the order in which it is read."""
+    """The kinds of text in an answer, in the order of the transcript."""
 
     REASONING = 0
     REFUSAL = 1
@@ -58,11 +58,11 @@ class _Kind(IntEnum):
 
 
 class AnswerText:
-    """Everything that an answer says, choice by choice, each kind of it apart: pieces of two tool
-    calls, or of reasoning and text, may come by turns, and read by turns they would say nothing."""
+    """Collects the texts of an answer separately by choice, kind and tool call, because pieces of
+    two tool calls, or of reasoning and text, may arrive in turn and would be unreadable mixed."""
 
     def __init__(self) -> None:
-        # (choice, kind, number of the tool call, whether it is arguments) -> the pieces
+        # The key is (choice, kind, number of the tool call, whether the pieces are arguments).
         self._parts: dict[tuple[int, _Kind, int, bool], list[str]] = {}
         self.length = 0
 
@@ -74,16 +74,16 @@ class AnswerText:
         for call in delta.tool_calls:
             self._put((choice, _Kind.TOOL_CALL, call.index, False), call.name)
             self._put((choice, _Kind.TOOL_CALL, call.index, True), call.arguments)
-        called = delta.function_call
-        if called is not None:
-            self._put((choice, _Kind.FUNCTION_CALL, 0, False), called.name)
-            self._put((choice, _Kind.FUNCTION_CALL, 0, True), called.arguments)
-        for found in delta.annotations:
-            self._put((choice, _Kind.ANNOTATION, 0, False), f"{found.title} {found.url}\n")
+        function_call = delta.function_call
+        if function_call is not None:
+            self._put((choice, _Kind.FUNCTION_CALL, 0, False), function_call.name)
+            self._put((choice, _Kind.FUNCTION_CALL, 0, True), function_call.arguments)
+        for citation in delta.annotations:
+            self._put((choice, _Kind.ANNOTATION, 0, False), f"{citation.title} {citation.url}\n")
 
     def __str__(self) -> str:
         return "\n\n".join(
-            _arguments("".join(pieces)) if key[-1] else "".join(pieces)
+            _unescape("".join(pieces)) if key[-1] else "".join(pieces)
             for key, pieces in sorted(self._parts.items())
         )
 
@@ -93,26 +93,26 @@ class AnswerText:
             self.length += len(text)
 
 
-def _turn_words(turn: Turn) -> Iterator[str]:
+def _turn_texts(turn: Turn) -> Iterator[str]:
     if turn.name:
         yield turn.name
-    yield from _extra_words(turn.extra)
+    yield from _extra_texts(turn.extra)
     for part in turn.parts:
-        yield from filter(None, _part_words(part))
+        yield from filter(None, _part_texts(part))
 
 
-def _part_words(part: Part) -> Iterator[str]:
-    """Every text of a part, in reading order."""
+def _part_texts(part: Part) -> Iterator[str]:
+    """Every text of a part, in order."""
     match part:
         case ToolCall():
             yield part.id or ""
             yield part.name
-            yield _arguments(part.arguments)
+            yield _unescape(part.arguments)
         case ToolResult():
             yield part.call_id or ""
             yield part.name or ""
             for inner in part.content:
-                yield from _part_words(inner)
+                yield from _part_texts(inner)
             return
         case Reasoning():
             yield part.text
@@ -127,35 +127,37 @@ def _part_words(part: Part) -> Iterator[str]:
             yield part.filename or ""
         case _:
             yield part.text
-    yield from _extra_words(part.extra)
+    yield from _extra_texts(part.extra)
 
 
 def _unless_base64(text: str | None) -> str:
     return "" if text is None or _BASE64_FILE.fullmatch(text) is not None else text
 
 
-def _extra_words(extra: FreeObject | None) -> Iterator[str]:
-    """Every text inside properties that the caller added, in reading order."""
-    waiting: list[tuple[str, object]] = list(reversed((extra or {}).items()))
-    while waiting:
-        name, found = waiting.pop()
-        if isinstance(found, str):
-            yield _arguments(found) if name == _ARGUMENTS else found
-        elif isinstance(found, dict):
-            waiting += reversed(found.items())
-        elif isinstance(found, list):
-            waiting += ((name, deeper) for deeper in reversed(found))
+def _extra_texts(extra: FreeObject | None) -> Iterator[str]:
+    """Every text inside properties that the caller added, at any depth, in order."""
+    # A stack of (name, value), so that the order is kept and deep nesting needs no recursion.
+    stack: list[tuple[str, object]] = list(reversed((extra or {}).items()))
+    while stack:
+        name, value = stack.pop()
+        if isinstance(value, str):
+            yield _unescape(value) if name == _ARGUMENTS else value
+        elif isinstance(value, dict):
+            stack += reversed(value.items())
+        elif isinstance(value, list):
+            stack += ((name, element) for element in reversed(value))
 
 
-def _arguments(text: str) -> str:
-    """Arguments are JSON inside a text, whose escapes could spell a word that nobody sees. Not
-    parsed, because a parser drops what it does not need, such as the first of two equal names."""
+def _unescape(text: str) -> str:
+    r"""Replaces `\uXXXX` in the JSON text of arguments, because the escapes could hide a word from
+    the judge. The text is not parsed, because a parser drops parts of it, such as the first of two
+    equal keys."""
     if "\\u" not in text:
         return text
-    spelled = _ESCAPE.sub(lambda found: chr(int(found[1], 16)), text)
-    # Two halves of a pair become one character; a half alone becomes a mark.
-    return spelled.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    unescaped = _ESCAPE.sub(lambda match: chr(int(match[1], 16)), text)
+    # The two halves of a surrogate pair become one character; a lone half becomes U+FFFD.
+    return unescaped.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
-def _dense(value: object) -> str:
+def _json(value: object) -> str:
     return msgspec.json.encode(value).decode()

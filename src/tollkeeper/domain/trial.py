@@ -1,5 +1,5 @@
-"""What a rule's probabilities on sample texts say about it: how they spread, and with labels, which
-threshold tells yes from no best. Pure arithmetic; nothing here asks a judge."""
+"""Statistics of a rule's probabilities on sample texts: a histogram, and for labelled texts the
+threshold that separates yes from no best. Nothing here asks a judge."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
@@ -16,7 +16,7 @@ _ROUND_THRESHOLDS = range(_BIN_WIDTH, BASIS_POINTS, _BIN_WIDTH)
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A text with what the judge found; None where it found nothing."""
+    """A text with the judge's probability, which is None if the judge gave none."""
 
     text: str
     label: bool | None
@@ -39,7 +39,7 @@ class Bin:
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """How labels and matches agree at one threshold."""
+    """How well labels and matches agree at one threshold."""
 
     threshold_basis_points: int
     true_positives: int
@@ -49,15 +49,15 @@ class Cut:
 
     @property
     def precision(self) -> float:
-        """Of what matches, the share that should; 1 where nothing matches."""
+        """The share of matches that are labelled yes; 1 if nothing matches."""
         matched = self.true_positives + self.false_positives
         return self.true_positives / matched if matched else 1.0
 
     @property
     def recall(self) -> float:
-        """Of what should match, the share that does."""
-        wanted = self.true_positives + self.false_negatives
-        return self.true_positives / wanted if wanted else 1.0
+        """The share of texts labelled yes that match; 1 if there are none."""
+        labelled_yes = self.true_positives + self.false_negatives
+        return self.true_positives / labelled_yes if labelled_yes else 1.0
 
     @property
     def f1(self) -> float:
@@ -73,8 +73,8 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """What labels add: the best cut, some others to compare it with, and the chance that a random
-    yes is rated above a random no."""
+    """Results for labelled texts: the best cut, other cuts to compare it with, and the area under
+    the ROC curve, which is the chance that a random yes is rated above a random no."""
 
     suggested: Cut
     cuts: tuple[Cut, ...]
@@ -85,18 +85,19 @@ def histogram(samples: Sequence[Sample]) -> tuple[Bin, ...]:
     counts = [[0, 0, 0] for _ in range(BINS)]
     for sample in samples:
         if sample.probability_basis_points is not None:
-            place = min(sample.probability_basis_points // _BIN_WIDTH, BINS - 1)
-            counts[place][2 if sample.label is None else 1 - sample.label] += 1
-    return tuple(Bin(place * _BIN_WIDTH, *found) for place, found in enumerate(counts))
+            number = min(sample.probability_basis_points // _BIN_WIDTH, BINS - 1)
+            counts[number][2 if sample.label is None else 1 - sample.label] += 1
+    return tuple(Bin(number * _BIN_WIDTH, *by_label) for number, by_label in enumerate(counts))
 
 
 def calibrate(samples: Sequence[Sample], *compared: int) -> Calibration | None:
-    """None without at least one text of each label that could be judged. `compared` are thresholds
-    that the table has beside the round ones and the suggested one."""
+    """None unless each label has at least one text with a probability. `compared` are thresholds
+    to show in the table, in addition to the round ones and the suggested one."""
     ratings = _Ratings(samples)
     if not ratings.yes or not ratings.no:
         return None
-    # Equally good cuts: rather miss a match than deny what is fine.
+    # Among cuts with equal F1, higher precision wins, then the higher threshold: to miss a match is
+    # better than to deny an acceptable text.
     suggested = max(
         (ratings.cut(threshold) for threshold in ratings.thresholds()),
         key=lambda cut: (cut.f1, cut.precision, cut.threshold_basis_points),
@@ -118,25 +119,25 @@ class _Ratings:
         self.no = sorted(probability for probability, label in rated if not label)
 
     def thresholds(self) -> list[int]:
-        """One for each way to part the texts: in the middle between two neighbours, because the
-        next text will lie a little beside those that were tried."""
-        found = sorted({*self.yes, *self.no})
-        below = [THRESHOLD_MIN - 1, *found[:-1]]
-        middles = [(low + high + 1) // 2 for low, high in zip(below, found, strict=True)]
+        """One threshold for each way to separate the texts. It lies in the middle between two
+        neighbouring probabilities, because other texts will have slightly different ones."""
+        ratings = sorted({*self.yes, *self.no})
+        below = [THRESHOLD_MIN - 1, *ratings[:-1]]
+        middles = [(low + high + 1) // 2 for low, high in zip(below, ratings, strict=True)]
         return [min(max(middle, THRESHOLD_MIN), THRESHOLD_MAX) for middle in middles]
 
     def cut(self, threshold: int) -> Cut:
-        missed, passed = bisect_left(self.yes, threshold), bisect_left(self.no, threshold)
+        missed, rejected = bisect_left(self.yes, threshold), bisect_left(self.no, threshold)
         return Cut(
             threshold_basis_points=threshold,
             true_positives=len(self.yes) - missed,
-            false_positives=len(self.no) - passed,
+            false_positives=len(self.no) - rejected,
             false_negatives=missed,
-            true_negatives=passed,
+            true_negatives=rejected,
         )
 
     def auc(self) -> float:
-        """Equal ratings are half a win."""
+        """A yes and a no with the same probability count as half."""
         wins = 0.0
         for probability in self.yes:
             below = bisect_left(self.no, probability)

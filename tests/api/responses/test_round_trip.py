@@ -119,8 +119,8 @@ def tell(deltas: list[Delta], finish: str) -> tuple[list[dict[str, Any]], Output
         encoder._output.add(delta)
     reason = encoder._output.incomplete_reason
     name = "response.completed" if reason is None else "response.incomplete"
-    encoder._tell_response(name, encoder._begun)
-    events, _ = read_events(encoder._taken().decode())
+    encoder._response_event(name, encoder._begun)
+    events, _ = read_events(encoder._take_records().decode())
     return events, encoder._output
 
 

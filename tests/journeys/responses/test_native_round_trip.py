@@ -58,8 +58,8 @@ def written(deltas: list[Delta], usage: Usage) -> bytes:
     for delta in deltas:
         encoder._output.add(delta)
     ended = ended_response(encoder._begun, encoder._output, usage, 0)
-    encoder._tell_response(f"response.{ended.status}", ended)
-    return encoder._taken()
+    encoder._response_event(f"response.{ended.status}", ended)
+    return encoder._take_records()
 
 
 def read(data: bytes, cuts: list[int]) -> list[Event]:

@@ -1,1 +1,1 @@
-"""Chat completions: from the request to a call, and from the call's events to chat again."""
+"""The chat face: turns requests into calls, and the events of a call into chat completions."""

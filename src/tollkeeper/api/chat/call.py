@@ -1,4 +1,4 @@
-"""From a chat request to a `Call`: every field is checked, then understood, mapped or refused."""
+"""Turns a chat request into a `Call`, after checks on fields that exclude or need each other."""
 
 import msgspec
 
@@ -13,7 +13,7 @@ from tollkeeper.services.use_cases import Services
 
 
 class PreparedChat(msgspec.Struct, frozen=True):
-    """A call with what only the chat protocol needs to answer it."""
+    """A call, and what else is needed to answer it in the chat protocol."""
 
     call: Call
     created: int
@@ -57,7 +57,9 @@ async def chat_call(
 
 def _check_combinations(body: wire.ChatRequest) -> None:
     if body.store:
-        raise InvalidRequest("Nothing is stored here: store must be false.", param="store")
+        raise InvalidRequest(
+            "The gateway does not store completions: store must be false.", param="store"
+        )
     if body.max_tokens is not None and body.max_completion_tokens is not None:
         raise InvalidRequest(
             "Send exactly one of max_tokens and max_completion_tokens.", param="max_tokens"
@@ -72,7 +74,8 @@ def _check_combinations(body: wire.ChatRequest) -> None:
         effort, other = body.reasoning.effort, body.reasoning_effort
         if effort is not None and other is not None and effort != other:
             raise InvalidRequest(
-                "reasoning.effort and reasoning_effort differ.", param="reasoning_effort"
+                "reasoning.effort and reasoning_effort differ: send one of them.",
+                param="reasoning_effort",
             )
         if body.reasoning.max_tokens is not None and (effort or other) is not None:
             raise InvalidRequest(

@@ -1,4 +1,4 @@
-"""An answer as one chat completion: events are put together choice by choice."""
+"""Assembles the events of an answer into one chat completion, choice by choice."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -38,7 +38,7 @@ class _Choice:
 
 
 class ChatAssembly:
-    """A sink that keeps everything until the end."""
+    """A sink that collects all events until the end."""
 
     def __init__(self, prepared: PreparedChat) -> None:
         self._prepared = prepared
@@ -53,7 +53,7 @@ class ChatAssembly:
                 self._opened = event
 
     def held_back(self) -> None:
-        """Nothing to do: everything is kept until the end anyway."""
+        """Does nothing, because nothing is sent before the end anyway."""
 
     def completion(self, usage: Usage) -> wire.ChatCompletion:
         call = self._prepared.call
@@ -81,7 +81,7 @@ class ChatAssembly:
             _add_tool_call(choice.tool_calls, piece)
         if delta.function_call is not None:
             choice.function_call = _with_function_call(choice.function_call, delta.function_call)
-        choice.annotations += [annotation_view(found) for found in delta.annotations]
+        choice.annotations += [annotation_view(annotation) for annotation in delta.annotations]
         if delta.logprobs is not None:
             choice.logprobs.append(delta.logprobs)
         if delta.finish is not None:
@@ -89,7 +89,7 @@ class ChatAssembly:
 
     def _choice(self, index: int, choice: _Choice) -> wire.ChatChoice:
         reasoning = "".join(choice.reasoning) or None
-        calls = [choice.tool_calls[place] for place in sorted(choice.tool_calls)]
+        calls = [choice.tool_calls[number] for number in sorted(choice.tool_calls)]
         return wire.ChatChoice(
             index=index,
             message=wire.AnswerMessage(
@@ -130,7 +130,7 @@ def annotation_view(annotation: Annotation) -> wire.Annotation:
 
 
 def _counts(details: dict[str, Any] | None) -> dict[str, Any] | None:
-    """The interface's details are maps of integers: anything else a backend adds is left out."""
+    """The details without values that are not integers, because the interface has integers only."""
     if details is None:
         return None
     return {
@@ -151,15 +151,15 @@ def _add_tool_call(calls: dict[int, dict[str, Any]], piece: ToolCallPiece) -> No
     call["function"]["arguments"] += piece.arguments
 
 
-def _with_function_call(found: dict[str, Any] | None, piece: FunctionCallPiece) -> dict[str, Any]:
-    call = found or {"name": "", "arguments": ""}
+def _with_function_call(so_far: dict[str, Any] | None, piece: FunctionCallPiece) -> dict[str, Any]:
+    call = so_far or {"name": "", "arguments": ""}
     call["name"] += piece.name or ""
     call["arguments"] += piece.arguments
     return call
 
 
 def _merged_logprobs(pieces: list[msgspec.Raw]) -> Any:
-    """One piece travels as it came; the lists of several are joined."""
+    """A single piece is returned as it is; the lists of several pieces are joined."""
     if len(pieces) <= 1:
         return pieces[0] if pieces else None
     merged: dict[str, list[Any] | None] = {}

@@ -1,4 +1,4 @@
-"""Chat completions over HTTP: from the wire struct to a call, and from events to chat again."""
+"""The handler of POST /v1/chat/completions."""
 
 from tollkeeper.api.chat.call import chat_call
 from tollkeeper.api.chat.completion import ChatAssembly

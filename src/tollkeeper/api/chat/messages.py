@@ -1,7 +1,8 @@
-"""From the messages of a chat request to the turns of a prompt.
+"""Turns the messages of a chat request into the turns of a prompt.
 
-The wire struct has checked types and names. Content parts are free to have more properties than
-the interface names, so requests with content parts are decoded once more, with everything in them.
+The wire struct checks types and names, and drops properties of content parts that the interface
+does not name. Such properties are allowed and must reach the backend, so a request with content
+parts is decoded a second time, with all properties.
 """
 
 from collections.abc import Sequence
@@ -30,7 +31,7 @@ from tollkeeper.domain.prompt import (
 
 _ROLES = {role.value: role for role in Role}
 _RESULT_ROLES = (Role.TOOL, Role.FUNCTION)
-# What each type of part has its content under.
+# The property that contains the content, for each type of part.
 _MEMBERS = {
     "text": "text",
     "refusal": "refusal",
@@ -42,7 +43,7 @@ _MEMBERS = {
     "video_url": "video_url",
     "file": "file",
 }
-# A part has one kind of content: another kind beside it would be content that nobody counts.
+# A part may have only the media of its own type; a second one would not be counted.
 _MEDIA_MEMBERS = frozenset({"image_url", "input_audio", "audio_url", "video_url", "file"})
 
 
@@ -51,7 +52,7 @@ class _LooseMessage(msgspec.Struct):
 
 
 class _LooseRequest(msgspec.Struct):
-    """A request of which only the contents of its messages are read, with everything in them."""
+    """A request of which only the contents of the messages are decoded, with all properties."""
 
     messages: list[_LooseMessage]
 
@@ -84,7 +85,8 @@ def read_turns(messages: Sequence[wire.ChatMessage], raw_body: bytes) -> tuple[T
 
 
 def _is_plain(message: wire.ChatMessage) -> bool:
-    """A role and its words, as nearly every message is: worth a short way."""
+    """Whether a message is a role with text and nothing else. Nearly all are, so they take a
+    faster path."""
     return (
         message.tool_calls is None
         and message.tool_call_id is None
@@ -97,7 +99,7 @@ def _is_plain(message: wire.ChatMessage) -> bool:
 
 def _turn(message: wire.ChatMessage, content: tuple[Content, ...], place: str) -> Turn:
     role = _ROLES[message.role]
-    thoughts = _reasoning(message)
+    reasoning = _reasoning(message)
     calls = _tool_calls(message, place)
     parts: tuple[Part, ...] = content
     name, call_id, extra = message.name, message.tool_call_id, None
@@ -106,16 +108,16 @@ def _turn(message: wire.ChatMessage, content: tuple[Content, ...], place: str) -
         name = None
     elif call_id:
         extra = {"tool_call_id": call_id}
-    if thoughts or calls:
-        parts = (*thoughts, *parts, *calls)
+    if reasoning or calls:
+        parts = (*reasoning, *parts, *calls)
     return Turn(role, parts, name, place, extra)
 
 
 def _reasoning(message: wire.ChatMessage) -> tuple[Reasoning, ...]:
-    """Callers send back what they were given, under one name or the same text under both."""
-    said, other = message.reasoning, message.reasoning_content
-    thoughts = (said, other if other != said else None)
-    return tuple(Reasoning(text) for text in thoughts if text)
+    """Answers have the same text under two names, and callers send back one of them or both."""
+    first, second = message.reasoning, message.reasoning_content
+    texts = (first, second if second != first else None)
+    return tuple(Reasoning(text) for text in texts if text)
 
 
 def _tool_calls(message: wire.ChatMessage, place: str) -> list[ToolCall]:
@@ -124,14 +126,15 @@ def _tool_calls(message: wire.ChatMessage, place: str) -> list[ToolCall]:
         for number, call in enumerate(message.tool_calls or ())
     ]
     if message.function_call is not None:
-        name, arguments, extra = _called(message.function_call)
+        name, arguments, extra = _function_call(message.function_call)
         place = f"{place}.function_call"
         calls.append(ToolCall(None, name, arguments, place, legacy=True, extra=extra))
     return calls
 
 
 def _tool_call(call: FreeObject, place: str) -> ToolCall:
-    """The interface leaves calls free. What is not as the protocol has it is kept beside."""
+    """The interface accepts any object as a call. What differs from the published form is kept in
+    `extra`."""
     extra = dict(call)
     call_id = extra.pop("id", None)
     if call_id is not None and not isinstance(call_id, str):
@@ -141,16 +144,16 @@ def _tool_call(call: FreeObject, place: str) -> ToolCall:
     name = arguments = ""
     function = extra.pop("function", None)
     if isinstance(function, dict):
-        name, arguments, beside = _called(function)
-        if beside:
-            extra["function"] = beside
+        name, arguments, function_extra = _function_call(function)
+        if function_extra:
+            extra["function"] = function_extra
     elif function is not None:
         extra["function"] = function
     return ToolCall(call_id, name, arguments, place, extra=extra or None)
 
 
-def _called(function: FreeObject) -> tuple[str, str, FreeObject | None]:
-    """Name and arguments of a called function, and whatever else there is."""
+def _function_call(function: FreeObject) -> tuple[str, str, FreeObject | None]:
+    """The name and the arguments of a called function, and its other properties."""
     extra = dict(function)
     name, arguments = extra.get("name"), extra.get("arguments")
     if isinstance(name, str):
@@ -169,7 +172,7 @@ def _content_part(part: FreeObject, place: str) -> Content:
     member = _MEMBERS.get(kind) if isinstance(kind, str) else None
     if member is None:
         if kind is None:
-            raise InvalidRequest("A content part has a type.", param=f"{place}.type")
+            raise InvalidRequest("A content part needs a type.", param=f"{place}.type")
         raise InvalidRequest(
             f"There is no content part of type {kind[:100]!r}.", param=f"{place}.type"
         )
@@ -181,81 +184,82 @@ def _content_part(part: FreeObject, place: str) -> Content:
     for name in extra:
         if name in _MEDIA_MEMBERS:
             raise InvalidRequest(
-                f"A part of type {kind} has no {name}: one part has one kind of content.",
+                f"A part of type {kind} cannot have {name}: send a part of its own for it.",
                 param=f"{place}.{name}",
             )
-    found = part.get(member)
+    content = part.get(member)
     match kind:
         case "text":
-            return Text(found or "", extra or None)
+            return Text(content or "", extra or None)
         case "refusal":
-            return Refusal(_text(found, f"{place}.refusal"), extra or None)
+            return Refusal(_text(content, f"{place}.refusal"), extra or None)
         case "thinking":
-            return _thought(found, extra, f"{place}.thinking")
-    return _media_part(str(kind), found, extra, place)
+            return _thinking_part(content, extra, f"{place}.thinking")
+    return _media_part(str(kind), content, extra, place)
 
 
-def _media_part(kind: str, found: Any, extra: FreeObject, place: str) -> Content:
-    where = f"{place}.{_MEMBERS[kind]}"
+def _media_part(kind: str, content: Any, extra: FreeObject, place: str) -> Content:
+    content_place = f"{place}.{_MEMBERS[kind]}"
     match kind:
         case "input_audio":
-            source = _object(found, where)
-            data = _text(source.pop("data", None), f"{where}.data")
-            form = _optional_text(source.pop("format", None), f"{where}.format")
+            source = _object(content, content_place)
+            data = _text(source.pop("data", None), f"{content_place}.data")
+            form = _optional_text(source.pop("format", None), f"{content_place}.format")
             return Audio(data=data, format=form, place=place, extra={**extra, **source} or None)
         case "file":
-            source = _object(found, where)
-            names = ("file_data", "file_id", "filename")
-            given = [_optional_text(source.pop(name, None), f"{where}.{name}") for name in names]
-            if given[0] is None and given[1] is None:
-                raise InvalidRequest("The content itself is missing.", param=f"{where}.file_data")
-            return File(
-                data=given[0],
-                id=given[1],
-                filename=given[2],
-                place=place,
-                extra={**extra, **source} or None,
-            )
-    source = {"url": found} if isinstance(found, str) else _object(found, where)
-    url = _text(source.pop("url", None), f"{where}.url" if isinstance(found, dict) else where)
+            return _file_part(_object(content, content_place), extra, place, content_place)
+    source = {"url": content} if isinstance(content, str) else _object(content, content_place)
+    url_place = f"{content_place}.url" if isinstance(content, dict) else content_place
+    url = _text(source.pop("url", None), url_place)
     if kind in ("image_url", "input_image"):
         detail = source.pop("detail", None) or extra.pop("detail", None)
-        detail = _optional_text(detail, f"{where}.detail")
+        detail = _optional_text(detail, f"{content_place}.detail")
         return Image(url, detail, place, {**extra, **source} or None)
-    beside = {**extra, **source} or None
+    all_extra = {**extra, **source} or None
     if kind == "audio_url":
-        return Audio(url=url, place=place, extra=beside)
-    return Video(url, place, beside)
+        return Audio(url=url, place=place, extra=all_extra)
+    return Video(url, place, all_extra)
 
 
-def _thought(found: Any, extra: FreeObject, place: str) -> Reasoning:
-    """Text, or a list of text parts."""
-    if not isinstance(found, list):
-        return Reasoning(_text(found, place), extra=extra or None)
-    texts, beside = [], []
-    for at, part in enumerate(found):
+def _file_part(source: FreeObject, extra: FreeObject, place: str, content_place: str) -> File:
+    data, file_id, filename = (
+        _optional_text(source.pop(name, None), f"{content_place}.{name}")
+        for name in ("file_data", "file_id", "filename")
+    )
+    if data is None and file_id is None:
+        raise InvalidRequest("The file's content is missing.", param=f"{content_place}.file_data")
+    all_extra = {**extra, **source} or None
+    return File(data=data, id=file_id, filename=filename, place=place, extra=all_extra)
+
+
+def _thinking_part(content: Any, extra: FreeObject, place: str) -> Reasoning:
+    """The content is a text or a list of text parts."""
+    if not isinstance(content, list):
+        return Reasoning(_text(content, place), extra=extra or None)
+    texts, extra_of_parts = [], []
+    for at, part in enumerate(content):
         source = _object(part, f"{place}[{at}]")
         texts.append(_text(source.pop("text", None), f"{place}[{at}].text"))
         if source.get("type") == "text":
             del source["type"]
         if source:
-            beside.append(source)
-    if beside:
-        extra["thinking"] = beside
+            extra_of_parts.append(source)
+    if extra_of_parts:
+        extra["thinking"] = extra_of_parts
     return Reasoning("".join(texts), extra=extra or None)
 
 
-def _object(found: Any, place: str) -> FreeObject:
-    if not isinstance(found, dict):
-        raise InvalidRequest("The content itself is missing.", param=place)
-    return dict(found)
+def _object(value: Any, place: str) -> FreeObject:
+    if not isinstance(value, dict):
+        raise InvalidRequest("The content is missing or not an object.", param=place)
+    return dict(value)
 
 
-def _text(found: Any, place: str) -> str:
-    if not isinstance(found, str):
-        raise InvalidRequest("The content itself is missing.", param=place)
-    return found
+def _text(value: Any, place: str) -> str:
+    if not isinstance(value, str):
+        raise InvalidRequest("The content is missing or not a string.", param=place)
+    return value
 
 
-def _optional_text(found: Any, place: str) -> str | None:
-    return None if found is None else _text(found, place)
+def _optional_text(value: Any, place: str) -> str | None:
+    return None if value is None else _text(value, place)

@@ -1,4 +1,4 @@
-"""From a chat request to a prompt. The prompt keeps the caller's own bytes for the chat wire."""
+"""Turns a chat request into a prompt, which keeps the caller's original bytes for the chat wire."""
 
 from collections.abc import Iterator, Mapping
 
@@ -32,7 +32,7 @@ from tollkeeper.domain.prompt import (
     WebSearch,
 )
 
-# Fields that a chat backend gets as the caller wrote them.
+# Fields that a chat backend gets with the caller's original bytes.
 _PASSED_ON = (
     *("messages", "user", "safety_identifier", "metadata"),
     *("temperature", "top_p", "frequency_penalty", "presence_penalty"),
@@ -77,13 +77,13 @@ def read_prompt(body: wire.ChatRequest, raw_body: bytes, caching: CachingWish) -
 
 
 def _written(body: wire.ChatRequest, raw_body: bytes) -> dict[str, msgspec.Raw]:
-    """The request's own bytes by field, but for fields that the gateway writes itself and for
-    values that ask for nothing."""
+    """The request's original bytes by field, without fields that the gateway writes itself and
+    without values that have no effect (null, text format, text as the only modality)."""
     raw = _top_level.decode(raw_body)
     names = [name for name in _PASSED_ON if name in raw]
     if body.tools or body.functions:
         names += [name for name in _TOOL_FIELDS if name in raw]
-    written = {name: found for name in names if bytes(found := raw[name]) != _NULL}
+    written = {name: value for name in names if bytes(value := raw[name]) != _NULL}
     if isinstance(body.response_format, wire.TextFormat):
         del written["response_format"]
     if body.modalities == _TEXT_ONLY:
@@ -94,11 +94,11 @@ def _written(body: wire.ChatRequest, raw_body: bytes) -> dict[str, msgspec.Raw]:
 
 
 def _without_model_ids(messages: msgspec.Raw) -> msgspec.Raw:
-    """`model_id` is the gateway's own: it never travels."""
-    found = msgspec.json.decode(messages, type=list[dict[str, msgspec.Raw]])
-    for message in found:
+    """Removes `model_id`, a field of this interface only, which backends do not know."""
+    decoded = msgspec.json.decode(messages, type=list[dict[str, msgspec.Raw]])
+    for message in decoded:
         message.pop("model_id", None)
-    return msgspec.Raw(msgspec.json.encode(found))
+    return msgspec.Raw(msgspec.json.encode(decoded))
 
 
 def _tools(body: wire.ChatRequest) -> tuple[Tool, ...]:
@@ -118,7 +118,8 @@ def _tools(body: wire.ChatRequest) -> tuple[Tool, ...]:
 def _tool(
     written: FreeObject, function: object, place: str, within: str, *, legacy: bool = False
 ) -> Tool:
-    """The interface leaves tools free. What is no function as the protocol has it stays whole."""
+    """The interface accepts any object as a tool. One that is not a function in the published
+    form becomes an `OtherTool`, unchanged."""
     try:
         known = msgspec.convert(function, _Function)
     except msgspec.ValidationError:
@@ -127,7 +128,7 @@ def _tool(
     if not legacy and written.get("type") not in (None, "function"):
         return OtherTool(written, place)
     extra = {name: value for name, value in function.items() if name not in _FUNCTION_FIELDS}
-    beside = {name: value for name, value in written.items() if name not in _TOOL_MEMBERS}
+    tool_extra = {name: value for name, value in written.items() if name not in _TOOL_MEMBERS}
     return FunctionTool(
         name=known.name,
         description=known.description,
@@ -137,7 +138,7 @@ def _tool(
         schema_place=f"{place}.{within}parameters",
         legacy=legacy,
         extra=extra or None,
-        beside=None if legacy else beside or None,
+        tool_extra=None if legacy else tool_extra or None,
     )
 
 
@@ -158,9 +159,11 @@ def _tool_choice(body: wire.ChatRequest, *, has_tools: bool) -> ToolChoice | Non
         if wanted is None:
             continue
         if not has_tools:
-            # Without tools a choice between them asks for nothing, unless it insists on one.
+            # Without tools, "none" and "auto" have no effect; any other choice needs a tool.
             if wanted not in ("none", "auto"):
-                raise InvalidRequest(f"{param} names a tool, but there are none.", param=param)
+                raise InvalidRequest(
+                    f"{param} needs a tool, but the request has no tools.", param=param
+                )
             continue
         choice = ToolChoice(_choice(wanted), param)
     return choice
@@ -247,14 +250,14 @@ def _output_format(
     match wanted:
         case wire.JsonObjectFormat():
             return JsonOutput("response_format")
-        case wire.JsonSchemaFormat(json_schema=found):
+        case wire.JsonSchemaFormat(json_schema=json_schema):
             return SchemaOutput(
-                name=found.name,
-                schema=found.schema,
+                name=json_schema.name,
+                schema=json_schema.schema,
                 param="response_format",
                 schema_place=_SCHEMA,
-                description=found.description,
-                strict=found.strict,
+                description=json_schema.description,
+                strict=json_schema.strict,
             )
     return None
 
@@ -282,7 +285,8 @@ def _reasoning(body: wire.ChatRequest) -> ReasoningWish | None:
 
 
 def _options(body: wire.ChatRequest) -> Iterator[Option]:
-    """Options without a published meaning, and those whose ordinary value asks for nothing."""
+    """Options without a published meaning, and options whose default value has no effect and is
+    left out."""
     reasoning = body.reasoning or wire.Reasoning()
     wanted: Mapping[str, object] = {
         "reasoning.enabled": reasoning.enabled,

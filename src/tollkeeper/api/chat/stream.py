@@ -1,4 +1,4 @@
-"""An answer as a stream of chat chunks, written as the events come."""
+"""Writes an answer as a stream of chat chunks while its events arrive."""
 
 from typing import Any
 
@@ -14,11 +14,11 @@ from tollkeeper.domain.inference import Batch, Delta, FunctionCallPiece, Opened,
 from tollkeeper.services.use_cases import Services
 
 _encode = msgspec.json.Encoder().encode
-_NOTHING_ELSE = b'"logprobs":null,"finish_reason":null'
+_NO_LOGPROBS_NO_FINISH = b'"logprobs":null,"finish_reason":null'
 
 
 class ChatStream:
-    """Runs the call and writes its chunks; also the sink of its events."""
+    """Runs the call and writes its chunks. It is the sink of the call."""
 
     def __init__(
         self, services: Services, request: Request[Any, None], prepared: PreparedChat
@@ -27,9 +27,9 @@ class ChatStream:
         self._request = request
         self._prepared = prepared
         self._stream: EventStream | None = None
-        self._begun: set[int] = set()
+        self._begun_choices: set[int] = set()
         call = prepared.call
-        # What every chunk begins with, written once; usage is null until the last one.
+        # The beginning and the end of every chunk, encoded once. Usage is null until the last one.
         head = {
             "id": completion_id(call.request_id),
             "object": "chat.completion.chunk",
@@ -50,7 +50,7 @@ class ChatStream:
         await stream.end(last)
 
     def failure(self, error: Exception) -> bytes:
-        """The one record that ends a stream which broke: no end mark follows it."""
+        """The record that ends a failed stream. No `[DONE]` follows it."""
         body = error_body(error, self._request.id)
         return b"data: " + _encode(ErrorEnvelope(error=body)) + b"\n\n"
 
@@ -61,7 +61,7 @@ class ChatStream:
             if isinstance(event, Delta):
                 records.append(self._record(event))
             elif isinstance(event, Opened):
-                self._opened(event)
+                self._add_to_head(event)
         joined = b"".join(records)
         if joined:
             await self._stream.write(joined)
@@ -70,25 +70,25 @@ class ChatStream:
         assert self._stream is not None
         self._stream.hold()
 
-    def _opened(self, opened: Opened) -> None:
-        """What the backend says of itself belongs into every chunk."""
-        known = {
+    def _add_to_head(self, opened: Opened) -> None:
+        """Adds the backend's fingerprint and service tier to the beginning of every chunk."""
+        fields = {
             "system_fingerprint": opened.system_fingerprint,
             "service_tier": opened.service_tier,
         }
-        said = {name: value for name, value in known.items() if value is not None}
-        if said:
-            self._head += b"," + _encode(said)[1:-1]
+        present = {name: value for name, value in fields.items() if value is not None}
+        if present:
+            self._head += b"," + _encode(present)[1:-1]
 
     def _record(self, delta: Delta) -> bytes:
-        """The chunks of one delta: the role once a choice, what it adds, and at last the finish,
-        which stands alone whatever its backend packed it together with."""
-        if delta.choice in self._begun and delta == Delta(delta.choice, delta.text):
-            # Nearly every piece of every stream: worth a short way.
+        """The chunks of one delta: the role if the choice is new, then the content, then the finish
+        reason, which has a chunk of its own even if the backend sent it with content."""
+        if delta.choice in self._begun_choices and delta == Delta(delta.choice, delta.text):
+            # Nearly all deltas are only text, so they take a faster path.
             return self._text_chunk(delta.choice, delta.text) if delta.text else b""
         chunks = []
-        if delta.choice not in self._begun:
-            self._begun.add(delta.choice)
+        if delta.choice not in self._begun_choices:
+            self._begun_choices.add(delta.choice)
             chunks.append(self._chunk(delta.choice, {"role": "assistant", "content": ""}))
         fields = self._fields(delta)
         if fields or delta.logprobs is not None:
@@ -110,16 +110,16 @@ class ChatStream:
         if delta.function_call is not None:
             fields["function_call"] = _function_call(delta.function_call)
         if delta.annotations:
-            fields["annotations"] = [annotation_view(found) for found in delta.annotations]
+            fields["annotations"] = [annotation_view(item) for item in delta.annotations]
         return fields
 
     def _text_chunk(self, index: int, text: str) -> bytes:
-        """What `_chunk` writes for a delta that is text and nothing else."""
+        """The same bytes as `_chunk` for a delta that is only text, but faster."""
         return b'%b,"choices":[{"index":%d,"delta":{"content":%b},%b}]%b' % (
             self._head,
             index,
             _encode(text),
-            _NOTHING_ELSE,
+            _NO_LOGPROBS_NO_FINISH,
             self._tail,
         )
 
@@ -136,7 +136,7 @@ class ChatStream:
 
 
 def _tool_call(piece: ToolCallPiece) -> dict[str, Any]:
-    """`id`, `type` and `name` come once, with the first piece; `index` with every piece."""
+    """Only the first piece of a call has `id`, `type` and `name`; every piece has `index`."""
     if piece.id is None and piece.name is None:
         return {"index": piece.index, "function": {"arguments": piece.arguments}}
     function = {"name": piece.name or "", "arguments": piece.arguments}

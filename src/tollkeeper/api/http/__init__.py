@@ -1,1 +1,1 @@
-"""HTTP without any operation: requests, errors, event streams, the table's rows."""
+"""What all endpoints share: requests, routing, error envelopes, event streams, metrics."""

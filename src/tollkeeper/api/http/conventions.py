@@ -1,17 +1,17 @@
-"""What the HTTP face needs to know of the settings."""
+"""The settings that the HTTP API needs."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class HttpConventions:
-    """What the HTTP face needs to know of the settings."""
+    """The settings that the HTTP API needs."""
 
     body_bytes_max: int
     body_timeout_s: float
     customer_key_header: str
     session_headers: tuple[str, ...]
-    # Types of the server tools that token counting takes.
+    # The types of server tools that token counting accepts.
     messages_web_tools: frozenset[str]
-    # GET /v1/models is served, which the interface does not show.
+    # Whether GET /v1/models is served, which is not part of the interface.
     model_listing: bool

@@ -1,4 +1,4 @@
-"""What an endpoint is: one row of the route table. Decoding and the OpenAPI document read it."""
+"""Defines `Endpoint`, a row of the route table, and the types that a handler takes and returns."""
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -17,12 +17,13 @@ B = TypeVar("B")  # the body's struct, or None
 Q = TypeVar("Q")  # the query's struct, or None
 
 
-# Lower-case names; a repeated header has each of its values.
+# All values of each header, by lower-case name.
 HeaderIndex: TypeAlias = dict[bytes, tuple[bytes, ...]]
 
 
 class Request(msgspec.Struct, Generic[B, Q], frozen=True):
-    """A request that may be acted on: its caller is known and allowed, its parts are checked."""
+    """A checked request: the caller is authenticated and has the permission, and path, query and
+    body are valid."""
 
     id: str
     caller: Caller
@@ -31,7 +32,7 @@ class Request(msgspec.Struct, Generic[B, Q], frozen=True):
     body: B
     raw_body: bytes
     headers: HeaderIndex
-    # Registers what is to be done when the caller leaves before the answer is complete.
+    # Registers a callback for the case that the caller leaves before the answer is complete.
     on_disconnect: Callable[[Callable[[], None]], None]
     operation: str
     conventions: HttpConventions
@@ -52,7 +53,7 @@ class Request(msgspec.Struct, Generic[B, Q], frozen=True):
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """A result that is more than its body."""
+    """A result with headers or a status of its own."""
 
     result: msgspec.Struct
     headers: Headers = msgspec.field(default_factory=list)
@@ -63,16 +64,16 @@ class StreamedAnswer(Protocol):
     """An answer that is written piece by piece."""
 
     async def run(self, stream: EventStream) -> None:
-        """Writes the answer and its end. Raises where it fails, before or after the start."""
+        """Writes the answer and ends the stream. May raise before or after the first record."""
         ...
 
     def failure(self, error: Exception) -> bytes:
-        """The record that ends a stream which broke after its start."""
+        """The record that ends a stream which failed after its first record."""
         ...
 
 
 class Streamed(msgspec.Struct, frozen=True):
-    """An answer that is still to be run, against the caller's open connection."""
+    """A handler's result: an answer that the application runs and writes to the connection."""
 
     answer: StreamedAnswer
 
@@ -92,7 +93,7 @@ class HeaderParameter:
 
 @dataclass(frozen=True, slots=True)
 class ResultHeader:
-    """A header that only a successful answer of one endpoint has."""
+    """A header of an endpoint's successful answers."""
 
     name: str
     description: str
@@ -101,7 +102,7 @@ class ResultHeader:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint(Generic[B, Q]):
-    # The same word on every face: service method, OpenAPI operation, command.
+    # The same name is used for the service method, the OpenAPI operation and the command.
     operation: str
     method: str
     path: str
@@ -111,19 +112,19 @@ class Endpoint(Generic[B, Q]):
     key_kind: KeyKind
     handle: Handler[B, Q]
     result: type[msgspec.Struct]
-    # Statuses beyond those that every endpoint of its kind can answer.
+    # Error statuses beyond those that every endpoint can return.
     errors: frozenset[int]
     body: type[B] = NoneType  # type: ignore[assignment]
     query: type[Q] = NoneType  # type: ignore[assignment]
     headers: tuple[HeaderParameter, ...] = ()
     result_headers: tuple[ResultHeader, ...] = ()
-    # The body is kept in the database, whose text cannot hold every character.
+    # The body is stored in the database, whose text type cannot contain U+0000.
     stored: bool = False
-    # Admission decides on the call and reads the key anew: authentication may remember it.
+    # Admission reads the key again from the database, so authentication may use a cached one.
     admitted: bool = False
     # A successful answer may be an event stream.
     streams: bool = False
-    # Errors are wrapped as Messages clients expect them.
+    # Errors have the envelope that Messages clients expect.
     messages_style: bool = False
 
     @property

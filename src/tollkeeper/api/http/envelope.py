@@ -1,4 +1,4 @@
-"""The one error table, and the envelope that every refusal and failure goes out in."""
+"""The error table, and the envelope in which every error is sent."""
 
 from dataclasses import dataclass
 
@@ -42,14 +42,15 @@ class BodyTimeout(errors.TollkeeperError):
 
 @dataclass(frozen=True, slots=True)
 class ErrorWords:
-    """How an error is shown."""
+    """The status, type and code of an error."""
 
     status: int
     type: str
     code: str
 
 
-# Looked up along the class hierarchy: a new kind of NotFound is a 404 before anybody thinks of it.
+# An error's class is looked up first, then its base classes: a new subclass of NotFound is a 404
+# without an entry of its own.
 ERROR_TABLE: dict[type[Exception], ErrorWords] = {
     errors.InvalidRequest: ErrorWords(400, "invalid_request_error", "invalid_request"),
     errors.Unauthenticated: ErrorWords(401, "authentication_error", "invalid_api_key"),
@@ -75,7 +76,7 @@ ERROR_TABLE: dict[type[Exception], ErrorWords] = {
     errors.DeadlineExceeded: ErrorWords(504, "timeout_error", "timeout"),
 }
 
-# Repeating these by itself can only fail again; the SDKs would do it nevertheless.
+# A repeated request would fail in the same way. Some SDKs retry these statuses unless told not to.
 _POINTLESS_TO_RETRY = frozenset({403, 409, 501})
 
 
@@ -94,16 +95,19 @@ class RenderedError:
 
 
 def error_body(error: Exception, request_id: str) -> ErrorBody:
-    """What the caller learns. Of a fault that nobody foresaw: nothing but the request id."""
+    """The error as the caller sees it. An unexpected exception is logged, and the caller gets only
+    the request id, because its text may contain internal details."""
     words = words_for(error)
-    known = isinstance(error, errors.TollkeeperError)
-    if not known:
+    if isinstance(error, errors.TollkeeperError):
+        message, param = error.message, error.param
+    else:
         _log.error("unexpected fault", request_id=request_id, exc_info=error)
+        message, param = f"An unexpected fault; quote request {request_id}.", None
     return ErrorBody(
         code=words.code,
-        message=error.message if known else f"An unexpected fault; quote request {request_id}.",  # type: ignore[attr-defined]
+        message=message,
         type=words.type,
-        param=error.param if known else None,  # type: ignore[attr-defined]
+        param=param,
         request_id=request_id,
         doc_url=None,
     )

@@ -1,4 +1,4 @@
-"""From bytes to a `Request`: credential, permission, content type, size, structure."""
+"""Reads and checks the parts of an HTTP request: host, key, content type, body, query."""
 
 import re
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -28,11 +28,11 @@ _DIGITS_MAX = 9
 
 
 class ClientGone(Exception):
-    """The caller left before its request was complete: there is nobody to answer."""
+    """The caller left before its request was complete, so no answer is sent."""
 
 
 def header_index(headers: Headers) -> HeaderIndex:
-    """Headers by name, because half a dozen of them are asked for."""
+    """Headers by name: a request looks up about six of them, and a dictionary makes that fast."""
     index: HeaderIndex = {}
     for name, value in headers:
         if name in index:
@@ -47,27 +47,27 @@ def header_values(headers: HeaderIndex, name: bytes) -> tuple[bytes, ...]:
 
 
 def presented_key(headers: HeaderIndex, kind: KeyKind, customer_key_header: bytes) -> str:
-    """The one key that the request presents. Two different ones are an attack or a mistake."""
-    found = set()
+    """The API key of the request. Two different keys are refused as a mistake or an attack."""
+    keys = set()
     authorizations = header_values(headers, b"authorization")
     if len(authorizations) > 1:
-        raise Unauthenticated("More than one Authorization header.")
+        raise Unauthenticated("Send only one Authorization header.")
     for value in authorizations:
         scheme, _, token = value.partition(b" ")
         if scheme.lower() != b"bearer" or not token.strip():
             raise Unauthenticated("The Authorization header must be 'Bearer <API key>'.")
-        found.add(token.strip())
+        keys.add(token.strip())
     if kind is KeyKind.PROJECT:
-        found.update(header_values(headers, customer_key_header))
-    if not found:
+        keys.update(header_values(headers, customer_key_header))
+    if not keys:
         raise Unauthenticated("An API key is required: 'Authorization: Bearer <API key>'.")
-    if len(found) > 1:
-        raise Unauthenticated("The request presents two different API keys.")
-    return found.pop().decode("latin-1")
+    if len(keys) > 1:
+        raise Unauthenticated("The request has two different API keys: send one.")
+    return keys.pop().decode("latin-1")
 
 
 def check_host(headers: HeaderIndex, http_version: str) -> None:
-    """The server lets requests without a host, or with two, pass: they are refused here."""
+    """Refuses requests with no Host header or with several; the HTTP server does not check this."""
     hosts = header_values(headers, b"host")
     if len(hosts) > 1 or (not hosts and http_version != "1.0"):
         raise InvalidRequest("The request needs exactly one Host header.")
@@ -76,7 +76,9 @@ def check_host(headers: HeaderIndex, http_version: str) -> None:
 def check_path_ids(path: dict[str, str]) -> None:
     for name, value in path.items():
         if len(value) > PATH_ID_LENGTH_MAX:
-            raise InvalidRequest(f"At most {PATH_ID_LENGTH_MAX} characters.", param=name)
+            raise InvalidRequest(
+                f"An id in the path may have at most {PATH_ID_LENGTH_MAX} characters.", param=name
+            )
 
 
 def check_content_type(headers: HeaderIndex) -> None:
@@ -84,7 +86,9 @@ def check_content_type(headers: HeaderIndex) -> None:
     if len(values) != 1 or _JSON_TYPE.fullmatch(values[0]) is None:
         raise UnsupportedMediaType
     if header_values(headers, b"content-encoding") not in ((), (b"identity",)):
-        raise UnsupportedMediaType("An encoded body is not accepted.")
+        raise UnsupportedMediaType(
+            "A body with a Content-Encoding is not accepted: send plain JSON."
+        )
 
 
 async def read_body(
@@ -106,7 +110,7 @@ async def read_body(
                 if size > bytes_max:
                     raise PayloadTooLarge(f"The body exceeds {bytes_max} bytes.")
                 if not pieces and not message["more_body"]:
-                    return piece  # almost always: the whole body came with the headers
+                    return piece  # Usually the whole body is one piece, so nothing is joined.
                 pieces.append(piece)
                 if not message["more_body"]:
                     return b"".join(pieces)
@@ -115,7 +119,7 @@ async def read_body(
 
 
 def decode_query(query_string: bytes, kind: type[T]) -> T:
-    """Arrays come as `name`, repeated, comma-separated, or as `name[]`."""
+    """Decodes a query string. An array is a repeated name, a comma-separated value, or `name[]`."""
     if kind is NoneType:
         return cast("T", None)
     try:
@@ -134,7 +138,7 @@ def decode_query(query_string: bytes, kind: type[T]) -> T:
         if name in arrays:
             values.setdefault(name, []).extend(value.split(","))
         elif name in values:
-            raise InvalidRequest("This parameter may be given once.", param=name[:200])
+            raise InvalidRequest("This parameter may be given only once.", param=name[:200])
         else:
             values[name] = value
     return strict_json.convert(values, kind)

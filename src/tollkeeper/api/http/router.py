@@ -1,7 +1,7 @@
-"""From method and raw path to the row of the route table.
+"""Finds the endpoint for a method and a path.
 
-The raw path is compared, not a decoded one: `%2F` inside a segment is part of the segment, and no
-spelling of a path reaches a route by another way than its own.
+The router compares the raw path and decodes only the segments that are parameters. `%2F` therefore
+stays part of its segment, and an encoded spelling of a fixed path does not reach a route.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from tollkeeper.api.http.endpoint import AnyEndpoint
 from tollkeeper.api.http.envelope import MethodNotAllowed
 from tollkeeper.domain.errors import InvalidRequest, NotFound
 
-_UNKNOWN_PATH = "There is nothing at this path."
+_UNKNOWN_PATH = "There is no endpoint at this path."
 
 
 class Router:
@@ -24,7 +24,7 @@ class Router:
                 methods = self._patterns.setdefault(tuple(path.split(b"/")), {})
             else:
                 methods = self._fixed.setdefault(path, {})
-            assert endpoint.method not in methods, "one endpoint a method and path"
+            assert endpoint.method not in methods, "method and path of an endpoint are unique"
             methods[endpoint.method] = endpoint
 
     def find(self, method: str, raw_path: bytes) -> tuple[AnyEndpoint, dict[str, str]]:

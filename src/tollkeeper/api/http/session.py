@@ -1,4 +1,4 @@
-"""The session header: a cache-affinity hint under two names."""
+"""Reads the session header, a hint for cache affinity, which has two names."""
 
 from tollkeeper.api.http.endpoint import HeaderIndex, HeaderParameter
 from tollkeeper.api.http.request import header_values
@@ -16,14 +16,14 @@ SESSION_HEADER = HeaderParameter(
 
 
 def session_of(headers: HeaderIndex, names: tuple[str, ...]) -> str | None:
-    """The first of the configured headers that is there; each that is there must be sound."""
-    found: str | None = None
+    """The first session header in the order of `names`. All session headers must be valid."""
+    session: str | None = None
     for name in names:
         for value in header_values(headers, name.lower().encode()):
             text = value.decode("latin-1")
             if not 1 <= len(text) <= SESSION_LENGTH_MAX:
                 raise InvalidRequest(
-                    f"The header has 1 to {SESSION_LENGTH_MAX} characters.", param=name
+                    f"The header must have 1 to {SESSION_LENGTH_MAX} characters.", param=name
                 )
-            found = text if found is None else found
-    return found
+            session = text if session is None else session
+    return session

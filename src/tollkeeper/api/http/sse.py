@@ -1,6 +1,6 @@
-"""Server-sent events as our clients read them: one record in one piece, comments to keep alive.
+"""Writes server-sent events, with comments that keep silent connections alive.
 
-No `id:`, no `retry:`, no record without data: common clients break on each of them.
+Records have no `id:` or `retry:` and always have data, because common clients fail otherwise.
 """
 
 import asyncio
@@ -17,12 +17,12 @@ KEEP_ALIVE = b": keep-alive\n\n"
 DONE = b"data: [DONE]\n\n"
 
 _SILENCE_S = 10.0
-# How long the last record of a stream that is cut may wait for a slow reader.
+# The longest wait for a slow reader to take the last record of a stream that is cut.
 _CUT_S = 0.5
 
 
 class KeepAlive:
-    """Writes a comment into streams that are silent for long. One task for all of them."""
+    """Writes a comment into streams that are silent for long. One task serves all streams."""
 
     def __init__(self) -> None:
         self._silence_s = _SILENCE_S
@@ -48,51 +48,51 @@ class KeepAlive:
 
 
 class EventStream:
-    """The response body of one stream. The status goes out with the first record."""
+    """The response body of one stream. Status and headers are sent with the first record."""
 
     def __init__(self, send: Send, request_id: str) -> None:
         self._send = send
         self._request_id = request_id
         self.started = False
         self._held = False
-        # Whether anything was written since this was last reset: silence is what keep-alive fills.
-        self.wrote = False
+        # Whether anything was written since the last tick of the keep-alive timer.
+        self._wrote = False
         self._ending = False
-        # Sends that have not returned. One that was interrupted stays counted: what came of it is
-        # not known, so nothing can be sent after it.
+        # The number of sends that have not returned. A cancelled send stays counted, because it is
+        # unknown how much of it was sent, so nothing can be sent after it.
         self._sending = 0
-        self._keeping: asyncio.Task[None] | None = None
+        self._comment_task: asyncio.Task[None] | None = None
 
     def hold(self) -> None:
-        """There will be records, but none may go out yet. Where that takes long, the stream starts
-        with comments, and whatever fails from then on is a record."""
+        """Says that records exist but must not be sent yet. If that takes long, the stream starts
+        with a comment, and a later failure is written as a record."""
         self._held = True
-        self.wrote = True  # the silence is counted from here
+        self._wrote = True  # The silence is measured from here.
 
     async def write(self, records: bytes) -> None:
-        if self._keeping is not None:
-            await self._keeping
+        if self._comment_task is not None:
+            await self._comment_task
         if self._ending:
-            return  # The stream was cut: the call goes on in a task of its own, its answer does not.
+            return  # The stream was cut. The call still runs, but its answer is not sent.
         self._sending += 1
         if not self.started:
             await self._start()
-        self.wrote = True
+        self._wrote = True
         await self._send({"type": "http.response.body", "body": records, "more_body": True})
         self._sending -= 1
 
     async def end(self, records: bytes = b"") -> None:
-        # It may have to wait for a slow reader, and nothing may come after it.
+        # Set before the send, which may wait for a slow reader, so that no comment comes after it.
         self._ending = True
-        if self._keeping is not None:
-            await self._keeping
+        if self._comment_task is not None:
+            await self._comment_task
         if not self.started:
             await self._start()
         await self._send({"type": "http.response.body", "body": records, "more_body": False})
 
     async def cut(self, records: bytes) -> None:
-        """Ends the stream with these records where its reader has taken what came before them. A
-        reader that is slow is not waited for: its connection is closed without them."""
+        """Ends the stream with these records if the reader has taken everything before them. For a
+        slow reader they are not sent, and the server closes the connection."""
         if self._ending or self._sending:
             self._ending = True
             return
@@ -100,19 +100,21 @@ class EventStream:
             await self.end(records)
 
     def keep_alive(self) -> None:
-        """Called by a timer. A send that is still under way is activity enough."""
+        """Called by a timer. Sends a comment if nothing was written since the last tick and no
+        other comment is being sent."""
         waiting = (self.started or self._held) and not self._ending
-        if waiting and not self.wrote and self._keeping is None:
-            # Decided here and now: from this moment on a failure is a record.
+        if waiting and not self._wrote and self._comment_task is None:
+            # `started` is set now and not in the task, so that a failure that comes before the task
+            # runs is already written as a record.
             starts, self.started = not self.started, True
-            self._keeping = asyncio.create_task(self._keep_alive(starts))
-        self.wrote = False
+            self._comment_task = asyncio.create_task(self._send_comment(starts))
+        self._wrote = False
 
-    async def _keep_alive(self, starts: bool) -> None:
+    async def _send_comment(self, starts: bool) -> None:
         if starts:
             await self._start()
         await self._send({"type": "http.response.body", "body": KEEP_ALIVE, "more_body": True})
-        self._keeping = None
+        self._comment_task = None
 
     async def _start(self) -> None:
         self.started = True

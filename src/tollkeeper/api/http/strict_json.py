@@ -1,7 +1,7 @@
-"""JSON as this service takes it: one value, no duplicate keys, bounded nesting, a clear error.
+"""Decodes JSON strictly: no duplicate keys, bounded nesting, errors with the path of the field.
 
-msgspec checks syntax, types and bounds in one pass and gives the message its path. It keeps the
-last of duplicate keys silently, so a second, cheap pass looks for them before the body is believed.
+msgspec checks syntax, types and bounds in one pass and names the path in its error. It silently
+keeps the last of duplicate keys, so a second pass looks for duplicates.
 """
 
 import json
@@ -19,9 +19,10 @@ DEPTH_MAX = 64
 _PATH = re.compile(r" - at (?:`key` in )?`\$(?P<path>.*)`$", re.DOTALL)
 _FIELD = re.compile(r"(?:unknown|required) field `(?P<field>.*?)`", re.DOTALL)
 _PARAM_LENGTH_MAX = 200
-# Longer than any bound: what does not match stays text and is refused as such.
+# Up to 18 digits, which is more than any bound needs. Other values stay text and are refused.
 _INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,17})")
-# Possessive, and content with a string that never ends: no body makes it look at a byte twice.
+# Matches strings in linear time: the quantifiers are possessive, and a string without its closing
+# quote is accepted, so no byte is scanned twice.
 _STRINGS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
 _ALL_BUT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
 _STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
@@ -34,7 +35,7 @@ def decode(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
         decoded = decoder.decode(body)
         _check_duplicates(body)
     except msgspec.ValidationError as exc:
-        raise _explained(exc) from None
+        raise _invalid_request(exc) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as exc:
         raise InvalidRequest(f"The body is not valid JSON: {exc}") from None
     except RecursionError:
@@ -43,28 +44,28 @@ def decode(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
 
 
 def decode_within(part: msgspec.Raw, decoder: msgspec.json.Decoder[T], place: str) -> T:
-    """A part of a body that passed `decode` with this part left raw; errors name its place."""
+    """Decodes a part that `decode` left raw. Errors name the part's place in the body."""
     try:
         return decoder.decode(part)
     except msgspec.ValidationError as exc:
-        raise _explained(exc, place) from None
+        raise _invalid_request(exc, place) from None
     except msgspec.DecodeError as exc:
         raise InvalidRequest(f"This is not valid JSON: {exc}", param=place) from None
 
 
 def convert_within(value: object, kind: type[T], place: str) -> T:
-    """Like `decode_within`, for a part that is decoded but not checked."""
+    """Like `decode_within`, for a part that is already decoded but whose types are not checked."""
     try:
         return msgspec.convert(value, kind)
     except msgspec.ValidationError as exc:
-        raise _explained(exc, place) from None
+        raise _invalid_request(exc, place) from None
 
 
 def convert(values: dict[str, Any], kind: type[T]) -> T:
-    """Query parameters, which arrive as text, with the same errors as a body.
+    """Checks query parameters, which arrive as text, with the same errors as a body.
 
-    msgspec's lax mode would take `1.0` for an integer and `null` for nothing, so integers are
-    read here, and everything else is as strict as in a body."""
+    msgspec's lax mode would accept `1.0` as an integer and `null` as None. This function therefore
+    converts integers itself and uses the strict mode."""
     integers = _integer_fields(kind)
     for name, value in values.items():
         if name in integers and _INTEGER.fullmatch(value) is not None:
@@ -72,21 +73,21 @@ def convert(values: dict[str, Any], kind: type[T]) -> T:
     try:
         return msgspec.convert(values, kind)
     except msgspec.ValidationError as exc:
-        raise _explained(exc) from None
+        raise _invalid_request(exc) from None
 
 
 def _integer_fields(kind: type) -> frozenset[str]:
-    found = set()
+    names = set()
     for field in msgspec.structs.fields(kind):
-        shape = msgspec.inspect.type_info(field.type)
-        shapes = shape.types if isinstance(shape, msgspec.inspect.UnionType) else (shape,)
-        if any(isinstance(part, msgspec.inspect.IntType) for part in shapes):
-            found.add(field.name)
-    return frozenset(found)
+        info = msgspec.inspect.type_info(field.type)
+        members = info.types if isinstance(info, msgspec.inspect.UnionType) else (info,)
+        if any(isinstance(member, msgspec.inspect.IntType) for member in members):
+            names.add(field.name)
+    return frozenset(names)
 
 
 def refuse_nul(body: bytes, decoded: msgspec.Struct) -> None:
-    """For bodies that are stored: PostgreSQL's text cannot hold the character NUL."""
+    """Refuses U+0000 in a body that is stored, because PostgreSQL's text type cannot contain it."""
     if b"\\u0000" not in body:
         return
     for field, value in msgspec.to_builtins(decoded).items():
@@ -96,7 +97,7 @@ def refuse_nul(body: bytes, decoded: msgspec.Struct) -> None:
 
 
 def _check_depth(body: bytes) -> None:
-    # Few brackets cannot nest deeply: almost every body ends here.
+    # A body with few brackets cannot be nested deeply. Most bodies need no further check.
     if body.count(b"{") + body.count(b"[") <= DEPTH_MAX:
         return
     brackets = _STRINGS.sub(b"", body).translate(None, _ALL_BUT_BRACKETS)
@@ -111,7 +112,7 @@ def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> None:
             if key in seen:
                 raise InvalidRequest(
                     f"The key {key[:_PARAM_LENGTH_MAX]!r} occurs twice in one object.",
-                    param=_showable(key[:_PARAM_LENGTH_MAX]),
+                    param=_encodable(key[:_PARAM_LENGTH_MAX]),
                 )
             seen.add(key)
 
@@ -120,32 +121,32 @@ def _as_text(number: str) -> str:
     return number
 
 
-# Numbers stay text: no integer of any length is computed here.
-_DUPLICATES = json.JSONDecoder(
+# Numbers stay text, because Python refuses to convert very long integers.
+_DUPLICATE_FINDER = json.JSONDecoder(
     object_pairs_hook=_refuse_duplicates, parse_int=_as_text, parse_float=_as_text
 )
 
 
 def _check_duplicates(body: bytes) -> None:
-    _DUPLICATES.decode(body.decode())
+    _DUPLICATE_FINDER.decode(body.decode())
 
 
-def _explained(exc: msgspec.ValidationError, place: str = "") -> InvalidRequest:
-    """msgspec's message with the path taken out of it: `messages[2].role`."""
+def _invalid_request(exc: msgspec.ValidationError, place: str = "") -> InvalidRequest:
+    """Moves the path, such as `messages[2].role`, from msgspec's message into `param`."""
     text = str(exc)
     path = place
-    found = _PATH.search(text)
-    if found is not None:
-        path = (place + found["path"]).lstrip(".")
-        text = text[: found.start()]
+    match = _PATH.search(text)
+    if match is not None:
+        path = (place + match["path"]).lstrip(".")
+        text = text[: match.start()]
     field = _FIELD.search(text)
     if field is not None:
         path = f"{path}.{field['field']}" if path else field["field"]
-    param = _showable(path[:_PARAM_LENGTH_MAX]) or None
-    message = _showable(text[:500])
+    param = _encodable(path[:_PARAM_LENGTH_MAX]) or None
+    message = _encodable(text[:500])
     return InvalidRequest(f"{message}." if not message.endswith(".") else message, param=param)
 
 
-def _showable(text: str) -> str:
-    """Escaped lone surrogates and the like must not reach the response."""
+def _encodable(text: str) -> str:
+    """Replaces lone surrogates, which cannot be encoded as UTF-8 in the response."""
     return text.encode("utf-8", "replace").decode()

@@ -1,1 +1,1 @@
-"""Messages: token counting."""
+"""The Messages face: token counting only."""

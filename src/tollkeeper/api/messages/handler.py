@@ -1,4 +1,4 @@
-"""Token counting over HTTP: a Messages-shaped input becomes a prompt, which is counted."""
+"""The handler of POST /v1/messages/count_tokens."""
 
 import re
 
@@ -72,17 +72,21 @@ async def token_count(
 
 
 def _check_protocol(headers: HeaderIndex) -> None:
-    """A date is a version that we speak; a beta flag that we do not know would mean something."""
+    """Accepts any date as a version. Refuses unknown beta flags, because a flag may change the
+    meaning of the request."""
     for version in header_values(headers, MESSAGES_VERSION_HEADER.encode()):
         if _VERSION.fullmatch(version.decode("latin-1")) is None:
-            raise InvalidRequest("A version is a date, YYYY-MM-DD.", param=MESSAGES_VERSION_HEADER)
+            raise InvalidRequest(
+                "The version must be a date, YYYY-MM-DD.", param=MESSAGES_VERSION_HEADER
+            )
     beta = b",".join(header_values(headers, MESSAGES_BETA_HEADER.encode())).decode("latin-1")
     if len(beta) > _BETA_LENGTH_MAX:
         raise InvalidRequest(
-            f"The header has at most {_BETA_LENGTH_MAX} characters.", param=MESSAGES_BETA_HEADER
+            f"The header may have at most {_BETA_LENGTH_MAX} characters.",
+            param=MESSAGES_BETA_HEADER,
         )
     for flag in filter(None, (flag.strip() for flag in beta.split(","))):
         if flag not in KNOWN_BETA_FLAGS:
             raise InvalidRequest(
-                f"Unsupported beta header: {flag[:100]!r}.", param=MESSAGES_BETA_HEADER
+                f"The beta flag {flag[:100]!r} is not supported.", param=MESSAGES_BETA_HEADER
             )

@@ -1,4 +1,4 @@
-"""From a Messages-shaped input to the turns of a prompt."""
+"""Turns the messages of a Messages-shaped request into the turns of a prompt."""
 
 from collections.abc import Iterator, Sequence
 
@@ -30,7 +30,8 @@ _search_result = msgspec.json.Decoder(wire.SearchResultBlock)
 _image = msgspec.json.Decoder(wire.ImageBlock)
 _document = msgspec.json.Decoder(wire.DocumentBlock)
 
-# What a provider's own tools wrote into a conversation. A prompt has no place for it but its text.
+# Blocks that a provider's own tools wrote into the conversation. A prompt has no part for them, so
+# their JSON counts as text.
 _SERVER_BLOCKS = frozenset(
     {
         "server_tool_use",
@@ -46,10 +47,10 @@ _SERVER_BLOCKS = frozenset(
 
 
 class MessagesConversation:
-    """The turns of an input as they come together."""
+    """Collects the turns of a request, message by message."""
 
     def __init__(self, model: Model) -> None:
-        self._reasons = Feature.REASONING in model.supported_features
+        self._model_reasons = Feature.REASONING in model.supported_features
         self.turns: list[Turn] = []
 
     def instruct(self, system: str | Sequence[wire.SystemText]) -> None:
@@ -66,17 +67,18 @@ class MessagesConversation:
             parts = tuple(self._answer_parts(message.content, f"{place}.content"))
             self.turns.append(Turn(role, parts, place=place))
         else:
-            self._add_said(role, message.content, place)
+            self._add_input_blocks(role, message.content, place)
 
-    def _add_said(self, role: Role, blocks: Sequence[msgspec.Raw], place: str) -> None:
-        """What a user said. Results of tools are turns of their own, before the rest."""
+    def _add_input_blocks(self, role: Role, blocks: Sequence[msgspec.Raw], place: str) -> None:
+        """Adds a message that is not an answer. Each tool result in it becomes a turn of its own,
+        before the turn with the other blocks."""
         parts: list[Content] = []
         for at, block in enumerate(blocks):
-            where = f"{place}.content[{at}]"
-            if decode_within(block, _block, where).type == "tool_result":
-                self._add_tool_result(decode_within(block, _tool_result, where), where)
+            block_place = f"{place}.content[{at}]"
+            if decode_within(block, _block, block_place).type == "tool_result":
+                self._add_tool_result(decode_within(block, _tool_result, block_place), block_place)
             else:
-                parts += _parts(block, where)
+                parts += _parts(block, block_place)
         if parts:
             self.turns.append(Turn(role, tuple(parts), place=place))
 
@@ -86,23 +88,23 @@ class MessagesConversation:
             content = (Text(result.content or ""),)
         else:
             content = tuple(_all_parts(result.content, f"{place}.content"))
-        found = ToolResult(content, result.tool_use_id)
-        self.turns.append(Turn(Role.TOOL, (found,), place=place))
+        part = ToolResult(content, result.tool_use_id)
+        self.turns.append(Turn(Role.TOOL, (part,), place=place))
 
     def _answer_parts(self, blocks: Sequence[msgspec.Raw], place: str) -> Iterator[Part]:
         for at, block in enumerate(blocks):
-            where = f"{place}[{at}]"
-            kind = decode_within(block, _block, where).type
+            block_place = f"{place}[{at}]"
+            kind = decode_within(block, _block, block_place).type
             if kind == "thinking":
-                thought = decode_within(block, _thinking, where).thinking
-                if self._reasons:
-                    yield Reasoning(thought)
+                thinking = decode_within(block, _thinking, block_place).thinking
+                if self._model_reasons:
+                    yield Reasoning(thinking)
             elif kind == "tool_use":
-                use = decode_within(block, _tool_use, where)
+                use = decode_within(block, _tool_use, block_place)
                 arguments = msgspec.json.encode(use.input).decode()
-                yield ToolCall(use.id, use.name, arguments, where)
-            elif kind != "redacted_thinking":  # Nobody here can read it.
-                yield from (part for part in _parts(block, where) if isinstance(part, Text))
+                yield ToolCall(use.id, use.name, arguments, block_place)
+            elif kind != "redacted_thinking":  # Encrypted by another service, so not readable.
+                yield from (part for part in _parts(block, block_place) if isinstance(part, Text))
 
 
 def _all_parts(blocks: Sequence[msgspec.Raw], place: str) -> Iterator[Content]:
@@ -120,14 +122,14 @@ def _parts(block: msgspec.Raw, place: str) -> Iterator[Content]:
         case "document":
             yield from _document_parts(decode_within(block, _document, place), place)
         case "search_result":
-            found = decode_within(block, _search_result, place)
-            texts = [found.source, found.title, *(part.text for part in found.content)]
+            result = decode_within(block, _search_result, place)
+            texts = [result.source, result.title, *(part.text for part in result.content)]
             yield from map(Text, texts)
         case _ if kind in _SERVER_BLOCKS:
             yield Text(bytes(block).decode())
         case _:
             raise InvalidRequest(
-                f"A block of type {kind[:100]!r} has no place here.", param=f"{place}.type"
+                f"A block of type {kind[:100]!r} is not allowed here.", param=f"{place}.type"
             )
 
 
@@ -156,7 +158,7 @@ def _document_parts(document: wire.DocumentBlock, place: str) -> Iterator[Conten
             yield File(data=f"data:{source.media_type};base64,{source.data}", place=place)
         case wire.UrlSource():
             raise OptionUnsupported(
-                "A file travels as base64: backends have no address for it.",
+                "Documents by URL are not supported: send the content as base64.",
                 param=f"{place}.source.url",
             )
         case wire.FileSource():
@@ -165,5 +167,6 @@ def _document_parts(document: wire.DocumentBlock, place: str) -> Iterator[Conten
 
 def _not_stored(place: str) -> InvalidRequest:
     return InvalidRequest(
-        "Nothing is stored here, so no file has an id.", param=f"{place}.source.file_id"
+        "The gateway does not store files, so file ids do not exist: send the content.",
+        param=f"{place}.source.file_id",
     )

@@ -1,6 +1,7 @@
-"""From a Messages-shaped input to a prompt: what may change the tokens of the input.
+"""Turns a Messages-shaped request into a prompt for token counting.
 
-What changes only the answer is left out.
+The prompt has only the fields that can change the number of input tokens. Fields that affect only
+the answer are ignored.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,17 +31,19 @@ _tool_head = msgspec.json.Decoder(wire.ToolHead)
 _custom_tool = msgspec.json.Decoder(wire.CustomTool)
 
 
-def read_prompt(body: wire.TokenCountRequest, model: Model, server_tools: frozenset[str]) -> Prompt:
+def read_prompt(
+    body: wire.TokenCountRequest, model: Model, server_tool_types: frozenset[str]
+) -> Prompt:
     conversation = MessagesConversation(model)
     if body.system is not None:
         conversation.instruct(body.system)
     for at, message in enumerate(body.messages):
         conversation.add(message, f"messages[{at}]")
-    functions, offered = _tools(body.tools or (), server_tools)
+    functions, server_tools = _tools(body.tools or (), server_tool_types)
     return Prompt(
         turns=tuple(conversation.turns),
         tools=tuple(functions),
-        server_tools=tuple(offered),
+        server_tools=tuple(server_tools),
         tool_choice=_tool_choice(body) if functions else None,
         output_format=_output_format(body, model),
         options=tuple(_options(body, model)),
@@ -48,12 +51,12 @@ def read_prompt(body: wire.TokenCountRequest, model: Model, server_tools: frozen
 
 
 def _tools(
-    found: Sequence[msgspec.Raw], server_tools: frozenset[str]
+    raw_tools: Sequence[msgspec.Raw], server_tool_types: frozenset[str]
 ) -> tuple[list[FunctionTool], list[FreeObject]]:
-    """Functions, and the tools that the provider runs itself."""
+    """The functions, and the tools that the model's provider runs."""
     functions: list[FunctionTool] = []
-    offered: list[FreeObject] = []
-    for at, tool in enumerate(found):
+    server_tools: list[FreeObject] = []
+    for at, tool in enumerate(raw_tools):
         place = f"tools[{at}]"
         kind = decode_within(tool, _tool_head, place).type
         if kind in (None, "custom"):
@@ -67,17 +70,17 @@ def _tools(
                     schema_place=f"{place}.input_schema",
                 )
             )
-        elif kind in server_tools:
-            offered.append(msgspec.json.decode(tool))
+        elif kind in server_tool_types:
+            server_tools.append(msgspec.json.decode(tool))
         elif _is_published(kind):
             raise OptionUnsupported(f"Tools of type {kind} are not supported.", param=place)
         else:
             raise InvalidRequest(f"There is no tool of type {kind[:100]!r}.", param=f"{place}.type")
-    return functions, offered
+    return functions, server_tools
 
 
 def _is_published(kind: str) -> bool:
-    """A family of tools, as a rule with the date of its version."""
+    """Whether a type is a published family of tools, usually followed by the date of a version."""
     family, version = kind[:-_VERSION_LENGTH], kind[-_VERSION_LENGTH:]
     has_version = version[:1] == "_" and version[1:].isdecimal()
     return (family if has_version else kind) in MESSAGES_TOOL_FAMILIES

@@ -1,1 +1,1 @@
-"""The organization side of the interface, one file a noun."""
+"""Handlers of organization administration: policies, keys, projects, costs."""

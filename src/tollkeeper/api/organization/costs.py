@@ -1,4 +1,4 @@
-"""Cost reports over HTTP."""
+"""The handler of the cost report."""
 
 from tollkeeper.api.http.endpoint import Reply, Request
 from tollkeeper.api.organization import ids
@@ -10,17 +10,17 @@ from tollkeeper.services.use_cases import Services
 
 
 async def cost_report(services: Services, request: Request[None, wire.CostQuery]) -> Reply:
-    asked = request.query
+    sent = request.query
     query = CostQuery(
-        start_time=asked.start_time,
-        end_time=asked.end_time,
-        project_ids=tuple(ids.project_id(text, param="project_ids") for text in asked.project_ids),
-        api_key_ids=tuple(ids.key_id(text, param="api_key_ids") for text in asked.api_key_ids),
-        group_by=tuple(dict.fromkeys(asked.group_by)),
-        limit=asked.limit,
+        start_time=sent.start_time,
+        end_time=sent.end_time,
+        project_ids=tuple(ids.project_id(text, param="project_ids") for text in sent.project_ids),
+        api_key_ids=tuple(ids.key_id(text, param="api_key_ids") for text in sent.api_key_ids),
+        group_by=tuple(dict.fromkeys(sent.group_by)),
+        limit=sent.limit,
     )
-    page = await services.costs.cost_report(request.admin_caller.organization_id, query, asked.page)
-    # Said on every page, so that zero is a statement and not a silence.
+    page = await services.costs.cost_report(request.admin_caller.organization_id, query, sent.page)
+    # The header is sent even if the count is zero, so that callers can rely on it.
     unsettled = (UNSETTLED_HEADER.encode(), str(page.unsettled_requests).encode())
     return Reply(cost_page_view(page), headers=[unsettled])
 

@@ -1,4 +1,4 @@
-"""The Idempotency-Key header of the creation endpoints."""
+"""Reads the Idempotency-Key header of the creation endpoints."""
 
 import re
 from typing import Any
@@ -29,7 +29,8 @@ def idempotent_request(request: Request[Any, Any], operation: str) -> Idempotent
         raise InvalidRequest(
             "One Idempotency-Key header of 8 to 200 printable characters is required.", param=_NAME
         )
-    # What the request means, not how it was spelled: the decoded body in one fixed order.
+    # The decoded body with sorted keys, so that the same request in another JSON spelling is the
+    # same operation.
     meaning = msgspec.json.encode([request.path, request.body], order="deterministic")
     return IdempotentRequest(
         organization_id=request.admin_caller.organization_id,

@@ -1,4 +1,5 @@
-"""Identifiers in paths and queries: what is not an id of ours cannot exist, so it is not found."""
+"""Reads ids in paths and queries. A text that cannot be an id is reported as not found, like an id
+that does not exist."""
 
 from typing import NoReturn
 from uuid import UUID
@@ -10,31 +11,31 @@ _UUID_LENGTH = 36
 
 
 def project_id(text: str, *, param: str = "project_id") -> ProjectId:
-    found = _uuid(text)
-    return ProjectId(found) if found is not None else _absent("project", param)
+    uuid = _parse_uuid(text)
+    return ProjectId(uuid) if uuid is not None else _raise_not_found("project", param)
 
 
 def key_id(text: str, *, param: str = "api_key_id") -> KeyId:
-    found = _uuid(text)
-    return KeyId(found) if found is not None else _absent("API key", param)
+    uuid = _parse_uuid(text)
+    return KeyId(uuid) if uuid is not None else _raise_not_found("API key", param)
 
 
 def policy_id(text: str) -> str:
     if "\x00" in text:
-        _absent("policy", "policy_id")
+        _raise_not_found("policy", "policy_id")
     return text
 
 
-def _uuid(text: str) -> UUID | None:
-    # The canonical spelling only: UUID() takes braces, URNs and missing hyphens too.
+def _parse_uuid(text: str) -> UUID | None:
+    """Accepts the canonical spelling only; `UUID` also accepts braces, URNs and missing hyphens."""
     if len(text) != _UUID_LENGTH:
         return None
     try:
-        found = UUID(text)
+        uuid = UUID(text)
     except ValueError:
         return None
-    return found if str(found) == text.lower() else None
+    return uuid if str(uuid) == text.lower() else None
 
 
-def _absent(noun: str, param: str) -> NoReturn:
+def _raise_not_found(noun: str, param: str) -> NoReturn:
     raise NotFound(f"There is no such {noun}.", param=param)

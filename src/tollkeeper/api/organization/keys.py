@@ -1,4 +1,4 @@
-"""Project keys, Admin API keys and project archiving over HTTP."""
+"""Handlers of project keys, Admin API keys and project archiving."""
 
 from msgspec import UNSET
 

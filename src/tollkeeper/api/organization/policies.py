@@ -1,4 +1,4 @@
-"""Policies over HTTP."""
+"""Handlers of policies."""
 
 from typing import Any
 
@@ -68,11 +68,11 @@ async def policy_pause(services: Services, request: Request[wire.PolicyPause, No
 async def effective_policy_list(
     services: Services, request: Request[None, None]
 ) -> wire.EffectivePolicyList:
-    found = await services.policies.effective_policy_list(
+    effective = await services.policies.effective_policy_list(
         request.admin_caller.organization_id, ids.project_id(request.path["project_id"])
     )
     return wire.EffectivePolicyList(
-        object="list", data=[_effective_view(policy) for policy in found]
+        object="list", data=[_effective_view(policy) for policy in effective]
     )
 
 

@@ -1,1 +1,1 @@
-"""Responses: from the request to a call, and from the call's events to Responses again."""
+"""The Responses face: turns requests into calls, and the events of a call into Responses."""

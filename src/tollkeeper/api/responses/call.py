@@ -1,4 +1,4 @@
-"""From a Responses request to a `Call`, and to the result as it is before anything came."""
+"""Turns a Responses request into a `Call` and into the result that the stream starts with."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,19 +23,19 @@ from tollkeeper.services.calls.options import output_bound, require_supported
 from tollkeeper.services.calls.reasoning_seal import KeptReasoning
 from tollkeeper.services.use_cases import Services
 
-# What chat backends call the output bound.
+# The chat protocol's name of the output bound.
 _BOUND_FIELD = "max_tokens"
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedResponse:
-    """A call with what only the Responses protocol needs to answer it."""
+    """A call, and what else is needed to answer it in the Responses protocol."""
 
     call: Call
-    # The result as it is before anything came: what the caller asked for, shown again.
+    # The result before the first event: no output, and the parameters of the request.
     begun: Response
     includes_logprobs: bool
-    # Makes of reasoning what the caller may keep and send back, where it was asked for.
+    # Encrypts reasoning, so that the caller can send it back. None if that was not asked for.
     seal: Callable[[str, tuple[str, ...]], str] | None
     obfuscates: bool
 
@@ -72,14 +72,14 @@ async def responses_call(
     options, include = body.stream_options, body.include or ()
     return PreparedResponse(
         call=call,
-        begun=_begun(call, body, tools, services.clock()),
+        begun=_begun_response(call, body, tools, services.clock()),
         includes_logprobs=LOGPROBS in include,
-        seal=_sealing(services, caller, model) if ENCRYPTED_REASONING in include else None,
+        seal=_seal_function(services, caller, model) if ENCRYPTED_REASONING in include else None,
         obfuscates=options is not None and options.include_obfuscation is True,
     )
 
 
-def _sealing(
+def _seal_function(
     services: Services, caller: ProjectCaller, model: Model
 ) -> Callable[[str, tuple[str, ...]], str]:
     def seal(text: str, sealed_by_backend: tuple[str, ...]) -> str:
@@ -90,21 +90,24 @@ def _sealing(
 
 
 def _check_stateless(body: wire.ResponsesRequest) -> None:
-    """Nothing is stored and nothing runs on after its answer: what needs either is refused."""
+    """Refuses fields that need stored responses or background work; the gateway has neither."""
     if body.store:
-        raise InvalidRequest("Nothing is stored here: store must be false.", param="store")
+        raise InvalidRequest(
+            "The gateway does not store responses: store must be false.", param="store"
+        )
     if body.background:
         raise InvalidRequest(
-            "Nothing runs in the background here: background must be false.", param="background"
+            "The gateway does not run responses in the background: background must be false.",
+            param="background",
         )
-    stored: Mapping[str, tuple[object, str]] = {
+    needs_storage: Mapping[str, tuple[object, str]] = {
         "previous_response_id": (body.previous_response_id, "send the conversation in input"),
         "conversation": (body.conversation, "send the conversation in input"),
         "prompt": (body.prompt, "send the prompt's text in instructions and input"),
     }
-    for name, (value, instead) in stored.items():
+    for name, (value, instead) in needs_storage.items():
         if value is not None:
-            raise InvalidRequest(f"Nothing is stored here: {instead}.", param=name)
+            raise InvalidRequest(f"The gateway does not store responses: {instead}.", param=name)
 
 
 def _check_combinations(body: wire.ResponsesRequest) -> None:
@@ -117,12 +120,12 @@ def _check_combinations(body: wire.ResponsesRequest) -> None:
         and reasoning.generate_summary not in (None, reasoning.summary)
     ):
         raise InvalidRequest(
-            "reasoning.summary and reasoning.generate_summary differ.",
+            "reasoning.summary and reasoning.generate_summary differ: send only summary.",
             param="reasoning.generate_summary",
         )
 
 
-def _begun(call: Call, body: wire.ResponsesRequest, tools: Tools, now: int) -> Response:
+def _begun_response(call: Call, body: wire.ResponsesRequest, tools: Tools, now: int) -> Response:
     reasoning = body.reasoning or wire.ResponsesReasoning()
     return Response(
         id=f"resp_{call.request_id.replace('-', '')}",
@@ -170,7 +173,7 @@ def _shown_text(text: wire.ResponsesText | None) -> dict[str, Any]:
     if text is not None and text.format is not None:
         shown["format"] = msgspec.to_builtins(text.format)
         if isinstance(text.format, wire.ResponsesJsonSchemaFormat):
-            # A result says yes or no, where a request may leave it open.
+            # The published result has a boolean here, where a request may have null.
             shown["format"]["strict"] = text.format.strict is True
     if text is not None and text.verbosity is not None:
         shown["verbosity"] = text.verbosity

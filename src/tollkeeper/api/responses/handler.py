@@ -1,4 +1,4 @@
-"""Responses over HTTP: from the wire struct to a call, and from events to Responses again."""
+"""The handler of POST /v1/responses."""
 
 from tollkeeper.api.http.endpoint import Request, Streamed
 from tollkeeper.api.http.session import session_of

@@ -1,7 +1,7 @@
-"""From the input of a Responses request to the turns of a prompt.
+"""Turns the input of a Responses request into the turns of a prompt.
 
-What one answer said in several items is one turn: its reasoning, its words and its calls. The
-outputs of the calls follow as turns of their own.
+The items of one earlier answer (reasoning, messages, function calls) become one turn. The outputs
+of the calls follow as turns of their own.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,8 @@ from tollkeeper.domain.prompt import (
 )
 from tollkeeper.services.calls.reasoning_seal import KeptReasoning
 
-# The option by which a model says that its backend takes back what only it can read.
+# The model option which says that the backend seals reasoning and accepts it back. It is also the
+# value of `include` by which a caller asks for sealed reasoning.
 ENCRYPTED_REASONING = "reasoning.encrypted_content"
 
 _typed = msgspec.json.Decoder(wire.Typed)
@@ -36,7 +37,7 @@ _function_call = msgspec.json.Decoder(wire.EchoedFunctionCall)
 _function_call_output = msgspec.json.Decoder(wire.FunctionCallOutput)
 _reasoning = msgspec.json.Decoder(wire.EchoedReasoning)
 
-# Items that the published protocol has and a prompt has no place for.
+# Types of items in the published protocol that a prompt cannot represent.
 _ITEMS_WITHOUT_PLACE = frozenset(
     {
         "additional_tools",
@@ -70,17 +71,17 @@ _ITEMS_WITHOUT_PLACE = frozenset(
 
 
 class Conversation:
-    """The turns of a request as they come together."""
+    """Collects the turns of a request, item by item."""
 
     def __init__(self, model: Model, unseal: Callable[[str], KeptReasoning | None]) -> None:
         self._model = model
         self._unseal = unseal
-        self._reasons = Feature.REASONING in model.supported_features
+        self._model_reasons = Feature.REASONING in model.supported_features
         self._turns: list[Turn] = []
-        # The assistant's turn that following items may still belong to.
+        # The parts of the current assistant turn; the next item may add to it.
         self._answer: list[Part] = []
-        # Reasoning that still waits for the words or the call that it led to.
-        self._thoughts: list[Reasoning] = []
+        # Reasoning whose message or function call has not come yet.
+        self._pending_reasoning: list[Reasoning] = []
         self._answer_place = ""
         self._call_ids: set[str] = set()
 
@@ -91,11 +92,11 @@ class Conversation:
         self._turns.append(Turn(Role.USER, (Text(text),), place="input"))
 
     def add(self, item: msgspec.Raw, place: str) -> None:
-        found = decode_within(item, _typed, place)
-        match found.type:
+        head = decode_within(item, _typed, place)
+        match head.type:
             case "message":
                 self._add_message(decode_within(item, _message, place), place)
-            case None if found.role is not None:
+            case None if head.role is not None:
                 self._add_message(decode_within(item, _message, place), place)
             case "function_call":
                 self._add_call(decode_within(item, _function_call, place), place)
@@ -104,29 +105,29 @@ class Conversation:
             case "reasoning":
                 self._add_reasoning(decode_within(item, _reasoning, place))
             case _:
-                raise _refused(found.type, f"{place}.type")
+                raise _unknown_item(head.type, f"{place}.type")
 
     def turns(self) -> tuple[Turn, ...]:
-        """All of them. Nothing can be added afterwards."""
+        """Ends the current answer and returns all turns. Nothing can be added afterwards."""
         self._end_answer()
         return tuple(self._turns)
 
     def _add_message(self, message: wire.InputMessage, place: str) -> None:
         if message.role == "assistant":
-            self._add_words(message, place)
+            self._add_answer_text(message, place)
             return
         content = _content(message.content, f"{place}.content")
         self._add_turn(Turn(Role(message.role), content, place=place))
 
-    def _add_words(self, message: wire.InputMessage, place: str) -> None:
-        """Words of an answer. Beside calls they are part of its turn; two messages without a call
-        between them are two turns."""
-        has_words = any(isinstance(part, Text | Refusal) for part in self._answer)
+    def _add_answer_text(self, message: wire.InputMessage, place: str) -> None:
+        """Adds an assistant's message to the turn that has the calls around it. Two messages
+        without a call between them are two turns."""
+        has_text = any(isinstance(part, Text | Refusal) for part in self._answer)
         has_calls = any(isinstance(part, ToolCall) for part in self._answer)
-        if has_words and not has_calls:
+        if has_text and not has_calls:
             self._end_answer()
-        parts = _spoken(message.content)
-        # An empty message is a turn too.
+        parts = _answer_text(message.content)
+        # A message without text still makes a turn.
         self._extend_answer(parts or (Text(""),), place)
 
     def _add_call(self, call: wire.EchoedFunctionCall, place: str) -> None:
@@ -136,34 +137,36 @@ class Conversation:
     def _add_output(self, output: wire.FunctionCallOutput, place: str) -> None:
         if output.call_id not in self._call_ids:
             raise InvalidRequest(
-                "No function_call before this output has its call_id.", param=f"{place}.call_id"
+                "No function_call item before this output has its call_id.",
+                param=f"{place}.call_id",
             )
         content = _content(output.output, f"{place}.output")
         result = ToolResult(content, output.call_id)
         self._add_turn(Turn(Role.TOOL, (result,), place=place))
 
     def _add_reasoning(self, reasoning: wire.EchoedReasoning) -> None:
-        """The text itself, else what we sealed, else the summary. What another service sealed is
-        left out; what a backend sealed goes back to that backend only."""
-        if not self._reasons:
+        """Takes the plain text, or else the text that the gateway sealed, or else the summary. A
+        value that another service sealed is ignored. Values that a backend sealed go back only to
+        the model that they came from."""
+        if not self._model_reasons:
             return
-        sealed = reasoning.encrypted_content
-        kept = None if sealed is None else self._unseal(sealed)
+        encrypted = reasoning.encrypted_content
+        unsealed = None if encrypted is None else self._unseal(encrypted)
         text = "".join(part.text for part in reasoning.content or ())
-        if not text and kept is not None:
-            text = kept.text
+        if not text and unsealed is not None:
+            text = unsealed.text
         text = text or "".join(part.text for part in reasoning.summary or ())
-        by_backend: tuple[str, ...] = ()
-        takes_back = ENCRYPTED_REASONING in self._model.options
-        if kept is not None and takes_back and kept.model == self._model.id:
-            by_backend = kept.sealed_by_backend
-        if text or by_backend:
-            self._thoughts.append(Reasoning(text, by_backend))
+        sealed_by_backend: tuple[str, ...] = ()
+        accepts_sealed = ENCRYPTED_REASONING in self._model.options
+        if unsealed is not None and accepts_sealed and unsealed.model == self._model.id:
+            sealed_by_backend = unsealed.sealed_by_backend
+        if text or sealed_by_backend:
+            self._pending_reasoning.append(Reasoning(text, sealed_by_backend))
 
     def _extend_answer(self, parts: tuple[Part, ...], place: str) -> None:
         self._answer_place = self._answer_place or place
-        self._answer += (*self._thoughts, *parts)
-        self._thoughts = []
+        self._answer += (*self._pending_reasoning, *parts)
+        self._pending_reasoning = []
 
     def _end_answer(self) -> None:
         if self._answer:
@@ -173,9 +176,10 @@ class Conversation:
         self._answer_place = ""
 
     def _add_turn(self, turn: Turn) -> None:
-        """Reasoning that nothing followed belongs to no answer and is left out."""
+        """Adds a turn that is not an answer. Reasoning without a message or a call after it is
+        dropped."""
         self._end_answer()
-        self._thoughts = []
+        self._pending_reasoning = []
         self._turns.append(turn)
 
 
@@ -189,7 +193,7 @@ def _part(part: wire.InputPart, place: str) -> Content:
     match part:
         case wire.InputImage():
             if part.image_url is None:
-                raise _without_source(part.file_id, f"{place}.file_id", f"{place}.image_url")
+                raise _missing_data(part.file_id, f"{place}.file_id", f"{place}.image_url")
             return Image(part.image_url, part.detail, place)
         case wire.InputFile():
             return _file(part, place)
@@ -201,16 +205,16 @@ def _part(part: wire.InputPart, place: str) -> Content:
 def _file(file: wire.InputFile, place: str) -> File:
     if file.file_url is not None:
         raise OptionUnsupported(
-            "A file travels in file_data: backends have no address for it.",
+            "Files by URL are not supported: send the content in file_data.",
             param=f"{place}.file_url",
         )
     if file.file_data is None:
-        raise _without_source(file.file_id, f"{place}.file_id", f"{place}.file_data")
+        raise _missing_data(file.file_id, f"{place}.file_id", f"{place}.file_data")
     return File(data=file.file_data, filename=file.filename, place=place)
 
 
-def _spoken(content: str | list[wire.InputPart]) -> tuple[Content, ...]:
-    """What an answer said in words: its texts and refusals, and nothing that was not said."""
+def _answer_text(content: str | list[wire.InputPart]) -> tuple[Content, ...]:
+    """The texts and refusals of an assistant's message. Images and files in it are ignored."""
     if isinstance(content, str):
         return (Text(content),)
     parts: list[Content] = []
@@ -223,19 +227,22 @@ def _spoken(content: str | list[wire.InputPart]) -> tuple[Content, ...]:
     return tuple(parts)
 
 
-def _refused(kind: str | None, param: str) -> InvalidRequest | OptionUnsupported:
+def _unknown_item(kind: str | None, param: str) -> InvalidRequest | OptionUnsupported:
     if kind is None:
-        return InvalidRequest("An item has a type, or a role if it is a message.", param=param)
+        return InvalidRequest("An item needs a type, or a role if it is a message.", param=param)
     if kind == "item_reference":
         return InvalidRequest(
-            "Nothing is stored here, so there is no item to refer to: send the item.", param=param
+            "The gateway does not store items: send the item itself.", param=param
         )
     if kind in _ITEMS_WITHOUT_PLACE:
         return OptionUnsupported(f"Items of type {kind} are not supported.", param=param)
     return InvalidRequest(f"There is no item of type {kind[:100]!r}.", param=param)
 
 
-def _without_source(file_id: str | None, id_param: str, data_param: str) -> InvalidRequest:
+def _missing_data(file_id: str | None, id_param: str, data_param: str) -> InvalidRequest:
     if file_id is not None:
-        return InvalidRequest("Nothing is stored here, so no file has an id.", param=id_param)
-    return InvalidRequest("The content itself is missing.", param=data_param)
+        return InvalidRequest(
+            "The gateway does not store files, so file ids do not exist: send the content.",
+            param=id_param,
+        )
+    return InvalidRequest("The content is missing.", param=data_param)

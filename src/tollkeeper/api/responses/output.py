@@ -1,8 +1,8 @@
-"""The output items of one Responses answer, put together from the events of its call.
+"""Assembles the output items of one Responses answer from the events of its call.
 
-An item opens with its first piece and closes when something else begins: text and reasoning at
-once, a function call as soon as its arguments are whole, because calls may grow side by side.
-Whoever wants to tell the story of it listens; the items are the same either way.
+An item opens with its first piece. Text and reasoning close when another item begins. A function
+call closes when another item begins and its arguments are a complete JSON object, because a backend
+may send pieces of several calls in turn. A listener is told about every step, for the stream.
 """
 
 from collections.abc import Callable
@@ -34,7 +34,7 @@ _logprobs = msgspec.json.Decoder(_ChatLogprobs)
 
 
 class Kind(StrEnum):
-    """What grows: the content of a message, a chain of thought, the arguments of a call."""
+    """The kinds of text that arrive piece by piece, by the names that the protocol gives them."""
 
     TEXT = "output_text"
     REFUSAL = "refusal"
@@ -44,7 +44,7 @@ class Kind(StrEnum):
 
 @dataclass(slots=True)
 class OpenText:
-    """One text that grows piece by piece, and its place in the output."""
+    """One text that arrives piece by piece, and its place in the output."""
 
     kind: Kind
     item_id: str
@@ -53,7 +53,7 @@ class OpenText:
     pieces: list[str] = field(default_factory=list)
     annotations: list[wire.FlatUrlCitation] = field(default_factory=list)
     logprobs: list[wire.TokenLogprob] = field(default_factory=list)
-    # For the listener: the place, encoded once.
+    # The place as JSON. The listener encodes it once and keeps it here.
     encoded_place: bytes | None = None
 
     @property
@@ -71,7 +71,7 @@ class OpenText:
 
 
 class ItemKind(StrEnum):
-    """What an item is, and how its id begins."""
+    """The kind of an item; the value is the prefix of its id."""
 
     MESSAGE = "msg"
     REASONING = "rs"
@@ -85,16 +85,17 @@ class Item:
     output_index: int
     parts: list[OpenText] = field(default_factory=list)
     status: wire.ItemStatus = "in_progress"
-    # Of a function call only.
+    # For a function call only.
     call_id: str = ""
     name: str = ""
-    # Of reasoning only: what its backend alone can read, and all of it, once it is closed.
+    # For reasoning only: the values that only the backend can read.
     sealed_by_backend: tuple[str, ...] = ()
+    # For reasoning only: its text and the values above, sealed by the gateway when the item closes.
     sealed: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class Listener(Protocol):
-    """Hears how the output comes about."""
+    """Is told about each step of the output, in order."""
 
     def event(self, name: str, fields: dict[str, Any]) -> None: ...
 
@@ -102,7 +103,7 @@ class Listener(Protocol):
 
 
 class NoListener:
-    """A listener that keeps nothing."""
+    """Ignores every step, for an answer that is not streamed."""
 
     def event(self, name: str, fields: dict[str, Any]) -> None:
         pass
@@ -125,7 +126,7 @@ class Output:
         self._includes_logprobs = logprobs
         self._seal = seal
         self._items: list[Item] = []
-        # What text goes into until something else begins.
+        # The text or reasoning that further pieces extend.
         self._open: OpenText | None = None
         self._calls: dict[int, Item] = {}
         self._last_call: Item | None = None
@@ -133,16 +134,16 @@ class Output:
 
     def add(self, delta: Delta) -> None:
         if delta.reasoning:
-            self._grow(self._opened(Kind.REASONING), delta.reasoning)
+            self._append(self._open_text(Kind.REASONING), delta.reasoning)
         if delta.sealed_reasoning and self._seal is not None:
-            item = self._items[self._opened(Kind.REASONING).output_index]
+            item = self._items[self._open_text(Kind.REASONING).output_index]
             item.sealed_by_backend += (delta.sealed_reasoning,)
         if delta.text or delta.logprobs is not None:
             self._add_text(delta.text or "", delta.logprobs)
         for annotation in delta.annotations:
             self._annotate(annotation)
         if delta.refusal:
-            self._grow(self._opened(Kind.REFUSAL), delta.refusal)
+            self._append(self._open_text(Kind.REFUSAL), delta.refusal)
         for piece in delta.tool_calls:
             self._add_call(piece)
         if delta.function_call is not None:
@@ -152,7 +153,7 @@ class Output:
             self._end(delta.finish)
 
     def items(self) -> list[wire.OutputItem]:
-        """What there is so far; what is still open counts as incomplete."""
+        """All items so far. An item that is still open is shown as incomplete."""
         return [
             _view(item, "incomplete" if item.status == "in_progress" else item.status)
             for item in self._items
@@ -168,18 +169,19 @@ class Output:
 
     # Text, refusals, reasoning.
 
-    def _opened(self, kind: Kind) -> OpenText:
-        open_ = self._open
-        if open_ is not None and open_.kind is kind:
-            return open_
-        if open_ is not None and Kind.REASONING not in (kind, open_.kind):
-            # A message may hold texts and refusals; reasoning is an item of its own.
-            self._close_part(open_)
-            item = self._items[open_.output_index]
+    def _open_text(self, kind: Kind) -> OpenText:
+        """The open text of this kind. Begins one, and closes another kind, where necessary."""
+        current = self._open
+        if current is not None and current.kind is kind:
+            return current
+        if current is not None and Kind.REASONING not in (kind, current.kind):
+            # A message may contain texts and refusals; reasoning is an item of its own.
+            self._close_part(current)
+            item = self._items[current.output_index]
         else:
-            self._close_what_can_be()
-            reasons = kind is Kind.REASONING
-            item = self._begin_item(ItemKind.REASONING if reasons else ItemKind.MESSAGE)
+            self._close_finished_items()
+            is_reasoning = kind is Kind.REASONING
+            item = self._begin_item(ItemKind.REASONING if is_reasoning else ItemKind.MESSAGE)
         self._open = self._begin_part(item, kind)
         return self._open
 
@@ -190,27 +192,27 @@ class Output:
         self._listener.event("response.content_part.added", {**place, "part": open_text.part()})
         return open_text
 
-    def _grow(self, open_text: OpenText, text: str) -> None:
+    def _append(self, open_text: OpenText, text: str) -> None:
         open_text.pieces.append(text)
         self._listener.piece(open_text, text, [])
 
     def _add_text(self, text: str, logprobs: msgspec.Raw | None) -> None:
-        found = []
+        tokens = []
         if logprobs is not None and self._includes_logprobs:
-            found = _flat_logprobs(logprobs)
+            tokens = _flat_logprobs(logprobs)
         if text:
-            open_text = self._opened(Kind.TEXT)
-        elif found and self._open is not None and self._open.kind is Kind.TEXT:
+            open_text = self._open_text(Kind.TEXT)
+        elif tokens and self._open is not None and self._open.kind is Kind.TEXT:
             open_text = self._open
         else:
-            return  # The probabilities of a call's tokens, or of reasoning, have no place here.
+            return  # The protocol has no field for log-probabilities of calls and reasoning.
         open_text.pieces.append(text)
-        open_text.logprobs += found
-        self._listener.piece(open_text, text, found)
+        open_text.logprobs += tokens
+        self._listener.piece(open_text, text, tokens)
 
     def _annotate(self, annotation: Annotation) -> None:
-        open_text = self._opened(Kind.TEXT)
-        found = wire.FlatUrlCitation(
+        open_text = self._open_text(Kind.TEXT)
+        citation = wire.FlatUrlCitation(
             url=annotation.url,
             title=annotation.title,
             start_index=annotation.start_index,
@@ -219,9 +221,9 @@ class Output:
         fields = {
             **_place(open_text),
             "annotation_index": len(open_text.annotations),
-            "annotation": found,
+            "annotation": citation,
         }
-        open_text.annotations.append(found)
+        open_text.annotations.append(citation)
         self._listener.event("response.output_text.annotation.added", fields)
 
     # Function calls.
@@ -229,16 +231,16 @@ class Output:
     def _add_call(self, piece: ToolCallPiece) -> None:
         item = self._calls.get(piece.index)
         if item is None:
-            self._close_what_can_be()
+            self._close_finished_items()
             item = self._begin_call(piece)
         else:
             item.name += piece.name or ""
         if item.status != "in_progress":
             if piece.arguments.strip():
-                raise BackendFailed("The backend went on with a call that was complete.")
+                raise BackendFailed("The backend added arguments to a complete function call.")
             return
         if piece.arguments:
-            self._grow(item.parts[0], piece.arguments)
+            self._append(item.parts[0], piece.arguments)
         self._last_call = item
 
     def _begin_call(self, piece: ToolCallPiece) -> Item:
@@ -247,7 +249,7 @@ class Output:
         item.name = piece.name or ""
         item.parts.append(OpenText(Kind.ARGUMENTS, item.id, item.output_index, None))
         self._calls[piece.index] = item
-        self._tell_of(item)
+        self._announce(item)
         return item
 
     # Items.
@@ -260,22 +262,22 @@ class Output:
 
     def _begin_item(self, kind: ItemKind) -> Item:
         item = self._new_item(kind)
-        self._tell_of(item)
+        self._announce(item)
         return item
 
-    def _tell_of(self, item: Item) -> None:
+    def _announce(self, item: Item) -> None:
         fields = {"output_index": item.output_index, "item": _view(item, "in_progress")}
         self._listener.event("response.output_item.added", fields)
 
-    def _close_what_can_be(self) -> None:
-        """Something else begins: text is over, and so is the last call, if its arguments are a
-        whole object and cannot grow any more."""
+    def _close_finished_items(self) -> None:
+        """Closes the open text, and the last call if its arguments are a complete object, because
+        another item begins."""
         if self._open is not None:
             self._close_part(self._open)
             self._close_item(self._items[self._open.output_index], "completed")
             self._open = None
         call, self._last_call = self._last_call, None
-        if call is not None and _is_whole(call.parts[0].whole):
+        if call is not None and _is_json_object(call.parts[0].whole):
             self._close_item(call, "completed")
 
     def _close_part(self, open_text: OpenText) -> None:
@@ -302,10 +304,11 @@ class Output:
         self._listener.event("response.output_item.done", fields)
 
     def _end(self, finish: str) -> None:
-        """Everything closes, in the order in which it began. Only the last item can be cut off."""
+        """Closes all open items in the order in which they began. Only the last one can be
+        incomplete."""
         self.finish = finish
         if not self._items:
-            self._opened(Kind.TEXT)  # An empty answer is an empty message.
+            self._open_text(Kind.TEXT)  # An answer without content is shown as an empty message.
         if self._open is not None:
             self._close_part(self._open)
             self._open = None
@@ -343,7 +346,7 @@ def _place(open_text: OpenText) -> dict[str, Any]:
     return place
 
 
-def _is_whole(arguments: str) -> bool:
+def _is_json_object(arguments: str) -> bool:
     try:
         _json_object.decode(arguments)
     except msgspec.DecodeError:
@@ -352,9 +355,10 @@ def _is_whole(arguments: str) -> bool:
 
 
 def _flat_logprobs(logprobs: msgspec.Raw) -> list[wire.TokenLogprob]:
-    """Chat's probabilities of the content's tokens; what a backend wrote otherwise has none."""
+    """The log-probabilities of the content's tokens, from the form of the chat protocol to that of
+    Responses. Log-probabilities of another form are left out."""
     try:
-        found = _logprobs.decode(logprobs).content or []
+        tokens = _logprobs.decode(logprobs).content or []
     except msgspec.DecodeError:
         return []
     return [
@@ -367,7 +371,7 @@ def _flat_logprobs(logprobs: msgspec.Raw) -> list[wire.TokenLogprob]:
                 for top in token.top_logprobs or ()
             ],
         )
-        for token in found
+        for token in tokens
     ]
 
 

@@ -1,4 +1,4 @@
-"""From a Responses request to a prompt."""
+"""Turns a Responses request into a prompt."""
 
 from collections.abc import Iterator, Mapping
 
@@ -24,11 +24,10 @@ from tollkeeper.domain.prompt import (
 )
 
 LOGPROBS = "message.output_text.logprobs"
-# Input is never part of a result here, so there is nothing that this could add.
+# Accepted and without effect: a result never contains the input, so there are no URLs to include.
 _IMAGE_ADDRESSES = "message.input_image.image_url"
-# Values that leave the choice to the backend: they ask for nothing, unless the model says how
-# they are asked for.
-_ORDINARY_REASONING = {
+# Values that leave the choice to the backend. They are sent only to a model that maps the option.
+_DEFAULT_REASONING = {
     "summary": "auto",
     "generate_summary": "auto",
     "context": "auto",
@@ -43,7 +42,8 @@ def read_prompt(
     tools: Tools,
     caching: CachingWish,
 ) -> Prompt:
-    """`model` decides what of earlier reasoning goes back, and which options it maps."""
+    """`model` decides whether default values of options and the wish for sealed reasoning are
+    sent."""
     if body.instructions is not None:
         conversation.instruct(body.instructions)
     if isinstance(body.input, str):
@@ -51,17 +51,17 @@ def read_prompt(
     else:
         for at, item in enumerate(body.input):
             conversation.add(item, f"input[{at}]")
-    offered = choose_tools(tools, body)
+    chosen = choose_tools(tools, body)
     included: dict[str, str] = {
         name: f"include[{at}]" for at, name in enumerate(body.include or ())
     }
-    _refuse_foreign_includes(included)
+    _refuse_unsupported_includes(included)
     return Prompt(
         turns=conversation.turns(),
-        tools=offered.functions,
-        tool_choice=offered.choice,
-        parallel_tool_calls=body.parallel_tool_calls if offered.functions else None,
-        web_search=offered.web_search,
+        tools=chosen.functions,
+        tool_choice=chosen.choice,
+        parallel_tool_calls=body.parallel_tool_calls if chosen.functions else None,
+        web_search=chosen.web_search,
         output_format=_output_format(body.text),
         sampling=Sampling(
             temperature=body.temperature,
@@ -69,7 +69,7 @@ def read_prompt(
             frequency_penalty=body.frequency_penalty,
             presence_penalty=body.presence_penalty,
         ),
-        # `top_logprobs` alone asks for nothing: published clients send it with every request.
+        # `top_logprobs` alone has no effect, because published clients send it with every request.
         logprobs=Logprobs(included[LOGPROBS], body.top_logprobs) if LOGPROBS in included else None,
         reasoning=_reasoning(body.reasoning, included),
         caching=caching,
@@ -78,10 +78,10 @@ def read_prompt(
     )
 
 
-def _refuse_foreign_includes(included: Mapping[str, str]) -> None:
+def _refuse_unsupported_includes(included: Mapping[str, str]) -> None:
     for name, place in included.items():
         if name not in (LOGPROBS, ENCRYPTED_REASONING, _IMAGE_ADDRESSES):
-            raise OptionUnsupported(f"{name} needs a tool that is not offered here.", param=place)
+            raise OptionUnsupported(f"{name} needs a tool that is not supported.", param=place)
 
 
 def _output_format(text: wire.ResponsesText | None) -> OutputFormat | None:
@@ -103,23 +103,24 @@ def _output_format(text: wire.ResponsesText | None) -> OutputFormat | None:
 def _reasoning(
     reasoning: wire.ResponsesReasoning | None, included: Mapping[str, str]
 ) -> ReasoningWish | None:
-    asked = {} if reasoning is None else msgspec.structs.asdict(reasoning)
-    params = [f"reasoning.{name}" for name, value in asked.items() if value is not None]
+    fields = {} if reasoning is None else msgspec.structs.asdict(reasoning)
+    params = [f"reasoning.{name}" for name, value in fields.items() if value is not None]
     if ENCRYPTED_REASONING in included:
         params.append(included[ENCRYPTED_REASONING])
-    return ReasoningWish(tuple(params), asked.get("effort")) if params else None
+    return ReasoningWish(tuple(params), fields.get("effort")) if params else None
 
 
 def _options(
     body: wire.ResponsesRequest, model: Model, included: Mapping[str, str]
 ) -> Iterator[Option]:
-    """Options without a published meaning, and those whose ordinary value asks for nothing."""
+    """Options without a published meaning, and options whose default value has no effect and is
+    left out."""
     if body.text is not None and body.text.verbosity is not None:
         yield Option("verbosity", body.text.verbosity, "text.verbosity")
-    for name, ordinary in _ORDINARY_REASONING.items():
+    for name, default in _DEFAULT_REASONING.items():
         value = None if body.reasoning is None else getattr(body.reasoning, name)
         option = f"reasoning.{name}"
-        if value is not None and (value != ordinary or option in model.options):
+        if value is not None and (value != default or option in model.options):
             yield Option(option, value, option)
     if ENCRYPTED_REASONING in included and ENCRYPTED_REASONING in model.options:
         yield Option(ENCRYPTED_REASONING, True, included[ENCRYPTED_REASONING])

@@ -1,4 +1,4 @@
-"""How a Responses answer ends: the result, its usage, and the errors that its protocol knows."""
+"""The Responses result of an answer that began, ended or failed, with usage and error code."""
 
 import msgspec
 
@@ -44,7 +44,8 @@ def failed_response(
 
 
 def _error_code(error: Exception) -> str:
-    """The protocol has few words, and its clients refuse others; `type` says the rest."""
+    """Clients of this protocol reject unknown codes, so only three are used. The error's `type`
+    is more precise."""
     match error:
         case RateLimited():
             return "rate_limit_exceeded"

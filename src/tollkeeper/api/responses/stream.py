@@ -1,4 +1,4 @@
-"""An answer as a stream of typed Responses events, written as they come."""
+"""Writes an answer as a stream of typed Responses events while it arrives."""
 
 from typing import Any
 
@@ -18,18 +18,19 @@ _OBFUSCATED_MULTIPLE = 16
 
 
 def _head(name: str) -> bytes:
-    """Every event begins with its name, twice, and its number."""
+    """The beginning of an event: its name, as SSE event and as JSON type, up to its number."""
     return f'event: {name}\ndata: {{"type":"{name}","sequence_number":'.encode()
 
 
-# What almost every event of a stream begins with, written once.
+# The beginnings of the most frequent events, encoded once.
 _DELTA_HEADS = {kind: _head(f"response.{kind}.delta") for kind in Kind}
 _NO_LOGPROBS = b',"logprobs":[]}\n\n'
 _END = b"}\n\n"
 
 
 class ResponseStream:
-    """Runs the call and writes its events; also the sink of the call and the output's listener."""
+    """Runs the call and writes its events. It is the sink of the call and the listener of the
+    output."""
 
     def __init__(
         self, services: Services, request: Request[Any, None], prepared: PreparedResponse
@@ -53,20 +54,21 @@ class ResponseStream:
         prepared = self._prepared
         outcome = await self._services.inference.infer(prepared.call, self, self._request)
         response = ended_response(self._begun, self._output, outcome.usage, self._services.clock())
-        self._tell_response(f"response.{response.status}", response)
-        await stream.end(self._taken() + DONE)
+        self._response_event(f"response.{response.status}", response)
+        await stream.end(self._take_records() + DONE)
 
     def failure(self, error: Exception) -> bytes:
-        """The one event that ends a stream which broke: no end mark follows it."""
-        # Events of a batch that broke half-way were not sent, and now never will be.
+        """The event that ends a failed stream. No `[DONE]` follows it."""
+        # If the failure came in the middle of a batch, the batch's events are not sent, and their
+        # numbers are free again.
         self._number -= len(self._records)
         self._records.clear()
         if not self._number:
-            # Nothing but comments went out: clients take no end without a beginning.
+            # Only comments were sent so far, and clients expect `response.created` first.
             self._begin()
         response = failed_response(self._begun, self._output, error, self._request.id)
-        self._tell_response("response.failed", response)
-        return self._taken()
+        self._response_event("response.failed", response)
+        return self._take_records()
 
     async def take(self, batch: Batch) -> None:
         assert self._stream is not None
@@ -78,7 +80,7 @@ class ResponseStream:
             elif isinstance(event, Opened):
                 self._begun = begun_response(self._prepared, event)
         if self._records:
-            await self._stream.write(self._taken())
+            await self._stream.write(self._take_records())
 
     def held_back(self) -> None:
         assert self._stream is not None
@@ -103,13 +105,13 @@ class ResponseStream:
         self._number += 1
 
     def _begin(self) -> None:
-        self._tell_response("response.created", self._begun)
-        self._tell_response("response.in_progress", self._begun)
+        self._response_event("response.created", self._begun)
+        self._response_event("response.in_progress", self._begun)
 
-    def _tell_response(self, name: str, response: wire.Response) -> None:
+    def _response_event(self, name: str, response: wire.Response) -> None:
         self.event(name, {"response": response})
 
-    def _taken(self) -> bytes:
+    def _take_records(self) -> bytes:
         records = b"".join(self._records)
         self._records.clear()
         return records
@@ -123,5 +125,6 @@ def _encoded_place(open_text: OpenText) -> bytes:
 
 
 def _padding(text: str) -> bytes:
-    """As many characters as make all short pieces equally long to whoever sees only lengths."""
+    """Padding to a multiple of the same length, so that an observer of the encrypted connection
+    cannot tell short pieces apart by their lengths."""
     return b"0" * (-len(text.encode()) % _OBFUSCATED_MULTIPLE)

@@ -1,4 +1,4 @@
-"""The tools of a Responses request, and the choice among them."""
+"""Reads the tools of a Responses request and applies the request's `tool_choice`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,7 +27,7 @@ _CHOICE = "tool_choice"
 
 @dataclass(slots=True)
 class Tools:
-    """What a request offers, and how the result shows it again."""
+    """The tools of a request. `shown` is how the result repeats them."""
 
     functions: dict[str, FunctionTool] = field(default_factory=dict)
     web_search: WebSearch | None = None
@@ -40,16 +40,16 @@ class Tools:
 
 @dataclass(frozen=True, slots=True)
 class ChosenTools:
-    """What is left to be offered when the choice is made."""
+    """The tools that the model gets after `tool_choice` is applied."""
 
     functions: tuple[FunctionTool, ...] = ()
     web_search: WebSearch | None = None
     choice: ToolChoice | None = None
 
 
-def read_tools(found: Sequence[msgspec.Raw]) -> Tools:
+def read_tools(raw_tools: Sequence[msgspec.Raw]) -> Tools:
     tools = Tools()
-    for at, tool in enumerate(found):
+    for at, tool in enumerate(raw_tools):
         place = f"tools[{at}]"
         kind = decode_within(tool, _typed, place).type
         if kind == "function":
@@ -57,7 +57,7 @@ def read_tools(found: Sequence[msgspec.Raw]) -> Tools:
         elif kind in WEB_SEARCH_TOOLS:
             _add_web_search(tools, decode_within(tool, _web_search, place), place)
         elif kind is None:
-            raise InvalidRequest("A tool has a type.", param=f"{place}.type")
+            raise InvalidRequest("A tool needs a type.", param=f"{place}.type")
         elif kind in PUBLISHED_TOOLS:
             raise OptionUnsupported(f"Tools of type {kind} are not supported.", param=place)
         else:
@@ -66,17 +66,20 @@ def read_tools(found: Sequence[msgspec.Raw]) -> Tools:
 
 
 def choose_tools(tools: Tools, body: wire.ResponsesRequest) -> ChosenTools:
-    """Without tools a choice between them asks for nothing, unless it insists on one."""
+    """Without tools, "none" and "auto" have no effect; any other choice needs a tool."""
     choice = body.tool_choice
     if not tools.any:
         if choice not in (None, "none", "auto"):
-            raise InvalidRequest("tool_choice names a tool, but there are none.", param=_CHOICE)
+            raise InvalidRequest(
+                "tool_choice needs a tool, but the request has no tools.", param=_CHOICE
+            )
         return ChosenTools()
     functions = tuple(tools.functions.values())
     if choice is None:
         return ChosenTools(functions, tools.web_search)
     if isinstance(choice, str):
-        return ChosenTools(functions, tools.web_search, _among(functions, ToolMode(choice)))
+        mode = _mode_for(functions, ToolMode(choice))
+        return ChosenTools(functions, tools.web_search, mode)
     named = convert_within(choice, wire.NamedTool, _CHOICE)
     if named.type == "allowed_tools":
         return _allowed(tools, convert_within(choice, wire.AllowedTools, _CHOICE))
@@ -84,17 +87,17 @@ def choose_tools(tools: Tools, body: wire.ResponsesRequest) -> ChosenTools:
         forced = NamedFunction(_known_function(tools, named, _CHOICE))
         return ChosenTools(functions, tools.web_search, ToolChoice(forced, _CHOICE))
     _require_search(tools, named, _CHOICE)
-    # A search is no call that could be forced: nothing else is offered beside it.
+    # The chat protocol cannot force a web search, so the search becomes the only tool.
     return ChosenTools(web_search=tools.web_search)
 
 
-def _among(functions: tuple[FunctionTool, ...], mode: ToolMode) -> ToolChoice | None:
-    """A choice is one between functions: without them there is none."""
+def _mode_for(functions: tuple[FunctionTool, ...], mode: ToolMode) -> ToolChoice | None:
+    """A mode applies to functions only: without functions there is no choice."""
     return ToolChoice(mode, _CHOICE) if functions else None
 
 
 def shown_choice(choice: str | FreeObject | None) -> str | FreeObject:
-    """The choice as the result shows it again: what a request may leave out is said."""
+    """The choice as the result repeats it, with the defaults of omitted fields."""
     if choice is None:
         return "auto"
     if isinstance(choice, dict) and choice["type"] == "allowed_tools":
@@ -113,13 +116,14 @@ def _allowed(tools: Tools, allowed: wire.AllowedTools) -> ChosenTools:
         else:
             _require_search(tools, named, place)
             web_search = tools.web_search
-    left = tuple(functions.values())
-    return ChosenTools(left, web_search, _among(left, ToolMode(allowed.mode)))
+    allowed_functions = tuple(functions.values())
+    mode = _mode_for(allowed_functions, ToolMode(allowed.mode))
+    return ChosenTools(allowed_functions, web_search, mode)
 
 
 def _known_function(tools: Tools, named: wire.NamedTool, place: str) -> str:
     if named.name is None or named.name not in tools.functions:
-        raise InvalidRequest("There is no such function among the tools.", param=f"{place}.name")
+        raise InvalidRequest("No function in tools has this name.", param=f"{place}.name")
     return named.name
 
 
@@ -129,19 +133,19 @@ def _require_search(tools: Tools, named: wire.NamedTool, place: str) -> None:
             f"A choice of type {named.type[:100]!r} is not supported.", param=place
         )
     if tools.web_search is None:
-        raise InvalidRequest("There is no web search among the tools.", param=place)
+        raise InvalidRequest("tools contains no web search.", param=place)
 
 
 def _add_function(tools: Tools, tool: wire.FunctionTool, place: str) -> None:
     if tool.name in tools.functions:
         raise InvalidRequest("Two functions have the same name.", param=f"{place}.name")
-    later = {
+    unsupported = {
         "async": tool.async_,
         "defer_loading": tool.defer_loading,
         "output_schema": tool.output_schema,
         "allowed_callers": tool.allowed_callers if tool.allowed_callers != ["direct"] else None,
     }
-    _refuse_wishes(later, place)
+    _refuse_unsupported(unsupported, place)
     described: FreeObject = {
         "description": tool.description,
         "parameters": tool.parameters,
@@ -155,8 +159,8 @@ def _add_function(tools: Tools, tool: wire.FunctionTool, place: str) -> None:
 
 def _add_web_search(tools: Tools, tool: wire.WebSearchTool, place: str) -> None:
     if tools.web_search is not None:
-        raise InvalidRequest("One web search is enough.", param=place)
-    _refuse_wishes(
+        raise InvalidRequest("tools may contain one web search only.", param=place)
+    _refuse_unsupported(
         {
             "filters": tool.filters,
             "external_web_access": tool.external_web_access is False,
@@ -164,17 +168,18 @@ def _add_web_search(tools: Tools, tool: wire.WebSearchTool, place: str) -> None:
         },
         place,
     )
-    found = tool.user_location
+    user = tool.user_location
     location = None
-    if found is not None:
-        location = UserLocation(found.city, found.country, found.region, found.timezone)
+    if user is not None:
+        location = UserLocation(user.city, user.country, user.region, user.timezone)
     tools.web_search = WebSearch(place, tool.search_context_size, location)
     shown = msgspec.to_builtins(tool)
     tools.shown.append({name: value for name, value in shown.items() if value is not None})
 
 
-def _refuse_wishes(wishes: Mapping[str, object], place: str) -> None:
-    """What a prompt has no word for: silently leaving it out would make another request."""
-    for name, wish in wishes.items():
-        if wish:
+def _refuse_unsupported(fields: Mapping[str, object], place: str) -> None:
+    """Refuses fields that a prompt cannot represent, because ignoring one would change what the
+    caller asked for."""
+    for name, value in fields.items():
+        if value:
             raise OptionUnsupported(f"{name} is not supported.", param=f"{place}.{name}")

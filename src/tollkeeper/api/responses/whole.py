@@ -1,4 +1,4 @@
-"""An answer as one Responses result."""
+"""Assembles an answer into one Responses result."""
 
 from tollkeeper.api.responses.call import PreparedResponse
 from tollkeeper.api.responses.output import NoListener, Output
@@ -9,7 +9,7 @@ from tollkeeper.domain.usage import Usage
 
 
 class ResponseAssembly:
-    """A sink that keeps everything until the end."""
+    """A sink that collects all events until the end."""
 
     def __init__(self, prepared: PreparedResponse) -> None:
         self._prepared = prepared
@@ -29,7 +29,7 @@ class ResponseAssembly:
                 self._begun = begun_response(self._prepared, event)
 
     def held_back(self) -> None:
-        """Nothing to do: everything is kept until the end anyway."""
+        """Does nothing, because nothing is sent before the end anyway."""
 
     def response(self, usage: Usage, now: int) -> Response:
         return ended_response(self._begun, self._output, usage, now)

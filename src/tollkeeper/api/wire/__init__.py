@@ -1,1 +1,1 @@
-"""The structs of the interface, with every bound. Nothing here knows a use case."""
+"""The wire types: structs of the interface's JSON with every bound. They know no use case."""

@@ -1,4 +1,4 @@
-"""What all wire types share: how strict they are, and the bounds that many of them use."""
+"""Base classes of the wire types, and the bounds that several of them use."""
 
 from typing import Annotated, Any
 
@@ -7,15 +7,15 @@ from msgspec import Meta
 
 
 class Received(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """A body of ours: an unknown property is refused."""
+    """A request object. Unknown properties are refused."""
 
 
 class Tolerant(msgspec.Struct, kw_only=True):
-    """A part of a body in which further properties are allowed and travel on unread."""
+    """A request object in which unknown properties are allowed. They are not decoded."""
 
 
 class Sent(msgspec.Struct, kw_only=True):
-    """A result. Every field is always there."""
+    """A response object. Every field is present, unless the type says otherwise."""
 
 
 FreeObject = dict[str, Any]

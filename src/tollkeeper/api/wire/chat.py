@@ -1,4 +1,4 @@
-"""Wire types of chat completions, as the interface's tables give them."""
+"""Wire types of chat completions, as listed in the interface's tables."""
 
 from typing import Annotated, Any, Literal
 
@@ -127,8 +127,8 @@ class Annotation(Sent):
 
 
 class AnswerMessage(Sent, omit_defaults=True):
-    """Null and empty fields are left out: callers send the message back as part of the next
-    request, where the interface refuses properties such as `refusal`."""
+    """Null and empty fields are left out, because callers send the message back in their next
+    request, and the interface refuses properties such as `refusal` there."""
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
     content: str | list[FreeObject] | None

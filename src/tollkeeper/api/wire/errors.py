@@ -1,4 +1,4 @@
-"""The error envelope, plain and as token counting wraps it."""
+"""Wire types of errors: the usual envelope, and the one of token counting."""
 
 from typing import Literal
 

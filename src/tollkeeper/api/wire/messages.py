@@ -1,4 +1,4 @@
-"""Wire types of token counting: a Messages-shaped input. Blocks and tools are read by their `type`."""
+"""Wire types of token counting, whose input has the shape of a Messages request."""
 
 from typing import Annotated, Literal
 
@@ -6,7 +6,7 @@ from msgspec import Meta, Raw
 
 from tollkeeper.api.wire.base import FreeObject, ModelId, Received, Sent, Tolerant
 
-# Read one by one, each by its `type`.
+# Blocks and tools stay raw here; each is decoded later, by its `type`.
 AnyObject = Annotated[Raw, Meta(extra_json_schema={"type": "object"})]
 
 
@@ -79,7 +79,7 @@ class TokenCountRequest(Received):
 
 
 class TokenCountQuery(Received):
-    # Sent by the clients' beta resources; it changes nothing here.
+    # Clients send it with their beta interfaces. It has no effect.
     beta: Literal["true", "false"] | None = None
 
 

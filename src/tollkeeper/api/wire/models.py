@@ -1,4 +1,4 @@
-"""Wire types of the catalogue."""
+"""Wire types of the model catalogue."""
 
 from typing import Literal
 

@@ -1,4 +1,4 @@
-"""Wire types of the organization side: policies, keys, projects, costs."""
+"""Wire types of organization administration: policies, keys, projects, costs."""
 
 from typing import Annotated, Literal
 from uuid import UUID
@@ -17,7 +17,8 @@ from tollkeeper.domain.policy import Direction, Mode, PolicyState, Scope
 from tollkeeper.domain.reports import TIME_MAX, CostDimension
 from tollkeeper.domain.trial import THRESHOLD_MAX, THRESHOLD_MIN
 
-# PostgreSQL's text cannot hold U+0000; the body check refuses it and the schema says so.
+# PostgreSQL's text type cannot contain U+0000. `strict_json.refuse_nul` refuses it, and this
+# pattern tells callers so in the OpenAPI document.
 _STORABLE = {"pattern": r"^[^\x00]*$"}
 
 PolicyName = Annotated[str, Meta(min_length=1, max_length=80, extra_json_schema=_STORABLE)]
@@ -56,7 +57,7 @@ class PolicyEdit(Received):
     mode: Mode | UnsetType = UNSET
     scope: Scope | UnsetType = UNSET
     project_ids: ProjectIds | UnsetType = UNSET
-    # Null restores the backend's default; leaving it out leaves it as it is.
+    # Null restores the default threshold; an omitted field leaves the threshold unchanged.
     match_threshold_basis_points: Threshold | UnsetType | None = UNSET
 
 
@@ -143,7 +144,7 @@ class ProjectKey(Sent):
     owner: ProjectKeyOwner
     status: Literal["active", "revoked", "expired", "suspended"]
     permissions: list[str]
-    # The full credential: at creation, and on an identical replay within 24 hours.
+    # The full key. Present at creation, and when the same creation is replayed within 24 hours.
     value: str | UnsetType = UNSET
 
 

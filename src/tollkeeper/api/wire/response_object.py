@@ -1,4 +1,4 @@
-"""Wire types of a Responses result: the whole published object, so that strict clients parse it."""
+"""Wire types of a Responses result. They have every published field, as strict clients require."""
 
 from typing import Any, Literal
 
@@ -11,7 +11,7 @@ ItemStatus = Literal["in_progress", "completed", "incomplete"]
 
 
 class FlatUrlCitation(Sent, tag="url_citation", tag_field="type"):
-    """As in chat, but not nested under a field of its own."""
+    """A citation as in chat, but without the nested `url_citation` object."""
 
     url: str
     title: str
@@ -66,7 +66,7 @@ class OutputReasoning(Sent, tag="reasoning", tag_field="type"):
     status: ItemStatus
     summary: list[FreeObject]
     content: list[ReasoningText]
-    # Absent where it was not asked for: some clients do not take null.
+    # Absent if the caller did not ask for it, because some clients do not accept null.
     encrypted_content: str | UnsetType = UNSET
 
 

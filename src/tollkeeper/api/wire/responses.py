@@ -1,4 +1,4 @@
-"""Wire types of a Responses request. Items and tools are read one by one, each by its `type`."""
+"""Wire types of a Responses request."""
 
 from typing import Annotated, Any, Literal
 
@@ -35,9 +35,10 @@ Metadata = Annotated[
     dict[Annotated[str, Meta(max_length=64)], Annotated[str, Meta(max_length=512)]],
     Meta(max_length=16),
 ]
-# Nothing is stored here, so these may be null at most. What they would need is said in the error.
+# The gateway stores no responses, so these fields must be null. They are decoded as `Any`, so that
+# the error can say what to send instead.
 NotStored = Annotated[Any, Meta(extra_json_schema={"type": "null"})]
-# Read one by one, each by its `type`.
+# Items and tools stay raw here; each is decoded later, by its `type`.
 AnyObject = Annotated[Raw, Meta(extra_json_schema={"type": "object"})]
 
 
@@ -50,7 +51,7 @@ class ResponsesReasoning(Received):
 
 
 class ResponsesJsonSchemaFormat(Received, tag="json_schema", tag_field="type"):
-    """As in chat, but not nested under a field of its own."""
+    """A format as in chat, but without the nested `json_schema` object."""
 
     name: Annotated[str, Meta(min_length=1, max_length=128)]
     schema: FreeObject
@@ -102,7 +103,7 @@ class ResponsesRequest(Received):
 
 
 class Typed(Tolerant):
-    """What tells one object from another: a message may leave its type out."""
+    """The properties that say what an item or a tool is. A message may omit its type."""
 
     type: str | None = None
     role: str | None = None
@@ -167,7 +168,7 @@ class FunctionTool(Received, tag="function", tag_field="type"):
     description: str | None = None
     parameters: FreeObject | None = None
     strict: bool | None = None
-    # Published later than the interface, and without a counterpart in chat.
+    # Published after the interface, and without an equivalent in chat, so they are refused (501).
     defer_loading: bool | None = None
     allowed_callers: list[str] | None = None
     output_schema: FreeObject | None = None
@@ -192,7 +193,7 @@ class WebSearchTool(Received):
 
 
 class NamedTool(Tolerant):
-    """How a choice names a tool: a function by its name, anything else by its type."""
+    """A tool as `tool_choice` names it: a function by its name, any other tool by its type."""
 
     type: str
     name: str | None = None
