@@ -19,7 +19,7 @@ _CLOSE_TIMEOUT_S = 1.0
 # Some servers announce keep-alive and still close the connection right after a stream. A request
 # that is sent on such a connection fails, and the gateway cannot tell whether the backend ran it.
 # So a connection is not reused for this long after a stream: its close arrives in that time.
-_SETTLING_S = 0.1
+_COOLDOWN_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class ConnectionPool:
         # Connections that can be used, each with the time at which it became idle.
         self._idle: deque[tuple[Connection, float]] = deque()
         # Connections that wait after a stream until they can be used, oldest first.
-        self._settling: deque[tuple[Connection, float]] = deque()
+        self._cooling_down: deque[tuple[Connection, float]] = deque()
         self._connections: set[Connection] = set()
         self._connecting = 0
         self._sweep: asyncio.TimerHandle | None = None
@@ -54,15 +54,15 @@ class ConnectionPool:
         """An open connection. Raises ConnectFailed or DeadlinePassed; then nothing was sent."""
         now = asyncio.get_running_loop().time()
         stale_before = now - self._limits.keep_alive_s
-        while self._settling and self._settling[0][1] <= now - _SETTLING_S:
-            self._idle.append(self._settling.popleft())
+        while self._cooling_down and self._cooling_down[0][1] <= now - _COOLDOWN_S:
+            self._idle.append(self._cooling_down.popleft())
         while self._idle:
             connection, since = self._idle.pop()
             if since > stale_before and not connection.closing:
                 return connection
             self._drop(connection)
-        if self._is_full() and self._settling:
-            self._drop(self._settling.popleft()[0])
+        if self._is_full() and self._cooling_down:
+            self._drop(self._cooling_down.popleft()[0])
         if self._is_full():
             raise ConnectionsExhausted("every connection is in use")
         self._connecting += 1
@@ -77,7 +77,7 @@ class ConnectionPool:
         if not connection.finish(drain=after_stream):
             return
         if after_stream:
-            self._settle(connection)
+            self._cool_down(connection)
         else:
             self._keep(connection, self._idle)
 
@@ -86,7 +86,7 @@ class ConnectionPool:
             self._sweep.cancel()
             self._sweep = None
         self._idle.clear()
-        self._settling.clear()
+        self._cooling_down.clear()
         if not self._connections:
             return
         self._emptied = asyncio.Event()
@@ -103,7 +103,7 @@ class ConnectionPool:
         try:
             async with asyncio.timeout_at(connect_until):
                 _, connection = await loop.create_connection(
-                    lambda: Connection(self._remove_lost, self._settle),
+                    lambda: Connection(self._remove_lost, self._cool_down),
                     self._host,
                     self._port,
                     ssl=self._tls,
@@ -127,11 +127,11 @@ class ConnectionPool:
         self._connections.discard(connection)
         connection.abort()
 
-    def _settle(self, connection: Connection) -> None:
-        self._keep(connection, self._settling)
+    def _cool_down(self, connection: Connection) -> None:
+        self._keep(connection, self._cooling_down)
 
     def _keep(self, connection: Connection, queue: deque[tuple[Connection, float]]) -> None:
-        idle = len(self._idle) + len(self._settling)
+        idle = len(self._idle) + len(self._cooling_down)
         if idle >= self._limits.idle_connections_max or self._emptied is not None:
             connection.abort()
             return
@@ -145,7 +145,7 @@ class ConnectionPool:
         loop = asyncio.get_running_loop()
         stale_before = loop.time() - self._limits.keep_alive_s
         rest = []
-        for queue in (self._idle, self._settling):
+        for queue in (self._idle, self._cooling_down):
             for connection, since in tuple(queue):
                 if since <= stale_before:
                     connection.abort()
@@ -157,7 +157,7 @@ class ConnectionPool:
 
     def _remove_lost(self, connection: Connection) -> None:
         self._connections.discard(connection)
-        for queue in (self._idle, self._settling):
+        for queue in (self._idle, self._cooling_down):
             for position, (idle, _) in enumerate(queue):
                 if idle is connection:
                     del queue[position]
