@@ -38,7 +38,7 @@ async def find(
     return None if row is None else _project(row)
 
 
-async def find_active_and_keep(
+async def find_with_share_lock(
     connection: Connection, organization_id: OrganizationId, project_id: ProjectId
 ) -> Project | None:
     """The project, locked against being archived until the transaction ends."""

@@ -187,7 +187,7 @@ async def test_a_deadline_ends_what_would_take_for_ever() -> None:
 
 
 async def test_remembered_verdicts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tollkeeper.services.policies.judge._VERDICTS_MAX", 10)
+    monkeypatch.setattr("tollkeeper.services.policies.judge._CACHED_MAX", 10)
     backend = _CountingBackend()
     judge = _judge(backend)
     questions = _questions(20)

@@ -1,10 +1,10 @@
-"""When keys were last used, kept without a write per request: noted in memory, written in batches."""
+"""Keeps the time of each key's last use: noted in memory, and written to the database in batches."""
 
 from tollkeeper.domain.access import KeyId, KeyKind
 from tollkeeper.storage import admin_keys, project_keys
 from tollkeeper.storage.database import Database
 
-# A process notes at most this many keys between two writes; more are noted after the next one.
+# The most keys of each kind that are noted between two writes. Uses of further keys are not noted.
 _NOTED_MAX = 100_000
 
 
@@ -18,7 +18,7 @@ class KeyUse:
             noted[key_id] = now
 
     async def write(self, database: Database) -> None:
-        """Writes what was noted. What a failed write held is noted again, so nothing is lost."""
+        """Writes what was noted. After a failed write the same uses are noted again."""
         writers = {KeyKind.PROJECT: project_keys.record_use, KeyKind.ADMIN: admin_keys.record_use}
         for kind, write in writers.items():
             noted, self._noted[kind] = self._noted[kind], {}
