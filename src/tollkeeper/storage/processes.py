@@ -1,4 +1,4 @@
-"""SQL of leases: a process proves that it lives by its heartbeat, by the server's clock."""
+"""SQL of leases: the heartbeats of processes, by the clock of the database server."""
 
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
@@ -8,12 +8,12 @@ from uuid import UUID
 from tollkeeper.domain.access import OrganizationId
 from tollkeeper.storage.database import Connection
 
-# Only one sweep at a time, in all processes together.
+# The advisory lock for recovery: one process at a time.
 _SWEEP_LOCK = 7461_0002
-# Holds of a dead process are looked for window by window, each in a statement of its own: back from
-# its last heartbeat for as long as a call can last at most.
-_WINDOW_S = 1800
-_WINDOWS = 24 * 2
+# The holds of a dead process are searched back from its last heartbeat, for the longest time that a
+# call can last. Each statement covers one interval of this length.
+_INTERVAL_S = 1800
+_INTERVALS = 24 * 2
 
 
 HEARTBEAT: LiteralString = """
@@ -27,12 +27,13 @@ async def heartbeat(connection: Connection, process_id: UUID) -> None:
 
 
 async def sign_off(connection: Connection, process_id: UUID) -> None:
-    """The process ends and holds nothing any more."""
+    """Ends the lease of a process that has no holds left."""
     await connection.execute("DELETE FROM processes WHERE id = %s", (process_id,))
 
 
 async def try_sweep_lock(connection: Connection) -> bool:
-    """Until `free_sweep_lock`, or until the connection is gone."""
+    """Takes the lock until `free_sweep_lock` or the end of the connection; False where another
+    process has it."""
     cursor = await connection.execute("SELECT pg_try_advisory_lock(%s)", (_SWEEP_LOCK,))
     row = await cursor.fetchone()
     return row is not None and bool(row[0])
@@ -43,8 +44,8 @@ async def free_sweep_lock(connection: Connection) -> None:
 
 
 async def find_silent(connection: Connection, *, lease_s: float) -> dict[UUID, datetime]:
-    """Processes without a heartbeat for the time of a lease, and their last one. A heartbeat from
-    the future is as old: the clock was set back since."""
+    """Processes whose last heartbeat is older than the lease, with its time. A heartbeat in the
+    future counts as old too: the server's clock was set back after it."""
     cursor = await connection.execute(
         """
         SELECT id, heartbeat_at FROM processes
@@ -58,8 +59,8 @@ async def find_silent(connection: Connection, *, lease_s: float) -> dict[UUID, d
 
 
 async def forget_dead(connection: Connection, process_id: UUID, heartbeat_at: datetime) -> bool:
-    """False where the process has shown since that it lives. Making a hold is a sign of life too,
-    so none can have come to be that was not looked for."""
+    """Deletes the process, unless it has sent a heartbeat since: then returns False. Every hold is
+    written with a heartbeat, so a process that is deleted has made no hold after the search."""
     cursor = await connection.execute(
         "DELETE FROM processes WHERE id = %s AND heartbeat_at = %s", (process_id, heartbeat_at)
     )
@@ -69,12 +70,12 @@ async def forget_dead(connection: Connection, process_id: UUID, heartbeat_at: da
 async def find_holds(
     connection: Connection, process_id: UUID, heartbeat_at: datetime
 ) -> AsyncIterator[tuple[OrganizationId, list[UUID]]]:
-    """What the process still held at its last heartbeat: not resolved, not marked yet."""
+    """The process's reservations that are neither resolved nor marked, by organization."""
     cursor = await connection.execute("SELECT least(%s, clock_timestamp())", (heartbeat_at,))
     [[last]] = await cursor.fetchall()
     newest = datetime.max.replace(tzinfo=UTC)
-    for window in range(1, _WINDOWS + 1):
-        oldest = last - timedelta(seconds=window * _WINDOW_S)
+    for interval in range(1, _INTERVALS + 1):
+        oldest = last - timedelta(seconds=interval * _INTERVAL_S)
         cursor = await connection.execute(_FIND_HOLDS, (process_id, oldest, newest))
         newest = oldest
         for organization_id, reservations in await cursor.fetchall():

@@ -1,4 +1,4 @@
-"""SQL of taking one request from a project's rate, without a hold."""
+"""SQL that takes one request from a project's rate limit, without a hold."""
 
 from typing import LiteralString
 
@@ -23,7 +23,7 @@ async def take_from_rate(
     project_id: ProjectId,
     limits: ProjectLimits,
 ) -> Decision:
-    """Locks the account first, like everybody who changes what admission decides on."""
+    """Locks the account first: every change of what admission decides on is made under that lock."""
     await commit_without_waiting(connection)
     await lock_account(connection, organization_id)
     cursor = await connection.execute(_READ_RATE, (organization_id, project_id))
@@ -34,7 +34,7 @@ async def take_from_rate(
     requests_per_minute = own_limit or limits.requests_per_minute
     full = requests_per_minute * RATE_UNITS_PER_REQUEST
     before = ProjectState(
-        # Money and calls are not looked at.
+        # `take_request` reads neither money nor the number of calls.
         spend=Spend(),
         cap=None,
         archived=False,

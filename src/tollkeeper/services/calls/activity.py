@@ -152,4 +152,4 @@ async def _drop_days(connection: Connection, oldest: date) -> None:
             if day < oldest:
                 await activity_partitions.drop_day(connection, day, table)
                 _log.info("an old partition is dropped", table=table.name, day=str(day))
-        await activity_partitions.forget_strays(connection, oldest, table)
+        await activity_partitions.delete_from_default(connection, oldest, table)
