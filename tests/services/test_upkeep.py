@@ -95,6 +95,6 @@ async def test_a_chore_that_fails_comes_round_again(
             enough.set()
         raise error
 
-    monkeypatch.setattr(chores, "prove_life", fail)
+    monkeypatch.setattr(chores, "send_heartbeat", fail)
     chores.start()
     await asyncio.wait_for(enough.wait(), 20)

@@ -1,4 +1,4 @@
-"""A backend that is declared but not there: every call says which one is missing, and why."""
+"""A backend that is declared but cannot be used: every call fails with its name and the reason."""
 
 from contextlib import AbstractAsyncContextManager
 

@@ -1,4 +1,4 @@
-"""Answers in JSON as model servers write it: what the readers of every protocol share.
+"""Decodes the JSON of model servers; shared by the readers of every protocol.
 
 Reading is tolerant: unknown fields are skipped, and a field may be null or missing wherever some
 server leaves it out.
@@ -20,7 +20,8 @@ class MalformedAnswer(Exception):
 
 
 def given(raw: msgspec.Raw) -> msgspec.Raw | None:
-    """None for a field that is missing or null. A copy, because a view keeps its whole record."""
+    """The field's value, or None where it is missing or null. The value is a copy, because a view
+    would keep the whole record in memory."""
     if raw in (ABSENT, _NULL):
         return None
     return raw.copy()
@@ -30,8 +31,8 @@ def decode(decoder: msgspec.json.Decoder[_Answer], body: bytes | msgspec.Raw) ->
     try:
         return decoder.decode(body)
     except (ValueError, RecursionError) as error:
-        # Python's own servers write NaN into usage, which is no JSON. That makes the number
-        # absurd, not the answer: such a number is read as null.
+        # Servers that use Python's json module may write NaN into usage, which is not JSON. Only
+        # that number is useless, not the answer, so it is read as null.
         written = bytes(body)
         if b"NaN" not in written and b"Infinity" not in written:
             raise MalformedAnswer("a record is not an answer in JSON") from error
@@ -43,7 +44,8 @@ def decode(decoder: msgspec.json.Decoder[_Answer], body: bytes | msgspec.Raw) ->
 
 
 def decode_whole(decoder: msgspec.json.Decoder[_Answer], body: bytes) -> _Answer:
-    """An answer that is one JSON body, of which nobody has seen to it that it is UTF-8."""
+    """Decodes an answer that is one JSON body, and checks that it is UTF-8. The records of a stream
+    need no such check, because the parser of event streams has made it."""
     if not body.isascii():
         try:
             body.decode()
@@ -52,15 +54,15 @@ def decode_whole(decoder: msgspec.json.Decoder[_Answer], body: bytes) -> _Answer
     return decode(decoder, body)
 
 
-def anything(found: msgspec.Raw) -> Any:
-    """What a field holds that may be anything; an empty object where nobody can say."""
+def anything(raw: msgspec.Raw) -> Any:
+    """The value of a field that may have any type; an empty object where it cannot be decoded."""
     try:
-        return msgspec.json.decode(found)
+        return msgspec.json.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return {}
 
 
 def error_record(error: msgspec.Raw) -> Any | None:
-    """The error that a server puts where an answer should be; None where there is none."""
-    found = given(error)
-    return None if found is None else anything(found)
+    """The error that a server sends in place of an answer; None where there is none."""
+    record = given(error)
+    return None if record is None else anything(record)

@@ -1,4 +1,4 @@
-"""What one backend of the OpenAI-compatible kind is configured with. Reads no file itself."""
+"""The configuration of one OpenAI-compatible backend. Reads no file."""
 
 import re
 from collections.abc import Mapping
@@ -11,13 +11,13 @@ _DEFAULT_PORTS = {"http": 80, "https": 443}
 # Everything up to the last @, which may be a part of a password that is not encoded.
 _USER = re.compile(r"^((?:[a-z][a-z0-9+.-]*://)?).*@", re.IGNORECASE | re.DOTALL)
 _QUERY = re.compile(r"[?#].*", re.DOTALL)
-_NO_PORT = re.compile(
+_INVALID_PORT = re.compile(
     r"^([a-z][a-z0-9+.-]*://(?>\[[^\]]*\]|[^/:]*)):(?![0-9]{1,5}(?:/|$))[^/]*", re.IGNORECASE
 )
 
 
 class WireProtocol(StrEnum):
-    """What the backend is called with."""
+    """The protocol that the backend speaks."""
 
     # POST {url}/chat/completions
     CHAT = "chat"
@@ -26,60 +26,62 @@ class WireProtocol(StrEnum):
 
 
 class Tokenizer(StrEnum):
-    """How the backend counts the tokens of a prompt before it answers it."""
+    """How the backend counts the tokens of a prompt without answering it."""
 
     NONE = "none"
-    # POST /tokenize with model and messages, answered with `count`.
+    # POST /tokenize with model and messages; the answer has `count`.
     VLLM = "vllm"
-    # POST {base}/chat/completions/input_tokens with the chat body, answered with `input_tokens`.
+    # POST {url}/chat/completions/input_tokens with the chat body; the answer has `input_tokens`.
     LLAMA_CPP = "llama_cpp"
 
 
 @dataclass(frozen=True, slots=True)
 class BackendConfig:
-    """One backend: replicas that serve the same models, and every bound of talking to them.
+    """One backend: replicas that serve the same models, and the bounds of every request to them.
 
-    Nothing has a default: what an operator may set is a setting, and has its default there."""
+    No field has a default here: the defaults are those of the operator's settings."""
 
     name: str
-    # Base addresses of the replicas, up to and with `/v1`.
+    # Base addresses of the replicas, including `/v1`.
     urls: tuple[str, ...]
     protocol: WireProtocol
     api_key: str | None = field(repr=False)
-    # Trusted beside nothing else when set; None: what the system trusts.
+    # The only certificates that are trusted; None: those that the system trusts.
     tls_ca_file: str | None
 
     connect_timeout_s: float
-    # Silence inside an answer that has begun; the wait for the beginning is the call's deadline.
+    # The longest pause inside an answer that has begun. Before that, only the call's deadline
+    # bounds the wait.
     idle_timeout_s: float
-    # How often a call goes to another replica, only while nothing can have been charged.
+    # How often a call may go to another replica, only while nothing can have been charged.
     retries: int
-    # Stream from the backend also for callers that want JSON, because only so it can be stopped.
+    # Streams from the backend also for callers that want JSON. The embedded engine needs this: it
+    # stops working on an abandoned call only if the call is streamed.
     always_stream: bool
-    # Fields of this server's own that go with every call.
+    # Fields that are added to every request, for this kind of server.
     extra_fields: Mapping[str, Any]
 
     tokenizer: Tokenizer
-    # Against the origin of the url if it starts with "/", else below the url; None: the usual one.
+    # Relative to the origin of the url if it starts with "/", else to the url; None: the default.
     tokenize_path: str | None
     tokenize_timeout_s: float
 
-    # Of one record of a stream, and of an answer that is none.
+    # The maximum size of one record of a stream, and of an answer that is not streamed.
     frame_bytes_max: int
     body_bytes_max: int
-    # To each replica, and those of them that wait for the next call, for how long.
+    # Connections to each replica: in all, idle ones, and how long an idle one is kept.
     connections_max: int
     idle_connections_max: int
     keep_alive_s: float
 
-    # Failures in a row after which a replica is left alone, for how long at first and at most.
+    # Failures in a row that eject a replica, and the time of the first and the longest ejection.
     failures_to_eject: int
     ejection_s: float
     ejection_s_max: float
 
     def __post_init__(self) -> None:
         if not self.urls or len(set(self.urls)) != len(self.urls):
-            raise ValueError("urls must be distinct, and at least one")
+            raise ValueError("urls must be distinct, and there must be at least one")
         for url in self.urls:
             host_and_port(url)
         if self.api_key is not None and not _is_header_text(self.api_key):
@@ -87,14 +89,14 @@ class BackendConfig:
 
 
 def host_and_port(url: str) -> tuple[str, int]:
-    """Where a base address leads. Raises ValueError for one that requests cannot be built on
-    without surprises."""
+    """Host and port of a base address. Raises ValueError for an address that is not http or https,
+    or has parts that a base address cannot have."""
     shown = repr(shown_url(url))
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError:
-        # Its own message quotes parts of the address.
+        # The original error is dropped: it quotes parts of the address, which may be a secret.
         raise ValueError(f"{shown} is not an http or https address") from None
     if parts.scheme not in _DEFAULT_PORTS:
         raise ValueError(f"{shown} must start with http:// or https://")
@@ -108,11 +110,11 @@ def host_and_port(url: str) -> tuple[str, int]:
 
 
 def shown_url(url: str) -> str:
-    """The address for a message: without what may be a secret, which is its user and password, its
-    query and fragment, and a port that is none."""
+    """The address for a message, without the parts that may hold a secret: user and password, query
+    and fragment, and a port that is not a number."""
     shown = _USER.sub(r"\1***@", url)
     shown = _QUERY.sub("?***", shown)
-    return _NO_PORT.sub(r"\1:***", shown)
+    return _INVALID_PORT.sub(r"\1:***", shown)
 
 
 def _is_header_text(text: str) -> bool:

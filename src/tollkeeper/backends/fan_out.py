@@ -1,7 +1,8 @@
-"""Several completions from a backend that makes one at a time: parallel calls, one answer.
+"""Makes a call for `n` completions as n calls of one, for a backend that has no `n`.
 
-The parts run at once up to a bound, their pieces are handed on as they come, and the usage is
-reported once, at the end. One failure fails the whole call.
+A part is the call for one completion. Parts run in parallel up to a bound, their events are passed
+on as they come, and the usage is reported once, at the end. If one part fails, the whole call
+fails.
 """
 
 import asyncio
@@ -19,16 +20,17 @@ from tollkeeper.domain.inference import Batch, Call, Delta, Event, UsageReport
 from tollkeeper.domain.prompt import FreeObject
 from tollkeeper.domain.usage import ReportedUsage, added, merged, normalised
 
-# Batches that may wait for the reader; more make the parts wait, and through them the backend.
+# Batches that may wait for the reader. With more, the parts stop reading from the backend.
 _WAITING_BATCHES_MAX = 64
-# How long the other parts may still show that they failed alike, before they are stopped. Without
-# it, one refusal would make all the others look as if they might have been charged.
-_VERDICT_WAIT_S = 0.25
+# After the first failure, the other parts have this long to fail in the same way before they are
+# stopped. Without the wait, a refusal of one part would leave the others under way, and a part
+# under way counts as one that may have been charged.
+_FAILURE_WAIT_S = 0.25
 _SEED_MAX = 2**63 - 1
 
 
 class FanOutBackend:
-    """A backend with `n`, over one that has none."""
+    """Adds `n` to a backend that has none."""
 
     def __init__(self, backend: Backend, *, concurrency: int) -> None:
         self.name = backend.name
@@ -57,7 +59,7 @@ class FanOutBackend:
 
 
 class _FanOutCall:
-    """One call as many; a context manager, and the iterator of the merged batches."""
+    """One call made as several parts: a context manager, and the iterator of the merged batches."""
 
     def __init__(self, backend: Backend, call: Call, deadline: float, concurrency: int) -> None:
         self._backend = backend
@@ -68,14 +70,14 @@ class _FanOutCall:
         self._parts_begun = 0
         self._parts_ended = 0
         self._waiting: deque[list[Event]] = deque()
-        # The reader sleeps on the first, the parts on the second.
+        # The reader waits for the first, the parts for the second.
         self._changed = asyncio.Event()
         self._room = asyncio.Event()
         self._reports: list[ReportedUsage | None] = [None] * call.choices
         self._absurd: FreeObject | None = None
         self._replica = ""
         self._opened = False
-        # Something was made: from here on the call has a price.
+        # Whether any part has produced output. From then on the call may have been charged.
         self._produced = False
         self._failure: BaseException | None = None
         self._reported = False
@@ -86,7 +88,7 @@ class _FanOutCall:
             worker.add_done_callback(self._worker_ended)
             self._workers.append(worker)
         try:
-            # Put back at the head: entering only makes sure that there is something.
+            # The batch goes back to the front: entering only waits until there is one.
             self._waiting.appendleft(await self._next_batch())
         except BaseException:
             await self._stop()
@@ -116,7 +118,7 @@ class _FanOutCall:
         return [UsageReport(merged_usage(self._reports) or ReportedUsage())]
 
     async def _next_batch(self) -> list[Event]:
-        """What some part has made next; empty when all have ended."""
+        """The next events of any part; empty when all parts have ended."""
         while not self._waiting:
             if self._failure is not None:
                 await self._fail(self._failure)
@@ -132,7 +134,7 @@ class _FanOutCall:
         if not isinstance(failure, TollkeeperError):
             raise failure
         if not self._produced and not failure.charged:
-            await asyncio.wait(self._workers, timeout=_VERDICT_WAIT_S)
+            await asyncio.wait(self._workers, timeout=_FAILURE_WAIT_S)
         failure.charged = self._produced or any(map(_may_have_been_charged, self._workers))
         raise failure
 
@@ -142,7 +144,7 @@ class _FanOutCall:
         await asyncio.wait(self._workers)
 
     async def _work(self) -> None:
-        """Makes one part after the other, until none is left or one has failed."""
+        """Makes one part after the other, until none is left or any part has failed."""
         while self._failure is None and self._parts_begun < self._call.choices:
             part = self._parts_begun
             self._parts_begun += 1
@@ -155,7 +157,7 @@ class _FanOutCall:
         async with self._backend.open(call, deadline=self._deadline) as answer:
             self._replica = self._replica or answer.replica
             async for batch in answer.batches:
-                events = self._merged(part, batch)
+                events = self._events_of_part(part, batch)
                 if not events:
                     continue
                 while len(self._waiting) >= _WAITING_BATCHES_MAX:
@@ -164,7 +166,7 @@ class _FanOutCall:
                 self._waiting.append(events)
                 self._changed.set()
 
-    def _merged(self, part: int, batch: Batch) -> list[Event]:
+    def _events_of_part(self, part: int, batch: Batch) -> list[Event]:
         events: list[Event] = []
         for event in batch:
             if isinstance(event, Delta):
@@ -212,7 +214,8 @@ def merged_usage(reports: Sequence[ReportedUsage | None]) -> ReportedUsage | Non
 
 
 def _part_call(call: Call, part: int) -> Call:
-    """One completion of the call. With one seed for all, every part would be the same text."""
+    """The call for one completion. Each part has its own seed, because the same seed would give the
+    same text in every part."""
     seed = call.prompt.sampling.seed
     if part == 0 or seed is None:
         return replace(call, choices=1)
@@ -221,7 +224,7 @@ def _part_call(call: Call, part: int) -> Call:
 
 
 def _may_have_been_charged(worker: asyncio.Task[None]) -> bool:
-    """A part that is still under way may have been; one that failed says so itself."""
+    """True while the worker is under way; otherwise as its failure says."""
     if not worker.done():
         return True
     failure = None if worker.cancelled() else worker.exception()

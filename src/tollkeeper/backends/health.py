@@ -1,9 +1,9 @@
-"""Whether a replica is worth calling, judged by how its calls went. Pure: the time is given.
+"""Decides whether a replica may be called, from how its calls went. Pure: callers pass the time.
 
-HEALTHY --(failures in a row)--> EJECTED --(its time is over, one call tries)--> PROBING
-   ^                                ^                                               |
-   |                                +----------(it failed: twice the time)----------+
-   +---------------------------------------(it answered)----------------------------+
+HEALTHY --(failures in a row)--> EJECTED --(ejection over, one call tries)--> PROBING
+   ^                                ^                                            |
+   |                                +-------(it failed: ejected twice as long)---+
+   +-----------------------------------(it answered)-----------------------------+
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ class ReplicaState(StrEnum):
 
 
 class AttemptKind(StrEnum):
-    """On what terms a call was let through."""
+    """Why a call was let through: the replica is healthy, or this call probes it."""
 
     NORMAL = "normal"
     PROBE = "probe"
@@ -52,13 +52,13 @@ class ReplicaHealth:
             return AttemptKind.NORMAL
         assert self.admits(now), "one probe at a time"
         self.state = ReplicaState.PROBING
-        # A probe may be a long call. After as much time as an ejection takes, another may try,
-        # so that a replica that is well again does not wait for a call that hangs.
+        # A probe may be a long call, or hang. After the time of an ejection another call may
+        # probe, so that a replica that has recovered does not stay ejected until this one ends.
         self.ejected_until = now + self._backoff_s
         return AttemptKind.PROBE
 
     def succeeded(self, kind: AttemptKind) -> None:
-        """The replica answered: a refusal of the request is an answer too."""
+        """The replica answered. A refusal of the request is an answer too."""
         if kind is AttemptKind.PROBE and self.state is not ReplicaState.HEALTHY:
             self.state = ReplicaState.HEALTHY
             self._backoff_s = self._rule.ejection_s
@@ -73,10 +73,10 @@ class ReplicaHealth:
         elif kind is AttemptKind.PROBE:
             self._backoff_s = min(2 * self._backoff_s, self._rule.ejection_s_max)
             self._eject(now)
-        # Other calls were under way when the replica was ejected: they do not prolong it.
+        # Calls that were under way when the replica was ejected do not prolong the ejection.
 
     def abandoned(self, kind: AttemptKind, now: float) -> None:
-        """The call was given up before the replica had shown anything: the next one may probe."""
+        """The call ended before it showed whether the replica works. The next call may probe."""
         if kind is AttemptKind.PROBE and self.state is ReplicaState.PROBING:
             self.state = ReplicaState.EJECTED
             self.ejected_until = now

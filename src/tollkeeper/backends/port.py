@@ -1,4 +1,4 @@
-"""What a backend is to everything above it."""
+"""The interface of a backend, as the services use it."""
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager
@@ -12,7 +12,7 @@ from tollkeeper.domain.inference import Batch, Call
 
 @dataclass(frozen=True, slots=True)
 class BackendHealth:
-    """What the operator sees of a backend."""
+    """The state of a backend, as the operator sees it."""
 
     name: str
     ready: bool
@@ -22,7 +22,7 @@ class BackendHealth:
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """An answer that has begun: the backend said yes, and the first batch is in hand or on its way."""
+    """An answer that has begun: the backend has accepted the call."""
 
     replica: str
     batches: AsyncIterator[Batch]
@@ -34,19 +34,19 @@ class Backend(Protocol):
     name: str
 
     def open(self, call: Call, *, deadline: float) -> AbstractAsyncContextManager[Answer]:
-        """Sends the call; entering returns once the backend has accepted it and said something.
+        """Sends the call. Entering returns when the backend has accepted it and begun to answer.
 
         `deadline` is a time of the event loop's clock; it bounds the whole answer. Leaving the
-        context, however it is left, stops the upstream call and frees its connection.
+        context, also by an exception, stops the upstream call and frees its connection.
 
         Raises domain errors only: InvalidRequest and OptionUnsupported (nothing was sent, because
-        the backend's protocol has no place for it), ProviderRejected (400, 422 upstream),
+        the backend's protocol cannot carry the call), ProviderRejected (400, 422 upstream),
         RateLimited (429), BackendFailed (anything else), Unavailable (no healthy replica),
         DeadlineExceeded. `charged` on the error is true where the backend may have run the call.
 
-        The batches end after the backend's own proper end: every choice finished, and `[DONE]`,
-        the event that ends a response, or a complete JSON answer. Anything short of that raises
-        from the iterator, BackendFailed as a rule.
+        The iterator of batches ends after a complete answer: every choice has finished, and the
+        backend has sent `[DONE]`, the event that ends a response, or a complete JSON body. After
+        an incomplete answer the iterator raises, in most cases BackendFailed.
         """
         ...
 

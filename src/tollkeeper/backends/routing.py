@@ -1,7 +1,7 @@
-"""A backend of several replicas: which one a call goes to, and when another one may try.
+"""Chooses the replica for each call of a backend, and retries on another one.
 
-A call moves to another replica only while nothing can have been charged. Sessions stay with their
-replica by rendezvous hashing, so that every process chooses alike without talking to the others.
+A call is retried only while nothing can have been charged. Sessions stay with their replica by
+rendezvous hashing: every process makes the same choice without talking to the others.
 """
 
 import asyncio
@@ -27,14 +27,15 @@ from tollkeeper.domain.errors import (
 )
 from tollkeeper.domain.inference import Call
 
-# A session leaves its replica while that has more than this share of the mean, plus the slack.
+# A session goes to another replica while its own has at least this multiple of the mean number of
+# calls in flight, plus the slack.
 _AFFINITY_LOAD_FACTOR = 1.25
 _AFFINITY_LOAD_SLACK = 4
 
 
 @dataclass(slots=True)
 class _TrackedReplica:
-    """A replica with what this process knows of it."""
+    """A replica with its health and its load, as this process sees them."""
 
     server: Replica
     health: ReplicaHealth
@@ -42,7 +43,7 @@ class _TrackedReplica:
 
 
 class RoutedBackend:
-    """The replicas of one service as one backend."""
+    """One backend that spreads its calls over its replicas."""
 
     def __init__(self, config: BackendConfig) -> None:
         self.name = config.name
@@ -96,7 +97,7 @@ class RoutedBackend:
         if len(admitting) <= 1:
             return admitting
         if call.affinity is None:
-            # Chance breaks ties, so that processes do not all start with the same replica.
+            # Ties are broken at random, so that processes do not all start with the same replica.
             return sorted(
                 admitting,
                 key=lambda replica: (replica.in_flight, random.random()),  # noqa: S311
@@ -105,7 +106,7 @@ class RoutedBackend:
         preferred = [self._tracked[url] for url in rendezvous_order(call.affinity, urls)]
         mean = (sum(replica.in_flight for replica in preferred) + 1) / len(preferred)
         bound = _AFFINITY_LOAD_FACTOR * mean + _AFFINITY_LOAD_SLACK
-        # A sort by "overloaded" keeps the order of preference on both sides of the bound.
+        # The sort is stable: overloaded replicas go last, and each group keeps its preference.
         return sorted(preferred, key=lambda replica: replica.in_flight >= bound)
 
     def none_healthy(self, now: float) -> Unavailable:
@@ -115,7 +116,7 @@ class RoutedBackend:
 
 
 class _RoutedCall:
-    """One call on its way through the replicas, until one of them answers."""
+    """One call, tried on one replica after another until one of them answers."""
 
     def __init__(self, backend: RoutedBackend, call: Call, deadline: float) -> None:
         self._backend = backend
@@ -162,7 +163,7 @@ class _RoutedCall:
                 replica.health.succeeded(AttemptKind.NORMAL)
 
     async def _try(self, replica: _TrackedReplica) -> Answer:
-        """One attempt, which leaves its verdict with the replica however it ends."""
+        """One attempt. However it ends, it reports its outcome to the replica's health."""
         loop = asyncio.get_running_loop()
         kind = replica.health.begin(loop.time())
         attempt = replica.server.open(self._call, deadline=self._deadline)
@@ -177,7 +178,7 @@ class _RoutedCall:
             replica.health.succeeded(kind)
             raise
         except BaseException:
-            # Cancelled, or no connection was free: the replica has shown nothing.
+            # Cancelled, or no connection was free: this says nothing about the replica.
             replica.health.abandoned(kind, loop.time())
             raise
         finally:

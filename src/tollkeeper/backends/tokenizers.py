@@ -1,4 +1,4 @@
-"""How model servers count a prompt without answering it: one small strategy a dialect."""
+"""Asks model servers for the token count of a prompt: one request format per kind of server."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ from tollkeeper.backends.config import BackendConfig, Tokenizer
 from tollkeeper.domain.inference import Call
 
 _COUNT_MAX = 2**53
-# What changes the prompt that the server renders.
+# The request fields that change the prompt that the server renders.
 _VLLM_FIELDS = ("messages", "tools", "chat_template_kwargs")
 
 
 @dataclass(frozen=True, slots=True)
 class TokenizeRequest:
-    """One dialect: where to ask, what to send, and the field of the answer."""
+    """How one kind of server is asked: path, body, and the field of its answer with the count."""
 
     path: str
     encode: Callable[[Call], bytes]
@@ -24,7 +24,7 @@ class TokenizeRequest:
 
 
 def tokenize_request(config: BackendConfig) -> TokenizeRequest | None:
-    """The dialect that the backend speaks; None where it has no tokenizer to ask."""
+    """The request format of the backend's tokenizer; None where it has no tokenizer."""
     match config.tokenizer:
         case Tokenizer.NONE:
             return None

@@ -1,1 +1,1 @@
-"""Use cases: each is one function read top to bottom. They own the transactions and know no HTTP."""
+"""Use cases: one function each, to be read top to bottom. They own the transactions and know no HTTP."""

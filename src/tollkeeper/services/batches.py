@@ -15,7 +15,7 @@ from tollkeeper.domain.errors import TollkeeperError
 
 T = TypeVar("T")
 
-# Enough for any maximum, and no number that a float cannot hold.
+# Reaches any maximum, and keeps the pause within the range of a float.
 _DOUBLINGS_MAX = 60
 
 _log = structlog.get_logger("tollkeeper.batches")
@@ -23,7 +23,7 @@ _log = structlog.get_logger("tollkeeper.batches")
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """How much a batch or a queue takes: a number of items, and the sum of their weights."""
+    """The most that a batch or a queue takes: a number of items, and the sum of their weights."""
 
     items: int = sys.maxsize
     weight: int = sys.maxsize
@@ -37,7 +37,7 @@ class Backoff:
     max_s: float
 
     def pause_s(self, failures: int) -> float:
-        """The pause after so many failures in a row."""
+        """The pause after this many failures in a row."""
         doubled = self.first_s * 2.0 ** min(failures - 1, _DOUBLINGS_MAX)
         # With jitter, so that several processes do not try again at the same moment.
         return min(doubled, self.max_s) * random.uniform(0.5, 1.5)  # noqa: S311 - nothing secret
@@ -53,11 +53,11 @@ class Batches(Generic[T]):
     - `write` gets a batch of at least one item. Where it raises a `TollkeeperError`, the batch goes
       back to the front of the queue and is written again after a pause. After any other error the
       batch is given up, so that it does not keep later ones from being written.
-    - `give_up` is told which items will never be written.
+    - `give_up` is called with the items that will never be written.
     - `collect_s` is how long the writer waits for more items before it takes a batch that is not
-      full. At 0 it never waits, and what arrives while a batch is written is the next batch.
-    - `weigh` says what an item counts for the weights of the limits. Where the queue is over its
-      limit, the oldest items are given up.
+      full. At 0 it never waits: the items that arrive while a batch is written are the next batch.
+    - `weigh` returns an item's weight, for the weight limits. Where the queue is over its limit, the
+      oldest items are given up.
     """
 
     def __init__(
@@ -83,7 +83,8 @@ class Batches(Generic[T]):
         self._queue: deque[T] = deque()
         self._weight = 0
         self._running: asyncio.Task[None] | None = None
-        # Set while somebody waits for the queue to be empty: nothing more is collected then.
+        # Set while `drain` waits for the queue to be empty. The writer then does not wait to
+        # collect more items.
         self._draining = asyncio.Event()
 
     @property
@@ -107,8 +108,8 @@ class Batches(Generic[T]):
             self._running = loop.create_task(self._run(), name=self._name)
 
     async def drain(self, deadline_s: float | None = None) -> bool:
-        """Waits until everything is written, without collecting any longer. What is not written by
-        the deadline is given up, and the answer is False."""
+        """Waits until everything is written; the writer no longer waits to collect more items.
+        Items that are not written by the deadline are given up, and the result is False."""
         try:
             async with asyncio.timeout(deadline_s):
                 while self._running is not None:
@@ -149,11 +150,12 @@ class Batches(Generic[T]):
                     self._give_up(batch)
                 batch = []
         except BaseException:
-            # Stopped, or a fault in this class: nobody may go on waiting for these items.
-            left = [*batch, *self._queue]
+            # Stopped, or a fault in this class. Nothing will write these items, so whoever waits
+            # for them must be told.
+            unwritten = [*batch, *self._queue]
             self._queue.clear()
             self._weight = 0
-            self._give_up(left)
+            self._give_up(unwritten)
             raise
         finally:
             self._running = None
@@ -165,7 +167,7 @@ class Batches(Generic[T]):
                 await self._draining.wait()
 
     def _take_batch(self) -> list[T]:
-        """The oldest items: at least one, and no more than a batch takes."""
+        """The oldest items: at least one, and then as many as the limit of a batch allows."""
         queue, limit = self._queue, self._batch
         batch: list[T] = []
         if len(queue) <= limit.items and self._weight <= limit.weight:
@@ -188,7 +190,7 @@ class Batches(Generic[T]):
         self._shorten()
 
     def _shorten(self) -> None:
-        """Gives up the oldest items: the newest ones are those that somebody will look for."""
+        """Gives up the oldest items, because the newest ones are more likely to be looked for."""
         while len(self._queue) > self._items_max or self._weight > self._weight_max:
             oldest = self._queue.popleft()
             if self._weigh is not None:

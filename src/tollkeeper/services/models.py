@@ -1,4 +1,4 @@
-"""Reading the catalogue as one organization sees it."""
+"""Reads the catalogue of models, with the access that one organization has to each model."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from tollkeeper.storage.database import Database
 
 @dataclass(slots=True)
 class CurrentCatalog:
-    """The catalogue in force; a reload puts another one here, calls under way keep theirs."""
+    """The catalogue in force. A reload replaces it; calls under way keep the one they began with."""
 
     catalog: Catalog
 
@@ -22,7 +22,8 @@ class Models:
         self._current = current
 
     async def model_for_call(self, caller: ProjectCaller, model_id: str) -> Model:
-        """The model for an inference call; asks for checks only where the model does."""
+        """The model for an inference call. The organization's checks are read only for a model that
+        requires some."""
         model = self._current.catalog.find(model_id, param="model")
         if not model.required_checks and model.is_ready:
             return model
@@ -49,5 +50,5 @@ class Models:
         """The models that the caller can use now."""
         async with self._database.reading() as connection:
             checks = await organizations.checks_of(connection, caller.organization_id)
-        found = [(model, model_access(model, checks)) for model in self._current.catalog.models]
-        return [(model, access) for model, access in found if access.available]
+        listed = [(model, model_access(model, checks)) for model in self._current.catalog.models]
+        return [(model, access) for model, access in listed if access.available]

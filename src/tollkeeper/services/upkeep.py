@@ -1,4 +1,4 @@
-"""What a serving process does beside answering: small chores, each on its own interval."""
+"""The chores of a worker beside answering calls: each one runs at its own interval."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -44,9 +44,9 @@ class Upkeep:
 
     @property
     def chores(self) -> tuple[tuple[float, Chore], ...]:
-        """Each with the seconds between two turns."""
+        """Each chore with the seconds between two runs."""
         return (
-            (self._lease.interval_s, self.prove_life),
+            (self._lease.interval_s, self.send_heartbeat),
             (self._lease.interval_s, self.recover_dead),
             (_KEY_USE_INTERVAL_S, self.write_key_use),
             (_SECRETS_INTERVAL_S, self.forget_secrets),
@@ -59,26 +59,27 @@ class Upkeep:
         ]
 
     async def stop(self) -> None:
-        # A cancellation can be lost: under Python 3.11 a `wait_for` that ends in the same turn of
-        # the loop swallows it. So it is said until it is heard.
+        # A task may miss a cancellation: under Python 3.11, `wait_for` swallows one that arrives in
+        # the same iteration of the event loop in which it ends. So each task is cancelled again
+        # until it is done.
         while pending := [task for task in self._tasks if not task.done()]:
             for task in pending:
                 task.cancel()
             await asyncio.wait(pending, timeout=_CANCEL_AGAIN_S)
         await _attempt(self.write_key_use)
 
-    async def prove_life(self) -> None:
+    async def send_heartbeat(self) -> None:
         await self._lease.heartbeat()
 
     async def recover_dead(self) -> None:
         if not self._lease.steady:
             return
-        found = await self._recovery.ledger_recover()
-        if found.processes:
+        recovered = await self._recovery.ledger_recover()
+        if recovered.processes:
             _log.warning(
                 "holds of dead processes are unsettled now",
-                processes=found.processes,
-                reservations=found.reservations,
+                processes=recovered.processes,
+                reservations=recovered.reservations,
             )
 
     async def write_key_use(self) -> None:
@@ -98,12 +99,13 @@ async def _repeat(interval_s: float, chore: Chore) -> None:
 
 
 async def _attempt(chore: Chore) -> None:
-    """A chore that fails is done again at its next turn; it must not take the process with it."""
+    """Runs the chore and logs a failure. The chore runs again after its interval; its failure must
+    not end the process."""
     name = getattr(chore, "__name__", repr(chore))
     try:
         await chore()
     except TollkeeperError as exc:
         _log.warning("upkeep failed", chore=name, reason=exc.message)
     except Exception:  # noqa: BLE001 - the owner of every chore
-        # Whatever it was: a process without heartbeat would be taken for dead.
+        # Any error is caught: a worker without heartbeats would be taken for dead.
         _log.exception("upkeep failed", chore=name)

@@ -1,1 +1,1 @@
-"""PostgreSQL: the pool, the schema and all SQL text, one file a noun. Knows no use case."""
+"""PostgreSQL: the pool, the schema and all SQL text, one file for each noun. Knows no use case."""

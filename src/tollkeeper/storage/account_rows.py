@@ -1,4 +1,4 @@
-"""From rows of accounts to what a decision is made on."""
+"""Converts database rows of accounts into the values that admission decides on."""
 
 from typing import Any
 

@@ -1,6 +1,7 @@
-"""SQL of what an operator sees and sets on accounts: balances, grants, caps and limits.
+"""SQL of accounts for operators: balances, grants, caps and limits.
 
-Whoever changes an account here has locked it before, with everything folded in (storage/ledger).
+A caller that changes an account must have locked it before, with all resolutions folded in
+(storage/ledger).
 """
 
 from dataclasses import dataclass
@@ -11,9 +12,9 @@ from tollkeeper.domain.access import OrganizationId, ProjectId
 from tollkeeper.domain.admission import Cap, CapPeriod, Spend
 from tollkeeper.storage.database import Connection
 
-# Balances as they are in this moment: what admission keeps, and what resolutions and marks have
-# left in `unfolded` since. A resolution whose mark can be seen comes out of unsettled, any other
-# out of held; both leave the month that the hold was made in.
+# The balances of this moment: the columns of the account, corrected by the rows in `unfolded` that
+# resolutions and marks have added since the last fold. A resolution of a marked reservation
+# reduces unsettled, any other resolution reduces held. Both reduce the month of the hold.
 _CURRENT: LiteralString = """
     WITH pending AS NOT MATERIALIZED (
         SELECT u.organization_id, u.project_id, u.month,
@@ -62,13 +63,14 @@ _CURRENT: LiteralString = """
 
 
 def with_balances(*query: LiteralString) -> LiteralString:
-    """A query that reads `balances` or `project_balances`; it may begin with `, name AS (`."""
+    """Prepends the definitions of `balances` and `project_balances` to a query. The query may begin
+    with further definitions: `, name AS (`."""
     return _CURRENT + "".join(query)
 
 
 @dataclass(frozen=True, slots=True)
 class Balance:
-    """An organization's money; `settled` counts overage. What was granted is the sum of the rest."""
+    """An organization's money. `settled` includes overage. `granted` is the sum of all others."""
 
     granted_picousd: int
     available_picousd: int
@@ -79,7 +81,7 @@ class Balance:
 
 @dataclass(frozen=True, slots=True)
 class CapUse:
-    """A cap of an organization or, with `project_id`, of a project, and how far it is used up."""
+    """The cap of an organization or, with `project_id`, of a project, and how much of it is used."""
 
     project_id: ProjectId | None
     cap: Cap
@@ -89,13 +91,13 @@ class CapUse:
 
     @property
     def remaining_picousd(self) -> int:
-        """Below zero where the cap was set below what was spent, or by overage."""
+        """Negative where the cap was set below what was already spent, or after overage."""
         return self.cap.amount_picousd - self.held_picousd - self.spent_picousd
 
 
 @dataclass(frozen=True, slots=True)
 class OwnLimits:
-    """What a project has of its own; None where the default holds."""
+    """The limits that are set for one project; None where the default applies."""
 
     requests_per_minute: int | None
     concurrency: int | None
@@ -142,8 +144,9 @@ async def write_cap(
     cap: Cap | None,
     excess_picousd: int,
 ) -> None:
-    """The cap of the organization or of its project; none takes it away. `excess_picousd` is how
-    far the spending is above the cap now: it need not come down for it."""
+    """Sets the cap of the organization or, with `project_id`, of the project; None removes it.
+    `excess_picousd` is the amount by which the spending exceeds the new cap at this moment, which
+    the ledger's check of the caps allows for."""
     amount = None if cap is None else cap.amount_picousd
     period = None if cap is None else cap.period
     if project_id is None:
@@ -170,7 +173,8 @@ async def find_caps(connection: Connection, organization_id: OrganizationId) -> 
     return [_cap_use(row) for row in await cursor.fetchall()]
 
 
-# The month is the server's, as in admission: what an account says of an older one is over.
+# The current month is that of the server's clock, as in admission. Where an account still has an
+# older month, its sums of the month no longer count.
 _FIND_CAPS: LiteralString = with_balances(
     """
     , capped AS (
@@ -198,7 +202,7 @@ async def write_limits(
     requests_per_minute: int | None,
     concurrency: int | None,
 ) -> None:
-    """None: the default holds."""
+    """Sets the project's own limits; None: the default applies."""
     await connection.execute(
         """
         UPDATE project_accounts SET requests_per_minute = %s, concurrency = %s
@@ -229,8 +233,8 @@ _FIND_LIMITS: LiteralString = with_balances(
 def _cap_use(row: tuple[Any, ...]) -> CapUse:
     project_id, amount, period, *spend, month = row
     cap = Cap(amount_picousd=amount, period=CapPeriod(period))
-    kept = Spend(*spend)
-    current = kept.in_month(max(month, kept.month))
+    stored = Spend(*spend)
+    current = stored.in_month(max(month, stored.month))
     spent = (
         current.month_settled_picousd if cap.period is CapPeriod.MONTH else current.settled_picousd
     )

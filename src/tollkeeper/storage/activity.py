@@ -1,5 +1,5 @@
-"""SQL of activity records and verdicts: written in batches, read beside what the ledger says of the
-same call."""
+"""SQL of activity records and verdicts. They are written in batches, and read together with the
+ledger's rows of the same call."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from tollkeeper.domain.usage import Usage
 from tollkeeper.storage.database import Connection, Contention
 
 _encode = msgspec.json.Encoder().encode
-# A backend's word or a model's name may be anything; a record keeps the beginning of it.
+# Texts of backends and requested model names have no bound; a record keeps their first characters.
 _TEXT_LENGTH_MAX = 512
 # A backend's report of usage that is longer is not kept.
 _REPORT_BYTES_MAX = 8192
@@ -24,8 +24,8 @@ _REPORT_BYTES_MAX = 8192
 
 @dataclass(frozen=True, slots=True)
 class ActivityEntry:
-    """A call as it can be told now. Where its process died before it wrote anything down, only
-    the ledger knows of it, and what the ledger does not know is None."""
+    """A call with its activity record and its ledger rows, as they are now. Where the process died
+    before it wrote the record, only the ledger has the call, and all other fields are None."""
 
     request_id: UUID
     organization_id: OrganizationId
@@ -43,11 +43,11 @@ class ActivityEntry:
     usage: Usage | None
     estimated: bool
     hold_picousd: int | None
-    # None where nothing was reserved, and where nobody knows yet.
+    # None where nothing was reserved, and where the cost is not known yet.
     cost_picousd: int | None
-    # held, settled, released, unsettled; none where nothing was reserved
+    # "held", "settled", "released" or "unsettled"; "none" where nothing was reserved.
     settlement: str
-    # Why nobody knows what it cost.
+    # Why the cost is not known.
     unsettled_reason: str | None
     backend: str | None
     replica: str | None
@@ -58,7 +58,7 @@ class ActivityEntry:
 
 
 async def insert(connection: Connection, records: Sequence[ActivityRecord]) -> None:
-    """A record that is there already is left as it is: a batch in doubt may be written again."""
+    """Skips records that exist already, because a batch whose commit was in doubt is written again."""
     rows = [_row(record) for record in records]
     verdicts = [_verdict_row(record, verdict) for record in records for verdict in record.verdicts]
     try:
@@ -67,7 +67,8 @@ async def insert(connection: Connection, records: Sequence[ActivityRecord]) -> N
             await connection.execute(_INSERT_VERDICTS, (_encode(verdicts).decode(),))
     except pg.CheckViolation as exc:
         if exc.diag.constraint_name is None:
-            # The day's partition was made while the rows were on their way to the default one.
+            # The day's partition was created while the rows were being inserted into the default
+            # one. A new attempt puts them into the right one.
             raise Contention from exc
         raise
 
@@ -107,7 +108,7 @@ _INSERT_VERDICTS: LiteralString = """
 
 
 async def find(connection: Connection, request_id: UUID) -> ActivityEntry | None:
-    """By the request's id alone: one look into the index of each organization and each day."""
+    """Finds a call by its request id alone: one index lookup for each organization and day."""
     cursor = await connection.execute(_FIND, {"request": request_id})
     row = await cursor.fetchone()
     return None if row is None else _entry(row)
@@ -121,13 +122,14 @@ async def find_newest(
     status: int | None,
     limit: int,
 ) -> list[ActivityEntry]:
-    """Only the filters that are given are in the statement: each has the plan that suits it."""
-    wanted = {"organization_id": organization_id, "project_id": project_id, "status": status}
+    """The statement contains only the filters that are given, so that each combination of filters
+    has its own query plan."""
+    values = {"organization_id": organization_id, "project_id": project_id, "status": status}
     filters: LiteralString = " AND ".join(
-        _FILTERS[column] for column, value in wanted.items() if value is not None
+        _FILTERS[column] for column, value in values.items() if value is not None
     )
     cursor = await connection.execute(
-        _FIND_NEWEST.format(filters=filters or "true"), {**wanted, "limit": limit}
+        _FIND_NEWEST.format(filters=filters or "true"), {**values, "limit": limit}
     )
     return [_entry(row) for row in await cursor.fetchall()]
 
@@ -137,7 +139,8 @@ _FILTERS: dict[str, LiteralString] = {
     "project_id": "project_id = %(project_id)s",
     "status": "status = %(status)s",
 }
-# What became of the money is the ledger's to say: an unsettled call may have been resolved since.
+# Hold, cost and settlement come from the ledger where it has the call, because an unsettled call
+# may have been resolved after its record was written.
 _SELECT: LiteralString = """
     SELECT coalesce(a.request_id, r.id), coalesce(a.organization_id, r.organization_id),
         coalesce(a.project_id, r.project_id), coalesce(a.api_key_id, r.api_key_id),
@@ -154,7 +157,7 @@ _SELECT: LiteralString = """
         a.reported_cost,
         coalesce(v.verdicts, '[]')
 """
-# Judged while the call ran or soon after: the other days need not be looked at.
+# A call is judged while it runs or soon after, so partitions of other days are not searched.
 _VERDICTS: LiteralString = """
     LEFT JOIN LATERAL (
         SELECT jsonb_agg(jsonb_build_object('policy_id', policy_id, 'version', version,
@@ -232,7 +235,7 @@ def _row(record: ActivityRecord) -> dict[str, Any]:
         else usage.cache_write_tokens + usage.cache_write_1h_tokens,
         "web_searches": None if usage is None else usage.web_searches,
         "estimated": record.estimated,
-        # Amounts travel as text: they may be wider than any integer of JSON's readers.
+        # Amounts are sent as text, because they may be larger than any integer in JSON.
         "hold": None if record.hold_picousd is None else str(record.hold_picousd),
         "cost": None if record.cost_picousd is None else str(record.cost_picousd),
         "settlement": _text(record.settlement),
@@ -267,7 +270,8 @@ def _verdict_row(record: ActivityRecord, verdict: VerdictRecord) -> dict[str, An
 
 
 def _text(value: str | None) -> str | None:
-    """PostgreSQL takes no NUL and JSON no half of a pair; a record must not fail for a word."""
+    """Shortens the text, and replaces NUL and lone surrogates, which PostgreSQL and JSON do not
+    accept. A record must not fail because of one text."""
     if value is None:
         return None
     return (

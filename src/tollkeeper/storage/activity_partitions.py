@@ -1,5 +1,5 @@
-"""SQL of the days that activity and verdicts are kept in: made ahead of time, dropped when their
-time is over."""
+"""SQL of the daily partitions of activity and verdicts: created in advance, dropped when their
+retention time is over."""
 
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -9,16 +9,17 @@ from psycopg import sql
 
 from tollkeeper.storage.database import Connection
 
-# Only one process at a time keeps the partitions.
+# The advisory lock for creating and dropping partitions: one process at a time.
 _PARTITIONS_LOCK = 7461_0003
-# To drop a day waits for whoever reads activity, and writers wait behind it: better another time.
+# Dropping a partition waits for those who read activity, and writers wait behind it. After this
+# time it fails, and is tried again later.
 _LOCK_TIMEOUT_MS = 2000
 _DAY = "%Y%m%d"
 
 
 @dataclass(frozen=True, slots=True)
 class DailyTable:
-    """A table in partitions of a UTC day each, with a default one for what no day takes."""
+    """A table with one partition for each UTC day, and a default one for rows of all other days."""
 
     name: str
     time_column: str
@@ -32,7 +33,7 @@ class DailyTable:
         return sql.Identifier(self.time_column)
 
     @property
-    def strays(self) -> sql.Identifier:
+    def default_partition(self) -> sql.Identifier:
         return sql.Identifier(f"{self.name}_default")
 
     def partition(self, day: date) -> sql.Identifier:
@@ -45,7 +46,8 @@ DAILY_TABLES = (ACTIVITY, VERDICTS)
 
 
 async def try_partitions_lock(connection: Connection) -> bool:
-    """Until the transaction ends. Nothing in it waits long for a lock."""
+    """Takes the lock until the transaction ends; False where another process has it. Also limits
+    how long statements of this transaction wait for locks."""
     await connection.execute(
         "SELECT set_config('lock_timeout', %s, true)", (f"{_LOCK_TIMEOUT_MS}ms",)
     )
@@ -71,11 +73,12 @@ _FIND_PARTITIONS: LiteralString = r"""
 
 
 async def add_day(connection: Connection, day: date, table: DailyTable = ACTIVITY) -> None:
-    """Attached, not made in place, because attaching lets writers go on. What the default
-    partition took for want of this day moves over; the lock lets nothing of the day in meanwhile."""
+    """Creates a table and attaches it as the day's partition, because attaching does not block
+    writers of the other partitions. Rows of the day in the default partition move over; the lock on
+    the default partition keeps further rows of the day out meanwhile."""
     names = {
         "table": table.identifier,
-        "strays": table.strays,
+        "default": table.default_partition,
         "day": table.partition(day),
         "time": table.time,
         "first": sql.Literal(_midnight(day)),
@@ -86,11 +89,11 @@ async def add_day(connection: Connection, day: date, table: DailyTable = ACTIVIT
 
 
 _ADD_DAY: tuple[LiteralString, ...] = (
-    "LOCK TABLE {strays} IN ACCESS EXCLUSIVE MODE",
+    "LOCK TABLE {default} IN ACCESS EXCLUSIVE MODE",
     "CREATE TABLE {day} (LIKE {table} INCLUDING ALL)",
     """
     WITH moved AS (
-        DELETE FROM {strays} WHERE {time} >= {first} AND {time} < {last} RETURNING *
+        DELETE FROM {default} WHERE {time} >= {first} AND {time} < {last} RETURNING *
     )
     INSERT INTO {day} SELECT * FROM moved
     """,
@@ -102,10 +105,12 @@ async def drop_day(connection: Connection, day: date, table: DailyTable = ACTIVI
     await connection.execute(sql.SQL("DROP TABLE {}").format(table.partition(day)))
 
 
-async def forget_strays(connection: Connection, before: date, table: DailyTable = ACTIVITY) -> int:
-    """What no partition took, when its time is over."""
+async def delete_from_default(
+    connection: Connection, before: date, table: DailyTable = ACTIVITY
+) -> int:
+    """Deletes rows of the default partition whose retention time is over."""
     cursor = await connection.execute(
-        sql.SQL("DELETE FROM {} WHERE {} < %s").format(table.strays, table.time),
+        sql.SQL("DELETE FROM {} WHERE {} < %s").format(table.default_partition, table.time),
         (_midnight(before),),
     )
     return cursor.rowcount

@@ -1,4 +1,4 @@
-"""SQL of Admin API keys."""
+"""SQL of admin keys."""
 
 from dataclasses import dataclass
 from typing import Any, LiteralString
@@ -16,14 +16,14 @@ _COLUMNS: LiteralString = """
 
 @dataclass(frozen=True, slots=True)
 class PresentedAdminKey:
-    """A stored key beside what only authentication may see."""
+    """A stored key with its digest, which only authentication may see."""
 
     key: AdminKey
     digest: bytes
 
 
 async def insert(connection: Connection, key: AdminKey, digest: bytes) -> None:
-    # clock_timestamp orders keys that are made within one second.
+    # clock_timestamp, because keys that are created within one second need an order too.
     await connection.execute(
         """
         INSERT INTO admin_keys (organization_id, id, name, digest, redacted_value, permissions,
@@ -45,7 +45,7 @@ async def insert(connection: Connection, key: AdminKey, digest: bytes) -> None:
 async def find(
     connection: Connection, organization_id: OrganizationId, key_id: KeyId
 ) -> AdminKey | None:
-    """Also a revoked one: it still marks its place in the list."""
+    """Also finds a revoked key, because a page of the list may begin after one."""
     cursor = await connection.execute(
         f"SELECT {_COLUMNS} FROM admin_keys WHERE organization_id = %s AND id = %s",  # noqa: S608
         (organization_id, key_id),
@@ -55,7 +55,7 @@ async def find(
 
 
 async def find_anywhere(connection: Connection, key_id: KeyId) -> AdminKey | None:
-    """For the operator, who stands above organizations."""
+    """Finds a key of any organization. For operators only."""
     cursor = await connection.execute(
         f"SELECT {_COLUMNS} FROM admin_keys WHERE id = %s",  # noqa: S608
         (key_id,),
@@ -81,7 +81,7 @@ async def find_page(
     limit: int,
     descending: bool,
 ) -> list[AdminKey]:
-    """Keys that are not revoked, in the order they were made; `after` may name a revoked one."""
+    """Keys that are not revoked, in the order of their creation. `after` may be a revoked key."""
     comparison, direction = ("<", "DESC") if descending else (">", "ASC")
     cursor = await connection.execute(
         f"""

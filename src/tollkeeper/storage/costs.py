@@ -1,4 +1,4 @@
-"""SQL of the cost roll-up: one row a day, project, key and line item, kept by the settlement."""
+"""SQL of the cost roll-up. Settlements keep one row for each day, project, key and line item."""
 
 from collections.abc import Sequence
 from typing import LiteralString
@@ -23,8 +23,8 @@ async def find_rows(
     api_key_ids: Sequence[KeyId],
     group_by: Sequence[CostDimension],
 ) -> list[CostRow]:
-    """Sums by day and by the grouped dimensions; an empty filter filters nothing."""
-    shown = ", ".join(
+    """Sums by day and by the dimensions in `group_by`. An empty list of ids filters nothing."""
+    columns = ", ".join(
         column if dimension in group_by else f"NULL AS {column}"
         for dimension, column in _DIMENSIONS.items()
     )
@@ -33,7 +33,7 @@ async def find_rows(
     )
     cursor = await connection.execute(
         f"""
-        SELECT day, sum(amount_picousd), {shown} FROM cost_rollup
+        SELECT day, sum(amount_picousd), {columns} FROM cost_rollup
         WHERE organization_id = %(organization)s AND day >= %(first)s AND day < %(last)s
           AND (%(projects)s::uuid[] = '{{}}' OR project_id = ANY (%(projects)s))
           AND (%(keys)s::uuid[] = '{{}}' OR api_key_id = ANY (%(keys)s))
@@ -67,7 +67,7 @@ async def count_unsettled(
     project_ids: Sequence[ProjectId],
     api_key_ids: Sequence[KeyId],
 ) -> int:
-    """Calls that were held on these days and whose cost nobody knows yet."""
+    """Counts the calls whose hold was made on these days and whose cost is not known yet."""
     cursor = await connection.execute(
         _COUNT_UNSETTLED,
         {

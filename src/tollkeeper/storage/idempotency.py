@@ -1,4 +1,4 @@
-"""SQL of idempotency records: one row a creation, written in the creation's own transaction."""
+"""SQL of idempotency records: one row for each creation, written in the creation's transaction."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -9,8 +9,8 @@ from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.errors import IdempotencyConflict
 from tollkeeper.storage.database import Connection
 
-# How long a twin waits for the first creation to end before it is told that it still runs.
-_TWIN_WAIT_MS = 3000
+# How long a second request with the same key waits for the first one before it is refused.
+_LOCK_TIMEOUT_MS = 3000
 
 
 class RecordKey(NamedTuple):
@@ -30,9 +30,9 @@ class Record:
 async def claim(
     connection: Connection, key: RecordKey, *, request_digest: bytes, resource_id: str, now: int
 ) -> bool:
-    """True for the first creation under the key. A twin waits here until the first one's
-    transaction ends: false after its commit, true after its rollback."""
-    await connection.execute(f"SET LOCAL lock_timeout = {_TWIN_WAIT_MS:d}")
+    """True for the first creation with the key. A concurrent request with the same key waits here
+    until the transaction of the first one ends: False after its commit, True after its rollback."""
+    await connection.execute(f"SET LOCAL lock_timeout = {_LOCK_TIMEOUT_MS:d}")
     try:
         cursor = await connection.execute(
             """
@@ -44,7 +44,8 @@ async def claim(
         )
     except pg.LockNotAvailable as exc:
         raise IdempotencyConflict(
-            "A request with this Idempotency-Key is still running.", param="Idempotency-Key"
+            "A request with this Idempotency-Key is still running. Try again when it has ended.",
+            param="Idempotency-Key",
         ) from exc
     return cursor.rowcount == 1
 

@@ -1,4 +1,4 @@
-"""SQL of organizations and of the checks they hold."""
+"""SQL of organizations and of the checks that they hold."""
 
 from typing import Any
 
@@ -48,7 +48,7 @@ async def checks_of(connection: Connection, organization_id: OrganizationId) -> 
 async def grant_check(
     connection: Connection, organization_id: OrganizationId, check: str, now: int
 ) -> None:
-    """Granting again changes nothing."""
+    """Grants the check. Granting it again changes nothing."""
     await connection.execute(
         """
         INSERT INTO organization_checks (organization_id, name, granted_at)

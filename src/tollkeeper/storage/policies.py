@@ -63,7 +63,8 @@ async def find(
 async def find_and_lock(
     connection: Connection, organization_id: OrganizationId, policy_id: str
 ) -> Policy | None:
-    """The policy, locked for a change: the revision that is read is the revision that is raised."""
+    """The policy, locked until the transaction ends, so that no other change comes between reading
+    its revision and raising it."""
     cursor = await connection.execute(
         f"SELECT {_COLUMNS} {_FROM} WHERE p.organization_id = %s AND p.id = %s FOR UPDATE OF p",
         (organization_id, policy_id),
@@ -73,7 +74,7 @@ async def find_and_lock(
 
 
 async def find_organization(connection: Connection, policy_id: str) -> OrganizationId | None:
-    """For the operator, who names a policy by its id alone."""
+    """The organization of a policy, for operators, who name a policy by its id alone."""
     cursor = await connection.execute(
         "SELECT organization_id FROM policies WHERE id = %s", (policy_id,)
     )
@@ -90,7 +91,7 @@ async def find_all(connection: Connection, organization_id: OrganizationId) -> l
 
 
 async def find_published(connection: Connection, organization_id: OrganizationId) -> list[Policy]:
-    """Every policy that was ever published, paused ones too."""
+    """All policies with a published version, also paused ones."""
     cursor = await connection.execute(
         f"""
         SELECT {_COLUMNS} {_FROM} WHERE p.organization_id = %s AND p.current_version IS NOT NULL
@@ -102,8 +103,8 @@ async def find_published(connection: Connection, organization_id: OrganizationId
 
 
 async def raise_epoch(connection: Connection, organization_id: OrganizationId) -> None:
-    """Tells every process that what it knows of the organization's policies is old. Locks the
-    account: an admission is before this change or after it, never in the midst of it."""
+    """Makes every process read the organization's policies again. The update locks the account, so
+    that each admission sees either all of this change or nothing of it."""
     await connection.execute(
         "UPDATE accounts SET epoch = epoch + 1 WHERE organization_id = %s", (organization_id,)
     )
@@ -121,7 +122,7 @@ async def read_epoch(connection: Connection, organization_id: OrganizationId) ->
 async def find_effective(
     connection: Connection, organization_id: OrganizationId, project_id: ProjectId
 ) -> list[Policy]:
-    """Published policies that attach to the project by themselves and are not paused."""
+    """Published policies that apply to every call of the project and are not paused."""
     cursor = await connection.execute(
         f"""
         SELECT {_COLUMNS} {_FROM}
@@ -135,7 +136,8 @@ async def find_effective(
 
 
 async def update(connection: Connection, policy: Policy) -> None:
-    """Writes what an edit, pause or resume may change. The row is locked by `find_and_lock`."""
+    """Writes every column that an edit, a publication, a pause or a resumption may change. The
+    caller has locked the row with `find_and_lock`."""
     current_version = None if policy.published is None else policy.published.version
     cursor = await connection.execute(
         """

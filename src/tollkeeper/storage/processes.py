@@ -73,8 +73,8 @@ async def find_holds(
     cursor = await connection.execute("SELECT least(%s, clock_timestamp())", (heartbeat_at,))
     [[last]] = await cursor.fetchall()
     newest = datetime.max.replace(tzinfo=UTC)
-    for window in range(1, _WINDOWS + 1):
-        oldest = last - timedelta(seconds=window * _WINDOW_S)
+    for interval in range(1, _WINDOWS + 1):
+        oldest = last - timedelta(seconds=interval * _WINDOW_S)
         cursor = await connection.execute(_FIND_HOLDS, (process_id, oldest, newest))
         newest = oldest
         for organization_id, reservations in await cursor.fetchall():

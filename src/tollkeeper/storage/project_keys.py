@@ -1,4 +1,4 @@
-"""SQL of customer keys."""
+"""SQL of project keys."""
 
 from dataclasses import dataclass
 from typing import Any, LiteralString
@@ -20,7 +20,7 @@ _FROM: LiteralString = """
 
 @dataclass(frozen=True, slots=True)
 class PresentedProjectKey:
-    """A stored key beside what only authentication may see."""
+    """A stored key with its digest, which only authentication may see."""
 
     key: ProjectKey
     digest: bytes
@@ -60,7 +60,7 @@ async def find(
 
 
 async def find_anywhere(connection: Connection, key_id: KeyId) -> ProjectKey | None:
-    """For the operator, who stands above organizations."""
+    """Finds a key of any organization. For operators only."""
     cursor = await connection.execute(
         f"SELECT {_COLUMNS} {_FROM} WHERE k.id = %s",
         (key_id,),
@@ -96,7 +96,7 @@ async def find_of_project(
 async def unknown_ids(
     connection: Connection, organization_id: OrganizationId, key_ids: list[KeyId]
 ) -> list[KeyId]:
-    """Those of the ids that are not customer keys of this organization."""
+    """Those of the ids that are not project keys of this organization."""
     cursor = await connection.execute(
         """
         SELECT wanted.id FROM unnest(%s::uuid[]) WITH ORDINALITY AS wanted (id, position)

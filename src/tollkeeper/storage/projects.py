@@ -38,10 +38,10 @@ async def find(
     return None if row is None else _project(row)
 
 
-async def find_active_and_keep(
+async def find_with_share_lock(
     connection: Connection, organization_id: OrganizationId, project_id: ProjectId
 ) -> Project | None:
-    """The project, locked against being archived until the transaction ends."""
+    """The project; it cannot be archived until the transaction ends."""
     cursor = await connection.execute(
         f"SELECT {_COLUMNS} FROM projects WHERE organization_id = %s AND id = %s FOR SHARE",  # noqa: S608
         (organization_id, project_id),
@@ -51,7 +51,7 @@ async def find_active_and_keep(
 
 
 async def find_anywhere(connection: Connection, project_id: ProjectId) -> Project | None:
-    """For the operator, who stands above organizations."""
+    """Finds a project of any organization. For operators only."""
     cursor = await connection.execute(
         f"SELECT {_COLUMNS} FROM projects WHERE id = %s",  # noqa: S608
         (project_id,),
@@ -86,7 +86,7 @@ async def unknown_ids(
 async def archive(
     connection: Connection, organization_id: OrganizationId, project_id: ProjectId, now: int
 ) -> bool:
-    """False where there is no such project that is still active."""
+    """False where the project does not exist or is archived already."""
     cursor = await connection.execute(
         """
         UPDATE projects SET archived_at = to_timestamp(%s)

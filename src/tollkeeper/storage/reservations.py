@@ -1,4 +1,4 @@
-"""SQL of reservations as an operator looks at them: where each stands."""
+"""SQL of reservations with their status, for operators."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -26,9 +26,9 @@ class ReservationEntry:
     hold_picousd: int
     held_at: int
     status: ReservationStatus
-    # Why nobody knows what it cost; None where it was never unsettled.
+    # Why the cost is not known; None where the reservation was never unsettled.
     reason: str | None
-    # What it cost, overage included; None before it is resolved.
+    # The cost with overage; None before the reservation is resolved.
     cost_picousd: int | None
     resolved_by: str | None
 
@@ -40,14 +40,14 @@ _COLUMNS: LiteralString = """
              WHEN m.reason IS NOT NULL THEN 'unsettled' ELSE 'held' END,
         m.reason, d.settled + coalesce(o.amount, 0), d.resolved_by
 """
-_ENDS: LiteralString = """
+_JOIN_RESOLUTIONS: LiteralString = """
     LEFT JOIN resolutions d ON d.organization_id = r.organization_id AND d.reservation_id = r.id
     LEFT JOIN overages o ON o.organization_id = r.organization_id AND o.reservation_id = r.id
 """
 
 
 async def find(connection: Connection, reservation_id: UUID) -> ReservationEntry | None:
-    """By its id alone: one look into the index of each organization."""
+    """Finds a reservation by its id alone: one index lookup for each organization."""
     cursor = await connection.execute(_FIND, (reservation_id,))
     row = await cursor.fetchone()
     return None if row is None else _entry(row)
@@ -61,12 +61,13 @@ _FIND: LiteralString = (
     ) r
     LEFT JOIN unsettled_marks m ON m.organization_id = r.organization_id AND m.reservation_id = r.id
     """
-    + _ENDS
+    + _JOIN_RESOLUTIONS
 )
 
 
 async def find_unsettled(connection: Connection, *, limit: int) -> list[ReservationEntry]:
-    """Oldest first. Marks are few, whatever the number of reservations is."""
+    """Oldest first. The query begins with the marks, which are few however many reservations
+    there are."""
     cursor = await connection.execute(_FIND_UNSETTLED, (limit,))
     return [_entry(row) for row in await cursor.fetchall()]
 
@@ -77,7 +78,7 @@ _FIND_UNSETTLED: LiteralString = (
     FROM unsettled_marks m
     JOIN reservations r ON r.organization_id = m.organization_id AND r.id = m.reservation_id
     """
-    + _ENDS
+    + _JOIN_RESOLUTIONS
     + "WHERE d.kind IS NULL ORDER BY r.held_at, r.id LIMIT %s"
 )
 

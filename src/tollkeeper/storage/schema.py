@@ -1,4 +1,4 @@
-"""What must hold before anything is served: a durable server and this code's own schema."""
+"""Checks the database before anything is served: durable settings, and the schema of this code."""
 
 from pathlib import Path
 from typing import LiteralString
@@ -8,28 +8,28 @@ import psycopg
 from tollkeeper.domain.errors import StateConflict, Unavailable
 
 _VERSIONS = Path(__file__).parent / "migrations" / "versions"
-# Settings without which a commit that PostgreSQL acknowledged may be lost or torn.
+# Without these settings, a crash may lose or corrupt a commit that PostgreSQL has acknowledged.
 _DURABILITY: tuple[LiteralString, ...] = ("fsync", "full_page_writes")
 
 
 def code_revision() -> str:
-    """The newest step that this code knows; the files are named by their revision."""
+    """The newest migration of this code. The names of the files begin with their revision."""
     return max(path.name.split("_")[0] for path in _VERSIONS.glob("[0-9]*.py"))
 
 
 def check_database(conninfo: str) -> None:
-    """Raises with one clear line where the database cannot be trusted or does not fit this code."""
+    """Raises an error of one line where a check fails or the database cannot be reached."""
     try:
         with psycopg.connect(conninfo, connect_timeout=5) as connection:
             _check_durability(connection)
             _check_revision(connection)
     except (psycopg.OperationalError, psycopg.ProgrammingError) as exc:
-        # A malformed address is a ProgrammingError of the driver.
+        # The driver raises a ProgrammingError for a malformed address.
         raise Unavailable(f"The database cannot be reached: {_reason(exc)}") from exc
 
 
 def _reason(exc: psycopg.Error) -> str:
-    """The last line that says what failed, without the driver's indented advice about it."""
+    """The last line of the driver's message that is not indented: indented lines are advice."""
     lines = [line for line in str(exc).splitlines() if line and not line.startswith("\t")]
     return lines[-1] if lines else type(exc).__name__
 
@@ -40,21 +40,22 @@ def _check_durability(connection: psycopg.Connection) -> None:
         assert row is not None
         if row[0] != "on":
             raise StateConflict(
-                f"The database runs with {name}={row[0]}: settled money could be lost. Set it to on."
+                f"The database runs with {name}={row[0]}, so that settled money could be lost. "
+                "Set it to on."
             )
 
 
 def _check_revision(connection: psycopg.Connection) -> None:
-    known = code_revision()
-    found = database_revision(connection)
-    if found is None or found < known:
+    needed = code_revision()
+    current = database_revision(connection)
+    if current is None or current < needed:
         raise StateConflict(
-            f"The database's schema is at {found or 'nothing'}, this code needs {known}: "
+            f"The database's schema is at {current or 'nothing'}, this code needs {needed}: "
             "run `tollkeeper migrate`."
         )
-    if found > known:
+    if current > needed:
         raise StateConflict(
-            f"The database's schema is at {found}, newer than this code's {known}: "
+            f"The database's schema is at {current}, newer than this code's {needed}: "
             "run a newer tollkeeper."
         )
 

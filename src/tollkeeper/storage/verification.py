@@ -1,7 +1,7 @@
-"""SQL of the ledger's invariants: each is one query that returns no rows where it holds.
+"""SQL of the ledger's invariants: each is one query that returns the rows that break it.
 
-They run in one snapshot, against rows that are never edited. What settlements have given back and
-no transaction has folded in yet counts as if it had been.
+All queries run in one snapshot and compare with rows that are never edited. Resolutions that are
+not folded yet count as if they were.
 """
 
 from typing import LiteralString
@@ -9,7 +9,7 @@ from typing import LiteralString
 from tollkeeper.storage.accounts import with_balances
 from tollkeeper.storage.database import Connection
 
-# Where each reservation's hold is by its immutable rows: still held, unsettled, or spent.
+# The sums of held, unsettled and settled amounts, computed from immutable rows.
 _RESERVED: LiteralString = """
     , reserved AS (
         SELECT r.organization_id, r.project_id, r.month,
@@ -74,7 +74,7 @@ _PROJECTS: LiteralString = with_balances(
     """,
 )
 
-# What caps by the month rely on: each balance's own month, from the holds that were made in it.
+# Monthly caps rely on these sums: each balance's month against the holds that were made in it.
 _MONTHS: LiteralString = with_balances(
     _RESERVED,
     """
@@ -175,7 +175,7 @@ _DAYS: LiteralString = """
     FROM resolutions WHERE day <> floor(extract(epoch FROM resolved_at) / 86400)
 """
 
-# A released call may have lost its hold in a crash of the database: nothing was charged for it.
+# Released calls are left out: a crash of the database may lose such a hold, and nothing was charged.
 _RESERVATIONS: LiteralString = """
     SELECT a.request_id::text, format('the call was %%s and has no reservation', a.settlement)
     FROM activity a
@@ -204,16 +204,16 @@ INVARIANTS: dict[str, LiteralString] = {
 
 
 async def allow_long_statements(connection: Connection) -> None:
-    """For this transaction only: to read every row that ever was may take longer than a call."""
+    """Raises the statement timeout for this transaction, because the queries read all rows."""
     await connection.execute("SET LOCAL statement_timeout TO '1h'")
 
 
 async def find_differences(
     connection: Connection, *, age_s: float, lease_s: float
 ) -> list[tuple[str, str, str]]:
-    """(invariant, what it is about, what is wrong), for every row that breaks one."""
-    found = []
+    """Returns (invariant, id of the row, what is wrong) for every row that breaks an invariant."""
+    differences = []
     for name, query in INVARIANTS.items():
         cursor = await connection.execute(query, {"age_s": age_s, "lease_s": lease_s})
-        found += [(name, row[0], row[1]) for row in await cursor.fetchall()]
-    return found
+        differences += [(name, row[0], row[1]) for row in await cursor.fetchall()]
+    return differences

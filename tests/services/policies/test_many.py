@@ -187,7 +187,7 @@ async def test_a_deadline_ends_what_would_take_for_ever() -> None:
 
 
 async def test_remembered_verdicts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tollkeeper.services.policies.judge._VERDICTS_MAX", 10)
+    monkeypatch.setattr("tollkeeper.services.policies.judge._CACHED_MAX", 10)
     backend = _CountingBackend()
     judge = _judge(backend)
     questions = _questions(20)
@@ -196,7 +196,7 @@ async def test_remembered_verdicts_are_bounded(monkeypatch: pytest.MonkeyPatch) 
     assert backend.asked == 20
     await judge.ask_all("text", questions[:10])
     assert backend.asked == 30
-    assert len(judge._verdicts) == 10
+    assert len(judge._cached) == 10
 
 
 async def test_slots_go_to_callers_first_and_one_is_theirs() -> None:

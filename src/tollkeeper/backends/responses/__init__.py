@@ -1,1 +1,1 @@
-"""The Responses wire: the request as its servers take it, the answers as they give them."""
+"""The Responses wire: encodes calls as Responses requests and reads Responses answers."""

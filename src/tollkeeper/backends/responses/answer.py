@@ -1,9 +1,8 @@
-"""Reads the events of a streamed Responses answer, or its whole result, as events of ours.
+"""Reads a Responses answer, streamed or whole, as the gateway's own events. Knows no connection.
 
-The promises that it is held to: an answer is complete only when its result has come, nothing grows
-after its end, and nothing is longer than its bound allows. What was told by pieces is not told
-again by the wholes that follow them; what only a whole tells of is told by it. Pure: bytes in,
-events out, no connection.
+A stream is malformed where it ends without a result, where a text goes on after its end, and where
+the answer is longer than its bound. A stream sends each text in deltas and then again as a whole,
+in `done` events and in the result: the reader emits a whole only where no delta of it came before.
 """
 
 from collections.abc import Iterable
@@ -14,7 +13,7 @@ import msgspec
 from tollkeeper.backends.answer_json import MalformedAnswer, anything, error_record, given
 from tollkeeper.backends.refusals import refusal_record
 from tollkeeper.backends.responses import result as wire
-from tollkeeper.backends.responses.result import Family
+from tollkeeper.backends.responses.result import TextKind
 from tollkeeper.domain.errors import BackendFailed, TollkeeperError
 from tollkeeper.domain.inference import (
     Call,
@@ -28,49 +27,50 @@ from tollkeeper.domain.inference import (
 )
 
 _DONE = b"[DONE]"
-# Pieces beyond the bound that are no sign of a runaway: the habit of some servers to cut a token's
-# text in two.
+# Some servers split the text of one token into two deltas. More than that exceeds the bound.
 _PIECES_PER_TOKEN_MAX = 2
-# An item of a token or two has all these around it: added and done, of itself and of its part.
+# Even an item of one or two tokens has events around it: added and done, for itself and its part.
 _EVENTS_PER_TOKEN_MAX = 8
 _SLACK = 64
-# Between the parts of a summary, each of which is a paragraph.
-_PARAGRAPH = "\n\n"
+# Separates the parts of a reasoning summary, each of which is a paragraph.
+_PARAGRAPH_BREAK = "\n\n"
 
 
 @dataclass(slots=True)
 class _Item:
-    """What has been told of one output item."""
+    """What has been emitted of one output item."""
 
-    # The texts that have begun, by kind and number, and whether they have ended.
-    texts: dict[tuple[Family, int], bool] = field(default_factory=dict)
+    # The texts that have begun, by kind and index, and whether each one has ended.
+    texts: dict[tuple[TextKind, int], bool] = field(default_factory=dict)
+    # The indexes of the parts whose annotations have been emitted.
     annotated: set[int] = field(default_factory=set)
-    # Of a function call: its number among the calls.
-    call: int | None = None
-    # Of reasoning: the text or the summary of it, whichever came first. Both would say it twice.
-    thought: Family | None = None
+    # The number of a function call among the answer's calls; None for other items.
+    call_index: int | None = None
+    # Reasoning may come as text and as a summary. Only the kind that came first is emitted.
+    reasoning_kind: TextKind | None = None
+    # Whether the encrypted reasoning has been emitted.
     sealed: bool = False
     ended: bool = False
 
 
 class ResponsesAnswer:
-    """The state of one answer, which is one choice: the protocol has no more."""
+    """The state of one answer. It has one choice, because the protocol has no `n`."""
 
     def __init__(self, call: Call, *, secrets: tuple[str, ...] = ()) -> None:
         self._secrets = secrets
         self._pieces_left = _PIECES_PER_TOKEN_MAX * call.output_tokens_max + _SLACK
-        self._others_left = (
+        self._empty_records_left = (
             call.model.context_length + _EVENTS_PER_TOKEN_MAX * call.output_tokens_max + _SLACK
         )
-        # Who describes functions in the old way knows calls in the old way only.
+        # A caller that sent `functions` reads `function_call`, but not `tool_calls`.
         self._legacy = call.prompt.has_legacy_functions_only
         self._items: dict[int | str, _Item] = {}
-        self._call_ids: dict[str, _Item] = {}
-        self._calls = 0
-        self._told: set[Family] = set()
+        self._items_by_call_id: dict[str, _Item] = {}
+        self._call_count = 0
+        self._emitted_kinds: set[TextKind] = set()
         self._opened = False
-        # An `error` event says why; the result that may follow it says what was used.
-        self._announced: TollkeeperError | None = None
+        # The failure from an `error` event. The result that may follow it has the usage.
+        self._error_event: TollkeeperError | None = None
         self._events: list[Event] = []
         self.accepted = False
         self.failing = False
@@ -85,15 +85,15 @@ class ResponsesAnswer:
                 self._read_record(payload)
         except MalformedAnswer as error:
             self.fail(BackendFailed(f"The backend's stream is malformed: {error}."))
-        return self._taken()
+        return self._take_events()
 
     def read_result(self, result: wire.Response) -> list[Event]:
-        """The events of an answer that came at once."""
+        """The events of an answer that is not streamed."""
         if result.output is None and given(result.error) is None:
             raise MalformedAnswer("it has no output")
         self._open(result)
         self._end(result, result.status or "completed")
-        return self._taken()
+        return self._take_events()
 
     @property
     def ended(self) -> bool:
@@ -101,9 +101,9 @@ class ResponsesAnswer:
 
     def fail(self, failure: TollkeeperError) -> None:
         if not self.ended:
-            self.failure = self._announced or failure
+            self.failure = self._error_event or failure
 
-    def _taken(self) -> list[Event]:
+    def _take_events(self) -> list[Event]:
         events, self._events = self._events, []
         return events
 
@@ -111,206 +111,206 @@ class ResponsesAnswer:
         if payload.startswith(_DONE):
             raise MalformedAnswer("it ended before the answer did")
         event = wire.decode_event(payload)
-        told = len(self._events)
+        emitted_before = len(self._events)
         if event is not None:
             if not self._opened:
                 self._open(wire.decode_response(event.response))
-                told += 1
+                emitted_before += 1
             self._read_event(event)
-        if len(self._events) == told:
-            self._others_left -= 1
-            if self._others_left < 0:
-                raise MalformedAnswer("it goes on without saying anything")
+        if len(self._events) == emitted_before:
+            self._empty_records_left -= 1
+            if self._empty_records_left < 0:
+                raise MalformedAnswer("it has too many records without content")
 
     def _read_event(self, event: wire.StreamEvent) -> None:
-        kind = event.type or ""
-        if kind in wire.PIECES:
-            self._read_piece(event, wire.PIECES[kind])
-        elif kind in wire.WHOLES:
-            family = wire.WHOLES[kind]
-            words = event.text or event.refusal or event.arguments or ""
-            self._tell_whole(self._item(event), family, _number(event, family), words, event)
-        elif kind in wire.PART_DONE:
-            self._tell_part(self._item(event), _part_number(event), wire.decode_part(event.part))
-        elif kind == wire.ANNOTATION_ADDED:
-            item, number = self._item(event), event.content_index or 0
-            item.annotated.add(number)
-            self._annotate([event.annotation])
-        elif kind == wire.ITEM_ADDED:
+        type_ = event.type or ""
+        if type_ in wire.DELTA_EVENTS:
+            self._read_delta(event, wire.DELTA_EVENTS[type_])
+        elif type_ in wire.DONE_EVENTS:
+            kind = wire.DONE_EVENTS[type_]
+            text = event.text or event.refusal or event.arguments or ""
+            self._emit_complete_text(self._item(event), kind, _text_index(event, kind), text, event)
+        elif type_ in wire.PART_DONE_EVENTS:
+            self._emit_part(self._item(event), _part_index(event), wire.decode_part(event.part))
+        elif type_ == wire.ANNOTATION_ADDED:
+            self._item(event).annotated.add(event.content_index or 0)
+            self._emit_annotations([event.annotation])
+        elif type_ == wire.ITEM_ADDED:
             self._begin_item(event)
-        elif kind == wire.ITEM_DONE:
+        elif type_ == wire.ITEM_DONE:
             self._end_item(event)
-        elif kind in wire.ENDS:
+        elif type_ in wire.FINAL_EVENTS:
             result = wire.decode_response(event.response)
-            self._end(result, _status(result, wire.ENDS[kind]))
-        elif kind == wire.ERROR or given(event.error) is not None:
-            self._announce(event)
+            self._end(result, _status(result, wire.FINAL_EVENTS[type_]))
+        elif type_ == wire.ERROR or given(event.error) is not None:
+            self._read_error(event)
 
-    # Pieces and wholes.
+    # Texts: deltas and complete texts.
 
-    def _read_piece(self, event: wire.StreamEvent, family: Family) -> None:
+    def _read_delta(self, event: wire.StreamEvent, kind: TextKind) -> None:
         item = self._item(event)
-        number = _number(event, family)
-        if item.texts.get((family, number)):
+        index = _text_index(event, kind)
+        if item.texts.get((kind, index)):
             raise MalformedAnswer("a text goes on after its end")
-        self._tell(item, family, number, event.delta or "", event)
+        self._emit_text(item, kind, index, event.delta or "", event)
 
-    def _tell_whole(
+    def _emit_complete_text(
         self,
         item: _Item,
-        family: Family,
-        number: int,
-        words: str,
+        kind: TextKind,
+        index: int,
+        text: str,
         source: wire.StreamEvent | wire.Part | None = None,
     ) -> None:
-        """Tells a text that is complete, unless its pieces have."""
-        if family is Family.ARGUMENTS and item.call is None:
-            return  # Whose arguments they are comes with the end of the item.
-        if (family, number) not in item.texts:
-            self._tell(item, family, number, words, source)
-        item.texts[family, number] = True
+        """Emits the text, unless deltas of it were emitted before, and marks it as ended."""
+        if kind is TextKind.ARGUMENTS and item.call_index is None:
+            return  # The end of the item names the call and repeats the arguments.
+        if (kind, index) not in item.texts:
+            self._emit_text(item, kind, index, text, source)
+        item.texts[kind, index] = True
 
-    def _tell(
+    def _emit_text(
         self,
         item: _Item,
-        family: Family,
-        number: int,
-        words: str,
+        kind: TextKind,
+        index: int,
+        text: str,
         source: wire.StreamEvent | wire.Part | None,
     ) -> None:
         logprobs = None
-        if family is Family.TEXT and source is not None:
+        if kind is TextKind.TEXT and source is not None:
             logprobs = wire.chat_logprobs(source.logprobs)
-        if not words and logprobs is None:
+        if not text and logprobs is None:
             return
-        begins = (family, number) not in item.texts
-        item.texts[family, number] = False
-        match family:
-            case Family.TEXT:
-                self._add(Delta(0, words or None, logprobs=logprobs))
-            case Family.REFUSAL:
-                self._add(Delta(0, refusal=words))
-            case Family.ARGUMENTS:
-                if item.call is None:
+        begins = (kind, index) not in item.texts
+        item.texts[kind, index] = False
+        match kind:
+            case TextKind.TEXT:
+                self._emit_delta(Delta(0, text or None, logprobs=logprobs))
+            case TextKind.REFUSAL:
+                self._emit_delta(Delta(0, refusal=text))
+            case TextKind.ARGUMENTS:
+                if item.call_index is None:
                     raise MalformedAnswer("arguments came before their call")
-                self._add(self._called(item.call, arguments=words))
+                self._emit_delta(self._call_delta(item.call_index, arguments=text))
             case _:
-                if item.thought not in (None, family):
+                if item.reasoning_kind not in (None, kind):
                     return
-                if begins and item.thought is Family.SUMMARY:
-                    words = _PARAGRAPH + words
-                item.thought = family
-                self._add(Delta(0, reasoning=words))
-        self._told.add(family)
+                if begins and item.reasoning_kind is TextKind.SUMMARY:
+                    text = _PARAGRAPH_BREAK + text
+                item.reasoning_kind = kind
+                self._emit_delta(Delta(0, reasoning=text))
+        self._emitted_kinds.add(kind)
 
-    def _tell_part(self, item: _Item, number: int, part: wire.Part) -> None:
-        family = wire.PARTS.get(part.type or "")
-        if family is None:
+    def _emit_part(self, item: _Item, index: int, part: wire.Part) -> None:
+        kind = wire.PART_KINDS.get(part.type or "")
+        if kind is None:
             return
-        self._tell_whole(item, family, number, part.words, part)
-        if part.annotations and number not in item.annotated:
-            item.annotated.add(number)
-            self._annotate(part.annotations)
+        self._emit_complete_text(item, kind, index, part.text_or_refusal, part)
+        if part.annotations and index not in item.annotated:
+            item.annotated.add(index)
+            self._emit_annotations(part.annotations)
 
-    def _annotate(self, annotations: Iterable[msgspec.Raw]) -> None:
-        found = (wire.annotation_of(annotation) for annotation in annotations)
-        known = tuple(annotation for annotation in found if annotation is not None)
+    def _emit_annotations(self, annotations: Iterable[msgspec.Raw]) -> None:
+        decoded = (wire.decode_annotation(annotation) for annotation in annotations)
+        known = tuple(annotation for annotation in decoded if annotation is not None)
         if known:
-            self._add(Delta(0, annotations=known))
+            self._emit_delta(Delta(0, annotations=known))
 
     # Items.
 
-    def _item(self, event: wire.StreamEvent, found: wire.Item | None = None) -> _Item:
-        """The item that an event speaks of: by its place, or by its id where that is not said."""
-        place: int | str | None = event.output_index
+    def _item(self, event: wire.StreamEvent, record: wire.Item | None = None) -> _Item:
+        """The item that an event is about: by its index, or by its id where it has no index."""
+        key: int | str | None = event.output_index
         if event.output_index is None:
-            place = event.item_id or (found.id if found is not None else None) or 0
+            key = event.item_id or (record.id if record is not None else None) or 0
         elif event.output_index < 0:
             raise MalformedAnswer("an item has a negative index")
-        assert place is not None
-        item = self._items.get(place)
+        assert key is not None
+        item = self._items.get(key)
         if item is None or (item.ended and event.type == wire.ITEM_ADDED):
-            # Some servers give the place of an item that has ended to the next one.
-            item = self._items[place] = _Item()
+            # Some servers reuse the index of an item that has ended for the next one.
+            item = self._items[key] = _Item()
         return item
 
     def _begin_item(self, event: wire.StreamEvent) -> None:
-        """What it holds already will come in pieces, or with its end."""
-        found = wire.decode_item(event.item)
-        if found is not None:
-            item = self._item(event, found)
-            if found.type == wire.CALL:
-                self._begin_call(item, found)
+        """Begins a call. Content that the item has already comes again, in deltas or at its end."""
+        record = wire.decode_item(event.item)
+        if record is not None:
+            item = self._item(event, record)
+            if record.type == wire.CALL:
+                self._begin_call(item, record)
 
     def _end_item(self, event: wire.StreamEvent) -> None:
-        found = wire.decode_item(event.item)
-        if found is not None:
-            item = self._item(event, found)
-            self._tell_item(item, found)
+        record = wire.decode_item(event.item)
+        if record is not None:
+            item = self._item(event, record)
+            self._emit_item(item, record)
             item.ended = True
 
-    def _begin_call(self, item: _Item, found: wire.Item) -> None:
-        if item.call is not None:
+    def _begin_call(self, item: _Item, record: wire.Item) -> None:
+        if item.call_index is not None:
             return
-        item.call = self._calls
-        self._calls += 1
-        if self._legacy and self._calls > 1:
+        item.call_index = self._call_count
+        self._call_count += 1
+        if self._legacy and self._call_count > 1:
             raise MalformedAnswer("it calls two functions at once")
-        id_ = found.call_id or found.id
+        id_ = record.call_id or record.id
         if not id_:
             raise MalformedAnswer("a call has no id")
-        self._call_ids[id_] = item
-        self._add(self._called(item.call, id_, found.name or ""))
+        self._items_by_call_id[id_] = item
+        self._emit_delta(self._call_delta(item.call_index, id_, record.name or ""))
 
-    def _called(
-        self, number: int, id_: str | None = None, name: str | None = None, arguments: str = ""
+    def _call_delta(
+        self, index: int, id_: str | None = None, name: str | None = None, arguments: str = ""
     ) -> Delta:
         if self._legacy:
             return Delta(0, function_call=FunctionCallPiece(name, arguments))
-        return Delta(0, tool_calls=(ToolCallPiece(number, id_, name, arguments),))
+        return Delta(0, tool_calls=(ToolCallPiece(index, id_, name, arguments),))
 
-    def _tell_item(self, item: _Item, found: wire.Item) -> None:
-        """Tells what an item holds that nothing before has told."""
-        if found.type == wire.MESSAGE:
-            for number, part in enumerate(found.content or ()):
-                self._tell_part(item, number, part)
-        elif found.type == wire.CALL:
-            self._begin_call(item, found)
-            self._tell_whole(item, Family.ARGUMENTS, 0, found.arguments or "")
-        elif found.type == wire.REASONING:
-            # Kept by its backend in its own words, and in ours as text, or else as a summary.
-            for number, part in enumerate(found.content or ()):
-                self._tell_whole(item, Family.REASONING, number, part.words)
-            for number, part in enumerate(found.summary or ()):
-                self._tell_whole(item, Family.SUMMARY, number, part.words)
-            if found.encrypted_content and not item.sealed:
+    def _emit_item(self, item: _Item, record: wire.Item) -> None:
+        """Emits the content of the item that was not emitted before."""
+        if record.type == wire.MESSAGE:
+            for index, part in enumerate(record.content or ()):
+                self._emit_part(item, index, part)
+        elif record.type == wire.CALL:
+            self._begin_call(item, record)
+            self._emit_complete_text(item, TextKind.ARGUMENTS, 0, record.arguments or "")
+        elif record.type == wire.REASONING:
+            # The text comes before the summary, because only the first kind is emitted.
+            for index, part in enumerate(record.content or ()):
+                self._emit_complete_text(item, TextKind.REASONING, index, part.text_or_refusal)
+            for index, part in enumerate(record.summary or ()):
+                self._emit_complete_text(item, TextKind.SUMMARY, index, part.text_or_refusal)
+            if record.encrypted_content and not item.sealed:
                 item.sealed = True
-                self._add(Delta(0, sealed_reasoning=found.encrypted_content))
+                self._emit_delta(Delta(0, sealed_reasoning=record.encrypted_content))
 
-    def _tell_rest(self, result: wire.Response) -> None:
-        """Tells what only the result holds. Servers number the items of a result as they like, so
-        a kind of which anything was told before is taken as told; calls have names of their own."""
-        told = frozenset(self._told)
+    def _emit_remaining(self, result: wire.Response) -> None:
+        """Emits what only the result contains. Items of a result cannot be matched by index with
+        those of the stream, because servers number them differently. So a kind of text is skipped
+        if any text of that kind was emitted before; calls are matched by their ids."""
+        emitted = frozenset(self._emitted_kinds)
         sealed = any(item.sealed for item in self._items.values())
         for raw in result.output or ():
-            found = wire.decode_item(raw)
-            if found is None:
+            record = wire.decode_item(raw)
+            if record is None:
                 continue
-            if found.type == wire.CALL:
-                item = self._call_ids.get(found.call_id or found.id or "") or _Item()
-                self._tell_item(item, found)
-            elif found.type == wire.REASONING:
-                if told & {Family.REASONING, Family.SUMMARY}:
-                    found.content = found.summary = None
-                self._tell_item(_Item(sealed=sealed), found)
-            elif not told & {Family.TEXT, Family.REFUSAL}:
-                self._tell_item(_Item(), found)
+            if record.type == wire.CALL:
+                item = self._items_by_call_id.get(record.call_id or record.id or "") or _Item()
+                self._emit_item(item, record)
+            elif record.type == wire.REASONING:
+                if emitted & {TextKind.REASONING, TextKind.SUMMARY}:
+                    record.content = record.summary = None
+                self._emit_item(_Item(sealed=sealed), record)
+            elif not emitted & {TextKind.TEXT, TextKind.REFUSAL}:
+                self._emit_item(_Item(), record)
 
     # The beginning and the end.
 
     def _open(self, result: wire.Response) -> None:
         self._opened = True
-        # "auto" is what was asked for, not what was given.
+        # "auto" is the requested tier, not the one that the backend used.
         tier = result.service_tier if result.service_tier != "auto" else None
         self._events.append(Opened(service_tier=tier))
 
@@ -319,16 +319,16 @@ class ResponsesAnswer:
         failed = error is not None or status in ("failed", "cancelled")
         if not failed and status not in ("completed", "incomplete"):
             raise MalformedAnswer("it ended before the answer did")
-        self._tell_rest(result)
+        self._emit_remaining(result)
         report = wire.usage_report(result.usage)
         if failed:
             self._fail_with(error, report)
             return
-        self._add(Delta(0, finish=self._finish(result, status)))
+        self._emit_delta(Delta(0, finish=self._finish(result, status)))
         if report is not None:
             self._events.append(report)
-        self.done = self._announced is None
-        self.failure = self._announced
+        self.done = self._error_event is None
+        self.failure = self._error_event
 
     def _finish(self, result: wire.Response, status: str) -> Finish:
         if status == "incomplete":
@@ -336,20 +336,20 @@ class ResponsesAnswer:
             if details is not None and details.reason == "content_filter":
                 return Finish.CONTENT_FILTER
             return Finish.LENGTH
-        if not self._calls:
+        if not self._call_count:
             return Finish.STOP
         return Finish.FUNCTION_CALL if self._legacy else Finish.TOOL_CALLS
 
     def _fail_with(self, error: object, report: UsageReport | None) -> None:
-        failure = self._announced or self._refused(error)
-        # A failure that used nothing was no use of anything.
+        failure = self._error_event or self._error_for(error)
+        # A failure that reports no tokens counts as a call that the backend did not accept.
         if report is not None and (report.usage is None or report.usage.total_tokens):
             self.accepted = True
             self._events.append(report)
         self.failure = failure
 
-    def _announce(self, event: wire.StreamEvent) -> None:
-        """The failure is known, and the result that tells of its usage may still come."""
+    def _read_error(self, event: wire.StreamEvent) -> None:
+        """Keeps the failure. The answer goes on, because the result with its usage may follow."""
         error = error_record(event.error)
         if error is None:
             code, message = given(event.code), given(event.message)
@@ -357,16 +357,16 @@ class ResponsesAnswer:
                 "code": None if code is None else anything(code),
                 "message": None if message is None else anything(message),
             }
-        if self._announced is None:
-            self._announced = self._refused(error)
+        if self._error_event is None:
+            self._error_event = self._error_for(error)
             self.failing = True
 
-    def _refused(self, error: object) -> TollkeeperError:
+    def _error_for(self, error: object) -> TollkeeperError:
         if self.accepted:
             return BackendFailed("The backend failed while it was answering.")
         return refusal_record(error, secrets=self._secrets)
 
-    def _add(self, delta: Delta) -> None:
+    def _emit_delta(self, delta: Delta) -> None:
         self._pieces_left -= 1
         if self._pieces_left < 0:
             raise MalformedAnswer("it is longer than its bound")
@@ -374,17 +374,17 @@ class ResponsesAnswer:
         self._events.append(delta)
 
 
-def _number(event: wire.StreamEvent, family: Family) -> int:
-    if family is Family.ARGUMENTS:
+def _text_index(event: wire.StreamEvent, kind: TextKind) -> int:
+    if kind is TextKind.ARGUMENTS:
         return 0
-    return (event.summary_index if family is Family.SUMMARY else event.content_index) or 0
+    return (event.summary_index if kind is TextKind.SUMMARY else event.content_index) or 0
 
 
-def _part_number(event: wire.StreamEvent) -> int:
+def _part_index(event: wire.StreamEvent) -> int:
     return (event.content_index if event.summary_index is None else event.summary_index) or 0
 
 
-def _status(result: wire.Response, said: str) -> str:
-    """What the result says of itself, where that is an end at all, and else what its event says."""
+def _status(result: wire.Response, event_status: str) -> str:
+    """The result's own status if that is a final one, else the status that its event implies."""
     status = result.status
-    return status if status is not None and status in wire.ENDS.values() else said
+    return status if status is not None and status in wire.FINAL_EVENTS.values() else event_status

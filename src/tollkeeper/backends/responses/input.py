@@ -1,7 +1,8 @@
-"""The turns of a prompt as input items of a Responses request.
+"""Encodes the turns of a prompt as input items of a Responses request.
 
-An assistant's turn is several items: its reasoning, its words and its calls, in their order.
-Content that has no item is refused, because leaving it out would make another request.
+An assistant's turn becomes several items, in their order: reasoning, messages and calls. Content
+that the protocol has no item for is refused, because the request would mean something else without
+it.
 """
 
 from collections.abc import Sequence
@@ -27,21 +28,22 @@ _AUTO = "auto"
 
 
 class Input:
-    """The input of a request as it comes together."""
+    """Collects the instructions and the input items of one request."""
 
     def __init__(self) -> None:
-        # What the model is told before anything is said.
+        # The text of a system turn that comes first.
         self.instructions: str | None = None
         self.items: list[FreeObject] = []
-        self._thoughts = 0
-        # Legacy calls have no id of their own: a result belongs to the last call of its name.
+        self._reasoning_items = 0
+        # The last id by function name. Legacy calls have no id: a result belongs to the last call
+        # of the same name.
         self._legacy_calls: dict[str, str] = {}
 
     def add(self, turns: Sequence[Turn]) -> "Input":
         for turn in turns:
             self._add_turn(turn)
         if not self.items and self.instructions is not None:
-            # Instructions alone are no input.
+            # The protocol needs an input item, so the instructions become the only message.
             self._add_item("message", role="system", content=self.instructions)
             self.instructions = None
         return self
@@ -49,63 +51,64 @@ class Input:
     def _add_turn(self, turn: Turn) -> None:
         if turn.name is not None:
             raise OptionUnsupported(
-                "The backend's protocol has no names of speakers.", param=f"{turn.place}.name"
+                "The backend's protocol has no field for the name of a message's author.",
+                param=f"{turn.place}.name",
             )
         match turn.role:
             case Role.TOOL | Role.FUNCTION:
                 for part in turn.parts:
                     self._add_result(part, turn)
             case Role.ASSISTANT:
-                self._add_answer(turn)
+                self._add_assistant_turn(turn)
             case _:
-                self._add_words(turn)
+                self._add_message(turn)
 
-    def _add_words(self, turn: Turn) -> None:
+    def _add_message(self, turn: Turn) -> None:
         parts = [part for part in turn.parts if not isinstance(part, Reasoning | ToolCall)]
         is_text = not parts or (len(parts) == 1 and _is_plain_text(parts[0]))
         if not is_text:
             content = [_part(part, turn.place) for part in parts]
             self._add_item("message", role=turn.role.value, content=content)
             return
-        text = _words(parts)
+        text = _joined_text(parts)
         if turn.role is Role.SYSTEM and not self.items and self.instructions is None:
             self.instructions = text
         else:
             self._add_item("message", role=turn.role.value, content=text)
 
-    def _add_answer(self, turn: Turn) -> None:
-        """Words that follow each other are one message."""
-        waiting: list[Part] = []
+    def _add_assistant_turn(self, turn: Turn) -> None:
+        """Joins adjacent texts and refusals into one message."""
+        adjacent: list[Part] = []
         for part in turn.parts:
             if isinstance(part, Reasoning | ToolCall):
-                self._add_said(waiting)
-                waiting = []
+                self._add_assistant_message(adjacent)
+                adjacent = []
             match part:
                 case Reasoning():
                     self._add_reasoning(part)
                 case ToolCall():
                     self._add_call(part)
                 case Text() | Refusal():
-                    waiting.append(part)
+                    adjacent.append(part)
                 case _:
-                    raise _without_item(turn.place)
-        self._add_said(waiting)
+                    raise _unsupported(turn.place)
+        self._add_assistant_message(adjacent)
 
-    def _add_said(self, parts: Sequence[Part]) -> None:
-        said = _words(parts)
-        if said:
-            self._add_item("message", role="assistant", content=said)
+    def _add_assistant_message(self, parts: Sequence[Part]) -> None:
+        text = _joined_text(parts)
+        if text:
+            self._add_item("message", role="assistant", content=text)
 
     def _add_reasoning(self, reasoning: Reasoning) -> None:
-        """In the backend's own words where it has given them, else in ours."""
+        """Sends what the backend encrypted back to it; the plain text only where there is none."""
         for sealed in reasoning.sealed:
-            self._think(encrypted_content=sealed)
+            self._add_reasoning_item(encrypted_content=sealed)
         if reasoning.text and not reasoning.sealed:
-            self._think(content=[{"type": "reasoning_text", "text": reasoning.text}])
+            self._add_reasoning_item(content=[{"type": "reasoning_text", "text": reasoning.text}])
 
-    def _think(self, **fields: Any) -> None:
-        self._add_item("reasoning", id=f"rs_{self._thoughts}", summary=[], **fields)
-        self._thoughts += 1
+    def _add_reasoning_item(self, **fields: Any) -> None:
+        self._add_item("reasoning", id=f"rs_{self._reasoning_items}", summary=[], **fields)
+        self._reasoning_items += 1
 
     def _add_call(self, call: ToolCall) -> None:
         call_id = call.id
@@ -113,17 +116,17 @@ class Input:
             call_id = f"call_{len(self.items)}"
             self._legacy_calls[call.name] = call_id
         elif not call_id or call.extra:
-            raise _without_item(call.place)
+            raise _unsupported(call.place)
         self._add_item("function_call", call_id=call_id, name=call.name, arguments=call.arguments)
 
     def _add_result(self, result: Part, turn: Turn) -> None:
         if not isinstance(result, ToolResult):
-            raise _without_item(turn.place)
+            raise _unsupported(turn.place)
         parts = result.content
         output: str | list[FreeObject]
         if all(isinstance(part, Text | Refusal) for part in parts):
-            # Every server reads a text here, and few a list.
-            output = _words(parts)
+            # Every server accepts a string here; few accept a list.
+            output = _joined_text(parts)
         else:
             output = [_part(part, turn.place) for part in parts]
         call_id = self._call_id(result, turn)
@@ -139,7 +142,8 @@ class Input:
             return call_id
         if not result.call_id:
             raise InvalidRequest(
-                "The output of a call names the call.", param=f"{turn.place}.tool_call_id"
+                "The output of a tool call must name its call in tool_call_id.",
+                param=f"{turn.place}.tool_call_id",
             )
         return result.call_id
 
@@ -151,7 +155,7 @@ def _is_plain_text(part: Part) -> bool:
     return isinstance(part, Text)
 
 
-def _words(parts: Sequence[Part]) -> str:
+def _joined_text(parts: Sequence[Part]) -> str:
     return "".join(part.text for part in parts if isinstance(part, Text | Refusal))
 
 
@@ -162,15 +166,16 @@ def _part(part: Content | ToolResult, place: str) -> FreeObject:
         case Image():
             return {"type": "input_image", "image_url": part.url, "detail": part.detail or _AUTO}
         case File():
-            given = {
+            fields = {
                 "file_data": part.data,
                 "file_id": part.id,
                 "file_url": part.url,
                 "filename": part.filename,
             }
-            return {"type": "input_file", **{name: found for name, found in given.items() if found}}
-    raise _without_item(getattr(part, "place", "") or place)
+            given = {name: value for name, value in fields.items() if value}
+            return {"type": "input_file", **given}
+    raise _unsupported(getattr(part, "place", "") or place)
 
 
-def _without_item(place: str) -> OptionUnsupported:
-    return OptionUnsupported("The backend's protocol has no item for this.", param=place)
+def _unsupported(place: str) -> OptionUnsupported:
+    return OptionUnsupported("The backend's protocol cannot carry this content.", param=place)

@@ -1,4 +1,4 @@
-"""A call as a Responses request. What the protocol has no place for is refused by its name."""
+"""Encodes a call as a Responses request. A field that the protocol lacks is refused by name."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -24,14 +24,15 @@ from tollkeeper.domain.prompt import (
     WebSearch,
 )
 
-# What a model can be asked at most when its backend speaks this protocol.
+# The sampling parameters and modalities that this protocol supports.
 SAMPLING_PARAMETERS = frozenset({"temperature", "top_p"})
 INPUT_MODALITIES = frozenset({"text", "image", "file"})
 OUTPUT_MODALITIES = frozenset({"text"})
-# The option by which a caller asks for reasoning that goes back to the backend unread.
+# The option that asks for encrypted reasoning, which only the backend can read.
 ENCRYPTED_REASONING = "reasoning.encrypted_content"
 _INCLUDE = "include"
-# Where options of our faces stand in it. A tier has a price: whoever offers one declares it.
+# The options of the faces, and where this protocol has them. `service_tier` is not among them: a
+# tier has its own price, so an operator must declare it for a model.
 OPTIONS: Mapping[str, str] = {
     "verbosity": "text.verbosity",
     "reasoning.summary": "reasoning.summary",
@@ -47,9 +48,9 @@ _encode = msgspec.json.Encoder().encode
 def encode_responses_request(
     call: Call, *, stream: bool, extra: Mapping[str, Any] = _NOTHING
 ) -> bytes:
-    """The body for the backend. Nothing of it may be kept there."""
+    """The body for the backend. It always asks the backend not to store the answer."""
     prompt = call.prompt
-    _refuse_without_place(prompt)
+    _refuse_unsupported(prompt)
     conversation = Input().add(prompt.turns)
     body: FreeObject = {}
     _add_optional(
@@ -90,7 +91,7 @@ def _add_includes(body: FreeObject, call: Call) -> None:
 
 
 def _is_include(option: Option, model: Model) -> bool:
-    """The option is a member of a list, and its name is the member's."""
+    """Whether the option is sent by adding its name to the `include` list."""
     return model.options[option.name] == _INCLUDE
 
 
@@ -98,26 +99,28 @@ def _add_optional(body: FreeObject, fields: Mapping[str, Any]) -> None:
     body.update((name, value) for name, value in fields.items() if value is not None)
 
 
-def _refuse_without_place(prompt: Prompt) -> None:
-    asked = [*prompt.sampling.given()]
-    asked += [modality.param for modality in prompt.output_modalities if modality.name != "text"]
+def _refuse_unsupported(prompt: Prompt) -> None:
+    requested = [*prompt.sampling.given()]
+    requested += [
+        modality.param for modality in prompt.output_modalities if modality.name != "text"
+    ]
     if prompt.speech is not None:
-        asked.append("audio")
+        requested.append("audio")
     if prompt.caching.salt is not None:
-        asked.append("cache_salt")
-    for name in asked:
+        requested.append("cache_salt")
+    for name in requested:
         if name not in SAMPLING_PARAMETERS:
-            raise OptionUnsupported(f"The backend's protocol has no {name}.", param=name)
+            raise OptionUnsupported(f"The backend's protocol does not support {name}.", param=name)
 
 
 def _text(prompt: Prompt) -> FreeObject | None:
-    wanted = prompt.output_format
-    if wanted is None:
+    output = prompt.output_format
+    if output is None:
         return None
-    if not isinstance(wanted, SchemaOutput):
-        return {"format": wanted.described()}
-    described: FreeObject = {"type": "json_schema", "name": wanted.name, "schema": wanted.schema}
-    _add_optional(described, {"description": wanted.description, "strict": wanted.strict})
+    if not isinstance(output, SchemaOutput):
+        return {"format": output.described()}
+    described: FreeObject = {"type": "json_schema", "name": output.name, "schema": output.schema}
+    _add_optional(described, {"description": output.description, "strict": output.strict})
     return {"format": described}
 
 
@@ -137,7 +140,7 @@ def _tool_fields(prompt: Prompt) -> FreeObject:
     if prompt.tool_choice is not None:
         fields["tool_choice"] = _tool_choice(prompt.tool_choice)
     if prompt.has_legacy_functions_only:
-        # A legacy answer can hold one call.
+        # A legacy answer has room for one call only.
         fields["parallel_tool_calls"] = False
     elif prompt.parallel_tool_calls is not None and prompt.tools:
         fields["parallel_tool_calls"] = prompt.parallel_tool_calls
@@ -147,12 +150,12 @@ def _tool_fields(prompt: Prompt) -> FreeObject:
 def _tool(tool: Tool) -> FreeObject:
     if not isinstance(tool, FunctionTool):
         place = "functions" if tool.legacy else tool.place
-        raise OptionUnsupported("Only functions are supported here.", param=place)
+        raise OptionUnsupported("This model supports only tools of type function.", param=place)
     described: FreeObject = {
         "type": "function",
         "name": tool.name,
         "parameters": tool.parameters,
-        # Unsaid strictness means no in chat and yes here, so it is said.
+        # `strict` is always sent: its default is false in chat and true in this protocol.
         "strict": tool.strict or False,
         **(tool.extra or {}),
     }
@@ -162,7 +165,9 @@ def _tool(tool: Tool) -> FreeObject:
 
 def _search_tool(search: WebSearch) -> FreeObject:
     if search.extra:
-        raise InvalidRequest(f"{search.param} is not as the protocol has it.", param=search.param)
+        raise InvalidRequest(
+            f"{search.param} has fields that are not supported.", param=search.param
+        )
     tool: FreeObject = {"type": "web_search"}
     _add_optional(tool, {"search_context_size": search.context_size})
     if search.location is not None:
@@ -170,8 +175,8 @@ def _search_tool(search: WebSearch) -> FreeObject:
     return tool
 
 
-def _tool_choice(wanted: ToolChoice) -> str | FreeObject:
-    match wanted.choice:
+def _tool_choice(requested: ToolChoice) -> str | FreeObject:
+    match requested.choice:
         case ToolMode() as mode:
             return mode.value
         case NamedFunction(name=name):
@@ -179,9 +184,9 @@ def _tool_choice(wanted: ToolChoice) -> str | FreeObject:
         case AllowedFunctions(names=names, mode=mode):
             tools = [{"type": "function", "name": name} for name in names]
             return {"type": "allowed_tools", "mode": mode.value, "tools": tools}
-    raise OptionUnsupported("Only functions can be chosen here.", param=wanted.param)
+    raise OptionUnsupported("This model can choose only functions.", param=requested.param)
 
 
 def narrowed(declared: Iterable[str], possible: frozenset[str]) -> tuple[str, ...]:
-    """What is declared and possible, in the order of the declaration."""
+    """The declared names that are possible, in the order of the declaration."""
     return tuple(name for name in declared if name in possible)

@@ -1,7 +1,7 @@
-"""The Responses protocol as model servers speak it: its events and its result, read tolerantly.
+"""The records that a Responses backend sends: stream events, items, parts and the final result.
 
-Everything that may be of another shape in an event or item that we do not know is read later, by
-who knows what it is.
+Reading is tolerant, because servers differ. A field that has another shape in an event or item of
+an unknown type stays raw here; it is decoded only after the type is known.
 """
 
 from collections.abc import Collection
@@ -21,17 +21,16 @@ from tollkeeper.backends.answer_json import (
 from tollkeeper.backends.responses.usage import read_responses_usage
 from tollkeeper.domain.inference import Annotation, UsageReport
 
-# What an answer is made of here; items of other kinds are the backend's own affair.
+# The types of output items that are read. Items of any other type are ignored.
 MESSAGE = "message"
 CALL = "function_call"
 REASONING = "reasoning"
-_ITEMS = (MESSAGE, CALL, REASONING)
-_CITATION = "url_citation"
-_URL_CITATIONS = (_CITATION,)
+_KNOWN_ITEMS = (MESSAGE, CALL, REASONING)
+_KNOWN_ANNOTATIONS = ("url_citation",)
 
 
-class Family(StrEnum):
-    """What grows in an item."""
+class TextKind(StrEnum):
+    """The kinds of text that an item streams."""
 
     TEXT = "text"
     REFUSAL = "refusal"
@@ -40,24 +39,24 @@ class Family(StrEnum):
     ARGUMENTS = "arguments"
 
 
-# Servers differ in what they call the text of reasoning.
-PIECES = {
-    "response.output_text.delta": Family.TEXT,
-    "response.refusal.delta": Family.REFUSAL,
-    "response.reasoning_text.delta": Family.REASONING,
-    "response.reasoning.delta": Family.REASONING,
-    "response.reasoning_summary_text.delta": Family.SUMMARY,
-    "response.function_call_arguments.delta": Family.ARGUMENTS,
+# Some servers name the text of reasoning `reasoning_text`, others `reasoning`.
+DELTA_EVENTS = {
+    "response.output_text.delta": TextKind.TEXT,
+    "response.refusal.delta": TextKind.REFUSAL,
+    "response.reasoning_text.delta": TextKind.REASONING,
+    "response.reasoning.delta": TextKind.REASONING,
+    "response.reasoning_summary_text.delta": TextKind.SUMMARY,
+    "response.function_call_arguments.delta": TextKind.ARGUMENTS,
 }
-WHOLES = {name.removesuffix("delta") + "done": family for name, family in PIECES.items()}
-PARTS = {
-    "output_text": Family.TEXT,
-    "text": Family.TEXT,
-    "refusal": Family.REFUSAL,
-    "reasoning_text": Family.REASONING,
-    "summary_text": Family.SUMMARY,
+DONE_EVENTS = {name.removesuffix("delta") + "done": kind for name, kind in DELTA_EVENTS.items()}
+PART_KINDS = {
+    "output_text": TextKind.TEXT,
+    "text": TextKind.TEXT,
+    "refusal": TextKind.REFUSAL,
+    "reasoning_text": TextKind.REASONING,
+    "summary_text": TextKind.SUMMARY,
 }
-PART_DONE = (
+PART_DONE_EVENTS = (
     "response.content_part.done",
     "response.reasoning_part.done",
     "response.reasoning_summary_part.done",
@@ -67,20 +66,30 @@ ITEM_DONE = "response.output_item.done"
 ANNOTATION_ADDED = "response.output_text.annotation.added"
 CREATED = "response.created"
 ERROR = "error"
-# How an answer ends, and what its result says of itself then.
-ENDS = {
+# The events that end an answer, and the status of the result that each one carries.
+FINAL_EVENTS = {
     "response.completed": "completed",
     "response.incomplete": "incomplete",
     "response.failed": "failed",
     "response.cancelled": "cancelled",
 }
-_KNOWN = frozenset(
-    {*PIECES, *WHOLES, *PART_DONE, *ENDS, ITEM_ADDED, ITEM_DONE, ANNOTATION_ADDED, CREATED, ERROR}
+_KNOWN_EVENTS = frozenset(
+    {
+        *DELTA_EVENTS,
+        *DONE_EVENTS,
+        *PART_DONE_EVENTS,
+        *FINAL_EVENTS,
+        ITEM_ADDED,
+        ITEM_DONE,
+        ANNOTATION_ADDED,
+        CREATED,
+        ERROR,
+    }
 )
 
 
 class StreamEvent(msgspec.Struct, gc=False):
-    """One record of a stream: the fields of all events that we know."""
+    """One record of a stream, with the fields of every known event."""
 
     type: str | None = None
     item_id: str | None = None
@@ -96,7 +105,7 @@ class StreamEvent(msgspec.Struct, gc=False):
     part: msgspec.Raw = ABSENT
     item: msgspec.Raw = ABSENT
     response: msgspec.Raw = ABSENT
-    # An error stands in a field of its own, or its fields are those of the event.
+    # Some servers send an error as an object, others put its fields into the event itself.
     error: msgspec.Raw = ABSENT
     code: msgspec.Raw = ABSENT
     message: msgspec.Raw = ABSENT
@@ -110,7 +119,7 @@ class Part(msgspec.Struct, gc=False):
     logprobs: msgspec.Raw = ABSENT
 
     @property
-    def words(self) -> str:
+    def text_or_refusal(self) -> str:
         return self.text or self.refusal or ""
 
 
@@ -130,7 +139,7 @@ class _IncompleteDetails(msgspec.Struct, gc=False):
 
 
 class Response(msgspec.Struct, gc=False):
-    """A result, whole or as far as it has come."""
+    """A result: complete, or as far as the backend had got when it sent the event."""
 
     status: str | None = None
     output: list[msgspec.Raw] | None = None
@@ -148,51 +157,51 @@ class _Citation(msgspec.Struct, gc=False):
     end_index: int | None = None
 
 
-class _Typed(msgspec.Struct, gc=False):
+class _TypeOnly(msgspec.Struct, gc=False):
     type: Any = None
 
 
-_Found = TypeVar("_Found", StreamEvent, Item, _Citation)
+_Record = TypeVar("_Record", StreamEvent, Item, _Citation)
 _event_decoder = msgspec.json.Decoder(StreamEvent)
 _item_decoder = msgspec.json.Decoder(Item)
 _part_decoder = msgspec.json.Decoder(Part)
 _response_decoder = msgspec.json.Decoder(Response)
 _citation_decoder = msgspec.json.Decoder(_Citation)
-_typed_decoder = msgspec.json.Decoder(_Typed)
+_type_decoder = msgspec.json.Decoder(_TypeOnly)
 
 
 def decode_event(payload: bytes) -> StreamEvent | None:
-    """None for an event that nobody here knows: it may look as it likes."""
-    return _decode_known(_event_decoder, payload, _KNOWN)
+    """Returns None for an event of an unknown type, whatever its fields are."""
+    return _decode_known(_event_decoder, payload, _KNOWN_EVENTS)
 
 
 def decode_item(raw: msgspec.Raw) -> Item | None:
-    """None for an item that is no part of the answer as others know it."""
-    found = given(raw)
-    return None if found is None else _decode_known(_item_decoder, found, _ITEMS)
+    """Returns None for a missing item, and for an item of a type that is not read."""
+    record = given(raw)
+    return None if record is None else _decode_known(_item_decoder, record, _KNOWN_ITEMS)
 
 
 def decode_part(raw: msgspec.Raw) -> Part:
-    found = given(raw)
-    return Part() if found is None else decode(_part_decoder, found)
+    record = given(raw)
+    return Part() if record is None else decode(_part_decoder, record)
 
 
 def decode_response(raw: msgspec.Raw) -> Response:
-    """The result in an event; an event without one says all that it has to say by its type."""
-    found = given(raw)
-    return Response() if found is None else decode(_response_decoder, found)
+    """The result in an event; an empty one where the event has none."""
+    record = given(raw)
+    return Response() if record is None else decode(_response_decoder, record)
 
 
 def decode_result(body: bytes) -> Response:
     return decode_whole(_response_decoder, body)
 
 
-def annotation_of(raw: msgspec.Raw) -> Annotation | None:
-    """None where it is no citation of an address."""
-    found = given(raw)
+def decode_annotation(raw: msgspec.Raw) -> Annotation | None:
+    """Returns None for an annotation that does not cite a URL."""
+    record = given(raw)
     citation = None
-    if found is not None:
-        citation = _decode_known(_citation_decoder, found, _URL_CITATIONS)
+    if record is not None:
+        citation = _decode_known(_citation_decoder, record, _KNOWN_ANNOTATIONS)
     if citation is None:
         return None
     return Annotation(
@@ -204,7 +213,7 @@ def annotation_of(raw: msgspec.Raw) -> Annotation | None:
 
 
 def chat_logprobs(raw: msgspec.Raw) -> msgspec.Raw | None:
-    """The list of a text's log-probabilities, put where chat has it; None where it is empty."""
+    """Wraps a text's list of log-probabilities in the object that chat has; None if it is empty."""
     written = bytes(raw)
     if not written.startswith(b"[") or not written[1:-1].strip():
         return None
@@ -218,14 +227,15 @@ def usage_report(usage: msgspec.Raw) -> UsageReport | None:
 
 
 def _decode_known(
-    decoder: msgspec.json.Decoder[_Found], body: bytes | msgspec.Raw, known: Collection[str]
-) -> _Found | None:
-    """What has one of these types; None for anything else, however its fields look."""
+    decoder: msgspec.json.Decoder[_Record], body: bytes | msgspec.Raw, known: Collection[str]
+) -> _Record | None:
+    """Decodes a record of a known type, or of none. Returns None for any other type, also where
+    its fields do not fit the struct."""
     try:
-        found = decode(decoder, body)
+        record = decode(decoder, body)
     except MalformedAnswer:
-        kind = decode(_typed_decoder, body).type
-        if isinstance(kind, str) and kind not in known:
+        type_ = decode(_type_decoder, body).type
+        if isinstance(type_, str) and type_ not in known:
             return None
         raise
-    return found if found.type in known or found.type is None else None
+    return record if record.type in known or record.type is None else None

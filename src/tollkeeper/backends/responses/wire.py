@@ -1,4 +1,4 @@
-"""The Responses wire: one protocol, as the transport needs it."""
+"""The Responses protocol behind the interface that the transport uses (`backends/wire`)."""
 
 from collections.abc import Mapping
 from typing import Any

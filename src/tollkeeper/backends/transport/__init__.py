@@ -1,1 +1,1 @@
-"""Bytes to and from model servers: HTTP/1.1, connections, event streams."""
+"""Sends requests to model servers and reads their bytes: HTTP/1.1, connections, event streams."""

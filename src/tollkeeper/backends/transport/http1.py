@@ -1,8 +1,9 @@
-"""One HTTP/1.1 connection to a model server: a request goes out, its answer comes in, in bounds.
+"""One HTTP/1.1 connection to a model server, with bounds on the size and time of every answer.
 
-llhttp (httptools) does the framing. This file owns what a gateway must know exactly and general
-clients blur: whether a request left at all, whether the answer's head came, and that leaving a
-call closes its socket at that moment, also before the first byte of the answer.
+llhttp (httptools) does the framing. The gateway needs three things that general HTTP clients do
+not offer: it knows whether any byte of the request was sent, it knows whether the head of the
+answer came, and it closes the socket at the moment a call is abandoned, also before the first byte
+of the answer.
 """
 
 import asyncio
@@ -13,27 +14,29 @@ import httptools
 import msgspec
 
 HEAD_BYTES_MAX = 64 << 10
-# Reading from the socket pauses above this much unread body, so a slow reader bounds memory.
+# The socket is not read while more unread body than this is buffered. A slow reader of the answer
+# so cannot fill the memory.
 _BUFFERED_BYTES_MAX = 256 << 10
-# What may still come after the reader has seen all that it wants, before the socket is closed.
+# After the last record of a stream, at most this much more is read, for at most this long, so that
+# the connection can be used again. Beyond either bound the socket is closed.
 _DRAINED_BYTES_MAX = 64 << 10
 _DRAIN_TIMEOUT_S = 1.0
 
 
 class HttpFailure(Exception):
-    """An exchange did not end properly."""
+    """An exchange, one request with its answer, did not end properly."""
 
 
 class ConnectFailed(HttpFailure):
-    """No connection came about: nothing of the request has left."""
+    """No connection was opened, so nothing of the request was sent."""
 
 
 class ConnectionsExhausted(ConnectFailed):
-    """As many connections as allowed are in use."""
+    """The pool's maximum of connections is in use."""
 
 
 class ExchangeBroken(HttpFailure):
-    """The connection was lost, or what came was not HTTP."""
+    """The connection was lost, or the answer was not HTTP."""
 
 
 class DeadlinePassed(HttpFailure):
@@ -41,7 +44,7 @@ class DeadlinePassed(HttpFailure):
 
 
 class PeerSilent(HttpFailure):
-    """The answer had begun and then stood still for too long."""
+    """The answer had begun, and then nothing came for longer than the idle timeout."""
 
 
 class ResponseHead(msgspec.Struct, frozen=True, gc=False):
@@ -58,7 +61,7 @@ class ResponseHead(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def has_no_length(self) -> bool:
-        """Then the body ends with the connection."""
+        """Whether the end of the connection is the end of the body."""
         return self.header(b"content-length") is None and self.header(b"transfer-encoding") is None
 
 
@@ -79,9 +82,9 @@ class Connection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
         self._deadline = self._idle_s = self._progress_at = 0.0
         self._lost = self._busy = self._draining = False
-        self._forget_exchange()
+        self._reset_exchange()
 
-    def _forget_exchange(self) -> None:
+    def _reset_exchange(self) -> None:
         self._head: ResponseHead | None = None
         self._headers: list[tuple[bytes, bytes]] = []
         self._head_bytes = 0
@@ -94,13 +97,13 @@ class Connection(asyncio.Protocol):
         self._reusable = False
         self._failure: HttpFailure | None = None
 
-    # What an exchange calls.
+    # Called by the owner of the exchange.
 
     def send(self, request: bytes, *, deadline: float, idle_s: float) -> None:
         """Starts an exchange; `deadline` is a time of the event loop's clock."""
         assert not self._busy
         assert self._transport is not None
-        self._forget_exchange()
+        self._reset_exchange()
         self._busy = True
         self._deadline = deadline
         self._idle_s = idle_s
@@ -116,7 +119,7 @@ class Connection(asyncio.Protocol):
         return self._head
 
     async def read(self) -> bytes:
-        """What has come of the body since the last read; empty at its end."""
+        """The part of the body that came since the last read; empty at the end of the body."""
         while not self._chunks:
             if self._complete:
                 return b""
@@ -133,16 +136,17 @@ class Connection(asyncio.Protocol):
         return body
 
     def mark_progress(self) -> None:
-        """The answer got on. From the first time on, a peer that stands still is not waited for:
-        before it, a full queue looks just like silence, and the deadline is the bound."""
+        """Restarts the idle timeout. The timeout applies only after the first call of this method:
+        before it, the backend may still have the request in its queue, and only the deadline
+        bounds the wait."""
         self._progress_at = self._loop.time()
         self._progressed = True
 
     def finish(self, *, drain: bool) -> bool:
-        """Ends the exchange; true if the connection can carry another one now.
+        """Ends the exchange. Returns whether the connection can carry another one now.
 
-        With `drain` the reader has all that it wants, and what little is still to come may come:
-        the connection then reports itself drained, or closes.
+        With `drain`, an answer that is not complete is read to its end, within bounds, and thrown
+        away. Then the connection calls `on_drained`, or closes where a bound is reached.
         """
         if self._complete and self._reusable and not self.closing and self._all_written():
             self._end_exchange()
@@ -160,17 +164,17 @@ class Connection(asyncio.Protocol):
 
     @property
     def closing(self) -> bool:
-        """Closed, or about to be: the end has come but its turn in the event loop has not."""
+        """Whether the connection is closed, or the event loop is about to report that it is."""
         return self._lost or self._transport is None or self._transport.is_closing()
 
-    # What the event loop calls.
+    # Called by the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
         if not self._busy:
-            # Nothing was asked: whatever this is, no later answer may be mixed up with it.
+            # Data without a request: the next request could take it for its answer.
             self.abort()
             return
         self._feed(data)
@@ -192,11 +196,11 @@ class Connection(asyncio.Protocol):
         self._wake()
         self._on_lost(self)
 
-    # What the parser calls.
+    # Called by the parser.
 
     def on_message_begin(self) -> None:
         if self._complete:
-            # A second answer to one question: this connection cannot be trusted any more.
+            # A second answer to one request: the next request could take it for its own.
             self._reusable = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -226,11 +230,11 @@ class Connection(asyncio.Protocol):
             self._complete = True
             self._reusable = self._parser.should_keep_alive()
 
-    # Inside.
+    # Private helpers.
 
     def _all_written(self) -> bool:
-        """An answer may come before the whole question has left; what is left of it would be read
-        as the next one."""
+        """Whether the whole request was sent. An answer may come before that, and the server would
+        read the rest of the request as the beginning of the next one."""
         return self._transport is not None and self._transport.get_write_buffer_size() == 0
 
     def _feed(self, data: bytes) -> None:
@@ -267,18 +271,18 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def _check_time(self) -> None:
-        """One timer serves deadline and silence; it looks at the clock when it fires, so a read
-        does not have to move it."""
+        """Fails the exchange when the deadline or the idle timeout has passed. One timer serves
+        both. It compares with the clock when it fires, so that reads need not move it."""
         now = self._loop.time()
-        silent_until = self._progress_at + self._idle_s
+        idle_until = self._progress_at + self._idle_s
         if now >= self._deadline:
             self._fail(DeadlinePassed("the deadline passed"))
-        elif self._progressed and self._waiter is not None and now >= silent_until:
+        elif self._progressed and self._waiter is not None and now >= idle_until:
             self._fail(PeerSilent("the backend fell silent"))
         else:
-            if now >= silent_until:
-                silent_until = now + self._idle_s
-            self._timer = self._loop.call_at(min(self._deadline, silent_until), self._check_time)
+            if now >= idle_until:
+                idle_until = now + self._idle_s
+            self._timer = self._loop.call_at(min(self._deadline, idle_until), self._check_time)
 
     def _fail(self, failure: HttpFailure) -> None:
         self._cancel_timer()

@@ -1,4 +1,4 @@
-"""The connections to one replica: opened with a deadline, kept for reuse within bounds, closed."""
+"""A pool of connections to one replica: opens them, keeps idle ones for reuse, closes old ones."""
 
 import asyncio
 import contextlib
@@ -16,10 +16,10 @@ from tollkeeper.backends.transport.http1 import (
 )
 
 _CLOSE_TIMEOUT_S = 1.0
-# Some servers promise to keep a connection and close it right after a stream all the same. Such a
-# connection must not carry the next request, which nobody could tell from one that was run: so it
-# rests for a moment, in which its end arrives.
-_SETTLING_S = 0.1
+# Some servers announce keep-alive and still close the connection right after a stream. A request
+# that is sent on such a connection fails, and the gateway cannot tell whether the backend ran it.
+# So a connection is not reused for this long after a stream: its close arrives in that time.
+_COOLDOWN_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,8 @@ class PoolLimits:
 
 
 class ConnectionPool:
-    """Hands out the connection used last, so that the others grow old and are closed."""
+    """Hands out the connection that was used last, so that surplus ones reach their keep-alive time
+    and are closed."""
 
     def __init__(
         self, host: str, port: int, tls: ssl.SSLContext | None, limits: PoolLimits
@@ -40,28 +41,28 @@ class ConnectionPool:
         self._port = port
         self._tls = tls
         self._limits = limits
-        # Each with the time since which it has been idle.
+        # Connections that can be used, each with the time at which it became idle.
         self._idle: deque[tuple[Connection, float]] = deque()
-        # The same after a stream, oldest first, before they can be used again.
-        self._settling: deque[tuple[Connection, float]] = deque()
+        # Connections that wait after a stream until they can be used, oldest first.
+        self._cooling_down: deque[tuple[Connection, float]] = deque()
         self._connections: set[Connection] = set()
         self._connecting = 0
         self._sweep: asyncio.TimerHandle | None = None
         self._emptied: asyncio.Event | None = None
 
     async def acquire(self, *, deadline: float) -> Connection:
-        """An open connection; raises ConnectFailed or DeadlinePassed, and then nothing has left."""
+        """An open connection. Raises ConnectFailed or DeadlinePassed; then nothing was sent."""
         now = asyncio.get_running_loop().time()
         stale_before = now - self._limits.keep_alive_s
-        while self._settling and self._settling[0][1] <= now - _SETTLING_S:
-            self._idle.append(self._settling.popleft())
+        while self._cooling_down and self._cooling_down[0][1] <= now - _COOLDOWN_S:
+            self._idle.append(self._cooling_down.popleft())
         while self._idle:
             connection, since = self._idle.pop()
             if since > stale_before and not connection.closing:
                 return connection
             self._drop(connection)
-        if self._is_full() and self._settling:
-            self._drop(self._settling.popleft()[0])
+        if self._is_full() and self._cooling_down:
+            self._drop(self._cooling_down.popleft()[0])
         if self._is_full():
             raise ConnectionsExhausted("every connection is in use")
         self._connecting += 1
@@ -71,27 +72,27 @@ class ConnectionPool:
             self._connecting -= 1
 
     def release(self, connection: Connection, *, after_stream: bool = False) -> None:
-        """Ends the connection's exchange. Only after a complete answer is it kept for the next;
-        the last bytes of a stream that was read to its end may still come."""
+        """Ends the connection's exchange, and keeps the connection only after a complete answer.
+        After a stream, the last bytes of the answer are still read (see `Connection.finish`)."""
         if not connection.finish(drain=after_stream):
             return
         if after_stream:
-            self._settle(connection)
+            self._cool_down(connection)
         else:
-            self._park(connection, self._idle)
+            self._keep(connection, self._idle)
 
     async def close(self) -> None:
         if self._sweep is not None:
             self._sweep.cancel()
             self._sweep = None
         self._idle.clear()
-        self._settling.clear()
+        self._cooling_down.clear()
         if not self._connections:
             return
         self._emptied = asyncio.Event()
         for connection in tuple(self._connections):
             connection.abort()
-        # Every socket has been told; one that needs longer than this is closed by its own loop.
+        # Every connection is closing. The event loop closes those that take longer than this.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_CLOSE_TIMEOUT_S):
                 await self._emptied.wait()
@@ -102,7 +103,7 @@ class ConnectionPool:
         try:
             async with asyncio.timeout_at(connect_until):
                 _, connection = await loop.create_connection(
-                    lambda: Connection(self._forget, self._settle),
+                    lambda: Connection(self._remove_lost, self._cool_down),
                     self._host,
                     self._port,
                     ssl=self._tls,
@@ -126,16 +127,16 @@ class ConnectionPool:
         self._connections.discard(connection)
         connection.abort()
 
-    def _settle(self, connection: Connection) -> None:
-        self._park(connection, self._settling)
+    def _cool_down(self, connection: Connection) -> None:
+        self._keep(connection, self._cooling_down)
 
-    def _park(self, connection: Connection, row: deque[tuple[Connection, float]]) -> None:
-        idle = len(self._idle) + len(self._settling)
+    def _keep(self, connection: Connection, queue: deque[tuple[Connection, float]]) -> None:
+        idle = len(self._idle) + len(self._cooling_down)
         if idle >= self._limits.idle_connections_max or self._emptied is not None:
             connection.abort()
             return
         loop = asyncio.get_running_loop()
-        row.append((connection, loop.time()))
+        queue.append((connection, loop.time()))
         if self._sweep is None:
             self._sweep = loop.call_later(self._limits.keep_alive_s, self._close_stale)
 
@@ -144,8 +145,8 @@ class ConnectionPool:
         loop = asyncio.get_running_loop()
         stale_before = loop.time() - self._limits.keep_alive_s
         rest = []
-        for row in (self._idle, self._settling):
-            for connection, since in tuple(row):
+        for queue in (self._idle, self._cooling_down):
+            for connection, since in tuple(queue):
                 if since <= stale_before:
                     connection.abort()
                 else:
@@ -154,20 +155,20 @@ class ConnectionPool:
             due = min(rest) + self._limits.keep_alive_s
             self._sweep = loop.call_at(due, self._close_stale)
 
-    def _forget(self, connection: Connection) -> None:
+    def _remove_lost(self, connection: Connection) -> None:
         self._connections.discard(connection)
-        for row in (self._idle, self._settling):
-            for position, (idle, _) in enumerate(row):
+        for queue in (self._idle, self._cooling_down):
+            for position, (idle, _) in enumerate(queue):
                 if idle is connection:
-                    del row[position]
+                    del queue[position]
                     break
         if self._emptied is not None and not self._connections:
             self._emptied.set()
 
 
 def open_pool(url: str, config: BackendConfig) -> ConnectionPool:
-    """The pool for one replica's address. TLS is always verified, and there is no way around it.
-    Raises ValueError where the file of trusted certificates cannot be used."""
+    """The pool for one replica's address. Certificates are always verified; no setting turns that
+    off. Raises ValueError where the file of trusted certificates cannot be used."""
     host, port = host_and_port(url)
     tls = _tls(config.tls_ca_file) if urlsplit(url).scheme == "https" else None
     return ConnectionPool(
@@ -187,7 +188,7 @@ def _tls(ca_file: str | None) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=ca_file)
     except OSError as exc:
-        reason = "there is no certificate in it" if isinstance(exc, ssl.SSLError) else exc.strerror
+        reason = "it has no valid certificate" if isinstance(exc, ssl.SSLError) else exc.strerror
         raise ValueError(f"tls_ca_file: {ca_file} cannot be used: {reason}.") from exc
     context.set_alpn_protocols(["http/1.1"])
     return context

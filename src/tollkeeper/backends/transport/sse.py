@@ -1,8 +1,8 @@
-"""Server-sent events from network chunks to data payloads, by the WHATWG rules. Knows no JSON.
+"""Parses server-sent events (WHATWG) from network chunks into data payloads. Knows no JSON.
 
-Two things are stricter than in a browser: a record has a largest size, and text that is not UTF-8
-is an error instead of replacement characters. Event names, ids and retry times have no meaning to
-a chat stream and are read over.
+The parser is stricter than a browser in two ways: a record has a maximum size, and text that is
+not UTF-8 is an error, where a browser inserts replacement characters. Event names, ids and retry
+times are skipped, because they have no meaning in an answer's stream.
 """
 
 _BOM = b"\xef\xbb\xbf"
@@ -11,7 +11,8 @@ _COMMON_PREFIX = b"data: "
 
 
 class MalformedEventStream(Exception):
-    """The stream cannot be read on; `payloads` are those that came whole before that place."""
+    """The stream cannot be read any further. `payloads` are those of the records before the fault
+    that this chunk completed."""
 
     def __init__(self, reason: str, payloads: list[bytes]) -> None:
         super().__init__(reason)
@@ -19,36 +20,43 @@ class MalformedEventStream(Exception):
 
 
 class EventStreamParser:
-    """Takes the stream in any cuts and gives the same payloads for all of them."""
+    """Returns the same payloads wherever the network splits the stream into chunks."""
 
-    __slots__ = ("_after_cr", "_between", "_frame_bytes_max", "_pending", "_scanned", "_started")
+    __slots__ = (
+        "_after_cr",
+        "_at_record_start",
+        "_frame_bytes_max",
+        "_pending",
+        "_scanned",
+        "_started",
+    )
 
     def __init__(self, frame_bytes_max: int) -> None:
         self._frame_bytes_max = frame_bytes_max
-        # The beginning of a record whose end has not come, and how far it was searched for one.
+        # The beginning of an incomplete record, and how far it was searched for its end.
         self._pending = bytearray()
         self._scanned = 0
         self._started = False
         self._after_cr = False
-        # All that came so far were whole records with plain line ends.
-        self._between = False
+        # Whether the next chunk begins a record: nothing is pending from the chunks before it.
+        self._at_record_start = False
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """The data of every record that this chunk completes."""
         size = len(chunk)
         if (
-            not self._between
+            not self._at_record_start
             or not chunk.endswith(_RECORD_END)
             or b"\r" in chunk
             or size > self._frame_bytes_max
         ):
-            return self._feed_any(chunk)
+            return self._feed_general(chunk)
         if chunk.find(b"\n") == size - 2 and chunk.startswith(_COMMON_PREFIX) and chunk.isascii():
-            # By far the most common chunk: one record of one line.
+            # The most common chunk by far: one record of one line.
             return [chunk[len(_COMMON_PREFIX) : -2]]
         return self._read_records(chunk[:-2].split(_RECORD_END))
 
-    def _feed_any(self, chunk: bytes) -> list[bytes]:
+    def _feed_general(self, chunk: bytes) -> list[bytes]:
         chunk = self._with_plain_line_ends(chunk)
         pending = self._pending
         pending += chunk
@@ -61,16 +69,17 @@ class EventStreamParser:
             *records, rest = bytes(pending).split(_RECORD_END)
             self._pending = bytearray(rest)
             self._scanned = max(0, len(rest) - 1)
-        self._between = self._started and not self._pending and not self._after_cr
+        self._at_record_start = self._started and not self._pending and not self._after_cr
         payloads = self._read_records(records)
-        # One line end more than a record may have: the first half of the blank line after it.
+        # One byte more than a record may have: the line end before the blank line that ends it.
         if len(self._pending) > self._frame_bytes_max + 1:
             raise MalformedEventStream("a record is too large", payloads)
         return payloads
 
     def _with_plain_line_ends(self, chunk: bytes) -> bytes:
-        # A CR ends its line at once. Should the LF of a CRLF come with the next chunk, it is
-        # swallowed there, so a stream with bare CRs is not held back.
+        # A CR at the end of a chunk ends its line at once, so that a stream with bare CRs is not
+        # delayed. If the next chunk begins with LF, that LF belongs to the same line end and is
+        # removed.
         ends_with_cr = chunk.endswith(b"\r")
         if self._after_cr and chunk.startswith(b"\n"):
             chunk = chunk[1:]
@@ -82,7 +91,8 @@ class EventStreamParser:
         return chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
     def _skip_byte_order_mark(self) -> bool:
-        """Whether the beginning is long enough to know; removes a mark that is there."""
+        """Removes a byte order mark. Returns False while too little of the stream has come to know
+        whether it begins with one."""
         pending = self._pending
         if len(pending) < len(_BOM) and _BOM.startswith(pending):
             return False
@@ -108,7 +118,7 @@ class EventStreamParser:
 
 
 def _data_of(record: bytes) -> bytes | None:
-    """The data lines of a record, joined; None where there is none (a comment, an empty line)."""
+    """The data lines of a record, joined; None for a record without any, such as a comment."""
     values = []
     for line in record.split(b"\n"):
         if line.startswith(b"data:"):

@@ -1,4 +1,4 @@
-"""Activity: what is known of each inference request, written in batches so that no call waits for it."""
+"""Records each inference request. Records are written in batches, so that no call waits for them."""
 
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
@@ -21,16 +21,18 @@ from tollkeeper.storage.ledger import commit_without_waiting
 QUEUED_MAX = 50_000
 LIST_LIMIT_MAX = 1000
 _BATCH_MAX = 500
-# A call may have a thousand policies: their verdicts have bounds of their own.
+# A call may have a thousand verdicts, one for each policy, so verdicts have bounds of their own.
 _QUEUED_VERDICTS_MAX = 200_000
 _BATCH_VERDICTS_MAX = 5_000
-# Records of this time are written together: the ledger has the database to itself meanwhile.
+# Records are collected for this long and then written together. Fewer writes leave more of the
+# database to the ledger.
 _COLLECT_S = 0.25
 _RETRY_PAUSE_S = 0.1
 _RETRY_PAUSE_S_MAX = 2.0
-# Longer than any pause: a process that ends while the database comes back writes what is left.
+# Longer than the longest pause, so that a process that ends while the database comes back still
+# writes its records.
 _DRAIN_TIMEOUT_S = 5.0
-# Partitions are made this far ahead, so that there is time to notice when they cannot be made.
+# Partitions are created this far ahead, so that there is time to notice a failure to create them.
 _DAYS_AHEAD = 3
 
 _log = structlog.get_logger("tollkeeper.activity")
@@ -66,7 +68,8 @@ class Activity:
 
     @property
     def dropped(self) -> int:
-        """Records that were given up since the start: the database was away for too long."""
+        """The number of records that were given up since the start. That happens when the database
+        is unavailable for too long."""
         return self._dropped
 
     def record(self, record: ActivityRecord) -> None:
@@ -82,10 +85,10 @@ class Activity:
     async def activity_show(self, request_id: UUID) -> ActivityEntry:
         """One call's record. Before the record is written, what the ledger knows of the call."""
         async with self._database.reading() as connection:
-            found = await activity.find(connection, request_id)
-        if found is None:
+            entry = await activity.find(connection, request_id)
+        if entry is None:
             raise NotFound(f"There is no request {request_id}.")
-        return found
+        return entry
 
     async def activity_list(
         self,
@@ -108,14 +111,14 @@ class Activity:
             )
 
     async def keep_partitions(self) -> None:
-        """Makes the partitions of the days to come and drops those that are too old. Of two
-        processes that do this at the same time, the second one leaves it to the first."""
+        """Creates the partitions of the coming days and drops those that are too old. Does nothing
+        while another process does the same."""
         today = datetime.fromtimestamp(self._clock(), UTC).date()
         async with self._database.transaction() as connection:
             if await activity_partitions.try_partitions_lock(connection):
-                await _make_days(connection, today)
-        # In a transaction of its own: a long read of an old day can delay its drop, but must not
-        # keep the next day from being made.
+                await _create_days(connection, today)
+        # In a transaction of its own: a long read of an old day can delay its drop, but that must
+        # not delay the creation of the next day.
         async with self._database.transaction() as connection:
             if await activity_partitions.try_partitions_lock(connection):
                 await _drop_days(connection, today - timedelta(days=self._retention_days))
@@ -134,12 +137,12 @@ def _number_of_verdicts(record: ActivityRecord) -> int:
     return len(record.verdicts)
 
 
-async def _make_days(connection: Connection, today: date) -> None:
+async def _create_days(connection: Connection, today: date) -> None:
     for table in DAILY_TABLES:
-        made = await activity_partitions.find_days(connection, table)
+        existing = await activity_partitions.find_days(connection, table)
         for ahead in range(_DAYS_AHEAD + 1):
             day = today + timedelta(days=ahead)
-            if day not in made:
+            if day not in existing:
                 await activity_partitions.add_day(connection, day, table)
 
 
@@ -148,5 +151,5 @@ async def _drop_days(connection: Connection, oldest: date) -> None:
         for day in await activity_partitions.find_days(connection, table):
             if day < oldest:
                 await activity_partitions.drop_day(connection, day, table)
-                _log.info("a day is over", table=table.name, day=str(day))
-        await activity_partitions.forget_strays(connection, oldest, table)
+                _log.info("an old partition is dropped", table=table.name, day=str(day))
+        await activity_partitions.delete_from_default(connection, oldest, table)

@@ -213,7 +213,7 @@ class Inference:
             return JudgedRequest(for_answer)
         asked = (policies, Direction.REQUEST, transcript(call.prompt), running.evidence)
         if self._limits.judges_beside:
-            verdict = self._checks.check_beside(*asked)
+            verdict = self._checks.start_check(*asked)
             if verdict is not None:
                 verdict.add_done_callback(running.end_if_refused)
             return JudgedRequest(for_answer, verdict)

@@ -1,4 +1,5 @@
-"""What leaves the gateway of a caller's session and cache keys: values that only it can compute."""
+"""Replaces the session and cache keys of callers by values that only this gateway can compute, so
+that backends never see the original keys and projects never share one."""
 
 from tollkeeper.domain.access import ProjectCaller
 from tollkeeper.domain.affinity import CachePurpose, affinity_key, isolated_text

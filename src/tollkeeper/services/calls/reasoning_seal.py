@@ -1,4 +1,4 @@
-"""Reasoning that callers keep for us between turns: readable by their own project's calls only."""
+"""Encrypts the reasoning that callers keep between turns. Only calls of the same project read it."""
 
 import base64
 import binascii
@@ -12,14 +12,14 @@ _PURPOSE = "reasoning"
 
 
 class KeptReasoning(msgspec.Struct, frozen=True, array_like=True):
-    """What an answer thought, in words, and in whatever only the backend of its model can read."""
+    """The reasoning of an answer: as text, and as the parts that only the model's backend can read."""
 
     text: str
     model: str
     sealed_by_backend: tuple[str, ...] = ()
 
 
-_kept = msgspec.json.Decoder(KeptReasoning)
+_decoder = msgspec.json.Decoder(KeptReasoning)
 
 
 class ReasoningSeal:
@@ -31,16 +31,16 @@ class ReasoningSeal:
         return base64.urlsafe_b64encode(sealed).decode()
 
     def unseal(self, caller: ProjectCaller, sealed: str) -> KeptReasoning | None:
-        """None where it is not ours: another service's, another project's, or changed on the way."""
+        """None where another service or another project sealed it, or where it was changed."""
         try:
-            found = base64.b64decode(sealed, altchars=b"-_", validate=True)
+            encrypted = base64.b64decode(sealed, altchars=b"-_", validate=True)
         except (binascii.Error, ValueError):
             return None
-        plain = self._vault.unseal(found, _PURPOSE, *_context(caller))
+        plain = self._vault.unseal(encrypted, _PURPOSE, *_context(caller))
         try:
-            return None if plain is None else _kept.decode(plain)
+            return None if plain is None else _decoder.decode(plain)
         except msgspec.DecodeError:
-            return None  # Ours, but of an earlier form.
+            return None  # An earlier release sealed it in another format.
 
 
 def _context(caller: ProjectCaller) -> tuple[bytes, bytes]:

@@ -40,5 +40,5 @@ class CallRecorder:
         self, running: RunningCall, status: int, error_code: str | None
     ) -> None:
         running.end()
-        await running.evidence.settled()
+        await running.evidence.wait_until_complete()
         self._activity.record(running.record(status, error_code))

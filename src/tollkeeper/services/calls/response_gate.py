@@ -1,4 +1,4 @@
-"""Holds an answer back until verdicts cover it."""
+"""Holds an answer back until the enforcing policies have judged it."""
 
 import asyncio
 from collections.abc import Sequence
@@ -12,9 +12,9 @@ from tollkeeper.services.policies.checks import Evidence, PolicyChecks
 
 
 class ResponseGate:
-    """Between the backend and the caller's sink. With enforcing policies nothing passes before
-    it is judged: segment by segment, or as a whole where segments are off. Monitoring policies
-    see the answer at its end, whatever that is, and hold nothing back."""
+    """Passes events from the backend to the caller's sink. With enforcing policies, an event is
+    passed on only after its text is judged: segment by segment, or all at the end where segments
+    are off. Monitoring policies get the answer at its end, complete or not, and delay nothing."""
 
     def __init__(
         self,
@@ -26,7 +26,8 @@ class ResponseGate:
         segment_characters: int,
         request_verdict: asyncio.Task[None] | None = None,
     ) -> None:
-        """`request_verdict` is still on its way where it is awaited beside the backend."""
+        """`request_verdict` is the check of the request, where it runs while the backend answers.
+        Nothing is passed on before it ends."""
         self._sink = sink
         self._policies = policies
         self._enforcing = [policy for policy in policies if policy.mode is Mode.ENFORCING]
@@ -53,13 +54,13 @@ class ResponseGate:
             await self._judge_and_release(self._enforcing)
 
     async def finish(self) -> None:
-        """The answer is complete: the last segment is judged, and everybody sees the whole."""
-        await self._request_is_cleared()
+        """Ends a complete answer: all policies get the whole of it, and the rest is passed on."""
+        await self._await_request_verdict()
         self._finished = True
         await self._judge_and_release(self._policies)
 
     def close(self) -> None:
-        """The call has ended. Of an answer that broke off, what had come is still watched."""
+        """Ends the call. Monitoring policies still get the part of an incomplete answer that came."""
         if not self._finished and self._text.length:
             self._checks.watch(self._policies, Direction.RESPONSE, str(self._text), self._evidence)
 
@@ -76,16 +77,18 @@ class ResponseGate:
         waiting = self._text.length - self._judged_length
         return 0 < self._segment_characters <= waiting
 
-    async def _request_is_cleared(self) -> None:
+    async def _await_request_verdict(self) -> None:
         if self._request_verdict is not None:
-            # Shielded: who waits may be stopped, but a verdict is evidence also then.
+            # Shielded: if the call is cancelled here, the check goes on, because its verdicts are
+            # recorded also for a cancelled call.
             await asyncio.shield(self._request_verdict)
             self._request_verdict = None
 
     async def _judge_and_release(self, policies: Sequence[ActivePolicy]) -> None:
-        await self._request_is_cleared()
+        await self._await_request_verdict()
         if policies:
-            # Always the answer from its beginning: what is split over two segments is seen whole.
+            # The judge always gets the answer from its beginning, so that it also sees text that is
+            # split over two segments.
             await self._checks.check(policies, Direction.RESPONSE, str(self._text), self._evidence)
             self._judged_length = self._text.length
         if self._held:

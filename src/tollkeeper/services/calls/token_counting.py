@@ -1,4 +1,4 @@
-"""How many tokens a prompt has: counted where its backend can, else estimated. Nothing is charged."""
+"""Counts the tokens of a prompt: the backend counts where it can, else the gateway estimates."""
 
 import asyncio
 from collections.abc import Mapping
@@ -31,7 +31,8 @@ class TokenCounting:
         self._limits = limits
 
     async def count(self, caller: ProjectCaller, call: Call) -> Counted:
-        """Takes one request of the project's rate; there is no hold and no record of it."""
+        """Takes one request from the project's rate limit. There is no hold, no charge and no
+        activity record."""
         async with self._database.transaction() as connection:
             decision = await take_from_rate(
                 connection, caller.organization_id, caller.project_id, self._limits
@@ -39,15 +40,15 @@ class TokenCounting:
         if decision.refusal is not None:
             raise refusal_error(decision)
         deadline = asyncio.get_running_loop().time() + TOKENIZER_TIMEOUT_S
-        counted = await self._counted(call, deadline)
+        counted = await self._ask_backend(call, deadline)
         if counted is None:
             return Counted(measure_prompt(call.prompt).guess(), estimated=True)
         return Counted(counted, estimated=False)
 
     async def prompt_tokens(self, call: Call, deadline: float) -> int:
-        """For a request that is made anyway: it takes nothing more of the rate."""
-        counted = await self._counted(call, deadline)
+        """The count for a request that becomes a call, which takes from the rate limit itself."""
+        counted = await self._ask_backend(call, deadline)
         return measure_prompt(call.prompt).guess() if counted is None else counted
 
-    async def _counted(self, call: Call, deadline: float) -> int | None:
+    async def _ask_backend(self, call: Call, deadline: float) -> int | None:
         return await self._backends[call.model.backend].count_prompt_tokens(call, deadline=deadline)

@@ -1,1 +1,1 @@
-"""Use cases of policies: their life, which of them apply, how they are judged and tried."""
+"""Use cases of policies: create, edit and publish them, find those that apply, judge and try them."""

@@ -1,4 +1,8 @@
-"""Policies at work on one call: enforcing ones decide and fail closed, monitoring ones only watch."""
+"""Applies an organization's policies to the texts of one call.
+
+Enforcing policies decide whether the call goes on; it fails where they cannot be judged.
+Monitoring policies only record their verdicts ("watch"): no caller waits for them.
+"""
 
 import asyncio
 import time
@@ -15,11 +19,11 @@ from tollkeeper.domain.policy_set import ActivePolicy
 from tollkeeper.services.policies.judge import Judge, Opinion, Question
 from tollkeeper.services.policies.metrics import count_seconds, count_verdicts
 
-# Texts that are watched in one process at once, and how long they may be together; what is beyond
-# is recorded as missing. The judge's deadline bounds how long each of them takes.
+# The most texts that one process watches at once, and the most characters they may have together.
+# Verdicts beyond these bounds are recorded as missing. The judge's deadline bounds the time of each.
 _WATCHED_MAX = 1024
 _WATCHED_CHARACTERS_MAX = 16_000_000
-# Who ends waits so long for what is being watched; the rest is recorded as missing.
+# A process that ends waits this long for verdicts; those still to come are recorded as missing.
 _DRAIN_TIMEOUT_S = 3.0
 _RETRY_AFTER_S = 2
 _NO_JUDGE = "No judge is configured."
@@ -39,24 +43,26 @@ class Evidence:
         return tuple(self._verdicts.values())
 
     def expect(self, verdicts: Iterable[VerdictRecord]) -> None:
-        """From here on they are missing, unless there are any or they come."""
+        """Records these verdicts, which have no probability, until `take` replaces them. Verdicts
+        that are there already stay."""
         for verdict in verdicts:
             self._verdicts.setdefault((verdict.policy_id, verdict.direction), verdict)
 
     def take(self, verdicts: Iterable[VerdictRecord]) -> None:
-        """An answer that is judged in segments has the highest of their probabilities."""
+        """Adds verdicts. Where an answer is judged several times, segment by segment, its verdict
+        has the highest probability of all segments."""
         for verdict in verdicts:
             key = (verdict.policy_id, verdict.direction)
             known = self._verdicts.get(key)
-            self._verdicts[key] = verdict if known is None else _continued(known, verdict)
+            self._verdicts[key] = verdict if known is None else _combined(known, verdict)
 
-    async def settled(self) -> None:
-        """Returns when every verdict is in. The judge's own deadline bounds the wait."""
+    async def wait_until_complete(self) -> None:
+        """Waits for the verdicts that are still pending. The judge's deadline bounds the wait."""
         if self.pending:
             await asyncio.wait(self.pending)
 
 
-def _continued(known: VerdictRecord, verdict: VerdictRecord) -> VerdictRecord:
+def _combined(known: VerdictRecord, verdict: VerdictRecord) -> VerdictRecord:
     probability = verdict.probability_basis_points
     if probability is not None:
         probability = max(probability, known.probability_basis_points or 0)
@@ -70,8 +76,8 @@ def _continued(known: VerdictRecord, verdict: VerdictRecord) -> VerdictRecord:
 class PolicyChecks:
     def __init__(self, judge: Judge | None) -> None:
         self._judge = judge
-        self._beside: set[asyncio.Task[None]] = set()
-        # With the length of their texts.
+        self._started_checks: set[asyncio.Task[None]] = set()
+        # The tasks of monitoring policies, with the lengths of their texts.
         self._watching: dict[asyncio.Task[None], int] = {}
         self._watched_characters = 0
 
@@ -83,7 +89,7 @@ class PolicyChecks:
         evidence: Evidence,
     ) -> None:
         """Raises PolicyDenied where an enforcing policy matches, and Unavailable where one of them
-        cannot be judged. Monitoring policies neither delay nor fail anything."""
+        cannot be judged. Monitoring policies neither delay the call nor make it fail."""
         judging = [policy for policy in policies if policy.judges(direction)]
         self.watch(judging, direction, text, evidence)
         enforcing = [policy for policy in judging if policy.mode is Mode.ENFORCING]
@@ -101,21 +107,22 @@ class PolicyChecks:
                     f"{_named(policy)} could not be judged.", retry_after_s=_RETRY_AFTER_S
                 )
 
-    def check_beside(
+    def start_check(
         self,
         policies: Sequence[ActivePolicy],
         direction: Direction,
         text: str,
         evidence: Evidence,
     ) -> asyncio.Task[None] | None:
-        """The same check while something else goes on; None where nothing has to be awaited."""
+        """Starts the same check in a task of its own. Returns None where no enforcing policy
+        applies: then there is nothing to wait for."""
         if not any(
             policy.mode is Mode.ENFORCING and policy.judges(direction) for policy in policies
         ):
             self.watch(policies, direction, text, evidence)
             return None
         task = asyncio.create_task(self.check(policies, direction, text, evidence))
-        for tasks in (self._beside, evidence.pending):
+        for tasks in (self._started_checks, evidence.pending):
             tasks.add(task)
             task.add_done_callback(tasks.discard)
         return task
@@ -127,7 +134,7 @@ class PolicyChecks:
         text: str,
         evidence: Evidence,
     ) -> None:
-        """Starts the verdicts of the monitoring ones among the policies, and returns at once."""
+        """Starts to judge the monitoring policies among these, and returns at once."""
         monitoring = [
             policy
             for policy in policies
@@ -153,12 +160,12 @@ class PolicyChecks:
 
     @property
     def judging(self) -> int:
-        """Texts that are being judged though no caller waits for it."""
-        return len(self._watching) + len(self._beside)
+        """The number of texts that are being judged in tasks of their own."""
+        return len(self._watching) + len(self._started_checks)
 
     async def drain(self) -> None:
-        """Waits, for a bounded time, for what is being judged though no caller waits for it."""
-        waiting = [*self._watching, *self._beside]
+        """Waits, for a bounded time, for the texts that are being judged in tasks of their own."""
+        waiting = [*self._watching, *self._started_checks]
         if not waiting:
             return
         _, late = await asyncio.wait(waiting, timeout=_DRAIN_TIMEOUT_S)
@@ -184,12 +191,12 @@ class PolicyChecks:
     async def _verdicts(
         self, policies: Sequence[ActivePolicy], direction: Direction, text: str
     ) -> list[VerdictRecord]:
-        """All of one mode. Without probability where the judge is absent, down, late or
-        unreadable."""
+        """The verdicts of policies that all have the same mode. A verdict has no probability where
+        the judge is not configured, down or late, or where its answer cannot be read."""
         mode = policies[0].mode
         started = time.perf_counter()
         try:
-            opinions = await self._hear(policies, text, watching=mode is Mode.MONITORING)
+            opinions = await self._ask_judge(policies, text, watching=mode is Mode.MONITORING)
         except BaseException:
             count_verdicts(_missing(policies, direction))
             raise
@@ -202,7 +209,7 @@ class PolicyChecks:
         _log_missing(verdicts, opinions)
         return verdicts
 
-    async def _hear(
+    async def _ask_judge(
         self, policies: Sequence[ActivePolicy], text: str, *, watching: bool
     ) -> list[Opinion]:
         if self._judge is None:
@@ -224,7 +231,7 @@ def _record(policy: ActivePolicy, direction: Direction, opinion: Opinion) -> Ver
     probability = opinion.highest
     matched = probability is not None and probability >= threshold
     if not opinion.complete and not matched:
-        # What the judge has not read could still make it higher.
+        # The judge has not read the whole text; the rest could have a higher probability.
         probability = None
     return VerdictRecord(
         policy_id=policy.id,
@@ -240,7 +247,7 @@ def _record(policy: ActivePolicy, direction: Direction, opinion: Opinion) -> Ver
 
 
 def _log_missing(verdicts: Sequence[VerdictRecord], opinions: Sequence[Opinion]) -> None:
-    """One line, however many there are."""
+    """Writes one line for all missing verdicts, with the reason of the first one."""
     missing = [
         (verdict, opinion)
         for verdict, opinion in zip(verdicts, opinions, strict=True)

@@ -1,8 +1,8 @@
-"""Published policies, kept in memory by epoch.
+"""Caches the published policies of organizations in memory, by epoch.
 
 Every change of an organization's policies raises the epoch of its account, under the account's
-lock. Admission holds that lock and reads the epoch anyway, so a set that is read there is exactly
-the set of that admission, and reading it again costs something only after a change.
+lock. Admission holds that lock and has read the epoch, so the cached set of that epoch is exactly
+the set in force. The policies are read from the database only after the epoch has changed.
 """
 
 from collections import OrderedDict
@@ -23,8 +23,8 @@ class PolicyDirectory:
     async def current(
         self, connection: Connection, epochs: dict[OrganizationId, int]
     ) -> dict[OrganizationId, PolicySet]:
-        """The sets of these epochs. The accounts must be locked, or the connection's snapshot be
-        that of the epochs."""
+        """The policy set of each organization at its epoch. The caller holds the locks of the
+        accounts, or has read the epochs in the same snapshot of this connection."""
         return {
             organization_id: await self._current(connection, organization_id, epoch)
             for organization_id, epoch in epochs.items()
@@ -33,15 +33,15 @@ class PolicyDirectory:
     async def _current(
         self, connection: Connection, organization_id: OrganizationId, epoch: int
     ) -> PolicySet:
-        known = self._sets.get(organization_id)
-        if known is not None and known.epoch == epoch:
-            return known
-        found = policy_set(
+        cached = self._sets.get(organization_id)
+        if cached is not None and cached.epoch == epoch:
+            return cached
+        current = policy_set(
             epoch,
             await policies.find_published(connection, organization_id),
             self._default_threshold,
         )
-        self._sets[organization_id] = found
+        self._sets[organization_id] = current
         if len(self._sets) > _ORGANIZATIONS_MAX:
             self._sets.popitem(last=False)
-        return found
+        return current

@@ -1,7 +1,8 @@
-"""Asks a model yes-or-no questions about a text: one output token each, its log-probabilities.
+"""Asks the judge yes-or-no questions about a text and returns the probability of "yes".
 
-Knows nothing of policies: a question has a key and a text, and an answer is a probability or the
-reason why there is none.
+The judge is a model that answers each question with one token; the probability comes from the
+log-probabilities of that token. This file knows nothing of policies: a question has a key and a
+text, and an opinion has a probability or the reason why there is none.
 """
 
 import asyncio
@@ -30,15 +31,16 @@ from tollkeeper.domain.prompt import Logprobs, Prompt, Sampling
 from tollkeeper.services.policies.judge_slots import JudgeSlots
 from tollkeeper.timeouts import timeout_at
 
-_NOBODY = UUID(int=0)
-_VERDICTS_MAX = 20_000
-# A window that the judge refuses may be too long for its context: it is halved down to this.
+_NO_ID = UUID(int=0)
+_CACHED_MAX = 20_000
+# A window that the judge refuses may be too long for its context. It is split in halves, again and
+# again, until a half has no more characters than this.
 _HALVED_LENGTH_MIN = 400
 _FENCE_LENGTH = 16
-_YIELD_EVERY = 64
-# From here on reading a text costs a backend more than a round trip: one question goes ahead, and
-# the others find its beginning read.
-_LED_LENGTH_MIN = 1000
+_QUESTIONS_PER_YIELD = 64
+# For a text of this length, a backend needs more time to read the prompt than a round trip takes.
+# So one question goes first, and the others find their common beginning in the backend's cache.
+_WARM_UP_LENGTH_MIN = 1000
 _LATE = "The judge did not answer in time."
 _UNREADABLE = "The judge's answer has no probability of yes and no."
 _WITHOUT_LOGPROBS = (
@@ -51,18 +53,18 @@ _WITHOUT_LOGPROBS = (
 class JudgeConfig:
     # For all questions about one text together.
     deadline_s: float
-    # Questions at once in this process.
+    # The most questions that this process asks at the same time.
     concurrency: int
     window_characters: int
     overlap_characters: int
-    # How many alternatives to ask for; the words must be among them.
+    # How many alternatives to ask for; "yes" and "no" must be among them.
     top_logprobs: int
     examples: tuple[Example, ...] = EXAMPLES
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """`key` names the question for ever: a published version's id."""
+    """`key` always stands for the same text: the id of a published version, which is immutable."""
 
     key: str
     text: str
@@ -72,9 +74,9 @@ class Question:
 class Opinion:
     """What the judge found on one question, in basis points."""
 
-    # Over the windows that it has read.
+    # The highest probability in the windows that the judge has read.
     highest: int | None = None
-    # It has read them all: nothing higher can come.
+    # The judge has read all windows.
     complete: bool = False
     # Why it is not complete.
     reason: str = ""
@@ -82,7 +84,7 @@ class Opinion:
 
 
 class Judge:
-    """The probability of "yes". Verdicts on the same window of text are remembered."""
+    """Asks questions about texts. The probability for each question and window is cached."""
 
     def __init__(self, backend: Backend, model: Model, secret: bytes, config: JudgeConfig) -> None:
         self._backend = backend
@@ -90,22 +92,22 @@ class Judge:
         self._secret = secret
         self.config = config
         self._slots = JudgeSlots(config.concurrency)
-        self._verdicts: OrderedDict[tuple[str, bytes], int] = OrderedDict()
+        self._cached: OrderedDict[tuple[str, bytes], int] = OrderedDict()
 
     async def ask_all(
         self, text: str, questions: Sequence[Question], *, watching: bool = False
     ) -> list[Opinion]:
-        """One opinion a question, in order; whatever the judge does, within the deadline. None is
-        made up: where the judge is down, late or unreadable, the opinion says so. Who is only
-        `watching` lets those pass who make a caller wait."""
+        """Returns one opinion for each question, in order, within the deadline. Where the judge is
+        down or late, or its answer cannot be read, the opinion has the reason instead. Questions
+        with `watching` come after questions that a caller waits for."""
         deadline = asyncio.get_running_loop().time() + self.config.deadline_s
-        questioning = _Questioning(self, text, questions, deadline, watching)
+        run = _QuestionRun(self, text, questions, deadline, watching)
         try:
             with timeout_at(deadline):
-                await questioning.run()
+                await run.run()
         except TimeoutError:
-            questioning.give_up(_LATE)
-        return questioning.opinions
+            run.give_up(_LATE)
+        return run.opinions
 
     def windows(self, text: str) -> Iterator["Window"]:
         config = self.config
@@ -115,20 +117,20 @@ class Judge:
     async def probability(
         self, window: "Window", question: Question, *, deadline: float, watching: bool
     ) -> int:
-        """Raises where the judge is down, late or unreadable."""
+        """Raises where the judge is down or late, or where its answer cannot be read."""
         key = (question.key, window.digest)
-        remembered = self._verdicts.get(key)
-        if remembered is not None:
-            self._verdicts.move_to_end(key)
-            return remembered
-        async with window.after_first():
-            found = await self._ask_in_pieces(window, question, deadline, watching)
-        self._verdicts[key] = found
-        if len(self._verdicts) > _VERDICTS_MAX:
-            self._verdicts.popitem(last=False)
-        return found
+        cached = self._cached.get(key)
+        if cached is not None:
+            self._cached.move_to_end(key)
+            return cached
+        async with window.after_first_question():
+            probability = await self._ask_or_split(window, question, deadline, watching)
+        self._cached[key] = probability
+        if len(self._cached) > _CACHED_MAX:
+            self._cached.popitem(last=False)
+        return probability
 
-    async def _ask_in_pieces(
+    async def _ask_or_split(
         self, window: "Window", question: Question, deadline: float, watching: bool
     ) -> int:
         if not window.is_too_long:
@@ -147,24 +149,28 @@ class Judge:
         )
 
     async def _ask(self, window: "Window", question: str, deadline: float) -> int:
-        found, given = None, False
+        probability, has_logprobs = None, False
         async with self._backend.open(self._call(window, question), deadline=deadline) as answer:
-            # To its end, short as it is: then the connection can be used again.
+            # The short answer is read to its end, so that the connection can be used again.
             async for batch in answer.batches:
                 for event in batch:
-                    if isinstance(event, Delta) and event.logprobs is not None and found is None:
-                        given = True
-                        found = read_probability(event.logprobs)
-        if found is None:
-            raise BackendFailed(_UNREADABLE if given else _WITHOUT_LOGPROBS)
-        return found
+                    if (
+                        isinstance(event, Delta)
+                        and event.logprobs is not None
+                        and probability is None
+                    ):
+                        has_logprobs = True
+                        probability = read_probability(event.logprobs)
+        if probability is None:
+            raise BackendFailed(_UNREADABLE if has_logprobs else _WITHOUT_LOGPROBS)
+        return probability
 
     def _call(self, window: "Window", question: str) -> Call:
         return Call(
-            request_id=str(_NOBODY),
-            organization_id=OrganizationId(_NOBODY),
-            project_id=ProjectId(_NOBODY),
-            key_id=KeyId(_NOBODY),
+            request_id=str(_NO_ID),
+            organization_id=OrganizationId(_NO_ID),
+            project_id=ProjectId(_NO_ID),
+            key_id=KeyId(_NO_ID),
             model=self._model,
             choices=1,
             output_tokens_max=1,
@@ -175,13 +181,13 @@ class Judge:
                 sampling=Sampling(temperature=0),
                 logprobs=Logprobs("logprobs", self.config.top_logprobs),
             ),
-            # All questions about one window go where its beginning is cached.
+            # All questions about one window go to the replica that has its beginning in its cache.
             affinity=window.digest,
         )
 
 
 class Window:
-    """A piece of text as all questions about it share it."""
+    """A piece of a text, shared by all questions about it."""
 
     def __init__(self, text: str, secret: bytes, examples: tuple[Example, ...]) -> None:
         self.text = text
@@ -190,26 +196,27 @@ class Window:
         encoded = text.encode("utf-8", "surrogatepass")
         self.digest = hashlib.blake2b(encoded, key=secret, digest_size=32).digest()
         self.is_too_long = False
-        self._led: asyncio.Event | None = None
+        self._first_ended: asyncio.Event | None = None
 
     @asynccontextmanager
-    async def after_first(self) -> AsyncIterator[None]:
-        """Lets the first question through, and the others once it is answered, or is not."""
-        if len(self.text) < _LED_LENGTH_MIN:
+    async def after_first_question(self) -> AsyncIterator[None]:
+        """Enters at once for the first question; for the others when the first one has ended, with
+        or without an answer. For a short text all enter at once."""
+        if len(self.text) < _WARM_UP_LENGTH_MIN:
             yield
-        elif self._led is not None:
-            await self._led.wait()
+        elif self._first_ended is not None:
+            await self._first_ended.wait()
             yield
         else:
-            self._led = asyncio.Event()
+            self._first_ended = asyncio.Event()
             try:
                 yield
             finally:
-                self._led.set()
+                self._first_ended.set()
 
     @cached_property
     def quotation(self) -> Quotation:
-        # The fence depends on the text and on a secret: the text cannot contain it.
+        # The fence depends on the text and on a secret, so its author cannot put it into the text.
         return Quotation(self.text, self.digest.hex()[:_FENCE_LENGTH], self._examples)
 
     @cached_property
@@ -220,9 +227,9 @@ class Window:
         return [Window(piece, self._secret, self._examples) for piece in pieces]
 
 
-class _Questioning:
-    """All questions about one text. Window by window, so that one beginning serves them all, and
-    never more of them under way than the judge takes at once."""
+class _QuestionRun:
+    """Asks all questions about one text. It goes window by window, so that the questions share the
+    beginning of their prompts, with at most as many at a time as the judge takes."""
 
     def __init__(
         self,
@@ -240,12 +247,12 @@ class _Questioning:
         self._watching = watching
         self._started = asyncio.get_running_loop().time()
         self._windows_left = [count] * len(questions)
-        # Questions that have neither failed nor been answered for good.
+        # The number of questions that have neither failed nor been answered for all windows.
         self._open = len(questions)
         self._workers = min(config.concurrency, count * len(questions))
-        # Shared by the workers: each takes what comes next.
-        self._due = self._in_order(text)
-        self._taken = 0
+        # One iterator for all workers: each takes the next window and question.
+        self._remaining = self._window_questions(text)
+        self._asked = 0
         self.opinions = [Opinion() for _ in questions]
 
     async def run(self) -> None:
@@ -258,34 +265,34 @@ class _Questioning:
             if not opinion.complete:
                 self._end(opinion, reason)
 
-    def _in_order(self, text: str) -> Iterator[tuple[Window, int]]:
+    def _window_questions(self, text: str) -> Iterator[tuple[Window, int]]:
         for window in self._judge.windows(text):
             if not self._open:
                 return
-            for place, opinion in enumerate(self.opinions):
+            for index, opinion in enumerate(self.opinions):
                 if not opinion.reason:
-                    yield window, place
+                    yield window, index
 
     async def _work(self) -> None:
-        for window, place in self._due:
-            # What is remembered is answered without waiting, which must not become a busy loop.
-            self._taken += 1
-            if self._taken % _YIELD_EVERY == 0:
+        for window, index in self._remaining:
+            # Cached answers come without waiting, so a worker yields to the event loop regularly.
+            self._asked += 1
+            if self._asked % _QUESTIONS_PER_YIELD == 0:
                 await asyncio.sleep(0)
-            opinion = self.opinions[place]
+            opinion = self.opinions[index]
             try:
-                found = await self._judge.probability(
+                probability = await self._judge.probability(
                     window,
-                    self._questions[place],
+                    self._questions[index],
                     deadline=self._deadline,
                     watching=self._watching,
                 )
             except TollkeeperError as exc:
                 self._end(opinion, exc.message)
                 continue
-            opinion.highest = max(found, opinion.highest or 0)
-            self._windows_left[place] -= 1
-            if not self._windows_left[place]:
+            opinion.highest = max(probability, opinion.highest or 0)
+            self._windows_left[index] -= 1
+            if not self._windows_left[index]:
                 opinion.complete = True
                 self._end(opinion, "")
 

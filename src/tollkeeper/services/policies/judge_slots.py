@@ -1,4 +1,4 @@
-"""How many questions are put to the judge at once, and who goes first."""
+"""Limits how many questions the judge gets at the same time, and decides which one is next."""
 
 import asyncio
 from collections import deque
@@ -7,14 +7,14 @@ from contextlib import asynccontextmanager
 
 
 class JudgeSlots:
-    """A bound with two classes of waiting. Whoever makes a caller wait goes before whoever only
-    watches; those who watch also leave one slot free, where there is more than one, so that a
-    caller's question is not held up by theirs."""
+    """A semaphore with two queues. Questions that a caller waits for come before questions of
+    monitoring policies (`watching`). Watching questions also leave one slot free, if there is more
+    than one, so that a caller's question need not wait for them."""
 
     def __init__(self, total: int) -> None:
         assert total >= 1
         self._free = total
-        # How many may watch at once.
+        # How many more slots watching questions may take.
         self._watching_room = max(1, total - 1)
         self._calling: deque[asyncio.Future[None]] = deque()
         self._watching: deque[asyncio.Future[None]] = deque()
@@ -29,36 +29,37 @@ class JudgeSlots:
 
     async def _acquire(self, watching: bool) -> None:
         waiting = self._watching if watching else self._calling
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        waiting.append(turn)
-        self._hand_out()
+        slot: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        waiting.append(slot)
+        self._wake_waiting()
         try:
-            await turn
+            await slot
         except asyncio.CancelledError:
-            if not turn.cancelled():  # its turn had come in the very moment
+            if not slot.cancelled():  # the slot was given at the moment of the cancellation
                 self._release(watching)
-            elif turn in waiting:
-                waiting.remove(turn)
+            elif slot in waiting:
+                waiting.remove(slot)
             raise
 
     def _release(self, watching: bool) -> None:
         self._free += 1
         self._watching_room += watching
-        self._hand_out()
+        self._wake_waiting()
 
-    def _hand_out(self) -> None:
+    def _wake_waiting(self) -> None:
         while self._free and self._calling:
-            self._free -= _called_up(self._calling)
+            self._free -= _wake_first(self._calling)
         while self._free and self._watching_room and self._watching:
-            called = _called_up(self._watching)
-            self._free -= called
-            self._watching_room -= called
+            woken = _wake_first(self._watching)
+            self._free -= woken
+            self._watching_room -= woken
 
 
-def _called_up(waiting: deque[asyncio.Future[None]]) -> bool:
-    """Whether the first one still waited: it may have left without having been told yet."""
-    turn = waiting.popleft()
-    if turn.done():
+def _wake_first(waiting: deque[asyncio.Future[None]]) -> bool:
+    """Gives a slot to the first one in the queue. Returns False where its task was cancelled
+    meanwhile and does not need the slot."""
+    slot = waiting.popleft()
+    if slot.done():
         return False
-    turn.set_result(None)
+    slot.set_result(None)
     return True

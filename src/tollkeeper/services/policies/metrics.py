@@ -1,5 +1,5 @@
-"""What is counted of verdicts. Per mode, side and outcome only: how single policies fare is in
-their rows, because a label for each of them would have no bound."""
+"""Metrics of verdicts by mode, side and outcome. There is no label for single policies, because
+their number has no bound; the verdicts of each policy are in the database."""
 
 from collections import Counter as Tally
 from collections.abc import Iterable
@@ -30,7 +30,7 @@ class Outcome(StrEnum):
 
 
 def count_verdicts(verdicts: Iterable[VerdictRecord]) -> None:
-    tally = Tally((found.mode, found.direction, _outcome(found)) for found in verdicts)
+    tally = Tally((verdict.mode, verdict.direction, _outcome(verdict)) for verdict in verdicts)
     for labels, number in tally.items():
         _VERDICTS.labels(*labels).inc(number)
 

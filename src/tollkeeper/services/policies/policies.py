@@ -1,4 +1,4 @@
-"""The life of policies. Judging them is another file's business."""
+"""Creates, edits, publishes, pauses and resumes policies. Does not judge them."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -62,14 +62,14 @@ class Policies:
         async with self._database.transaction() as connection:
             replay = await self._idempotency.claim(connection, request, policy.id)
             if replay is not None:
-                return await _found(connection, request.organization_id, replay.resource_id)
+                return await _find(connection, request.organization_id, replay.resource_id)
             await _require_own_projects(connection, request.organization_id, draft.project_ids)
             await policies.insert(connection, policy)
         return policy
 
     async def policy_show(self, organization_id: OrganizationId, policy_id: str) -> Policy:
         async with self._database.reading() as connection:
-            return await _found(connection, organization_id, policy_id)
+            return await _find(connection, organization_id, policy_id)
 
     async def policy_list(self, organization_id: OrganizationId) -> list[Policy]:
         async with self._database.reading() as connection:
@@ -95,11 +95,11 @@ class Policies:
             )
 
         async with self._database.transaction() as connection:
-            current = await _locked(connection, organization_id, policy_id, revision)
+            current = await _find_and_lock(connection, organization_id, policy_id, revision)
             await _require_own_projects(connection, organization_id, changes.get("project_ids", ()))
             policy = edit(current)
             await policies.update(connection, policy)
-            if policy.name != current.name:  # the one edit that shows before it is published
+            if policy.name != current.name:  # a new name takes effect without being published
                 await policies.raise_epoch(connection, organization_id)
         return policy
 
@@ -121,7 +121,7 @@ class Policies:
         self, organization_id: OrganizationId, policy_id: str, revision: int
     ) -> Policy:
         async with self._database.transaction() as connection:
-            current = await _locked(connection, organization_id, policy_id, revision)
+            current = await _find_and_lock(connection, organization_id, policy_id, revision)
             policy = published(current, version_id=f"polv_{uuid4().hex}", now=self._clock())
             await policies.insert_version(connection, policy)
             await policies.update(connection, policy)
@@ -129,16 +129,16 @@ class Policies:
         return policy
 
     async def require_published(self, call: Call) -> None:
-        """Raises NotFound where a policy that the call names is not published now. Admission will
-        look again; this is so that no money moves for a call that names a wrong one."""
+        """Raises NotFound where a policy that the call names is not published now. Admission checks
+        this again; the early check avoids a hold for a call that names a wrong policy."""
         async with self._database.snapshot() as connection:
             epoch = await policies.read_epoch(connection, call.organization_id)
-            found = await self._directory.current(connection, {call.organization_id: epoch})
+            sets = await self._directory.current(connection, {call.organization_id: epoch})
         for position, policy_id in enumerate(call.policy_ids):
-            found[call.organization_id].find(policy_id, param=f"policy_ids[{position}]")
+            sets[call.organization_id].find(policy_id, param=f"policy_ids[{position}]")
 
     async def policy_organization(self, policy_id: str) -> OrganizationId:
-        """For the operator, who names a policy by its id alone."""
+        """The organization of a policy, for operators, who name a policy by its id alone."""
         async with self._database.reading() as connection:
             organization_id = await policies.find_organization(connection, policy_id)
         if organization_id is None:
@@ -161,20 +161,20 @@ class Policies:
         change: Callable[[Policy], Policy],
     ) -> Policy:
         async with self._database.transaction() as connection:
-            policy = change(await _locked(connection, organization_id, policy_id, revision))
+            policy = change(await _find_and_lock(connection, organization_id, policy_id, revision))
             await policies.update(connection, policy)
             await policies.raise_epoch(connection, organization_id)
         return policy
 
 
-async def _found(connection: Connection, organization_id: OrganizationId, policy_id: str) -> Policy:
+async def _find(connection: Connection, organization_id: OrganizationId, policy_id: str) -> Policy:
     policy = await policies.find(connection, organization_id, policy_id)
     if policy is None:
         raise NotFound("There is no such policy.", param="policy_id")
     return policy
 
 
-async def _locked(
+async def _find_and_lock(
     connection: Connection, organization_id: OrganizationId, policy_id: str, revision: int
 ) -> Policy:
     policy = await policies.find_and_lock(connection, organization_id, policy_id)

@@ -1,4 +1,4 @@
-"""Tries a rule on sample texts before it becomes a policy: the same judge, the same question."""
+"""Tries a rule on sample texts before it becomes a policy, with the judge that policies use."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -44,56 +44,57 @@ class PolicyTrial:
         direction: Direction = Direction.REQUEST,
         on_progress: Callable[[int], None] = lambda _: None,
     ) -> Trial:
-        """Asks about each text as if it were a user's message, or an answer. `on_progress` is told
-        how many are done. Raises Unavailable where the judge answers nothing at all."""
+        """Asks about each text as if it were a user's message, or an answer. `on_progress` is called
+        with the number of texts that are done. Raises Unavailable where no text gets an answer."""
         _check(rule, texts)
-        # Nobody's verdict is remembered for this rule, and nobody remembers this one.
+        # A new key for each trial, so that no cached probability of another one is used.
         question = Question(f"trial_{uuid4().hex}", rule)
         samples: list[Sample | None] = [None] * len(texts)
         reasons: list[str] = []
         done = 0
-        async for place, sample, reason in self._answers(question, texts, direction):
-            samples[place] = sample
+        async for index, sample, reason in self._samples(question, texts, direction):
+            samples[index] = sample
             if sample.probability_basis_points is None:
                 reasons.append(reason)
             done += 1
             on_progress(done)
         if len(reasons) == len(texts):
             raise Unavailable(f"The judge answered nothing: {reasons[0]}")
-        found = tuple(sample for sample in samples if sample is not None)
+        done_samples = tuple(sample for sample in samples if sample is not None)
         return Trial(
             rule=rule,
             direction=direction,
-            samples=found,
+            samples=done_samples,
             missing_reason=reasons[0] if reasons else "",
-            histogram=histogram(found),
-            calibration=calibrate(found),
+            histogram=histogram(done_samples),
+            calibration=calibrate(done_samples),
         )
 
-    async def _answers(
+    async def _samples(
         self, question: Question, texts: Sequence[TrialText], direction: Direction
     ) -> AsyncIterator[tuple[int, Sample, str]]:
-        """As they come in; as many at once as the judge takes."""
-        at_once = self._judge.config.concurrency
+        """Yields the samples in the order in which they are answered, each with its index and the
+        reason for a missing probability. Asks as many at a time as the judge takes."""
+        concurrency = self._judge.config.concurrency
         waiting: set[asyncio.Task[tuple[int, Sample, str]]] = set()
         try:
-            for place, text in enumerate(texts):
-                waiting.add(asyncio.create_task(self._answer(question, place, text, direction)))
-                while len(waiting) >= at_once or (waiting and place == len(texts) - 1):
+            for index, text in enumerate(texts):
+                waiting.add(asyncio.create_task(self._sample(question, index, text, direction)))
+                while len(waiting) >= concurrency or (waiting and index == len(texts) - 1):
                     done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
                     for answered in done:
                         yield answered.result()
         finally:
-            for left in waiting:
-                left.cancel()
+            for task in waiting:
+                task.cancel()
 
-    async def _answer(
-        self, question: Question, place: int, text: TrialText, direction: Direction
+    async def _sample(
+        self, question: Question, index: int, text: TrialText, direction: Direction
     ) -> tuple[int, Sample, str]:
-        seen = section("user", text.text) if direction is Direction.REQUEST else text.text
-        (opinion,) = await self._judge.ask_all(seen, [question])
+        transcript = section("user", text.text) if direction is Direction.REQUEST else text.text
+        (opinion,) = await self._judge.ask_all(transcript, [question])
         probability = opinion.highest if opinion.complete else None
-        return place, Sample(text.text, text.label, probability), opinion.reason
+        return index, Sample(text.text, text.label, probability), opinion.reason
 
 
 def _check(rule: str, texts: Sequence[TrialText]) -> None:

@@ -1,1 +1,1 @@
-"""Use cases of organizations, projects, keys and callers."""
+"""Use cases of organizations, projects, keys and the authentication of callers."""

@@ -1,4 +1,4 @@
-"""Admin API keys: made by operators, listed and revoked by either side."""
+"""Admin keys: operators create them; operators and callers list and revoke them."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class AdminKeys:
         permissions: Iterable[str],
         expires_in_s: int | None,
     ) -> tuple[AdminKey, str]:
-        """The key and its value, which is shown this once."""
+        """Returns the key and its value. Only a digest is stored, so the value is shown this once."""
         minted = mint_key(KeyKind.ADMIN)
         now = self._clock()
         key = AdminKey(
@@ -67,18 +67,18 @@ class AdminKeys:
                 and await admin_keys.find(connection, organization_id, after) is None
             ):
                 raise NotFound("There is no such Admin API key.", param="after")
-            # One more than asked for tells whether there are more.
-            found = await admin_keys.find_page(
+            # One key more than the limit shows whether there is a next page.
+            keys = await admin_keys.find_page(
                 connection, organization_id, after=after, limit=limit + 1, descending=descending
             )
-        return AdminKeyPage(keys=found[:limit], has_more=len(found) > limit)
+        return AdminKeyPage(keys=keys[:limit], has_more=len(keys) > limit)
 
     async def admin_key_show(self, key_id: KeyId) -> AdminKey:
         async with self._database.reading() as connection:
-            found = await admin_keys.find_anywhere(connection, key_id)
-        if found is None:
+            key = await admin_keys.find_anywhere(connection, key_id)
+        if key is None:
             raise NotFound(f"There is no admin key {key_id}.")
-        return found
+        return key
 
     async def admin_key_revoke(self, organization_id: OrganizationId, key_id: KeyId) -> KeyId:
         async with self._database.transaction() as connection:

@@ -1,4 +1,4 @@
-"""From a presented key to the caller it stands for."""
+"""Finds the caller that a presented key belongs to, and refuses keys that are not active."""
 
 import hmac
 import time
@@ -12,9 +12,9 @@ from tollkeeper.services.tenants.key_use import KeyUse
 from tollkeeper.storage import admin_keys, project_keys
 from tollkeeper.storage.database import Connection, Database
 
-_UNKNOWN = "This API key is not valid."
-_REMEMBERED_MAX = 10_000
-_REMEMBERED_S = 30.0
+_INVALID_KEY = "This API key is not valid."
+_CACHED_MAX = 10_000
+_CACHED_S = 30.0
 
 
 class Authentication:
@@ -22,63 +22,64 @@ class Authentication:
         self._database = database
         self._key_use = key_use
         self._clock = clock
-        self._remembered: dict[bytes, tuple[ProjectCaller, float]] = {}
+        self._cached: dict[bytes, tuple[ProjectCaller, float]] = {}
 
     async def authenticate(self, presented: str) -> Caller:
-        """Reads the key on every call: a revocation is seen by the very next request."""
+        """Reads the key from the database each time, so that a revocation takes effect with the next
+        request."""
         kind = key_kind(presented)
         if kind is None:
-            raise Unauthenticated(_UNKNOWN)
+            raise Unauthenticated(_INVALID_KEY)
         return await self._authenticate(kind, key_digest(presented))
 
     async def recognise(self, presented: str) -> Caller:
-        """Like `authenticate`, but may remember a key for a while. Only for calls that admission
-        decides on: it reads the key again, under lock. Remembered by the key's whole digest."""
+        """Like `authenticate`, but caches project keys for a short time, by their whole digest. Only
+        for calls that go through admission, which reads the key again under a lock."""
         digest = key_digest(presented)
         now = time.monotonic()
-        caller, until = self._remembered.get(digest, (None, 0.0))
+        caller, until = self._cached.get(digest, (None, 0.0))
         if caller is not None and now < until:
             self._key_use.note(KeyKind.PROJECT, caller.key_id, self._clock())
             return caller
-        found = await self.authenticate(presented)
-        if isinstance(found, ProjectCaller):
-            if len(self._remembered) >= _REMEMBERED_MAX:
-                self._remembered.clear()
-            self._remembered[digest] = (found, now + _REMEMBERED_S)
-        return found
+        authenticated = await self.authenticate(presented)
+        if isinstance(authenticated, ProjectCaller):
+            if len(self._cached) >= _CACHED_MAX:
+                self._cached.clear()
+            self._cached[digest] = (authenticated, now + _CACHED_S)
+        return authenticated
 
     async def _authenticate(self, kind: KeyKind, digest: bytes) -> Caller:
         async with self._database.reading() as connection:
             if kind is KeyKind.PROJECT:
-                caller: Caller = await self._customer(connection, digest)
+                caller: Caller = await self._project_caller(connection, digest)
             else:
-                caller = await self._admin(connection, digest)
+                caller = await self._admin_caller(connection, digest)
         self._key_use.note(kind, caller.key_id, self._clock())
         return caller
 
-    async def _customer(self, connection: Connection, digest: bytes) -> ProjectCaller:
-        found = await project_keys.find_by_digest(connection, digest)
-        if found is None or not hmac.compare_digest(found.digest, digest):
-            raise Unauthenticated(_UNKNOWN)
-        _require_active(found.key.status(self._clock()), found.key.id)
-        if found.project_archived:
+    async def _project_caller(self, connection: Connection, digest: bytes) -> ProjectCaller:
+        stored = await project_keys.find_by_digest(connection, digest)
+        if stored is None or not hmac.compare_digest(stored.digest, digest):
+            raise Unauthenticated(_INVALID_KEY)
+        _require_active(stored.key.status(self._clock()), stored.key.id)
+        if stored.project_archived:
             raise Unauthenticated("The project of this API key is archived.")
         return ProjectCaller(
-            organization_id=found.key.organization_id,
-            project_id=found.key.project_id,
-            key_id=found.key.id,
-            permissions=frozenset(found.key.permissions),
+            organization_id=stored.key.organization_id,
+            project_id=stored.key.project_id,
+            key_id=stored.key.id,
+            permissions=frozenset(stored.key.permissions),
         )
 
-    async def _admin(self, connection: Connection, digest: bytes) -> AdminCaller:
-        found = await admin_keys.find_by_digest(connection, digest)
-        if found is None or not hmac.compare_digest(found.digest, digest):
-            raise Unauthenticated(_UNKNOWN)
-        _require_active(found.key.status(self._clock()), found.key.id)
+    async def _admin_caller(self, connection: Connection, digest: bytes) -> AdminCaller:
+        stored = await admin_keys.find_by_digest(connection, digest)
+        if stored is None or not hmac.compare_digest(stored.digest, digest):
+            raise Unauthenticated(_INVALID_KEY)
+        _require_active(stored.key.status(self._clock()), stored.key.id)
         return AdminCaller(
-            organization_id=found.key.organization_id,
-            key_id=found.key.id,
-            permissions=frozenset(found.key.permissions),
+            organization_id=stored.key.organization_id,
+            key_id=stored.key.id,
+            permissions=frozenset(stored.key.permissions),
         )
 
 

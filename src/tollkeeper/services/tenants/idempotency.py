@@ -1,5 +1,8 @@
-"""Creations that may be repeated: decided in the creation's own transaction, so that a twin can
-never make a second resource and a failure is never remembered."""
+"""Makes creations safe to repeat with an Idempotency-Key.
+
+The record of a key is written in the transaction of the creation. So a concurrent request with the
+same key never creates a second resource, and a creation that failed leaves no record.
+"""
 
 import hashlib
 from dataclasses import dataclass
@@ -17,17 +20,17 @@ _SEAL = "idempotent-secret"
 
 @dataclass(frozen=True, slots=True)
 class IdempotentRequest:
-    """A creation as it was asked for: the caller's key, and everything that makes it what it is."""
+    """The request for a creation: the caller's Idempotency-Key, and what the request asks for."""
 
     organization_id: OrganizationId
     operation: str
     key: str
-    # A canonical form of path and body: equal for requests that mean the same.
+    # A canonical form of path and body: equal for requests with the same meaning.
     meaning: bytes
 
     @property
     def record_key(self) -> records.RecordKey:
-        # Only a digest is stored: the key also protects the sealed secret.
+        # Only a digest is stored, because the sealed secret is encrypted with the key.
         digest = hashlib.sha256(self.key.encode()).digest()
         return records.RecordKey(self.organization_id, self.operation, digest)
 
@@ -38,7 +41,7 @@ class IdempotentRequest:
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """The first creation under the key; `secret` is gone after a day."""
+    """The first creation with this Idempotency-Key. `secret` is None after a day."""
 
     resource_id: str
     secret: str | None
@@ -52,7 +55,9 @@ class Idempotency:
     async def claim(
         self, connection: Connection, request: IdempotentRequest, resource_id: str
     ) -> Replay | None:
-        """None where this is the first such creation: go on and create `resource_id`."""
+        """Returns None for the first request with this key; the caller then creates `resource_id`.
+        Otherwise returns the first creation. Raises IdempotencyConflict where that one asked for
+        something else."""
         now = self._clock()
         first = await records.claim(
             connection,

@@ -1,4 +1,4 @@
-"""Organizations and the checks that models ask of them. Operators only."""
+"""Creates and shows organizations, and grants the checks that models require. Operators only."""
 
 from uuid import uuid4
 
@@ -31,10 +31,10 @@ class Organizations:
 
     async def organization_show(self, organization_id: OrganizationId) -> Organization:
         async with self._database.reading() as connection:
-            found = await organizations.find(connection, organization_id)
-        if found is None:
+            organization = await organizations.find(connection, organization_id)
+        if organization is None:
             raise NotFound(f"There is no organization {organization_id}.")
-        return found
+        return organization
 
     async def organization_grant_check(
         self, organization_id: OrganizationId, check: str
@@ -57,7 +57,7 @@ class Organizations:
 
 
 def checked_name(name: str, *, length_max: int = NAME_LENGTH_MAX) -> str:
-    """For names that come from an operator's command, where no wire type has checked them."""
+    """Checks a name from an operator's command. Names in requests are checked by the wire types."""
     if not 1 <= len(name) <= length_max or "\x00" in name:
         raise InvalidRequest(f"A name has 1 to {length_max} characters.", param="name")
     return name

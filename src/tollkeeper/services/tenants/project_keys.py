@@ -1,4 +1,4 @@
-"""Customer keys: their creation, and what an operator can do with them afterwards."""
+"""Project keys: callers and operators create them; operators list, suspend and revoke them."""
 
 from collections.abc import Awaitable, Callable, Iterable
 from uuid import UUID, uuid4
@@ -15,7 +15,7 @@ from tollkeeper.storage.database import Connection, Database
 from tollkeeper.storage.resolutions import lock_account
 
 OPERATION_CREATE = "project_key_create"
-# A century: longer than any key should live, short enough for every clock and column.
+# A hundred years, so that the time of expiry is in the range of every clock and column.
 _EXPIRES_IN_S_MAX = 100 * 366 * 86400
 
 
@@ -35,17 +35,17 @@ class ProjectKeys:
     async def project_key_create(
         self, project_id: ProjectId, name: str, request: IdempotentRequest
     ) -> tuple[ProjectKey, str | None]:
-        """The key with its value; a replay after a day is the key without it."""
+        """Returns the key and its value. A replay after a day returns None in place of the value."""
         minted = mint_key(KeyKind.PROJECT)
         key_id = KeyId(uuid4())
         async with self._database.transaction() as connection:
             replay = await self._idempotency.claim(connection, request, str(key_id))
             if replay is not None:
-                found = await project_keys.find(
+                first = await project_keys.find(
                     connection, request.organization_id, KeyId(UUID(replay.resource_id))
                 )
-                assert found is not None, "a key is never deleted"
-                return found, replay.secret
+                assert first is not None, "a key is never deleted"
+                return first, replay.secret
             key = await self._insert(
                 connection,
                 minted,
@@ -119,13 +119,13 @@ class ProjectKeys:
         permissions: Iterable[str] | None = None,
         expires_in_s: int | None = None,
     ) -> ProjectKey:
-        # The share lock makes archiving wait: no key appears in a project that is archived by then.
-        project = await projects.find_active_and_keep(connection, organization_id, project_id)
+        # The share lock makes archiving wait, so that no key is created in an archived project.
+        project = await projects.find_with_share_lock(connection, organization_id, project_id)
         if project is None:
             raise NotFound("There is no such project.", param="project_id")
         if project.archived_at is not None:
             raise StateConflict("The project is archived.", param="project_id")
-        wanted = self._default_permissions if permissions is None else permissions
+        requested = self._default_permissions if permissions is None else permissions
         now = self._clock()
         key = ProjectKey(
             id=key_id,
@@ -134,7 +134,7 @@ class ProjectKeys:
             project_name=project.name,
             name=name,
             redacted_value=minted.redacted_value,
-            permissions=checked_permissions(wanted, CUSTOMER_PERMISSIONS),
+            permissions=checked_permissions(requested, CUSTOMER_PERMISSIONS),
             created_at=now,
             last_used_at=None,
             expires_at=expiry(now, expires_in_s),
@@ -154,7 +154,8 @@ class ProjectKeys:
             key = await project_keys.find_anywhere(connection, key_id)
             if key is None:
                 raise NotFound(f"There is no project key {key_id}.")
-            # After this no admission can be under way that still saw the key as it was.
+            # Admission holds this lock too. So every admission that saw the old state of the key
+            # has ended before the key changes, and later ones see the new state.
             await lock_account(connection, key.organization_id)
             if not await change(connection, key):
                 raise StateConflict(refusal)
@@ -163,13 +164,13 @@ class ProjectKeys:
         return changed
 
 
-def checked_permissions(wanted: Iterable[str], allowed: frozenset[str]) -> tuple[str, ...]:
-    permissions = tuple(sorted(set(wanted)))
+def checked_permissions(requested: Iterable[str], allowed: frozenset[str]) -> tuple[str, ...]:
+    permissions = tuple(sorted(set(requested)))
     for permission in permissions:
         if permission not in allowed:
             choices = ", ".join(sorted(allowed))
             raise InvalidRequest(
-                f"{permission!r} is not a permission of this kind of key; there are: {choices}.",
+                f"{permission!r} is not a permission of this kind of key. Allowed are: {choices}.",
                 param="permissions",
             )
     return permissions

@@ -1,4 +1,4 @@
-"""Projects: made and listed by operators, archived by either side."""
+"""Projects: operators create and list them; operators and callers archive them."""
 
 from uuid import uuid4
 
@@ -37,19 +37,20 @@ class Projects:
 
     async def project_show(self, project_id: ProjectId) -> Project:
         async with self._database.reading() as connection:
-            found = await projects.find_anywhere(connection, project_id)
-        if found is None:
+            project = await projects.find_anywhere(connection, project_id)
+        if project is None:
             raise NotFound(f"There is no project {project_id}.")
-        return found
+        return project
 
     async def project_archive(
         self, organization_id: OrganizationId, project_id: ProjectId
     ) -> ProjectId:
-        """Archiving again changes nothing and succeeds: the caller asked for a state, and it holds."""
+        """Archives the project. Succeeds also for a project that is archived already."""
         async with self._database.transaction() as connection:
             if await projects.find(connection, organization_id, project_id) is None:
                 raise NotFound("There is no such project.", param="project_id")
-            # After this no admission can be under way that still saw the project active.
+            # Admission holds this lock too. So every admission that saw the project active has
+            # ended before it is archived.
             await lock_account(connection, organization_id)
             await projects.archive(connection, organization_id, project_id, self._clock())
         return project_id

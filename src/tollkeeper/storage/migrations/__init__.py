@@ -1,4 +1,4 @@
-"""The schema's history. Applied by Alembic; every step is plain SQL in `versions/`."""
+"""The migrations of the schema. Alembic applies them; each one is plain SQL in `versions/`."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ _FOLDER = Path(__file__).parent
 
 
 def migrate(conninfo: str) -> None:
-    """Brings the schema to this code's revision. Concurrent runs wait for each other."""
+    """Upgrades the schema to the revision of this code. Concurrent runs wait for each other."""
     config = Config()
     config.set_main_option("script_location", str(_FOLDER))
     engine = create_engine(_sqlalchemy_url(conninfo))

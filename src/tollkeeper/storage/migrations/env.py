@@ -1,9 +1,9 @@
-"""Alembic's entry: runs the steps on the connection that `migrate` opened, under one lock."""
+"""Alembic's entry point: runs the migrations on the connection of `migrate`, under one lock."""
 
 from alembic import context
 from sqlalchemy import Connection, text
 
-# Any number that nothing else in this database locks on.
+# The key of an advisory lock. It must differ from every other one in this database.
 MIGRATION_LOCK = 7461_0001
 
 connection: Connection = context.config.attributes["connection"]

@@ -1,9 +1,9 @@
-"""Accounts, reservations, their resolutions, and what serving processes leave behind.
+"""Accounts, reservations, their resolutions, and the heartbeats of processes.
 
-A reservation is never edited: being unsettled and being resolved are rows of their own, and the
-primary keys let each happen once. What a resolution gives back is put into `unfolded` by the
-settlement's transaction and taken out, exactly once, by the next fast transaction that locks the
-account. Amounts are numeric without fraction: exact, and wide enough for a trillion dollars.
+A reservation is never edited. Its mark and its resolution are rows of their own, and the primary
+keys allow each only once. The transaction of a resolution adds a row to `unfolded`; the next fast
+transaction that locks the account folds that row into the account, exactly once. Amounts are
+numeric without fraction: exact, and wide enough for a trillion dollars.
 """
 
 from alembic import op
@@ -27,12 +27,12 @@ CREATE TABLE accounts (
     month_settled    picousd NOT NULL DEFAULT 0 CHECK (month_settled >= 0),
     cap              picousd CHECK (cap >= 0),
     cap_period       text CHECK (cap_period IN ('month', 'total')),
-    -- How far the spending was above the cap when the cap was set: it need not come down for it.
+    -- The amount by which the spending exceeded the cap when the cap was set.
     cap_excess       picousd NOT NULL DEFAULT 0 CHECK (cap_excess >= 0),
-    -- Raised by every change of policies or projects: a process that saw another value reads anew.
+    -- Every change of published policies raises it; a process that knows another value reads again.
     epoch            bigint NOT NULL DEFAULT 0,
     CHECK (granted = available + held + unsettled + settled),
-    -- Only usage beyond its hold may take the balance below zero.
+    -- Only overage may make the balance negative.
     CHECK (available >= - overage),
     CHECK ((cap IS NULL) = (cap_period IS NULL))
 ) WITH (fillfactor = 50);
@@ -52,7 +52,7 @@ CREATE TABLE project_accounts (
     live_holds           integer NOT NULL DEFAULT 0 CHECK (live_holds >= 0),
     requests_per_minute  integer CHECK (requests_per_minute >= 1),
     concurrency          integer CHECK (concurrency >= 1),
-    -- Null: never used, the bucket is full.
+    -- NULL: the project has made no request yet, and the bucket is full.
     rate_units           bigint,
     rate_at_us           bigint,
     PRIMARY KEY (organization_id, project_id),
@@ -86,7 +86,7 @@ CREATE TABLE reservations (
     process_id          uuid NOT NULL,
     model               text NOT NULL,
     hold                picousd NOT NULL CHECK (hold >= 0),
-    -- The price that was promised, and the bounds that the hold was worked out from.
+    -- The prices at the time of the hold, and the bounds that the hold was computed from.
     price_prompt        picousd NOT NULL,
     price_completion    picousd NOT NULL,
     price_image         picousd NOT NULL,
@@ -104,7 +104,7 @@ CREATE TABLE reservations (
                 + price_completion * choices * output_tokens_max
                 + price_image * images + price_request)
 );
--- Recovery looks for a dead process's holds among those of its last minutes; rows lie in time's order.
+-- Recovery searches the holds of a dead process by time; the rows are stored in the order of time.
 CREATE INDEX reservations_in_time ON reservations USING brin (held_at);
 
 CREATE TABLE unsettled_marks (
@@ -123,7 +123,7 @@ CREATE TABLE resolutions (
     hold             picousd NOT NULL,
     settled          picousd NOT NULL CHECK (settled >= 0),
     released         picousd NOT NULL CHECK (released >= 0),
-    -- What the call cost, by price dimension; `other` is an operator's settlement by hand.
+    -- The cost by price dimension; `other` is the amount of a settlement by an operator.
     prompt           picousd NOT NULL CHECK (prompt >= 0),
     completion       picousd NOT NULL CHECK (completion >= 0),
     input_cache_read picousd NOT NULL CHECK (input_cache_read >= 0),

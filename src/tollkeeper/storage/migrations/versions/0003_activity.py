@@ -1,7 +1,7 @@
-"""Activity: one row an inference request, in partitions of a UTC day each.
+"""Activity: one row for each inference request, with one partition for each UTC day.
 
-A serving process makes the partitions ahead of time and drops whole days when their time is over.
-What no partition takes goes to the default one, so that an insert never fails for want of a day.
+Workers create the partitions in advance and drop them when their retention time is over. Rows of a
+day without a partition go to the default one, so that no insert fails.
 """
 
 from alembic import op
@@ -24,7 +24,7 @@ CREATE TABLE activity (
     status             integer NOT NULL,
     error_code         text,
     finish             text,
-    -- All four or none.
+    -- All four token counts are NULL, or none of them is.
     prompt_tokens      bigint,
     completion_tokens  bigint,
     cached_tokens      bigint,
@@ -32,7 +32,7 @@ CREATE TABLE activity (
     estimated          boolean NOT NULL,
     hold               picousd,
     cost               picousd,
-    -- As it was when the request ended; the ledger knows what became of it.
+    -- The state when the request ended. The ledger has the current one.
     settlement         text NOT NULL,
     backend            text,
     replica            text,
@@ -40,7 +40,7 @@ CREATE TABLE activity (
     PRIMARY KEY (organization_id, request_id, started_at)
 ) PARTITION BY RANGE (started_at);
 
--- The newest of an organization, and the newest of all.
+-- For lists of the newest rows of one organization, and of all.
 CREATE INDEX activity_of_organization ON activity (organization_id, started_at DESC);
 CREATE INDEX activity_in_time ON activity (started_at DESC);
 

@@ -1,5 +1,5 @@
-"""Verdicts: one row for each policy and side of a call, in partitions of a UTC day each, kept as
-long as activity and written together with it. They were a column of it before."""
+"""Verdicts: one row for each policy and side of a call, with one partition for each UTC day. They
+are written together with activity and kept as long; before, they were a column of activity."""
 
 from alembic import op
 
@@ -14,7 +14,7 @@ CREATE TABLE policy_verdicts (
     version                   integer NOT NULL,
     direction                 text NOT NULL CHECK (direction IN ('request', 'response')),
     mode                      text NOT NULL CHECK (mode IN ('monitoring', 'enforcing')),
-    -- NULL: the judge was down, late or unreadable.
+    -- NULL: the judge was down or late, or its answer could not be read.
     probability_basis_points  integer CHECK (probability_basis_points BETWEEN 0 AND 10000),
     threshold                 integer NOT NULL CHECK (threshold BETWEEN 1 AND 9999),
     matched                   boolean NOT NULL,
@@ -24,7 +24,7 @@ CREATE TABLE policy_verdicts (
     CHECK (matched = (probability_basis_points IS NOT NULL AND probability_basis_points >= threshold))
 ) PARTITION BY RANGE (judged_at);
 
--- How one policy fares in time.
+-- For the verdicts of one policy over time.
 CREATE INDEX policy_verdicts_of_policy ON policy_verdicts (organization_id, policy_id, judged_at);
 
 CREATE TABLE policy_verdicts_default PARTITION OF policy_verdicts DEFAULT;
