@@ -28,7 +28,7 @@ def _on_engine(model: Model, slot_tokens: int) -> Model:
     if model.context_length > slot_tokens:
         raise SettingsError(
             f"models {model.id!r}: context_length = {model.context_length}: "
-            f"the engine has only {slot_tokens} (embedded.context_length)."
+            f"embedded.context_length gives the engine only {slot_tokens}."
         )
     return replace(model, schema_bounds=ENGINE_SCHEMA_BOUNDS)
 
