@@ -1,1 +1,1 @@
-"""Measurements: what tollkeeper costs, side by side with others, in one run."""
+"""Measures tollkeeper and other gateways in one run."""

@@ -1,4 +1,4 @@
-"""`make bench`: prints the table and writes bench/result.json. Ratios of one run are what counts."""
+"""`make bench`: prints the table and writes bench/result.json. Only figures of one run compare."""
 
 import argparse
 import json
@@ -30,23 +30,23 @@ _OPEN_STREAMS = 200
 
 def main() -> None:
     options = _options()
-    # As Ctrl-C does: everything that was started is stopped.
-    signal.signal(signal.SIGTERM, _leave)
+    # Like Ctrl-C, SIGTERM must stop everything that was started.
+    signal.signal(signal.SIGTERM, _exit_on_signal)
     started = time.monotonic()
     machine = _machine()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tkb-")))
-        # Where the bench runs as root, the account of PostgreSQL must be able to enter it.
+        # If the bench runs as root, the account that runs PostgreSQL must be able to enter it.
         folder.chmod(0o711)
         upstream = stack.enter_context(_upstream())
         gateway = stack.enter_context(tollkeeper(folder, upstream, tenants=_ORGANIZATIONS + 1))
         idle = {"start_s": gateway.start_s, "idle_resident_mb": worker_resident_mb(gateway.pid)}
-        _say(f"starting peers: {', '.join(options.peers) or 'none'}")
+        _report_progress(f"starting peers: {', '.join(options.peers) or 'none'}")
         peers = stack.enter_context(running_peers(options.peers, upstream, folder))
         not_asked = [name for name in PEERS if name not in options.peers]
         run = Run(
             gateway,
-            [_ours(gateway), *peers.targets],
+            [_gateway_target(gateway), *peers.targets],
             options.rounds,
             options.requests,
             dict.fromkeys(not_asked, "not asked for") | peers.missing,
@@ -59,28 +59,30 @@ def main() -> None:
         )
     table = rows(run.figures, run.missing)
     print(f"{machine}, {time.monotonic() - started:.0f} s\n\n{as_markdown(table)}")
-    found = {
+    result = {
         "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "machine": machine,
         "figures": {name: round(value, 3) for name, value in run.figures.items()},
         "not_measured": run.missing,
         "table": [asdict(row) for row in table],
     }
-    _RESULT.write_text(json.dumps(found, indent=2, ensure_ascii=False) + "\n")
+    _RESULT.write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n")
 
 
 def _measure(run: Run, direct: Target, settled: int) -> None:
-    _say("chat requests")
+    _report_progress("chat requests")
     rounds.requests(run)
-    _say("streams")
+    _report_progress("streams")
     rounds.streams(run)
-    _say("first bytes")
+    _report_progress("first bytes")
     rounds.first_bytes(run, direct)
-    _say("a hot organization")
-    rounds.hot_organization(run, [_as(run.gateway, number) for number in range(_ORGANIZATIONS + 1)])
-    _say("open streams")
+    _report_progress("a hot organization")
+    rounds.hot_organization(
+        run, [_authorization(run.gateway, number) for number in range(_ORGANIZATIONS + 1)]
+    )
+    _report_progress("open streams")
     run.figures["stream_resident_kib"] = stream_resident_kib(run.ours, HELD, _OPEN_STREAMS)
-    _say("reports")
+    _report_progress("reports")
     rounds.report_costs(run, settled)
 
 
@@ -101,12 +103,12 @@ def _peers(text: str) -> list[str]:
     return names
 
 
-def _leave(number: int, _frame: FrameType | None) -> None:
+def _exit_on_signal(number: int, _frame: FrameType | None) -> None:
     sys.exit(128 + number)
 
 
-def _say(what: str) -> None:
-    print(f"... {what}", file=sys.stderr, flush=True)
+def _report_progress(step: str) -> None:
+    print(f"... {step}", file=sys.stderr, flush=True)
 
 
 def _machine() -> str:
@@ -117,11 +119,11 @@ def _machine() -> str:
     )
 
 
-def _ours(gateway: Running) -> Target:
-    return Target(OURS, gateway.port, gateway.pid, MODELS, [_as(gateway, 0)])
+def _gateway_target(gateway: Running) -> Target:
+    return Target(OURS, gateway.port, gateway.pid, MODELS, [_authorization(gateway, 0)])
 
 
-def _as(gateway: Running, tenant: int) -> dict[str, str]:
+def _authorization(gateway: Running, tenant: int) -> dict[str, str]:
     return {"authorization": f"Bearer {gateway.tenants[tenant].key}"}
 
 

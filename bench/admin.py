@@ -1,4 +1,4 @@
-"""Asks the running gateway for a cost report, as an administrator would."""
+"""Requests a cost report of the running gateway with an admin key."""
 
 import asyncio
 import time

@@ -1,4 +1,4 @@
-"""The single measurements. Each takes what it measures as a port and a process tree."""
+"""The single measurements. Each measures a target, which is a port and a process tree."""
 
 import asyncio
 import json
@@ -11,7 +11,7 @@ from bench.load import Response, Result, Whole, connect, request_bytes, run_load
 from bench.processes import cpu_s, named, resident_bytes, tree
 from bench.upstream import PACES
 
-# Streams that are already open when the further ones are counted.
+# Streams that are open before the memory of further streams is measured.
 _STREAMS_BEFORE = 16
 _OPEN_WITHIN_S = 10.0
 WHOLE_ANSWER = Whole(b'"choices"', 1)
@@ -20,23 +20,23 @@ _TEXT = "The quick brown fox jumps over the lazy dog. " * 20
 
 
 class LoadFailed(Exception):
-    """Not every request was answered in full: no figure comes out of such a run."""
+    """Some requests were not answered completely, so the measurement has no result."""
 
 
 @dataclass(frozen=True)
 class Target:
-    """Something that answers chat completions."""
+    """A server of chat completions that is measured."""
 
     name: str
     port: int
-    # The root of its process tree; 0: its cost is not measured.
+    # The root of its process tree. 0 means that its CPU time is not measured.
     pid: int
-    # The name it knows each model of the upstream by.
+    # For each model of the upstream, its name at this target.
     models: dict[str, str]
     headers: list[dict[str, str]]
-    # The part of the full load that it gets: a slow one would take the run's time for itself.
+    # The share of the requests that it gets: a slow target with all of them would take too long.
     share: float = 1.0
-    # It heads a process group that sleeps while others are measured.
+    # Whether it leads a process group that is stopped while others are measured.
     pausable: bool = False
 
 
@@ -55,14 +55,14 @@ def chat_requests(target: Target, model: str, *, stream: bool) -> list[bytes]:
 
 
 def whole_stream(model: str) -> Whole:
-    """Every piece and the end mark."""
+    """A complete stream has every piece and the end mark."""
     return Whole(b"data:", PACES[model].pieces + 1)
 
 
 def measure(
     target: Target, model: str, *, stream: bool, connections: int, count: int
 ) -> tuple[Result, float]:
-    """The load's own result, and the CPU seconds that the target's tree has spent on it."""
+    """The result of the load, and the CPU seconds of the target's process tree."""
     requests = chat_requests(target, model, stream=stream)
     pids = tree(target.pid) if target.pid else []
     before = cpu_s(pids)
@@ -77,7 +77,7 @@ def measure(
 
 
 def first_byte_ms(target: Target, model: str, *, stream: bool, count: int) -> list[float]:
-    """First body byte of a lone caller, in milliseconds."""
+    """Time to the first byte of the body for a single caller, in milliseconds."""
     result, _ = measure(target, model, stream=stream, connections=1, count=count)
     return [1000 * seconds for seconds in result.first_byte_s]
 
@@ -98,20 +98,22 @@ def worker_resident_mb(pid: int) -> float:
 def stream_resident_kib(target: Target, model: str, streams: int) -> float:
     """Memory that each further open stream adds to a warm worker.
 
-    A few streams are open already, so that nothing which exists once is counted. The worker must not
-    have had that many open before: its heap would still be as large, and the answer nothing at all.
+    Some streams are open before, so that memory which is needed only once is not counted. The worker
+    must not have had that many streams open earlier: its heap would already be large enough, and the
+    result would be zero.
     """
     workers = named(tree(target.pid), "tollkeeper.hosting.worker")
     request = chat_requests(target, model, stream=True)[0]
 
     async def run() -> float:
-        few = await _open_streams(target, request, _STREAMS_BEFORE)
+        first_streams = await _open_streams(target, request, _STREAMS_BEFORE)
         before = sum(map(resident_bytes, workers))
-        further = await _open_streams(target, request, streams)
+        further_streams = await _open_streams(target, request, streams)
         during = sum(map(resident_bytes, workers))
-        if not all(stream.under_way for stream in [*few, *further]):
+        opened = [*first_streams, *further_streams]
+        if not all(stream.under_way for stream in opened):
             raise LoadFailed("not every stream was open when the memory was read")
-        for stream in [*few, *further]:
+        for stream in opened:
             stream.transport.close()
         return (during - before) / 1024 / streams
 
@@ -126,6 +128,6 @@ async def _open_streams(target: Target, request: bytes, count: int) -> list[Resp
             if any(task.done() for task in asked):
                 raise LoadFailed("a stream ended before all were open")
             await asyncio.sleep(0.05)
-    # Nobody waits for their ends: they are closed once they were counted.
+    # A pause, so that the memory has settled when it is read. The caller closes the streams.
     await asyncio.sleep(1)
     return opened

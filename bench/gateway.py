@@ -1,4 +1,4 @@
-"""A real tollkeeper as its operators run it, with tenants that have money to spend."""
+"""Runs a real gateway as an operator would, with tenants that have credit."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ from tollkeeper.embedded.postgres import EmbeddedPostgres
 from tollkeeper.settings import load_settings
 from tollkeeper.storage.migrations import migrate
 
-# The gateway's name of each model of the upstream.
+# For each model of the upstream, its name at the gateway.
 MODELS = {model: f"bench/{model}" for model in PACES}
 _CREDIT = 10**18
 _CONFIG = """
@@ -66,7 +66,7 @@ class Running:
 
 @contextmanager
 def tollkeeper(folder: Path, upstream_port: int, *, tenants: int) -> Iterator[Running]:
-    """The gateway with an embedded database of its own, which is already up when it starts."""
+    """Runs the gateway with an embedded database, which is running before the gateway starts."""
     with EmbeddedPostgres(folder) as server:
         migrate(server.conninfo)
         socket_folder = folder.resolve() / "postgres"

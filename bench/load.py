@@ -1,4 +1,4 @@
-"""Load from one process: raw keep-alive connections, one request at a time on each."""
+"""Generates load from one process: keep-alive connections, with one request at a time on each."""
 
 import asyncio
 import time
@@ -12,7 +12,7 @@ _TIMEOUT_S = 120.0
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """What a body must hold to be the whole answer: a status alone says little."""
+    """A body is complete if it contains `mark` at least `times` times. A status of 200 is not enough."""
 
     mark: bytes
     times: int
@@ -31,7 +31,7 @@ class Result:
 
 
 class Response(asyncio.Protocol):
-    """Reads responses; their end, their first body byte and whether they are whole matter."""
+    """One connection. Records the end of a response, its first body byte and its body."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
@@ -41,7 +41,7 @@ class Response(asyncio.Protocol):
         self._body: list[bytes] = []
 
     async def ask(self, request: bytes) -> tuple[int, float]:
-        """The status, 0 for a connection that broke, and the seconds to the first body byte."""
+        """Returns the status, or 0 if the connection broke, and the seconds to the first body byte."""
         if self.transport.is_closing():
             return 0, 0.0
         self._done = asyncio.get_running_loop().create_future()
@@ -65,7 +65,7 @@ class Response(asyncio.Protocol):
 
     @property
     def under_way(self) -> bool:
-        """Its first byte is here and its last one is not."""
+        """Whether the response has begun and not ended."""
         return bool(self._first) and self._done is not None and not self._done.done()
 
     def on_message_complete(self) -> None:
@@ -95,9 +95,9 @@ async def connect(port: int) -> Response:
 async def run_load(
     port: int, requests: list[bytes], *, connections: int, count: int, whole: Whole
 ) -> Result:
-    """`count` requests over `connections` connections; the given requests are used in turn.
+    """Sends `count` requests over `connections` connections, cycling through `requests`.
 
-    An answer that is not whole has failed, whatever its status was.
+    A response that is not complete counts as a failure, whatever its status is.
     """
     result = Result()
     left = iter(range(count))

@@ -1,4 +1,4 @@
-"""Peers in throw-away environments, measured in the same run. None of them enters the lock."""
+"""Installs and runs the peers. They have environments of their own and are not in the lock."""
 
 import os
 import secrets
@@ -21,15 +21,15 @@ from bench.upstream import PACED
 _HERE = Path(__file__).parent
 _LOCKS = _HERE / "locks"
 PORTKEY_PROJECT = _HERE / "portkey"
-# The largest of them reads a thousand modules before it listens.
+# The largest peer imports a thousand modules before it listens.
 _START_WITHIN_S = 120
 _STOP_WITHIN_S = 15
-_WORDS_MAX = 200
+_REASON_LENGTH_MAX = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """How a peer that is installed runs in front of the upstream."""
+    """The command and the environment of an installed peer, and the headers of requests to it."""
 
     command: list[str | Path]
     environment: dict[str, str] = field(default_factory=dict)
@@ -39,14 +39,14 @@ class Program:
 
 @dataclass(frozen=True, slots=True)
 class Peers:
-    """Those that answer, and of each other one why it does not."""
+    """The peers that answer, and for each other one the reason why it does not."""
 
     targets: list[Target]
     missing: dict[str, str]
 
 
 def _sglang(port: int, upstream: int, _folder: Path) -> Program:
-    """The SGLang Model Gateway, in Rust: it routes, and does nothing else."""
+    """The SGLang Model Gateway, written in Rust. It only routes."""
     command: list[str | Path] = [
         *(python_environment("sglang", _LOCKS), "-m", "sglang_router.launch_router"),
         *("--host", "127.0.0.1", "--port", str(port)),
@@ -70,11 +70,11 @@ litellm_settings:
 
 
 def _litellm(port: int, upstream: int, folder: Path) -> Program:
-    """The LiteLLM proxy without a database, with the settings that its docs give for production."""
+    """The LiteLLM proxy without a database, with the production settings of its documentation."""
     program = python_environment("litellm", _LOCKS).with_name("litellm")
     config = folder / "litellm.yaml"
     config.write_text(_LITELLM_CONFIG.format(model=PACED, upstream=upstream))
-    # It does not start without a key of this form.
+    # LiteLLM does not start without a key of this form.
     key = f"sk-{secrets.token_hex(24)}"
     return Program(
         [
@@ -85,7 +85,7 @@ def _litellm(port: int, upstream: int, folder: Path) -> Program:
             "LITELLM_LOG": "ERROR",
             "LITELLM_MODE": "PRODUCTION",
             "LITELLM_MASTER_KEY": key,
-            # The price list in its package: it would fetch the newest one.
+            # Use the price list of the package. Otherwise LiteLLM would download the newest one.
             "LITELLM_LOCAL_MODEL_COST_MAP": "True",
         },
         {"authorization": f"Bearer {key}"},
@@ -94,7 +94,7 @@ def _litellm(port: int, upstream: int, folder: Path) -> Program:
 
 
 def _portkey(port: int, upstream: int, _folder: Path) -> Program:
-    """The Portkey gateway, in Node: every request says where it goes."""
+    """The Portkey gateway, written for Node. Headers of each request name the upstream."""
     node = node_environment(PORTKEY_PROJECT, "portkey")
     gateway = node.project / "node_modules" / "@portkey-ai" / "gateway" / "build"
     return Program(
@@ -121,7 +121,7 @@ PEERS: dict[str, Callable[[int, int, Path], Program]] = {
 
 @contextmanager
 def running_peers(names: list[str], upstream: int, folder: Path) -> Iterator[Peers]:
-    """Each is installed and started, and sleeps until it is its turn to be measured."""
+    """Installs and starts the peers. Each is paused until it is measured."""
     peers = Peers([], {})
     with ExitStack() as stack:
         for name in names:
@@ -143,13 +143,13 @@ def running_peers(names: list[str], upstream: int, folder: Path) -> Iterator[Pee
                 pause(target)
                 peers.targets.append(target)
             else:
-                peers.missing[name] = f"could not be started: {_last_words(home)}"
+                peers.missing[name] = f"could not be started: {_last_output_line(home)}"
         yield peers
 
 
 @contextmanager
 def awake(target: Target) -> Iterator[None]:
-    """Lets a peer run for as long as it is measured."""
+    """Lets a paused peer run until the context ends."""
     if not target.pausable:
         yield
         return
@@ -166,7 +166,7 @@ def pause(target: Target) -> None:
 
 @contextmanager
 def _started(program: Program, home: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """In a process group of its own, and with nothing of the caller's environment but the path."""
+    """Starts a peer in a process group of its own. Of our environment it gets only PATH."""
     environment = {"PATH": os.environ["PATH"], "HOME": str(home), **program.environment}
     with (
         (home / "output").open("wb") as output,
@@ -186,7 +186,7 @@ def _started(program: Program, home: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    """It may be asleep, and it may be gone."""
+    """Stops a peer, which may be paused or already gone."""
     for number in (signal.SIGTERM, signal.SIGCONT):
         _signal_group(process, number)
     try:
@@ -218,7 +218,7 @@ def _answers(target: Target, process: subprocess.Popen[bytes]) -> bool:
     return False
 
 
-def _last_words(home: Path) -> str:
+def _last_output_line(home: Path) -> str:
     lines = (home / "output").read_text(errors="replace").split("\n")
-    said = [line.strip() for line in lines if line.strip()]
-    return said[-1][:_WORDS_MAX] if said else "it does not answer, and says nothing"
+    output = [line.strip() for line in lines if line.strip()]
+    return output[-1][:_REASON_LENGTH_MAX] if output else "it does not answer, and says nothing"

@@ -1,4 +1,4 @@
-"""CPU time and memory of process trees, from the kernel's own books."""
+"""Reads CPU time and memory of process trees from /proc."""
 
 import os
 from pathlib import Path
@@ -24,7 +24,7 @@ def tree(pid: int) -> list[int]:
 
 
 def cpu_s(pids: list[int]) -> float:
-    """User and system time that these processes have spent so far."""
+    """User and system time of these processes since they started."""
     total = 0
     for pid in pids:
         fields = _stat(pid)
@@ -51,7 +51,7 @@ def _command(pid: int) -> str:
 
 
 def _stat(pid: int) -> list[str] | None:
-    """The fields after the command's name: state, parent, and so on."""
+    """The fields of /proc/PID/stat after the command's name: state, parent, and so on."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

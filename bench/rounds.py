@@ -1,4 +1,4 @@
-"""The figures that take several rounds: medians, everyone in turn, one loaded at a time."""
+"""The figures that are medians of several rounds. In a round, targets are loaded one at a time."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,13 +20,13 @@ _FIRST_BYTES = 300
 
 @dataclass
 class Run:
-    """What a run has found so far."""
+    """A run, and its figures so far."""
 
     gateway: Running
     targets: list[Target]
     rounds: int
     count: int
-    # Of each peer that is not measured, why.
+    # For each peer that is not measured, the reason.
     missing: dict[str, str]
     figures: dict[str, float] = field(default_factory=dict)
 
@@ -45,21 +45,21 @@ def requests(run: Run) -> None:
         result, spent = measure(
             target, PACED, stream=False, connections=_REQUEST_CONNECTIONS, count=count
         )
-        found = {
+        figures = {
             f"{target.name}.cpu_us_per_request": 1e6 * spent / result.requests,
             f"{target.name}.requests_per_s": result.per_second,
         }
         if target.name == OURS:
-            of_database = cpu_s(database) - before
-            found["database_cpu_us_per_request"] = 1e6 * of_database / result.requests
-        return found
+            database_spent = cpu_s(database) - before
+            figures["database_cpu_us_per_request"] = 1e6 * database_spent / result.requests
+        return figures
 
-    _in_turns(run, lambda target: load(target, 0.25), 1)  # warms them
+    _in_turns(run, lambda target: load(target, 0.25), 1)  # a warm-up
     run.figures |= _in_turns(run, load, run.rounds)
 
 
 def streams(run: Run) -> None:
-    """CPU per piece of streams that are paced by the upstream."""
+    """CPU per piece of a stream. The upstream sends the pieces at fixed intervals."""
 
     def load(target: Target) -> dict[str, float]:
         count = max(_STREAM_CONNECTIONS, round(_STREAMS * target.share))
@@ -74,14 +74,14 @@ def streams(run: Run) -> None:
 def _in_turns(
     run: Run, load: Callable[[Target], dict[str, float]], rounds: int
 ) -> dict[str, float]:
-    """Medians. A peer that fails once has no figure, and is not asked again."""
-    found: dict[str, list[float]] = {}
+    """Medians over the rounds. A peer that fails once has no figure and is not loaded again."""
+    collected: dict[str, list[float]] = {}
     failed: set[str] = set()
     for _ in range(rounds):
         for target in list(run.targets):
             try:
                 with awake(target):
-                    one = load(target)
+                    figures = load(target)
             except (LoadFailed, OSError) as exc:
                 if target is run.ours:
                     raise
@@ -89,17 +89,17 @@ def _in_turns(
                 run.missing[target.name] = f"failed under load: {str(exc) or type(exc).__name__}"
                 failed.add(target.name)
                 continue
-            for name, value in one.items():
-                found.setdefault(name, []).append(value)
+            for name, value in figures.items():
+                collected.setdefault(name, []).append(value)
     return {
         name: median(values)
-        for name, values in found.items()
+        for name, values in collected.items()
         if name.partition(".")[0] not in failed
     }
 
 
 def first_bytes(run: Run, direct: Target) -> None:
-    """What a lone caller waits longer for its first byte than without the gateway."""
+    """How much longer a single caller waits for its first byte with the gateway than without it."""
     for kind, stream, model in (("stream", True, BRIEF), ("json", False, PACED)):
         alone: list[float] = []
         through: list[float] = []
@@ -112,7 +112,7 @@ def first_bytes(run: Run, direct: Target) -> None:
 
 
 def hot_organization(run: Run, tenants: list[dict[str, str]]) -> None:
-    """Throughput with nine of ten calls on one account, against the same over all the others."""
+    """Throughput with nine of ten calls on one account, relative to calls spread over the others."""
     first, *others = tenants
     spread = [others[number % len(others)] for number in range(1000)]
     hot = [header if number % 10 == 0 else first for number, header in enumerate(spread)]
@@ -129,7 +129,7 @@ def hot_organization(run: Run, tenants: list[dict[str, str]]) -> None:
 
 
 def report_costs(run: Run, settled: int) -> None:
-    """The same report of an organization with a thousand settled requests and with many."""
+    """Times the same report for an organization with 1,000 settled requests and for one with many."""
     small, large = run.gateway.tenants[1], run.gateway.tenants[2]
     reports.fill(run.gateway.conninfo, small.organization_id, 1000)
     reports.fill(run.gateway.conninfo, large.organization_id, settled)

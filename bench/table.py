@@ -1,4 +1,4 @@
-"""The bars, and what one run has measured against them."""
+"""The bars, and the table of one run's figures beside them."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """The most, or the least, that a figure may be."""
+    """The most that a figure should be, or the least if `least` is set."""
 
     figure: str
     name: str
@@ -35,7 +35,7 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """A figure of ours at most so many times that of a peer."""
+    """The most that a figure of tollkeeper should be, relative to the same figure of a peer."""
 
     figure: str
     name: str
@@ -88,7 +88,7 @@ def rows(figures: dict[str, float], missing: dict[str, str]) -> list[Row]:
 
 
 def _plain(figures: dict[str, float], missing: dict[str, str]) -> Iterator[Row]:
-    """Figures that have no bar by themselves."""
+    """Rows of figures without a bar."""
     for figure, name, unit in _PLAIN:
         for target, title in TITLES.items():
             key = f"{target}.{name}"
@@ -122,7 +122,7 @@ def _bars(figures: dict[str, float]) -> Iterator[Row]:
 
 
 def _part(value: float) -> str:
-    """As a fraction where it is a small one."""
+    """A ratio below one half is shown as 1/n."""
     return f"{value:.2f}".rstrip("0").rstrip(".") if value >= 0.5 else f"1/{1 / value:.3g}"
 
 

@@ -1,6 +1,6 @@
-"""A model server that costs next to nothing: fixed answers from memory, JSON or a paced stream.
+"""A model server that needs little CPU: fixed answers from memory, as JSON or as a stream.
 
-The model's name chooses the pace of a stream. The first piece always leaves at once, with the head.
+The name of the model selects the pace of a stream. The first piece is always sent at once.
 """
 
 import argparse
@@ -12,10 +12,10 @@ from typing import cast
 import httptools
 import uvloop
 
-# As the load is measured; as the first byte is; as streams are held open to be counted.
+# Names of models: for load, for the time to the first byte, and for streams that are held open.
 PACED, BRIEF, HELD = "bench", "bench-brief", "bench-held"
 PIECES = 200
-# What a client that speaks HTTP/2 without being told to sends first.
+# The first bytes of a client that tries HTTP/2.
 _HTTP2_PREFACE = b"PRI * HTTP/2.0"
 _USAGE = {"prompt_tokens": 180, "completion_tokens": 64, "total_tokens": 244}
 _ANSWER = json.dumps(
@@ -71,7 +71,7 @@ def _piece(delta: dict[str, str], finish: str | None = None) -> bytes:
     return _chunk({**head, "choices": [choice]})
 
 
-# All different: a gateway may take a model that repeats itself for a broken one.
+# All pieces differ, because a gateway may take a model that repeats itself for a broken one.
 _PIECES = [_piece({"content": f"word{number} "}) for number in range(PIECES)]
 _LAST = (
     _piece({}, "stop")

@@ -1,1 +1,1 @@
-"""How good a judge is at yes-or-no questions: a small labelled set, and what a judge makes of it."""
+"""Measures a judge with a small set of labelled texts."""

@@ -1,5 +1,5 @@
-"""`python -m bench.judge [--config FILE]`: accuracy and AUC of the configured judge, with the plain
-question and with the examples before it. Without a file, the embedded engine is judged."""
+"""`python -m bench.judge [--config FILE]`: accuracy and AUC of the configured judge, with and without
+the worked examples in its prompt. Without a file, the embedded engine is measured."""
 
 import argparse
 import asyncio
@@ -36,7 +36,7 @@ class Case:
     rule: str
     text: str
     label: bool
-    # yes; hard: a no on the rule's topic; easy: a no about something else
+    # "yes", "hard" (the answer is no, but the text is on the rule's topic), or "easy" (no, off topic).
     kind: str
 
 
@@ -62,8 +62,10 @@ async def rate(judge: Judge, cases: Sequence[Case], title: str) -> list[Rated]:
         bar = progress.add_task(title, total=len(cases))
         for case in cases:
             started = time.perf_counter()
-            seen = section("user", case.text)
-            (opinion,) = await judge.ask_all(seen, [Question(f"{title} {case.name}", case.rule)])
+            transcript = section("user", case.text)
+            (opinion,) = await judge.ask_all(
+                transcript, [Question(f"{title} {case.name}", case.rule)]
+            )
             seconds = time.perf_counter() - started
             rated.append(Rated(case, opinion.highest if opinion.complete else None, seconds))
             progress.advance(bar)
@@ -71,37 +73,37 @@ async def rate(judge: Judge, cases: Sequence[Case], title: str) -> list[Rated]:
 
 
 def auc(rated: Iterable[Rated]) -> float | None:
-    samples = [Sample(found.case.text, found.case.label, found.probability) for found in rated]
+    samples = [Sample(one.case.text, one.case.label, one.probability) for one in rated]
     calibration = calibrate(samples)
     return None if calibration is None else calibration.auc
 
 
 def summary(rated: Sequence[Rated]) -> dict[str, object]:
-    known = [found for found in rated if found.probability is not None]
-    right = [(found.probability or 0) >= _MIDDLE for found in known]
-    agree = [said == found.case.label for said, found in zip(right, known, strict=True)]
+    known = [one for one in rated if one.probability is not None]
+    matched = [(one.probability or 0) >= _MIDDLE for one in known]
+    correct = [match == one.case.label for match, one in zip(matched, known, strict=True)]
     by_rule = {
-        name: [found for found in known if found.case.name == name]
-        for name in dict.fromkeys(found.case.name for found in rated)
+        name: [one for one in known if one.case.name == name]
+        for name in dict.fromkeys(one.case.name for one in rated)
     }
     calibrated = calibrate(
-        [Sample(found.case.text, found.case.label, found.probability) for found in known]
+        [Sample(one.case.text, one.case.label, one.probability) for one in known]
     )
     best = None if calibrated is None else calibrated.suggested
     return {
         "cases": len(rated),
         "missing": len(rated) - len(known),
-        "accuracy at 5000": _round(statistics.fmean(agree)) if agree else None,
+        "accuracy at 5000": _round(statistics.fmean(correct)) if correct else None,
         "AUC": _round(auc(known)),
-        "AUC, on-topic negatives": _round(auc(f for f in known if f.case.kind != "easy")),
-        "AUC, off-topic negatives": _round(auc(f for f in known if f.case.kind != "hard")),
+        "AUC, on-topic negatives": _round(auc(one for one in known if one.case.kind != "easy")),
+        "AUC, off-topic negatives": _round(auc(one for one in known if one.case.kind != "hard")),
         "AUC within a rule, mean": _round(
-            statistics.fmean(found for of in by_rule.values() if (found := auc(of)) is not None)
+            statistics.fmean(area for of in by_rule.values() if (area := auc(of)) is not None)
         ),
         "best threshold for all": best and best.threshold_basis_points,
         "accuracy there": _round(None if best is None else best.accuracy),
         "by rule": {name: _round(auc(of)) for name, of in by_rule.items()},
-        "median seconds": _round(statistics.median(found.seconds for found in rated)),
+        "median seconds": _round(statistics.median(one.seconds for one in rated)),
     }
 
 
@@ -111,11 +113,11 @@ def _round(value: float | None) -> float | None:
 
 async def measure(settings: Settings, prompts: Sequence[str]) -> dict[str, object]:
     cases = read_cases()
-    found: dict[str, object] = {}
+    summaries: dict[str, object] = {}
     for prompt in prompts:
         async with running_judge(settings, _PROMPTS[prompt]) as judge:
-            found[prompt] = summary(await rate(judge, cases, prompt))
-    return found
+            summaries[prompt] = summary(await rate(judge, cases, prompt))
+    return summaries
 
 
 def settings_of(config: Path | None, folder: str) -> Settings:
@@ -133,8 +135,8 @@ def main() -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     with tempfile.TemporaryDirectory(prefix="tk-") as folder:
         settings = settings_of(options.config, folder)
-        found = asyncio.run(measure(settings, options.prompt or list(_PROMPTS)))
-    print(json.dumps(found, indent=2))
+        summaries = asyncio.run(measure(settings, options.prompt or list(_PROMPTS)))
+    print(json.dumps(summaries, indent=2))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-// The gateway listens on every address and has no option for it: an open proxy stays on loopback.
+// Portkey listens on every address and has no option to change that. This makes it listen on loopback only,
+// so that the measurement does not open a proxy to the network.
 const net = require("node:net");
 
 const listen = net.Server.prototype.listen;

@@ -1,4 +1,4 @@
-"""The only folder that names concrete classes: from settings to services."""
+"""Builds the application from the settings. Only this folder chooses concrete classes."""
 
 from tollkeeper.bootstrap.app import build_app
 from tollkeeper.bootstrap.backends import build_backends

@@ -1,4 +1,4 @@
-"""From settings and services to the public API."""
+"""Builds the public API from settings and services."""
 
 from tollkeeper.api.app import App
 from tollkeeper.api.http.conventions import HttpConventions

@@ -1,4 +1,4 @@
-"""From declared backends, and the judge among them, to those that answer calls."""
+"""Builds the backends, and the judge on one of them, from their declarations in the settings."""
 
 import os
 from pathlib import Path
@@ -16,14 +16,13 @@ from tollkeeper.services.policies.judge import Judge, JudgeConfig
 from tollkeeper.services.vault import Vault
 from tollkeeper.settings import BackendSettings, Settings, SettingsError, shown_variable
 
-# Where `record_bytes` is not set. A record of a Responses stream may hold the whole result, with
-# everything that was asked for.
+# The bound if `record_bytes` is not set. A record of a Responses stream may hold the whole result.
 _RECORD_BYTES_MAX = {WireProtocol.CHAT: 1 << 20, WireProtocol.RESPONSES: 16 << 20}
-# The published protocol allows twenty alternatives; the embedded engine gives as many as asked for.
+# `top_logprobs` for the judge. The published protocol allows 20; the embedded engine has no bound.
 _JUDGE_ALTERNATIVES = 20
 _JUDGE_ALTERNATIVES_EMBEDDED = 200
-# The engine's slots do not share what they have read: eight questions about half a page took 21 s
-# one after the other, 42 s by twos and 51 s by fours.
+# The engine's slots do not share what they have read. Eight questions about half a page took 21 s
+# one after the other, 42 s two at a time and 51 s four at a time.
 _JUDGE_CONCURRENCY_EMBEDDED = 1
 
 
@@ -54,12 +53,12 @@ def build_judge(
 
 
 def judge_secret(vault: Vault) -> bytes:
-    """What the fences around judged texts depend on: the same in every process."""
+    """The secret from which the fences around judged texts are derived: the same in every process."""
     return vault.derive("judge")
 
 
 def _judge_model(backend: str, upstream_model: str) -> Model:
-    """The judge is no entry of the catalogue: nobody calls it, and nobody pays for it."""
+    """A model that is not in the catalogue: callers cannot call the judge, and it has no price."""
     return Model(
         id=f"judge/{upstream_model}",
         backend=backend,
@@ -102,12 +101,12 @@ def _backend(
         return FanOutBackend(routed, concurrency=settings.embedded.parallel)
     if declared.native_n and WireProtocol(declared.protocol) is WireProtocol.CHAT:
         return routed
-    # Responses has no n.
+    # The Responses protocol has no `n`, so several completions take several calls.
     return FanOutBackend(routed, concurrency=declared.fan_out)
 
 
 def backend_config(declared: BackendSettings, engine: EngineAddress | None) -> BackendConfig:
-    """Raises ValueError where an address or a credential cannot be used."""
+    """Raises ValueError if an address or a credential cannot be used."""
     embedded = declared.kind == "embedded"
     protocol = WireProtocol(declared.protocol)
     return BackendConfig(
@@ -120,7 +119,7 @@ def backend_config(declared: BackendSettings, engine: EngineAddress | None) -> B
         idle_timeout_s=declared.idle_timeout_s,
         retries=declared.retries,
         always_stream=embedded,
-        # Only then does a caller's leaving end the reading of a long prompt.
+        # With progress records the engine notices a disconnect while it reads a long prompt.
         extra_fields={"return_progress": True} if embedded else {},
         tokenizer=_tokenizer(declared),
         tokenize_path=declared.tokenize_path or None,

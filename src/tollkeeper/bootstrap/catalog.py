@@ -1,4 +1,4 @@
-"""From declared models to the catalogue."""
+"""Builds the catalogue from the models that the settings declare."""
 
 from dataclasses import replace
 
@@ -16,26 +16,26 @@ def build_catalog(settings: Settings) -> Catalog:
     for declared in settings.models:
         backend = backends[declared.backend]
         if backend.kind == "embedded":
-            models.append(_embedded(_model(declared), settings.embedded.context_length))
+            models.append(_on_engine(_model(declared), settings.embedded.context_length))
         elif WireProtocol(backend.protocol) is WireProtocol.RESPONSES:
-            models.append(_speaking_responses(_model(declared)))
+            models.append(_on_responses_backend(_model(declared)))
         else:
             models.append(_model(declared))
     return Catalog(tuple(models))
 
 
-def _embedded(model: Model, room: int) -> Model:
-    if model.context_length > room:
+def _on_engine(model: Model, slot_tokens: int) -> Model:
+    if model.context_length > slot_tokens:
         raise SettingsError(
             f"models {model.id!r}: context_length = {model.context_length}: "
-            f"embedded.context_length gives it {room}."
+            f"embedded.context_length gives the engine only {slot_tokens}."
         )
     return replace(model, schema_bounds=ENGINE_SCHEMA_BOUNDS)
 
 
-def _speaking_responses(model: Model) -> Model:
-    """The model without what its backend's protocol has no place for, whatever is declared: an
-    option that cannot be passed on is one that the model does not have."""
+def _on_responses_backend(model: Model) -> Model:
+    """The model without the parameters and modalities that the Responses protocol has no field for,
+    whatever the settings declare: they could not be sent to the backend."""
     narrowed = responses.narrowed
     return replace(
         model,

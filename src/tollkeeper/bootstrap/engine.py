@@ -1,4 +1,4 @@
-"""From settings to the embedded engine, where a backend is declared that needs it."""
+"""Builds the embedded engine if the settings declare a backend that needs it."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -10,7 +10,7 @@ _POLL_S = 1.0
 
 
 def build_engine(settings: Settings) -> EmbeddedEngine | None:
-    """One for all processes of a gateway; not started yet."""
+    """Returns an engine that is not started. One engine serves all processes of a gateway."""
     wanted = any(backend.kind == "embedded" for backend in settings.backends)
     if not wanted or not settings.embedded.enabled:
         return None
@@ -26,15 +26,15 @@ def build_engine(settings: Settings) -> EmbeddedEngine | None:
 
 @asynccontextmanager
 async def running_engine(settings: Settings) -> AsyncIterator[EmbeddedEngine | None]:
-    """An engine of one's own, ready or with a status that says why it is not; None where these
-    settings have none."""
+    """Starts an engine for a command and waits until it is ready or has failed; its status says
+    which. Yields None if the settings have no engine."""
     engine = build_engine(settings)
     if engine is None:
         yield None
         return
     await engine.start()
     try:
-        # It tries again and again by itself, and has a start timeout of its own.
+        # The engine restarts by itself and bounds each start, so this loop ends.
         while engine.address is not None and not await engine.wait_ready(_POLL_S):
             if engine.status.state is EngineState.FAILED:
                 break

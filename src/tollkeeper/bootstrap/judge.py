@@ -1,4 +1,4 @@
-"""The configured judge alone, for those who want to ask it without serving anything."""
+"""The configured judge without a gateway: for commands and measurements."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -18,10 +18,10 @@ from tollkeeper.settings import Settings, SettingsError
 async def running_judge(
     settings: Settings, examples: tuple[Example, ...] = EXAMPLES
 ) -> AsyncIterator[Judge]:
-    """The judge that a gateway with these settings has. Where it is the embedded engine, one of
-    its own is started meanwhile."""
-    alone = _alone(settings)
-    async with running_engine(alone) as engine, judge_over(alone, engine, examples) as judge:
+    """The judge that a gateway with these settings has. If its backend is the embedded engine, an
+    engine is started for the duration of the context."""
+    reduced = _judge_settings(settings)
+    async with running_engine(reduced) as engine, judge_over(reduced, engine, examples) as judge:
         yield judge
 
 
@@ -29,15 +29,15 @@ async def running_judge(
 async def judge_over(
     settings: Settings, engine: EmbeddedEngine | None, examples: tuple[Example, ...] = EXAMPLES
 ) -> AsyncIterator[Judge]:
-    """The same over an engine that runs already. Raises Unavailable where the judge needs it, and
-    it does not run."""
-    alone = _alone(settings)
-    needs_engine = any(backend.kind == "embedded" for backend in alone.backends)
+    """The judge with an engine that is already started. Raises Unavailable if the judge needs the
+    engine and the engine is not ready."""
+    reduced = _judge_settings(settings)
+    needs_engine = any(backend.kind == "embedded" for backend in reduced.backends)
     if engine is not None and needs_engine and engine.status.state is not EngineState.READY:
         raise Unavailable(engine.status.detail)
-    backends = build_backends(alone, None if engine is None else engine.address)
-    secret = judge_secret(Vault(master_secret(alone)))
-    judge = build_judge(alone, backends, secret, examples)
+    backends = build_backends(reduced, None if engine is None else engine.address)
+    secret = judge_secret(Vault(master_secret(reduced)))
+    judge = build_judge(reduced, backends, secret, examples)
     assert judge is not None
     for backend in backends.values():
         await backend.start()
@@ -48,8 +48,8 @@ async def judge_over(
             await backend.close()
 
 
-def _alone(settings: Settings) -> Settings:
-    """The judge's backend only: the other ones, and their secrets, are not needed."""
+def _judge_settings(settings: Settings) -> Settings:
+    """The settings with the judge's backend only: the secrets of other backends are not needed."""
     declared = settings.judge
     if declared is None:
         raise SettingsError("judge: no judge is configured.")

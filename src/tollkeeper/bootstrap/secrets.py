@@ -1,4 +1,4 @@
-"""The installation's secrets: named by the operator, or made once in the data folder."""
+"""Reads the installation's secrets, and makes the master secret if the operator names none."""
 
 import os
 from pathlib import Path
@@ -8,12 +8,12 @@ from tollkeeper.settings import Settings, SettingsError, shown_variable
 
 
 def master_secret(settings: Settings) -> bytes:
-    """The installation's secret: named by the operator, or made once in the data folder."""
+    """The secret that the settings name, or else the one in the data folder, which is made once."""
     secrets = settings.secrets
     if secrets.master_key_env:
-        found = os.environ.get(secrets.master_key_env, "").encode()
+        value = os.environ.get(secrets.master_key_env, "").encode()
         return _long_enough(
-            found, f"secrets.master_key_env: {shown_variable(secrets.master_key_env)}"
+            value, f"secrets.master_key_env: {shown_variable(secrets.master_key_env)}"
         )
     if secrets.master_key_file:
         return _long_enough(read_secret(Path(secrets.master_key_file)), "secrets.master_key_file")
@@ -35,14 +35,15 @@ def read_secret(path: Path) -> bytes:
 
 def _generated_secret(path: Path) -> bytes:
     path.parent.mkdir(parents=True, exist_ok=True)
-    fresh = path.with_name(f"{path.name}.{os.getpid()}")
-    fresh.touch(mode=0o600)
-    fresh.write_bytes(os.urandom(MASTER_BYTES_MIN).hex().encode())
+    temporary = path.with_name(f"{path.name}.{os.getpid()}")
+    temporary.touch(mode=0o600)
+    temporary.write_bytes(os.urandom(MASTER_BYTES_MIN).hex().encode())
     try:
-        # A link appears whole or not at all, and never over another process's secret.
-        os.link(fresh, path)
+        # A link makes the complete file visible in one step, and fails if another process has made
+        # its secret meanwhile.
+        os.link(temporary, path)
     except FileExistsError:
         pass
     finally:
-        fresh.unlink()
+        temporary.unlink()
     return _long_enough(read_secret(path), str(path))

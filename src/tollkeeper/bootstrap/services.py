@@ -1,4 +1,4 @@
-"""From settings to the services, ready to be called."""
+"""Builds the services from the settings, and runs and drains them."""
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -46,7 +46,8 @@ from tollkeeper.storage.ledger_store import LedgerStore
 
 @contextmanager
 def located_database(settings: Settings) -> Iterator[str]:
-    """Where the database is: the operator's own, or the embedded one, which runs meanwhile."""
+    """The connection string of the operator's own database, or of the embedded one, which is kept
+    running for the duration of the context."""
     if settings.database.url:
         yield settings.database.url
         return
@@ -70,7 +71,7 @@ async def running_services(
     try:
         yield services
     finally:
-        # Every call is resolved before the ledger's connections go.
+        # Every call must be resolved before the database connections are closed.
         await services.inference.drain(0)
         await services.ledger.drain()
         await services.checks.drain()
@@ -89,7 +90,7 @@ def build_services(
     engine: EngineAddress | None = None,
     serving: bool = False,
 ) -> Services:
-    """Only a process that serves talks to backends: a command needs none of their secrets."""
+    """Builds backends only if `serving`: a command makes no calls and needs no backend's secret."""
     database = _database(settings, conninfo)
     vault = Vault(master_secret(settings))
     idempotency = Idempotency(vault, clock)

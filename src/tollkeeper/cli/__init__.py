@@ -1,1 +1,1 @@
-"""Operator commands: one file a noun, over the same services as the API."""
+"""Operator commands: one file per noun. They use the same services as the API."""

@@ -1,4 +1,4 @@
-"""`tollkeeper activity`: what happened to inference requests."""
+"""`tollkeeper activity`: the records of inference requests."""
 
 from typing import Annotated, Any
 from uuid import UUID
@@ -16,7 +16,7 @@ from tollkeeper.services.calls.activity import LIST_LIMIT_MAX
 from tollkeeper.services.use_cases import Services
 from tollkeeper.storage.activity import ActivityEntry
 
-app = noun_app("What happened to inference requests.")
+app = noun_app("The records of inference requests.")
 
 
 @service_command(app, "show")
@@ -29,7 +29,7 @@ async def activity_show(
         ),
     ],
 ) -> Record:
-    """Show one request's whole story."""
+    """Show the record of one request."""
     return Record(_view(await services.activity.activity_show(_request_id(request))))
 
 
@@ -37,30 +37,30 @@ async def activity_show(
 async def activity_list(
     services: Services,
     organization: Annotated[
-        str | None, typer.Option(metavar="ORG", help="Only this organization's.")
+        str | None, typer.Option(metavar="ORG", help="Only requests of this organization.")
     ] = None,
     project: Annotated[
-        str | None, typer.Option(metavar="PROJECT", help="Only this project's.")
+        str | None, typer.Option(metavar="PROJECT", help="Only requests of this project.")
     ] = None,
     status: Annotated[
-        int | None, typer.Option(metavar="N", help="Only those answered with this HTTP status.")
+        int | None, typer.Option(metavar="N", help="Only requests with this HTTP status.")
     ] = None,
     limit: Annotated[
-        int, typer.Option(metavar="N", help="How many at most.", min=1, max=LIST_LIMIT_MAX)
+        int, typer.Option(metavar="N", help="How many requests at most.", min=1, max=LIST_LIMIT_MAX)
     ] = 20,
 ) -> Listing:
     """List requests, newest first."""
-    of_organization = None if organization is None else organization_id(organization)
-    of_project = None if project is None else project_id(project)
-    if of_organization is not None:
-        await services.organizations.organization_show(of_organization)
-    if of_project is not None:
-        await services.projects.project_show(of_project)
-    found = await services.activity.activity_list(
-        organization_id=of_organization, project_id=of_project, status=status, limit=limit
+    organization_filter = None if organization is None else organization_id(organization)
+    project_filter = None if project is None else project_id(project)
+    if organization_filter is not None:
+        await services.organizations.organization_show(organization_filter)
+    if project_filter is not None:
+        await services.projects.project_show(project_filter)
+    entries = await services.activity.activity_list(
+        organization_id=organization_filter, project_id=project_filter, status=status, limit=limit
     )
     return Listing(
-        [_view(entry) for entry in found],
+        [_view(entry) for entry in entries],
         columns=("started_at", "request_id", "status", "error", "model", "cost", "settlement"),
     )
 

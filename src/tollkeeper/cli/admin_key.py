@@ -35,14 +35,15 @@ async def admin_key_create(
         typer.Option("--permission", metavar="P", help="What the key may do. May be repeated."),
     ] = None,
     all_permissions: Annotated[
-        bool, typer.Option("--all-permissions", help="Everything an Admin API key can do.")
+        bool, typer.Option("--all-permissions", help="Every permission of an Admin API key.")
     ] = False,
     expires_in: ExpiresIn = None,
 ) -> Record:
-    """Make an Admin API key and print its value, this once."""
+    """Make an Admin API key and print its value, which is never shown again."""
     if all_permissions == bool(permission):
         raise typer.BadParameter(
-            "Name each --permission, or say --all-permissions.", param_hint="--permission"
+            "Give either --permission, once for each, or --all-permissions.",
+            param_hint="--permission",
         )
     key, value = await services.admin_keys.admin_key_create(
         organization_id(organization),
@@ -66,7 +67,7 @@ async def admin_key_list(services: Services, organization: OrganizationArgument)
 
 @service_command(app, "revoke")
 async def admin_key_revoke(services: Services, key: KeyArgument) -> Record:
-    """Revoke an Admin API key, for ever."""
+    """Revoke an Admin API key. This cannot be undone."""
     found = await services.admin_keys.admin_key_show(admin_key_id(key))
     await services.admin_keys.admin_key_revoke(found.organization_id, found.id)
     return Record(_view(services, await services.admin_keys.admin_key_show(found.id)))

@@ -1,4 +1,4 @@
-"""Amounts, moments and limits as an operator types them. What is neither is wrong usage."""
+"""Parses amounts, times and limits of the command line. Anything else is a usage error."""
 
 from datetime import UTC, date, datetime
 from typing import Annotated

@@ -1,4 +1,4 @@
-"""What a command answers, and how it is shown: a table for people, one JSON document for programs."""
+"""The output of a command: a table for people, or one JSON document for programs."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -12,14 +12,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-SHOWN_ONCE = "The value is shown this once and is not kept: store it now."
-# Where nobody looks at a terminal, nothing is folded: a line is a row.
+SHOWN_ONCE = "The value is shown this once: it is not stored, so keep it now."
+# Wide enough that no line is folded, if the output is not a terminal: one line is one row.
 _PIPE_WIDTH = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One thing, field by field. `note` is for people only."""
+    """One object, shown field by field. `note` is not part of the JSON."""
 
     fields: Mapping[str, Any]
     note: str = ""
@@ -27,7 +27,8 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """Several things: all fields in the JSON, some as columns. `refusal` makes the command fail."""
+    """Several objects. The JSON has all their fields, the table has `columns`. With a `refusal` the
+    command prints it and fails."""
 
     rows: Sequence[Mapping[str, Any]]
     columns: tuple[str, ...]
@@ -37,7 +38,7 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A JSON document that is the answer for people too, so it is laid out for them."""
+    """A JSON document that is shown to people too, so it is indented."""
 
     content: Any
 
@@ -62,19 +63,19 @@ def show(answer: Answer, *, as_json: bool) -> None:
 
 
 def one_line(message: str) -> str:
-    """For standard error: one line, whatever a name or a library's message has in it."""
+    """Makes one line for standard error from a message that may contain line breaks."""
     return printable("; ".join(line.strip() for line in message.splitlines() if line.strip()))
 
 
 def printable(text: str) -> str:
-    """Names come from callers: a terminal must not obey what they hide in them."""
+    """Escapes control characters: names come from callers and could carry terminal commands."""
     return "".join(
         character if character.isprintable() else ascii(character)[1:-1] for character in text
     )
 
 
 def _write_json(document: bytes) -> None:
-    # Bytes, because JSON is UTF-8 whatever the terminal speaks.
+    # Bytes, because JSON is UTF-8 whatever the encoding of the terminal.
     sys.stdout.buffer.write(document + b"\n")
     sys.stdout.buffer.flush()
 
@@ -105,20 +106,20 @@ def _print_listing(listing: Listing) -> None:
 
 
 def console() -> Console:
-    """The terminal, or a pipe, in which a line is a row."""
+    """Standard output. Lines are folded only on a terminal."""
     width = None if sys.stdout.isatty() else _PIPE_WIDTH
     return Console(width=width, highlight=False)
 
 
 def _flat(fields: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
     """Nested objects become dotted names."""
-    found: list[tuple[str, Any]] = []
+    flat: list[tuple[str, Any]] = []
     for name, value in fields.items():
         if isinstance(value, Mapping):
-            found += _flat(value, f"{prefix}{name}.")
+            flat += _flat(value, f"{prefix}{name}.")
         else:
-            found.append((prefix + name, value))
-    return found
+            flat.append((prefix + name, value))
+    return flat
 
 
 def _cell(name: str, value: Any) -> str:

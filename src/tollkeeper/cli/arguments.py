@@ -1,4 +1,4 @@
-"""Arguments that several commands take. What is not an id of ours cannot exist: it is not found."""
+"""Arguments that several commands take. A text that is not an id is reported as not found."""
 
 from typing import Annotated
 from uuid import UUID
@@ -18,12 +18,12 @@ KeyArgument = Annotated[
     str, typer.Argument(metavar="KEY", help="The key's id, not its value.", show_default=False)
 ]
 NameArgument = Annotated[
-    str, typer.Argument(metavar="NAME", help="How people will know it.", show_default=False)
+    str, typer.Argument(metavar="NAME", help="A name for people.", show_default=False)
 ]
 ExpiresIn = Annotated[
     int | None,
     typer.Option(
-        "--expires-in", metavar="SECONDS", help="How long it lives.", show_default="for ever"
+        "--expires-in", metavar="SECONDS", help="Lifetime of the key.", show_default="no expiry"
     ),
 ]
 

@@ -21,7 +21,7 @@ ProjectOption = Annotated[
     typer.Option(
         "--project",
         metavar="P",
-        help="A project of the organization: its own cap.",
+        help="A project of the organization, whose own cap is meant.",
         show_default="the organization's cap",
     ),
 ]
@@ -34,11 +34,13 @@ async def cap_set(
     amount: AmountArgument,
     period: Annotated[
         CapPeriod,
-        typer.Option(help="Each UTC month anew, or once and for all.", show_default=False),
+        typer.Option(
+            help="Whether the cap applies to each UTC month or to all time.", show_default=False
+        ),
     ],
     project: ProjectOption = None,
 ) -> Record:
-    """Cap what may be held and spent in a period; calls that would exceed it are refused."""
+    """Cap what may be held and spent in a period. Calls that would exceed it are refused."""
     identity = organization_id(organization)
     of_project = None if project is None else project_id(project)
     use = await services.billing.cap_set(identity, amount, period, of_project)
@@ -49,7 +51,7 @@ async def cap_set(
 async def cap_clear(
     services: Services, organization: OrganizationArgument, project: ProjectOption = None
 ) -> Record:
-    """Take a cap away."""
+    """Remove a cap."""
     identity = organization_id(organization)
     of_project = None if project is None else project_id(project)
     await services.billing.cap_clear(identity, of_project)
@@ -65,7 +67,7 @@ async def cap_clear(
 
 @service_command(app, "show")
 async def cap_show(services: Services, organization: OrganizationArgument) -> Listing:
-    """Show every cap of an organization and of its projects, and how far each is used up."""
+    """Show every cap of an organization and of its projects, and how much of it is used."""
     identity = organization_id(organization)
     found = await services.billing.cap_show(identity)
     return Listing(
@@ -75,7 +77,7 @@ async def cap_show(services: Services, organization: OrganizationArgument) -> Li
 
 
 def _view(organization: OrganizationId, use: CapUse) -> dict[str, object]:
-    """Amounts in USD; a cap without a project is the organization's own."""
+    """Amounts in USD. A cap without a project is the organization's own."""
     return {
         "organization_id": organization,
         "project_id": use.project_id,

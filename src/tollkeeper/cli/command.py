@@ -1,6 +1,8 @@
-"""How every command runs: its options, its settings, its one line of refusal, its answer.
+"""Runs every command: reads the shared options and the settings, and prints its answer or one line
+that says why it failed.
 
-A command is a function of what it needs and its own arguments; this file gives it the rest.
+A command is a function whose first parameter is an `Invocation` or the services. The wrappers here
+supply that parameter.
 """
 
 import asyncio
@@ -17,7 +19,7 @@ import typer
 from tollkeeper.bootstrap import located_database, running_services
 from tollkeeper.cli.answers import Answer, Listing, one_line, show
 from tollkeeper.cli.options import (
-    NURSERY,
+    WORKER_STARTER,
     AsJson,
     ConfigFile,
     keep_shared_options,
@@ -35,11 +37,11 @@ P = ParamSpec("P")
 
 @dataclass(frozen=True, slots=True)
 class Invocation:
-    """A command being run: what the shared options said."""
+    """The shared options of a command that is being run."""
 
     config: Path | None
     as_json: bool
-    # Of commands that serve.
+    # Only for commands that serve.
     worker_starter: WorkerStarter | None = None
 
     def settings(self) -> Settings:
@@ -51,30 +53,33 @@ ServiceCommand = Callable[Concatenate[Services, P], Awaitable[Answer]]
 
 
 def command_app() -> typer.Typer:
-    """For the file of a single command."""
+    """The Typer application of a file with a single command."""
     return typer.Typer(add_completion=False)
 
 
 def noun_app(purpose: str) -> typer.Typer:
-    """For the file of a noun with several verbs."""
+    """The Typer application of a file with one noun and several verbs."""
     return typer.Typer(
         help=purpose, callback=keep_shared_options, no_args_is_help=True, add_completion=False
     )
 
 
 def command(app: typer.Typer, name: str) -> Callable[[PlainCommand[P]], PlainCommand[P]]:
-    """Registers a function that answers by itself, or runs for as long as it likes."""
+    """Registers a function of an `Invocation`. It may return an answer, or None if it printed its
+    own output."""
 
     def register(run: PlainCommand[P]) -> PlainCommand[P]:
         def invoked(
             context: typer.Context, *, config: Path | None, as_json: bool, **arguments: Any
         ) -> None:
             options = shared_options(context).overlaid(config, as_json)
-            invocation = Invocation(options.config, options.as_json, context.meta.get(NURSERY))
+            invocation = Invocation(
+                options.config, options.as_json, context.meta.get(WORKER_STARTER)
+            )
             # Commands that serve configure their logs themselves.
             silence_logs()
             try:
-                # mypy cannot see that `arguments` are P's: the signature below says so to Typer.
+                # Typer passes the arguments of P, because of `__signature__`; mypy cannot know.
                 answer = run(invocation, **arguments)  # type: ignore[call-arg]
                 if answer is not None:
                     show(answer, as_json=options.as_json)
@@ -83,7 +88,7 @@ def command(app: typer.Typer, name: str) -> Callable[[PlainCommand[P]], PlainCom
             except SettingsError as exc:
                 _refuse(str(exc))
             except BrokenPipeError:
-                raise  # whoever read our output has gone: there is nobody to tell
+                raise  # the reader of our output is gone: a message could not be printed
             except OSError as exc:
                 _refuse(f"{exc.filename or 'The system'}: {exc.strerror or exc}.")
             if isinstance(answer, Listing) and answer.refusal:
@@ -100,11 +105,11 @@ def command(app: typer.Typer, name: str) -> Callable[[PlainCommand[P]], PlainCom
 def service_command(
     app: typer.Typer, name: str
 ) -> Callable[[ServiceCommand[P]], ServiceCommand[P]]:
-    """Registers a coroutine over the services: the same ones that answer the API."""
+    """Registers a coroutine function of the services."""
 
     def register(use_case: ServiceCommand[P]) -> ServiceCommand[P]:
         def run(invocation: Invocation, /, *arguments: P.args, **named: P.kwargs) -> Answer:
-            # What a library would log, the one line of the refusal says.
+            # A failure is reported in one line, so logs of libraries would repeat it.
             logging.disable(logging.CRITICAL)
             settings = invocation.settings()
             with located_database(settings) as conninfo:
@@ -131,7 +136,8 @@ async def _with_services(
 
 
 def _signature_with_shared_options(run: Callable[..., object]) -> inspect.Signature:
-    """The command's own parameters, without its first, which is ours to give."""
+    """The command's parameters without the first, which `command` supplies, and with the options
+    that every command takes."""
     keyword, positional = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
     _, *own = inspect.signature(run).parameters.values()
     return inspect.Signature(

@@ -1,4 +1,4 @@
-"""`tollkeeper costs`: what an organization spent, as a table and a chart of the days."""
+"""`tollkeeper costs`: the daily costs of an organization, as a table and a chart."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -26,7 +26,7 @@ from tollkeeper.services.use_cases import Services
 app = command_app()
 
 _BAR_WIDTH = 50
-# Ten years of days: more are a mistake, and would be held in memory all at once.
+# Ten years. The whole report is held in memory, so a longer one is refused.
 _DAYS_MAX = 3660
 
 
@@ -54,7 +54,7 @@ async def costs(
     ] = None,
     group_by: Annotated[
         list[CostDimension] | None,
-        typer.Option(help="Split the days. May be repeated.", show_default=False),
+        typer.Option(help="Split each day by this. May be repeated.", show_default=False),
     ] = None,
 ) -> Report:
     """Show what an organization spent, day by day in UTC: the numbers of the API's cost report."""
@@ -82,7 +82,7 @@ async def costs(
 async def _whole_report(
     services: Services, organization: OrganizationId, query: CostQuery
 ) -> CostPage:
-    """Every page of it as one."""
+    """All pages of the report as one page."""
     whole = CostPage(buckets=(), next_page=None, unsettled_requests=0)
     cursor = None
     while True:
@@ -105,8 +105,8 @@ def _picture(page: CostPage, group_by: tuple[CostDimension, ...]) -> RenderableT
     if page.unsettled_requests:
         parts.append(
             Text(
-                f"{page.unsettled_requests} calls of these days are not settled: what they cost is "
-                "not known yet and not in these sums. `tollkeeper ledger unsettled` lists them.",
+                f"{page.unsettled_requests} calls of these days are not settled: their cost is not "
+                "known yet and not in these sums. `tollkeeper ledger unsettled` lists them.",
                 style="yellow",
             )
         )
@@ -124,7 +124,7 @@ def _table(page: CostPage, group_by: tuple[CostDimension, ...]) -> Table:
 
 
 def _chart(page: CostPage) -> Table:
-    """A bar a day. The widths are whole numbers, like the money."""
+    """One bar per day. The widths are computed with integers, as the amounts are."""
     totals = [sum(row.amount_picousd for row in bucket.rows) for bucket in page.buckets]
     highest = max(totals, default=0)
     table = Table("day", "", box=SIMPLE_HEAD, pad_edge=False, show_footer=True)
@@ -132,7 +132,7 @@ def _chart(page: CostPage) -> Table:
     table.columns[1].style = "cyan"
     table.add_column("USD", justify="right", footer=usd_from_picousd(sum(totals)))
     for bucket, total in zip(page.buckets, totals, strict=True):
-        # Rounded up: a day with any cost has a bar.
+        # Rounded up, so that every day with a cost has a bar.
         width = -(-total * _BAR_WIDTH // highest) if highest else 0
         table.add_row(_day(bucket), "█" * width, usd_from_picousd(total))
     return table

@@ -1,4 +1,4 @@
-"""`tollkeeper credit`: what an organization may spend."""
+"""`tollkeeper credit`: grants credit to an organization and shows its balance."""
 
 from typing import Annotated
 
@@ -20,9 +20,9 @@ async def credit_grant(
     services: Services,
     organization: OrganizationArgument,
     amount: AmountArgument,
-    note: Annotated[str, typer.Option(help="Why, for whoever reads the books.")] = "",
+    note: Annotated[str, typer.Option(help="The reason, which is stored with the grant.")] = "",
 ) -> Record:
-    """Grant an organization credit; a negative amount takes back what is available."""
+    """Grant credit to an organization. A negative amount takes available credit back."""
     grant = await services.billing.credit_grant(organization_id(organization), amount, note)
     return Record(
         {
@@ -35,20 +35,20 @@ async def credit_grant(
     )
 
 
-# Or a negative amount would be taken for an option that does not exist.
+# Otherwise a negative amount would be taken for an unknown option.
 app.registered_commands[-1].context_settings = {"ignore_unknown_options": True}
 
 
 @service_command(app, "show")
 async def credit_show(services: Services, organization: OrganizationArgument) -> Record:
-    """Show what was granted, and where it is: available, held, settled or unsettled."""
+    """Show how much was granted, and how much of it is available, held, settled or unsettled."""
     identity = organization_id(organization)
     balance = await services.billing.credit_show(identity)
     return Record({"organization_id": identity, **balance_view(balance)})
 
 
 def balance_view(balance: Balance) -> dict[str, str]:
-    """In USD; `settled` counts overage."""
+    """In USD. `settled` includes overage."""
     return {
         "granted": usd_from_picousd(balance.granted_picousd),
         "available": usd_from_picousd(balance.available_picousd),

@@ -1,4 +1,4 @@
-"""`tollkeeper demo`: from nothing to a first answer. What `make serve` runs."""
+"""`tollkeeper demo`: runs everything on one machine with a demo organization. `make serve` runs it."""
 
 import asyncio
 import dataclasses
@@ -59,10 +59,10 @@ async def _supervise(
     *,
     as_json: bool,
 ) -> None:
-    announcing: list[asyncio.Task[None]] = []
+    announcements: list[asyncio.Task[None]] = []
 
-    def workers_answer() -> None:
-        announcing.append(asyncio.create_task(announce()))
+    def on_ready() -> None:
+        announcements.append(asyncio.create_task(announce()))
 
     async def announce() -> None:
         with _stderr.status("Loading the model ..."):
@@ -72,17 +72,17 @@ async def _supervise(
         else:
             typer.echo(_welcome(settings, tenant, addresses, engine))
 
-    await supervisor.run(on_ready=workers_answer)
-    for task in announcing:
+    await supervisor.run(on_ready=on_ready)
+    for task in announcements:
         task.cancel()
-    await asyncio.gather(*announcing, return_exceptions=True)
+    await asyncio.gather(*announcements, return_exceptions=True)
 
 
 async def _demo_tenant(settings: Settings, conninfo: str) -> DemoTenant:
-    """Made once: the keys are kept beside the database, readable by its owner only."""
-    kept = settings.database.data_dir / "demo.json"
-    if kept.exists():
-        return DemoTenant(**json.loads(kept.read_text()))
+    """Makes the tenant once. Its keys are kept in the data folder, readable by the owner only."""
+    path = settings.database.data_dir / "demo.json"
+    if path.exists():
+        return DemoTenant(**json.loads(path.read_text()))
     async with running_services(settings, conninfo) as services:
         tenant = await Demonstration(
             services.organizations,
@@ -91,11 +91,11 @@ async def _demo_tenant(settings: Settings, conninfo: str) -> DemoTenant:
             services.project_keys,
             services.billing,
         ).demo_create()
-    _keep(kept, json.dumps(dataclasses.asdict(tenant)))
+    _write_private_file(path, json.dumps(dataclasses.asdict(tenant)))
     return tenant
 
 
-def _keep(path: Path, text: str) -> None:
+def _write_private_file(path: Path, text: str) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w") as file:
@@ -106,7 +106,7 @@ def _welcome(settings: Settings, tenant: DemoTenant, addresses: dict[str, str], 
     model = settings.models[0].id if settings.models else "MODEL"
     base = addresses["public"]
     return f"""
-tollkeeper answers.
+tollkeeper is running.
 
   API            {base}/v1
   operators      {addresses["operator"]}  (/healthz /readyz /metrics)
@@ -114,10 +114,10 @@ tollkeeper answers.
 
   organization   {tenant.organization_id}  (credit {DEMO_CREDIT_USD} USD at the first start)
   project        {tenant.project_id}
-  customer key   {tenant.project_key}
+  project key    {tenant.project_key}
   admin key      {tenant.admin_key}
 
-Ask something:
+Send a request:
 
   curl -N {base}/v1/chat/completions \\
     -H 'Authorization: Bearer {tenant.project_key}' \\
@@ -135,6 +135,6 @@ or with the OpenAI SDK:
   for chunk in stream:
       print(chunk.choices[0].delta.content or "", end="", flush=True)
 
-What it cost:  tollkeeper costs {tenant.organization_id}
+Show the costs:  tollkeeper costs {tenant.organization_id}
 Ctrl-C stops everything.
 """

@@ -1,4 +1,4 @@
-"""`tollkeeper doctor`: does everything stand that the gateway needs? One line and a verdict each."""
+"""`tollkeeper doctor`: checks everything that the gateway needs, with one line for each check."""
 
 import asyncio
 import os
@@ -62,12 +62,12 @@ def _examine(invocation: Invocation) -> list[Finding]:
     except SettingsError as exc:
         return [("settings", Verdict.BAD, "; ".join(str(exc).splitlines()))]
     findings: list[Finding] = [("settings", Verdict.OK, f"models: {len(settings.models)}")]
-    findings.append(_attempt("master secret", lambda: _master_secret(settings)))
-    findings.append(_attempt("database", lambda: _database(settings)))
+    findings.append(_run_check("master secret", lambda: _master_secret(settings)))
+    findings.append(_run_check("database", lambda: _database(settings)))
     return findings + asyncio.run(_backends_and_judge(settings))
 
 
-def _attempt(name: str, check: Callable[[], str]) -> Finding:
+def _run_check(name: str, check: Callable[[], str]) -> Finding:
     try:
         return name, Verdict.OK, check()
     except (SettingsError, TollkeeperError) as exc:
@@ -89,13 +89,13 @@ def _database(settings: Settings) -> str:
 
 
 async def _backends_and_judge(settings: Settings) -> list[Finding]:
-    """Over one engine of the doctor's own, where there is one: it may judge, too."""
+    """Starts one engine for both, if there is one, because the judge may use it too."""
     async with running_engine(settings) as engine:
         return [*await _backends(settings, engine), await _judge(settings, engine)]
 
 
 async def _backends(settings: Settings, engine: EmbeddedEngine | None) -> list[Finding]:
-    """Every replica at once: many that are down must not add up."""
+    """Checks all replicas concurrently, so that the timeouts of several do not add up."""
     checks = []
     findings: list[Finding] = []
     for backend in settings.backends:
@@ -103,7 +103,7 @@ async def _backends(settings: Settings, engine: EmbeddedEngine | None) -> list[F
         if backend.kind == "embedded":
             findings.append((name, *_engine(settings, backend, engine)))
             continue
-        findings += [(name, Verdict.BAD, fault) for fault in _faults(backend)]
+        findings += [(name, Verdict.BAD, fault) for fault in _missing_files_and_secrets(backend)]
         checks += [_replica(name, url, backend.connect_timeout_s) for url in backend.urls]
     return findings + await asyncio.gather(*checks)
 
@@ -117,15 +117,18 @@ def _engine(
     if not state.ok or engine.report is None:
         return Verdict.BAD, state.detail
     own = [model for model in settings.models if model.backend == backend.name]
-    room = engine.report.context_length
-    larger = [model.id for model in own if model.context_length > room]
+    available = engine.report.context_length
+    larger = [model.id for model in own if model.context_length > available]
     if larger:
-        return Verdict.BAD, f"{state.detail} These models declare more: {', '.join(larger)}."
+        return (
+            Verdict.BAD,
+            f"{state.detail} These models declare a longer context: {', '.join(larger)}.",
+        )
     return Verdict.OK, state.detail
 
 
-def _faults(backend: BackendSettings) -> Iterator[str]:
-    """What a call to the backend needs and does not find on this machine."""
+def _missing_files_and_secrets(backend: BackendSettings) -> Iterator[str]:
+    """Secrets and certificates that the settings name and that this machine does not have."""
     if backend.api_key_env and not os.environ.get(backend.api_key_env):
         yield f"api_key_env: {shown_variable(backend.api_key_env)} is not set"
     for setting in ("api_key_file", "tls_ca_file"):
@@ -135,12 +138,12 @@ def _faults(backend: BackendSettings) -> Iterator[str]:
 
 
 async def _replica(name: str, url: str, timeout_s: float) -> Finding:
-    found = await reach(url, min(timeout_s, CONNECT_TIMEOUT_S))
-    return name, Verdict.OK if found.ok else Verdict.BAD, found.detail
+    result = await reach(url, min(timeout_s, CONNECT_TIMEOUT_S))
+    return name, Verdict.OK if result.ok else Verdict.BAD, result.detail
 
 
 async def _judge(settings: Settings, engine: EmbeddedEngine | None) -> Finding:
-    """Puts one real question to it: only an answer shows that it gives log-probabilities."""
+    """Asks the judge a real question: only an answer shows that it returns log-probabilities."""
     declared = settings.judge
     if declared is None:
         detail = "not configured: calls under an enforcing policy are answered with 503"

@@ -19,7 +19,8 @@ app = command_app()
 def init(
     _invocation: Invocation,
     directory: Annotated[
-        Path, typer.Argument(metavar="DIR", help="Where to write it.", show_default="here")
+        Path,
+        typer.Argument(metavar="DIR", help="Where to write it.", show_default="the current folder"),
     ] = Path(),
 ) -> Record:
     """Write a commented tollkeeper.toml."""

@@ -1,4 +1,4 @@
-"""`tollkeeper ledger`: whether the books are right, and what is done by hand about them."""
+"""`tollkeeper ledger`: verifies the ledger, and resolves unsettled reservations by hand."""
 
 from typing import Annotated
 from uuid import UUID
@@ -19,12 +19,12 @@ from tollkeeper.services.ledger.reconciliation import Difference
 from tollkeeper.services.use_cases import Services
 from tollkeeper.storage.reservations import ReservationEntry
 
-app = noun_app("The ledger: its invariants, and holds that nobody resolved.")
+app = noun_app("The ledger: its invariants, and unsettled holds.")
 
 
 @report_command(app, "verify")
 async def ledger_verify(services: Services) -> Report:
-    """Recompute every balance and check every invariant; fails where one does not hold."""
+    """Recompute every balance and check every invariant. Fails if one does not hold."""
     found = await services.reconciliation.ledger_verify()
     differences = [
         {
@@ -43,14 +43,14 @@ async def ledger_verify(services: Services) -> Report:
 
 @service_command(app, "recover")
 async def ledger_recover(services: Services) -> Record:
-    """Turn the holds of dead processes into unsettled ones; those of live ones stay."""
-    found = await services.recovery.ledger_recover()
-    return Record({"processes": found.processes, "reservations": found.reservations})
+    """Mark the holds of dead processes as unsettled. Holds of live processes are not changed."""
+    recovered = await services.recovery.ledger_recover()
+    return Record({"processes": recovered.processes, "reservations": recovered.reservations})
 
 
 @service_command(app, "unsettled")
 async def ledger_unsettled(services: Services) -> Listing:
-    """List what is unsettled, oldest first: nobody knows what these calls cost."""
+    """List unsettled reservations, oldest first: the cost of these calls is unknown."""
     found = await services.reconciliation.ledger_unsettled()
     return Listing(
         [_view(entry) for entry in found],
@@ -64,16 +64,18 @@ async def ledger_resolve(
     reservation: Annotated[
         str,
         typer.Argument(
-            metavar="RESERVATION", help="Its id: the id of the request.", show_default=False
+            metavar="RESERVATION",
+            help="The id of the reservation, which is the id of its request.",
+            show_default=False,
         ),
     ],
     settle: Annotated[
         int | None,
         typer.Option(
-            metavar="USD", help="What it cost.", parser=amount_picousd, show_default=False
+            metavar="USD", help="What the call cost.", parser=amount_picousd, show_default=False
         ),
     ] = None,
-    release: Annotated[bool, typer.Option("--release", help="It cost nothing.")] = False,
+    release: Annotated[bool, typer.Option("--release", help="The call cost nothing.")] = False,
 ) -> Record:
     """Settle or release an unsettled reservation by hand, once."""
     if (settle is not None) is release:

@@ -18,27 +18,27 @@ app = noun_app("Request limits of a project.")
 async def limit_set(
     services: Services,
     project: ProjectArgument,
-    # Typer cannot say `int | "default"`; the parser returns just that.
+    # Typer does not support `int | "default"`, which is what the parser returns.
     requests_per_minute: Annotated[
         Any,
         typer.Option(
             metavar="N|default",
-            help="How many may begin in a minute, all at once too.",
+            help="How many calls may begin in a minute, also all at once.",
             parser=limit_change,
-            show_default="as it is",
+            show_default="unchanged",
         ),
     ] = None,
     concurrency: Annotated[
         Any,
         typer.Option(
             metavar="N|default",
-            help="How many may run at once.",
+            help="How many calls may run at the same time.",
             parser=limit_change,
-            show_default="as it is",
+            show_default="unchanged",
         ),
     ] = None,
 ) -> Record:
-    """Give a project limits of its own, or the defaults of the settings again."""
+    """Set limits of a project, or return to the defaults of the settings."""
     if requests_per_minute is None and concurrency is None:
         raise typer.BadParameter("Give --requests-per-minute, --concurrency, or both.")
     identity = project_id(project)
@@ -47,7 +47,7 @@ async def limit_set(
 
 @service_command(app, "show")
 async def limit_show(services: Services, project: ProjectArgument) -> Record:
-    """Show the limits that hold for a project, and which of them are defaults."""
+    """Show the limits of a project, and which of them are defaults."""
     return _record(await services.billing.limit_show(project_id(project)))
 
 

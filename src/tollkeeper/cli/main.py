@@ -1,6 +1,6 @@
-"""The program `tollkeeper`: which commands there are, and where each is written.
+"""The program `tollkeeper`: the list of its commands.
 
-A command's file is read when the command is called, so that the list of commands stays quick.
+The module of a command is imported when the command is called, so that `--help` is fast.
 """
 
 import importlib
@@ -14,18 +14,18 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from tollkeeper.cli.options import NURSERY, keep_shared_options
+from tollkeeper.cli.options import WORKER_STARTER, keep_shared_options
 from tollkeeper.hosting.worker_process import worker_starter
 
 _USAGE_ERROR = 2
 
-# Every command or group of commands: its name, its file in this folder, what it is for.
+# Every command or group of commands: its name, its module in this folder, its purpose.
 _COMMANDS = (
-    ("demo", "demo", "Run everything here, with a demo organization."),
+    ("demo", "demo", "Run everything on this machine, with a demo organization."),
     ("init", "init", "Write a commented tollkeeper.toml."),
     ("migrate", "migrate", "Bring the database's schema up to date."),
     ("serve", "serve", "Run the gateway and its operator listener."),
-    ("reload", "reload", "Let the running gateway take a changed catalogue."),
+    ("reload", "reload", "Send a changed catalogue to the running gateway."),
     ("doctor", "doctor", "Check settings, database, backends and judge."),
     ("openapi", "openapi", "Print the OpenAPI document of the API."),
     ("organization", "organization", "Organizations and the checks they hold."),
@@ -37,24 +37,24 @@ _COMMANDS = (
     ("cap", "cap", "Spending caps of an organization and of its projects."),
     ("limit", "limit", "Request limits of a project."),
     ("costs", "costs", "What an organization spent, day by day."),
-    ("ledger", "ledger", "The ledger: its invariants, and holds that nobody resolved."),
-    ("activity", "activity", "What happened to inference requests."),
+    ("ledger", "ledger", "The ledger: its invariants, and unsettled holds."),
+    ("activity", "activity", "The records of inference requests."),
 )
-_FILES = {name: file for name, file, _ in _COMMANDS}
+_MODULES = {name: file for name, file, _ in _COMMANDS}
 _SERVERS = ("serve", "demo")
 
 
 class CommandsOnDemand(TyperGroup):
-    """Shows every command; reads the file of the one that is called."""
+    """Lists every command; imports the module of the one that is called."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         name, placeholder, rest = super().resolve_command(ctx, args)
         if name is None:
             return name, placeholder, rest
         if name in _SERVERS and "--help" not in rest:
-            # Before anything that takes time: the first worker loads while this process does.
-            ctx.meta[NURSERY] = ctx.with_resource(worker_starter())
-        module = importlib.import_module(f"tollkeeper.cli.{_FILES[name]}")
+            # Before the slow imports: the first worker imports while this process does.
+            ctx.meta[WORKER_STARTER] = ctx.with_resource(worker_starter())
+        module = importlib.import_module(f"tollkeeper.cli.{_MODULES[name]}")
         return name, get_command(module.app), rest
 
 
@@ -65,7 +65,7 @@ app = typer.Typer(
     callback=keep_shared_options,
     no_args_is_help=True,
     add_completion=False,
-    # A traceback with local variables could show a secret.
+    # Tracebacks with local variables could show a secret.
     pretty_exceptions_enable=False,
 )
 for _name, _, _purpose in _COMMANDS:
@@ -73,8 +73,8 @@ for _name, _, _purpose in _COMMANDS:
 
 
 def main() -> None:
-    # What a command started (the embedded database) must be stopped when the command is told to end.
-    signal.signal(signal.SIGTERM, _unwind)
+    # SIGTERM must unwind the stack, so that what a command started (the embedded database) stops.
+    signal.signal(signal.SIGTERM, _exit_on_signal)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     for argument in sys.argv[1:]:
@@ -84,7 +84,7 @@ def main() -> None:
     app(prog_name="tollkeeper")
 
 
-def _unwind(number: int, _frame: FrameType | None) -> NoReturn:
+def _exit_on_signal(number: int, _frame: FrameType | None) -> NoReturn:
     raise SystemExit(128 + number)
 
 

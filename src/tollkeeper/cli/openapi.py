@@ -1,4 +1,4 @@
-"""`tollkeeper openapi`: the interface as a document."""
+"""`tollkeeper openapi`: prints the OpenAPI document."""
 
 from tollkeeper.api.openapi import document
 from tollkeeper.cli.answers import Document

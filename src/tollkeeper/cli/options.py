@@ -1,4 +1,4 @@
-"""The two options that every command takes, wherever they stand on the line."""
+"""The two options that every command takes, before or after the name of the command."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,12 +11,12 @@ ConfigFile = Annotated[
     typer.Option(
         "--config",
         metavar="FILE",
-        help="The settings file. Else $TOLLKEEPER_CONFIG, ./tollkeeper.toml, the defaults.",
+        help="The settings file. Default: $TOLLKEEPER_CONFIG, ./tollkeeper.toml, a built-in file.",
         show_default=False,
     ),
 ]
-# Under this name the command line keeps where workers come from, for the commands that serve.
-NURSERY = "tollkeeper.worker_starter"
+# The key under which the context of a command that serves holds its `WorkerStarter`.
+WORKER_STARTER = "tollkeeper.worker_starter"
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 
 
@@ -26,18 +26,18 @@ class SharedOptions:
     as_json: bool = False
 
     def overlaid(self, config: Path | None, as_json: bool) -> "SharedOptions":
-        """What stands further right on the line wins."""
+        """These options, replaced by options that stand further right on the command line."""
         return replace(self, config=config or self.config, as_json=as_json or self.as_json)
 
 
 def shared_options(context: typer.Context) -> SharedOptions:
-    """What was said so far, further left on the line."""
-    found = context.obj
-    return found if isinstance(found, SharedOptions) else SharedOptions()
+    """The options that stand further left on the command line."""
+    options = context.obj
+    return options if isinstance(options, SharedOptions) else SharedOptions()
 
 
 def keep_shared_options(
     context: typer.Context, config: ConfigFile = None, as_json: AsJson = False
 ) -> None:
-    """A group's part of the line: its options are the command's."""
+    """Keeps the options that stand before the name of the command, for the command."""
     context.obj = shared_options(context).overlaid(config, as_json)

@@ -1,4 +1,4 @@
-"""`tollkeeper organization`: tenants and the checks that models ask of them."""
+"""`tollkeeper organization`: organizations and the checks that models require of them."""
 
 from typing import Annotated
 
@@ -46,7 +46,7 @@ async def organization_show(services: Services, organization: OrganizationArgume
 async def organization_grant_check(
     services: Services, organization: OrganizationArgument, check: Check
 ) -> Record:
-    """Let an organization use the models that ask for this check."""
+    """Let an organization use the models that require this check."""
     identity = organization_id(organization)
     return _record(await services.organizations.organization_grant_check(identity, check))
 

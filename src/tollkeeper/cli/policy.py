@@ -1,4 +1,4 @@
-"""`tollkeeper policy`: what an operator decides about an organization's policies."""
+"""`tollkeeper policy`: publishes, pauses, resumes and tries out policies."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,7 +24,12 @@ PolicyArgument = Annotated[
 ]
 Revision = Annotated[
     int,
-    typer.Option("--revision", metavar="N", help="The revision that was read.", show_default=False),
+    typer.Option(
+        "--revision",
+        metavar="N",
+        help="The revision of the policy that you have read.",
+        show_default=False,
+    ),
 ]
 
 
@@ -82,7 +87,7 @@ def policy_try(
     file: Annotated[
         Path | None,
         typer.Option(
-            metavar="JSONL", help='A file of texts: {"text": ..., "label": true or false} a line.'
+            metavar="JSONL", help='A file with {"text": ..., "label": true or false} per line.'
         ),
     ] = None,
     direction: Annotated[
@@ -92,7 +97,7 @@ def policy_try(
         int | None,
         typer.Option(
             metavar="N",
-            help="What counts as a match, in basis points.",
+            help="The least probability of a match, in basis points.",
             min=THRESHOLD_MIN,
             max=THRESHOLD_MAX,
             show_default="judge.default_threshold_basis_points",
@@ -102,7 +107,7 @@ def policy_try(
     """Ask the judge a rule about texts; with labels, find the threshold that fits best."""
     if (text is None) == (file is None):
         raise typer.BadParameter("Give either --text or --file.")
-    texts = [TrialText(given) for given in text or ()] if file is None else read_texts(file)
+    texts = [TrialText(one) for one in text or ()] if file is None else read_texts(file)
     settings = invocation.settings()
     trial = run_trial(settings, rule, texts, direction, quiet=invocation.as_json)
     show_report(trial_report(trial, settings, threshold), as_json=invocation.as_json)

@@ -1,4 +1,4 @@
-"""`tollkeeper policy try`: the texts it reads, the judge it asks, the picture it draws."""
+"""`tollkeeper policy try`: reads the texts, asks the judge and makes the report."""
 
 import asyncio
 from collections.abc import Sequence
@@ -24,10 +24,10 @@ from tollkeeper.hosting.logs import silence_logs
 from tollkeeper.services.policies.trial import TEXTS_MAX, PolicyTrial, Trial, TrialText
 from tollkeeper.settings import JudgeSettings, Settings, SettingsError
 
-# So many texts are shown one by one; of more, only how they spread.
+# Up to this many texts are listed. Of more texts only the histogram is shown.
 _SHOWN_MAX = 40
 _SHOWN_LENGTH = 70
-# Fewer are over before a bar is worth looking at.
+# A progress bar is shown from this many texts on.
 _PROGRESS_FROM = 10
 _BAR_WIDTH = 40
 
@@ -35,7 +35,7 @@ _stderr = Console(stderr=True, highlight=False)
 
 
 class TrialDirection(StrEnum):
-    """As what the judge is shown a text."""
+    """Whether the judge is shown a text as a request or as an answer."""
 
     REQUEST = "request"
     RESPONSE = "response"
@@ -50,7 +50,7 @@ _line = msgspec.json.Decoder(_Line)
 
 
 def read_texts(file: Path) -> list[TrialText]:
-    """Other fields of a line are left alone: the file may serve other ends too."""
+    """Reads a JSONL file. Other fields of a line are ignored."""
     texts: list[TrialText] = []
     with file.open("rb") as lines:
         for number, line in enumerate(lines, start=1):
@@ -59,10 +59,10 @@ def read_texts(file: Path) -> list[TrialText]:
             if len(texts) == TEXTS_MAX:
                 raise InvalidRequest(f"{file}: more than {TEXTS_MAX} texts.")
             try:
-                found = _line.decode(line)
+                entry = _line.decode(line)
             except (msgspec.DecodeError, UnicodeDecodeError) as exc:
                 raise InvalidRequest(f"{file}, line {number}: {exc}.") from exc
-            texts.append(TrialText(found.text, found.label))
+            texts.append(TrialText(entry.text, entry.label))
     return texts
 
 
@@ -81,7 +81,7 @@ def run_trial(
 async def _run(
     settings: Settings, rule: str, texts: Sequence[TrialText], direction: Direction, quiet: bool
 ) -> Trial:
-    declared = _declared(settings)
+    declared = _judge_settings(settings)
     kinds = {backend.name: backend.kind for backend in settings.backends}
     if kinds[declared.backend] == "embedded" and not quiet:
         _stderr.print("Starting the local engine for this trial ...")
@@ -98,14 +98,14 @@ async def _run(
             )
 
 
-def _declared(settings: Settings) -> JudgeSettings:
+def _judge_settings(settings: Settings) -> JudgeSettings:
     if settings.judge is None:
         raise SettingsError("judge: no judge is configured.")
     return settings.judge
 
 
 def trial_report(trial: Trial, settings: Settings, threshold: int | None) -> Report:
-    declared = _declared(settings)
+    declared = _judge_settings(settings)
     threshold = threshold or declared.default_threshold_basis_points
     calibration = calibrate(trial.samples, threshold)
     content = {
@@ -115,7 +115,7 @@ def trial_report(trial: Trial, settings: Settings, threshold: int | None) -> Rep
         "threshold_basis_points": threshold,
         "data": [_sample_view(sample, threshold) for sample in trial.samples],
         "missing": sum(sample.probability_basis_points is None for sample in trial.samples),
-        "histogram": [asdict(found) for found in trial.histogram],
+        "histogram": [asdict(one) for one in trial.histogram],
         "calibration": None if calibration is None else _calibration_view(calibration),
     }
     return Report(content, _picture(trial, calibration, threshold))
@@ -126,8 +126,8 @@ def _sample_view(sample: Sample, threshold: int) -> dict[str, Any]:
 
 
 def _matched(sample: Sample, threshold: int) -> bool | None:
-    found = sample.probability_basis_points
-    return None if found is None else found >= threshold
+    probability = sample.probability_basis_points
+    return None if probability is None else probability >= threshold
 
 
 def _calibration_view(calibration: Calibration) -> dict[str, Any]:
@@ -152,7 +152,9 @@ def _picture(trial: Trial, calibration: Calibration | None, threshold: int) -> R
         parts.append(_calibration_table(calibration, threshold))
         parts.append(_suggestion(calibration))
     if trial.missing_reason:
-        parts.append(Text(f"Some could not be judged: {trial.missing_reason}", style="yellow"))
+        parts.append(
+            Text(f"Some texts could not be judged: {trial.missing_reason}", style="yellow")
+        )
     return Group(*parts)
 
 
@@ -161,10 +163,10 @@ def _samples_table(samples: Sequence[Sample], threshold: int) -> Table:
     table.columns[0].justify = "right"
     words = {True: "yes", False: "no", None: "-"}
     for sample in samples:
-        found = sample.probability_basis_points
+        probability = sample.probability_basis_points
         shown = printable(sample.text[:_SHOWN_LENGTH])
         table.add_row(
-            "-" if found is None else str(found),
+            "-" if probability is None else str(probability),
             words[_matched(sample, threshold)],
             words[sample.label],
             Text(shown + ("…" if len(sample.text) > _SHOWN_LENGTH else "")),
@@ -173,17 +175,17 @@ def _samples_table(samples: Sequence[Sample], threshold: int) -> Table:
 
 
 def _histogram(bins: Sequence[Bin]) -> Table:
-    """A bar a bin: yes in one shade, no in another, what has no label in a third."""
-    highest = max(found.count for found in bins)
+    """One bar per bin, in a colour for each label: yes, no, and none."""
+    highest = max(one.count for one in bins)
     table = Table("from", "texts", "", box=SIMPLE_HEAD, pad_edge=False)
     table.columns[0].justify = table.columns[1].justify = "right"
-    for found in bins:
+    for one in bins:
         bar = Text()
-        for count, style in ((found.yes, "green"), (found.no, "red"), (found.unlabelled, "cyan")):
-            # Rounded up: a text has a bar, however many the others are.
+        for count, style in ((one.yes, "green"), (one.no, "red"), (one.unlabelled, "cyan")):
+            # Rounded up, so that even a single text is visible.
             bar.append("█" * -(-count * _BAR_WIDTH // max(highest, 1)), style=style)
-        table.add_row(str(found.start_basis_points), str(found.count), bar)
-    if any(found.yes or found.no for found in bins):
+        table.add_row(str(one.start_basis_points), str(one.count), bar)
+    if any(one.yes or one.no for one in bins):
         table.caption = "green: labelled yes, red: labelled no"
     return table
 

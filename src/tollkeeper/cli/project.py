@@ -43,7 +43,7 @@ async def project_show(services: Services, project: ProjectArgument) -> Record:
 
 @service_command(app, "archive")
 async def project_archive(services: Services, project: ProjectArgument) -> Record:
-    """Archive a project: its keys stop working, its history stays."""
+    """Archive a project: its keys stop working, and its records stay."""
     found = await services.projects.project_show(project_id(project))
     await services.projects.project_archive(found.organization_id, found.id)
     return _record(await services.projects.project_show(found.id))

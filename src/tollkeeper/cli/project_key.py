@@ -1,4 +1,4 @@
-"""`tollkeeper project-key`: the customer keys of a project."""
+"""`tollkeeper project-key`: the keys of a project."""
 
 from typing import Annotated, Any
 
@@ -38,7 +38,7 @@ async def project_key_create(
     ] = None,
     expires_in: ExpiresIn = None,
 ) -> Record:
-    """Make a project key and print its value, this once."""
+    """Make a project key and print its value, which is never shown again."""
     key, value = await services.project_keys.project_key_create_by_operator(
         project_id(project), name, permission or None, expires_in
     )
@@ -57,7 +57,7 @@ async def project_key_list(services: Services, project: ProjectArgument) -> List
 
 @service_command(app, "revoke")
 async def project_key_revoke(services: Services, key: KeyArgument) -> Record:
-    """Revoke a project key, for ever."""
+    """Revoke a project key. This cannot be undone."""
     found = await services.project_keys.project_key_revoke(project_key_id(key))
     return Record(_view(services, found))
 

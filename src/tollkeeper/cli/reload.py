@@ -14,9 +14,9 @@ app = command_app()
 
 @command(app, "reload")
 def reload(invocation: Invocation) -> Record:
-    """Let the running gateway take a changed catalogue."""
+    """Send a changed catalogue to the running gateway."""
     settings = invocation.settings()
-    # A wrong catalogue is said here, and not only in the gateway's log.
+    # A wrong catalogue is reported here, and not only in the gateway's log.
     build_catalog(settings)
     pids = serving_pids(settings)
     if not pids:

@@ -1,4 +1,4 @@
-"""Commands whose answer people see in a picture of its own: a chart, a verdict."""
+"""Commands whose answer has a layout of its own for people, such as a chart."""
 
 import asyncio
 import inspect
@@ -23,7 +23,8 @@ P = ParamSpec("P")
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The document for programs, the picture for people; `refusal` makes the command fail."""
+    """`content` is for programs, `picture` for people. With a `refusal` the command prints it and
+    fails."""
 
     content: Mapping[str, Any]
     picture: RenderableType
@@ -34,11 +35,11 @@ ReportCommand = Callable[Concatenate[Services, P], Awaitable[Report]]
 
 
 def report_command(app: typer.Typer, name: str) -> Callable[[ReportCommand[P]], ReportCommand[P]]:
-    """Registers a coroutine over the services that answers with a report."""
+    """Registers a coroutine function of the services that returns a report."""
 
     def register(use_case: ReportCommand[P]) -> ReportCommand[P]:
         def run(invocation: Invocation, /, *arguments: P.args, **named: P.kwargs) -> None:
-            # What a library would log, the one line of the refusal says.
+            # A failure is reported in one line, so logs of libraries would repeat it.
             logging.disable(logging.CRITICAL)
             settings = invocation.settings()
             with located_database(settings) as conninfo:

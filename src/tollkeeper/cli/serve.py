@@ -1,4 +1,4 @@
-"""`tollkeeper serve`: the gateway and its operator listener, until it is told to stop."""
+"""`tollkeeper serve`: runs the gateway and its operator listener until a signal stops it."""
 
 import os
 import socket
@@ -28,19 +28,20 @@ def serve(
     ] = None,
     port: Annotated[
         int | None,
-        typer.Option(help="The public port; 0: a free one.", show_default="server.port"),
+        typer.Option(help="The public port. 0 means any free port.", show_default="server.port"),
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(help="How many processes answer.", show_default="server.workers")
+        int | None,
+        typer.Option(help="How many worker processes serve.", show_default="server.workers"),
     ] = None,
 ) -> None:
     """Run the gateway and its operator listener."""
-    # As environment, an option is checked like any setting and also holds after a reload.
+    # As an environment variable, an option is checked like a setting and also holds after a reload.
     for name, value in (("HOST", host), ("PORT", port), ("WORKERS", workers)):
         if value is not None:
             os.environ[f"TOLLKEEPER_SERVER__{name}"] = str(value)
     settings = invocation.settings()
-    # What a worker would stumble over is said before one is started.
+    # Wrong settings are reported here, before a worker would fail on them.
     build_catalog(settings)
     build_backends(settings, None)
     with ExitStack() as stack:
@@ -66,7 +67,7 @@ async def _supervise(
             show(Record(addresses), as_json=True)
         else:
             typer.echo(
-                f"tollkeeper answers at {addresses['public']} "
+                f"tollkeeper serves at {addresses['public']} "
                 f"(operators: {addresses['operator']}). Ctrl-C stops it."
             )
 
@@ -83,7 +84,7 @@ async def _supervise(
 
 
 def listeners(settings: Settings, stack: ExitStack) -> tuple[socket.socket, socket.socket]:
-    """Both sockets, before anything else starts: a taken port is said at once."""
+    """Binds both sockets. This comes first, so that a port in use is reported at once."""
     public = bind(settings.server.host, settings.server.port, setting="server")
     stack.callback(public.close)
     operator = bind(settings.operator.host, settings.operator.port, setting="operator")

@@ -1,7 +1,7 @@
-"""The embedded engine as its supervisor sees it: started, watched, restarted, stopped.
+"""Starts, watches, restarts and stops the process of the embedded engine.
 
-One engine serves all workers. They know only its address, which is the same after every restart;
-what is said to the engine is the business of the OpenAI-compatible backend.
+One engine serves all workers. They know only its address, which stays the same after a restart.
+Calls to the engine are made by the OpenAI-compatible backend, not here.
 """
 
 import asyncio
@@ -26,24 +26,23 @@ from tollkeeper.embedded.packaged_model import PACKAGED_MODEL
 from tollkeeper.timeouts import timeout
 
 _PROGRAM = "tollkeeper.embedded.engine_process"
-# A large model on a slow disk takes minutes; what takes longer is stuck.
+# A large model on a slow disk loads in minutes. An engine that takes longer is taken for stuck.
 START_TIMEOUT_S = 300.0
 _PAUSE_S = 0.5
 _PAUSE_S_MAX = 10.0
-# An engine that lived so long was sound: its end starts the pauses anew.
-_SOUND_AFTER_S = 30.0
-# So many starts in a row without a sound engine are called a failure. Trying goes on.
-_FAILURES_TO_GIVE_A_NAME = 3
+# If an engine ran for this long, the pause before its restart is the shortest again.
+_STABLE_AFTER_S = 30.0
+# After this many short runs in a row the state is FAILED. The restarts go on.
+_FAILURES_UNTIL_FAILED = 3
 _STOP_TIMEOUT_S = 3.0
 _KILL_TIMEOUT_S = 10.0
 _PROBE_INTERVAL_S = 5.0
-# Far above one batch of a large model, because the loop answers only between two of them.
+# Far above the time of one batch of a large model: the engine answers only between two batches.
 _PROBE_TIMEOUT_S = 20.0
 _PROBE_MISSES_MAX = 3
-_SAID_BYTES_MAX = 2000
+_START_OUTPUT_BYTES_MAX = 2000
 _CONTEXT_SETTING = "embedded.context_length"
-# Not TOLLKEEPER_: these are no settings, and nobody else should set them.
-# The gateway's environment holds secrets that the engine has no use for.
+# Only these variables reach the engine: the gateway's environment holds secrets it does not need.
 _ENVIRONMENT = (
     *("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH"),
     *("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS"),
@@ -55,9 +54,9 @@ class EngineState(StrEnum):
     STARTING = "starting"
     READY = "ready"
     RESTARTING = "restarting"
-    # It ended again and again; it is still being tried.
+    # The engine ended several times in a row. It is still being restarted.
     FAILED = "failed"
-    # There is nothing to start, and the detail says what is missing.
+    # The engine or its weights are missing or unusable. The detail says which, and why.
     ABSENT = "absent"
     STOPPED = "stopped"
 
@@ -70,12 +69,12 @@ class EngineStatus:
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    # Empty: the packaged model.
+    # Empty means the packaged model.
     model_path: str
-    # 0: all cores but one.
+    # 0 means all cores but one.
     threads: int
     parallel: int
-    # Of each slot; a model trained for less has less.
+    # Tokens per slot. A model that was trained for fewer gets fewer.
     context_length: int
 
     @property
@@ -90,11 +89,11 @@ class EmbeddedEngine:
         self.options = options
         self._status = EngineStatus(EngineState.STARTING, "The engine has not been started yet.")
         self._ready = asyncio.Event()
-        self._reservation: socket.socket | None = None
+        self._port_holder: socket.socket | None = None
         self._address: EngineAddress | None = None
-        self._keeper: asyncio.Task[None] | None = None
+        self._keeper_task: asyncio.Task[None] | None = None
         self._process: asyncio.subprocess.Process | None = None
-        self._said = b""
+        self._start_output = b""
         self._report: EngineReport | None = None
         self.restarts = 0
 
@@ -104,12 +103,12 @@ class EmbeddedEngine:
 
     @property
     def address(self) -> EngineAddress | None:
-        """None where the engine is absent; else the same from `start` on, ready or not."""
+        """None if the engine is absent. Otherwise it is the same from `start` on, ready or not."""
         return self._address
 
     @property
     def report(self) -> EngineReport | None:
-        """What the engine says of itself; None before it was ready once."""
+        """The engine's own report. None until it was ready for the first time."""
         return self._report
 
     @property
@@ -117,18 +116,20 @@ class EmbeddedEngine:
         return None if self._process is None else self._process.pid
 
     async def start(self) -> None:
-        """Returns at once; the model loads in the background."""
-        assert self._keeper is None, "an engine is started once"
+        """Returns at once. The model loads in the background."""
+        assert self._keeper_task is None, "an engine is started once"
         try:
             weights = find_weights(self.options.model_path)
         except Unavailable as exc:
-            self._become(EngineState.ABSENT, exc.message)
+            self._set_status(EngineState.ABSENT, exc.message)
             return
-        self._reservation = _reserve_port()
-        port = self._reservation.getsockname()[1]
+        self._port_holder = _reserve_port()
+        port = self._port_holder.getsockname()[1]
         self._address = EngineAddress(f"http://{ENGINE_HOST}:{port}/v1", secrets.token_urlsafe(32))
-        self._become(EngineState.STARTING, f"Loading {weights.name}.")
-        self._keeper = asyncio.get_running_loop().create_task(self._keep(weights, port))
+        self._set_status(EngineState.STARTING, f"Loading {weights.name}.")
+        self._keeper_task = asyncio.get_running_loop().create_task(
+            self._keep_running(weights, port)
+        )
 
     async def wait_ready(self, timeout_s: float) -> bool:
         try:
@@ -138,18 +139,18 @@ class EmbeddedEngine:
         return True
 
     async def close(self) -> None:
-        """Returns when no process is left; safe to repeat."""
-        if self._keeper is not None:
-            self._keeper.cancel()
+        """Returns when the engine's process has ended. May be called again."""
+        if self._keeper_task is not None:
+            self._keeper_task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await self._keeper
-            self._keeper = None
-            self._become(EngineState.STOPPED, "The engine was stopped.")
-        if self._reservation is not None:
-            self._reservation.close()
-            self._reservation = None
+                await self._keeper_task
+            self._keeper_task = None
+            self._set_status(EngineState.STOPPED, "The engine was stopped.")
+        if self._port_holder is not None:
+            self._port_holder.close()
+            self._port_holder = None
 
-    async def _keep(self, weights: Path, port: int) -> None:
+    async def _keep_running(self, weights: Path, port: int) -> None:
         loop = asyncio.get_running_loop()
         failures, pause_s = 0, _PAUSE_S
         while True:
@@ -158,40 +159,40 @@ class EmbeddedEngine:
                 reason = await self._run(weights, port)
             except OSError as exc:
                 reason = f"The engine's process cannot be started: {exc}."
-            if loop.time() - started >= _SOUND_AFTER_S:
+            if loop.time() - started >= _STABLE_AFTER_S:
                 failures, pause_s = 0, _PAUSE_S
             failures += 1
-            failed = failures >= _FAILURES_TO_GIVE_A_NAME
+            failed = failures >= _FAILURES_UNTIL_FAILED
             state = EngineState.FAILED if failed else EngineState.RESTARTING
-            self._become(state, f"{reason} It is started again.")
+            self._set_status(state, f"{reason} It is started again.")
             _log.error("the engine ended and is started again", reason=reason, pause_s=pause_s)
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _PAUSE_S_MAX)
             self.restarts += 1
 
     async def _run(self, weights: Path, port: int) -> str:
-        """Keeps one process until it ends or hangs, and says why. Leaves none behind."""
+        """Runs one process until it ends or hangs. Returns the reason; the process is gone then."""
         process = self._process = await self._spawn(weights, port)
-        self._said = b""
-        exited = asyncio.create_task(process.wait())
-        listening = asyncio.create_task(self._listen(process))
+        self._start_output = b""
+        exit_task = asyncio.create_task(process.wait())
+        reading_errors = asyncio.create_task(self._read_errors(process))
         try:
             if not await self._becomes_ready(process):
-                await asyncio.wait({exited, listening}, timeout=_STOP_TIMEOUT_S)
-                return _ending(process.returncode, self._said)
-            return await self._watch(process, exited, port)
+                await asyncio.wait({exit_task, reading_errors}, timeout=_STOP_TIMEOUT_S)
+                return _end_reason(process.returncode, self._start_output)
+            return await self._watch(process, exit_task, port)
         finally:
             self._ready.clear()
-            await _end(process, exited)
-            listening.cancel()
-            await asyncio.wait({listening})
+            await _stop_process(process, exit_task)
+            reading_errors.cancel()
+            await asyncio.wait({reading_errors})
             self._process = None
 
     async def _spawn(self, weights: Path, port: int) -> asyncio.subprocess.Process:
         options = self.options
         process = await asyncio.create_subprocess_exec(
             sys.executable,
-            "-P",  # whatever lies in the working folder is not imported
+            "-P",  # modules in the working folder are not imported
             *("-m", _PROGRAM),
             *("--model-path", str(weights)),
             *("--model-name", options.model_name),
@@ -203,14 +204,14 @@ class EmbeddedEngine:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
             env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ},
-            # Ctrl-C is for the supervisor: calls that are being drained still need the engine.
+            # Ctrl-C must reach only the supervisor: calls that are being drained need the engine.
             start_new_session=True,
         )
         assert process.stdin is not None
         assert self._address is not None
-        first = {"api_key": self._address.api_key, "parent_pid": os.getpid()}
-        # The pipe stays open: its end is the engine's order to end.
-        process.stdin.write(json.dumps(first).encode() + b"\n")
+        handshake = {"api_key": self._address.api_key, "parent_pid": os.getpid()}
+        # The pipe stays open. The engine ends when the pipe ends.
+        process.stdin.write(json.dumps(handshake).encode() + b"\n")
         return process
 
     async def _becomes_ready(self, process: asyncio.subprocess.Process) -> bool:
@@ -220,60 +221,61 @@ class EmbeddedEngine:
         try:
             line = await asyncio.wait_for(process.stdout.readline(), START_TIMEOUT_S)
         except TimeoutError:
-            self._said = f"It was not ready after {START_TIMEOUT_S:.0f} s.".encode()
+            self._start_output = f"It was not ready after {START_TIMEOUT_S:.0f} s.".encode()
             return False
         if not line:
             return False
         report = self._report = read_report(line)
         if report is None:
-            self._said = b"It reported something else than that it is ready."
+            self._start_output = b"Its first line of output is not a report of readiness."
             return False
         took_s = loop.time() - started
         detail = f"{self.options.model_name}, {report}, loaded in {took_s:.1f} s."
         if report.context_length < self.options.context_length:
-            detail += f" The model has no more context, though {_CONTEXT_SETTING} asks for it."
-        self._become(EngineState.READY, detail)
+            wanted = self.options.context_length
+            detail += f" {_CONTEXT_SETTING} asks for {wanted}, but the model has no more context."
+        self._set_status(EngineState.READY, detail)
         _log.info("the engine is ready", detail=detail)
         self._ready.set()
         return True
 
     async def _watch(
-        self, process: asyncio.subprocess.Process, exited: asyncio.Task[int], port: int
+        self, process: asyncio.subprocess.Process, exit_task: asyncio.Task[int], port: int
     ) -> str:
-        """Returns when the process has ended, or answers no more though it runs."""
+        """Returns the reason when the process has ended, or runs but does not answer any more."""
         misses = 0
         while misses < _PROBE_MISSES_MAX:
-            await asyncio.wait({exited}, timeout=_PROBE_INTERVAL_S)
-            if exited.done():
-                return _ending(process.returncode, b"")
+            await asyncio.wait({exit_task}, timeout=_PROBE_INTERVAL_S)
+            if exit_task.done():
+                return _end_reason(process.returncode, b"")
             assert self._address is not None
             misses = 0 if await _answers(port, self._address.api_key) else misses + 1
-        return "The engine hung: it runs, but computes nothing."
+        return "The engine hung: its process runs, but does not answer."
 
-    async def _listen(self, process: asyncio.subprocess.Process) -> None:
-        """Reads what the engine says, or it would block. Only what it says before it is ready is
-        kept: that explains a failed start, and later lines may quote a caller's request."""
+    async def _read_errors(self, process: asyncio.subprocess.Process) -> None:
+        """Reads the engine's standard error, because a full pipe would block the engine. Only output
+        before readiness is kept: it explains a failed start. Later lines may quote a request."""
         assert process.stderr is not None
         while chunk := await process.stderr.read(4096):
             if not self._ready.is_set():
-                self._said = (self._said + chunk)[-_SAID_BYTES_MAX:]
+                self._start_output = (self._start_output + chunk)[-_START_OUTPUT_BYTES_MAX:]
 
-    def _become(self, state: EngineState, detail: str) -> None:
+    def _set_status(self, state: EngineState, detail: str) -> None:
         self._status = EngineStatus(state, detail)
 
 
 def _reserve_port() -> socket.socket:
-    """A free port of loopback, kept by a socket that is bound and does not listen: connections go
-    to the engine, which shares the port, and nobody else is given it between two engines."""
-    reservation = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    reservation.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    reservation.bind((ENGINE_HOST, 0))
-    return reservation
+    """Binds a free loopback port with a socket that does not listen. The engine shares the port and
+    gets all connections; no other program can get the port while the engine restarts."""
+    holder = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    holder.bind((ENGINE_HOST, 0))
+    return holder
 
 
 async def _answers(port: int, api_key: str) -> bool:
-    """Asks for the slots, which only the computing loop can tell. `/health` would say yes while
-    that loop hangs, as it did for minutes with a schema of some thousand enum values."""
+    """Whether the engine's computing loop answers. Only that loop can answer `/slots`. `/health` is
+    answered while the loop hangs: it was for minutes, with a schema of some thousand enum values."""
     request = f"GET /slots HTTP/1.1\r\nHost: {ENGINE_HOST}\r\nAuthorization: Bearer {api_key}\r\n"
     try:
         with timeout(_PROBE_TIMEOUT_S):
@@ -288,16 +290,16 @@ async def _answers(port: int, api_key: str) -> bool:
     return status.startswith(b"HTTP/1.1 200 ")
 
 
-async def _end(process: asyncio.subprocess.Process, exited: asyncio.Task[int]) -> None:
-    for order, timeout_s in ((signal.SIGTERM, _STOP_TIMEOUT_S), (signal.SIGKILL, _KILL_TIMEOUT_S)):
+async def _stop_process(process: asyncio.subprocess.Process, exit_task: asyncio.Task[int]) -> None:
+    for number, timeout_s in ((signal.SIGTERM, _STOP_TIMEOUT_S), (signal.SIGKILL, _KILL_TIMEOUT_S)):
         if process.returncode is not None:
             break
         with contextlib.suppress(ProcessLookupError):
-            process.send_signal(order)
-        await asyncio.wait({exited}, timeout=timeout_s)
+            process.send_signal(number)
+        await asyncio.wait({exit_task}, timeout=timeout_s)
 
 
-def _ending(code: int | None, said: bytes) -> str:
+def _end_reason(code: int | None, output: bytes) -> str:
     if code is None:
         how = "did not become ready"
     elif code < 0:
@@ -306,13 +308,13 @@ def _ending(code: int | None, said: bytes) -> str:
             how += " (its wheel needs a processor with AVX2)"
     else:
         how = f"ended with code {code}"
-    return f"The engine {how}{_because(said)}."
+    return f"The engine {how}{_cause_suffix(output)}."
 
 
-def _because(said: bytes) -> str:
-    lines = said.decode(errors="replace").strip().splitlines()
+def _cause_suffix(output: bytes) -> str:
+    lines = output.decode(errors="replace").strip().splitlines()
     if not lines:
         return ""
-    # The engine names the cause first and its consequences after it; Python the other way round.
+    # The engine prints the cause first; a Python traceback prints it last.
     line = lines[-1] if lines[0].startswith("Traceback") else lines[0]
     return f": {line.strip().rstrip('.')[:300]}"

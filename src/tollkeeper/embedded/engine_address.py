@@ -1,14 +1,14 @@
-"""Where the embedded engine answers: handed from the process that keeps it to those that use it."""
+"""The address of the embedded engine. The supervisor passes it to the workers."""
 
 from dataclasses import dataclass, field
 
-# It answers this machine only.
+# The engine is reachable from this machine only.
 ENGINE_HOST = "127.0.0.1"
 
 
 @dataclass(frozen=True, slots=True)
 class EngineAddress:
-    """Stable over the engine's restarts, so that nobody has to be told of one."""
+    """Stays the same when the engine restarts, so that workers need not be told."""
 
     base_url: str
     api_key: str = field(repr=False)

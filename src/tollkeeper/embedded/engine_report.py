@@ -1,18 +1,19 @@
-"""What a running engine says of itself, once, when it is ready."""
+"""The report that the engine's process sends once, when the engine is ready."""
 
 import msgspec
 
 
 class EngineReport(msgspec.Struct, frozen=True):
-    # Of each slot.
+    # Tokens per slot.
     context_length: int
     slots: int
-    # The kind of its vocabulary, and how many tokens that has.
+    # The kind of tokenizer, and the number of tokens in its vocabulary.
     tokenizer: str
     vocabulary: int
-    # Found by repeating a prompt: what was read before is not read again.
+    # Whether the engine reuses what it has read of an equal beginning; found by repeating a prompt.
     prefix_cache: bool
-    # Of prefixes whose slot went to another call; this the engine does not tell.
+    # Memory for prefixes whose slot went to another call. This is the configured value: the engine
+    # does not report it.
     prefix_cache_mib: int
 
     def __str__(self) -> str:
@@ -25,7 +26,7 @@ class EngineReport(msgspec.Struct, frozen=True):
 
 
 def read_report(line: bytes) -> EngineReport | None:
-    """None for anything else."""
+    """None if the line is not a report."""
     try:
         return msgspec.json.decode(line, type=EngineReport)
     except (msgspec.DecodeError, UnicodeDecodeError):

@@ -1,5 +1,5 @@
-"""Where the embedded engine's weights are: the operator's file, or the one that a package carries.
-Starts nothing, and never runs the package's own code."""
+"""Finds the embedded engine's weights: the operator's file, or the file of an installed package.
+Starts nothing, and never imports that package."""
 
 import importlib.util
 from pathlib import Path
@@ -14,7 +14,7 @@ _REMEDY = "Install tollkeeper[embedded], or declare a backend of kind 'openai'."
 
 
 def find_weights(model_path: str) -> Path:
-    """The GGUF file to load. Raises Unavailable, and says what is missing and what to do."""
+    """The GGUF file to load. Raises Unavailable with what is missing and what to do."""
     if importlib.util.find_spec(ENGINE_PACKAGE) is None:
         raise Unavailable(
             f"The embedded engine is not installed: the package {ENGINE_PACKAGE} is missing. "
@@ -22,7 +22,7 @@ def find_weights(model_path: str) -> Path:
         )
     if model_path:
         return _checked(Path(model_path), f"embedded.model_path = {model_path!r}")
-    # The location of a top-level package is known without running it.
+    # `find_spec` of a top-level package does not import it.
     package = importlib.util.find_spec(WEIGHTS_PACKAGE)
     folders = (package and package.submodule_search_locations) or []
     if not folders:

@@ -1,7 +1,7 @@
-"""What is true of the model that the package index carries, as the embedded engine serves it.
+"""The properties of the model that is installed as a package, as the embedded engine serves it.
 
-Every entry was tried against the engine. The settings turn these facts into an entry of the
-catalogue; the price is theirs, and so is another model's description.
+Every entry was tried against the engine. The settings make an entry of the catalogue from them and
+add the price. Models from other files are described in the settings alone.
 """
 
 from dataclasses import dataclass
@@ -31,10 +31,11 @@ PACKAGED_MODEL = PackagedModel(
     owned_by="huggingfacetb",
     name="SmolLM2 135M Instruct",
     created=1730419200,
-    # Of each slot. The model was trained for 8,192, but four such slots hold 0.9 GB and a prompt
-    # of that length takes minutes on one core; four of these hold 0.5 GB.
+    # Tokens per slot. The model was trained for 8,192, but four slots of 8,192 take 0.9 GB, and a
+    # prompt of that length takes minutes on one core. Four slots of 4,096 take 0.5 GB.
     context_length=4096,
-    # Half of the context. The engine itself goes on until the context is full and says "length".
+    # Half of the context. Without a bound the engine writes until the context is full, and then the
+    # finish reason is "length".
     max_output_length=2048,
     # The engine answers an image with 500.
     input_modalities=("text",),
@@ -46,19 +47,19 @@ PACKAGED_MODEL = PackagedModel(
         "top_p",
         "frequency_penalty",
         "presence_penalty",
-        # By token id.
+        # Keys are token ids.
         "logit_bias",
-        # The low 32 bits count, and all of them set (also -1) means none. Equal seeds repeat an
-        # answer only where the engine batches the call alike.
+        # The engine uses the low 32 bits. If all of them are set, as in -1, there is no seed. Equal
+        # seeds give equal answers only if the engine batches the calls in the same way.
         "seed",
         "stop",
     ),
     supported_features=(
-        # Decoding is constrained. An answer that was cut by its bound is not complete JSON.
+        # Decoding is constrained by the schema. An answer that reaches its bound is incomplete JSON.
         Feature.JSON_MODE,
         Feature.STRUCTURED_OUTPUTS,
         Feature.LOGPROBS,
-        # Not tools: the model's template drops them, and a required call is answered with text.
-        # Not reasoning and not web search: their options are ignored without a word.
+        # Tools are missing: the model's template drops them, and a required call is answered with
+        # text. Reasoning and web search are missing: the engine ignores their options silently.
     ),
 )

@@ -1,4 +1,4 @@
-"""Whether backends can be reached, as one sees it from outside: for readiness and for the doctor."""
+"""Probes whether backends can be reached: for `/readyz` and for `tollkeeper doctor`."""
 
 import asyncio
 import contextlib
@@ -13,8 +13,8 @@ CONNECT_TIMEOUT_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Reached:
-    """What came of a try."""
+class ProbeResult:
+    """The result of one probe, with a sentence for the operator."""
 
     ok: bool
     detail: str
@@ -23,50 +23,50 @@ class Reached:
 async def probe_backends(
     settings: Settings, engine: EmbeddedEngine | None
 ) -> tuple[dict[str, str], bool]:
-    """A line for each backend, and whether one of them is there."""
-    found = await asyncio.gather(*(_probe(backend, engine) for backend in settings.backends))
+    """Returns one line for each backend, and whether at least one backend can be reached."""
+    results = await asyncio.gather(*(_probe(backend, engine) for backend in settings.backends))
     lines = {
-        f"backend {backend.name}": reached.detail
-        for backend, reached in zip(settings.backends, found, strict=True)
+        f"backend {backend.name}": result.detail
+        for backend, result in zip(settings.backends, results, strict=True)
     }
-    return lines, any(reached.ok for reached in found)
+    return lines, any(result.ok for result in results)
 
 
-async def _probe(backend: BackendSettings, engine: EmbeddedEngine | None) -> Reached:
+async def _probe(backend: BackendSettings, engine: EmbeddedEngine | None) -> ProbeResult:
     if backend.kind == "embedded":
         return engine_state(engine)
     replicas = await asyncio.gather(*(reach(url, CONNECT_TIMEOUT_S) for url in backend.urls))
     count = sum(replica.ok for replica in replicas)
-    return Reached(count > 0, f"{count} of {len(replicas)} replicas reachable")
+    return ProbeResult(count > 0, f"{count} of {len(replicas)} replicas reachable")
 
 
-def engine_state(engine: EmbeddedEngine | None) -> Reached:
+def engine_state(engine: EmbeddedEngine | None) -> ProbeResult:
     if engine is None:
-        return Reached(False, "disabled")
+        return ProbeResult(False, "disabled")
     status = engine.status
-    return Reached(status.state is EngineState.READY, f"{status.state}: {status.detail}")
+    return ProbeResult(status.state is EngineState.READY, f"{status.state}: {status.detail}")
 
 
-async def reach(url: str, timeout_s: float) -> Reached:
-    """Whether somebody accepts connections there. An address that no call could be made to is not
-    tried."""
+async def reach(url: str, timeout_s: float) -> ProbeResult:
+    """Whether the address accepts a TCP connection. A URL that no call could be made to is refused
+    without a connection attempt."""
     try:
         host, port = host_and_port(url)
     except ValueError as exc:
-        return Reached(False, str(exc))
+        return ProbeResult(False, str(exc))
     try:
         async with asyncio.timeout(timeout_s):
             _, writer = await asyncio.open_connection(host, port)
     except TimeoutError:
-        return Reached(False, f"{url} does not answer in time")
+        return ProbeResult(False, f"{url} does not answer in time")
     except OSError as exc:
-        return Reached(False, f"{url} cannot be reached: {_reason(exc)}")
+        return ProbeResult(False, f"{url} cannot be reached: {_reason(exc)}")
     writer.close()
     with contextlib.suppress(OSError):
         await writer.wait_closed()
-    return Reached(True, f"{url} accepts connections")
+    return ProbeResult(True, f"{url} accepts connections")
 
 
 def _reason(exc: OSError) -> str:
-    # A name that cannot be resolved has an error number of its own kind.
+    # The errors of name resolution have negative numbers, which `strerror` does not know.
     return os.strerror(exc.errno) if exc.errno and exc.errno > 0 else exc.strerror or str(exc)

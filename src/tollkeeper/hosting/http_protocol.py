@@ -1,7 +1,8 @@
-"""uvicorn's HTTP/1.1 protocol, made fit to face the network alone.
+"""uvicorn's HTTP/1.1 protocol, hardened so that it can face the network without a proxy.
 
-llhttp refuses ambiguous framing; what it and uvicorn let through is refused here: headers that
-drip in or never end, headers beyond a size, and answers without envelope or request id.
+llhttp refuses ambiguous framing. This class adds what llhttp and uvicorn lack: a bound on the time
+and the size of a request's headers, a bound on the time that a slow reader may take, and refusals
+in the error envelope, with a request id.
 """
 
 import asyncio
@@ -22,8 +23,9 @@ from tollkeeper.api.http.envelope import BodyTimeout, HeadersTooLarge, render_er
 from tollkeeper.domain.errors import InvalidRequest, TollkeeperError
 
 _HEADERS_MAX = 100
-# An answer may come before its request's body was read. So long the rest is read and dropped: to
-# close at once would reset the connection, and the caller would lose the answer.
+# A response may be complete before the request's body was read. For this long the rest of the body
+# is read and dropped: closing at once would reset the connection, and the caller would lose the
+# response.
 _LINGER_S = 2.0
 
 
@@ -52,20 +54,21 @@ class HardenedProtocol(HttpToolsProtocol):
         self._write_timer: asyncio.TimerHandle | None = None
         self._linger_timer: asyncio.TimerHandle | None = None
         self._phase = _Phase.IDLE
-        # Bytes since something of substance came: headers in the making, or what is no body.
-        self._loose_bytes = 0
-        # The request that is being answered. `cycle` is the last one that came, which may wait.
-        self._answered: RequestResponseCycle | None = None
+        # Bytes received since the last complete header block, piece of a body or end of a request.
+        self._overhead_bytes = 0
+        # The request that is being answered. With pipelining, `cycle` is the newest request, which
+        # may still be waiting.
+        self._current_cycle: RequestResponseCycle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._await_headers()
+        self._start_header_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_awaiting_headers()
+        self._stop_header_timer()
         self.resume_writing()
         super().connection_lost(exc)
-        cycle = self._answered
+        cycle = self._current_cycle
         if cycle is not None and not cycle.response_complete:
             cycle.disconnected = True
             cycle.message_event.set()
@@ -74,7 +77,7 @@ class HardenedProtocol(HttpToolsProtocol):
                 disconnect.disconnected()
 
     def pause_writing(self) -> None:
-        """The caller reads too slowly: from now on it has a while to catch up."""
+        """The caller reads too slowly: it has `write_timeout_s` to catch up."""
         super().pause_writing()
         self._write_timer = self.loop.call_later(self.write_timeout_s, self.transport.abort)
 
@@ -87,13 +90,13 @@ class HardenedProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
             return
-        self._loose_bytes += len(data)
+        self._overhead_bytes += len(data)
         super().data_received(data)
-        # Only what did not come in one piece pays for being watched: headers in the making, empty
+        # The timer is started only for what did not arrive in one piece: incomplete headers, empty
         # lines that begin no request, chunk extensions and trailers.
-        if self._loose_bytes and self._phase is not _Phase.BODY and self._header_timer is None:
-            self._await_headers()
-        if self._loose_bytes > self.header_bytes_max:
+        if self._overhead_bytes and self._phase is not _Phase.BODY and self._header_timer is None:
+            self._start_header_timer()
+        if self._overhead_bytes > self.header_bytes_max:
             self._refuse(HeadersTooLarge())
 
     def on_message_begin(self) -> None:
@@ -103,12 +106,12 @@ class HardenedProtocol(HttpToolsProtocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         if self._phase is _Phase.HEADERS:
             super().on_header(name, value)
-        # Else it is a trailer: what comes after the body was never authorised as a header.
+        # Otherwise it is a trailer. Trailers are dropped: they come after the headers were checked.
 
     def on_headers_complete(self) -> None:
-        self._stop_awaiting_headers()
+        self._stop_header_timer()
         self._phase = _Phase.BODY
-        self._loose_bytes = 0
+        self._overhead_bytes = 0
         size = sum(len(name) + len(value) + 4 for name, value in self.headers) + len(self.url)
         if size > self.header_bytes_max or len(self.headers) > _HEADERS_MAX:
             self._refuse(HeadersTooLarge())
@@ -116,13 +119,13 @@ class HardenedProtocol(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
-        self._loose_bytes = 0
+        self._overhead_bytes = 0
         if not self.transport.is_closing():
             super().on_body(body)
 
     def on_message_complete(self) -> None:
         self._phase = _Phase.IDLE
-        self._loose_bytes = 0
+        self._overhead_bytes = 0
         if self.transport.is_closing():
             return
         if self._linger_timer is not None:
@@ -130,12 +133,12 @@ class HardenedProtocol(HttpToolsProtocol):
             self._linger_timer = None
         super().on_message_complete()
         if not self.pipeline:
-            # A large body has stopped the reading. It is all here now, and only who reads on sees
-            # the caller leave.
+            # A large body pauses the reading. The body is complete now, and reading must go on,
+            # because only a read notices that the caller disconnects.
             self.flow.resume_reading()
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
-        self._answered = cycle
+        self._current_cycle = cycle
         super()._start_asgi_task(cycle, app)
 
     def on_response_complete(self) -> None:
@@ -147,27 +150,27 @@ class HardenedProtocol(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         self._refuse(InvalidRequest("This is not a valid HTTP request."))
 
-    def _await_headers(self) -> None:
-        self._header_timer = self.loop.call_later(self.header_timeout_s, self._headers_are_late)
+    def _start_header_timer(self) -> None:
+        self._header_timer = self.loop.call_later(self.header_timeout_s, self._on_header_timeout)
 
-    def _stop_awaiting_headers(self) -> None:
+    def _stop_header_timer(self) -> None:
         if self._header_timer is not None:
             self._header_timer.cancel()
             self._header_timer = None
 
-    def _headers_are_late(self) -> None:
+    def _on_header_timeout(self) -> None:
         self._header_timer = None
         if self._phase is _Phase.HEADERS:
             self._refuse(BodyTimeout("The request's headers did not arrive in time."))
-        elif self._phase is _Phase.IDLE and self._nothing_runs():
+        elif self._phase is _Phase.IDLE and self._is_idle():
             self.transport.close()
 
-    def _nothing_runs(self) -> bool:
+    def _is_idle(self) -> bool:
         cycle: RequestResponseCycle | None = self.cycle
         return cycle is None or cycle.response_complete
 
     def _refuse(self, error: TollkeeperError) -> None:
-        """An answer without the application: the request never became one."""
+        """Sends an error and closes. The application is not called, because there is no request."""
         if self.transport.is_closing():
             return
         rendered = render_error(error, str(uuid4()))
@@ -181,7 +184,7 @@ class HardenedProtocol(HttpToolsProtocol):
 def hardened_protocol(
     header_timeout_s: float, header_bytes_max: int, write_timeout_s: float
 ) -> type[HardenedProtocol]:
-    """The protocol class with its limits bound; the server makes one object a connection."""
+    """The protocol class with its limits bound. The server makes one object per connection."""
     limits = {
         "header_timeout_s": header_timeout_s,
         "header_bytes_max": header_bytes_max,

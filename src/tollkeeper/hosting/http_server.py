@@ -1,4 +1,4 @@
-"""One HTTP/1.1 server on one socket: starts, keeps its date, drains, stops."""
+"""One HTTP/1.1 server on one socket: starts, refreshes its Date header, drains, stops."""
 
 import asyncio
 import socket
@@ -24,7 +24,7 @@ class HttpLimits:
 
 
 class HttpServer:
-    """Serves an ASGI application. The loop and the socket are the caller's."""
+    """Serves an ASGI application on the running event loop and on a socket that is already bound."""
 
     def __init__(self, app: Any, limits: HttpLimits) -> None:
         self._state = ServerState()
@@ -44,11 +44,11 @@ class HttpServer:
         self._config.load()
         self._protocol = protocol
         self._server: asyncio.Server | None = None
-        self._clock: asyncio.Task[None] | None = None
+        self._date_task: asyncio.Task[None] | None = None
 
     async def start(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
-        self._clock = loop.create_task(self._keep_date())
+        self._date_task = loop.create_task(self._refresh_date())
         self._server = await loop.create_server(
             lambda: self._protocol(self._config, self._state, {}, loop),
             sock=listener,
@@ -56,15 +56,15 @@ class HttpServer:
         )
 
     def stop_accepting(self) -> None:
-        """No new connection, and no further request on an old one."""
+        """Accepts no new connection, and no further request on an open connection."""
         assert self._server is not None
         self._server.close()
         for connection in list(self._state.connections):
             connection.shutdown()
 
     async def drain(self, grace_s: float) -> None:
-        """Lets open requests end within the grace and cancels the rest."""
-        assert self._clock is not None
+        """Waits up to `grace_s` for open requests to end, then cancels the rest."""
+        assert self._date_task is not None
         self.stop_accepting()
         if self._state.tasks:
             await asyncio.wait(self._state.tasks, timeout=grace_s)
@@ -74,10 +74,10 @@ class HttpServer:
         for connection in list(self._state.connections):
             if connection.transport is not None:
                 connection.transport.close()
-        self._clock.cancel()
-        await asyncio.gather(self._clock, return_exceptions=True)
+        self._date_task.cancel()
+        await asyncio.gather(self._date_task, return_exceptions=True)
 
-    async def _keep_date(self) -> None:
+    async def _refresh_date(self) -> None:
         while True:
             self._state.default_headers = [(b"date", formatdate(usegmt=True).encode())]
             await asyncio.sleep(_DATE_INTERVAL_S)

@@ -1,16 +1,17 @@
-"""Listening sockets, bound before anything else starts, so that a taken port is said at once."""
+"""Listening sockets. They are bound before anything else starts, so that a port that is already in
+use is reported at once."""
 
 import socket
 
 from tollkeeper.domain.errors import StateConflict
 
-# Connections that the kernel keeps until they are accepted.
+# How many connections the kernel queues until they are accepted.
 BACKLOG = 2048
 
 
 def bind(host: str, port: int, *, setting: str) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # The protocol is named because asyncio switches Nagle's algorithm off only where it is.
+    # asyncio switches Nagle's algorithm off only for sockets whose protocol is given explicitly.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:

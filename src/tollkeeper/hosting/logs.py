@@ -1,4 +1,7 @@
-"""Structured logs: one JSON object a line on standard error, bounded, without secrets."""
+"""Structured logs: one JSON object per line on standard error, with values of bounded length.
+
+No event may carry a secret.
+"""
 
 import logging
 import sys
@@ -7,7 +10,7 @@ from typing import Any
 
 import structlog
 
-# A line longer than this is cut: an attacker's megabyte must not become ours.
+# A longer value is cut, so that a large request cannot fill the log.
 _VALUE_LENGTH_MAX = 2000
 
 
@@ -25,12 +28,12 @@ def configure_logs() -> None:
         logger_factory=structlog.WriteLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
-    # The server's own messages repeat what the envelope says, or are a caller's doing.
+    # uvicorn's warnings repeat what the error envelope says, or describe a caller's mistake.
     logging.getLogger("uvicorn").setLevel(logging.ERROR)
 
 
 def silence_logs() -> None:
-    """For a command: what goes wrong, its answer or the one line of its refusal says."""
+    """For commands: a command reports a failure in its answer or in one line on standard error."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
 
 
@@ -39,6 +42,6 @@ def _bound_values(
 ) -> MutableMapping[str, Any]:
     for key, value in event.items():
         if isinstance(value, str) and len(value) > _VALUE_LENGTH_MAX:
-            # The end of a traceback names the fault, the beginning only the way to it.
+            # The end is kept, because the last line of a traceback names the error.
             event[key] = "..." + value[-_VALUE_LENGTH_MAX:]
     return event

@@ -1,4 +1,4 @@
-"""/healthz, /readyz and /metrics on a listener of their own. No tenant data passes here."""
+"""/healthz, /readyz and /metrics on a listener of their own, which serves no tenant data."""
 
 import json
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -13,7 +13,7 @@ from tollkeeper.api.http.sse import Send
 
 @dataclass(frozen=True, slots=True)
 class Readiness:
-    """What the service needs, each part with its own verdict."""
+    """Whether the service can answer calls, with one line for each part that it needs."""
 
     parts: dict[str, str]
     ready: bool
@@ -34,13 +34,15 @@ class OperatorListener:
             case "/healthz":
                 await _answer(send, 200, {"status": "ok"})
             case "/readyz":
-                found = await self._probe()
-                status = "ready" if found.ready else "not ready"
-                await _answer(send, 200 if found.ready else 503, {"status": status, **found.parts})
+                readiness = await self._probe()
+                status = "ready" if readiness.ready else "not ready"
+                await _answer(
+                    send, 200 if readiness.ready else 503, {"status": status, **readiness.parts}
+                )
             case "/metrics":
                 await _send(send, 200, CONTENT_TYPE_LATEST.encode(), self._metrics())
             case _:
-                await _answer(send, 404, {"status": "not found"})
+                await _answer(send, 404, {"status": "not readiness"})
 
     def _metrics(self) -> bytes:
         registry = CollectorRegistry()

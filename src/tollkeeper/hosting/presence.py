@@ -1,6 +1,7 @@
-"""Which gateways serve with a data folder: each holds a lock on a file that is named by its pid.
+"""Which gateways serve with a data folder: each holds a lock on a file whose name is its pid.
 
-A killed process loses its lock by itself, so a stale file never names a stranger's process.
+The kernel releases the lock of a killed process, so a file that was left behind is never taken for
+another process that got the same pid later.
 """
 
 import contextlib
@@ -14,15 +15,16 @@ from tollkeeper.settings import Settings
 
 @contextlib.contextmanager
 def present(settings: Settings) -> Iterator[None]:
-    """From now on `tollkeeper reload` finds this process."""
+    """Registers this process, so that `tollkeeper reload` finds it, until the context ends."""
     folder = _folder(settings)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / str(os.getpid())
-    fresh = folder / f".{path.name}"
-    with fresh.open("wb") as file:
+    temporary = folder / f".{path.name}"
+    with temporary.open("wb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        # It appears locked: nobody can take it for a dead one's.
-        fresh.rename(path)
+        # The file gets its final name when it is locked, so that no reader takes it for a file that
+        # was left behind.
+        temporary.rename(path)
         try:
             yield
         finally:
@@ -30,17 +32,17 @@ def present(settings: Settings) -> Iterator[None]:
 
 
 def serving_pids(settings: Settings) -> list[int]:
-    """Those that live; what dead ones left behind is removed."""
-    found = []
+    """The pids of live gateways. Removes the files that dead ones left behind."""
+    pids = []
     for path in sorted(_folder(settings).glob("[0-9]*")):
         with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
-                found.append(int(path.name))
+                pids.append(int(path.name))
             else:
                 path.unlink(missing_ok=True)
-    return found
+    return pids
 
 
 def _folder(settings: Settings) -> Path:

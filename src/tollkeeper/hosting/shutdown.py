@@ -1,9 +1,9 @@
-"""The end of a worker, step by step: each in its turn, each with a deadline of its own.
+"""The shutdown of a worker: a sequence of steps, each with its own deadline.
 
-Calls end first, then their costs are written, and the heartbeat goes on for as long as there is
-something to write: another process would take the holds for a dead one's. Only a process that holds
-nothing, and whose heartbeat has stopped, signs off. One that cannot leaves its lease behind, and
-recovery finds what it left.
+Calls end first, then the ledger writes their costs. The heartbeat goes on until the ledger has
+written everything, because otherwise another process would take this one for dead and mark its
+holds as unsettled. The process signs off its lease only if it holds nothing and its heartbeat has
+stopped. Otherwise the lease expires, and recovery marks what is still held.
 """
 
 import asyncio
@@ -14,16 +14,16 @@ import structlog
 
 from tollkeeper.domain.errors import TollkeeperError
 
-# Beyond the grace, for calls that were stopped and are being settled.
+# Beyond the grace period, for calls that were stopped and are being settled.
 _LAST_CALLS_S = 8.0
 # For requests that are not calls, after the calls have ended.
 _LAST_REQUESTS_S = 5.0
-# For the costs of the last calls, even where the grace is over.
-_LAST_BOOKS_S = 5.0
-# For the chores under way and the last write of what they gathered.
-_LAST_CHORES_S = 5.0
+# For the costs of the last calls, even if the grace period is over.
+_LAST_COSTS_S = 5.0
+# For upkeep that is running, and for its last write.
+_LAST_UPKEEP_S = 5.0
 _SIGN_OFF_S = 2.0
-# For a step that keeps its own deadline, before it is believed to be stuck.
+# Added to the deadline that a step keeps by itself, before the step is taken for stuck.
 _SLACK_S = 1.0
 _log = structlog.get_logger("tollkeeper.worker")
 
@@ -37,13 +37,13 @@ class Calls(Protocol):
     async def drain(self, grace_s: float) -> None: ...
 
 
-class Books(Protocol):
+class Ledger(Protocol):
     async def drain(self, deadline_s: float) -> bool:
-        """True where everything is written and nothing is held."""
+        """True if everything is written and nothing is held."""
         ...
 
 
-class Chores(Protocol):
+class Upkeep(Protocol):
     async def stop(self) -> None: ...
 
 
@@ -52,32 +52,32 @@ class Lease(Protocol):
 
 
 async def shut_down(
-    server: Server, calls: Calls, books: Books, chores: Chores, lease: Lease, *, grace_s: float
+    server: Server, calls: Calls, ledger: Ledger, upkeep: Upkeep, lease: Lease, *, grace_s: float
 ) -> None:
     loop = asyncio.get_running_loop()
-    ends_at = loop.time() + grace_s
+    grace_ends_at = loop.time() + grace_s
     server.stop_accepting()
-    # Calls end by themselves or, after the grace, with an error record; only then may the server
-    # cancel what is left.
-    await _within("calls", grace_s + _LAST_CALLS_S, calls.drain(grace_s))
-    await _within("requests", _LAST_REQUESTS_S + _SLACK_S, server.drain(_LAST_REQUESTS_S))
-    # A request that was on its way may have become a call meanwhile. None can come any more.
-    await _within("calls", _LAST_CALLS_S, calls.drain(0))
-    books_s = max(_LAST_BOOKS_S, ends_at - loop.time())
-    written = await _within("books", books_s + _SLACK_S, books.drain(books_s))
-    stopped = await _within("chores", _LAST_CHORES_S, chores.stop())
+    # Calls end by themselves or, after the grace period, with an error record. The server cancels
+    # open requests only after that.
+    await _run_step("calls", grace_s + _LAST_CALLS_S, calls.drain(grace_s))
+    await _run_step("requests", _LAST_REQUESTS_S + _SLACK_S, server.drain(_LAST_REQUESTS_S))
+    # A request that was still being read may have become a call. No further request can arrive now.
+    await _run_step("calls", _LAST_CALLS_S, calls.drain(0))
+    ledger_s = max(_LAST_COSTS_S, grace_ends_at - loop.time())
+    written = await _run_step("ledger", ledger_s + _SLACK_S, ledger.drain(ledger_s))
+    stopped = await _run_step("upkeep", _LAST_UPKEEP_S, upkeep.stop())
     if written and stopped:
-        await _within("sign-off", _SIGN_OFF_S, lease.sign_off())
+        await _run_step("sign-off", _SIGN_OFF_S, lease.sign_off())
     else:
-        _log.warning("this process does not sign off: recovery looks after it")
+        _log.warning("this process does not sign off its lease: recovery will mark its holds")
 
 
-async def _within(step: str, seconds: float, ending: Awaitable[bool | None]) -> bool:
-    """Whether it came to its end, by its own word where it has one. What does not must not keep
-    the next step from its turn."""
+async def _run_step(step: str, seconds: float, work: Awaitable[bool | None]) -> bool:
+    """Whether the step ended in time and did not return False. A step that is late or fails is
+    logged, and the next step runs."""
     try:
         async with asyncio.timeout(seconds):
-            return await ending is not False
+            return await work is not False
     except TimeoutError:
         _log.warning("a step of the shutdown did not end in time", step=step, seconds=seconds)
     except TollkeeperError as exc:

@@ -1,5 +1,6 @@
-"""The parent process: database, workers and the operator listener. Restarts what dies, stops what
-it started, and hands a changed catalogue on."""
+"""The parent process: starts the workers, the engine and the operator listener, restarts a worker or
+an embedded database that died, stops what it started, and sends a changed catalogue to the workers.
+"""
 
 import asyncio
 import contextlib
@@ -24,9 +25,9 @@ from tollkeeper.settings import Settings, SettingsError
 from tollkeeper.storage.schema import check_database
 
 _RESTART_PAUSE_S = 1.0
-# A worker that is not ready by then is stuck: it is killed and started again.
+# A worker that is not ready after this time is killed and started again.
 _START_TIMEOUT_S = 60.0
-# Beyond the grace, for the last writes.
+# Beyond the grace period, for the last writes of the workers.
 _STOP_SLACK_S = 10.0
 _DATABASE_INTERVAL_S = 5.0
 _log = structlog.get_logger("tollkeeper.supervisor")
@@ -48,7 +49,7 @@ class Supervisor:
         self._public = public
         self._operator = operator
         self._reload = reload
-        self._starter = worker_starter
+        self._worker_starter = worker_starter
         self._engine = build_engine(settings)
         self._stopping = asyncio.Event()
         self._workers: dict[int, WorkerProcess] = {}
@@ -56,14 +57,15 @@ class Supervisor:
         self._announced = False
 
     async def run(self, *, on_ready: Callable[[], None]) -> None:
-        """Serves until SIGTERM or SIGINT; calls `on_ready` once, when connections are answered."""
+        """Serves until SIGTERM or SIGINT. Calls `on_ready` once, when all workers serve."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping.set)
-        loop.add_signal_handler(signal.SIGHUP, self._take_changed_settings)
+        loop.add_signal_handler(signal.SIGHUP, self._reload_catalog)
         with present(self._settings):
             listener = HttpServer(
-                OperatorListener(self.readiness, self._starter.metrics), http_limits(self._settings)
+                OperatorListener(self.readiness, self._worker_starter.metrics),
+                http_limits(self._settings),
             )
             await listener.start(self._operator)
             if self._engine is not None:
@@ -72,10 +74,10 @@ class Supervisor:
                 loop.create_task(self._keep_worker(number, on_ready))
                 for number in range(self._settings.server.workers)
             ]
-            keepers_of_database = loop.create_task(self._keep_database())
+            database_keeper = loop.create_task(self._keep_database())
             await self._stopping.wait()
-            keepers_of_database.cancel()
-            # Or the kernel would go on taking connections that no worker will ever answer.
+            database_keeper.cancel()
+            # Otherwise the kernel would accept connections that no worker will serve.
             self._public.close()
             await self._stop_workers(keepers)
             if self._engine is not None:
@@ -83,7 +85,7 @@ class Supervisor:
             await listener.drain(0)
 
     async def _keep_database(self) -> None:
-        """The embedded server is ours: where it dies, nobody else will start it again."""
+        """Starts the embedded database again if it died. An operator's own database is left alone."""
         if self._settings.database.url:
             return
         server = EmbeddedPostgres(self._settings.database.data_dir)
@@ -95,7 +97,7 @@ class Supervisor:
                 _log.error("the embedded database cannot be started", reason=exc.message)
 
     async def wait_for_engine(self, timeout_s: float) -> str:
-        """What can be said of the embedded engine, when it is ready or will not be so soon."""
+        """Waits up to `timeout_s` for the embedded engine and returns a sentence on its state."""
         if self._engine is None:
             return "none: no embedded backend is declared"
         if self._engine.address is not None:
@@ -111,9 +113,9 @@ class Supervisor:
         except TollkeeperError as exc:
             parts["database"] = exc.message
             ready = False
-        backends, one_is_there = await probe_backends(self._settings, self._engine)
+        backends, any_reachable = await probe_backends(self._settings, self._engine)
         parts |= backends
-        ready = ready and one_is_there
+        ready = ready and any_reachable
         return Readiness(parts=parts, ready=ready and not self._stopping.is_set())
 
     async def _keep_worker(self, number: int, on_ready: Callable[[], None]) -> None:
@@ -132,7 +134,8 @@ class Supervisor:
     ) -> None:
         """Returns when the worker has ended."""
         self._workers[number] = worker
-        if self._stopping.is_set():  # while it was being started: it would miss the order to stop
+        if self._stopping.is_set():
+            # The stop came while the worker was being started: `_stop_workers` did not see it.
             worker.terminate()
         if await worker.becomes_ready(_START_TIMEOUT_S):
             self._ready.add(number)
@@ -152,15 +155,15 @@ class Supervisor:
             "conninfo": self._conninfo,
             "engine": None if address is None else dataclasses.asdict(address),
         }
-        worker = self._starter.take()
+        worker = self._worker_starter.take()
         await worker.start(self._public, instruction)
         return worker
 
-    def _take_changed_settings(self) -> None:
+    def _reload_catalog(self) -> None:
         try:
-            # Only the catalogue is taken: everything else is bound to sockets and processes.
+            # Only the catalogue changes: the other settings are bound to sockets and processes.
             changed = self._settings.model_copy(update={"models": self._reload().models})
-            self._check_catalogue(changed)
+            self._check_catalog(changed)
         except SettingsError as exc:
             _log.error("the changed settings are refused, the old ones stay", reason=str(exc))
             return
@@ -170,8 +173,8 @@ class Supervisor:
             if worker.is_running:
                 worker.instruct(document)
 
-    def _check_catalogue(self, changed: Settings) -> None:
-        """A worker must never meet a catalogue that it cannot take."""
+    def _check_catalog(self, changed: Settings) -> None:
+        """Raises SettingsError for a catalogue that the workers could not build."""
         running = {backend.name for backend in self._settings.backends}
         for model in changed.models:
             if model.backend not in running:

@@ -1,7 +1,7 @@
 """A worker process: serves the public API on the socket that its supervisor bound.
 
-The supervisor's instructions come through the channel that `worker_process` describes: first the
-socket with `start`, later perhaps `settings` with a changed catalogue.
+The supervisor sends its instructions through the channel that `worker_process` describes: first the
+socket and `start`, later `settings` with each changed catalogue.
 """
 
 import asyncio
@@ -26,14 +26,14 @@ from tollkeeper.hosting.worker_process import READY, received_listener
 from tollkeeper.services.use_cases import Services
 from tollkeeper.settings import Settings
 
-# Objects made before the next look for cycles among the youngest.
-_COLLECTED_EVERY = 20_000
+# How many new objects start a garbage collection of the youngest generation.
+_COLLECTION_THRESHOLD = 20_000
 _LINE_BYTES_MAX = 16 * 1024 * 1024
 _log = structlog.get_logger("tollkeeper.worker")
 
 
-class GivenSettings(Settings):
-    """What the supervisor has resolved, as it is: the environment had its say there already."""
+class ResolvedSettings(Settings):
+    """The settings that the supervisor has resolved. The environment is not read again."""
 
     @classmethod
     def settings_customise_sources(
@@ -66,8 +66,8 @@ class Worker:
         server = HttpServer(app, http_limits(self._settings))
         self._services.upkeep.start()
         await server.start(listener)
-        following = loop.create_task(self._follow(instructions))
-        _spare_the_collector()
+        following = loop.create_task(self._follow_instructions(instructions))
+        _reduce_collections()
         reports.write(READY)
         await self._stopping.wait()
         following.cancel()
@@ -82,13 +82,14 @@ class Worker:
         )
         write_metrics()
 
-    async def _follow(self, instructions: asyncio.StreamReader) -> None:
+    async def _follow_instructions(self, instructions: asyncio.StreamReader) -> None:
         while line := await instructions.readline():
             instruction = json.loads(line)
             assert instruction["kind"] == "settings"
-            self._services.catalog.catalog = build_catalog(_settings_of(instruction))
+            self._services.catalog.catalog = build_catalog(_settings_from(instruction))
             _log.info("catalogue reloaded", models=len(self._services.catalog.catalog.models))
-        self._stopping.set()  # the supervisor is gone: nobody would restart or stop this process
+        # The channel ended, so the supervisor is gone, and nothing would restart or stop this worker.
+        self._stopping.set()
 
 
 def http_limits(settings: Settings) -> HttpLimits:
@@ -100,23 +101,26 @@ def http_limits(settings: Settings) -> HttpLimits:
     )
 
 
-def _settings_of(instruction: dict[str, Any]) -> Settings:
-    return GivenSettings(**instruction["settings"])
+def _settings_from(instruction: dict[str, Any]) -> Settings:
+    return ResolvedSettings(**instruction["settings"])
 
 
-def _spare_the_collector() -> None:
-    """What is there now stays, so that no collection looks at it again. And a call makes hundreds
-    of objects that nothing but its own references holds: looking for cycles among them every seven
-    hundred would find none."""
+def _reduce_collections() -> None:
+    """Makes garbage collections rare and small.
+
+    The objects that exist now live as long as the process, so they are frozen: no collection looks
+    at them again. A call makes hundreds of objects without reference cycles, which reference
+    counting frees, so Python's default of a collection every 700 objects would find nothing.
+    """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(_COLLECTED_EVERY, 20, 20)
+    gc.set_threshold(_COLLECTION_THRESHOLD, 20, 20)
 
 
 async def _main(channel: socket.socket, listener: socket.socket) -> None:
     instructions, reports = await asyncio.open_connection(sock=channel, limit=_LINE_BYTES_MAX)
     start = json.loads(await instructions.readline())
-    settings = _settings_of(start)
+    settings = _settings_from(start)
     configure_logs()
     engine = EngineAddress(**start["engine"]) if start["engine"] is not None else None
     async with running_services(
@@ -126,7 +130,7 @@ async def _main(channel: socket.socket, listener: socket.socket) -> None:
 
 
 if __name__ == "__main__":
-    given_channel = socket.socket(fileno=int(sys.argv[1]))
-    given_listener = received_listener(given_channel)
-    if given_listener is not None:
-        uvloop.run(_main(given_channel, given_listener))
+    supervisor_channel = socket.socket(fileno=int(sys.argv[1]))
+    public_listener = received_listener(supervisor_channel)
+    if public_listener is not None:
+        uvloop.run(_main(supervisor_channel, public_listener))

@@ -1,11 +1,11 @@
-"""A worker as its supervisor holds it: a process, and one channel to it.
+"""A worker as its supervisor sees it: a process, and one channel to it.
 
-Loading the program is most of what a start takes. So a worker begins to load the moment it is made,
-while its supervisor still reads settings, and serves when it is told to. This file loads nothing
-that takes time, for the same reason.
+Importing the program takes most of the time of a start. So a worker process begins to import when
+it is created, while the supervisor still reads its settings, and serves when it is told to. For the
+same reason this module imports nothing that takes long.
 
-Down the channel go the listening socket and then instructions, each a line of JSON; up comes one
-byte when connections are answered. Its end means, on either side, that the other is gone.
+The supervisor sends the listening socket and then instructions, each a line of JSON. The worker
+sends one byte when it serves. When the channel ends, the other side is gone.
 """
 
 import asyncio
@@ -60,7 +60,7 @@ class WorkerProcess:
             self._writer.write(json.dumps(instruction).encode() + b"\n")
 
     async def becomes_ready(self, within_s: float) -> bool:
-        """False where it ended without a word; where it is late, it is ended."""
+        """False if the process ended before it was ready. Kills a process that is late."""
         assert self._reader is not None
         try:
             return await asyncio.wait_for(self._reader.read(len(READY)), within_s) == READY
@@ -71,14 +71,14 @@ class WorkerProcess:
         return False
 
     async def wait(self) -> int:
-        """Until it has ended; its exit code."""
+        """Waits until the process has ended and returns its exit code."""
         assert self._reader is not None
         assert self._writer is not None
         with contextlib.suppress(ConnectionError):
             await self._reader.read()
         self._writer.close()
-        # What it had open is closed before it is gone.
-        while (code := self._process.poll()) is None:  # noqa: ASYNC110 - nothing tells of it
+        # The channel ends shortly before the process does, and no event reports the process's end.
+        while (code := self._process.poll()) is None:  # noqa: ASYNC110
             await asyncio.sleep(_POLL_S)
         return code
 
@@ -89,17 +89,17 @@ class WorkerProcess:
         self._process.kill()
 
     def discard(self) -> None:
-        """For one that was never started: it sees its channel end, and ends."""
+        """Ends a worker that was never started, and waits for its end."""
         self._channel.close()
         self._process.terminate()
         self._process.wait()
 
 
 class WorkerStarter:
-    """Where workers come from. The first one loads already."""
+    """Creates worker processes. The first one is created, and begins to import, at once."""
 
     def __init__(self, metrics: str) -> None:
-        # Where the workers write what they count.
+        # The folder in which the workers write their metrics.
         self.metrics = metrics
         self._loading: WorkerProcess | None = WorkerProcess(metrics)
 
@@ -115,17 +115,17 @@ class WorkerStarter:
 @contextmanager
 def worker_starter() -> Iterator[WorkerStarter]:
     with tempfile.TemporaryDirectory(prefix="tollkeeper-metrics-") as metrics:
-        opened = WorkerStarter(metrics)
+        starter = WorkerStarter(metrics)
         try:
-            yield opened
+            yield starter
         finally:
-            opened.close()
+            starter.close()
 
 
 def received_listener(channel: socket.socket) -> socket.socket | None:
-    """The worker's side: waits until it is told to start. None where nobody is there any more."""
-    said, descriptors, _, _ = socket.recv_fds(channel, len(_LISTENER), 1)
-    if said != _LISTENER:
+    """Called by the worker: waits for the listening socket. None if the supervisor is gone."""
+    data, descriptors, _, _ = socket.recv_fds(channel, len(_LISTENER), 1)
+    if data != _LISTENER:
         return None
     listener = socket.socket(fileno=descriptors[0])
     listener.setblocking(False)
