@@ -198,7 +198,7 @@ def test_tools() -> None:
     )
     assert custom == OtherTool({"type": "custom", "custom": {}}, "tools[1]")
     assert isinstance(g, FunctionTool)
-    assert g.beside == {"cache_control": {}}
+    assert g.tool_extra == {"cache_control": {}}
     assert (h.legacy, empty) == (True, OtherTool({}, "functions[1]", legacy=True))
     assert not prompt.has_legacy_functions_only
     assert make_prompt(functions=[{"name": "h"}]).has_legacy_functions_only
