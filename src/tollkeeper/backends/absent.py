@@ -15,6 +15,8 @@ class AbsentBackend:
     def open(self, call: Call, *, deadline: float) -> AbstractAsyncContextManager[Answer]:
         raise Unavailable(f"The backend {self.name} is unavailable. {self._reason}")
 
+    counts_tokens = False
+
     def prompts_sent(self, call: Call) -> int:
         return 1
 

@@ -42,6 +42,10 @@ class FanOutBackend:
             return self._backend.open(call, deadline=deadline)
         return _FanOutCall(self._backend, call, deadline, self._concurrency)
 
+    @property
+    def counts_tokens(self) -> bool:
+        return self._backend.counts_tokens
+
     def prompts_sent(self, call: Call) -> int:
         return call.choices
 

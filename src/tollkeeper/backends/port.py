@@ -50,6 +50,11 @@ class Backend(Protocol):
         """
         ...
 
+    @property
+    def counts_tokens(self) -> bool:
+        """Whether `count_prompt_tokens` asks a tokenizer, which takes time of the backend."""
+        ...
+
     def prompts_sent(self, call: Call) -> int:
         """How often the backend is sent the prompt for one call: more than once where completions
         are made by calls of their own. Each of them is charged."""

@@ -56,6 +56,10 @@ class RoutedBackend:
     def open(self, call: Call, *, deadline: float) -> AbstractAsyncContextManager[Answer]:
         return _RoutedCall(self, call, deadline)
 
+    @property
+    def counts_tokens(self) -> bool:
+        return self._config.tokenizer is not Tokenizer.NONE
+
     def prompts_sent(self, call: Call) -> int:
         return 1
 

@@ -19,6 +19,7 @@ from tollkeeper.services.calls.reasoning_seal import ReasoningSeal
 from tollkeeper.services.calls.recorder import CallRecorder
 from tollkeeper.services.calls.token_counting import TokenCounting
 from tollkeeper.services.clock import Clock, unix_now
+from tollkeeper.services.ledger.admissibility import Admissibility
 from tollkeeper.services.ledger.admission import Admission
 from tollkeeper.services.ledger.billing import Billing
 from tollkeeper.services.ledger.costs import Costs
@@ -101,6 +102,7 @@ def build_services(
     project_limits = ProjectLimits(limits.requests_per_minute, limits.concurrency)
     threshold = default_threshold(settings)
     directory = PolicyDirectory(threshold)
+    admissibility = Admissibility(database, project_limits)
     ledger = Ledger(LedgerStore(database, process_id, project_limits), directory)
     lease = Lease(database, process_id, settings.ledger.lease_s)
     recovery = Recovery(database, settings.ledger.lease_s)
@@ -139,8 +141,8 @@ def build_services(
         catalog=catalog,
         isolation=Isolation(vault),
         reasoning_seal=ReasoningSeal(vault),
-        token_counting=TokenCounting(database, backends, project_limits),
-        inference=_inference(settings, ledger, backends, policies, checks, recorder),
+        token_counting=TokenCounting(database, backends, project_limits, admissibility),
+        inference=_inference(settings, ledger, admissibility, backends, policies, checks, recorder),
         ledger=ledger,
         lease=lease,
         backends=backends,
@@ -163,6 +165,7 @@ def _database(settings: Settings, conninfo: str) -> Database:
 def _inference(
     settings: Settings,
     ledger: Ledger,
+    admissibility: Admissibility,
     backends: dict[str, Backend],
     policies: Policies,
     checks: PolicyChecks,
@@ -171,6 +174,7 @@ def _inference(
     limits = settings.limits
     return Inference(
         Admission(ledger),
+        admissibility,
         backends,
         InferenceLimits(
             deadline_s=limits.inference_deadline_s,

@@ -25,6 +25,7 @@ async def truncated(services: Services, call: Call) -> Call:
     tokens_max = call.model.context_length - call.output_tokens_max
     if measure_prompt(call.prompt).guess() <= tokens_max:
         return call
+    await services.token_counting.require_admissible(call)
     groups = _groups(call.prompt.turns)
     deadline = asyncio.get_running_loop().time() + TOKENIZER_TIMEOUT_S
     fewest, most = 0, max(0, len(groups) - 1)

@@ -30,6 +30,7 @@ from tollkeeper.services.calls.recorder import CallRecorder
 from tollkeeper.services.calls.response_gate import ResponseGate
 from tollkeeper.services.calls.running import AnswerSink, RunningCall, SettlementState
 from tollkeeper.services.calls.token_counting import TOKENIZER_TIMEOUT_S
+from tollkeeper.services.ledger.admissibility import Admissibility
 from tollkeeper.services.ledger.admission import Admission, Settlement
 from tollkeeper.services.policies.checks import PolicyChecks
 
@@ -103,6 +104,7 @@ class Inference:
     def __init__(
         self,
         admission: Admission,
+        admissibility: Admissibility,
         backends: Mapping[str, Backend],
         limits: InferenceLimits,
         *,
@@ -111,6 +113,7 @@ class Inference:
         recorder: CallRecorder,
     ) -> None:
         self._admission = admission
+        self._admissibility = admissibility
         self._backends = backends
         self._limits = limits
         self._policies = policies
@@ -170,6 +173,8 @@ class Inference:
         backend = self._backends[call.model.backend]
         if call.policy_ids:
             await self._policies.require_published(call)
+        if backend.counts_tokens:
+            await self._admissibility.require(call)
         size = measure_prompt(call.prompt)
         copies = backend.prompts_sent(call)
         prompt_tokens = copies * await self._prompt_tokens(backend, call, size)

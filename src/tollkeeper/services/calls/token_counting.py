@@ -9,6 +9,7 @@ from tollkeeper.domain.access import ProjectCaller
 from tollkeeper.domain.admission import ProjectLimits
 from tollkeeper.domain.inference import Call
 from tollkeeper.domain.prompt_size import measure_prompt
+from tollkeeper.services.ledger.admissibility import Admissibility
 from tollkeeper.services.ledger.admission import refusal_error
 from tollkeeper.storage.database import Database
 from tollkeeper.storage.throttle import take_from_rate
@@ -24,11 +25,16 @@ class Counted:
 
 class TokenCounting:
     def __init__(
-        self, database: Database, backends: Mapping[str, Backend], limits: ProjectLimits
+        self,
+        database: Database,
+        backends: Mapping[str, Backend],
+        limits: ProjectLimits,
+        admissibility: Admissibility,
     ) -> None:
         self._database = database
         self._backends = backends
         self._limits = limits
+        self._admissibility = admissibility
 
     async def count(self, caller: ProjectCaller, call: Call) -> Counted:
         """Takes one request from the project's rate limit. There is no hold, no charge and no
@@ -44,6 +50,11 @@ class TokenCounting:
         if counted is None:
             return Counted(measure_prompt(call.prompt).guess(), estimated=True)
         return Counted(counted, estimated=False)
+
+    async def require_admissible(self, call: Call) -> None:
+        """Refuses a call that cannot be admitted, before a tokenizer works for it."""
+        if self._backends[call.model.backend].counts_tokens:
+            await self._admissibility.require(call)
 
     async def prompt_tokens(self, call: Call, deadline: float) -> int:
         """The count for a request that becomes a call, which takes from the rate limit itself."""

@@ -1,0 +1,35 @@
+"""A cheap look before expensive work: a call that cannot be admitted at all is refused first."""
+
+from tollkeeper.domain.admission import ProjectLimits
+from tollkeeper.domain.inference import Call
+from tollkeeper.domain.pricing import Bounds, hold_picousd
+from tollkeeper.services.ledger.admission import refusal_error
+from tollkeeper.storage.admissibility import could_admit
+from tollkeeper.storage.database import Database
+
+
+class Admissibility:
+    def __init__(self, database: Database, limits: ProjectLimits) -> None:
+        self._database = database
+        self._limits = limits
+
+    async def require(self, call: Call) -> None:
+        """Raises what admission would raise, by a lower bound of the call's cost: its output alone.
+        Consumes nothing; a call that passes may still be refused when it is admitted."""
+        least = Bounds(
+            prompt_tokens=0,
+            choices=call.choices,
+            output_tokens_each=call.output_tokens_max,
+            images=0,
+        )
+        async with self._database.reading() as connection:
+            decision = await could_admit(
+                connection,
+                organization_id=call.organization_id,
+                project_id=call.project_id,
+                key_id=call.key_id,
+                least_picousd=hold_picousd(call.model.pricing, least),
+                limits=self._limits,
+            )
+        if decision.refusal is not None:
+            raise refusal_error(decision)

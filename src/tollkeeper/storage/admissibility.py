@@ -1,0 +1,79 @@
+"""SQL of a look at an account without a lock: whether a call could be admitted at all."""
+
+from typing import LiteralString
+
+from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
+from tollkeeper.domain.admission import (
+    UNKNOWN,
+    AccountState,
+    AdmissionRequest,
+    Decision,
+    ProjectLimits,
+    Spend,
+    decide,
+)
+from tollkeeper.storage.account_rows import key_status_of, project_of
+from tollkeeper.storage.database import Connection
+
+# Caps and concurrency are left out: what waits to be folded in could still make room for the call.
+_NO_CAP = (None, None)
+_NO_LIVE_HOLDS = 0
+
+
+async def could_admit(
+    connection: Connection,
+    *,
+    organization_id: OrganizationId,
+    project_id: ProjectId,
+    key_id: KeyId,
+    least_picousd: int,
+    limits: ProjectLimits,
+) -> Decision:
+    """Decides on a lower bound of the call's cost, by the key, the project, the rate and the credit.
+    Consumes nothing and holds nothing: only a refusal means anything."""
+    cursor = await connection.execute(
+        _READ, {"organization": organization_id, "project": project_id, "key": key_id}
+    )
+    row = await cursor.fetchone()
+    if row is None:
+        return UNKNOWN
+    now_us, available, archived, *rate, revoked, suspended, expired = row
+    requests_per_minute, rate_units, rate_at_us = rate
+    spend = (0, 0, 0, 0, 0, 0)
+    project = project_of(
+        (
+            *(organization_id, project_id, *spend, _NO_CAP, _NO_LIVE_HOLDS),
+            *(requests_per_minute, None, rate_units, rate_at_us, archived),
+        ),
+        limits,
+        now_us,
+    )
+    state = AccountState(
+        available_picousd=available,
+        overage_picousd=0,
+        spend=Spend(),
+        cap=None,
+        projects={project_id: project},
+        keys={key_id: key_status_of(revoked, suspended, expired)},
+    )
+    request = AdmissionRequest(project_id, key_id, least_picousd)
+    _, [decision] = decide(state, [request], now_us=now_us, month=0)
+    return decision
+
+
+# What resolutions give back and is not folded in yet counts as available.
+_READ: LiteralString = """
+    SELECT (extract(epoch FROM statement_timestamp()) * 1000000)::bigint,
+           a.available + coalesce((
+               SELECT sum(u.hold - u.settled) FROM unfolded u
+               WHERE u.organization_id = a.organization_id AND u.kind = 'resolved'), 0),
+           p.archived_at IS NOT NULL, pa.requests_per_minute, pa.rate_units, pa.rate_at_us,
+           k.revoked_at IS NOT NULL, k.suspended_at IS NOT NULL,
+           coalesce(k.expires_at <= clock_timestamp(), false)
+    FROM accounts a
+    JOIN project_accounts pa ON pa.organization_id = a.organization_id
+        AND pa.project_id = %(project)s
+    JOIN projects p ON p.organization_id = a.organization_id AND p.id = pa.project_id
+    JOIN project_keys k ON k.organization_id = a.organization_id AND k.id = %(key)s
+    WHERE a.organization_id = %(organization)s
+"""
