@@ -125,11 +125,11 @@ BUGS = {
         HISTORIES,
     ),
     "the end of a stream is taken for its [DONE]": Bug(
-        "backends/replica.py",
-        """            stream.fail(BackendFailed("The backend's stream ended before the answer did."))
+        "backends/streamed_answer.py",
+        """            reader.fail(BackendFailed("The backend's stream ended before the answer did."))
             return []
 """,
-        """            stream.done = True
+        """            reader.done = True  # type: ignore[attr-defined]
             return []
 """,
         ("journeys/calls/test_faults.py",),
@@ -176,7 +176,7 @@ BUGS = {
         STORE,
         "        self.commit_sent = True\n",
         "",
-        ("test_doubts_db.py",),
+        ("services/ledger/test_doubts.py",),
     ),
     "a hold in doubt is released before it is there": Bug(
         STORE,
@@ -207,7 +207,7 @@ BUGS = {
         "storage/ledger.py",
         "    + ROWS_BY_KEY,\n",
         "    + \"set_config('plan_cache_mode', 'force_generic_plan', true)\",\n",
-        ("test_plans_db.py",),
+        ("storage/test_plans.py",),
     ),
     "nobody hears that the writer was stopped": Bug(
         "services/ledger/group_writer.py",
@@ -299,8 +299,8 @@ BUGS = {
     ),
     "the rest of a hold never comes back": Bug(
         ADMISSION,
-        "            given_back = fold.hold_picousd - fold.settled_picousd - fold.overage_picousd\n",
-        "            given_back = -fold.overage_picousd\n",
+        "            refund = fold.hold_picousd - fold.settled_picousd - fold.overage_picousd\n",
+        "            refund = -fold.overage_picousd\n",
         ("domain/test_folds.py",),
     ),
 }
