@@ -15,6 +15,7 @@ from tests.support.upstream import (
     answer,
     chat,
     chunk,
+    completion,
     hang,
     refuse,
     reset_after,
@@ -148,6 +149,12 @@ async def test_ties_are_broken_by_chance() -> None:
 # Retries.
 
 
+async def refuse_in_the_answer(peer: Peer) -> None:
+    """An error object after a 200, where the answer should begin."""
+    error = {"error": {"message": "busy", "code": 503}}
+    await (stream([sse(error)]) if peer.request.json["stream"] else answer(error))(peer)
+
+
 @pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize(
     "verb",
@@ -156,8 +163,8 @@ async def test_ties_are_broken_by_chance() -> None:
         refuse(503),
         refuse(401),
         refuse(429),
-        answer(b"<html>", content_type="text/html"),
-        reset_after(content_type="text/event-stream"),
+        refuse(529),
+        refuse_in_the_answer,
     ],
 )
 async def test_another_replica_answers(verb: Verb, streamed: bool) -> None:
@@ -173,13 +180,24 @@ async def test_another_replica_answers(verb: Verb, streamed: bool) -> None:
         assert bad.requests
 
 
-async def test_what_may_have_been_charged_is_not_repeated() -> None:
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize(
+    "verb",
+    [
+        reset_before_headers(),
+        reset_after(content_type="text/event-stream"),
+        reset_after(content_type="application/json"),
+        answer(b"<html>", content_type="text/html"),
+        *(refuse(status) for status in (408, 499, 502, 504, 524)),
+    ],
+)
+async def test_what_may_have_been_charged_is_not_repeated(verb: Verb, streamed: bool) -> None:
     async with (
-        Upstream(reset_before_headers()) as one,
-        Upstream(reset_before_headers()) as two,
+        Upstream(verb) as one,
+        Upstream(verb) as two,
         routed(one.url, two.url, retries=3) as backend,
     ):
-        outcome = await make(backend, make_call())
+        outcome = await make(backend, make_call(streamed=streamed))
         assert type(outcome.error) is BackendFailed
         assert outcome.error.charged
         assert sum(calls_of(one, two)) == 1
@@ -208,6 +226,35 @@ async def test_a_rejection_is_not_repeated_and_does_not_eject() -> None:
             assert type(outcome.error) is ProviderRejected
             assert sum(calls_of(one, two)) == number
         assert set(backend.health().replicas.values()) == {"healthy"}
+
+
+@pytest.mark.parametrize("status", [401, 402, 403, 404, 408, 413, 424, 498, 499])
+async def test_what_a_caller_can_provoke_does_not_eject(status: int) -> None:
+    in_the_answer = {"error": {"message": "no", "code": status}}
+    for verb in (refuse(status), answer(in_the_answer)):
+        async with Upstream(verb) as upstream, routed(upstream.url, failures_to_eject=1) as backend:
+            for _ in range(3):
+                assert type((await make(backend, make_call())).error) is BackendFailed
+            assert backend.health().ready
+
+
+async def test_an_answer_that_is_too_large_does_not_eject() -> None:
+    async with (
+        Upstream(answer(completion("x" * 5000))) as upstream,
+        routed(upstream.url, failures_to_eject=1, body_bytes_max=4096) as backend,
+    ):
+        assert type((await make(backend, make_call())).error) is BackendFailed
+        assert backend.health().ready
+
+
+@pytest.mark.parametrize("status", [500, 502, 503, 504, 520, 524, 529])
+async def test_what_no_caller_can_provoke_ejects(status: int) -> None:
+    async with (
+        Upstream(refuse(status)) as upstream,
+        routed(upstream.url, failures_to_eject=1) as backend,
+    ):
+        assert type((await make(backend, make_call())).error) is BackendFailed
+        assert backend.health().replicas == {upstream.url: "ejected"}
 
 
 async def test_busy_replicas_are_not_ejected() -> None:
