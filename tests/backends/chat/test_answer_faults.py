@@ -115,6 +115,31 @@ async def test_error_record_where_the_answer_should_begin(
     check_failure(await fault(answer(record)), error, charged=False)
 
 
+@pytest.mark.parametrize(
+    ("code", "error"), [(400, ProviderRejected), (429, RateLimited), (None, BackendFailed)]
+)
+async def test_an_error_that_is_the_whole_body(
+    code: int | None, error: type[TollkeeperError]
+) -> None:
+    """As SGLang and Mistral write it."""
+    body = {"object": "error", "message": f"no, {KEY}", "type": "X", "param": None, "code": code}
+    check_failure(await fault(answer(body)), error, charged=False)
+
+
+@pytest.mark.parametrize("code", [408, 499, 502, 504, 524, 599])
+async def test_an_error_record_of_somebody_in_between(code: int) -> None:
+    record = {"error": {"message": "late", "code": code}}
+    outcome = await fault(stream([sse(record), DONE]), streamed=True)
+    check_failure(outcome, BackendFailed, charged=True)
+    check_failure(await fault(answer(record)), BackendFailed, charged=True)
+
+
+@pytest.mark.parametrize("code", [True, 7, 1301, "504", [504], 502.0])
+async def test_an_error_record_whose_code_is_no_status(code: Any) -> None:
+    record = {"error": {"message": "no", "code": code}}
+    check_failure(await fault(answer(record)), BackendFailed, charged=False)
+
+
 # U10 to U15: what is said.
 
 

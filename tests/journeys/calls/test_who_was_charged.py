@@ -3,8 +3,6 @@ replica may be asked. Every case is played by both replicas of a backend, for ea
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +14,17 @@ from tests.support.raw_caller import raw_caller
 from tests.support.scripted_gateway import (
     COST,
     Entry,
-    ScriptedGateway,
     eventually,
     read_stream,
-    scripted_gateway,
 )
+from tests.support.two_replicas import TwoReplicas, for_each_wire
 from tests.support.upstream import (
     DONE,
     JSON_TYPE,
     SSE_TYPE,
     Peer,
-    Upstream,
     Verb,
     answer,
-    chat,
     chunk,
     completion,
     fat_line,
@@ -40,108 +35,36 @@ from tests.support.upstream import (
     stream,
     usage_chunk,
 )
-from tests.support.upstream_responses import BEGUN, respond, text_then
+from tests.support.upstream_responses import BEGUN, text_then
 from tests.support.upstream_wire import RESPONSE_USAGE, message_item, response, typed
 
 WIRES = ("chat", "responses")
 BOTH_WIRES = pytest.mark.parametrize("wire", WIRES)
 BOTH = pytest.mark.parametrize("streamed", [False, True], ids=["json", "stream"])
-ANSWER_BYTES_MAX = 4096
-
-
-@dataclass(frozen=True)
-class TwoReplicas:
-    """A gateway over one backend with two replicas, of which none is ever ejected."""
-
-    scripted: ScriptedGateway
-    replicas: tuple[Upstream, Upstream]
-
-    def play(self, verb: Verb) -> None:
-        for replica in self.replicas:
-            replica.play(verb)
-
-    @property
-    def calls(self) -> int:
-        return sum(len(replica.requests) for replica in self.replicas)
-
-    @property
-    def under_way(self) -> int:
-        return sum(replica.under_way for replica in self.replicas)
-
-    async def fail(self, verb: Verb, **fields: Any) -> tuple[httpx2.Response, int]:
-        """The answer to a call that both replicas meet with this, and how many were asked."""
-        before = self.calls
-        self.play(verb)
-        found = await self.scripted.chat(**fields)
-        return found, self.calls - before
-
-    async def entry_after_the_caller_left(self) -> Entry:
-        await eventually(lambda: self.scripted.gateway.services.inference.running == 0)
-        await self.scripted.balance()
-        (entry,) = await self.scripted.entries()
-        return entry
-
-
-@asynccontextmanager
-async def _two_replicas(
-    data_dir: Path, conninfo: str, wire: str, limits: dict[str, Any]
-) -> AsyncIterator[TwoReplicas]:
-    ordinary = {"chat": chat, "responses": respond}[wire]
-    backend = {
-        "protocol": wire,
-        "retries": 1,
-        "failures_to_eject": 1_000_000,
-        "answer_bytes": ANSWER_BYTES_MAX,
-    }
-    async with Upstream(ordinary()) as one, Upstream(ordinary()) as two:
-        urls = (one.url, two.url)
-        async with scripted_gateway(
-            *(data_dir, conninfo, one),
-            urls=urls,
-            ordinary=ordinary,
-            backend=backend,
-            limits=limits,
-        ) as scripted:
-            yield TwoReplicas(scripted, (one, two))
-
-
-@asynccontextmanager
-async def _for_each_wire(
-    data_dir: Path, conninfo: str, limits: dict[str, Any]
-) -> AsyncIterator[dict[str, TwoReplicas]]:
-    async with (
-        _two_replicas(data_dir, conninfo, "chat", limits) as over_chat,
-        _two_replicas(data_dir, conninfo, "responses", limits) as over_responses,
-    ):
-        yield {"chat": over_chat, "responses": over_responses}
 
 
 @pytest.fixture(scope="module")
 async def shared(data_dir: Path, conninfo: str) -> AsyncIterator[dict[str, TwoReplicas]]:
-    async with _for_each_wire(data_dir, conninfo, {}) as found:
+    async with for_each_wire(data_dir, conninfo, {}) as found:
         yield found
 
 
 @pytest.fixture(scope="module")
 async def shared_hasty(data_dir: Path, conninfo: str) -> AsyncIterator[dict[str, TwoReplicas]]:
     """Whose deadline and drain are near: only for calls that reach them."""
-    limits = {"inference_deadline_s": 1, "drain_s": 0.3}
-    async with _for_each_wire(data_dir, conninfo, limits) as found:
+    limits = {"inference_deadline_s": 3, "drain_s": 0.3}
+    async with for_each_wire(data_dir, conninfo, limits) as found:
         yield found
-
-
-async def _with_tenant(two: TwoReplicas) -> TwoReplicas:
-    return TwoReplicas(await two.scripted.with_tenant(), two.replicas)
 
 
 @pytest.fixture
 async def two(shared: dict[str, TwoReplicas], wire: str) -> TwoReplicas:
-    return await _with_tenant(shared[wire])
+    return await shared[wire].with_tenant()
 
 
 @pytest.fixture
 async def hasty(shared_hasty: dict[str, TwoReplicas], wire: str) -> TwoReplicas:
-    return await _with_tenant(shared_hasty[wire])
+    return await shared_hasty[wire].with_tenant()
 
 
 async def assert_unsettled(two: TwoReplicas, found: httpx2.Response, asked: int) -> None:
@@ -369,7 +292,7 @@ async def test_an_error_record_after_output_is_charged(two: TwoReplicas, wire: s
 async def test_an_error_record_that_only_ends_the_choice_is_a_refusal(
     shared: dict[str, TwoReplicas],
 ) -> None:
-    two = await _with_tenant(shared["chat"])
+    two = await shared["chat"].with_tenant()
     last = chunk("", finish="error", error={"code": 500, "message": "no"})
     whole = {**completion(""), "usage": None, "error": {"code": 500, "message": "no"}}
     found, asked = await two.fail(stream([sse(last), DONE]), stream=True)
