@@ -39,6 +39,7 @@ LEDGER = "services/ledger/ledger.py"
 HOLD_QUEUE = "services/ledger/hold_queue.py"
 STORE = "storage/ledger_store.py"
 HISTORIES = ("proofs/test_simulation.py",)
+CHARGED = ("journeys/calls/test_who_was_charged.py",)
 
 BUGS = {
     # Money.
@@ -126,13 +127,72 @@ BUGS = {
     ),
     "the end of a stream is taken for its [DONE]": Bug(
         "backends/streamed_answer.py",
-        """            reader.fail(BackendFailed("The backend's stream ended before the answer did."))
+        """            reader.fail(BackendFailed(ended, charged=True))
             return []
 """,
-        """            reader.done = True  # type: ignore[attr-defined]
+        """            reader.done = True
             return []
 """,
         ("journeys/calls/test_faults.py",),
+    ),
+    # Who was charged.
+    "a JSON answer that was cut is released": Bug(
+        "backends/replica.py",
+        "self._replica.config.body_bytes_max)\n"
+        "        except HttpFailure as failure:\n"
+        "            raise domain_error(failure, charged=True) from failure\n",
+        "self._replica.config.body_bytes_max)\n"
+        "        except HttpFailure as failure:\n"
+        "            raise domain_error(failure, charged=False) from failure\n",
+        CHARGED,
+    ),
+    "a JSON answer that is too large is released": Bug(
+        "backends/replica.py",
+        """"The backend's answer is too large.", charged=True""",
+        """"The backend's answer is too large.", charged=False""",
+        CHARGED,
+    ),
+    "a malformed answer is released": Bug(
+        "backends/replica.py",
+        """answer is malformed: {error}.", charged=True)""",
+        """answer is malformed: {error}.", charged=False)""",
+        CHARGED,
+    ),
+    "the usage of a malformed answer is lost": Bug(
+        "backends/replica.py",
+        "        if report is None:\n",
+        "        if report is not None:\n",
+        CHARGED,
+    ),
+    "a stream that was cut before its first piece is tried again": Bug(
+        "backends/streamed_answer.py",
+        "reader.fail(domain_error(failure, charged=True))",
+        "reader.fail(domain_error(failure, charged=reader.accepted))",
+        CHARGED,
+    ),
+    "a proxy's timeout is tried again": Bug(
+        "backends/refusals.py",
+        "StatusRule((408, 504, 524), True,",
+        "StatusRule((408, 504, 524), False,",
+        CHARGED,
+    ),
+    "an error beside output is released": Bug(
+        "backends/chat/wire.py",
+        "    if len(events) == 1:\n",
+        "    if events:\n",
+        CHARGED,
+    ),
+    "an abandoned JSON answer pays the prompt only": Bug(
+        "services/calls/inference.py",
+        "        if meter.delivered or meter.usage is not None:\n",
+        "        if meter.delivered or meter.usage is not None or running.abandoned:\n",
+        CHARGED,
+    ),
+    "a caller ejects a replica": Bug(
+        "backends/refusals.py",
+        "        blameless=400 <= status < 500,\n",
+        "        blameless=False,\n",
+        ("backends/test_ejection.py",),
     ),
     "asynchronous settlement": Bug(
         STORE,

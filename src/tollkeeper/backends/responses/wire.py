@@ -3,11 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
+from tollkeeper.backends.answer_json import usage_alone
 from tollkeeper.backends.responses.answer import ResponsesAnswer
 from tollkeeper.backends.responses.request import encode_responses_request
-from tollkeeper.backends.responses.result import decode_result
+from tollkeeper.backends.responses.result import decode_result, usage_report
 from tollkeeper.backends.wire import AnswerReader, WholeAnswer
-from tollkeeper.domain.inference import Call
+from tollkeeper.domain.inference import Call, UsageReport
 
 
 class ResponsesWire:
@@ -24,6 +25,9 @@ class ResponsesWire:
         if answer.failure is not None:
             answer.failure.charged = True
         return WholeAnswer(events, answer.failure)
+
+    def read_usage(self, body: bytes) -> UsageReport | None:
+        return usage_report(usage_alone(body))
 
     def open_stream(self, call: Call, *, secrets: tuple[str, ...]) -> AnswerReader:
         return ResponsesAnswer(call, secrets=secrets)
