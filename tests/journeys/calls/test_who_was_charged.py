@@ -243,7 +243,7 @@ async def test_an_error_object_beside_output_is_charged(two: TwoReplicas, wire: 
         assert asked == 1
         assert found.headers["x-should-retry"] == "false"
         entry = await two.scripted.entry_of(found)
-        cost = entry.delivered(1) if estimated else COST
+        cost = entry.delivered_pieces(1, "Hello") if estimated else COST
         assert (entry.status, entry.cost, entry.estimated) == ("settled", cost, estimated)
 
 
@@ -285,7 +285,7 @@ async def test_an_error_record_after_output_is_charged(two: TwoReplicas, wire: s
         assert asked == 1
         assert read_stream(found.text).error is not None
         entry = await two.scripted.entry_of(found)
-        cost = entry.delivered(2) if estimated else COST
+        cost = entry.delivered_pieces(2) if estimated else COST
         assert (entry.status, entry.cost, entry.estimated) == ("settled", cost, estimated)
 
 
