@@ -172,6 +172,8 @@ def _read_chat(
     calls: dict[int, list[str]] = {}
     for piece in pieces:
         for position, call in enumerate(piece.get("tool_calls") or ()):
+            # A caller may take whatever it finds here for a new id.
+            assert call.get("id") != ""
             told = calls.setdefault(call.get("index", position), ["", ""])
             told[0] += call["function"].get("name") or ""
             told[1] += call["function"].get("arguments") or ""
