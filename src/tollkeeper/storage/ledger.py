@@ -192,10 +192,14 @@ def write_holds_statement(
             "price_image": str(hold.pricing.image),
             "price_request": str(hold.pricing.request),
             "price_cache_read": str(hold.pricing.input_cache_read),
+            "price_cache_write": str(hold.pricing.input_cache_write),
+            "price_cache_write_1h": str(hold.pricing.input_cache_write_1h),
+            "price_web_search": str(hold.pricing.web_search),
             "prompt_tokens_max": hold.bounds.prompt_tokens,
             "choices": hold.bounds.choices,
             "output_tokens_max": hold.bounds.output_tokens_each,
             "images": hold.bounds.images,
+            "web_searches": hold.bounds.web_searches,
         }
         for hold in holds
     ]
@@ -251,13 +255,15 @@ _WRITE_STATES = Statement("tollkeeper_write_states", _ACCOUNTS_AND_PROJECTS + "S
 _HOLDS: LiteralString = """
     INSERT INTO reservations (process_id, held_at, month, organization_id, id, project_id,
         api_key_id, model, hold, price_prompt, price_completion, price_image, price_request,
-        price_cache_read, prompt_tokens_max, choices, output_tokens_max, images)
+        price_cache_read, price_cache_write, price_cache_write_1h, price_web_search,
+        prompt_tokens_max, choices, output_tokens_max, images, web_searches)
     SELECT %s::uuid, to_timestamp(%s::numeric / 1000000), v.*
     FROM json_to_recordset(%s::json) AS v (month integer, organization_id uuid, id uuid,
         project_id uuid, api_key_id uuid, model text, hold numeric, price_prompt numeric,
         price_completion numeric, price_image numeric, price_request numeric,
-        price_cache_read numeric, prompt_tokens_max bigint, choices integer,
-        output_tokens_max bigint, images integer)
+        price_cache_read numeric, price_cache_write numeric, price_cache_write_1h numeric,
+        price_web_search numeric, prompt_tokens_max bigint, choices integer,
+        output_tokens_max bigint, images integer, web_searches integer)
 """
 _WRITE_HOLDS = Statement(
     "tollkeeper_write_holds",
@@ -280,6 +286,9 @@ async def restore_holds(connection: Connection, process_id: UUID, holds: Sequenc
             "price_completion": str(hold.pricing.completion),
             "price_image": str(hold.pricing.image),
             "price_cache_read": str(hold.pricing.input_cache_read),
+            "price_cache_write": str(hold.pricing.input_cache_write),
+            "price_cache_write_1h": str(hold.pricing.input_cache_write_1h),
+            "price_web_search": str(hold.pricing.web_search),
         }
         for hold in holds
     ]
@@ -294,14 +303,17 @@ _RESTORE_HOLDS: LiteralString = """
     WITH restored AS (
         INSERT INTO reservations (process_id, held_at, month, organization_id, id, project_id,
             api_key_id, model, hold, price_prompt, price_completion, price_image, price_request,
-            price_cache_read, prompt_tokens_max, choices, output_tokens_max, images)
+            price_cache_read, price_cache_write, price_cache_write_1h, price_web_search,
+            prompt_tokens_max, choices, output_tokens_max, images)
         SELECT %s, clock_timestamp(),
             greatest(a.month, to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYYMM')::integer),
             v.organization_id, v.id, v.project_id, v.api_key_id, v.model, 0, v.price_prompt,
-            v.price_completion, v.price_image, 0, v.price_cache_read, 0, 0, 0, 0
+            v.price_completion, v.price_image, 0, v.price_cache_read, v.price_cache_write,
+            v.price_cache_write_1h, v.price_web_search, 0, 0, 0, 0
         FROM json_to_recordset(%s::json) AS v (organization_id uuid, id uuid, project_id uuid,
             api_key_id uuid, model text, price_prompt numeric, price_completion numeric,
-            price_image numeric, price_cache_read numeric)
+            price_image numeric, price_cache_read numeric, price_cache_write numeric,
+            price_cache_write_1h numeric, price_web_search numeric)
         JOIN accounts a USING (organization_id)
         ON CONFLICT DO NOTHING
         RETURNING organization_id, project_id

@@ -43,8 +43,14 @@ class _Annotation(msgspec.Struct, gc=False):
     url_citation: _UrlCitation | None = None
 
 
+class _Text(msgspec.Struct, gc=False):
+    text: str | None = None
+
+
 class _Part(msgspec.Struct, gc=False):
     text: str | None = None
+    # Mistral has its reasoning among the content: texts, or one text.
+    thinking: str | list[_Text] | None = None
 
 
 class _Message(msgspec.Struct, gc=False):
@@ -173,13 +179,15 @@ def _delta(index: int, message: _Message, logprobs: msgspec.Raw, finish: str | N
     if type(content) is str and not _has_more_than_text(message):
         # Nearly every piece of every stream: worth a short way.
         return Delta(index, content or None, logprobs=given(logprobs), finish=finish)
+    reasoning = message.reasoning or message.reasoning_content
     if isinstance(content, list):
+        reasoning = reasoning or "".join(_thought(part) for part in content)
         content = "".join(part.text or "" for part in content)
     function = message.function_call
     return Delta(
         choice=index,
         text=content or None,
-        reasoning=message.reasoning or message.reasoning_content or None,
+        reasoning=reasoning or None,
         refusal=message.refusal or None,
         tool_calls=_tool_calls(message.tool_calls or ()),
         function_call=FunctionCallPiece(function.name, function.arguments or "")
@@ -191,6 +199,12 @@ def _delta(index: int, message: _Message, logprobs: msgspec.Raw, finish: str | N
     )
 
 
+def _thought(part: _Part) -> str:
+    if isinstance(part.thinking, list):
+        return "".join(text.text or "" for text in part.thinking)
+    return part.thinking or ""
+
+
 def _tool_calls(pieces: "list[_ToolCall] | tuple[()]") -> tuple[ToolCallPiece, ...]:
     calls = []
     for position, piece in enumerate(pieces):
@@ -199,7 +213,9 @@ def _tool_calls(pieces: "list[_ToolCall] | tuple[()]") -> tuple[ToolCallPiece, .
         index = piece.index if piece.index is not None else position
         if index < 0:
             raise MalformedAnswer("a tool call has a negative index")
-        calls.append(ToolCallPiece(index, piece.id, function.name, function.arguments or ""))
+        # Servers write an empty id or name into the further pieces of a call.
+        name = function.name or None
+        calls.append(ToolCallPiece(index, piece.id or None, name, function.arguments or ""))
     return tuple(calls)
 
 

@@ -9,7 +9,7 @@ report itself shows which one it is.
 - DashScope, OpenRouter: cache writes in `prompt_tokens_details`, inside the prompt.
 - Mistral: `prompt_token_details`, `num_cached_tokens`. DeepSeek: `prompt_cache_hit_tokens`.
 - Moonshot: `cached_tokens` at the top. SGLang, DeepSeek at Azure: `reasoning_tokens` at the top.
-- OpenRouter, Perplexity: `cost`.
+- OpenRouter, Perplexity: `cost`. OpenRouter: searches in `server_tool_use_details`.
 """
 
 from typing import Any
@@ -59,7 +59,8 @@ def _read(reported: FreeObject) -> ReportedUsage:
         cached_tokens=beside_read if is_beside else cached,
         cache_write_tokens=written,
         cache_write_1h_tokens=written_1h if is_beside else None,
-        cache_is_beside_prompt=bool(is_beside),
+        # A report without any cache leaves it to the one before.
+        cache_is_beside_prompt=bool(is_beside) if is_beside or cached is not None else None,
         reasoning_tokens=reasoning,
         web_searches=_web_searches(reported),
         cost_picousd=_cost(reported),
@@ -85,7 +86,7 @@ def _first(reported: FreeObject, names: tuple[str, ...]) -> int | None:
 
 
 def _web_searches(reported: FreeObject) -> int | None:
-    server_tools = _object(reported, "server_tool_use") or {}
+    server_tools = _object(reported, "server_tool_use", "server_tool_use_details") or {}
     count = read_count(server_tools.get("web_search_requests"))
     return count if count is not None else read_count(reported.get("num_search_queries"))
 

@@ -327,7 +327,7 @@ class ResponsesAnswer:
         if not failed and status not in ("completed", "incomplete"):
             raise MalformedAnswer("it ended before the answer did")
         self._emit_remaining(result)
-        report = wire.usage_report(result.usage)
+        report = wire.usage_report(result)
         if failed:
             self._fail_with(error, report)
             return

@@ -27,6 +27,7 @@ CALL = "function_call"
 REASONING = "reasoning"
 _KNOWN_ITEMS = (MESSAGE, CALL, REASONING)
 _KNOWN_ANNOTATIONS = ("url_citation",)
+_SEARCH = b"web_search_call"
 
 
 class TextKind(StrEnum):
@@ -220,10 +221,26 @@ def chat_logprobs(raw: msgspec.Raw) -> msgspec.Raw | None:
     return msgspec.Raw(b'{"content":%b,"refusal":null}' % written)
 
 
-def usage_report(usage: msgspec.Raw) -> UsageReport | None:
+def usage_report(result: Response) -> UsageReport | None:
     """The report in a result; None where there is none at all."""
-    found = given(usage)
-    return None if found is None else read_responses_usage(anything(found))
+    found = given(result.usage)
+    if found is None:
+        return None
+    searches = sum(_is_search(item) for item in result.output or ())
+    return read_responses_usage(anything(found), searches_in_output=searches)
+
+
+def _is_search(raw: msgspec.Raw) -> bool:
+    """Whether an item is a web search that was made. To open a page that was found, or to search
+    in it, is an item of the same type, and is not charged."""
+    if _SEARCH not in bytes(raw):
+        return False
+    item = anything(raw)
+    if not isinstance(item, dict) or item.get("type") != _SEARCH.decode():
+        return False
+    action = item.get("action")
+    kind = action.get("type") if isinstance(action, dict) else None
+    return item.get("status") == "completed" and kind in (None, "search")
 
 
 def _decode_known(

@@ -1,4 +1,8 @@
-"""Usage as Responses servers report it: cached tokens and reasoning are inside their counts."""
+"""Usage as Responses servers report it: cached tokens and reasoning are inside their counts.
+
+Web searches: xAI and OpenRouter count them in their reports. OpenAI's report does not have them;
+they are items of the output.
+"""
 
 from typing import Any
 
@@ -8,20 +12,21 @@ from tollkeeper.domain.prompt import FreeObject
 from tollkeeper.domain.usage import AbsurdCount, ReportedUsage, read_count
 
 
-def read_responses_usage(reported: Any) -> UsageReport:
+def read_responses_usage(reported: Any, *, searches_in_output: int = 0) -> UsageReport:
     """A report that is no object says nothing. One with a count that can be none is absurd."""
     if not isinstance(reported, dict):
         return UsageReport(ReportedUsage())
     try:
-        return UsageReport(_read(reported))
+        return UsageReport(_read(reported, searches_in_output))
     except AbsurdCount:
         return UsageReport(None, absurd=reported)
 
 
-def _read(reported: FreeObject) -> ReportedUsage:
+def _read(reported: FreeObject, searches_in_output: int) -> ReportedUsage:
     input_details = _details(reported, "input_tokens_details")
     output_details = _details(reported, "output_tokens_details")
     cost = ticks_in_picousd(reported.get("cost_in_usd_ticks"))
+    searches = _web_searches(reported)
     return ReportedUsage(
         prompt_tokens=read_count(reported.get("input_tokens")),
         completion_tokens=read_count(reported.get("output_tokens")),
@@ -29,11 +34,25 @@ def _read(reported: FreeObject) -> ReportedUsage:
         cached_tokens=read_count((input_details or {}).get("cached_tokens")),
         cache_write_tokens=read_count((input_details or {}).get("cache_write_tokens")),
         reasoning_tokens=read_count((output_details or {}).get("reasoning_tokens")),
+        web_searches=searches_in_output if searches is None else searches,
         cost_picousd=usd_in_picousd(reported.get("cost")) if cost is None else cost,
         prompt_details=input_details,
         completion_details=output_details,
         written=reported,
     )
+
+
+def _web_searches(reported: FreeObject) -> int | None:
+    """The backend's own count. A web search is the only tool of a server that a call asks for, so
+    a count of all such tools is one of searches."""
+    for name, counted in (
+        ("server_side_tool_usage_details", "web_search_calls"),
+        ("server_tool_use_details", "web_search_requests"),
+    ):
+        count = read_count((_details(reported, name) or {}).get(counted))
+        if count is not None:
+            return count
+    return read_count(reported.get("num_server_side_tools_used"))
 
 
 def _details(reported: FreeObject, name: str) -> FreeObject | None:

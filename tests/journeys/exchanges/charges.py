@@ -1,0 +1,99 @@
+"""Reads `charges.md`: what every recorded exchange is charged, and the prices that are charged."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tollkeeper.domain.money import picousd_from_usd
+
+_DOCUMENT = Path(__file__).parent / "charges.md"
+_PRICE_HEADER = ("price", "in USD")
+_CHARGE_HEADER = (
+    *("exchange", "uncached", "cache read", "cache write", "cache write 1h", "output"),
+    *("searches", "charge in USD", "counted by", "above a token bound", "above the hold"),
+)
+COUNTED_BY = ("the backend", "us", "nobody: released")
+_NO = "no"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One exchange. `uncached` to `searches` are the counts that are charged."""
+
+    exchange: str
+    uncached: int
+    cache_read: int
+    cache_write: int
+    cache_write_1h: int
+    output: int
+    searches: int
+    charge: int
+    counted_by: str
+    # Why the use is above the bound of the prompt or of the output; empty where it is not.
+    above_bound: str
+    # Why the charge is above the hold; empty where it is not.
+    above_hold: str
+
+    @property
+    def prompt(self) -> int:
+        return self.uncached + self.cache_read + self.cache_write + self.cache_write_1h
+
+
+def read_prices() -> dict[str, str]:
+    return {cells[0]: cells[1] for cells in _table(_PRICE_HEADER)}
+
+
+def read_rows() -> dict[str, Row]:
+    rows = [_row(cells) for cells in _table(_CHARGE_HEADER)]
+    assert len({row.exchange for row in rows}) == len(rows), "an exchange has two rows"
+    return {row.exchange: row for row in rows}
+
+
+def read_summary() -> str:
+    """The paragraph that says how often the hold was below the charge."""
+    [line] = [line for line in _lines() if line.startswith("The hold was below the charge in ")]
+    return line
+
+
+def _row(cells: tuple[str, ...]) -> Row:
+    name, *counts, charge, counted_by, above_bound, above_hold = cells
+    assert counted_by in COUNTED_BY, cells
+    uncached, cache_read, cache_write, cache_write_1h, output, searches = map(int, counts)
+    return Row(
+        exchange=name,
+        uncached=uncached,
+        cache_read=cache_read,
+        cache_write=cache_write,
+        cache_write_1h=cache_write_1h,
+        output=output,
+        searches=searches,
+        charge=picousd_from_usd(charge, param=name),
+        counted_by=counted_by,
+        above_bound=_why(above_bound),
+        above_hold=_why(above_hold),
+    )
+
+
+def _why(cell: str) -> str:
+    if cell == _NO:
+        return ""
+    answer, _, why = cell.partition(": ")
+    assert answer == "yes", cell
+    assert why, cell
+    return why
+
+
+def _table(header: tuple[str, ...]) -> list[tuple[str, ...]]:
+    lines = _lines()
+    start = lines.index(f"| {' | '.join(header)} |")
+    rows = []
+    for line in lines[start + 2 :]:
+        if not line.startswith("|"):
+            break
+        cells = tuple(cell.strip() for cell in line.strip("|").split("|"))
+        assert len(cells) == len(header), line
+        rows.append(cells)
+    return rows
+
+
+def _lines() -> list[str]:
+    return _DOCUMENT.read_text().splitlines()

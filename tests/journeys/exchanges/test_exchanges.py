@@ -1,0 +1,214 @@
+"""Recorded exchanges with every provider: the exact charge, the answer, the record, the hold."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.journeys.exchanges.charges import Row, read_prices, read_rows, read_summary
+from tests.journeys.exchanges.exchange import RECORDED, Exchange, load
+from tests.support.responses_answers import respond
+from tests.support.scripted_gateway import Entry, ScriptedGateway, read_stream, scripted_gateway
+from tests.support.upstream import Upstream, chat
+from tests.support.upstream_responses import respond as native_respond
+from tollkeeper.domain.catalog import pricing_from_declared
+
+PRICES = read_prices()
+ROWS = read_rows()
+MODEL_SETTINGS = {
+    "context_length": 131_072,
+    "max_output_length": 8192,
+    "supported_features": ["tools", "reasoning", "web_search"],
+    "pricing": PRICES,
+}
+# Where a caller finds the reason of an answer's end, by the words of Responses.
+FINISHES = {"completed": "stop", "max_output_tokens": "length", "content_filter": "content_filter"}
+
+
+@pytest.fixture(scope="module")
+async def chat_gateway(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
+    async with (
+        Upstream(chat()) as upstream,
+        scripted_gateway(data_dir, conninfo, upstream, model=MODEL_SETTINGS) as running,
+    ):
+        yield running
+
+
+@pytest.fixture(scope="module")
+async def responses_gateway(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
+    async with (
+        Upstream(native_respond()) as upstream,
+        scripted_gateway(
+            data_dir,
+            conninfo,
+            upstream,
+            ordinary=native_respond,
+            backend={"protocol": "responses"},
+            model=MODEL_SETTINGS,
+        ) as running,
+    ):
+        yield running
+
+
+def test_every_exchange_has_its_row() -> None:
+    recorded = {path.stem for path in RECORDED.iterdir()}
+    assert recorded == set(ROWS)
+
+
+@pytest.mark.parametrize("row", ROWS.values(), ids=list(ROWS))
+def test_every_charge_is_the_sum_of_its_counts(row: Row) -> None:
+    prices = pricing_from_declared(PRICES, param="pricing")
+    charge = 0
+    if row.counted_by != "nobody: released":
+        charge = (
+            row.uncached * prices.prompt
+            + row.cache_read * prices.input_cache_read
+            + row.cache_write * prices.input_cache_write
+            + row.cache_write_1h * prices.input_cache_write_1h
+            + row.output * prices.completion
+            + row.searches * prices.web_search
+            + prices.request
+        )
+    assert row.charge == charge
+
+
+def test_how_often_the_hold_was_below_the_charge() -> None:
+    """What `test_an_exchange` proves for each exchange, as one number."""
+    named = sorted(name for name, row in ROWS.items() if row.above_hold)
+    summary = f"The hold was below the charge in {len(named)} of {len(ROWS)} exchanges"
+    assert read_summary() == f"{summary}: {', '.join(f'`{name}`' for name in named)}."
+
+
+@pytest.mark.parametrize("name", ROWS)
+async def test_an_exchange(
+    chat_gateway: ScriptedGateway, responses_gateway: ScriptedGateway, name: str
+) -> None:
+    exchange, row = load(name), ROWS[name]
+    shared = chat_gateway if exchange.protocol == "chat" else responses_gateway
+    # An answer that went well, because three failures in a row would rest the upstream.
+    await shared.works()
+    scripted = await shared.with_tenant()
+    shared.upstream.play(exchange.verb())
+    found = await _ask(scripted, exchange)
+
+    sent = shared.upstream.requests[-1].json
+    assert sent == {**exchange.request, "model": "upstream-chat"}
+    _check_answer(exchange, row, found)
+    # Verifies the whole ledger too.
+    balance = await scripted.balance()
+    assert (balance["settled"], balance["held"], balance["resolutions"]) == (row.charge, 0, 1)
+    entry = await scripted.entry_of(found)
+    _check_bounds(row, entry)
+    released = row.counted_by == "nobody: released"
+    assert entry.status == ("released" if released else "settled")
+    assert entry.estimated == (row.counted_by == "us")
+    activity = await scripted.activity_of(found)
+    assert activity.reported_usage == (None if released else exchange.last_report())
+    assert activity.cost_picousd == row.charge
+    if not released:
+        usage = activity.usage
+        assert usage is not None
+        written = row.cache_write + row.cache_write_1h
+        assert (usage.prompt_tokens, usage.completion_tokens) == (row.prompt, row.output)
+        assert (usage.cached_tokens, usage.web_searches) == (row.cache_read, row.searches)
+        assert usage.cache_write_tokens + usage.cache_write_1h_tokens == written
+
+
+def _check_bounds(row: Row, entry: Entry) -> None:
+    above_hold = max(0, row.charge - entry.hold)
+    assert (entry.cost, entry.overage) == (row.charge, above_hold)
+    assert bool(above_hold) == bool(row.above_hold), (
+        f"the charge of {row.exchange} is {row.charge}, its hold {entry.hold} picousd"
+    )
+    output_max = entry.choices * entry.output_tokens_max
+    above_bound = row.prompt > entry.prompt_tokens_max or row.output > output_max
+    assert above_bound == bool(row.above_bound), (
+        f"{row.exchange} used {row.prompt} and {row.output} tokens, its bounds are"
+        f" {entry.prompt_tokens_max} and {output_max}"
+    )
+
+
+async def _ask(scripted: ScriptedGateway, exchange: Exchange) -> httpx2.Response:
+    """Sends the request in the protocol of the backend, so that it passes nearly unchanged."""
+    if exchange.protocol == "chat":
+        return await scripted.chat(**exchange.request)
+    return await respond(scripted, **exchange.request)
+
+
+def _check_answer(exchange: Exchange, row: Row, found: httpx2.Response) -> None:
+    expected = dict(exchange.caller_reads)
+    error_status = expected.pop("error", None)
+    assert found.status_code == (error_status or 200), found.text
+    if error_status not in (None, 200):
+        assert "error" in found.json()
+        return
+    if exchange.protocol == "chat":
+        read, usage, ended = _read_chat(exchange, found)
+    else:
+        read, usage, ended = _read_responses(exchange, found)
+    assert ended == (error_status is None), "a complete answer ends properly, a broken one does not"
+    assert read == {"text": "", "reasoning": "", "calls": [], "finish": None, **expected}
+    if error_status is None:
+        assert usage == (row.prompt, row.output)
+
+
+def _read_chat(
+    exchange: Exchange, found: httpx2.Response
+) -> tuple[dict[str, Any], tuple[int, int] | None, bool]:
+    """What the caller reads of a chat answer: its content, its usage, and whether it is complete."""
+    if exchange.streamed:
+        said = read_stream(found.text)
+        ended = said.done and said.error is None
+        pieces = [choice["delta"] for record in said.chunks for choice in record["choices"]]
+        ends = [choice["finish_reason"] for record in said.chunks for choice in record["choices"]]
+        usage = said.chunks[-1].get("usage")
+    else:
+        ended, answer = True, found.json()
+        [choice] = answer["choices"]
+        pieces, ends, usage = [choice["message"]], [choice["finish_reason"]], answer["usage"]
+    calls: dict[int, list[str]] = {}
+    for piece in pieces:
+        for position, call in enumerate(piece.get("tool_calls") or ()):
+            # A caller may take whatever it finds here for a new id.
+            assert call.get("id") != ""
+            told = calls.setdefault(call.get("index", position), ["", ""])
+            told[0] += call["function"].get("name") or ""
+            told[1] += call["function"].get("arguments") or ""
+    content = {
+        "text": "".join(piece.get("content") or "" for piece in pieces),
+        "reasoning": "".join(piece.get("reasoning_content") or "" for piece in pieces),
+        "calls": list(calls.values()),
+        "finish": next((end for end in ends if end is not None), None),
+    }
+    return content, usage and (usage["prompt_tokens"], usage["completion_tokens"]), ended
+
+
+def _read_responses(
+    exchange: Exchange, found: httpx2.Response
+) -> tuple[dict[str, Any], tuple[int, int] | None, bool]:
+    """The same of a Responses answer, whose last event has all of it."""
+    result = found.json() if not exchange.streamed else _last_event(found.text)["response"]
+    ended = result["status"] in ("completed", "incomplete")
+    content: dict[str, Any] = {"text": "", "reasoning": "", "calls": [], "finish": None}
+    for item in result["output"]:
+        if item["type"] == "message":
+            content["text"] += "".join(part["text"] for part in item["content"])
+        elif item["type"] == "reasoning":
+            parts = [*(item.get("content") or ()), *item["summary"]]
+            content["reasoning"] += "".join(part["text"] for part in parts)
+        elif item["type"] == "function_call":
+            content["calls"].append([item["name"], item["arguments"]])
+    if ended:
+        reason = (result["incomplete_details"] or {}).get("reason", result["status"])
+        content["finish"] = FINISHES[reason]
+    usage = result["usage"]
+    return content, usage and (usage["input_tokens"], usage["output_tokens"]), ended
+
+
+def _last_event(body: str) -> dict[str, Any]:
+    payloads = [line.removeprefix("data: ") for line in body.splitlines() if line[:6] == "data: "]
+    event: dict[str, Any] = json.loads(payloads[-2 if payloads[-1] == "[DONE]" else -1])
+    return event
