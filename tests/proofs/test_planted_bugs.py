@@ -179,8 +179,27 @@ BUGS = {
     # Recovery.
     "the sweep judges without waiting": Bug(
         "services/ledger/recovery.py",
-        "range(_HEARTBEATS_OBSERVED if silent else 0)",
+        "range(_HEARTBEATS_OBSERVED if gone else 0)",
         "range(0)",
+        ("services/ledger/test_recovery.py",),
+    ),
+    "recovery only looks a day back": Bug(
+        "services/ledger/open_holds.py",
+        "        for organization_id in search.incomplete:\n",
+        "        for organization_id in set():\n",
+        ("services/ledger/test_recovery.py",),
+        also=(("_SEARCH_S = 3600\n", "_SEARCH_S = 86_400\n"),),
+    ),
+    "recovery only looks at registered processes": Bug(
+        "services/ledger/recovery.py",
+        "unregistered_too=True",
+        "unregistered_too=False",
+        ("services/ledger/test_recovery.py",),
+    ),
+    "a live process that is not registered is taken for dead": Bug(
+        "services/ledger/recovery.py",
+        "(found in unregistered if at is None",
+        "(True if at is None",
         ("services/ledger/test_recovery.py",),
     ),
     "the sweep forgets a process that lives": Bug(

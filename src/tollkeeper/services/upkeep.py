@@ -8,7 +8,7 @@ import structlog
 
 from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.services.calls.activity import Activity
-from tollkeeper.services.ledger.recovery import Lease, Recovery
+from tollkeeper.services.ledger.recovery import Lease, Recovered, Recovery
 from tollkeeper.services.tenants.idempotency import Idempotency
 from tollkeeper.services.tenants.key_use import KeyUse
 from tollkeeper.storage.database import Database
@@ -18,6 +18,7 @@ Chore: TypeAlias = Callable[[], Awaitable[None]]
 _KEY_USE_INTERVAL_S = 10
 _SECRETS_INTERVAL_S = 60
 _PARTITIONS_INTERVAL_S = 600
+_UNREGISTERED_INTERVAL_S = 600
 _CANCEL_AGAIN_S = 0.1
 
 _log = structlog.get_logger("tollkeeper.upkeep")
@@ -48,6 +49,7 @@ class Upkeep:
         return (
             (self._lease.interval_s, self.prove_life),
             (self._lease.interval_s, self.recover_dead),
+            (_UNREGISTERED_INTERVAL_S, self.recover_unregistered),
             (_KEY_USE_INTERVAL_S, self.write_key_use),
             (_SECRETS_INTERVAL_S, self.forget_secrets),
             (_PARTITIONS_INTERVAL_S, self.keep_partitions),
@@ -71,9 +73,16 @@ class Upkeep:
         await self._lease.heartbeat()
 
     async def recover_dead(self) -> None:
+        await self._recover(self._recovery.recover_silent)
+
+    async def recover_unregistered(self) -> None:
+        """Looks for every hold whose process is gone without a trace."""
+        await self._recover(self._recovery.ledger_recover)
+
+    async def _recover(self, sweep: Callable[[], Awaitable[Recovered]]) -> None:
         if not self._lease.steady:
             return
-        found = await self._recovery.ledger_recover()
+        found = await sweep()
         if found.processes:
             _log.warning(
                 "holds of dead processes are unsettled now",
