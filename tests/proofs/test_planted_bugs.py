@@ -228,6 +228,26 @@ BUGS = {
         '", alive AS (SELECT %s::uuid)"',
         ("services/ledger/test_recovery.py",),
     ),
+    # What is unsettled, many at a time.
+    "a bulk resolution takes holds of live processes": Bug(
+        "storage/unsettled.py",
+        "    FROM unsettled_marks m\n",
+        "    FROM (SELECT organization_id, id AS reservation_id, held_at AS marked_at,\n"
+        "                 'unknown' AS reason FROM reservations) m\n",
+        ("services/ledger/test_bulk_resolution.py",),
+    ),
+    "a bulk resolution takes what is too young": Bug(
+        "storage/unsettled.py",
+        "OR m.marked_at < %(marked_before)s)",
+        "OR r.held_at < %(marked_before)s)",
+        ("services/ledger/test_bulk_resolution.py",),
+    ),
+    "a bulk resolution skips what is behind its first page": Bug(
+        "services/ledger/bulk_resolution.py",
+        "            after = page[-1][0]\n",
+        "            return Resolved(resolved, hold_picousd)\n",
+        ("services/ledger/test_bulk_resolution.py",),
+    ),
     # The decision.
     "a revoked key is admitted": Bug(
         ADMISSION,

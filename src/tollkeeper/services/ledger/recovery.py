@@ -68,10 +68,12 @@ class Recovery:
     """A process is gone that is silent for longer than its lease, or that holds something and is
     not registered (any more)."""
 
-    def __init__(self, database: Database, lease_s: float) -> None:
+    def __init__(
+        self, database: Database, lease_s: float, open_holds: OpenHolds | None = None
+    ) -> None:
         self._database = database
         self._lease_s = lease_s
-        self._open_holds = OpenHolds()
+        self._open_holds = open_holds or OpenHolds()
 
     async def ledger_recover(self) -> Recovered:
         """Marks the holds of processes that are gone as unsettled, however old they are. Never
