@@ -258,7 +258,7 @@ BUGS = {
     # Recovery.
     "the sweep judges without waiting": Bug(
         "services/ledger/recovery.py",
-        "range(_HEARTBEATS_OBSERVED if silent else 0)",
+        "range(_HEARTBEATS_OBSERVED if gone else 0)",
         "range(0)",
         ("services/ledger/test_recovery.py",),
     ),
@@ -287,6 +287,45 @@ BUGS = {
         '", alive AS (" + HEARTBEAT + ")"',
         '", alive AS (SELECT %s::uuid)"',
         ("services/ledger/test_recovery.py",),
+    ),
+    # Recovery and what is unsettled, many at a time.
+    "recovery only looks a day back": Bug(
+        "services/ledger/open_holds.py",
+        "        for organization_id in search.incomplete:\n",
+        "        for organization_id in set():\n",
+        ("services/ledger/test_recovery.py",),
+        also=(("_SEARCH_S = 3600\n", "_SEARCH_S = 86_400\n"),),
+    ),
+    "recovery only looks at registered processes": Bug(
+        "services/ledger/recovery.py",
+        "unregistered_too=True",
+        "unregistered_too=False",
+        ("services/ledger/test_recovery.py",),
+    ),
+    "a live process that is not registered is taken for dead": Bug(
+        "services/ledger/recovery.py",
+        "(found in unregistered if at is None",
+        "(True if at is None",
+        ("services/ledger/test_recovery.py",),
+    ),
+    "a bulk resolution takes holds of live processes": Bug(
+        "storage/unsettled.py",
+        "    FROM unsettled_marks m\n",
+        "    FROM (SELECT organization_id, id AS reservation_id, held_at AS marked_at,\n"
+        "                 'unknown' AS reason FROM reservations) m\n",
+        ("services/ledger/test_bulk_resolution.py",),
+    ),
+    "a bulk resolution takes what is too young": Bug(
+        "storage/unsettled.py",
+        "OR m.marked_at < %(marked_before)s)",
+        "OR r.held_at < %(marked_before)s)",
+        ("services/ledger/test_bulk_resolution.py",),
+    ),
+    "a bulk resolution skips what is behind its first page": Bug(
+        "services/ledger/bulk_resolution.py",
+        "            after = page[-1][0]\n",
+        "            return Resolved(resolved, hold_picousd)\n",
+        ("services/ledger/test_bulk_resolution.py",),
     ),
     # The decision.
     "a revoked key is admitted": Bug(
