@@ -73,6 +73,8 @@ _REJECTED = frozenset(
     }
 )
 _RATE_LIMITED = "rate_limit_exceeded"
+# Codes of error records by which a backend says that it stopped waiting: the call may have run.
+_TIMEOUTS_OF_BACKENDS = (408, 499, 504, 524)
 _MESSAGE_BYTES_MAX = 2048
 _REMOVED = "[removed]"
 # Control characters, and the invisible ones that turn the direction of text around.
@@ -104,9 +106,11 @@ def refusal_record(record: Any, *, secrets: tuple[str, ...]) -> TollkeeperError:
         return RateLimited(
             "The backend is handling too many requests.", retry_after_s=RETRY_AFTER_S_DEFAULT
         )
-    if type(code) is int and 400 <= code < 600:
+    if code in _TIMEOUTS_OF_BACKENDS:
         return _failed(f"The backend answered with an error of status {code}", code)
-    return BackendFailed("The backend answered with an error.")
+    # The backend itself says that it failed before any output, whatever its own provider did.
+    is_refusal = type(code) is int and 400 <= code < 500
+    return BackendFailed("The backend answered with an error.", blameless=is_refusal)
 
 
 def _failed(message: str, status: int) -> BackendFailed:

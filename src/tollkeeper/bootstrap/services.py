@@ -123,17 +123,13 @@ def build_services(
         authentication=Authentication(database, key_use, clock),
         organizations=Organizations(database, clock),
         projects=Projects(database, clock),
-        project_keys=ProjectKeys(
-            database, idempotency, clock, settings.auth.project_key_default_permissions
-        ),
+        project_keys=_project_keys(settings, database, idempotency, clock),
         admin_keys=AdminKeys(database, clock),
         policies=policies,
         models=Models(database, catalog),
         costs=Costs(database, vault, clock),
         billing=Billing(database, project_limits),
-        reconciliation=Reconciliation(
-            database, deadline_s=limits.inference_deadline_s, lease_s=settings.ledger.lease_s
-        ),
+        reconciliation=_reconciliation(settings, database),
         bulk_resolution=bulk_resolution,
         recovery=recovery,
         activity=activity,
@@ -169,6 +165,21 @@ def _database(settings: Settings, conninfo: str) -> Database:
         pool_size=declared.pool_size,
         pool_timeout_s=declared.pool_timeout_s,
         statement_timeout_s=declared.statement_timeout_s,
+    )
+
+
+def _project_keys(
+    settings: Settings, database: Database, idempotency: Idempotency, clock: Clock
+) -> ProjectKeys:
+    permissions = settings.auth.project_key_default_permissions
+    return ProjectKeys(database, idempotency, clock, permissions)
+
+
+def _reconciliation(settings: Settings, database: Database) -> Reconciliation:
+    return Reconciliation(
+        database,
+        deadline_s=settings.limits.inference_deadline_s,
+        lease_s=settings.ledger.lease_s,
     )
 
 
