@@ -109,7 +109,7 @@ class _Small(IntEnum):
         b"bytes",
         ("a", "b"),
         {"a": 1},
-        object(),
+        {"a"},
         [True],
         [1.5],
         [["a"]],
