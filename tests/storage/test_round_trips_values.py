@@ -109,6 +109,7 @@ class _Small(IntEnum):
         b"bytes",
         ("a", "b"),
         {"a": 1},
+        {"a"},
         pytest.param(object(), id="object"),
         [True],
         [1.5],
