@@ -1,6 +1,7 @@
 """Refusals and redirects of a model server, and answers that are no HTTP."""
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,7 @@ from tests.support.upstream import (
     redirect,
     refuse,
 )
+from tollkeeper.backends.refusals import STATUS_RULES
 from tollkeeper.domain.errors import (
     BackendFailed,
     ProviderRejected,
@@ -73,13 +75,35 @@ async def test_provider_rejection_with_an_endless_body() -> None:
 
 
 @BOTH
-@pytest.mark.parametrize("status", [201, 204, 401, 403, 404, 408, 418, 500, 502, 503, 504])
-async def test_other_statuses(status: int, streamed: bool) -> None:
+@pytest.mark.parametrize(
+    ("status", "charged"),
+    [
+        *((status, False) for status in (401, 403, 404, 418, 500, 503)),
+        *((status, True) for status in (201, 204, 408, 502, 504)),
+    ],
+)
+async def test_other_statuses(status: int, charged: bool, streamed: bool) -> None:
     verb = refuse(status, "secret detail") if status != 204 else redirect("", status=204)
     outcome = await fault(verb, streamed=streamed)
-    check_failure(outcome, BackendFailed, charged=False)
+    check_failure(outcome, BackendFailed, charged=charged)
     assert outcome.error is not None
     assert "secret" not in outcome.error.message
+
+
+def test_every_status_has_its_rule_and_every_rule_its_row_in_the_documents() -> None:
+    listed = [rule.statuses for rule in STATUS_RULES if not isinstance(rule.statuses, range)]
+    named = [status for statuses in listed for status in statuses]
+    assert len(set(named)) == len(named), "no status has two rules of its own"
+    assert {status for rule in STATUS_RULES for status in rule.statuses} == {*range(200, 600)}
+    operating = (Path(__file__).parents[2] / "docs" / "operating.md").read_text()
+    for rule in STATUS_RULES:
+        of_many = isinstance(rule.statuses, range)
+        statuses = "" if of_many else f"| {', '.join(map(str, rule.statuses))} "
+        books = "unsettled" if rule.may_have_run else "released"
+        # What is wrong with a request itself is wrong on every replica.
+        asked_again = not rule.may_have_run and rule.statuses != (400, 422)
+        replica = "may be asked" if asked_again else "no"
+        assert f"{statuses}| {rule.reason} | {replica} | {books} |" in operating
 
 
 @pytest.mark.parametrize(
@@ -143,4 +167,4 @@ async def test_broken_chunk(streamed: bool) -> None:
         await peer.send(b"ZZ\r\nhello\r\n")
         await peer.until_left()
 
-    check_failure(await fault(verb, streamed=streamed), BackendFailed, charged=False)
+    check_failure(await fault(verb, streamed=streamed), BackendFailed, charged=True)

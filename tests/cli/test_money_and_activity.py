@@ -207,7 +207,10 @@ async def test_activity(operator: Program, books: Books) -> None:
         "total_tokens": 30,
         "cached_tokens": 3,
         "reasoning_tokens": 4,
+        "cache_write_tokens": 0,
+        "web_searches": 0,
     }
+    assert (shown["reported_usage"], shown["reported_cost"]) == (None, None)
     assert [verdict["policy_id"] for verdict in shown["verdicts"]] == [VERDICT.policy_id]
     line = ("--organization", books.organization, "--project", books.project, "--status", "200")
     assert await _json(operator, "activity", "list", *line) == {"data": [shown]}

@@ -21,6 +21,7 @@ from tests.support.program import (
     serving,
     write_config,
 )
+from tollkeeper.services.ledger.metrics import ReasonLabel
 
 _MASTER_SECRET = "master.key"
 
@@ -61,6 +62,22 @@ def test_operators_are_answered(running: Serving) -> None:
     metrics = httpx2.get(f"{running.operator}/metrics")
     assert metrics.status_code == 200
     assert metrics.headers["content-type"].startswith("text/plain")
+
+
+def test_operators_see_the_state_of_the_books(running: Serving) -> None:
+    """Once for all workers, and soon after the start."""
+
+    def shown() -> list[str]:
+        text = httpx2.get(f"{running.operator}/metrics").text
+        return sorted(line.rpartition(" ")[0] for line in text.splitlines() if line[:1] != "#")
+
+    eventually(lambda: "tollkeeper_oldest_hold_seconds" in shown())
+    found = shown()
+    for name in ("oldest_hold_seconds", "oldest_unsettled_seconds", "negative_accounts"):
+        assert found.count(f"tollkeeper_{name}") == 1
+    for reason in ReasonLabel:
+        name = "tollkeeper_unsettled_reservations"
+        assert found.count(f'{name}{{reason="{reason}"}}') == 1
 
 
 def test_a_key_made_while_it_serves_works(running: Serving, key: str) -> None:

@@ -2,15 +2,19 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import LiteralString
+from typing import Literal, LiteralString
 from uuid import uuid4
 
 import pytest
 
 from tests.support.books import USD, Books
+from tollkeeper.bootstrap.services import unsettled_rule
 from tollkeeper.domain.errors import Unavailable
+from tollkeeper.services.ledger.bulk_resolution import BulkAction, UnsettledRule
 from tollkeeper.services.ledger.recovery import Lease, Recovery
 from tollkeeper.services.upkeep import Upkeep
+from tollkeeper.settings import Settings
+from tollkeeper.settings.schema import LedgerSettings
 
 _LEASE_S = 0.4
 
@@ -18,7 +22,7 @@ _LEASE_S = 0.4
 class _Chores(Upkeep):
     """The real ones, with the ledger's on a short lease."""
 
-    def __init__(self, books: Books) -> None:
+    def __init__(self, books: Books, rule: UnsettledRule | None = None) -> None:
         services = books.services
         self.process = uuid4()
         upkeep = services.upkeep
@@ -28,6 +32,9 @@ class _Chores(Upkeep):
             idempotency=upkeep._idempotency,
             lease=Lease(services.database, self.process, _LEASE_S),
             recovery=Recovery(services.database, _LEASE_S),
+            bulk_resolution=services.bulk_resolution,
+            unsettled_rule=rule,
+            ledger_watch=upkeep._ledger_watch,
             activity=services.activity,
         )
 
@@ -79,6 +86,64 @@ async def test_a_dead_process_is_found_by_a_steady_one(books: Books, chores: _Ch
     await _eventually(books, marks, hold.id, 1)
     assert (await books.balance())["unsettled"] == 2 * USD
     await books.assert_right()
+
+
+async def test_a_hold_without_a_registered_process_is_found(books: Books, chores: _Chores) -> None:
+    hold = await books.hold(2 * USD)
+    await books.sql("UPDATE reservations SET process_id = %s WHERE id = %s", uuid4(), hold.id)
+    await chores.recover_unregistered()
+    assert (await books.balance())["unsettled"] == 0, "not steady yet"
+    chores.start()
+    await asyncio.sleep(_LEASE_S)
+    await _steady(chores)
+    await chores.recover_dead()
+    assert (await books.balance())["unsettled"] == 0, "that is for the other chore"
+    marks = "SELECT count(*) FROM unsettled_marks WHERE reservation_id = %s"
+    async with asyncio.timeout(20):
+        while await books.sql(marks, hold.id) != [(1,)]:
+            # Another sweep may be under way.
+            await chores.recover_unregistered()
+    await books.assert_right()
+
+
+async def _steady(chores: _Chores) -> None:
+    async with asyncio.timeout(20):
+        while not chores._lease.steady:  # noqa: ASYNC110 - nothing tells of it
+            await asyncio.sleep(0.02)
+
+
+async def test_what_nobody_resolved_is_resolved_by_the_rule(books: Books) -> None:
+    old, young = await books.hold(2 * USD), await books.hold(3 * USD)
+    for hold in (old, young):
+        await books.leave_unsettled(hold)
+    await books.sql(
+        "UPDATE unsettled_marks SET marked_at = marked_at - interval '3 hours'"
+        " WHERE reservation_id = %s",
+        old.id,
+    )
+    await _Chores(books, rule=None).resolve_unsettled()
+    assert (await books.balance())["unsettled"] == 5 * USD
+    await _Chores(books, UnsettledRule(2, BulkAction.SETTLE_HOLD)).resolve_unsettled()
+    balance = await books.balance()
+    assert (balance["unsettled"], balance["settled"]) == (3 * USD, 2 * USD)
+    await books.assert_right()
+
+
+@pytest.mark.parametrize(
+    ("hours", "resolution", "rule"),
+    [
+        (0, "keep", None),
+        (24, "keep", None),
+        (0, "release", None),
+        (24, "release", UnsettledRule(24, BulkAction.RELEASE)),
+        (1, "settle_hold", UnsettledRule(1, BulkAction.SETTLE_HOLD)),
+    ],
+)
+def test_the_settings_say_whether_there_is_a_rule(
+    hours: int, resolution: Literal["keep", "settle_hold", "release"], rule: UnsettledRule | None
+) -> None:
+    declared = LedgerSettings(unsettled_after_hours=hours, unsettled_resolution=resolution)
+    assert unsettled_rule(Settings(ledger=declared)) == rule
 
 
 @pytest.mark.parametrize("error", [Unavailable(), RuntimeError("a fault of ours")])

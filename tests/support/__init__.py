@@ -3,6 +3,7 @@
 A gateway:
     gateway            a real gateway on a real socket, and tenants with keys
     scripted_gateway   the same in front of a scripted upstream, with money and the ledger's entries
+    two_replicas       the same in front of two replicas that play the same, for each wire
     judged_gateway     the same with a scripted judge, and policies in one line
     gateway_processes  the real program in processes of its own, in front of a scripted upstream
     program            the command line as a process (`warm_program`: quickly)

@@ -9,6 +9,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from tollkeeper.domain.inference import UsageReport
+from tollkeeper.domain.usage import normalised
+
 ABSENT = msgspec.Raw()
 _NULL = msgspec.Raw(b"null")
 _encoder = msgspec.json.Encoder()
@@ -17,6 +20,24 @@ _Answer = TypeVar("_Answer")
 
 class MalformedAnswer(Exception):
     """The backend's answer is not what the protocol allows."""
+
+
+class _UsageAlone(msgspec.Struct, gc=False):
+    """An answer of which nothing else is read."""
+
+    usage: msgspec.Raw = ABSENT
+
+
+class _FlatError(msgspec.Struct, gc=False):
+    """An error object whose fields are those of the body."""
+
+    object: Any = None
+    code: Any = None
+    message: Any = None
+
+
+_usage_decoder = msgspec.json.Decoder(_UsageAlone)
+_flat_error_decoder = msgspec.json.Decoder(_FlatError)
 
 
 def given(raw: msgspec.Raw) -> msgspec.Raw | None:
@@ -63,6 +84,34 @@ def anything(raw: msgspec.Raw) -> Any:
 
 
 def error_record(error: msgspec.Raw) -> Any | None:
-    """The error that a server sends in place of an answer; None where there is none."""
-    record = given(error)
-    return None if record is None else anything(record)
+    """The error that a server puts where an answer should be; None where there is none."""
+    found = given(error)
+    return None if found is None else anything(found)
+
+
+def flat_error_record(body: bytes) -> dict[str, Any] | None:
+    """The error of servers that make it the whole body and mark it as one (SGLang, Mistral)."""
+    try:
+        found = decode_whole(_flat_error_decoder, body)
+    except MalformedAnswer:
+        return None
+    if found.object != "error":
+        return None
+    return {"code": found.code, "message": found.message}
+
+
+def usage_alone(body: bytes) -> msgspec.Raw:
+    """The usage in a body of which nothing else can be read; absent where there is none."""
+    try:
+        return decode_whole(_usage_decoder, body).usage
+    except MalformedAnswer:
+        return ABSENT
+
+
+def tells_of_use(report: UsageReport) -> bool:
+    """Whether the usage that comes with an error is a price: a failure that used no token is none.
+    A report that cannot be read may tell of anything."""
+    if report.usage is None:
+        return True
+    usage = normalised(report.usage)
+    return usage is not None and usage.total_tokens > 0

@@ -1,6 +1,12 @@
-"""What a backend's refusals mean to us, and how little of their words a caller may see."""
+"""What a backend's refusals mean to us, and how little of their words a caller may see.
+
+`STATUS_RULES` is the one table that says, by status, whether a call may have run. A call that may
+have run is never sent to another replica, and its reservation is not released.
+"""
 
 import re
+from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -14,6 +20,47 @@ from tollkeeper.domain.errors import (
 )
 
 RETRY_AFTER_S_DEFAULT = 5
+
+
+@dataclass(frozen=True, slots=True)
+class StatusRule:
+    """What an answer with one of these statuses says of the call."""
+
+    statuses: Collection[int]
+    may_have_run: bool
+    # Why. It follows "the call" in the error of a call that may have run, and in the mark of its
+    # reservation.
+    reason: str
+
+
+# The first row that has a status decides. `docs/operating.md` shows the same rows.
+STATUS_RULES = (
+    # Statuses with which model servers and gateways refuse.
+    StatusRule((400, 422), False, "was refused for what it asks"),
+    StatusRule((401, 403), False, "was refused for the backend's key or rules"),
+    StatusRule((402,), False, "was refused because the backend wants money"),
+    StatusRule((404, 405, 501), False, "asks for something that the backend does not have"),
+    StatusRule((413, 414, 431), False, "was refused for its size"),
+    StatusRule((429, 498, 503, 529), False, "was refused because the backend is busy"),
+    StatusRule((500,), False, "failed in the backend itself before any output"),
+    # Statuses of somebody between us and the model, who stopped waiting or lost the answer.
+    StatusRule((408, 504, 524), True, "may have run: something in between stopped waiting for it"),
+    StatusRule((499,), True, "may have run: something in between took us for gone"),
+    StatusRule((502, 520), True, "may have run: something in between lost the answer"),
+    StatusRule((424,), True, "may have run: the model itself failed at it"),
+    # The rest. What HTTP defines as a refusal of the request is one; what nobody defines may be
+    # anything.
+    StatusRule(
+        (406, 407, 409, 410, 411, 412, 415, 416, 417, 418, 421, 423, 425, 426, 428, 451, 505),
+        False,
+        "was refused by the rules of HTTP",
+    ),
+    StatusRule(range(300, 400), False, "was sent elsewhere, where the gateway does not follow"),
+    StatusRule(range(200, 300), True, "may have run: the status says that it succeeded"),
+    StatusRule(range(400, 600), True, "may have run: nobody knows what the status means"),
+)
+_OTHER_STATUS = STATUS_RULES[-1]
+_RULE_OF = {status: rule for rule in reversed(STATUS_RULES) for status in rule.statuses}
 # The published words for what is wrong with a request, in the place of a status.
 _REJECTED = frozenset(
     {
@@ -36,14 +83,14 @@ _ADDRESS = re.compile(r"\b[a-z][a-z0-9+.-]{0,20}://[^\s\"'<>]*", re.IGNORECASE)
 def refusal(
     status: int, body: bytes, *, retry_after: bytes | None, secrets: tuple[str, ...]
 ) -> TollkeeperError:
-    """The error for an answer that is not 200. None of them can have been charged."""
+    """The error for an answer that is not 200."""
     if status in {400, 422}:
         return ProviderRejected(error_message(_parsed(body), secrets))
     if status == 429:
         return RateLimited(
             "The backend is handling too many requests.", retry_after_s=retry_after_s(retry_after)
         )
-    return BackendFailed(f"The backend answered with status {status}.")
+    return _failed(f"The backend answered with status {status}", status)
 
 
 def refusal_record(record: Any, *, secrets: tuple[str, ...]) -> TollkeeperError:
@@ -57,7 +104,21 @@ def refusal_record(record: Any, *, secrets: tuple[str, ...]) -> TollkeeperError:
         return RateLimited(
             "The backend is handling too many requests.", retry_after_s=RETRY_AFTER_S_DEFAULT
         )
+    if type(code) is int and 400 <= code < 600:
+        return _failed(f"The backend answered with an error of status {code}", code)
     return BackendFailed("The backend answered with an error.")
+
+
+def _failed(message: str, status: int) -> BackendFailed:
+    rule = _RULE_OF.get(status, _OTHER_STATUS)
+    if rule.may_have_run:
+        message += f": the call {rule.reason}"
+    return BackendFailed(
+        f"{message}.",
+        charged=rule.may_have_run,
+        # A caller can provoke most refusals, so none of them speaks against the replica.
+        blameless=400 <= status < 500,
+    )
 
 
 def retry_after_s(value: bytes | None) -> int:

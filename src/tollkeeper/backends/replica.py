@@ -1,8 +1,9 @@
 """One replica of an OpenAI-compatible service: sends a call over HTTP and reads its answer.
 
 Foreign failures become domain errors here. The one question that all of it serves is whether the
-backend may have run the call: yes once the request has left and nothing came back; no before that,
-after any refusal, and after a 200 that brought no output.
+backend may have run the call: no before the request has left, and after a refusal that says so
+(`refusals.STATUS_RULES`, or an error object in the answer's place); yes in every other case. Where
+the head of the answer is a 200, the backend may have generated, whatever becomes of the rest.
 """
 
 import asyncio
@@ -10,11 +11,11 @@ from collections.abc import AsyncIterator
 from types import TracebackType
 from urllib.parse import urljoin, urlsplit
 
-from tollkeeper.backends.answer_json import MalformedAnswer
+from tollkeeper.backends.answer_json import MalformedAnswer, flat_error_record
 from tollkeeper.backends.config import BackendConfig
 from tollkeeper.backends.failures import domain_error
 from tollkeeper.backends.port import Answer
-from tollkeeper.backends.refusals import refusal
+from tollkeeper.backends.refusals import refusal, refusal_record
 from tollkeeper.backends.streamed_answer import StreamedAnswer
 from tollkeeper.backends.tokenizers import TokenizeRequest, read_count, tokenize_request
 from tollkeeper.backends.transport.http1 import (
@@ -23,9 +24,10 @@ from tollkeeper.backends.transport.http1 import (
     ResponseHead,
 )
 from tollkeeper.backends.transport.pool import ConnectionPool, open_pool
+from tollkeeper.backends.wire import WholeAnswer
 from tollkeeper.backends.wires import wire_for
 from tollkeeper.domain.errors import BackendFailed, TollkeeperError
-from tollkeeper.domain.inference import Batch, Call, Event
+from tollkeeper.domain.inference import Batch, Call, Event, Opened
 from tollkeeper.timeouts import timeout
 
 _JSON = b"application/json"
@@ -211,17 +213,29 @@ class ReplicaCall:
         try:
             body = await read_body(connection, self._replica.config.body_bytes_max)
         except HttpFailure as failure:
-            raise domain_error(failure, charged=False) from failure
+            raise domain_error(failure, charged=True) from failure
         self._release()
         replica = self._replica
         try:
             answer = replica.wire.read_whole(self._call, body, secrets=replica.secrets)
         except MalformedAnswer as error:
-            raise BackendFailed(f"The backend's answer is malformed: {error}.") from error
+            answer = self._read_malformed(body, error)
         self._first = answer.events
         self._shortfall = answer.shortfall
         self._completed = answer.shortfall is None
         self._failed = isinstance(answer.shortfall, BackendFailed)
+
+    def _read_malformed(self, body: bytes, error: MalformedAnswer) -> WholeAnswer:
+        """What can be known of an answer that is none: that it is a refusal, or what it used."""
+        replica = self._replica
+        record = flat_error_record(body)
+        if record is not None:
+            raise refusal_record(record, secrets=replica.secrets)
+        failed = BackendFailed(f"The backend's answer is malformed: {error}.", charged=True)
+        report = replica.wire.read_usage(body)
+        if report is None:
+            raise failed from error
+        return WholeAnswer([Opened(), report], failed)
 
 
 def request_bytes(head: bytes, body: bytes) -> bytes:
@@ -230,26 +244,28 @@ def request_bytes(head: bytes, body: bytes) -> bytes:
 
 
 async def read_body(connection: Connection, bytes_max: int) -> bytes:
-    """The whole body, never more of it in memory than allowed."""
+    """The whole body, never more of it in memory than allowed. A caller can ask for more than
+    that, so a large answer does not speak against the replica."""
     chunks = []
     size = 0
     while chunk := await connection.read():
         size += len(chunk)
         if size > bytes_max:
-            raise BackendFailed("The backend's answer is too large.")
+            raise BackendFailed("The backend's answer is too large.", charged=True, blameless=True)
         chunks.append(chunk)
         connection.mark_progress()
     return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
 
 def check_content(head: ResponseHead, wanted: bytes) -> None:
+    """Raises BackendFailed for the body of a 200 that cannot be read: what it says is unknown."""
     encoding = head.header(b"content-encoding")
     if encoding is not None and encoding.strip().lower() not in (b"", b"identity"):
         # Nothing was asked to be compressed, and unpacking has no bound.
-        raise BackendFailed("The backend's answer is compressed.")
+        raise BackendFailed("The backend's answer is compressed.", charged=True)
     content_type = head.header(b"content-type") or b""
     if content_type != wanted and content_type.partition(b";")[0].strip().lower() != wanted:
-        raise BackendFailed("The backend's answer has the wrong content type.")
+        raise BackendFailed("The backend's answer has the wrong content type.", charged=True)
 
 
 def _shared_headers(netloc: str, api_key: str | None) -> bytes:

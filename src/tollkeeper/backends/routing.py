@@ -175,8 +175,11 @@ class _RoutedCall:
         answer = None
         try:
             answer = await attempt.__aenter__()
-        except (BackendFailed, DeadlineExceeded):
-            replica.health.failed(kind, loop.time())
+        except (BackendFailed, DeadlineExceeded) as error:
+            if isinstance(error, BackendFailed) and error.blameless:
+                replica.health.succeeded(kind)
+            else:
+                replica.health.failed(kind, loop.time())
             raise
         except (ProviderRejected, RateLimited):
             replica.health.succeeded(kind)

@@ -1,4 +1,9 @@
-"""One streamed answer, from the first byte after its head to its end."""
+"""One streamed answer, from the first byte after its head to its end.
+
+The head says nothing of the work: many servers send it before they begin, and some then reason for
+minutes without a word. So a stream that breaks off may have cost something, also where nothing of
+it has come; only an error record in the place of the answer says that it did not.
+"""
 
 from tollkeeper.backends.failures import domain_error
 from tollkeeper.backends.transport.http1 import Connection, DeadlinePassed, HttpFailure
@@ -55,21 +60,23 @@ class StreamedAnswer:
         """The events of one network read. What ends the answer badly is noted in its reader."""
         connection, reader = self._connection, self._reader
         if connection is None:
-            raise BackendFailed("The answer was released.", charged=reader.accepted)
+            raise BackendFailed("The answer was released.", charged=True)
         try:
             chunk = await connection.read()
         except HttpFailure as failure:
             self.failed = not isinstance(failure, DeadlinePassed)
-            reader.fail(domain_error(failure, charged=False))
+            reader.fail(domain_error(failure, charged=True))
             return []
         if not chunk:
-            reader.fail(BackendFailed("The backend's stream ended before the answer did."))
+            ended = "The backend's stream ended before the answer did."
+            reader.fail(BackendFailed(ended, charged=True))
             return []
         try:
             payloads = self._parser.feed(chunk)
         except MalformedEventStream as error:
             events = reader.read(error.payloads)
-            reader.fail(BackendFailed(f"The backend's stream is malformed: {error}."))
+            malformed = f"The backend's stream is malformed: {error}."
+            reader.fail(BackendFailed(malformed, charged=True))
             return events
         events = reader.read(payloads)
         if (reader.accepted or reader.failing) and (payloads or b"\n" in chunk):
@@ -83,7 +90,8 @@ class StreamedAnswer:
         if failure is None:
             self.completed = True
             return
-        self.failed = self.failed or isinstance(failure, BackendFailed)
-        # What was accepted has a price.
-        failure.charged = self._reader.accepted
+        self.failed = self.failed or (isinstance(failure, BackendFailed) and not failure.blameless)
+        if self._reader.accepted:
+            # What was accepted has a price, however the answer ended.
+            failure.charged = True
         raise failure

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from tollkeeper.domain.errors import TollkeeperError
-from tollkeeper.domain.inference import Call, Event
+from tollkeeper.domain.inference import Call, Event, UsageReport
 
 
 class AnswerReader(Protocol):
@@ -15,7 +15,8 @@ class AnswerReader(Protocol):
     accepted: bool
     # It has said that it fails, and may still say what it used: nobody waits long for that.
     failing: bool
-    # Why the end of the answer is not a proper one.
+    # Why the end of the answer is not a proper one. It is charged, unless it is a refusal that says
+    # that the call did not run.
     failure: TollkeeperError | None
 
     @property
@@ -54,7 +55,13 @@ class Wire(Protocol):
         ...
 
     def read_whole(self, call: Call, body: bytes, *, secrets: tuple[str, ...]) -> WholeAnswer:
-        """Raises MalformedAnswer, and a refusal where there is one in the answer's place."""
+        """Raises MalformedAnswer, and a refusal where there is one in the answer's place. An error
+        beside output or usage is the answer's shortfall."""
+        ...
+
+    def read_usage(self, body: bytes) -> UsageReport | None:
+        """The usage in an answer that `read_whole` found malformed; None where there is none. Never
+        raises: a body may be anything."""
         ...
 
     def open_stream(self, call: Call, *, secrets: tuple[str, ...]) -> AnswerReader: ...

@@ -22,10 +22,13 @@ from tollkeeper.services.clock import Clock, unix_now
 from tollkeeper.services.ledger.admissibility import Admissibility
 from tollkeeper.services.ledger.admission import Admission
 from tollkeeper.services.ledger.billing import Billing
+from tollkeeper.services.ledger.bulk_resolution import BulkAction, BulkResolution, UnsettledRule
 from tollkeeper.services.ledger.costs import Costs
 from tollkeeper.services.ledger.ledger import Ledger
+from tollkeeper.services.ledger.open_holds import OpenHolds
 from tollkeeper.services.ledger.reconciliation import Reconciliation
 from tollkeeper.services.ledger.recovery import Lease, Recovery
+from tollkeeper.services.ledger.watch import LedgerWatch
 from tollkeeper.services.models import CurrentCatalog, Models
 from tollkeeper.services.policies.checks import PolicyChecks
 from tollkeeper.services.policies.directory import PolicyDirectory
@@ -105,7 +108,10 @@ def build_services(
     admissibility = Admissibility(database, project_limits)
     ledger = Ledger(LedgerStore(database, process_id, project_limits), directory)
     lease = Lease(database, process_id, settings.ledger.lease_s)
-    recovery = Recovery(database, settings.ledger.lease_s)
+    # What one search has found, the next one knows.
+    open_holds = OpenHolds()
+    recovery = Recovery(database, settings.ledger.lease_s, open_holds)
+    bulk_resolution = BulkResolution(database, project_limits)
     activity = Activity(database, clock, retention_days=settings.activity.retention_days)
     backends = build_backends(settings, engine) if serving else {}
     judge = build_judge(settings, backends, judge_secret(vault)) if serving else None
@@ -128,6 +134,7 @@ def build_services(
         reconciliation=Reconciliation(
             database, deadline_s=limits.inference_deadline_s, lease_s=settings.ledger.lease_s
         ),
+        bulk_resolution=bulk_resolution,
         recovery=recovery,
         activity=activity,
         upkeep=Upkeep(
@@ -136,6 +143,9 @@ def build_services(
             idempotency=idempotency,
             lease=lease,
             recovery=recovery,
+            bulk_resolution=bulk_resolution,
+            unsettled_rule=unsettled_rule(settings),
+            ledger_watch=LedgerWatch(database, open_holds),
             activity=activity,
         ),
         catalog=catalog,
@@ -187,6 +197,13 @@ def _inference(
         checks=checks,
         recorder=recorder,
     )
+
+
+def unsettled_rule(settings: Settings) -> UnsettledRule | None:
+    declared = settings.ledger
+    if declared.unsettled_after_hours == 0 or declared.unsettled_resolution == "keep":
+        return None
+    return UnsettledRule(declared.unsettled_after_hours, BulkAction(declared.unsettled_resolution))
 
 
 def default_threshold(settings: Settings) -> int:

@@ -1,5 +1,6 @@
 """Parses amounts, times and limits of the command line. Anything else is a usage error."""
 
+import re
 from datetime import UTC, date, datetime
 from typing import Annotated
 
@@ -9,6 +10,10 @@ from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.money import picousd_from_usd
 from tollkeeper.domain.reports import TIME_MAX
 from tollkeeper.services.ledger.billing import LimitChange
+
+_UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+# A hundred years.
+_AGE_S_MAX = 36_500 * 86_400
 
 
 def amount_picousd(text: str) -> int:
@@ -31,6 +36,15 @@ def unix_seconds(text: str) -> int:
     if not 0 <= moment <= TIME_MAX:
         raise typer.BadParameter(f"{text!r} is neither YYYY-MM-DD nor unix seconds.")
     return moment
+
+
+def seconds_of(text: str) -> int:
+    """A time like 90s, 30m, 24h or 7d."""
+    found = re.fullmatch(r"([0-9]{1,9})([smhd])", text)
+    seconds = int(found[1]) * _UNIT_S[found[2]] if found else -1
+    if not 0 <= seconds <= _AGE_S_MAX:
+        raise typer.BadParameter(f"{text!r} is not a time like 90s, 30m, 24h or 7d.")
+    return seconds
 
 
 def limit_change(text: str) -> LimitChange:

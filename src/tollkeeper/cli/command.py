@@ -12,7 +12,7 @@ import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Concatenate, NoReturn, ParamSpec
+from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 import typer
 
@@ -33,6 +33,7 @@ from tollkeeper.settings import Settings, SettingsError, load_settings
 from tollkeeper.storage.schema import check_database
 
 P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,12 +110,9 @@ def service_command(
 
     def register(use_case: ServiceCommand[P]) -> ServiceCommand[P]:
         def run(invocation: Invocation, /, *arguments: P.args, **named: P.kwargs) -> Answer:
-            # A failure is reported in one line, so logs of libraries would repeat it.
-            logging.disable(logging.CRITICAL)
-            settings = invocation.settings()
-            with located_database(settings) as conninfo:
-                check_database(conninfo)
-                return asyncio.run(_with_services(settings, conninfo, use_case, arguments, named))
+            return run_with_services(
+                invocation, lambda services: use_case(services, *arguments, **named)
+            )
 
         run.__doc__ = use_case.__doc__
         run.__signature__ = inspect.signature(use_case)  # type: ignore[attr-defined]
@@ -124,15 +122,21 @@ def service_command(
     return register
 
 
+def run_with_services(invocation: Invocation, use_case: Callable[[Services], Awaitable[T]]) -> T:
+    """For a command that needs more than the services, or answers by itself."""
+    # What a library would log, the one line of the refusal says.
+    logging.disable(logging.CRITICAL)
+    settings = invocation.settings()
+    with located_database(settings) as conninfo:
+        check_database(conninfo)
+        return asyncio.run(_with_services(settings, conninfo, use_case))
+
+
 async def _with_services(
-    settings: Settings,
-    conninfo: str,
-    use_case: Callable[..., Awaitable[Answer]],
-    arguments: tuple[Any, ...],
-    named: dict[str, Any],
-) -> Answer:
+    settings: Settings, conninfo: str, use_case: Callable[[Services], Awaitable[T]]
+) -> T:
     async with running_services(settings, conninfo) as services:
-        return await use_case(services, *arguments, **named)
+        return await use_case(services)
 
 
 def _signature_with_shared_options(run: Callable[..., object]) -> inspect.Signature:

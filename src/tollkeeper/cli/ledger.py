@@ -9,12 +9,20 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tollkeeper.cli.amounts import amount_picousd
+from tollkeeper.cli.amounts import amount_picousd, seconds_of
 from tollkeeper.cli.answers import Listing, Record, printable
-from tollkeeper.cli.command import noun_app, service_command
-from tollkeeper.cli.report import Report, report_command
+from tollkeeper.cli.bulk_resolve import BulkRequest, resolve_all
+from tollkeeper.cli.command import (
+    Invocation,
+    command,
+    noun_app,
+    run_with_services,
+    service_command,
+)
+from tollkeeper.cli.report import Report, report_command, show_report
 from tollkeeper.domain.errors import NotFound
 from tollkeeper.domain.money import usd_from_picousd
+from tollkeeper.services.ledger.bulk_resolution import BulkAction
 from tollkeeper.services.ledger.reconciliation import Difference
 from tollkeeper.services.use_cases import Services
 from tollkeeper.storage.reservations import ReservationEntry
@@ -58,30 +66,72 @@ async def ledger_unsettled(services: Services) -> Listing:
     )
 
 
-@service_command(app, "resolve")
-async def ledger_resolve(
-    services: Services,
+@command(app, "resolve")
+def ledger_resolve(
+    invocation: Invocation,
     reservation: Annotated[
-        str,
+        str | None,
         typer.Argument(
             metavar="RESERVATION",
             help="The id of the reservation, which is the id of its request.",
             show_default=False,
         ),
-    ],
+    ] = None,
     settle: Annotated[
         int | None,
         typer.Option(
             metavar="USD", help="What the call cost.", parser=amount_picousd, show_default=False
         ),
     ] = None,
-    release: Annotated[bool, typer.Option("--release", help="The call cost nothing.")] = False,
-) -> Record:
-    """Settle or release an unsettled reservation by hand, once."""
+    release: Annotated[bool, typer.Option("--release", help="It cost nothing.")] = False,
+    settle_hold: Annotated[
+        bool, typer.Option("--settle-hold", help="With --all: each cost its whole hold.")
+    ] = False,
+    every: Annotated[bool, typer.Option("--all", help="All that are unsettled.")] = False,
+    older_than: Annotated[
+        int | None,
+        typer.Option(
+            metavar="TIME",
+            help="With --all: unsettled for longer than this (90s, 30m, 24h, 7d).",
+            parser=seconds_of,
+            show_default=False,
+        ),
+    ] = None,
+    backend: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="With --all: of the models that this backend has in the catalogue."
+        ),
+    ] = None,
+    organization: Annotated[
+        str | None, typer.Option(metavar="ORG", help="With --all: only this organization's.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="With --all: say what would be resolved.")
+    ] = False,
+) -> Record | None:
+    """Settle or release an unsettled reservation by hand, once; or all of them with --all."""
+    if every:
+        if reservation is not None or settle is not None or older_than is None:
+            raise typer.BadParameter("--all takes --older-than TIME and no reservation.")
+        if settle_hold is release:
+            raise typer.BadParameter("Give either --settle-hold or --release.")
+        action = BulkAction.SETTLE_HOLD if settle_hold else BulkAction.RELEASE
+        wanted = BulkRequest(action, older_than, backend, organization, dry_run)
+        show_report(resolve_all(invocation, wanted), as_json=invocation.as_json)
+        return None
+    if reservation is None:
+        raise typer.BadParameter("Give a RESERVATION, or --all with --older-than TIME.")
+    if settle_hold or dry_run or (older_than, backend, organization) != (None, None, None):
+        raise typer.BadParameter("These options go with --all only.")
     if (settle is not None) is release:
         raise typer.BadParameter("Give either --settle USD or --release.")
-    found = await services.reconciliation.ledger_resolve(
-        _reservation_id(reservation), settle_picousd=settle
+    reservation_id = _reservation_id(reservation)
+    found = run_with_services(
+        invocation,
+        lambda services: services.reconciliation.ledger_resolve(
+            reservation_id, settle_picousd=settle
+        ),
     )
     return Record(_view(found))
 

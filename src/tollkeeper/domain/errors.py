@@ -103,6 +103,18 @@ class OptionUnsupported(TollkeeperError):
 class BackendFailed(TollkeeperError):
     """The backend request failed."""
 
+    def __init__(
+        self,
+        message: str | None = None,
+        *,
+        retry_after_s: int | None = None,
+        charged: bool = False,
+        blameless: bool = False,
+    ) -> None:
+        super().__init__(message, retry_after_s=retry_after_s, charged=charged)
+        # A caller can provoke it: it is no sign that the replica is unwell.
+        self.blameless = blameless
+
 
 class Unavailable(TollkeeperError):
     """A required service is unavailable."""

@@ -7,8 +7,11 @@ from typing import TypeAlias
 import structlog
 
 from tollkeeper.domain.errors import TollkeeperError
+from tollkeeper.domain.money import usd_from_picousd
 from tollkeeper.services.calls.activity import Activity
-from tollkeeper.services.ledger.recovery import Lease, Recovery
+from tollkeeper.services.ledger.bulk_resolution import BulkResolution, UnsettledRule
+from tollkeeper.services.ledger.recovery import Lease, Recovered, Recovery
+from tollkeeper.services.ledger.watch import LedgerWatch
 from tollkeeper.services.tenants.idempotency import Idempotency
 from tollkeeper.services.tenants.key_use import KeyUse
 from tollkeeper.storage.database import Database
@@ -18,6 +21,9 @@ Chore: TypeAlias = Callable[[], Awaitable[None]]
 _KEY_USE_INTERVAL_S = 10
 _SECRETS_INTERVAL_S = 60
 _PARTITIONS_INTERVAL_S = 600
+_UNREGISTERED_INTERVAL_S = 600
+_UNSETTLED_INTERVAL_S = 600
+_WATCH_INTERVAL_S = 60
 _CANCEL_AGAIN_S = 0.1
 
 _log = structlog.get_logger("tollkeeper.upkeep")
@@ -32,6 +38,9 @@ class Upkeep:
         idempotency: Idempotency,
         lease: Lease,
         recovery: Recovery,
+        bulk_resolution: BulkResolution,
+        unsettled_rule: UnsettledRule | None,
+        ledger_watch: LedgerWatch,
         activity: Activity,
     ) -> None:
         self._database = database
@@ -39,6 +48,9 @@ class Upkeep:
         self._idempotency = idempotency
         self._lease = lease
         self._recovery = recovery
+        self._bulk_resolution = bulk_resolution
+        self._unsettled_rule = unsettled_rule
+        self._ledger_watch = ledger_watch
         self._activity = activity
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -48,6 +60,9 @@ class Upkeep:
         return (
             (self._lease.interval_s, self.send_heartbeat),
             (self._lease.interval_s, self.recover_dead),
+            (_UNREGISTERED_INTERVAL_S, self.recover_unregistered),
+            (_UNSETTLED_INTERVAL_S, self.resolve_unsettled),
+            (_WATCH_INTERVAL_S, self.watch_ledger),
             (_KEY_USE_INTERVAL_S, self.write_key_use),
             (_SECRETS_INTERVAL_S, self.forget_secrets),
             (_PARTITIONS_INTERVAL_S, self.keep_partitions),
@@ -72,15 +87,39 @@ class Upkeep:
         await self._lease.heartbeat()
 
     async def recover_dead(self) -> None:
+        await self._recover(self._recovery.recover_silent)
+
+    async def recover_unregistered(self) -> None:
+        """Looks for every hold whose process is gone without a trace."""
+        await self._recover(self._recovery.ledger_recover)
+
+    async def _recover(self, sweep: Callable[[], Awaitable[Recovered]]) -> None:
         if not self._lease.steady:
             return
-        recovered = await self._recovery.ledger_recover()
+        recovered = await sweep()
         if recovered.processes:
             _log.warning(
                 "holds of dead processes are unsettled now",
                 processes=recovered.processes,
                 reservations=recovered.reservations,
             )
+
+    async def resolve_unsettled(self) -> None:
+        """Resolves what nobody has resolved in time, where the settings have a rule for it."""
+        rule = self._unsettled_rule
+        if rule is None:
+            return
+        found = await self._bulk_resolution.apply_rule(rule)
+        if found.reservations:
+            _log.warning(
+                "unsettled reservations were resolved by the rule of the settings",
+                rule=rule.resolved_by,
+                reservations=found.reservations,
+                hold=usd_from_picousd(found.hold_picousd),
+            )
+
+    async def watch_ledger(self) -> None:
+        await self._ledger_watch.refresh()
 
     async def write_key_use(self) -> None:
         await self._key_use.write(self._database)

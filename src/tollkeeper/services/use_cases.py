@@ -11,6 +11,7 @@ from tollkeeper.services.calls.recorder import CallRecorder
 from tollkeeper.services.calls.token_counting import TokenCounting
 from tollkeeper.services.clock import Clock
 from tollkeeper.services.ledger.billing import Billing
+from tollkeeper.services.ledger.bulk_resolution import BulkResolution
 from tollkeeper.services.ledger.costs import Costs
 from tollkeeper.services.ledger.ledger import Ledger
 from tollkeeper.services.ledger.reconciliation import Reconciliation
@@ -43,6 +44,7 @@ class Services:
     costs: Costs
     billing: Billing
     reconciliation: Reconciliation
+    bulk_resolution: BulkResolution
     recovery: Recovery
     activity: Activity
     upkeep: Upkeep

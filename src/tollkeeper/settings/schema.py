@@ -87,6 +87,9 @@ class LimitsSettings(Section):
 
 class LedgerSettings(Section):
     lease_s: Seconds = 15
+    # What nobody has resolved so many hours after it became unsettled; 0: it stays.
+    unsettled_after_hours: int = Field(default=0, ge=0, le=87_600)
+    unsettled_resolution: Literal["keep", "settle_hold", "release"] = "keep"
 
 
 class ActivitySettings(Section):

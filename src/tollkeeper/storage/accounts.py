@@ -117,6 +117,16 @@ _FIND_BALANCE: LiteralString = with_balances(
 )
 
 
+async def count_negative(connection: Connection) -> int:
+    """Organizations that owe more than they were granted."""
+    cursor = await connection.execute(_COUNT_NEGATIVE, prepare=False)
+    [[found]] = await cursor.fetchall()
+    return int(found)
+
+
+_COUNT_NEGATIVE: LiteralString = with_balances("SELECT count(*) FROM balances WHERE available < 0")
+
+
 async def insert_grant(
     connection: Connection,
     organization_id: OrganizationId,

@@ -1,20 +1,14 @@
 """SQL of leases: a process shows by its heartbeat that it lives. Times are those of the server."""
 
-from collections.abc import AsyncIterator
-from datetime import UTC, datetime, timedelta
+from collections.abc import Collection
+from datetime import datetime
 from typing import LiteralString
 from uuid import UUID
 
-from tollkeeper.domain.access import OrganizationId
 from tollkeeper.storage.database import Connection
 
 # An advisory lock: only one process at a time looks for dead processes.
 _SWEEP_LOCK = 7461_0002
-# Holds of a dead process are looked for in windows of time, each in a statement of its own, from its
-# last heartbeat back to the longest time that a call can last.
-_WINDOW_S = 1800
-_WINDOWS = 24 * 2
-
 
 HEARTBEAT: LiteralString = """
     INSERT INTO processes (id) VALUES (%s)
@@ -66,27 +60,13 @@ async def forget_dead(connection: Connection, process_id: UUID, heartbeat_at: da
     return cursor.rowcount == 1
 
 
-async def find_holds(
-    connection: Connection, process_id: UUID, heartbeat_at: datetime
-) -> AsyncIterator[tuple[OrganizationId, list[UUID]]]:
-    """Reservations of the process that are neither resolved nor marked, by organization."""
-    cursor = await connection.execute("SELECT least(%s, clock_timestamp())", (heartbeat_at,))
-    [[last]] = await cursor.fetchall()
-    newest = datetime.max.replace(tzinfo=UTC)
-    for interval in range(1, _WINDOWS + 1):
-        oldest = last - timedelta(seconds=interval * _WINDOW_S)
-        cursor = await connection.execute(_FIND_HOLDS, (process_id, oldest, newest))
-        newest = oldest
-        for organization_id, reservations in await cursor.fetchall():
-            yield organization_id, reservations
-
-
-_FIND_HOLDS: LiteralString = """
-    SELECT r.organization_id, array_agg(r.id) FROM reservations r
-    WHERE r.process_id = %s AND r.held_at >= %s AND r.held_at < %s
-      AND NOT EXISTS (SELECT FROM resolutions d
-          WHERE d.organization_id = r.organization_id AND d.reservation_id = r.id)
-      AND NOT EXISTS (SELECT FROM unsettled_marks m
-          WHERE m.organization_id = r.organization_id AND m.reservation_id = r.id)
-    GROUP BY r.organization_id ORDER BY r.organization_id
-"""
+async def find_unregistered(connection: Connection, wanted: Collection[UUID]) -> set[UUID]:
+    """Those of the processes that are not registered."""
+    cursor = await connection.execute(
+        """
+        SELECT w.id FROM unnest(%s::uuid[]) AS w (id)
+        WHERE NOT EXISTS (SELECT FROM processes p WHERE p.id = w.id)
+        """,
+        (list(wanted),),
+    )
+    return {row[0] for row in await cursor.fetchall()}

@@ -150,12 +150,15 @@ _CAPS: LiteralString = """
     WHERE counted - coalesce(over, 0) - cap_excess > cap
 """
 
+# A process is registered for as long as it holds something. One that is registered and silent may
+# have ended just now, so that its holds are still to be found by recovery: they have the time that a
+# call may take. A time from the future is as far away as one from the past: clocks are set back.
 _STALE: LiteralString = """
     SELECT r.id::text, format('held since %%s by a process that is gone', r.held_at)
-    FROM reservations r
-    WHERE r.held_at < clock_timestamp() - make_interval(secs => %(age_s)s)
-      AND NOT EXISTS (SELECT FROM processes p WHERE p.id = r.process_id
-          AND p.heartbeat_at > clock_timestamp() - make_interval(secs => %(lease_s)s))
+    FROM reservations r LEFT JOIN processes p ON p.id = r.process_id
+    WHERE (p.id IS NULL
+           OR (abs(extract(epoch FROM clock_timestamp() - r.held_at)) > %(age_s)s
+               AND abs(extract(epoch FROM clock_timestamp() - p.heartbeat_at)) > %(lease_s)s))
       AND NOT EXISTS (SELECT FROM resolutions d
           WHERE d.organization_id = r.organization_id AND d.reservation_id = r.id)
       AND NOT EXISTS (SELECT FROM unsettled_marks m

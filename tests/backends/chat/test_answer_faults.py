@@ -68,8 +68,9 @@ async def test_malformed_stream(case: str) -> None:
     "case", [case for case in MALFORMED if case not in ("text after the end",)]
 )
 async def test_malformed_from_the_beginning(case: str) -> None:
+    """An error record says that the call did not run; anything else says nothing."""
     outcome = await fault(cut(MALFORMED[case] + b"".join(chat_records())), streamed=True)
-    check_failure(outcome, BackendFailed, charged=False)
+    check_failure(outcome, BackendFailed, charged="error record" not in case)
 
 
 ODD = (
@@ -114,6 +115,31 @@ async def test_error_record_where_the_answer_should_begin(
     check_failure(await fault(answer(record)), error, charged=False)
 
 
+@pytest.mark.parametrize(
+    ("code", "error"), [(400, ProviderRejected), (429, RateLimited), (None, BackendFailed)]
+)
+async def test_an_error_that_is_the_whole_body(
+    code: int | None, error: type[TollkeeperError]
+) -> None:
+    """As SGLang and Mistral write it."""
+    body = {"object": "error", "message": f"no, {KEY}", "type": "X", "param": None, "code": code}
+    check_failure(await fault(answer(body)), error, charged=False)
+
+
+@pytest.mark.parametrize("code", [408, 499, 502, 504, 524, 599])
+async def test_an_error_record_of_somebody_in_between(code: int) -> None:
+    record = {"error": {"message": "late", "code": code}}
+    outcome = await fault(stream([sse(record), DONE]), streamed=True)
+    check_failure(outcome, BackendFailed, charged=True)
+    check_failure(await fault(answer(record)), BackendFailed, charged=True)
+
+
+@pytest.mark.parametrize("code", [True, 7, 1301, "504", [504], 502.0])
+async def test_an_error_record_whose_code_is_no_status(code: Any) -> None:
+    record = {"error": {"message": "no", "code": code}}
+    check_failure(await fault(answer(record)), BackendFailed, charged=False)
+
+
 # U10 to U15: what is said.
 
 
@@ -129,7 +155,8 @@ async def test_error_record_where_the_answer_should_begin(
     ],
 )
 async def test_wrong_content_type(verb: Verb, streamed: bool) -> None:
-    check_failure(await fault(verb, streamed=streamed), BackendFailed, charged=False)
+    """It is a 200 all the same: the backend may have generated."""
+    check_failure(await fault(verb, streamed=streamed), BackendFailed, charged=True)
 
 
 @pytest.mark.parametrize(
@@ -230,5 +257,11 @@ async def test_a_missing_choice_of_many_in_a_stream() -> None:
 
 @pytest.mark.parametrize("choices", [[], None, "x", [{"index": 0}], [7]])
 async def test_no_choice_at_all(choices: Any) -> None:
+    outcome = await fault(answer({**completion(usage=None), "choices": choices}))
+    check_failure(outcome, BackendFailed, charged=True)
+    # What it used is known all the same.
     outcome = await fault(answer({**completion(), "choices": choices}))
-    check_failure(outcome, BackendFailed, charged=False)
+    assert type(outcome.error) is BackendFailed
+    assert outcome.error.charged
+    assert outcome.deltas == []
+    assert outcome.usage == Usage(7, 3)

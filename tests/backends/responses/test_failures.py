@@ -165,7 +165,7 @@ async def test_a_failure_that_used_nothing() -> None:
 )
 async def test_a_result_that_is_none(result: Any) -> None:
     verb = answer(json.dumps(result).encode())
-    check_failure(await fault(verb, streamed=False), BackendFailed, charged=False)
+    check_failure(await fault(verb, streamed=False), BackendFailed, charged=True)
 
 
 # Usage.

@@ -37,14 +37,14 @@ async def test_one_line_of_64_mib(before: bytes) -> None:
     peak = peak_memory_bytes()
     outcome = await fault(fat_line(64 << 20, before=before), streamed=True)
     text = "a" if before else ""
-    check_failure(outcome, BackendFailed, charged=bool(text), text=text)
+    check_failure(outcome, BackendFailed, charged=True, text=text)
     assert peak_memory_bytes() - peak < 32 << 20
 
 
 async def test_a_json_body_above_the_bound() -> None:
     peak = peak_memory_bytes()
     verb = fat_line(64 << 20, content_type="application/json")
-    check_failure(await fault(verb, body_bytes_max=1 << 20), BackendFailed, charged=False)
+    check_failure(await fault(verb, body_bytes_max=1 << 20), BackendFailed, charged=True)
     assert peak_memory_bytes() - peak < 32 << 20
 
 
@@ -81,7 +81,7 @@ async def test_endless_nothing_is_cut() -> None:
     small = replace(MODEL, context_length=1000)
     async with Upstream(endless(empty)) as upstream, routed(upstream.url) as backend:
         outcome = await make(backend, make_call(streamed=True, catalog_model=small))
-        check_failure(outcome, BackendFailed, charged=False)
+        check_failure(outcome, BackendFailed, charged=True)
 
 
 @BOTH
@@ -89,12 +89,12 @@ async def test_endless_nothing_is_cut() -> None:
 async def test_compressed_answer(encoding: str, streamed: bool) -> None:
     content_type = SSE_TYPE if streamed else "application/json"
     verb = answer(b"x", content_type=content_type, headers=[("content-encoding", encoding)])
-    check_failure(await fault(verb, streamed=streamed), BackendFailed, charged=False)
+    check_failure(await fault(verb, streamed=streamed), BackendFailed, charged=True)
 
 
 @BOTH
 async def test_gzip_bomb(streamed: bool) -> None:
     verb = gzip_bomb(64 << 20, content_type=SSE_TYPE if streamed else "application/json")
     peak = peak_memory_bytes()
-    check_failure(await fault(verb, streamed=streamed), BackendFailed, charged=False)
+    check_failure(await fault(verb, streamed=streamed), BackendFailed, charged=True)
     assert peak_memory_bytes() - peak < 16 << 20

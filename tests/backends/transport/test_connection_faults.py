@@ -109,7 +109,7 @@ async def test_lost_before_headers(verb: Verb, streamed: bool) -> None:
 async def test_reset_after_headers(content_type: str) -> None:
     verb = reset_after(content_type=content_type)
     outcome = await fault(verb, streamed=content_type == SSE_TYPE)
-    check_failure(outcome, BackendFailed, charged=False)
+    check_failure(outcome, BackendFailed, charged=True)
 
 
 async def test_silence_after_headers() -> None:
@@ -118,8 +118,8 @@ async def test_silence_after_headers() -> None:
         await peer.until_left()
 
     # A full queue looks like this: the deadline is the bound, not the idle time.
-    outcome = await fault(only_head, streamed=True, deadline_s=0.1, idle_timeout_s=0.02)
-    check_failure(outcome, DeadlineExceeded, charged=False)
+    outcome = await fault(only_head, streamed=True, deadline_s=0.5, idle_timeout_s=0.02)
+    check_failure(outcome, DeadlineExceeded, charged=True)
 
 
 @pytest.mark.parametrize("pieces", [1, 2, 3, 20])
@@ -143,11 +143,11 @@ async def test_done_without_finish() -> None:
 
 
 async def test_done_at_once() -> None:
-    check_failure(await fault(stream([DONE]), streamed=True), BackendFailed, charged=False)
+    check_failure(await fault(stream([DONE]), streamed=True), BackendFailed, charged=True)
 
 
 async def test_end_at_once() -> None:
-    check_failure(await fault(stream([]), streamed=True), BackendFailed, charged=False)
+    check_failure(await fault(stream([]), streamed=True), BackendFailed, charged=True)
 
 
 async def test_body_cut_short() -> None:
@@ -156,7 +156,7 @@ async def test_body_cut_short() -> None:
         await peer.send(b'{"choices":')
         peer.close()
 
-    check_failure(await fault(short), BackendFailed, charged=False)
+    check_failure(await fault(short), BackendFailed, charged=True)
 
 
 async def test_drip_in_a_stream() -> None:
@@ -167,14 +167,14 @@ async def test_drip_in_a_stream() -> None:
 
 async def test_drip_before_the_first_event() -> None:
     verb = drip(sse(chunk("late")), pause_s=0.01)
-    outcome = await fault(verb, streamed=True, deadline_s=0.15)
-    check_failure(outcome, DeadlineExceeded, charged=False)
+    outcome = await fault(verb, streamed=True, deadline_s=0.5)
+    check_failure(outcome, DeadlineExceeded, charged=True)
 
 
 async def test_drip_of_json() -> None:
     body = json.dumps(completion()).encode()
     verb = drip(body, pause_s=0.01, content_type="application/json")
-    check_failure(await fault(verb, deadline_s=0.15), DeadlineExceeded, charged=False)
+    check_failure(await fault(verb, deadline_s=0.5), DeadlineExceeded, charged=True)
 
 
 async def test_json_that_stands_still() -> None:
@@ -183,7 +183,7 @@ async def test_json_that_stands_still() -> None:
         await peer.send(b'{"choices":')
         await peer.until_left()
 
-    check_failure(await fault(half, idle_timeout_s=0.05), DeadlineExceeded, charged=False)
+    check_failure(await fault(half, idle_timeout_s=0.05), DeadlineExceeded, charged=True)
 
 
 async def test_a_slow_but_steady_stream_is_not_idle() -> None:

@@ -76,23 +76,43 @@ async def test_the_answer_waits_for_the_verdict(
 
 
 async def test_a_denial_does_not_wait_for_the_backend(beside: JudgedGateway) -> None:
-    """The backend is stopped; nobody can say what it had done, so its prompt is paid."""
+    """The backend is stopped; nobody can say what it had done."""
     policy = await beside.enforce(direction="request")
     beside.model.play(hang())
     found = await beside.chat("a bomb")
     assert_denied(found, policy, "request")
     entry = await beside.scripted.entry_of(found)
-    assert (entry.status, entry.estimated, entry.cost) == ("settled", True, entry.delivered(0))
+    assert (entry.status, entry.cost) == ("unsettled", 0)
+    assert entry.reason == found.json()["error"]["message"]
     await eventually(lambda: beside.model.under_way == 0)
 
 
 async def test_a_judge_that_fails_closes_here_too(beside: JudgedGateway) -> None:
     await beside.enforce(direction="request")
-    beside.judge.opinion = lambda _: refuse(500)
+
+    answered = len(beside.model.requests) + 1
+
+    async def fail_after_the_answer(peer: Peer) -> None:
+        await eventually(lambda: len(beside.model.requests) == answered)
+        await eventually(lambda: beside.model.under_way == 0)
+        await asyncio.sleep(0.1)
+        await refuse(500)(peer)
+
+    beside.judge.opinion = lambda _: fail_after_the_answer
     found = await beside.chat()
     assert_error(found, 503, "service_unavailable")
     assert found.headers["x-should-retry"] == "false"
     assert (await beside.scripted.entry_of(found)).status == "settled"
+
+
+async def test_a_judge_that_fails_while_the_backend_works(beside: JudgedGateway) -> None:
+    await beside.enforce(direction="request")
+    beside.model.play(hang())
+    beside.judge.opinion = lambda _: refuse(500)
+    found = await beside.chat()
+    assert_error(found, 503, "service_unavailable")
+    assert found.headers["x-should-retry"] == "false"
+    assert (await beside.scripted.entry_of(found)).status == "unsettled"
 
 
 async def test_a_backend_that_fails_first(beside: JudgedGateway) -> None:

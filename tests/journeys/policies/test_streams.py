@@ -129,8 +129,9 @@ async def test_segments_leave_one_by_one(segments: JudgedGateway) -> None:
     assert (told.error["type"], told.error["code"]) == ("policy_error", "policy_denied")
     assert policy.id in told.error["message"]
     entry = await segments.scripted.entry_of(found)
-    # It was stopped on the way: what had come is counted, piece by piece.
-    assert (entry.status, entry.estimated, entry.cost) == ("settled", True, entry.delivered(3))
+    # It was stopped on the way: what had come is counted.
+    cost = entry.delivered_pieces(3, "".join(pieces[:3]))
+    assert (entry.status, entry.estimated, entry.cost) == ("settled", True, cost)
     (verdict,) = (await segments.entry(found)).verdicts
     assert (verdict.matched, verdict.probability_basis_points) == (True, LIKELY)
 

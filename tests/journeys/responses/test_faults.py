@@ -32,6 +32,7 @@ from tests.support.upstream import (
     stream,
     usage_chunk,
 )
+from tollkeeper.domain.estimate import estimate_tokens
 
 
 @pytest.fixture
@@ -163,7 +164,7 @@ async def test_deadline_in_the_middle(impatient: ScriptedGateway) -> None:
     assert found[-1]["response"]["error"]["type"] == "timeout_error"
     assert retell(found).texts == {(0, 0): "Hel"}
     [entry] = await impatient.entries()
-    assert entry.cost == entry.delivered_pieces(1)
+    assert entry.cost == entry.delivered_pieces(1, "Hel")
 
 
 async def test_error_record_in_the_middle(scripted: ScriptedGateway) -> None:
@@ -199,10 +200,10 @@ async def test_stream_without_usage_is_complete_and_estimated(scripted: Scripted
     found, done = read_events(answer.text)
     assert done
     usage = found[-1]["response"]["usage"]
-    assert usage["output_tokens"] == 2
+    assert usage["output_tokens"] == estimate_tokens("Hello") == 3
     entry = await scripted.entry_of(answer)
     assert (entry.status, entry.estimated) == ("settled", True)
-    assert entry.cost == entry.delivered_pieces(2)
+    assert entry.cost == entry.delivered_pieces(2, "Hello")
 
 
 async def test_no_credit(shared_scripted: ScriptedGateway) -> None:

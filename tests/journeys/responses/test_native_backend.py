@@ -150,7 +150,7 @@ async def test_several_choices(native: ScriptedGateway) -> None:
     found = await native.chat(n=3)
     assert [choice["message"]["content"] for choice in found.json()["choices"]] == ["Hello"] * 3
     entry = await native.entry_of(found)
-    assert (entry.choices, entry.cost) == (3, 7 * PROMPT_PRICE + 9 * COMPLETION_PRICE)
+    assert (entry.choices, entry.cost) == (3, 3 * (7 * PROMPT_PRICE + 3 * COMPLETION_PRICE))
 
 
 async def test_log_probabilities(native: ScriptedGateway) -> None:

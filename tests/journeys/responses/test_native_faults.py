@@ -99,11 +99,15 @@ async def test_a_reset_before_the_answer_leaves_a_doubt(native: ScriptedGateway)
 
 @BOTH
 async def test_absurd_and_missing_usage(native: ScriptedGateway, streamed: bool) -> None:
-    for usage in (None, {**RESPONSE_USAGE, "output_tokens": -3}, {"total_tokens": 1}):
+    absurd = {**RESPONSE_USAGE, "output_tokens": -3}
+    for usage in (None, absurd, {"total_tokens": 1}):
         native.upstream.play(responding(usage=usage))
         found = await native.chat(stream=streamed)
         assert said(found, "chat", streamed=streamed) == "Hello"
         entry = await native.entry_of(found)
+        if usage is absurd:
+            assert entry.status == "unsettled"
+            continue
         assert (entry.status, entry.estimated) == ("settled", True)
         assert entry.cost == entry.delivered_pieces(2 if streamed else 1, "Hello")
 

@@ -21,17 +21,22 @@ from tests.support.ledger import (
     settlement,
 )
 from tests.support.proof import Proof
+from tollkeeper.domain.errors import StateConflict
+from tollkeeper.domain.ledger import Hold
+from tollkeeper.services.ledger.reconciliation import Reconciliation
 from tollkeeper.services.ledger.recovery import Lease, Recovered, Recovery
 from tollkeeper.storage import processes
 from tollkeeper.storage.database import Database
+from tollkeeper.storage.reservations import ReservationStatus
 
 LEASE_S = 0.8
 
 
 @pytest.fixture(autouse=True)
 async def nobody_else(ledger_database: Database) -> None:
-    """Removes the processes of earlier tests, so that recovery does not find them."""
-    await run(ledger_database, "DELETE FROM processes")
+    """Processes of earlier tests are over, and what they held is unsettled."""
+    await Recovery(ledger_database, 0).ledger_recover()
+    assert not await rows(ledger_database, "SELECT FROM processes")
 
 
 @asynccontextmanager
@@ -152,18 +157,112 @@ async def test_a_jump_of_the_clock_hides_nobody(process: Process, jump_s: float)
     await living.ledger.resolve(release(kept))
 
 
-@pytest.mark.parametrize("age_s", [1, 1799, 1801, 20_000, 80_000])
+async def move_back(process: Process, hold: Hold, by_s: float) -> None:
+    """As if the hold had been made so much earlier, or the clock set forward since."""
+    await run(
+        process.database,
+        "UPDATE reservations SET held_at = held_at - make_interval(secs => %s) WHERE id = %s",
+        by_s,
+        hold.id,
+    )
+
+
+@pytest.mark.parametrize("age_s", [1, 1799, 1801, 20_000, 80_000, 93_600, 400 * 86_400])
 async def test_old_holds_are_found(process: Process, age_s: int) -> None:
     tenant = await make_tenant(process.database, credit=100)
     dead = dead_process(process)
     hold = await held(dead, tenant, 10)
-    await run(
-        process.database,
-        "UPDATE reservations SET held_at = held_at - make_interval(secs => %s) WHERE id = %s",
-        age_s,
-        hold.id,
-    )
+    await move_back(process, hold, age_s)
     assert await Recovery(process.database, 0).ledger_recover() == Recovered(1, 1)
+
+
+async def check_clock_jump(process: Process, jump_s: float) -> None:
+    """The clock jumps while calls run; then one of two processes is killed."""
+    tenant = await make_tenant(process.database, credit=100)
+    living, dead = dead_process(process), dead_process(process)
+    kept, lost = await held(living, tenant, 10), await held(dead, tenant, 20)
+    settled = await held(dead, tenant, 30)
+    await dead.ledger.resolve(settlement(settled, 4))
+    for hold in (kept, lost, settled):
+        await move_back(process, hold, jump_s)
+    # It is heard of after the jump, too.
+    recent = await held(dead, tenant, 5)
+    async with alive(living):
+        await asyncio.sleep(LEASE_S)
+        assert await Recovery(process.database, LEASE_S).ledger_recover() == Recovered(1, 2)
+    assert await balance_of(process, tenant) == Balance(61, 10, 25, 4, 0)
+    for hold in (lost, recent):
+        assert await process.ledger.resolve(release(hold))
+    await living.ledger.resolve(release(kept))
+
+
+@pytest.mark.parametrize("jump_s", [26 * 3600.0, 400 * 86_400.0, -26 * 3600.0])
+async def test_a_hold_from_before_a_jump_of_the_clock_is_found(
+    process: Process, jump_s: float
+) -> None:
+    await check_clock_jump(process, jump_s)
+
+
+async def test_an_operator_resolves_a_hold_from_before_a_jump(process: Process) -> None:
+    tenant = await make_tenant(process.database, credit=100)
+    hold = await held(dead_process(process), tenant, 10)
+    await move_back(process, hold, 26 * 3600)
+    reconciliation = Reconciliation(process.database, deadline_s=300, lease_s=LEASE_S)
+    with pytest.raises(StateConflict, match="is held"):
+        await reconciliation.ledger_resolve(hold.id, settle_picousd=None)
+    await Recovery(process.database, 0).ledger_recover()
+    entry = await reconciliation.ledger_resolve(hold.id, settle_picousd=None)
+    assert entry.status is ReservationStatus.RELEASED
+
+
+@pytest.mark.parametrize("age_s", [0, 93_600])
+async def test_a_hold_of_an_unregistered_process_is_found(process: Process, age_s: int) -> None:
+    tenant = await make_tenant(process.database, credit=100)
+    gone, living = dead_process(process), dead_process(process)
+    lost, kept = await held(gone, tenant, 10), await held(living, tenant, 20)
+    await move_back(process, lost, age_s)
+    await move_back(process, kept, age_s)
+    await run(process.database, "DELETE FROM processes WHERE id = %s", gone.id)
+    reconciliation = Reconciliation(process.database, deadline_s=300, lease_s=LEASE_S)
+    async with alive(living):
+        (difference,) = await reconciliation.ledger_verify()
+        assert difference.invariant == "no hold outlives its process"
+        assert difference.subject == str(lost.id)
+        recovery = Recovery(process.database, LEASE_S)
+        assert await recovery.ledger_recover() == Recovered(1, 1)
+        assert await reconciliation.ledger_verify() == []
+        assert await recovery.ledger_recover() == Recovered(0, 0)
+    assert await balance_of(process, tenant) == Balance(70, 20, 10, 0, 0)
+    await living.ledger.resolve(release(kept))
+
+
+async def test_a_live_process_whose_registration_is_lost_is_spared(process: Process) -> None:
+    """Its next heartbeat registers it again."""
+    tenant = await make_tenant(process.database, credit=100)
+    living = dead_process(process)
+    kept = await held(living, tenant, 10)
+    await run(process.database, "DELETE FROM processes WHERE id = %s", living.id)
+    sweep = asyncio.ensure_future(Recovery(process.database, LEASE_S).ledger_recover())
+    await asyncio.sleep(0.1)  # the sweep has missed it by now
+    async with alive(living):
+        assert await sweep == Recovered(0, 0)
+    await living.ledger.resolve(release(kept))
+
+
+@pytest.mark.parametrize("silent_s", [3600.0, -3600.0])
+async def test_verify_names_a_hold_of_a_dead_process(process: Process, silent_s: float) -> None:
+    """Also where the clock was set back and its last heartbeat is from the future."""
+    tenant = await make_tenant(process.database, credit=100)
+    dead = dead_process(process)
+    hold = await held(dead, tenant, 10)
+    await move_back(process, hold, silent_s)
+    await fall_silent(dead, silent_s)
+    reconciliation = Reconciliation(process.database, deadline_s=300, lease_s=LEASE_S)
+    (difference,) = await reconciliation.ledger_verify()
+    assert (difference.invariant, difference.subject) == (
+        "no hold outlives its process",
+        str(hold.id),
+    )
 
 
 async def check_sweeps_and_settlements(process: Process, other: Process, many: int) -> None:

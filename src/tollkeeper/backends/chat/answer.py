@@ -158,6 +158,11 @@ def delta_of_completion(choice: _CompleteChoice) -> Delta:
     return _delta(choice.index, message, choice.logprobs, choice.finish_reason)
 
 
+def has_output(delta: Delta) -> bool:
+    """Whether a delta adds something to its choice, and does not only end it."""
+    return delta != Delta(delta.choice, finish=delta.finish)
+
+
 def _has_more_than_text(message: _Message) -> bool:
     return (
         message.reasoning is not None

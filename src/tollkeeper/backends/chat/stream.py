@@ -5,13 +5,17 @@ bound allows, and `[DONE]` at the end. Pure: bytes in, events out, no connection
 """
 
 from collections.abc import Iterable
+from typing import Any
 
-from tollkeeper.backends.answer_json import MalformedAnswer, error_record
+from msgspec.structs import replace
+
+from tollkeeper.backends.answer_json import MalformedAnswer, error_record, tells_of_use
 from tollkeeper.backends.chat.answer import (
     Chunk,
     chunk_usage,
     decode_chunk,
     delta_of_chunk,
+    has_output,
     opened,
 )
 from tollkeeper.backends.refusals import refusal_record
@@ -57,7 +61,8 @@ class AnswerStream:
                 else:
                     self._read_chunk(decode_chunk(payload), events)
         except MalformedAnswer as error:
-            self.fail(BackendFailed(f"The backend's stream is malformed: {error}."))
+            malformed = f"The backend's stream is malformed: {error}."
+            self.fail(BackendFailed(malformed, charged=True))
         return events
 
     @property
@@ -74,20 +79,11 @@ class AnswerStream:
         self.done = True
 
     def _read_chunk(self, chunk: Chunk, events: list[Event]) -> None:
-        report = chunk_usage(chunk)
         record = error_record(chunk.error)
         if record is not None:
-            if report is not None and self.accepted:
-                events.append(report)
-            self.fail(
-                BackendFailed("The backend failed while it was answering.")
-                if self.accepted
-                else refusal_record(record, secrets=self._secrets)
-            )
+            self._read_failure(chunk, record, events)
             return
-        if not self._opened:
-            self._opened = True
-            events.append(opened(chunk))
+        self._open(chunk, events)
         for choice in chunk.choices or ():
             if not 0 <= choice.index < len(self._pieces):
                 raise MalformedAnswer("it has a choice that was not asked for")
@@ -96,9 +92,36 @@ class AnswerStream:
             if delta is not None and self._admit(delta):
                 self.accepted = True
                 events.append(delta)
+        report = chunk_usage(chunk)
         if report is not None:
             self.accepted = True
             events.append(report)
+
+    def _read_failure(self, chunk: Chunk, record: Any, events: list[Event]) -> None:
+        """An error record may carry the last piece of the answer, and its usage: both have a price.
+        That it ends its choice is no output."""
+        self._open(chunk, events)
+        for choice in chunk.choices or ():
+            if 0 <= choice.index < len(self._finished) and not self._finished[choice.index]:
+                delta = delta_of_chunk(choice)
+                if delta is not None and has_output(delta):
+                    self.accepted = True
+                    events.append(replace(delta, finish=None))
+        failure = (
+            BackendFailed("The backend failed while it was answering.", charged=True)
+            if self.accepted
+            else refusal_record(record, secrets=self._secrets)
+        )
+        report = chunk_usage(chunk)
+        if report is not None and tells_of_use(report):
+            self.accepted = True
+            events.append(report)
+        self.fail(failure)
+
+    def _open(self, chunk: Chunk, events: list[Event]) -> None:
+        if not self._opened:
+            self._opened = True
+            events.append(opened(chunk))
 
     def _count(self, index: int, *, empty: bool) -> None:
         if empty:

@@ -3,10 +3,19 @@
 from collections.abc import Mapping
 from typing import Any
 
-from tollkeeper.backends.answer_json import MalformedAnswer, error_record
+from msgspec.structs import replace
+
+from tollkeeper.backends.answer_json import (
+    MalformedAnswer,
+    error_record,
+    tells_of_use,
+    usage_alone,
+)
 from tollkeeper.backends.chat.answer import (
+    Completion,
     decode_completion,
     delta_of_completion,
+    has_output,
     opened,
     usage_report,
 )
@@ -14,8 +23,8 @@ from tollkeeper.backends.chat.request import encode_request
 from tollkeeper.backends.chat.stream import AnswerStream
 from tollkeeper.backends.refusals import refusal_record
 from tollkeeper.backends.wire import AnswerReader, WholeAnswer
-from tollkeeper.domain.errors import BackendFailed
-from tollkeeper.domain.inference import Call, Event
+from tollkeeper.domain.errors import BackendFailed, TollkeeperError
+from tollkeeper.domain.inference import Call, Event, UsageReport
 
 
 class ChatWire:
@@ -28,7 +37,7 @@ class ChatWire:
         completion = decode_completion(body)
         record = error_record(completion.error)
         if record is not None:
-            raise refusal_record(record, secrets=secrets)
+            return _failed_answer(call, completion, refusal_record(record, secrets=secrets))
         events: list[Event] = [opened(completion)]
         seen: set[int] = set()
         unfinished = call.choices
@@ -49,5 +58,29 @@ class ChatWire:
             events, BackendFailed("The backend did not finish every choice.", charged=True)
         )
 
+    def read_usage(self, body: bytes) -> UsageReport | None:
+        return usage_report(usage_alone(body))
+
     def open_stream(self, call: Call, *, secrets: tuple[str, ...]) -> AnswerReader:
         return AnswerStream(call, secrets=secrets)
+
+
+def _failed_answer(call: Call, completion: Completion, refusal: TollkeeperError) -> WholeAnswer:
+    """An answer with an error in it. Output and usage beside the error are told, because both have
+    a price; raises the refusal where there is neither."""
+    deltas: dict[int, Event] = {}
+    for choice in completion.choices or ():
+        if choice.message is not None and 0 <= choice.index < call.choices:
+            delta = delta_of_completion(choice)
+            if has_output(delta):
+                deltas.setdefault(delta.choice, replace(delta, finish=None))
+    events: list[Event] = [opened(completion), *deltas.values()]
+    report = usage_report(completion.usage)
+    if report is not None and tells_of_use(report):
+        events.append(report)
+    if len(events) == 1:
+        raise refusal
+    if deltas:
+        refusal = BackendFailed("The backend failed while it was answering.")
+    refusal.charged = True
+    return WholeAnswer(events, refusal)

@@ -10,7 +10,13 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from tollkeeper.backends.answer_json import MalformedAnswer, anything, error_record, given
+from tollkeeper.backends.answer_json import (
+    MalformedAnswer,
+    anything,
+    error_record,
+    given,
+    tells_of_use,
+)
 from tollkeeper.backends.refusals import refusal_record
 from tollkeeper.backends.responses import result as wire
 from tollkeeper.backends.responses.result import TextKind
@@ -84,7 +90,8 @@ class ResponsesAnswer:
                     break
                 self._read_record(payload)
         except MalformedAnswer as error:
-            self.fail(BackendFailed(f"The backend's stream is malformed: {error}."))
+            malformed = f"The backend's stream is malformed: {error}."
+            self.fail(BackendFailed(malformed, charged=True))
         return self._take_events()
 
     def read_result(self, result: wire.Response) -> list[Event]:
@@ -342,8 +349,7 @@ class ResponsesAnswer:
 
     def _fail_with(self, error: object, report: UsageReport | None) -> None:
         failure = self._error_event or self._error_for(error)
-        # A failure that reports no tokens counts as a call that the backend did not accept.
-        if report is not None and (report.usage is None or report.usage.total_tokens):
+        if report is not None and tells_of_use(report):
             self.accepted = True
             self._events.append(report)
         self.failure = failure

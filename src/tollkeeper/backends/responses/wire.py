@@ -3,11 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
+from tollkeeper.backends.answer_json import anything, given, usage_alone
 from tollkeeper.backends.responses.answer import ResponsesAnswer
 from tollkeeper.backends.responses.request import encode_responses_request
 from tollkeeper.backends.responses.result import decode_result
+from tollkeeper.backends.responses.usage import read_responses_usage
 from tollkeeper.backends.wire import AnswerReader, WholeAnswer
-from tollkeeper.domain.inference import Call
+from tollkeeper.domain.inference import Call, UsageReport
 
 
 class ResponsesWire:
@@ -24,6 +26,10 @@ class ResponsesWire:
         if answer.failure is not None:
             answer.failure.charged = True
         return WholeAnswer(events, answer.failure)
+
+    def read_usage(self, body: bytes) -> UsageReport | None:
+        found = given(usage_alone(body))
+        return None if found is None else read_responses_usage(anything(found))
 
     def open_stream(self, call: Call, *, secrets: tuple[str, ...]) -> AnswerReader:
         return ResponsesAnswer(call, secrets=secrets)

@@ -269,12 +269,12 @@ class Inference:
     async def _resolve_failure(self, running: RunningCall, error: TollkeeperError) -> None:
         meter = running.meter
         assert meter is not None
-        unwanted = running.abandoned or running.refusal is not None
-        if meter.delivered or meter.report is not None or (unwanted and error.charged):
-            # Something was delivered, or nobody wants what the backend works at: it is paid.
+        if meter.delivered or meter.usage is not None or meter.reported_nonsense:
+            # What has come of the answer, or its usage, says what the call cost.
             error.charged = True
             await self._settle(running)
         elif error.charged:
+            # The backend may have generated. Nothing tells how much, whoever ended the call.
             await self._leave_unsettled(running, error.message)
         else:
             await self._release(running)

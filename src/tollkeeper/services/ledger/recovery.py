@@ -1,18 +1,24 @@
 """Leases of processes, and recovery of the holds of a process that died: they become unsettled."""
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
 
+from tollkeeper.domain.access import OrganizationId
+from tollkeeper.services.ledger.open_holds import OpenHolds
 from tollkeeper.storage import processes, resolutions
 from tollkeeper.storage.database import Connection, Database
+from tollkeeper.storage.open_holds import OpenHold
 
 _REASON = "the process that served the call died"
 # A lease is this many heartbeats long: a process that misses one of them is not taken for dead.
 HEARTBEATS_PER_LEASE = 4
 # How many more heartbeats recovery waits for before it takes a silent process for dead.
 _HEARTBEATS_OBSERVED = 2
+# Reservations that one transaction marks.
+_MARKED_AT_ONCE = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,43 +65,92 @@ class Lease:
 
 
 class Recovery:
-    def __init__(self, database: Database, lease_s: float) -> None:
+    """A process is gone that is silent for longer than its lease, or that holds something and is
+    not registered (any more)."""
+
+    def __init__(
+        self, database: Database, lease_s: float, open_holds: OpenHolds | None = None
+    ) -> None:
         self._database = database
         self._lease_s = lease_s
+        self._open_holds = open_holds or OpenHolds()
 
     async def ledger_recover(self) -> Recovered:
-        """Marks the holds of dead processes as unsettled. Never touches those of a live process."""
+        """Marks the holds of processes that are gone as unsettled, however old they are. Never
+        touches those of a live process."""
+        return await self._sweep(unregistered_too=True)
+
+    async def recover_silent(self) -> Recovered:
+        """Like `ledger_recover`, but for registered processes only: it costs next to nothing while
+        all of them live."""
+        return await self._sweep(unregistered_too=False)
+
+    async def _sweep(self, *, unregistered_too: bool) -> Recovered:
         async with self._database.reading() as connection:
             # A second sweep at the same time finds nothing to do.
             if not await processes.try_sweep_lock(connection):
                 return Recovered(0, 0)
             try:
-                dead = await self._observe_dead(connection)
-                marked = 0
-                for process_id, heartbeat_at in dead.items():
-                    marked += await _recover(connection, process_id, heartbeat_at)
+                gone: dict[UUID, datetime | None] = {
+                    **await processes.find_silent(connection, lease_s=self._lease_s)
+                }
+                if unregistered_too:
+                    gone.update(dict.fromkeys(await self._find_unregistered(connection)))
+                gone = await self._observe(connection, gone)
+                return await self._recover(connection, gone)
             finally:
                 await processes.free_sweep_lock(connection)
-        return Recovered(len(dead), marked)
 
-    async def _observe_dead(self, connection: Connection) -> dict[UUID, datetime]:
-        """Processes that are silent, and are still silent after a time in which every live process
-        sends a heartbeat. That time is waited for because after an outage, a sleep of the machine or
-        a jump of its clock all processes look dead. If the database goes away meanwhile, this raises
-        and no process is taken for dead."""
-        silent = await processes.find_silent(connection, lease_s=self._lease_s)
-        for _ in range(_HEARTBEATS_OBSERVED if silent else 0):
+    async def _find_unregistered(self, connection: Connection) -> set[UUID]:
+        found = await self._open_holds.find_all(connection)
+        return await processes.find_unregistered(connection, {hold.process_id for hold in found})
+
+    async def _observe(
+        self, connection: Connection, gone: dict[UUID, datetime | None]
+    ) -> dict[UUID, datetime | None]:
+        """Those of the processes, with their last heartbeat, that give no sign of life in a time in
+        which every live process sends a heartbeat. That time is waited for because after an outage,
+        a sleep of the machine or a jump of its clock all processes look dead. If the database goes
+        away meanwhile, this raises and no process is taken for dead."""
+        for _ in range(_HEARTBEATS_OBSERVED if gone else 0):
             await asyncio.sleep(self._lease_s / HEARTBEATS_PER_LEASE)
-            still = await processes.find_silent(connection, lease_s=self._lease_s)
-            silent = {found: at for found, at in silent.items() if still.get(found) == at}
-        return silent
+            silent = await processes.find_silent(connection, lease_s=self._lease_s)
+            unregistered = await processes.find_unregistered(connection, gone)
+            gone = {
+                found: at
+                for found, at in gone.items()
+                if (found in unregistered if at is None else silent.get(found) == at)
+            }
+        return gone
+
+    async def _recover(
+        self, connection: Connection, gone: dict[UUID, datetime | None]
+    ) -> Recovered:
+        if not gone:
+            return Recovered(0, 0)
+        holds = [
+            hold for hold in await self._open_holds.find_all(connection) if hold.process_id in gone
+        ]
+        marked = await _mark(connection, holds)
+        for process_id, heartbeat_at in gone.items():
+            if heartbeat_at is not None:
+                await processes.forget_dead(connection, process_id, heartbeat_at)
+        silent = {found for found, heartbeat_at in gone.items() if heartbeat_at is not None}
+        return Recovered(len(silent | {hold.process_id for hold in holds}), marked)
 
 
-async def _recover(connection: Connection, process_id: UUID, heartbeat_at: datetime) -> int:
+async def _mark(connection: Connection, holds: Sequence[OpenHold]) -> int:
+    """Marks the holds as unsettled, a bounded number of one organization in a transaction."""
+    by_organization: dict[OrganizationId, list[UUID]] = {}
+    for hold in holds:
+        by_organization.setdefault(hold.organization_id, []).append(hold.id)
     marked = 0
-    async for organization_id, held in processes.find_holds(connection, process_id, heartbeat_at):
-        async with connection.transaction():
-            await resolutions.lock_account(connection, organization_id)
-            marked += await resolutions.mark_unsettled(connection, organization_id, held, _REASON)
-    await processes.forget_dead(connection, process_id, heartbeat_at)
+    for organization_id, ids in sorted(by_organization.items()):
+        for start in range(0, len(ids), _MARKED_AT_ONCE):
+            batch = ids[start : start + _MARKED_AT_ONCE]
+            async with connection.transaction():
+                await resolutions.lock_account(connection, organization_id)
+                marked += await resolutions.mark_unsettled(
+                    connection, organization_id, batch, _REASON
+                )
     return marked

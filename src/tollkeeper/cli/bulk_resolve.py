@@ -1,0 +1,165 @@
+"""`tollkeeper ledger resolve --all`: what it selects, its progress, and what it reports."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, Group, RenderableType
+from rich.progress import Progress
+from rich.table import Table
+from rich.text import Text
+
+from tollkeeper.cli.answers import printable
+from tollkeeper.cli.arguments import organization_id
+from tollkeeper.cli.command import Invocation, run_with_services
+from tollkeeper.cli.report import Report
+from tollkeeper.domain.catalog import Catalog
+from tollkeeper.domain.errors import NotFound
+from tollkeeper.domain.money import usd_from_picousd
+from tollkeeper.services.ledger.bulk_resolution import Backlog, BulkAction, Resolved
+from tollkeeper.services.use_cases import Services
+from tollkeeper.storage.unsettled import ReasonTotal
+
+# Reasons are sentences of any wording: the most frequent ones are named, the rest is one line.
+_REASONS_MAX = 20
+_OTHER_REASONS = "(other reasons)"
+_RESULT = {BulkAction.SETTLE_HOLD: "settled", BulkAction.RELEASE: "released"}
+
+
+@dataclass(frozen=True, slots=True)
+class BulkRequest:
+    """What the options of the command said."""
+
+    action: BulkAction
+    older_than_s: int
+    backend: str | None
+    organization: str | None
+    dry_run: bool
+
+
+def resolve_all(invocation: Invocation, wanted: BulkRequest) -> Report:
+    async def run(services: Services) -> Report:
+        return await _resolve_all(services, wanted, quiet=invocation.as_json)
+
+    return run_with_services(invocation, run)
+
+
+async def _resolve_all(services: Services, wanted: BulkRequest, *, quiet: bool) -> Report:
+    of_organization = None
+    if wanted.organization is not None:
+        of_organization = organization_id(wanted.organization)
+        await services.organizations.organization_show(of_organization)
+    backlog = await services.bulk_resolution.ledger_backlog(
+        older_than_s=wanted.older_than_s,
+        organization_id=of_organization,
+        models=_models_of(services.catalog.catalog, wanted.backend),
+    )
+    if wanted.dry_run:
+        return _report(wanted, backlog, None)
+    with _progress(backlog.reservations, quiet=quiet) as on_progress:
+        resolved = await services.bulk_resolution.ledger_resolve_all(
+            backlog.selection, wanted.action, on_progress=on_progress
+        )
+    return _report(wanted, backlog, resolved)
+
+
+def _models_of(catalog: Catalog, backend: str | None) -> tuple[str, ...] | None:
+    """A reservation knows its model; the catalogue knows which backend has it."""
+    if backend is None:
+        return None
+    found = tuple(model.id for model in catalog.models if model.backend == backend)
+    if not found:
+        names = ", ".join(sorted({model.backend for model in catalog.models})) or "none"
+        raise NotFound(f"No model of the catalogue has the backend {backend}; backends: {names}.")
+    return found
+
+
+@contextmanager
+def _progress(total: int, *, quiet: bool) -> Iterator[Callable[[int], None]]:
+    """A bar on a terminal; in a pipe a line for each tenth. Both go to standard error."""
+    if quiet or total == 0:
+        yield lambda _: None
+    elif sys.stderr.isatty():
+        with Progress(console=Console(stderr=True), transient=True) as progress:
+            bar = progress.add_task("Resolving", total=total)
+            yield lambda done: progress.update(bar, completed=done)
+    else:
+        yield _lines_for_tenths(total)
+
+
+def _lines_for_tenths(total: int) -> Callable[[int], None]:
+    told = 0
+
+    def tell(done: int) -> None:
+        nonlocal told
+        if done * 10 // total > told:
+            told = done * 10 // total
+            sys.stderr.write(f"{done} of {total}\n")
+            sys.stderr.flush()
+
+    return tell
+
+
+def _report(wanted: BulkRequest, backlog: Backlog, resolved: Resolved | None) -> Report:
+    reasons = [
+        {
+            "reason": found.reason,
+            "reservations": found.reservations,
+            "hold": usd_from_picousd(found.hold_picousd),
+        }
+        for found in _named(backlog.reasons)
+    ]
+    content: dict[str, Any] = {
+        "dry_run": wanted.dry_run,
+        "action": wanted.action.value,
+        "found": {
+            "reservations": backlog.reservations,
+            "hold": usd_from_picousd(backlog.hold_picousd),
+            "reasons": reasons,
+        },
+        "resolved": None
+        if resolved is None
+        else {
+            "reservations": resolved.reservations,
+            "hold": usd_from_picousd(resolved.hold_picousd),
+        },
+    }
+    return Report(content, _picture(wanted, backlog, resolved, reasons))
+
+
+def _named(reasons: tuple[ReasonTotal, ...]) -> list[ReasonTotal]:
+    named, rest = list(reasons[:_REASONS_MAX]), reasons[_REASONS_MAX:]
+    if rest:
+        others = ReasonTotal(
+            _OTHER_REASONS,
+            sum(found.reservations for found in rest),
+            sum(found.hold_picousd for found in rest),
+            max(found.oldest_age_s for found in rest),
+        )
+        named.append(others)
+    return named
+
+
+def _picture(
+    wanted: BulkRequest,
+    backlog: Backlog,
+    resolved: Resolved | None,
+    reasons: list[dict[str, Any]],
+) -> RenderableType:
+    if not reasons:
+        return Text("There are none.")
+    table = Table("reservations", "hold", "reason", box=SIMPLE_HEAD, pad_edge=False)
+    for row in reasons:
+        cells = (str(row["reservations"]), row["hold"], Text(printable(row["reason"])))
+        table.add_row(*cells)
+    result = _RESULT[wanted.action]
+    if resolved is None:
+        amount = usd_from_picousd(backlog.hold_picousd)
+        line = f"{backlog.reservations} would be {result}, with {amount} USD held for them."
+    else:
+        amount = usd_from_picousd(resolved.hold_picousd)
+        line = f"{resolved.reservations} were {result}, with {amount} USD held for them."
+    return Group(table, Text(line))

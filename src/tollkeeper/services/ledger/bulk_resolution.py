@@ -1,0 +1,150 @@
+"""Resolves many unsettled reservations: for an operator, or by the rule of the settings.
+
+Only what is unsettled is ever touched. Each batch is written by one statement, so the work can be
+interrupted and repeated at any time: a reservation is resolved once.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from tollkeeper.domain.access import OrganizationId, ProjectId
+from tollkeeper.domain.admission import ProjectLimits, decide
+from tollkeeper.domain.ledger import Resolution, ResolutionKind
+from tollkeeper.storage import ledger, resolutions, unsettled
+from tollkeeper.storage.database import Database
+from tollkeeper.storage.unsettled import (
+    FIRST_KEY,
+    ReasonTotal,
+    UnsettledKey,
+    UnsettledSelection,
+)
+
+_BATCH = 500
+_RESOLVED_BY = "operator, in bulk"
+_HOUR_S = 3600
+# No project has this id: an account is locked without reading a project that nothing changes for.
+_NO_PROJECT = ProjectId(FIRST_KEY.id)
+
+
+class BulkAction(StrEnum):
+    """What is done with a reservation whose cost nobody knows."""
+
+    # The whole hold is charged.
+    SETTLE_HOLD = "settle_hold"
+    # Nothing is charged.
+    RELEASE = "release"
+
+
+@dataclass(frozen=True, slots=True)
+class UnsettledRule:
+    """`ledger.unsettled_after_hours` and `ledger.unsettled_resolution`, where they ask for action."""
+
+    after_hours: int
+    action: BulkAction
+
+    @property
+    def resolved_by(self) -> str:
+        return f"rule ledger.unsettled_resolution={self.action} after {self.after_hours} hours"
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """Unsettled reservations as of one moment, by reason."""
+
+    selection: UnsettledSelection
+    reasons: tuple[ReasonTotal, ...]
+
+    @property
+    def reservations(self) -> int:
+        return sum(found.reservations for found in self.reasons)
+
+    @property
+    def hold_picousd(self) -> int:
+        return sum(found.hold_picousd for found in self.reasons)
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    reservations: int
+    hold_picousd: int
+
+
+class BulkResolution:
+    def __init__(self, database: Database, limits: ProjectLimits, batch: int = _BATCH) -> None:
+        self._database = database
+        self._limits = limits
+        self._batch = batch
+
+    async def ledger_backlog(
+        self,
+        *,
+        older_than_s: float,
+        organization_id: OrganizationId | None = None,
+        models: tuple[str, ...] | None = None,
+    ) -> Backlog:
+        """What has been unsettled for longer than `older_than_s`."""
+        async with self._database.reading() as connection:
+            marked_before = await unsettled.read_time_before(connection, older_than_s)
+            selection = UnsettledSelection(marked_before, organization_id, models)
+            return Backlog(selection, tuple(await unsettled.total_by_reason(connection, selection)))
+
+    async def ledger_resolve_all(
+        self,
+        selection: UnsettledSelection,
+        action: BulkAction,
+        *,
+        resolved_by: str = _RESOLVED_BY,
+        on_progress: Callable[[int], None] = lambda _: None,
+    ) -> Resolved:
+        """Resolves the selection, batch after batch; `on_progress` hears how many it has gone
+        through. What somebody else has resolved meanwhile does not count."""
+        gone_through, resolved, hold_picousd = 0, 0, 0
+        after = FIRST_KEY
+        while True:
+            async with self._database.reading() as connection:
+                page = await unsettled.find_page(connection, selection, after, self._batch)
+                if not page:
+                    return Resolved(resolved, hold_picousd)
+                wanted = [_resolution(key, hold, action, resolved_by) for key, hold in page]
+                done = await resolutions.resolve(connection, wanted)
+            await self._fold([key.organization_id for key, _ in page])
+            resolved += len(done)
+            hold_picousd += sum(hold for key, hold in page if key.id in done)
+            gone_through += len(page)
+            on_progress(gone_through)
+            after = page[-1][0]
+
+    async def apply_rule(self, rule: UnsettledRule) -> Resolved:
+        async with self._database.reading() as connection:
+            marked_before = await unsettled.read_time_before(connection, rule.after_hours * _HOUR_S)
+        return await self.ledger_resolve_all(
+            UnsettledSelection(marked_before), rule.action, resolved_by=rule.resolved_by
+        )
+
+    async def _fold(self, organizations: Sequence[OrganizationId]) -> None:
+        """Takes what was given back into the accounts. The next call would do it, but it must not
+        wait for the work of thousands."""
+        for organization_id in sorted(set(organizations)):
+            async with self._database.transaction() as connection:
+                await ledger.commit_without_waiting(connection)
+                locked = await ledger.lock_accounts(
+                    connection, [(organization_id, _NO_PROJECT)], [], self._limits
+                )
+                state, _ = decide(
+                    locked.states[organization_id], (), now_us=locked.now_us, month=locked.month
+                )
+                await ledger.write_states(connection, {organization_id: state})
+
+
+def _resolution(
+    key: UnsettledKey, hold_picousd: int, action: BulkAction, resolved_by: str
+) -> Resolution:
+    settled = action is BulkAction.SETTLE_HOLD
+    return Resolution(
+        organization_id=key.organization_id,
+        reservation_id=key.id,
+        kind=ResolutionKind.SETTLED if settled else ResolutionKind.RELEASED,
+        resolved_by=resolved_by,
+        other=hold_picousd if settled else 0,
+    )

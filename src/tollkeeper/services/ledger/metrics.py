@@ -1,0 +1,76 @@
+"""What is shown of the books as a whole. No tenant data.
+
+Every worker sees the same books, so the value that any of them wrote last is shown.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Literal
+
+from prometheus_client import Gauge
+
+from tollkeeper.domain.errors import DeadlineExceeded
+
+_LAST_WRITTEN: Literal["mostrecent"] = "mostrecent"
+
+_UNSETTLED = Gauge(
+    "tollkeeper_unsettled_reservations",
+    "Reservations whose cost nobody knows, by reason.",
+    ["reason"],
+    multiprocess_mode=_LAST_WRITTEN,
+)
+_OLDEST_UNSETTLED = Gauge(
+    "tollkeeper_oldest_unsettled_seconds",
+    "Seconds since the oldest unsettled reservation became unsettled; 0 where there is none.",
+    multiprocess_mode=_LAST_WRITTEN,
+)
+_NEGATIVE = Gauge(
+    "tollkeeper_negative_accounts",
+    "Organizations whose balance is below zero.",
+    multiprocess_mode=_LAST_WRITTEN,
+)
+_OLDEST_HOLD = Gauge(
+    "tollkeeper_oldest_hold_seconds",
+    "Age of the oldest hold that is neither resolved nor unsettled; 0 where there is none.",
+    multiprocess_mode=_LAST_WRITTEN,
+)
+
+
+class ReasonLabel(StrEnum):
+    """The reasons that are told apart. A reason on the books is a sentence of any wording."""
+
+    PROCESS_DIED = "process_died"
+    GATEWAY_FAILED = "gateway_failed"
+    DEADLINE = "deadline"
+    USAGE = "usage"
+    BACKEND = "backend"
+    OTHER = "other"
+
+
+def reason_label(reason: str) -> ReasonLabel:
+    text = reason.lower()
+    if text == DeadlineExceeded().message.lower():
+        return ReasonLabel.DEADLINE
+    if text.startswith("the process"):
+        return ReasonLabel.PROCESS_DIED
+    if text.startswith("the gateway"):
+        return ReasonLabel.GATEWAY_FAILED
+    if "usage" in text:
+        return ReasonLabel.USAGE
+    if "backend" in text:
+        return ReasonLabel.BACKEND
+    return ReasonLabel.OTHER
+
+
+def show_unsettled(reservations: Mapping[ReasonLabel, int], oldest_age_s: float) -> None:
+    for label in ReasonLabel:
+        _UNSETTLED.labels(label.value).set(reservations.get(label, 0))
+    _OLDEST_UNSETTLED.set(oldest_age_s)
+
+
+def show_negative_accounts(count: int) -> None:
+    _NEGATIVE.set(count)
+
+
+def show_oldest_hold(age_s: float) -> None:
+    _OLDEST_HOLD.set(age_s)

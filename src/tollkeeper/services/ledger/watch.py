@@ -1,0 +1,29 @@
+"""Keeps the gauges of the ledger up to date. They need queries, so they are refreshed at an interval
+and never when somebody reads them."""
+
+from collections import Counter
+
+from tollkeeper.services.ledger import metrics
+from tollkeeper.services.ledger.metrics import ReasonLabel, reason_label
+from tollkeeper.services.ledger.open_holds import OpenHolds
+from tollkeeper.storage import accounts, unsettled
+from tollkeeper.storage.database import Database
+from tollkeeper.storage.unsettled import EVERYTHING
+
+
+class LedgerWatch:
+    def __init__(self, database: Database, open_holds: OpenHolds) -> None:
+        self._database = database
+        self._open_holds = open_holds
+
+    async def refresh(self) -> None:
+        async with self._database.reading() as connection:
+            reasons = await unsettled.total_by_reason(connection, EVERYTHING)
+            negative = await accounts.count_negative(connection)
+            oldest_hold_s = await self._open_holds.oldest_age_s(connection)
+        counts: Counter[ReasonLabel] = Counter()
+        for found in reasons:
+            counts[reason_label(found.reason)] += found.reservations
+        metrics.show_unsettled(counts, max([0, *(found.oldest_age_s for found in reasons)]))
+        metrics.show_negative_accounts(negative)
+        metrics.show_oldest_hold(oldest_hold_s)

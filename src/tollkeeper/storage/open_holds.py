@@ -1,0 +1,145 @@
+"""SQL that finds open holds: reservations that are neither resolved nor marked.
+
+No table and no index lists them, because every call would pay for keeping it. The accounts of the
+projects count them, so whoever looks for them knows when all of them are found.
+"""
+
+from collections.abc import AsyncIterator, Collection, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, LiteralString
+from uuid import UUID
+
+from tollkeeper.domain.access import OrganizationId, ProjectId
+from tollkeeper.storage.accounts import with_balances
+from tollkeeper.storage.database import Connection
+
+FIRST_ID = UUID(int=0)
+LAST_ID = UUID(int=2**128 - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenHold:
+    organization_id: OrganizationId
+    project_id: ProjectId
+    process_id: UUID
+    id: UUID
+    held_at: datetime
+
+
+@asynccontextmanager
+async def snapshot(connection: Connection) -> AsyncIterator[datetime]:
+    """All statements of the block see the books as of the same moment; yields the server's time.
+    They may take longer than those of a call: where the rate is high, a minute is many rows."""
+    async with connection.transaction():
+        await connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        await connection.execute("SET LOCAL statement_timeout TO '5min'")
+        cursor = await connection.execute("SELECT clock_timestamp()")
+        [[now]] = await cursor.fetchall()
+        yield now
+
+
+async def count_by_project(
+    connection: Connection,
+) -> dict[tuple[OrganizationId, ProjectId], int]:
+    """How many open holds each project has, by its account; projects without any are left out."""
+    cursor = await connection.execute(_COUNT_BY_PROJECT, prepare=False)
+    return {(row[0], row[1]): row[2] for row in await cursor.fetchall()}
+
+
+_COUNT_BY_PROJECT: LiteralString = with_balances(
+    """
+    SELECT organization_id, project_id, live_holds::bigint FROM project_balances
+    WHERE live_holds > 0
+    """
+)
+
+
+async def find_made_between(
+    connection: Connection, oldest: datetime, newest: datetime | None
+) -> list[OpenHold]:
+    """Open holds that were made from `oldest` on and before `newest`; None is the end of time."""
+    cursor = await connection.execute(_FIND_MADE_BETWEEN, (oldest, newest), prepare=False)
+    return _holds(await cursor.fetchall())
+
+
+async def find_still_open(connection: Connection, holds: Collection[OpenHold]) -> list[OpenHold]:
+    """Those of the holds that are open."""
+    return await _find_open(connection, [(hold.organization_id, hold.id) for hold in holds])
+
+
+async def find_page_end(
+    connection: Connection, organization_id: OrganizationId, after: UUID, size: int
+) -> UUID:
+    """The id up to which there are `size` reservations of the organization behind `after`;
+    `LAST_ID` where there are fewer."""
+    cursor = await connection.execute(_FIND_PAGE_END, (organization_id, after, size), prepare=False)
+    row = await cursor.fetchone()
+    return LAST_ID if row is None else row[0]
+
+
+async def find_in_page(
+    connection: Connection, organization_id: OrganizationId, after: UUID, end: UUID
+) -> list[OpenHold]:
+    """Open holds of the organization with ids behind `after`, up to `end`."""
+    page = {"organization": organization_id, "after": after, "end": end}
+    cursor = await connection.execute(_FIND_IDS_IN_PAGE, page, prepare=False)
+    return await _find_open(connection, [(organization_id, row[0]) async for row in cursor])
+
+
+async def _find_open(
+    connection: Connection, wanted: Sequence[tuple[OrganizationId, UUID]]
+) -> list[OpenHold]:
+    if not wanted:
+        return []
+    ids = ([pair[0] for pair in wanted], [pair[1] for pair in wanted])
+    cursor = await connection.execute(_FIND_OPEN, ids, prepare=False)
+    return _holds(await cursor.fetchall())
+
+
+_COLUMNS: LiteralString = """
+    SELECT r.organization_id, r.project_id, r.process_id, r.id, r.held_at
+"""
+_IS_OPEN: LiteralString = """
+      NOT EXISTS (SELECT FROM resolutions d
+          WHERE d.organization_id = r.organization_id AND d.reservation_id = r.id)
+      AND NOT EXISTS (SELECT FROM unsettled_marks m
+          WHERE m.organization_id = r.organization_id AND m.reservation_id = r.id)
+"""
+_FIND_MADE_BETWEEN: LiteralString = (
+    _COLUMNS
+    + """
+    FROM reservations r
+    WHERE r.held_at >= %s AND r.held_at < coalesce(%s, 'infinity'::timestamptz) AND
+    """
+    + _IS_OPEN
+)
+_FIND_OPEN: LiteralString = (
+    _COLUMNS
+    + """
+    FROM unnest(%s::uuid[], %s::uuid[]) AS w (organization_id, id)
+    JOIN reservations r USING (organization_id, id)
+    WHERE
+    """
+    + _IS_OPEN
+)
+_FIND_PAGE_END: LiteralString = """
+    SELECT id FROM reservations WHERE organization_id = %s AND id > %s
+    ORDER BY id OFFSET %s - 1 LIMIT 1
+"""
+# Each of the three tables is read in the order of its primary key, and only this page of it.
+_FIND_IDS_IN_PAGE: LiteralString = """
+    SELECT id FROM reservations
+    WHERE organization_id = %(organization)s AND id > %(after)s AND id <= %(end)s
+    EXCEPT SELECT reservation_id FROM resolutions
+    WHERE organization_id = %(organization)s AND reservation_id > %(after)s
+      AND reservation_id <= %(end)s
+    EXCEPT SELECT reservation_id FROM unsettled_marks
+    WHERE organization_id = %(organization)s AND reservation_id > %(after)s
+      AND reservation_id <= %(end)s
+"""
+
+
+def _holds(rows: list[tuple[Any, ...]]) -> list[OpenHold]:
+    return [OpenHold(*row) for row in rows]

@@ -1,0 +1,114 @@
+"""SQL of unsettled reservations, many at a time. All of it begins at the marks, which are few: a hold
+that is not marked, as that of a running call, cannot be found here."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import LiteralString
+from uuid import UUID
+
+from tollkeeper.domain.access import OrganizationId
+from tollkeeper.storage.database import Connection
+
+
+@dataclass(frozen=True, slots=True)
+class UnsettledSelection:
+    """Which of the unsettled reservations are meant."""
+
+    # Those that became unsettled before this time of the server; None: at any time.
+    marked_before: datetime | None
+    organization_id: OrganizationId | None = None
+    # Those of calls of one of these models; None: of any.
+    models: tuple[str, ...] | None = None
+
+
+EVERYTHING = UnsettledSelection(marked_before=None)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class UnsettledKey:
+    """Where a page ends: reservations are gone through in this order."""
+
+    organization_id: OrganizationId
+    id: UUID
+
+
+FIRST_KEY = UnsettledKey(OrganizationId(UUID(int=0)), UUID(int=0))
+
+
+@dataclass(frozen=True, slots=True)
+class ReasonTotal:
+    """The unsettled reservations that have the same reason."""
+
+    reason: str
+    reservations: int
+    hold_picousd: int
+    # How long ago the first of them became unsettled; below zero where the clock was set back since.
+    oldest_age_s: int
+
+
+async def read_time_before(connection: Connection, seconds: float) -> datetime:
+    """The server's time so many seconds ago."""
+    cursor = await connection.execute(
+        "SELECT clock_timestamp() - make_interval(secs => %s)", (seconds,)
+    )
+    [[found]] = await cursor.fetchall()
+    return found  # type: ignore[no-any-return]
+
+
+async def total_by_reason(
+    connection: Connection, selection: UnsettledSelection
+) -> list[ReasonTotal]:
+    """Most reservations first."""
+    cursor = await connection.execute(_TOTAL_BY_REASON, _parameters(selection), prepare=False)
+    return [ReasonTotal(*row) for row in await cursor.fetchall()]
+
+
+async def find_page(
+    connection: Connection, selection: UnsettledSelection, after: UnsettledKey, limit: int
+) -> list[tuple[UnsettledKey, int]]:
+    """The next unsettled reservations behind `after`, with their holds."""
+    cursor = await connection.execute(
+        _FIND_PAGE,
+        {
+            **_parameters(selection),
+            "after_organization": after.organization_id,
+            "after": after.id,
+            "limit": limit,
+        },
+        prepare=False,
+    )
+    return [(UnsettledKey(row[0], row[1]), row[2]) for row in await cursor.fetchall()]
+
+
+def _parameters(selection: UnsettledSelection) -> dict[str, object]:
+    return {
+        "marked_before": selection.marked_before,
+        "organization": selection.organization_id,
+        "models": None if selection.models is None else list(selection.models),
+    }
+
+
+_SELECTED: LiteralString = """
+    FROM unsettled_marks m
+    JOIN reservations r ON r.organization_id = m.organization_id AND r.id = m.reservation_id
+    WHERE (%(marked_before)s::timestamptz IS NULL OR m.marked_at < %(marked_before)s)
+      AND (%(organization)s::uuid IS NULL OR m.organization_id = %(organization)s)
+      AND (%(models)s::text[] IS NULL OR r.model = ANY (%(models)s))
+      AND NOT EXISTS (SELECT FROM resolutions d
+          WHERE d.organization_id = m.organization_id AND d.reservation_id = m.reservation_id)
+"""
+_TOTAL: LiteralString = """
+    SELECT m.reason, count(*), sum(r.hold),
+        extract(epoch FROM clock_timestamp() - min(m.marked_at))::bigint
+"""
+_TOTAL_BY_REASON: LiteralString = (
+    _TOTAL + _SELECTED + "GROUP BY m.reason ORDER BY count(*) DESC, m.reason"
+)
+_FIND_PAGE: LiteralString = (
+    "SELECT m.organization_id, m.reservation_id, r.hold"
+    + _SELECTED
+    + """
+      AND (m.organization_id, m.reservation_id) > (%(after_organization)s, %(after)s)
+    ORDER BY m.organization_id, m.reservation_id LIMIT %(limit)s
+    """
+)

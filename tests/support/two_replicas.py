@@ -1,0 +1,86 @@
+"""A gateway over a backend with two replicas that do the same, for each wire."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+from tests.support.scripted_gateway import Entry, ScriptedGateway, eventually, scripted_gateway
+from tests.support.upstream import Upstream, Verb, chat
+from tests.support.upstream_responses import respond
+
+ANSWER_BYTES_MAX = 4096
+
+
+@dataclass(frozen=True)
+class TwoReplicas:
+    """A gateway over one backend with two replicas, of which none is ever ejected."""
+
+    scripted: ScriptedGateway
+    replicas: tuple[Upstream, Upstream]
+
+    async def with_tenant(self) -> "TwoReplicas":
+        """The same for somebody whose books are empty but for the credit."""
+        return replace(self, scripted=await self.scripted.with_tenant())
+
+    def play(self, verb: Verb) -> None:
+        for replica in self.replicas:
+            replica.play(verb)
+
+    @property
+    def calls(self) -> int:
+        return sum(len(replica.requests) for replica in self.replicas)
+
+    @property
+    def under_way(self) -> int:
+        return sum(replica.under_way for replica in self.replicas)
+
+    async def fail(self, verb: Verb, **fields: Any) -> tuple[httpx2.Response, int]:
+        """The answer to a call that both replicas meet with this, and how many were asked."""
+        before = self.calls
+        self.play(verb)
+        found = await self.scripted.chat(**fields)
+        return found, self.calls - before
+
+    async def entry_after_the_caller_left(self) -> Entry:
+        await eventually(lambda: self.scripted.gateway.services.inference.running == 0)
+        await self.scripted.balance()
+        (entry,) = await self.scripted.entries()
+        return entry
+
+
+@asynccontextmanager
+async def two_replicas(
+    data_dir: Path, conninfo: str, wire: str, limits: dict[str, Any]
+) -> AsyncIterator[TwoReplicas]:
+    ordinary = {"chat": chat, "responses": respond}[wire]
+    backend = {
+        "protocol": wire,
+        "retries": 1,
+        "failures_to_eject": 1_000_000,
+        "answer_bytes": ANSWER_BYTES_MAX,
+    }
+    async with Upstream(ordinary()) as one, Upstream(ordinary()) as two:
+        urls = (one.url, two.url)
+        async with scripted_gateway(
+            *(data_dir, conninfo, one),
+            urls=urls,
+            ordinary=ordinary,
+            backend=backend,
+            limits=limits,
+        ) as scripted:
+            yield TwoReplicas(scripted, (one, two))
+
+
+@asynccontextmanager
+async def for_each_wire(
+    data_dir: Path, conninfo: str, limits: dict[str, Any]
+) -> AsyncIterator[dict[str, TwoReplicas]]:
+    async with (
+        two_replicas(data_dir, conninfo, "chat", limits) as over_chat,
+        two_replicas(data_dir, conninfo, "responses", limits) as over_responses,
+    ):
+        yield {"chat": over_chat, "responses": over_responses}
