@@ -11,7 +11,8 @@ _CHARGE_HEADER = (
     *("exchange", "uncached", "cache read", "cache write", "cache write 1h", "output"),
     *("searches", "charge in USD", "counted by", "above a token bound", "above the hold"),
 )
-COUNTED_BY = ("the backend", "us", "nobody: released")
+BACKEND, US, RELEASED, UNSETTLED = "the backend", "us", "nobody: released", "nobody: unsettled"
+_COUNTED_BY = (BACKEND, US, RELEASED, UNSETTLED)
 _NO = "no"
 
 
@@ -32,6 +33,15 @@ class Row:
     above_bound: str
     # Why the charge is above the hold; empty where it is not.
     above_hold: str
+
+    @property
+    def is_charged(self) -> bool:
+        return self.counted_by in (BACKEND, US)
+
+    @property
+    def status(self) -> str:
+        """What becomes of the reservation."""
+        return {RELEASED: "released", UNSETTLED: "unsettled"}.get(self.counted_by, "settled")
 
     @property
     def prompt(self) -> int:
@@ -56,7 +66,7 @@ def read_summary() -> str:
 
 def _row(cells: tuple[str, ...]) -> Row:
     name, *counts, charge, counted_by, above_bound, above_hold = cells
-    assert counted_by in COUNTED_BY, cells
+    assert counted_by in _COUNTED_BY, cells
     uncached, cache_read, cache_write, cache_write_1h, output, searches = map(int, counts)
     return Row(
         exchange=name,

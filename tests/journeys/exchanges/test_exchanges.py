@@ -8,7 +8,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.journeys.exchanges.charges import Row, read_prices, read_rows, read_summary
+from tests.journeys.exchanges.charges import US, Row, read_prices, read_rows, read_summary
 from tests.journeys.exchanges.exchange import RECORDED, Exchange, load
 from tests.support.responses_answers import respond
 from tests.support.scripted_gateway import Entry, ScriptedGateway, read_stream, scripted_gateway
@@ -62,7 +62,7 @@ def test_every_exchange_has_its_row() -> None:
 def test_every_charge_is_the_sum_of_its_counts(row: Row) -> None:
     prices = pricing_from_declared(PRICES, param="pricing")
     charge = 0
-    if row.counted_by != "nobody: released":
+    if row.is_charged:
         charge = (
             row.uncached * prices.prompt
             + row.cache_read * prices.input_cache_read
@@ -99,16 +99,16 @@ async def test_an_exchange(
     _check_answer(exchange, row, found)
     # Verifies the whole ledger too.
     balance = await scripted.balance()
-    assert (balance["settled"], balance["held"], balance["resolutions"]) == (row.charge, 0, 1)
     entry = await scripted.entry_of(found)
+    assert (entry.status, entry.estimated) == (row.status, row.counted_by == US)
+    unsettled = entry.hold if row.status == "unsettled" else 0
+    assert (balance["settled"], balance["unsettled"], balance["held"]) == (row.charge, unsettled, 0)
     _check_bounds(row, entry)
-    released = row.counted_by == "nobody: released"
-    assert entry.status == ("released" if released else "settled")
-    assert entry.estimated == (row.counted_by == "us")
     activity = await scripted.activity_of(found)
-    assert activity.reported_usage == (None if released else exchange.last_report())
-    assert activity.cost_picousd == row.charge
-    if not released:
+    assert activity.settlement == row.status
+    assert activity.cost_picousd == (None if unsettled else row.charge)
+    assert activity.reported_usage == (exchange.last_report() if row.is_charged else None)
+    if row.is_charged:
         usage = activity.usage
         assert usage is not None
         written = row.cache_write + row.cache_write_1h

@@ -232,15 +232,15 @@ def usage_report(result: Response) -> UsageReport | None:
 
 def _is_search(raw: msgspec.Raw) -> bool:
     """Whether an item is a web search that was made. To open a page that was found, or to search
-    in it, is an item of the same type, and is not charged."""
+    in it, is an item of the same type, but by OpenAI's documents only searches cost something."""
     if _SEARCH not in bytes(raw):
         return False
     item = anything(raw)
     if not isinstance(item, dict) or item.get("type") != _SEARCH.decode():
         return False
-    action = item.get("action")
+    action, status = item.get("action"), item.get("status")
     kind = action.get("type") if isinstance(action, dict) else None
-    return item.get("status") == "completed" and kind in (None, "search")
+    return (kind, status) in (("search", "completed"), ("search", None), (None, "completed"))
 
 
 def _decode_known(
