@@ -105,10 +105,7 @@ def build_services(
     directory = PolicyDirectory(threshold)
     ledger = Ledger(LedgerStore(database, process_id, project_limits), directory)
     lease = Lease(database, process_id, settings.ledger.lease_s)
-    # What one search has found, the next one knows.
-    open_holds = OpenHolds()
-    recovery = Recovery(database, settings.ledger.lease_s, open_holds)
-    bulk_resolution = BulkResolution(database, project_limits)
+    recovery, ledger_watch = _recovery_and_watch(settings, database)
     activity = Activity(database, clock, retention_days=settings.activity.retention_days)
     backends = build_backends(settings, engine) if serving else {}
     judge = build_judge(settings, backends, judge_secret(vault)) if serving else None
@@ -131,7 +128,7 @@ def build_services(
         reconciliation=Reconciliation(
             database, deadline_s=limits.inference_deadline_s, lease_s=settings.ledger.lease_s
         ),
-        bulk_resolution=bulk_resolution,
+        bulk_resolution=BulkResolution(database, project_limits),
         recovery=recovery,
         activity=activity,
         upkeep=Upkeep(
@@ -140,9 +137,9 @@ def build_services(
             idempotency=idempotency,
             lease=lease,
             recovery=recovery,
-            bulk_resolution=bulk_resolution,
+            bulk_resolution=BulkResolution(database, project_limits),
             unsettled_rule=unsettled_rule(settings),
-            ledger_watch=LedgerWatch(database, open_holds),
+            ledger_watch=ledger_watch,
             activity=activity,
         ),
         catalog=catalog,
@@ -167,6 +164,13 @@ def _database(settings: Settings, conninfo: str) -> Database:
         pool_timeout_s=declared.pool_timeout_s,
         statement_timeout_s=declared.statement_timeout_s,
     )
+
+
+def _recovery_and_watch(settings: Settings, database: Database) -> tuple[Recovery, LedgerWatch]:
+    """What a search of the one has found, the other knows."""
+    open_holds = OpenHolds()
+    recovery = Recovery(database, settings.ledger.lease_s, open_holds)
+    return recovery, LedgerWatch(database, open_holds)
 
 
 def _inference(
