@@ -108,10 +108,7 @@ def build_services(
     admissibility = Admissibility(database, project_limits)
     ledger = Ledger(LedgerStore(database, process_id, project_limits), directory)
     lease = Lease(database, process_id, settings.ledger.lease_s)
-    # What one search has found, the next one knows.
-    open_holds = OpenHolds()
-    recovery = Recovery(database, settings.ledger.lease_s, open_holds)
-    bulk_resolution = BulkResolution(database, project_limits)
+    recovery, ledger_watch = _recovery_and_watch(settings, database)
     activity = Activity(database, clock, retention_days=settings.activity.retention_days)
     backends = build_backends(settings, engine) if serving else {}
     judge = build_judge(settings, backends, judge_secret(vault)) if serving else None
@@ -130,7 +127,7 @@ def build_services(
         costs=Costs(database, vault, clock),
         billing=Billing(database, project_limits),
         reconciliation=_reconciliation(settings, database),
-        bulk_resolution=bulk_resolution,
+        bulk_resolution=BulkResolution(database, project_limits),
         recovery=recovery,
         activity=activity,
         upkeep=Upkeep(
@@ -139,9 +136,9 @@ def build_services(
             idempotency=idempotency,
             lease=lease,
             recovery=recovery,
-            bulk_resolution=bulk_resolution,
+            bulk_resolution=BulkResolution(database, project_limits),
             unsettled_rule=unsettled_rule(settings),
-            ledger_watch=LedgerWatch(database, open_holds),
+            ledger_watch=ledger_watch,
             activity=activity,
         ),
         catalog=catalog,
@@ -181,6 +178,13 @@ def _reconciliation(settings: Settings, database: Database) -> Reconciliation:
         deadline_s=settings.limits.inference_deadline_s,
         lease_s=settings.ledger.lease_s,
     )
+
+
+def _recovery_and_watch(settings: Settings, database: Database) -> tuple[Recovery, LedgerWatch]:
+    """What a search of the one has found, the other knows."""
+    open_holds = OpenHolds()
+    recovery = Recovery(database, settings.ledger.lease_s, open_holds)
+    return recovery, LedgerWatch(database, open_holds)
 
 
 def _inference(
