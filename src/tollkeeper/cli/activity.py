@@ -6,9 +6,9 @@ from uuid import UUID
 import msgspec
 import typer
 
-from tollkeeper.cli.answers import Listing, Record
 from tollkeeper.cli.arguments import organization_id, project_id
 from tollkeeper.cli.command import noun_app, service_command
+from tollkeeper.cli.output import Listing, Record
 from tollkeeper.domain.errors import NotFound
 from tollkeeper.domain.money import usd_from_picousd
 from tollkeeper.domain.usage import Usage

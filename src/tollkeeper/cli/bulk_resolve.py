@@ -12,9 +12,9 @@ from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
-from tollkeeper.cli.answers import printable
 from tollkeeper.cli.arguments import organization_id
 from tollkeeper.cli.command import Invocation, run_with_services
+from tollkeeper.cli.output import printable
 from tollkeeper.cli.report import Report
 from tollkeeper.domain.catalog import Catalog
 from tollkeeper.domain.errors import NotFound

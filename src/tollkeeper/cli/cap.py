@@ -5,9 +5,9 @@ from typing import Annotated
 import typer
 
 from tollkeeper.cli.amounts import AmountArgument
-from tollkeeper.cli.answers import Listing, Record
 from tollkeeper.cli.arguments import OrganizationArgument, organization_id, project_id
 from tollkeeper.cli.command import noun_app, service_command
+from tollkeeper.cli.output import Listing, Record
 from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.admission import CapPeriod
 from tollkeeper.domain.money import usd_from_picousd

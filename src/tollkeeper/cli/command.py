@@ -17,7 +17,6 @@ from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 import typer
 
 from tollkeeper.bootstrap import located_database, running_services
-from tollkeeper.cli.answers import Answer, Listing, one_line, show
 from tollkeeper.cli.options import (
     WORKER_STARTER,
     AsJson,
@@ -25,6 +24,7 @@ from tollkeeper.cli.options import (
     keep_shared_options,
     shared_options,
 )
+from tollkeeper.cli.output import CommandOutput, Listing, one_line, show
 from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.hosting.logs import silence_logs
 from tollkeeper.hosting.worker_process import WorkerStarter
@@ -49,8 +49,8 @@ class Invocation:
         return load_settings(self.config)
 
 
-PlainCommand = Callable[Concatenate[Invocation, P], Answer | None]
-ServiceCommand = Callable[Concatenate[Services, P], Awaitable[Answer]]
+PlainCommand = Callable[Concatenate[Invocation, P], CommandOutput | None]
+ServiceCommand = Callable[Concatenate[Services, P], Awaitable[CommandOutput]]
 
 
 def command_app() -> typer.Typer:
@@ -109,7 +109,7 @@ def service_command(
     """Registers a coroutine function of the services."""
 
     def register(use_case: ServiceCommand[P]) -> ServiceCommand[P]:
-        def run(invocation: Invocation, /, *arguments: P.args, **named: P.kwargs) -> Answer:
+        def run(invocation: Invocation, /, *arguments: P.args, **named: P.kwargs) -> CommandOutput:
             return run_with_services(
                 invocation, lambda services: use_case(services, *arguments, **named)
             )

@@ -13,9 +13,9 @@ from rich.text import Text
 
 from tollkeeper.api.organization.costs import cost_page_view
 from tollkeeper.cli.amounts import unix_seconds
-from tollkeeper.cli.answers import printable
 from tollkeeper.cli.arguments import OrganizationArgument, organization_id
 from tollkeeper.cli.command import command_app
+from tollkeeper.cli.output import printable
 from tollkeeper.cli.report import Report, report_command
 from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.conventions import COST_PAGE_DEFAULT, COST_PAGE_MAX

@@ -5,9 +5,9 @@ from typing import Annotated
 import typer
 
 from tollkeeper.cli.amounts import AmountArgument
-from tollkeeper.cli.answers import Record
 from tollkeeper.cli.arguments import OrganizationArgument, organization_id
 from tollkeeper.cli.command import noun_app, service_command
+from tollkeeper.cli.output import Record
 from tollkeeper.domain.money import usd_from_picousd
 from tollkeeper.services.use_cases import Services
 from tollkeeper.storage.accounts import Balance

@@ -12,8 +12,8 @@ from tollkeeper.bootstrap import (
     master_secret,
     running_engine,
 )
-from tollkeeper.cli.answers import Listing
 from tollkeeper.cli.command import Invocation, command, command_app
+from tollkeeper.cli.output import Listing
 from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.embedded.engine import EmbeddedEngine
 from tollkeeper.hosting.backend_probe import CONNECT_TIMEOUT_S, engine_state, reach
@@ -29,13 +29,13 @@ _QUESTION = Question("doctor", "Does the text speak of a parcel?")
 app = command_app()
 
 
-class Verdict(StrEnum):
+class CheckResult(StrEnum):
     OK = "ok"
     WARNING = "warning"
     BAD = "bad"
 
 
-Finding = tuple[str, Verdict, str]
+Finding = tuple[str, CheckResult, str]
 
 
 @command(app, "doctor")
@@ -43,7 +43,7 @@ def doctor(invocation: Invocation) -> Listing:
     """Check settings, database, backends and judge."""
     silence_logs()
     findings = _examine(invocation)
-    bad = [name for name, verdict, _ in findings if verdict is Verdict.BAD]
+    bad = [name for name, verdict, _ in findings if verdict is CheckResult.BAD]
     return Listing(
         [
             {"name": name, "verdict": verdict.value, "detail": detail}
@@ -60,8 +60,8 @@ def _examine(invocation: Invocation) -> list[Finding]:
         settings = invocation.settings()
         build_catalog(settings)
     except SettingsError as exc:
-        return [("settings", Verdict.BAD, "; ".join(str(exc).splitlines()))]
-    findings: list[Finding] = [("settings", Verdict.OK, f"models: {len(settings.models)}")]
+        return [("settings", CheckResult.BAD, "; ".join(str(exc).splitlines()))]
+    findings: list[Finding] = [("settings", CheckResult.OK, f"models: {len(settings.models)}")]
     findings.append(_run_check("master secret", lambda: _master_secret(settings)))
     findings.append(_run_check("database", lambda: _database(settings)))
     return findings + asyncio.run(_backends_and_judge(settings))
@@ -69,11 +69,11 @@ def _examine(invocation: Invocation) -> list[Finding]:
 
 def _run_check(name: str, check: Callable[[], str]) -> Finding:
     try:
-        return name, Verdict.OK, check()
+        return name, CheckResult.OK, check()
     except (SettingsError, TollkeeperError) as exc:
-        return name, Verdict.BAD, str(exc)
+        return name, CheckResult.BAD, str(exc)
     except OSError as exc:
-        return name, Verdict.BAD, f"{exc.filename}: {exc.strerror}"
+        return name, CheckResult.BAD, f"{exc.filename}: {exc.strerror}"
 
 
 def _master_secret(settings: Settings) -> str:
@@ -103,28 +103,30 @@ async def _backends(settings: Settings, engine: EmbeddedEngine | None) -> list[F
         if backend.kind == "embedded":
             findings.append((name, *_engine(settings, backend, engine)))
             continue
-        findings += [(name, Verdict.BAD, fault) for fault in _missing_files_and_secrets(backend)]
+        findings += [
+            (name, CheckResult.BAD, fault) for fault in _missing_files_and_secrets(backend)
+        ]
         checks += [_replica(name, url, backend.connect_timeout_s) for url in backend.urls]
     return findings + await asyncio.gather(*checks)
 
 
 def _engine(
     settings: Settings, backend: BackendSettings, engine: EmbeddedEngine | None
-) -> tuple[Verdict, str]:
+) -> tuple[CheckResult, str]:
     if engine is None:
-        return Verdict.WARNING, "embedded.enabled is false: its models cannot answer"
+        return CheckResult.WARNING, "embedded.enabled is false: its models cannot answer"
     state = engine_state(engine)
     if not state.ok or engine.report is None:
-        return Verdict.BAD, state.detail
+        return CheckResult.BAD, state.detail
     own = [model for model in settings.models if model.backend == backend.name]
     available = engine.report.context_length
     larger = [model.id for model in own if model.context_length > available]
     if larger:
         return (
-            Verdict.BAD,
+            CheckResult.BAD,
             f"{state.detail} These models declare a longer context: {', '.join(larger)}.",
         )
-    return Verdict.OK, state.detail
+    return CheckResult.OK, state.detail
 
 
 def _missing_files_and_secrets(backend: BackendSettings) -> Iterator[str]:
@@ -139,7 +141,7 @@ def _missing_files_and_secrets(backend: BackendSettings) -> Iterator[str]:
 
 async def _replica(name: str, url: str, timeout_s: float) -> Finding:
     result = await reach(url, min(timeout_s, CONNECT_TIMEOUT_S))
-    return name, Verdict.OK if result.ok else Verdict.BAD, result.detail
+    return name, CheckResult.OK if result.ok else CheckResult.BAD, result.detail
 
 
 async def _judge(settings: Settings, engine: EmbeddedEngine | None) -> Finding:
@@ -147,14 +149,14 @@ async def _judge(settings: Settings, engine: EmbeddedEngine | None) -> Finding:
     declared = settings.judge
     if declared is None:
         detail = "not configured: calls under an enforcing policy are answered with 503"
-        return "judge", Verdict.WARNING, detail
+        return "judge", CheckResult.WARNING, detail
     who = f"{declared.model} on the backend {declared.backend}"
     try:
         async with judge_over(settings, engine) as judge:
             (opinion,) = await judge.ask_all(_TEXT, [_QUESTION])
     except (SettingsError, TollkeeperError) as exc:
-        return "judge", Verdict.BAD, f"{who}: {exc}"
+        return "judge", CheckResult.BAD, f"{who}: {exc}"
     if opinion.highest is None:
-        return "judge", Verdict.BAD, f"{who}: {opinion.reason}"
+        return "judge", CheckResult.BAD, f"{who}: {opinion.reason}"
     yes, took = opinion.highest / 100, opinion.seconds
-    return "judge", Verdict.OK, f"{who}: gave yes {yes:.2f} % for a plain yes, in {took:.1f} s"
+    return "judge", CheckResult.OK, f"{who}: gave yes {yes:.2f} % for a plain yes, in {took:.1f} s"

@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from tollkeeper.cli.answers import Record
 from tollkeeper.cli.command import Invocation, command, command_app
+from tollkeeper.cli.output import Record
 from tollkeeper.domain.errors import StateConflict
 from tollkeeper.settings import DEFAULT_FILE
 

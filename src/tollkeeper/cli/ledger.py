@@ -10,7 +10,6 @@ from rich.table import Table
 from rich.text import Text
 
 from tollkeeper.cli.amounts import amount_picousd, seconds_of
-from tollkeeper.cli.answers import Listing, Record, printable
 from tollkeeper.cli.bulk_resolve import BulkRequest, resolve_all
 from tollkeeper.cli.command import (
     Invocation,
@@ -19,6 +18,7 @@ from tollkeeper.cli.command import (
     run_with_services,
     service_command,
 )
+from tollkeeper.cli.output import Listing, Record, printable
 from tollkeeper.cli.report import Report, report_command, show_report
 from tollkeeper.domain.errors import NotFound
 from tollkeeper.domain.money import usd_from_picousd

@@ -5,9 +5,9 @@ from typing import Annotated, Any
 import typer
 
 from tollkeeper.cli.amounts import limit_change
-from tollkeeper.cli.answers import Record
 from tollkeeper.cli.arguments import ProjectArgument, project_id
 from tollkeeper.cli.command import noun_app, service_command
+from tollkeeper.cli.output import Record
 from tollkeeper.services.ledger.billing import Limit, LimitsInForce
 from tollkeeper.services.use_cases import Services
 

@@ -3,8 +3,8 @@
 from alembic.util import CommandError
 
 from tollkeeper.bootstrap import located_database
-from tollkeeper.cli.answers import Record
 from tollkeeper.cli.command import Invocation, command, command_app
+from tollkeeper.cli.output import Record
 from tollkeeper.storage.migrations import migrate as migrate_schema
 from tollkeeper.storage.schema import check_database, code_revision
 

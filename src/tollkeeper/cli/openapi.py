@@ -1,8 +1,8 @@
 """`tollkeeper openapi`: prints the OpenAPI document."""
 
 from tollkeeper.api.openapi import document
-from tollkeeper.cli.answers import Document
 from tollkeeper.cli.command import Invocation, command, command_app
+from tollkeeper.cli.output import Document
 
 app = command_app()
 

@@ -4,9 +4,9 @@ from typing import Annotated
 
 import typer
 
-from tollkeeper.cli.answers import Listing, Record
 from tollkeeper.cli.arguments import NameArgument, OrganizationArgument, organization_id
 from tollkeeper.cli.command import noun_app, service_command
+from tollkeeper.cli.output import Listing, Record
 from tollkeeper.domain.organization import Organization
 from tollkeeper.services.use_cases import Services
 

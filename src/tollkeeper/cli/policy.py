@@ -7,9 +7,9 @@ import msgspec
 import typer
 
 from tollkeeper.api.organization.policies import policy_view
-from tollkeeper.cli.answers import Listing, Record
 from tollkeeper.cli.arguments import OrganizationArgument, organization_id
 from tollkeeper.cli.command import Invocation, command, noun_app, service_command
+from tollkeeper.cli.output import Listing, Record
 from tollkeeper.cli.policy_trial import TrialDirection, read_texts, run_trial, trial_report
 from tollkeeper.cli.report import show_report
 from tollkeeper.domain.policy import Policy

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tollkeeper.bootstrap import running_judge
-from tollkeeper.cli.answers import printable
+from tollkeeper.cli.output import printable
 from tollkeeper.cli.report import Report
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.policy import Direction

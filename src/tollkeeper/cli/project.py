@@ -1,6 +1,5 @@
 """`tollkeeper project`: the projects of an organization."""
 
-from tollkeeper.cli.answers import Listing, Record
 from tollkeeper.cli.arguments import (
     NameArgument,
     OrganizationArgument,
@@ -9,6 +8,7 @@ from tollkeeper.cli.arguments import (
     project_id,
 )
 from tollkeeper.cli.command import noun_app, service_command
+from tollkeeper.cli.output import Listing, Record
 from tollkeeper.domain.organization import Project
 from tollkeeper.services.use_cases import Services
 

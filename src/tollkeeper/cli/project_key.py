@@ -6,7 +6,6 @@ import msgspec
 import typer
 
 from tollkeeper.api.organization.keys import project_key_view
-from tollkeeper.cli.answers import SHOWN_ONCE, Listing, Record
 from tollkeeper.cli.arguments import (
     ExpiresIn,
     KeyArgument,
@@ -16,6 +15,7 @@ from tollkeeper.cli.arguments import (
     project_key_id,
 )
 from tollkeeper.cli.command import noun_app, service_command
+from tollkeeper.cli.output import SHOWN_ONCE, Listing, Record
 from tollkeeper.domain.organization import ProjectKey
 from tollkeeper.services.use_cases import Services
 

@@ -4,8 +4,8 @@ import os
 import signal
 
 from tollkeeper.bootstrap import build_catalog
-from tollkeeper.cli.answers import Record
 from tollkeeper.cli.command import Invocation, command, command_app
+from tollkeeper.cli.output import Record
 from tollkeeper.domain.errors import StateConflict
 from tollkeeper.hosting.presence import serving_pids
 

@@ -11,8 +11,8 @@ import typer
 from rich.console import RenderableType
 
 from tollkeeper.bootstrap import located_database, running_services
-from tollkeeper.cli.answers import Record, console, show
 from tollkeeper.cli.command import Invocation, command
+from tollkeeper.cli.output import Record, console, show
 from tollkeeper.domain.errors import StateConflict
 from tollkeeper.services.use_cases import Services
 from tollkeeper.settings import Settings

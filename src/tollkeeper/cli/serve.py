@@ -9,8 +9,8 @@ import typer
 import uvloop
 
 from tollkeeper.bootstrap import build_backends, build_catalog, located_database, master_secret
-from tollkeeper.cli.answers import Record, show
 from tollkeeper.cli.command import Invocation, command, command_app
+from tollkeeper.cli.output import Record, show
 from tollkeeper.hosting.listeners import bind
 from tollkeeper.hosting.logs import configure_logs
 from tollkeeper.hosting.supervisor import Supervisor, describe

@@ -43,10 +43,10 @@ class Document:
     content: Any
 
 
-Answer: TypeAlias = Record | Listing | Document
+CommandOutput: TypeAlias = Record | Listing | Document
 
 
-def show(answer: Answer, *, as_json: bool) -> None:
+def show(answer: CommandOutput, *, as_json: bool) -> None:
     match answer:
         case Document():
             _write_json(msgspec.json.format(msgspec.json.encode(answer.content)))

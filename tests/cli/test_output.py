@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tollkeeper.cli.answers import Document, Listing, Record, one_line, show
+from tollkeeper.cli.output import Document, Listing, Record, one_line, show
 
 
 def test_record_for_people(capsys: pytest.CaptureFixture[str]) -> None:
