@@ -1,4 +1,4 @@
-"""What a failure of the transport means for a call."""
+"""What a failure of the transport means for a call, and a failure of a call for its replica."""
 
 from tollkeeper.backends.transport.http1 import (
     ConnectFailed,
@@ -13,6 +13,11 @@ from tollkeeper.domain.errors import (
     TollkeeperError,
     Unavailable,
 )
+
+
+def is_fault_of_replica(error: TollkeeperError | None) -> bool:
+    """Whether an error speaks against the health of the replica that it came from."""
+    return isinstance(error, BackendFailed) and not error.blameless
 
 
 def domain_error(failure: HttpFailure, *, charged: bool) -> TollkeeperError:

@@ -13,7 +13,7 @@ from urllib.parse import urljoin, urlsplit
 
 from tollkeeper.backends.answer_json import MalformedAnswer, flat_error_record
 from tollkeeper.backends.config import BackendConfig
-from tollkeeper.backends.failures import domain_error
+from tollkeeper.backends.failures import domain_error, is_fault_of_replica
 from tollkeeper.backends.port import Answer
 from tollkeeper.backends.refusals import refusal, refusal_record
 from tollkeeper.backends.streamed_answer import StreamedAnswer
@@ -223,7 +223,7 @@ class ReplicaCall:
         self._first = answer.events
         self._shortfall = answer.shortfall
         self._completed = answer.shortfall is None
-        self._failed = isinstance(answer.shortfall, BackendFailed)
+        self._failed = is_fault_of_replica(answer.shortfall)
 
     def _read_malformed(self, body: bytes, error: MalformedAnswer) -> WholeAnswer:
         """What can be known of an answer that is none: that it is a refusal, or what it used."""

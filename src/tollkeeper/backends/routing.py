@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from tollkeeper.backends.config import BackendConfig, Tokenizer
+from tollkeeper.backends.failures import is_fault_of_replica
 from tollkeeper.backends.health import AttemptKind, EjectionRule, ReplicaHealth, ReplicaState
 from tollkeeper.backends.port import Answer, BackendHealth
 from tollkeeper.backends.replica import Replica, ReplicaCall
@@ -176,10 +177,10 @@ class _RoutedCall:
         try:
             answer = await attempt.__aenter__()
         except (BackendFailed, DeadlineExceeded) as error:
-            if isinstance(error, BackendFailed) and error.blameless:
-                replica.health.succeeded(kind)
-            else:
+            if isinstance(error, DeadlineExceeded) or is_fault_of_replica(error):
                 replica.health.failed(kind, loop.time())
+            else:
+                replica.health.succeeded(kind)
             raise
         except (ProviderRejected, RateLimited):
             replica.health.succeeded(kind)

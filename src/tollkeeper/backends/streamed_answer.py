@@ -5,7 +5,7 @@ minutes without a word. So a stream that breaks off may have cost something, als
 it has come; only an error record in the place of the answer says that it did not.
 """
 
-from tollkeeper.backends.failures import domain_error
+from tollkeeper.backends.failures import domain_error, is_fault_of_replica
 from tollkeeper.backends.transport.http1 import Connection, DeadlinePassed, HttpFailure
 from tollkeeper.backends.transport.sse import EventStreamParser, MalformedEventStream
 from tollkeeper.backends.wire import AnswerReader
@@ -90,7 +90,7 @@ class StreamedAnswer:
         if failure is None:
             self.completed = True
             return
-        self.failed = self.failed or (isinstance(failure, BackendFailed) and not failure.blameless)
+        self.failed = self.failed or is_fault_of_replica(failure)
         if self._reader.accepted:
             # What was accepted has a price, however the answer ended.
             failure.charged = True

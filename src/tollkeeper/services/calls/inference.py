@@ -236,11 +236,9 @@ class Inference:
             raise _not_dispatched()
         gate = self._gate(running, judged)
         sink = gate or running.sink
-        opened = False
         try:
             with running.waiting_until(running.deadline + _DEADLINE_SLACK_S):
                 async with backend.open(running.call, deadline=running.deadline) as answer:
-                    opened = True
                     running.replica = answer.replica
                     async for batch in answer.batches:
                         running.count(batch)
@@ -248,7 +246,7 @@ class Inference:
                 if gate is not None:
                     await gate.finish()
         except TimeoutError:
-            raise _ended_early(running, opened) from None
+            raise _ended_early(running) from None
         finally:
             if gate is not None:
                 gate.close()
@@ -309,14 +307,14 @@ def _not_dispatched() -> Unavailable:
     return Unavailable("The call ended before it was dispatched.", retry_after_s=1)
 
 
-def _ended_early(running: RunningCall, opened: bool) -> BaseException:
-    """Why the call did not come to its proper end, and whether the backend may charge for it."""
+def _ended_early(running: RunningCall) -> BaseException:
+    """Why the call did not come to its proper end. It was dispatched, so the backend may charge."""
     if running.refusal is not None:
         if isinstance(running.refusal, TollkeeperError):
             running.refusal.charged = True
         return running.refusal
     if running.stopped:
-        return Unavailable("The gateway is shutting down.", retry_after_s=1, charged=not opened)
+        return Unavailable("The gateway is shutting down.", retry_after_s=1, charged=True)
     if running.abandoned:
         return BackendFailed("The caller left.", charged=True)
     return DeadlineExceeded(charged=True)
