@@ -70,6 +70,10 @@ DIALECTS: dict[str, tuple[dict[str, Any], tuple[int, int, int, int, int]]] = {
         {**PLAIN, "cache_read_input_tokens": 100, "cache_creation_input_tokens": 40},
         (10, 100, 40, 5, 0),
     ),
+    "Anthropic beside a longer prompt": (
+        {"prompt_tokens": 200, "completion_tokens": 5, "cache_read_input_tokens": 100},
+        (200, 100, 0, 5, 0),
+    ),
     "Anthropic, by lifetime": (
         {
             **PLAIN,

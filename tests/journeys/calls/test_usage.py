@@ -360,6 +360,8 @@ async def test_many_choices_on_a_backend_that_makes_one_at_a_time(
             assert [choice["index"] for choice in found.json()["choices"]] == list(range(128))
         entry = await scripted.entry_of(found)
         assert entry.hold == entry.delivered(128 * 10)
+        single = await scripted.entry_of(await scripted.chat(max_tokens=10))
+        assert entry.prompt_tokens_max == 128 * single.prompt_tokens_max
         # Each of them was sent the prompt.
         assert entry.cost == 128 * (7 * PROMPT_PRICE + 3 * COMPLETION_PRICE)
         assert entry.overage == 0
