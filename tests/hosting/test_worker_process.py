@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import time
 
 import psutil
 import pytest
@@ -14,16 +15,25 @@ def _workers() -> list[psutil.Process]:
     return [child for child in found if "tollkeeper.hosting.worker" in child.cmdline()]
 
 
+def _only_worker() -> psutil.Process:
+    """Waits for the child to become the worker's program: right after the start it is not yet."""
+    until = time.monotonic() + 60
+    while len(found := _workers()) != 1 and time.monotonic() < until:
+        time.sleep(0.01)
+    (worker,) = found
+    return worker
+
+
 def test_a_worker_that_nobody_took_is_gone_with_its_nursery() -> None:
     with worker_starter():
-        (worker,) = _workers()
+        worker = _only_worker()
     assert not worker.is_running()
     assert _workers() == []
 
 
 def test_it_is_gone_too_where_the_start_fails() -> None:
     with pytest.raises(ZeroDivisionError), worker_starter():
-        (worker,) = _workers()
+        worker = _only_worker()
         raise ZeroDivisionError
     assert not worker.is_running()
 
@@ -39,7 +49,7 @@ async def test_a_worker_that_cannot_start_ends_and_says_so_by_its_end() -> None:
 
 async def test_a_worker_that_has_ended_leaves_nothing_behind() -> None:
     with worker_starter() as workers, socket.create_server(("127.0.0.1", 0)) as listener:
-        (process,) = _workers()
+        process = _only_worker()
         worker = workers.take()
         process.kill()
         # Its end of the channel is closed when it is gone, and only then.

@@ -220,8 +220,9 @@ async def test_a_slow_reader_is_not_a_silent_backend() -> None:
 
 
 async def test_the_deadline_holds_for_the_whole_stream() -> None:
-    verb = stream([sse(chunk("a"))] * 100, pause_s=0.02)
-    outcome = await fault(verb, streamed=True, deadline_s=0.1)
+    # The stream needs five seconds, and its first piece none.
+    verb = stream([sse(chunk("a"))] * 100, pause_s=0.05)
+    outcome = await fault(verb, streamed=True, deadline_s=1.5)
     assert type(outcome.error) is DeadlineExceeded
     assert outcome.error.charged
     assert outcome.text()
