@@ -18,10 +18,13 @@ from types import FrameType
 from bench import rounds
 from bench.figures import Target, stream_resident_kib, worker_resident_mb
 from bench.gateway import MODELS, Running, tollkeeper
-from bench.peers import PEERS, running_peers
+from bench.interpreters import own_build
+from bench.peer_programs import PEERS
+from bench.peers import running_peers
 from bench.rounds import Run
 from bench.table import OURS, as_markdown, rows
 from bench.upstream import HELD, PACES
+from bench.variants import running_variants
 
 _RESULT = Path(__file__).parent / "result.json"
 _ORGANIZATIONS = 100
@@ -43,13 +46,14 @@ def main() -> None:
         idle = {"start_s": gateway.start_s, "idle_resident_mb": worker_resident_mb(gateway.pid)}
         _report_progress(f"starting peers: {', '.join(options.peers) or 'none'}")
         peers = stack.enter_context(running_peers(options.peers, upstream, folder))
+        variants = stack.enter_context(running_variants(upstream, folder))
         not_asked = [name for name in PEERS if name not in options.peers]
         run = Run(
             gateway,
-            [_gateway_target(gateway), *peers.targets],
+            [_gateway_target(gateway), *variants.targets, *peers.targets],
             options.rounds,
             options.requests,
-            dict.fromkeys(not_asked, "not asked for") | peers.missing,
+            dict.fromkeys(not_asked, "not asked for") | peers.missing | variants.missing,
             idle,
         )
         _measure(
@@ -114,7 +118,8 @@ def _report_progress(step: str) -> None:
 def _machine() -> str:
     load = os.getloadavg()[0]
     return (
-        f"{os.cpu_count()} cores ({platform.machine()}), Python {platform.python_version()}, "
+        f"{os.cpu_count()} cores ({platform.machine()}), "
+        f"Python {platform.python_version()} {own_build()}, "
         f"load before the run {load:.1f}"
     )
 

@@ -35,14 +35,16 @@ class Node:
     project: Path
 
 
-def python_environment(name: str, locks: Path = _LOCKS) -> Path:
+def python_environment(
+    name: str, locks: Path = _LOCKS, *, interpreter: str | Path = sys.executable
+) -> Path:
     """The interpreter of an environment that holds what `<name>.lock` names."""
     folder = _FOLDER / name
     python = folder / "bin" / "python"
     lock = locks / f"{name}.lock"
 
     def install() -> None:
-        _run(_UV, "venv", "--python", sys.executable, folder)
+        _run(_UV, "venv", "--python", interpreter, folder)
         _install_packages(python, lock)
 
     install_once(folder, [lock], install)

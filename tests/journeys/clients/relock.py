@@ -2,7 +2,7 @@
 
 import subprocess
 
-from bench.peers import PORTKEY_PROJECT
+from bench.peer_programs import PORTKEY_PROJECT
 
 from tests.journeys.clients.environments import NODE_PROJECT, node_environment
 
