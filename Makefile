@@ -1,11 +1,11 @@
 # Every task of the project; `make help` lists them.
 PYTHON ?= python3
-VENV := .venv
+VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve test check bench prove lock openapi clean
+.PHONY: help install serve test check bench profile prove lock openapi clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -36,6 +36,9 @@ check: $(INSTALLED) ## format, lint, types, layers
 
 bench: $(INSTALLED) ## measure, beside others; prints a table and writes bench/result.json
 	$(BIN)/python -m bench $(ARGS)
+
+profile: $(INSTALLED) ## where a call spends its CPU time: a table by stage and a flame graph
+	$(BIN)/python -m bench.profile $(ARGS)
 
 prove: $(INSTALLED) ## the long proofs: seeded histories, kills, planted bugs
 	$(BIN)/python -m pytest -q tests --prove $(ARGS)

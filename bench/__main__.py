@@ -5,12 +5,10 @@ import json
 import os
 import platform
 import signal
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
@@ -23,7 +21,7 @@ from bench.peer_programs import PEERS
 from bench.peers import running_peers
 from bench.rounds import Run
 from bench.table import OURS, as_markdown, rows
-from bench.upstream import HELD, PACES
+from bench.upstream import HELD, PACES, serving_upstream
 from bench.variants import running_variants
 
 _RESULT = Path(__file__).parent / "result.json"
@@ -41,7 +39,7 @@ def main() -> None:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tkb-")))
         # If the bench runs as root, the account that runs PostgreSQL must be able to enter it.
         folder.chmod(0o711)
-        upstream = stack.enter_context(_upstream())
+        upstream = stack.enter_context(serving_upstream())
         gateway = stack.enter_context(tollkeeper(folder, upstream, tenants=_ORGANIZATIONS + 1))
         idle = {"start_s": gateway.start_s, "idle_resident_mb": worker_resident_mb(gateway.pid)}
         _report_progress(f"starting peers: {', '.join(options.peers) or 'none'}")
@@ -130,18 +128,6 @@ def _gateway_target(gateway: Running) -> Target:
 
 def _authorization(gateway: Running, tenant: int) -> dict[str, str]:
     return {"authorization": f"Bearer {gateway.tenants[tenant].key}"}
-
-
-@contextmanager
-def _upstream() -> Iterator[int]:
-    with subprocess.Popen(
-        [sys.executable, "-m", "bench.upstream"], stdout=subprocess.PIPE
-    ) as process:
-        try:
-            assert process.stdout is not None
-            yield int(process.stdout.readline())
-        finally:
-            process.terminate()
 
 
 if __name__ == "__main__":
