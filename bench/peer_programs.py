@@ -5,9 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from tests.journeys.clients.debian import debian_program
 from tests.journeys.clients.environments import node_environment, python_environment
 
-from bench.debian import debian_program
 from bench.figures import CHAT_PATH
 from bench.upstream import PACED
 
@@ -161,8 +161,8 @@ def _nginx(port: int, upstream: int, folder: Path) -> Program:
     """nginx with `proxy_pass`: the least that a process between caller and model can cost."""
     config = folder / "nginx.conf"
     config.write_text(_NGINX_CONFIG.format(folder=folder, port=port, upstream=upstream))
-    program = debian_program("nginx", "usr/sbin/nginx")
-    return Program([program, "-p", folder, "-c", config, "-e", "stderr"])
+    nginx = debian_program("nginx", "usr/sbin/nginx")
+    return Program([nginx.program, "-p", folder, "-c", config, "-e", "stderr"], nginx.environment)
 
 
 PEERS: dict[str, Callable[[int, int, Path], Program]] = {

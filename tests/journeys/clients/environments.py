@@ -85,8 +85,8 @@ def install_once(folder: Path, locks: list[Path], install: Callable[[], None]) -
         try:
             install()
         except NotInstalled as exc:
-            names = locks[-1].name
-            raise NotInstalled(f"What is locked in {names} cannot be installed: {exc}") from exc
+            names = f"What is locked in {locks[-1].name}" if locks else folder.name
+            raise NotInstalled(f"{names} cannot be installed: {exc}") from exc
         mark.write_text(digest.hexdigest())
 
 
