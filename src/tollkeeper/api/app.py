@@ -25,7 +25,9 @@ from tollkeeper.api.http.request import ClientGone, Receive, Scope
 from tollkeeper.api.http.router import Router
 from tollkeeper.api.http.sse import EventStream, KeepAlive, Send
 from tollkeeper.domain.access import AdminCaller, Caller, KeyKind, require
+from tollkeeper.domain.audit import Actor, ActorKind
 from tollkeeper.domain.errors import PermissionDenied, Unavailable
+from tollkeeper.services.audit import act_as
 from tollkeeper.services.use_cases import Services
 
 _encode = msgspec.json.Encoder().encode
@@ -158,6 +160,8 @@ class App:
         if kind is not endpoint.key_kind:
             raise PermissionDenied(f"This route takes {_KEY_NAMES[endpoint.key_kind]} only.")
         require(caller, endpoint.permission)
+        if kind is KeyKind.ADMIN:
+            act_as(Actor(ActorKind.API, f"admin key {caller.key_id}"))
         return caller
 
 

@@ -12,6 +12,7 @@ from tollkeeper.domain.admission import ProjectLimits
 from tollkeeper.domain.conventions import DEFAULT_THRESHOLD_BASIS_POINTS
 from tollkeeper.embedded.engine_address import EngineAddress
 from tollkeeper.embedded.postgres import EmbeddedPostgres
+from tollkeeper.services.audit import Audit
 from tollkeeper.services.calls.activity import Activity
 from tollkeeper.services.calls.inference import Inference, InferenceLimits
 from tollkeeper.services.calls.isolation import Isolation
@@ -129,6 +130,7 @@ def build_services(
         reconciliation=_reconciliation(settings, database),
         bulk_resolution=BulkResolution(database, project_limits),
         recovery=recovery,
+        audit=Audit(database),
         activity=activity,
         upkeep=Upkeep(
             database,

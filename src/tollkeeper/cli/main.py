@@ -39,6 +39,7 @@ _COMMANDS = (
     ("costs", "costs", "What an organization spent, day by day."),
     ("ledger", "ledger", "The ledger: its invariants, and unsettled holds."),
     ("activity", "activity", "The records of inference requests."),
+    ("audit", "audit", "Who changed what, and when."),
 )
 _MODULES = {name: file for name, file, _ in _COMMANDS}
 _SERVERS = ("serve", "demo")

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from tollkeeper.backends.port import Backend
+from tollkeeper.services.audit import Audit
 from tollkeeper.services.calls.activity import Activity
 from tollkeeper.services.calls.inference import Inference
 from tollkeeper.services.calls.isolation import Isolation
@@ -46,6 +47,7 @@ class Services:
     reconciliation: Reconciliation
     bulk_resolution: BulkResolution
     recovery: Recovery
+    audit: Audit
     activity: Activity
     upkeep: Upkeep
     catalog: CurrentCatalog

@@ -19,8 +19,9 @@ from tollkeeper.domain.admission import (
 )
 from tollkeeper.domain.errors import InvalidRequest, NotFound, StateConflict
 from tollkeeper.domain.money import PICOUSD_MAX, usd_from_picousd
+from tollkeeper.services.audit import record_change
 from tollkeeper.storage import accounts, ledger, organizations, projects
-from tollkeeper.storage.accounts import Balance, CapUse
+from tollkeeper.storage.accounts import Balance, CapUse, OwnLimits
 from tollkeeper.storage.database import Connection, Database
 
 _NOTE_LENGTH_MAX = 1000
@@ -78,7 +79,20 @@ class Billing:
             _check_grant(state, amount_picousd)
             await accounts.insert_grant(connection, organization_id, grant_id, amount_picousd, note)
             balance = await accounts.find_balance(connection, organization_id)
-        assert balance is not None
+            assert balance is not None
+            await record_change(
+                connection,
+                organization_id,
+                "credit_grant",
+                "credit",
+                organization_id,
+                before={"available": usd_from_picousd(balance.available_picousd - amount_picousd)},
+                after={
+                    "available": usd_from_picousd(balance.available_picousd),
+                    "grant": usd_from_picousd(amount_picousd),
+                    "note": note,
+                },
+            )
         return Grant(grant_id, organization_id, amount_picousd, note, balance)
 
     async def credit_show(self, organization_id: OrganizationId) -> Balance:
@@ -106,6 +120,7 @@ class Billing:
             spend = state.spend if project_id is None else state.projects[project_id].spend
             excess = max(0, spend.counted(period) - amount_picousd)
             await accounts.write_cap(connection, organization_id, project_id, cap, excess)
+            await _record_cap(connection, "cap_set", organization_id, project_id, state, cap)
             caps = await accounts.find_caps(connection, organization_id)
         (found,) = (use for use in caps if use.project_id == project_id)
         return found
@@ -115,8 +130,9 @@ class Billing:
     ) -> None:
         """Removes a cap; succeeds also where there is none."""
         async with self._database.transaction() as connection:
-            await self._lock(connection, organization_id, project_id)
+            state = await self._lock(connection, organization_id, project_id)
             await accounts.write_cap(connection, organization_id, project_id, None, 0)
+            await _record_cap(connection, "cap_clear", organization_id, project_id, state, None)
 
     async def cap_show(self, organization_id: OrganizationId) -> list[CapUse]:
         """All caps: the organization's own first, then those of its projects."""
@@ -150,6 +166,17 @@ class Billing:
             )
             changed = replace(state, projects={project_id: project})
             await ledger.write_states(connection, {organization_id: changed})
+            await record_change(
+                connection,
+                organization_id,
+                "limit_set",
+                "limit",
+                project_id,
+                before=_own_limits(own),
+                after=_own_limits(
+                    await accounts.find_limits(connection, organization_id, project_id)
+                ),
+            )
             return await self._limits_in_force(connection, organization_id, project_id)
 
     async def limit_show(self, project_id: ProjectId) -> LimitsInForce:
@@ -195,6 +222,38 @@ class Billing:
         state, _ = decide(found, (), now_us=locked.now_us, month=locked.month)
         await ledger.write_states(connection, {organization_id: state})
         return state
+
+
+async def _record_cap(
+    connection: Connection,
+    operation: str,
+    organization_id: OrganizationId,
+    project_id: ProjectId | None,
+    state: AccountState,
+    cap: Cap | None,
+) -> None:
+    before = state.cap if project_id is None else state.projects[project_id].cap
+    if before == cap:
+        return
+    await record_change(
+        connection,
+        organization_id,
+        operation,
+        "cap",
+        project_id or organization_id,
+        before=_shown_cap(before),
+        after=_shown_cap(cap),
+    )
+
+
+def _shown_cap(cap: Cap | None) -> dict[str, str] | None:
+    if cap is None:
+        return None
+    return {"amount": usd_from_picousd(cap.amount_picousd), "period": cap.period.value}
+
+
+def _own_limits(own: OwnLimits) -> dict[str, int | None]:
+    return {"requests_per_minute": own.requests_per_minute, "concurrency": own.concurrency}
 
 
 def _check_grant(state: AccountState, amount_picousd: int) -> None:

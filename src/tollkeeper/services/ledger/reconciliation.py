@@ -5,7 +5,8 @@ from uuid import UUID
 
 from tollkeeper.domain.errors import InvalidRequest, NotFound, StateConflict
 from tollkeeper.domain.ledger import Resolution, ResolutionKind
-from tollkeeper.domain.money import PICOUSD_MAX
+from tollkeeper.domain.money import PICOUSD_MAX, usd_from_picousd
+from tollkeeper.services.audit import record_change
 from tollkeeper.storage import reservations, resolutions, verification
 from tollkeeper.storage.database import Database
 from tollkeeper.storage.reservations import ReservationEntry, ReservationStatus
@@ -62,11 +63,21 @@ class Reconciliation:
             resolved_by=_RESOLVED_BY,
             other=settle_picousd or 0,
         )
-        async with self._database.reading() as connection:
+        async with self._database.transaction() as connection:
             resolved = await resolutions.resolve(connection, [resolution])
-        after = await self._find(reservation_id)
-        if reservation_id not in resolved:
-            raise _not_unsettled(after)
+            after = await reservations.find(connection, reservation_id)
+            assert after is not None, "a reservation is never deleted"
+            if reservation_id not in resolved:
+                raise _not_unsettled(after)
+            await record_change(
+                connection,
+                found.organization_id,
+                "ledger_resolve",
+                "reservation",
+                reservation_id,
+                before=_shown(found),
+                after=_shown(after),
+            )
         return after
 
     async def _find(self, reservation_id: UUID) -> ReservationEntry:
@@ -75,6 +86,15 @@ class Reconciliation:
         if found is None:
             raise NotFound(f"There is no reservation {reservation_id}.")
         return found
+
+
+def _shown(entry: ReservationEntry) -> dict[str, str | None]:
+    cost = entry.cost_picousd
+    return {
+        "settlement": entry.status.value,
+        "hold": usd_from_picousd(entry.hold_picousd),
+        "cost": None if cost is None else usd_from_picousd(cost),
+    }
 
 
 def _not_unsettled(found: ReservationEntry) -> StateConflict:
