@@ -7,6 +7,8 @@ from enum import StrEnum
 from typing import Any
 from urllib.parse import urlsplit
 
+from tollkeeper.backends.credentials import CredentialKind, is_header_text
+
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 # Everything up to the last @, which may be a part of a password that is not encoded.
 _USER = re.compile(r"^((?:[a-z][a-z0-9+.-]*://)?).*@", re.IGNORECASE | re.DOTALL)
@@ -46,6 +48,12 @@ class BackendConfig:
     urls: tuple[str, ...]
     protocol: WireProtocol
     api_key: str | None = field(repr=False)
+    # The file that `api_key` was read from: a changed file changes the key. None: it stays.
+    api_key_file: str | None
+    # The header that carries the key.
+    credential: CredentialKind
+    # Further headers of every request.
+    headers: Mapping[str, str]
     # The only certificates that are trusted; None: those that the system trusts.
     tls_ca_file: str | None
 
@@ -84,7 +92,7 @@ class BackendConfig:
             raise ValueError("urls must be distinct, and there must be at least one")
         for url in self.urls:
             host_and_port(url)
-        if self.api_key is not None and not _is_header_text(self.api_key):
+        if self.api_key is not None and not is_header_text(self.api_key):
             raise ValueError("the API key must be printable ASCII without spaces")
 
 
@@ -104,7 +112,7 @@ def host_and_port(url: str) -> tuple[str, int]:
         raise ValueError(f"{shown} names no host")
     if parts.username is not None or parts.query or parts.fragment:
         raise ValueError(f"{shown} must have no user, query or fragment")
-    if not _is_header_text(url):
+    if not is_header_text(url):
         raise ValueError(f"{shown} must be printable ASCII without spaces")
     return parts.hostname, port or _DEFAULT_PORTS[parts.scheme]
 
@@ -115,7 +123,3 @@ def shown_url(url: str) -> str:
     shown = _USER.sub(r"\1***@", url)
     shown = _QUERY.sub("?***", shown)
     return _INVALID_PORT.sub(r"\1:***", shown)
-
-
-def _is_header_text(text: str) -> bool:
-    return bool(text) and text.isascii() and text.isprintable() and " " not in text

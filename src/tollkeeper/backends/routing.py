@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from tollkeeper.backends.config import BackendConfig, Tokenizer
+from tollkeeper.backends.credentials import open_credential
 from tollkeeper.backends.failures import is_fault_of_replica
 from tollkeeper.backends.health import AttemptKind, EjectionRule, ReplicaHealth, ReplicaState
 from tollkeeper.backends.port import Answer, BackendHealth
@@ -50,8 +51,10 @@ class RoutedBackend:
         self.name = config.name
         self._config = config
         rule = EjectionRule(config.failures_to_eject, config.ejection_s, config.ejection_s_max)
+        credential = open_credential(config.credential, config.api_key, config.api_key_file)
         self._tracked = {
-            url: _TrackedReplica(Replica(url, config), ReplicaHealth(rule)) for url in config.urls
+            url: _TrackedReplica(Replica(url, config, credential), ReplicaHealth(rule))
+            for url in config.urls
         }
 
     def open(self, call: Call, *, deadline: float) -> AbstractAsyncContextManager[Answer]:

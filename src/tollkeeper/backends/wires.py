@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from tollkeeper.backends.chat.wire import ChatWire
-from tollkeeper.backends.config import WireProtocol
+from tollkeeper.backends.config import BackendConfig, WireProtocol
 from tollkeeper.backends.responses.wire import ResponsesWire
 from tollkeeper.backends.wire import Wire
 
@@ -13,5 +13,5 @@ _WIRES: Mapping[WireProtocol, Wire] = {
 }
 
 
-def wire_for(protocol: WireProtocol) -> Wire:
-    return _WIRES[protocol]
+def wire_for(config: BackendConfig) -> Wire:
+    return _WIRES[config.protocol]

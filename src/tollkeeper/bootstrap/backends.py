@@ -5,10 +5,10 @@ from pathlib import Path
 
 from tollkeeper.backends.absent import AbsentBackend
 from tollkeeper.backends.config import BackendConfig, Tokenizer, WireProtocol
+from tollkeeper.backends.credentials import CredentialKind, read_key
 from tollkeeper.backends.fan_out import FanOutBackend
 from tollkeeper.backends.port import Backend
 from tollkeeper.backends.routing import RoutedBackend
-from tollkeeper.bootstrap.secrets import read_secret
 from tollkeeper.domain.catalog import Model, pricing_from_declared
 from tollkeeper.domain.judging import EXAMPLES, Example
 from tollkeeper.embedded.engine_address import EngineAddress
@@ -114,6 +114,9 @@ def backend_config(declared: BackendSettings, engine: EngineAddress | None) -> B
         protocol=protocol,
         urls=(engine.base_url,) if embedded and engine is not None else declared.urls,
         api_key=_engine_key(engine) if embedded else _api_key(declared),
+        api_key_file=declared.api_key_file or None,
+        credential=CredentialKind(declared.credential),
+        headers=declared.headers,
         tls_ca_file=declared.tls_ca_file or None,
         connect_timeout_s=declared.connect_timeout_s,
         idle_timeout_s=declared.idle_timeout_s,
@@ -155,5 +158,10 @@ def _api_key(declared: BackendSettings) -> str | None:
             )
         return value
     if declared.api_key_file:
-        return read_secret(Path(declared.api_key_file)).decode()
+        try:
+            return read_key(Path(declared.api_key_file))
+        except ValueError as exc:
+            raise SettingsError(
+                f"backends {declared.name!r}: api_key_file: {declared.api_key_file}: {exc}."
+            ) from None
     return None

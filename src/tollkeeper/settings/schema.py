@@ -21,6 +21,18 @@ Seconds = Annotated[float, Field(gt=0, le=86400)]
 # the secret itself.
 SecretVariable = Annotated[str, Field(pattern=r"^([A-Za-z_][A-Za-z0-9_]*)?$", repr=False)]
 SecretFile = Annotated[str, Field(repr=False)]
+CredentialName = Literal["bearer", "x-api-key", "api-key", "x-goog-api-key"]
+HeaderName = Annotated[str, Field(pattern=r"^[a-z0-9!#$%&'*+.^_`|~-]{1,64}$")]
+# Printable ASCII.
+HeaderValue = Annotated[str, Field(pattern=r"^[!-~]([ -~]*[!-~])?$", max_length=4096)]
+# Headers that the gateway writes itself.
+_OWN_HEADERS = frozenset(
+    {
+        *("host", "user-agent", "content-type", "content-length", "accept", "accept-encoding"),
+        *("connection", "transfer-encoding", "expect", "upgrade", "te", "trailer"),
+        *("authorization", "x-api-key", "api-key", "x-goog-api-key"),
+    }
+)
 Modality = Literal["text", "image", "file", "audio", "video"]
 
 
@@ -158,6 +170,10 @@ class BackendSettings(Section):
     urls: tuple[str, ...] = ()
     api_key_env: SecretVariable = ""
     api_key_file: SecretFile = ""
+    # The header that carries the key.
+    credential: CredentialName = "bearer"
+    # Further headers of every request to the backend. A value may be a secret.
+    headers: dict[HeaderName, HeaderValue] = Field(default={}, repr=False)
     connect_timeout_s: Seconds = 5
     idle_timeout_s: Seconds = 60
     retries: int = Field(default=1, ge=0, le=10)
@@ -191,6 +207,14 @@ class BackendSettings(Section):
             if not url.startswith(("http://", "https://")):
                 raise ValueError(f"{shown_url(url)!r} must start with http:// or https://")
         return urls
+
+    @field_validator("headers")
+    @classmethod
+    def _are_not_our_own(cls, headers: dict[str, str]) -> dict[str, str]:
+        for name in headers:
+            if name in _OWN_HEADERS:
+                raise ValueError(f"{name} is written by the gateway itself")
+        return headers
 
     @model_validator(mode="after")
     def _fits_its_kind(self) -> "BackendSettings":
