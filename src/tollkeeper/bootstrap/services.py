@@ -10,6 +10,7 @@ from tollkeeper.bootstrap.catalog import build_catalog
 from tollkeeper.bootstrap.secrets import master_secret
 from tollkeeper.domain.admission import ProjectLimits
 from tollkeeper.domain.conventions import DEFAULT_THRESHOLD_BASIS_POINTS
+from tollkeeper.domain.media_text import UnreadKind
 from tollkeeper.embedded.engine_address import EngineAddress
 from tollkeeper.embedded.postgres import EmbeddedPostgres
 from tollkeeper.services.audit import Audit
@@ -113,7 +114,8 @@ def build_services(
     activity = Activity(database, clock, retention_days=settings.activity.retention_days)
     backends = build_backends(settings, engine) if serving else {}
     judge = build_judge(settings, backends, judge_secret(vault)) if serving else None
-    checks, recorder = PolicyChecks(judge), CallRecorder(activity)
+    checks = PolicyChecks(judge, denied_unread=denied_unread(settings))
+    recorder = CallRecorder(activity)
     policies = Policies(database, idempotency, clock, directory)
     return Services(
         clock=clock,
@@ -221,6 +223,18 @@ def unsettled_rule(settings: Settings) -> UnsettledRule | None:
     if declared.unsettled_after_hours == 0 or declared.unsettled_resolution == "keep":
         return None
     return UnsettledRule(declared.unsettled_after_hours, BulkAction(declared.unsettled_resolution))
+
+
+def denied_unread(settings: Settings) -> frozenset[UnreadKind]:
+    declared = settings.policy
+    by_kind = {
+        UnreadKind.IMAGE: declared.unreadable_images,
+        UnreadKind.AUDIO: declared.unreadable_audio,
+        UnreadKind.VIDEO: declared.unreadable_video,
+        UnreadKind.FILE: declared.unreadable_files,
+        UnreadKind.SEALED_REASONING: declared.unreadable_sealed_reasoning,
+    }
+    return frozenset(kind for kind, rule in by_kind.items() if rule == "deny")
 
 
 def default_threshold(settings: Settings) -> int:

@@ -143,4 +143,4 @@ def _part_texts(part: Part) -> Iterator[str]:
 def _extra_texts(extra: FreeObject | None) -> Iterator[str]:
     """The caller's further properties as JSON, because the model may read them too."""
     if extra:
-        yield from (_encode(value).decode() for value in extra.values() if value is not None)
+        yield _encode(extra).decode()

@@ -33,6 +33,7 @@ _OWN_HEADERS = frozenset(
         *("authorization", "x-api-key", "api-key", "x-goog-api-key"),
     }
 )
+Unread = Literal["allow", "deny"]
 Modality = Literal["text", "image", "file", "audio", "video"]
 
 
@@ -148,6 +149,15 @@ class JudgeSettings(Section):
     window_characters: int = Field(default=4000, ge=100, le=1_000_000)
     # Requests are judged beside the backend's work; nothing leaves before the verdict.
     overlap: bool = False
+
+
+class PolicySettings(Section):
+    # Requests under an enforcing policy with content that no judge reads.
+    unreadable_images: Unread = "allow"
+    unreadable_audio: Unread = "allow"
+    unreadable_video: Unread = "allow"
+    unreadable_files: Unread = "allow"
+    unreadable_sealed_reasoning: Unread = "allow"
 
 
 class ExtensionsSettings(Section):
@@ -299,6 +309,7 @@ class Settings(BaseSettings):
     sessions: SessionsSettings = SessionsSettings()
     messages: MessagesSettings = MessagesSettings()
     judge: JudgeSettings | None = None
+    policy: PolicySettings = PolicySettings()
     extensions: ExtensionsSettings = ExtensionsSettings()
     embedded: EmbeddedSettings = EmbeddedSettings()
     backends: tuple[BackendSettings, ...] = ()

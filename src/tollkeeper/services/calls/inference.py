@@ -32,7 +32,7 @@ from tollkeeper.services.calls.running import AnswerSink, RunningCall, Settlemen
 from tollkeeper.services.calls.token_counting import TOKENIZER_TIMEOUT_S
 from tollkeeper.services.ledger.admissibility import Admissibility
 from tollkeeper.services.ledger.admission import Admission, Settlement
-from tollkeeper.services.policies.checks import PolicyChecks
+from tollkeeper.services.policies.checks import JudgedContent, PolicyChecks
 
 T = TypeVar("T")
 
@@ -216,7 +216,9 @@ class Inference:
         for_answer = tuple(policy for policy in policies if policy.judges(Direction.RESPONSE))
         if not any(policy.judges(Direction.REQUEST) for policy in policies):
             return JudgedRequest(for_answer)
-        asked = (policies, Direction.REQUEST, transcript(call.prompt), running.evidence)
+        found = transcript(call.prompt)
+        content = JudgedContent(call.organization_id, found.text, found.unread)
+        asked = (policies, Direction.REQUEST, content, running.evidence)
         if self._limits.judges_beside:
             verdict = self._checks.start_check(*asked)
             if verdict is not None:
@@ -259,6 +261,7 @@ class Inference:
             judged.policies,
             self._checks,
             running.evidence,
+            organization_id=running.call.organization_id,
             # Who does not read pieces gains nothing from segments.
             segment_characters=self._limits.segment_characters if running.call.streamed else 0,
             request_verdict=judged.verdict,
