@@ -172,7 +172,8 @@ UNDECLARED: list[tuple[str, dict[str, Any]]] = [
     ("web_search_options", {"web_search_options": {}}),
     ("include_reasoning", {"include_reasoning": True}),
     ("reasoning", {"reasoning": {}}),
-    ("reasoning_effort", {"reasoning_effort": "none"}),
+    ("reasoning_effort", {"reasoning_effort": "minimal"}),
+    ("reasoning", {"reasoning": {"effort": "none", "exclude": True}}),
     ("thinking", {"thinking": False}),
     ("prompt_logprobs", {"prompt_logprobs": 1}),
     ("prediction", {"prediction": {"type": "content"}}),
@@ -206,6 +207,20 @@ async def test_undeclared_options_are_not_implemented(
     assert answer.json()["error"]["type"] == "api_error"
     assert answer.headers["x-should-retry"] == "false"
     assert await scripted.traces() == before
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"reasoning_effort": "none"}, {"reasoning": {"effort": "none"}}],
+    ids=str,
+)
+async def test_no_effort_asks_a_model_without_reasoning_for_nothing(
+    scripted: ScriptedGateway, fields: dict[str, Any]
+) -> None:
+    plain = await travelled(scripted, model="bare")
+    assert await travelled(scripted, model="bare", **fields) == plain
+    # A model that reasons by itself is told not to.
+    assert (await travelled(scripted, model="mapped", **fields))["reasoning_effort"] == "none"
 
 
 @pytest.mark.parametrize("option", ["reasoning.enabled", "reasoning.max_tokens"])

@@ -18,6 +18,8 @@ _FOLDER = _HERE.parents[2] / ".clients"
 _LOCKS = _HERE / "locks"
 _UV = Path(sys.executable).with_name("uv")
 NODE_PROJECT = _HERE / "node"
+# Agents and SDKs that each have packages of their own.
+NODE_PROJECTS = {name: _HERE / name for name in ("ai_sdk", "codex", "qwen")}
 # A slow network, and the largest of them has sixty megabytes.
 _INSTALL_WITHIN_S = 600
 _COMPLAINTS_MAX = 3
