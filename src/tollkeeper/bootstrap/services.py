@@ -20,6 +20,7 @@ from tollkeeper.services.calls.isolation import Isolation
 from tollkeeper.services.calls.reasoning_seal import ReasoningSeal
 from tollkeeper.services.calls.recorder import CallRecorder
 from tollkeeper.services.calls.token_counting import TokenCounting
+from tollkeeper.services.calls.traffic import Traffic
 from tollkeeper.services.clock import Clock, unix_now
 from tollkeeper.services.ledger.admissibility import Admissibility
 from tollkeeper.services.ledger.admission import Admission
@@ -28,6 +29,7 @@ from tollkeeper.services.ledger.bulk_resolution import BulkAction, BulkResolutio
 from tollkeeper.services.ledger.costs import Costs
 from tollkeeper.services.ledger.ledger import Ledger
 from tollkeeper.services.ledger.open_holds import OpenHolds
+from tollkeeper.services.ledger.overview import LedgerOverview
 from tollkeeper.services.ledger.reconciliation import Reconciliation
 from tollkeeper.services.ledger.recovery import Lease, Recovery
 from tollkeeper.services.ledger.watch import LedgerWatch
@@ -35,6 +37,7 @@ from tollkeeper.services.models import CurrentCatalog, Models
 from tollkeeper.services.policies.checks import PolicyChecks
 from tollkeeper.services.policies.directory import PolicyDirectory
 from tollkeeper.services.policies.policies import Policies
+from tollkeeper.services.policies.statistics import PolicyStatistics
 from tollkeeper.services.tenants.admin_keys import AdminKeys
 from tollkeeper.services.tenants.authentication import Authentication
 from tollkeeper.services.tenants.idempotency import Idempotency
@@ -134,6 +137,9 @@ def build_services(
         recovery=recovery,
         audit=Audit(database),
         activity=activity,
+        traffic=Traffic(database, activity, catalog),
+        ledger_overview=LedgerOverview(database, clock),
+        policy_statistics=PolicyStatistics(database, clock),
         upkeep=Upkeep(
             database,
             key_use=key_use,

@@ -65,6 +65,22 @@ class OperatorSettings(Section):
 class ConsoleSettings(Section):
     host: str = "127.0.0.1"
     port: Port = 8082
+    # `tollkeeper console --new-token` prints a token and this digest of it. Empty: each start makes
+    # a token and prints it.
+    token_sha256: str = Field(default="", pattern=r"^([0-9a-f]{64})?$", repr=False)
+    session_s: Seconds = 28_800
+    # Names in the Host header beside the address that is listened on.
+    allowed_hosts: tuple[Name, ...] = ()
+    # Addresses whose X-Forwarded-For and X-Forwarded-Proto are believed.
+    trusted_proxies: tuple[Name, ...] = ()
+    tls_certificate_file: str = ""
+    tls_key_file: SecretFile = ""
+
+    @model_validator(mode="after")
+    def _has_both_files(self) -> "ConsoleSettings":
+        if bool(self.tls_certificate_file) != bool(self.tls_key_file):
+            raise ValueError("tls_certificate_file and tls_key_file go together")
+        return self
 
 
 class DatabaseSettings(Section):

@@ -7,7 +7,7 @@ from tollkeeper.domain.errors import InvalidRequest, NotFound, StateConflict
 from tollkeeper.domain.ledger import Resolution, ResolutionKind
 from tollkeeper.domain.money import PICOUSD_MAX, usd_from_picousd
 from tollkeeper.services.audit import record_change
-from tollkeeper.storage import reservations, resolutions, verification
+from tollkeeper.storage import money_totals, reservations, resolutions, verification
 from tollkeeper.storage.database import Database
 from tollkeeper.storage.reservations import ReservationEntry, ReservationStatus
 
@@ -32,12 +32,14 @@ class Reconciliation:
 
     async def ledger_verify(self) -> list[Difference]:
         """Every difference between balances and the rows that they are made from, as of one moment.
-        An empty list means that all invariants hold."""
+        An empty list means that all invariants hold. The number of differences is written down."""
         async with self._database.snapshot() as connection:
             await verification.allow_long_statements(connection)
             found = await verification.find_differences(
                 connection, age_s=self._hold_age_s, lease_s=self._lease_s
             )
+        async with self._database.transaction() as connection:
+            await money_totals.write_verification(connection, len(found))
         return [Difference(*difference) for difference in found]
 
     async def ledger_unsettled(self, *, limit: int = UNSETTLED_LIST_MAX) -> list[ReservationEntry]:

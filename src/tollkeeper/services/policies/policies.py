@@ -10,6 +10,7 @@ from tollkeeper.domain.inference import Call
 from tollkeeper.domain.policy import (
     Policy,
     PolicyState,
+    PolicyVersion,
     Rule,
     check_revision,
     check_rule,
@@ -27,6 +28,7 @@ from tollkeeper.storage import organizations, policies, projects
 from tollkeeper.storage.database import Connection, Database
 
 OPERATION_CREATE = "policy_create"
+VERSIONS_SHOWN_MAX = 100
 
 
 class Policies:
@@ -78,6 +80,16 @@ class Policies:
             if await organizations.find(connection, organization_id) is None:
                 raise NotFound(f"There is no organization {organization_id}.")
             return await policies.find_all(connection, organization_id)
+
+    async def policy_versions(
+        self, organization_id: OrganizationId, policy_id: str
+    ) -> list[PolicyVersion]:
+        """What was published so far, the newest first."""
+        async with self._database.reading() as connection:
+            await _find(connection, organization_id, policy_id)
+            return await policies.find_versions(
+                connection, organization_id, policy_id, limit=VERSIONS_SHOWN_MAX
+            )
 
     async def policy_edit(
         self,

@@ -91,6 +91,20 @@ class ProjectKeys:
                 connection, project.organization_id, project_id
             )
 
+    async def project_key_list_of_organization(
+        self, organization_id: OrganizationId, *, limit: int
+    ) -> list[ProjectKey]:
+        """The newest first."""
+        async with self._database.reading() as connection:
+            return await project_keys.find_of_organization(connection, organization_id, limit=limit)
+
+    async def project_key_show(self, key_id: KeyId) -> ProjectKey:
+        async with self._database.reading() as connection:
+            key = await project_keys.find_anywhere(connection, key_id)
+        if key is None:
+            raise NotFound(f"There is no project key {key_id}.")
+        return key
+
     async def project_key_revoke(self, key_id: KeyId) -> ProjectKey:
         async def revoke(connection: Connection, key: ProjectKey) -> bool:
             return await project_keys.revoke(connection, key, self._clock())
