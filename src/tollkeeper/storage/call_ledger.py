@@ -98,7 +98,5 @@ def _ledger(row: tuple[Any, ...]) -> CallLedger:
         None if mark[0] is None else UnsettledMark(*mark),
         None
         if resolution[0] is None
-        else ResolutionEntry(
-            *resolution, cost_by_dimension=dict(zip(COST_DIMENSIONS, costs, strict=True))
-        ),
+        else ResolutionEntry(*(*resolution, dict(zip(COST_DIMENSIONS, costs, strict=True)))),
     )
