@@ -55,6 +55,8 @@ class ServerSettings(Section):
     body_timeout_s: Seconds = 60
     write_timeout_s: Seconds = 60
     keep_alive_s: Seconds = 75
+    # Open connections of one worker. Beyond them, new ones are refused.
+    connections: int = Field(default=10_000, ge=1, le=1_000_000)
 
 
 class OperatorSettings(Section):

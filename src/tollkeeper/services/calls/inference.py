@@ -1,7 +1,7 @@
 """The script of one call, read top to bottom: bound, reserve, judge, dispatch, deliver, resolve.
 
-It runs in a task of its own. The caller's leaving and the process's end reach it as wishes; it
-always comes to its end, where the reservation is resolved and the call is recorded.
+It runs in its request's task, which nobody cancels. The caller's leaving and the process's end reach
+it as wishes; it always comes to its end, where the reservation is resolved and the call is recorded.
 """
 
 import asyncio
@@ -119,43 +119,46 @@ class Inference:
         self._policies = policies
         self._checks = checks
         self._recorder = recorder
-        self._running: dict[asyncio.Task[Outcome], RunningCall] = {}
+        self._running: set[RunningCall] = set()
+        self._none_running = asyncio.Event()
 
     async def infer(self, call: Call, sink: AnswerSink, source: CallSource) -> Outcome:
         """Runs the call to its end. Raises domain errors; what the sink has taken by then stays
-        taken. Cancelling the waiting does not cancel the call."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._limits.deadline_s
+        taken. The source promises not to cancel it: who is told of leaving ends by itself."""
+        deadline = asyncio.get_running_loop().time() + self._limits.deadline_s
         running = RunningCall(call, source.operation, sink, deadline=deadline)
-        task = loop.create_task(self._run_recorded(running, source))
-        self._running[task] = running
-        task.add_done_callback(self._forget)
+        self._running.add(running)
         source.on_disconnect(lambda: self._abandon(running))
-        return await asyncio.shield(task)
+        try:
+            return await self._run_recorded(running, source)
+        finally:
+            self._running.discard(running)
+            if not self._running:
+                self._none_running.set()
 
     async def drain(self, grace_s: float) -> None:
         """Lets running calls end within the grace, then stops and settles them."""
-        if self._running:
-            await asyncio.wait(list(self._running), timeout=grace_s)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace_s):
+                await self._all_ended()
         now = asyncio.get_running_loop().time()
-        for running in self._running.values():
+        for running in self._running:
             running.stopped = True
             running.end_by(now)
-        if self._running:
-            await asyncio.wait(list(self._running))
+        await self._all_ended()
+
+    async def _all_ended(self) -> None:
+        while self._running:
+            self._none_running.clear()
+            await self._none_running.wait()
 
     @property
     def running(self) -> int:
         return len(self._running)
 
-    def _forget(self, task: asyncio.Task[Outcome]) -> None:
-        del self._running[task]
-        if not task.cancelled():
-            task.exception()  # Marked as seen: whoever waits has it, or has left.
-
     def _abandon(self, running: RunningCall) -> None:
         running.abandoned = True
-        drains = sum(other.abandoned for other in self._running.values())
+        drains = sum(other.abandoned for other in self._running)
         within_s = self._limits.drain_s if drains <= self._limits.drains_max else 0.0
         running.end_by(asyncio.get_running_loop().time() + within_s)
 
