@@ -106,10 +106,8 @@ def build_services(
     key_use = KeyUse()
     catalog = CurrentCatalog(build_catalog(settings))
     process_id = uuid4()
-    limits = settings.limits
-    project_limits = ProjectLimits(limits.requests_per_minute, limits.concurrency)
-    threshold = default_threshold(settings)
-    directory = PolicyDirectory(threshold)
+    project_limits = _project_limits(settings)
+    directory = PolicyDirectory(default_threshold(settings))
     admissibility = Admissibility(database, project_limits)
     ledger = Ledger(LedgerStore(database, process_id, project_limits), directory)
     lease = Lease(database, process_id, settings.ledger.lease_s)
@@ -161,7 +159,7 @@ def build_services(
         backends=backends,
         checks=checks,
         recorder=recorder,
-        default_threshold=threshold,
+        default_threshold=default_threshold(settings),
     )
 
 
@@ -241,6 +239,10 @@ def denied_unread(settings: Settings) -> frozenset[UnreadKind]:
         UnreadKind.SEALED_REASONING: declared.unreadable_sealed_reasoning,
     }
     return frozenset(kind for kind, rule in by_kind.items() if rule == "deny")
+
+
+def _project_limits(settings: Settings) -> ProjectLimits:
+    return ProjectLimits(settings.limits.requests_per_minute, settings.limits.concurrency)
 
 
 def default_threshold(settings: Settings) -> int:
