@@ -85,7 +85,7 @@ class Replica:
 
     async def _count(self, tokenize: TokenizeRequest, call: Call, deadline: float) -> int | None:
         body = tokenize.encode(call)
-        connection = await self._pool.acquire(deadline=deadline)
+        connection = await self._pool.acquire(deadline=deadline, organization=call.organization_id)
         try:
             connection.send(
                 request_bytes(self._tokenize_head, body),
@@ -174,7 +174,9 @@ class ReplicaCall:
         body = replica.wire.encode_request(call, stream=streamed, extra=extra)
         request = request_bytes(request_head, body)
         try:
-            connection = await replica.pool.acquire(deadline=self._deadline)
+            connection = await replica.pool.acquire(
+                deadline=self._deadline, organization=call.organization_id
+            )
         except HttpFailure as failure:
             raise domain_error(failure, charged=False) from failure
         self._connection = connection
