@@ -87,7 +87,9 @@ def _chat(body: dict[str, Any]) -> Prompt:
     tools = {"tools": [{"type": "function", "function": _FUNCTION}]} if asks_for_tool else {}
     raw = msgspec.json.encode({**tools, **body})
     request = decode(raw, msgspec.json.Decoder(chat.ChatRequest))
-    caching = caching_wish(_SERVICES, _CALLER, request.prompt_cache_key, request.cache_salt)
+    caching = caching_wish(
+        _SERVICES, _CALLER, _READER, request.prompt_cache_key, request.cache_salt
+    )
     return read_chat(request, raw, _READER, caching)
 
 
@@ -101,7 +103,7 @@ def _responses(body: dict[str, Any]) -> Prompt:
         body = {**body, "input": [call, *body["input"], said]}
     request = decode(msgspec.json.encode(body), msgspec.json.Decoder(responses.ResponsesRequest))
     conversation = Conversation(_READER, lambda _: None)
-    caching = caching_wish(_SERVICES, _CALLER, request.prompt_cache_key)
+    caching = caching_wish(_SERVICES, _CALLER, _READER, request.prompt_cache_key)
     tools = read_tools(request.tools or ())
     return read_responses(request, _READER, conversation, tools, caching)
 

@@ -132,9 +132,11 @@ def backend_config(declared: BackendSettings, engine: EngineAddress | None) -> B
         connections_max=declared.connections,
         idle_connections_max=declared.idle_connections,
         keep_alive_s=declared.keep_alive_s,
+        connections_waiting_max=declared.waiting_calls,
         failures_to_eject=declared.failures_to_eject,
         ejection_s=declared.ejection_s,
         ejection_s_max=declared.ejection_max_s,
+        organizations_to_eject=declared.organizations_to_eject,
     )
 
 

@@ -15,12 +15,18 @@ def build_catalog(settings: Settings) -> Catalog:
     models = []
     for declared in settings.models:
         backend = backends[declared.backend]
+        model = replace(
+            _model(declared),
+            cache_salt_field=backend.cache_salt_field,
+            shares_cache=backend.cache_shared,
+            allows_remote_media=backend.allow_remote_media,
+        )
         if backend.kind == "embedded":
-            models.append(_on_engine(_model(declared), settings.embedded.context_length))
+            models.append(_on_engine(model, settings.embedded.context_length))
         elif WireProtocol(backend.protocol) is WireProtocol.RESPONSES:
-            models.append(_on_responses_backend(_model(declared)))
+            models.append(_on_responses_backend(model))
         else:
-            models.append(_model(declared))
+            models.append(model)
     return Catalog(tuple(models))
 
 

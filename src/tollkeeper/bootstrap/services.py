@@ -213,6 +213,7 @@ def _inference(
             deadline_s=limits.inference_deadline_s,
             drain_s=limits.drain_s,
             drains_max=limits.drains,
+            calls_max=limits.calls,
             segment_characters=0 if settings.judge is None else settings.judge.segment_characters,
             judges_beside=settings.judge is not None and settings.judge.overlap,
         ),

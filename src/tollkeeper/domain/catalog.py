@@ -107,6 +107,16 @@ class Model:
     # The bounds of the model's backend; None if the backend has none.
     schema_bounds: SchemaBounds | None = None
     token_bounds: TokenBounds = DEFAULT_TOKEN_BOUNDS
+    # The backend's field that keeps prefix caches apart; empty where it has none.
+    cache_salt_field: str = ""
+    # Projects share the backend's prefix cache: only a salt that a caller sends is passed on.
+    shares_cache: bool = False
+    # The backend may be given addresses of media that it has to fetch.
+    allows_remote_media: bool = True
+
+    @property
+    def isolates_cache(self) -> bool:
+        return bool(self.cache_salt_field) and not self.shares_cache
 
 
 @dataclass(frozen=True, slots=True)

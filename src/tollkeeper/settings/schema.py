@@ -111,6 +111,8 @@ class LimitsSettings(Section):
     inference_deadline_s: Seconds = 300
     requests_per_minute: int = Field(default=6000, ge=1, le=10_000_000)
     concurrency: int = Field(default=256, ge=1, le=1_000_000)
+    # Calls in progress in one process, of all organizations.
+    calls: int = Field(default=4096, ge=1, le=1_000_000)
     # A caller has left: how long the rest of its answer is still read, and for how many at once.
     drain_s: float = Field(default=10, ge=0, le=3600)
     drains: int = Field(default=64, ge=0, le=100_000)
@@ -216,6 +218,8 @@ class BackendSettings(Section):
     # To each replica, from each process.
     connections: int = Field(default=1024, ge=1, le=1_000_000)
     idle_connections: int = Field(default=256, ge=0, le=1_000_000)
+    # Calls that wait for a connection while all are in use; one organization has a quarter of them.
+    waiting_calls: int = Field(default=1024, ge=1, le=1_000_000)
     # Below the five seconds after which common model servers close an idle connection: a request
     # written into a connection that is just being closed could not be told from one that ran.
     keep_alive_s: Seconds = 4
@@ -227,6 +231,14 @@ class BackendSettings(Section):
     failures_to_eject: int = Field(default=3, ge=1, le=1_000_000)
     ejection_s: Seconds = 1
     ejection_max_s: Seconds = 10
+    # Of how many organizations the failures must be, where so many use the backend.
+    organizations_to_eject: int = Field(default=2, ge=1, le=64)
+    # The field by which the backend keeps prefix caches apart, such as vLLM's `cache_salt`. Every
+    # project has a salt of its own, unless the cache is shared on purpose.
+    cache_salt_field: str = Field(default="", pattern=r"^([A-Za-z_][A-Za-z0-9_]{0,63})?$")
+    cache_shared: bool = False
+    # Whether the backend may be given addresses of media that it has to fetch.
+    allow_remote_media: bool = True
 
     @field_validator("urls")
     @classmethod

@@ -6,6 +6,7 @@ it as wishes; it always comes to its end, where the reservation is resolved and 
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
@@ -13,6 +14,7 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from tollkeeper.backends.port import Backend
+from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.errors import (
     BackendFailed,
     DeadlineExceeded,
@@ -26,6 +28,7 @@ from tollkeeper.domain.policy_set import EMPTY, ActivePolicy
 from tollkeeper.domain.prompt_size import PromptSize, measure_prompt
 from tollkeeper.domain.transcript import transcript
 from tollkeeper.domain.usage import Usage
+from tollkeeper.fair_queue import share
 from tollkeeper.services.calls.recorder import CallRecorder
 from tollkeeper.services.calls.response_gate import ResponseGate
 from tollkeeper.services.calls.running import AnswerSink, RunningCall, SettlementState
@@ -71,6 +74,8 @@ class InferenceLimits:
     # A caller has left: how long, and for how many such calls at once, the rest is still read.
     drain_s: float
     drains_max: int
+    # Calls in progress in this process; one organization may have seven eighths of them.
+    calls_max: int
     # Under enforcing response policies: judge whenever so many characters have come; 0: at the end.
     segment_characters: int = 0
     # Requests are judged beside the backend's work, which may be paid and thrown away.
@@ -120,21 +125,22 @@ class Inference:
         self._checks = checks
         self._recorder = recorder
         self._running: set[RunningCall] = set()
+        self._running_of: Counter[OrganizationId] = Counter()
         self._none_running = asyncio.Event()
 
     async def infer(self, call: Call, sink: AnswerSink, source: CallSource) -> Outcome:
         """Runs the call to its end. Raises domain errors; what the sink has taken by then stays
         taken. The source promises not to cancel it: who is told of leaving ends by itself."""
+        self._refuse_excess(call.organization_id)
         deadline = asyncio.get_running_loop().time() + self._limits.deadline_s
         running = RunningCall(call, source.operation, sink, deadline=deadline)
         self._running.add(running)
+        self._running_of[call.organization_id] += 1
         source.on_disconnect(lambda: self._abandon(running))
         try:
             return await self._run_recorded(running, source)
         finally:
-            self._running.discard(running)
-            if not self._running:
-                self._none_running.set()
+            self._forget(running)
 
     async def drain(self, grace_s: float) -> None:
         """Lets running calls end within the grace, then stops and settles them."""
@@ -155,6 +161,21 @@ class Inference:
     @property
     def running(self) -> int:
         return len(self._running)
+
+    def _refuse_excess(self, organization_id: OrganizationId) -> None:
+        """Refuses at once, before any work, what this process has no room for."""
+        limit = self._limits.calls_max
+        if len(self._running) >= limit or self._running_of[organization_id] >= share(limit):
+            raise Unavailable("Too many calls are in progress; try again.", retry_after_s=1)
+
+    def _forget(self, running: RunningCall) -> None:
+        organization_id = running.call.organization_id
+        self._running.discard(running)
+        self._running_of[organization_id] -= 1
+        if not self._running_of[organization_id]:
+            del self._running_of[organization_id]
+        if not self._running:
+            self._none_running.set()
 
     def _abandon(self, running: RunningCall) -> None:
         running.abandoned = True
