@@ -19,7 +19,7 @@ from tollkeeper.api.http.endpoint import (
     StreamedAnswer,
 )
 from tollkeeper.api.http.envelope import REQUEST_ID, render_error
-from tollkeeper.api.http.exchange import ClientGone, Exchange
+from tollkeeper.api.http.exchange import SERVER_WIDE, ClientGone, Exchange
 from tollkeeper.api.http.metrics import Observation
 from tollkeeper.api.http.router import Router
 from tollkeeper.api.http.sse import EventStream, KeepAlive
@@ -58,6 +58,9 @@ class App:
     async def _answer(self, answer: "_OpenAnswer") -> None:
         exchange = answer.exchange
         exchange.on_stop(answer.stop)
+        if exchange.path == SERVER_WIDE:
+            answer.allow(self._router.methods)
+            return
         try:
             endpoint, path = self._router.find(exchange.method, exchange.path)
             answer.found(endpoint)
@@ -163,6 +166,12 @@ class _OpenAnswer:
             *reply.headers,
         ]
         self.exchange.answer(reply.status, headers, content)
+
+    def allow(self, methods: str) -> None:
+        """Answers OPTIONS for the whole server."""
+        self._observation.status = 204
+        headers = [(b"allow", methods.encode()), (REQUEST_ID, self.request_id.encode())]
+        self.exchange.answer(204, headers, b"")
 
     async def fail(self, error: Exception) -> None:
         """Sends an error envelope or, in a stream that has started, an error as the last record."""

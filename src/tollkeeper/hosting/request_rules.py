@@ -3,6 +3,7 @@
 import re
 
 from tollkeeper.api.http.endpoint import HeaderIndex
+from tollkeeper.api.http.exchange import SERVER_WIDE
 from tollkeeper.domain.errors import InvalidRequest
 
 # A registered name or an IPv4 address, or an IPv6 address in brackets; then perhaps a port. The
@@ -41,7 +42,7 @@ def split_target(method: str, target: bytes) -> tuple[bytes, bytes]:
     if method == "CONNECT":
         raise InvalidRequest("This server is no proxy.")
     if not target.startswith(b"/"):
-        if target == b"*" and method == "OPTIONS":
+        if target == SERVER_WIDE and method == "OPTIONS":
             return target, b""
         absolute = _ABSOLUTE.fullmatch(target)
         if absolute is None:

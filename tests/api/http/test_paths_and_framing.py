@@ -65,6 +65,7 @@ _METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"]
 @pytest.mark.parametrize("endpoint", ROUTES, ids=lambda route: route.operation)
 async def test_wrong_method(gateway: Gateway, endpoint: AnyEndpoint) -> None:
     allowed = sorted(route.method for route in ROUTES if route.path == endpoint.path)
+    allowed = sorted([*allowed, "HEAD"] if "GET" in allowed else allowed)
     path = endpoint.path.replace("{", "").replace("}", "")
     for method in _METHODS:
         if method not in allowed:
@@ -73,13 +74,27 @@ async def test_wrong_method(gateway: Gateway, endpoint: AnyEndpoint) -> None:
             assert answer.headers["allow"] == ", ".join(allowed)
 
 
-async def test_head_is_not_served_and_has_no_body(gateway: Gateway, acme: Tenant) -> None:
+async def test_head_is_a_get_without_its_body(gateway: Gateway, acme: Tenant) -> None:
     async with raw_connection(gateway) as connection:
         request = LIST_KEYS.replace(b"GET", b"HEAD") + admin_headers(acme) + _END
         await connection.send(request, LIST_KEYS, admin_headers(acme), _END)
         first = await connection.answer(to_head=True)
-        assert (first.status, first.headers["allow"]) == (405, "GET")
+        assert first.status == 200
         assert UUID(first.headers["x-request-id"]).version == 4
+        second = await connection.answer()
+        assert second.status == 200
+        assert first.headers["content-length"] == second.headers["content-length"]
+        assert first.headers["content-type"] == second.headers["content-type"]
+
+
+async def test_head_where_nothing_can_be_read(gateway: Gateway, acme: Tenant) -> None:
+    async with raw_connection(gateway) as connection:
+        refused = CREATE_POLICY.replace(b"POST", b"HEAD") + admin_headers(acme) + _END
+        stranger = LIST_KEYS.replace(b"GET", b"HEAD") + b"Host: x\r\n\r\n"
+        await connection.send(refused, stranger, LIST_KEYS, admin_headers(acme), _END)
+        first = await connection.answer(to_head=True)
+        assert (first.status, first.headers["allow"]) == (405, "POST")
+        assert (await connection.answer(to_head=True)).status == 401
         assert (await connection.answer()).status == 200
 
 

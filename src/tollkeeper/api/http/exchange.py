@@ -7,6 +7,9 @@ from tollkeeper.api.http.endpoint import HeaderIndex
 from tollkeeper.api.http.envelope import Headers
 from tollkeeper.api.http.sse import StreamWriter
 
+# The path of a request that is about the whole server: `OPTIONS *`.
+SERVER_WIDE = b"*"
+
 
 class ClientGone(Exception):
     """The caller left before its request was complete, so no answer is sent."""
