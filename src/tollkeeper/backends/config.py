@@ -1,4 +1,4 @@
-"""The configuration of one OpenAI-compatible backend. Reads no file."""
+"""The configuration of one backend. Reads no file."""
 
 import re
 from collections.abc import Mapping
@@ -25,6 +25,10 @@ class WireProtocol(StrEnum):
     CHAT = "chat"
     # POST {url}/responses
     RESPONSES = "responses"
+    # POST {url}/messages: Anthropic's protocol.
+    MESSAGES = "messages"
+    # POST {url}/{model}:rawPredict: the same at Vertex AI.
+    VERTEX_MESSAGES = "vertex_messages"
 
 
 class Tokenizer(StrEnum):
@@ -35,6 +39,8 @@ class Tokenizer(StrEnum):
     VLLM = "vllm"
     # POST {url}/chat/completions/input_tokens with the chat body; the answer has `input_tokens`.
     LLAMA_CPP = "llama_cpp"
+    # POST {url}/messages/count_tokens with the Messages body; the answer has `input_tokens`.
+    MESSAGES = "messages"
 
 
 @dataclass(frozen=True, slots=True)

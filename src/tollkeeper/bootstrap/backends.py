@@ -17,7 +17,9 @@ from tollkeeper.services.vault import Vault
 from tollkeeper.settings import BackendSettings, Settings, SettingsError, shown_variable
 
 # The bound if `record_bytes` is not set. A record of a Responses stream may hold the whole result.
-_RECORD_BYTES_MAX = {WireProtocol.CHAT: 1 << 20, WireProtocol.RESPONSES: 16 << 20}
+_RECORD_BYTES_MAX = {WireProtocol.RESPONSES: 16 << 20}
+_RECORD_BYTES_MAX_OTHERS = 1 << 20
+_MESSAGES_PROTOCOLS = (WireProtocol.MESSAGES, WireProtocol.VERTEX_MESSAGES)
 # `top_logprobs` for the judge. The published protocol allows 20; the embedded engine has no bound.
 _JUDGE_ALTERNATIVES = 20
 _JUDGE_ALTERNATIVES_EMBEDDED = 200
@@ -101,7 +103,7 @@ def _backend(
         return FanOutBackend(routed, concurrency=settings.embedded.parallel)
     if declared.native_n and WireProtocol(declared.protocol) is WireProtocol.CHAT:
         return routed
-    # The Responses protocol has no `n`, so several completions take several calls.
+    # Only the chat protocol has `n`: on others several completions take several calls.
     return FanOutBackend(routed, concurrency=declared.fan_out)
 
 
@@ -127,7 +129,8 @@ def backend_config(declared: BackendSettings, engine: EngineAddress | None) -> B
         tokenizer=_tokenizer(declared),
         tokenize_path=declared.tokenize_path or None,
         tokenize_timeout_s=declared.tokenize_timeout_s,
-        frame_bytes_max=declared.record_bytes or _RECORD_BYTES_MAX[protocol],
+        frame_bytes_max=declared.record_bytes
+        or _RECORD_BYTES_MAX.get(protocol, _RECORD_BYTES_MAX_OTHERS),
         body_bytes_max=declared.answer_bytes,
         connections_max=declared.connections,
         idle_connections_max=declared.idle_connections,
@@ -143,6 +146,10 @@ def backend_config(declared: BackendSettings, engine: EngineAddress | None) -> B
 def _tokenizer(declared: BackendSettings) -> Tokenizer:
     if declared.kind == "embedded":
         return Tokenizer.LLAMA_CPP
+    if declared.tokenizer != "auto":
+        return Tokenizer(declared.tokenizer)
+    if WireProtocol(declared.protocol) in _MESSAGES_PROTOCOLS:
+        return Tokenizer.MESSAGES
     return Tokenizer.VLLM if declared.tokenize_path else Tokenizer.NONE
 
 

@@ -5,6 +5,7 @@ from enum import StrEnum
 from typing import Any
 
 from tollkeeper.domain.errors import InvalidRequest, ModelNotFound
+from tollkeeper.domain.messages_behavior import DEFAULT_MESSAGES_BEHAVIOR, MessagesBehavior
 from tollkeeper.domain.money import picousd_from_usd
 from tollkeeper.domain.schema_size import SchemaBounds
 
@@ -107,6 +108,9 @@ class Model:
     # The bounds of the model's backend; None if the backend has none.
     schema_bounds: SchemaBounds | None = None
     token_bounds: TokenBounds = DEFAULT_TOKEN_BOUNDS
+    messages: MessagesBehavior = DEFAULT_MESSAGES_BEHAVIOR
+    # Pages that a web search finds are charged as input, beside the price of the search.
+    searches_are_input: bool = False
     # The backend's field that keeps prefix caches apart; empty where it has none.
     cache_salt_field: str = ""
     # Projects share the backend's prefix cache: only a salt that a caller sends is passed on.

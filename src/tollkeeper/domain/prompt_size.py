@@ -27,7 +27,7 @@ _IMAGE_TOKENS_GUESS = 4800
 _TOKENS_PER_TURN = 8
 
 # Searches that one answer may make, as far as holds are concerned.
-_WEB_SEARCHES_MAX = 10
+WEB_SEARCHES_MAX = 10
 
 _encode = msgspec.json.Encoder().encode
 
@@ -49,7 +49,7 @@ class PromptSize(msgspec.Struct, frozen=True, gc=False):
     @property
     def web_searches(self) -> int:
         """How many searches a call is held for."""
-        return _WEB_SEARCHES_MAX if self.searches_web else 0
+        return WEB_SEARCHES_MAX if self.searches_web else 0
 
     def bound(self, model: Model, counted: int | None = None) -> int:
         """No less than the prompt takes, for a hold. `counted` is a tokenizer's count of the text
@@ -63,8 +63,7 @@ class PromptSize(msgspec.Struct, frozen=True, gc=False):
             (self.files, bounds.file),
             (self.audios, bounds.audio),
             (self.videos, bounds.video),
-            # Found pages are input too, unless the backend charges for the search alone.
-            (int(self.searches_web and not model.pricing.web_search), None),
+            (int(self.searches_web and _fills_context(model)), None),
         )
         for count, tokens in media:
             if count and tokens is None:
@@ -76,6 +75,11 @@ class PromptSize(msgspec.Struct, frozen=True, gc=False):
         """A number for a caller who asks. The text in a file is packed: a token for each of its
         characters is enough for most."""
         return self.text_tokens + _IMAGE_TOKENS_GUESS * self.images + self.file_characters
+
+
+def _fills_context(model: Model) -> bool:
+    """Found pages are input too, unless the backend charges for the search alone."""
+    return model.searches_are_input or not model.pricing.web_search
 
 
 def measure_prompt(prompt: Prompt) -> PromptSize:

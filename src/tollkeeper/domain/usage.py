@@ -54,6 +54,8 @@ class ReportedUsage(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     cache_is_beside_prompt: bool | None = None
     reasoning_tokens: int | None = None
     web_searches: int | None = None
+    # The backend tells the prompt's count before it answers, and the output's at the end.
+    counts_prompt_first: bool | None = None
     # The backend's own price in picousd: kept for reconciliation, not charged.
     cost_picousd: int | None = None
     prompt_details: FreeObject | None = None

@@ -196,7 +196,7 @@ class EmbeddedSettings(Section):
 class BackendSettings(Section):
     name: Name
     kind: Literal["embedded", "openai"]
-    protocol: Literal["chat", "responses"] = "chat"
+    protocol: Literal["chat", "responses", "messages", "vertex_messages"] = "chat"
     urls: tuple[str, ...] = ()
     api_key_env: SecretVariable = ""
     api_key_file: SecretFile = ""
@@ -212,6 +212,8 @@ class BackendSettings(Section):
     native_n: bool = True
     # Parts of one call that run at once where the gateway fans `n` out.
     fan_out: int = Field(default=16, ge=1, le=128)
+    # Who counts tokens: "auto" is the provider of the Messages protocol, or a tokenize_path.
+    tokenizer: Literal["auto", "none", "vllm", "llama_cpp", "messages"] = "auto"
     tokenize_path: str = ""
     # A call waits no longer than five seconds, however long a count may take.
     tokenize_timeout_s: float = Field(default=2, gt=0, le=5)
@@ -314,6 +316,9 @@ class ModelSettings(Section):
     template_tokens: int = Field(default=DEFAULT_TOKEN_BOUNDS.template, ge=0)
     tool_tokens: int = Field(default=DEFAULT_TOKEN_BOUNDS.tools, ge=0)
     options: dict[str, str] = {}
+    # On the Messages protocol: who marks what is cached, and how the model is asked to reason.
+    prompt_caching: Literal["off", "caller", "5m", "1h"] = "caller"
+    thinking_style: Literal["adaptive", "budget"] = "adaptive"
 
 
 class Settings(BaseSettings):

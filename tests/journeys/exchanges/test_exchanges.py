@@ -13,17 +13,23 @@ from tests.journeys.exchanges.exchange import RECORDED, Exchange, load
 from tests.support.responses_answers import respond
 from tests.support.scripted_gateway import Entry, ScriptedGateway, read_stream, scripted_gateway
 from tests.support.upstream import Upstream, chat
+from tests.support.upstream_messages import message as native_message
 from tests.support.upstream_responses import respond as native_respond
 from tollkeeper.domain.catalog import pricing_from_declared
 
 PRICES = read_prices()
 ROWS = read_rows()
-MODEL_SETTINGS = {
+MODEL_SETTINGS: dict[str, Any] = {
     "context_length": 131_072,
     "max_output_length": 8192,
     "supported_features": ["tools", "reasoning", "web_search"],
     "pricing": PRICES,
 }
+PLAYED = [
+    pytest.param(exchange.name, face, id=exchange.played_as(face))
+    for exchange in map(load, ROWS)
+    for face in exchange.asks
+]
 # Where a caller finds the reason of an answer's end, by the words of Responses.
 FINISHES = {"completed": "stop", "max_output_tokens": "length", "content_filter": "content_filter"}
 
@@ -48,6 +54,24 @@ async def responses_gateway(data_dir: Path, conninfo: str) -> AsyncIterator[Scri
             ordinary=native_respond,
             backend={"protocol": "responses"},
             model=MODEL_SETTINGS,
+        ) as running,
+    ):
+        yield running
+
+
+@pytest.fixture(scope="module")
+async def messages_gateway(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
+    """The provider's own count is not asked for: the bounds of the others are estimates too."""
+    features = [*MODEL_SETTINGS["supported_features"], "structured_outputs"]
+    async with (
+        Upstream(native_message()) as upstream,
+        scripted_gateway(
+            data_dir,
+            conninfo,
+            upstream,
+            ordinary=native_message,
+            backend={"protocol": "messages", "tokenizer": "none", "credential": "x-api-key"},
+            model={**MODEL_SETTINGS, "supported_features": features},
         ) as running,
     ):
         yield running
@@ -82,21 +106,29 @@ def test_how_often_the_hold_was_below_the_charge() -> None:
     assert read_summary() == f"{summary}: {', '.join(f'`{name}`' for name in named)}."
 
 
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize(("name", "face"), PLAYED)
 async def test_an_exchange(
-    chat_gateway: ScriptedGateway, responses_gateway: ScriptedGateway, name: str
+    chat_gateway: ScriptedGateway,
+    responses_gateway: ScriptedGateway,
+    messages_gateway: ScriptedGateway,
+    name: str,
+    face: str,
 ) -> None:
     exchange, row = load(name), ROWS[name]
-    shared = chat_gateway if exchange.protocol == "chat" else responses_gateway
+    shared = {
+        "chat": chat_gateway,
+        "responses": responses_gateway,
+        "messages": messages_gateway,
+    }[exchange.protocol]
     # An answer that went well, because three failures in a row would rest the upstream.
     await shared.works()
     scripted = await shared.with_tenant()
     shared.upstream.play(exchange.verb())
-    found = await _ask(scripted, exchange)
+    found = await _ask(scripted, exchange, face)
 
     sent = shared.upstream.requests[-1].json
     assert sent == {**exchange.request, "model": "upstream-chat"}
-    _check_answer(exchange, row, found)
+    _check_answer(exchange, row, found, face)
     # Verifies the whole ledger too.
     balance = await scripted.balance()
     entry = await scripted.entry_of(found)
@@ -131,24 +163,28 @@ def _check_bounds(row: Row, entry: Entry) -> None:
     )
 
 
-async def _ask(scripted: ScriptedGateway, exchange: Exchange) -> httpx2.Response:
-    """Sends the request in the protocol of the backend, so that it passes nearly unchanged."""
-    if exchange.protocol == "chat":
-        return await scripted.chat(**exchange.request)
-    return await respond(scripted, **exchange.request)
+async def _ask(scripted: ScriptedGateway, exchange: Exchange, face: str) -> httpx2.Response:
+    """Sends the request in the protocol of the backend where that is a face, so that it passes
+    nearly unchanged."""
+    if face == "chat":
+        return await scripted.chat(**exchange.asks[face])
+    return await respond(scripted, **exchange.asks[face])
 
 
-def _check_answer(exchange: Exchange, row: Row, found: httpx2.Response) -> None:
+def _check_answer(exchange: Exchange, row: Row, found: httpx2.Response, face: str) -> None:
     expected = dict(exchange.caller_reads)
     error_status = expected.pop("error", None)
     assert found.status_code == (error_status or 200), found.text
     if error_status not in (None, 200):
         assert "error" in found.json()
         return
-    if exchange.protocol == "chat":
+    if face == "chat":
         read, usage, ended = _read_chat(exchange, found)
     else:
         read, usage, ended = _read_responses(exchange, found)
+        if exchange.protocol != "responses":
+            # By the words of Responses: calls are a proper end, and what broke off has none.
+            expected["finish"] = _finish_of_responses(expected.get("finish"), error_status)
     assert ended == (error_status is None), "a complete answer ends properly, a broken one does not"
     assert read == {"text": "", "reasoning": "", "calls": [], "finish": None, **expected}
     if error_status is None:
@@ -206,6 +242,12 @@ def _read_responses(
         content["finish"] = FINISHES[reason]
     usage = result["usage"]
     return content, usage and (usage["input_tokens"], usage["output_tokens"]), ended
+
+
+def _finish_of_responses(finish: str | None, error_status: int | None) -> str | None:
+    if error_status is not None:
+        return None
+    return "stop" if finish == "tool_calls" else finish
 
 
 def _last_event(body: str) -> dict[str, Any]:
