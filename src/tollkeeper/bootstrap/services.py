@@ -105,8 +105,9 @@ def build_services(
     project_limits = ProjectLimits(limits.requests_per_minute, limits.concurrency)
     threshold = default_threshold(settings)
     directory = PolicyDirectory(threshold)
-    admissibility = Admissibility(database, project_limits)
+    admissibility = Admissibility(database, project_limits, clock)
     ledger = Ledger(LedgerStore(database, process_id, project_limits), directory)
+    admission = Admission(ledger, clock)
     lease = Lease(database, process_id, settings.ledger.lease_s)
     recovery, ledger_watch = _recovery_and_watch(settings, database)
     activity = Activity(database, clock, retention_days=settings.activity.retention_days)
@@ -145,7 +146,9 @@ def build_services(
         isolation=Isolation(vault),
         reasoning_seal=ReasoningSeal(vault),
         token_counting=TokenCounting(database, backends, project_limits, admissibility),
-        inference=_inference(settings, ledger, admissibility, backends, policies, checks, recorder),
+        inference=_inference(
+            settings, admission, admissibility, backends, policies, checks, recorder
+        ),
         ledger=ledger,
         lease=lease,
         backends=backends,
@@ -189,7 +192,7 @@ def _recovery_and_watch(settings: Settings, database: Database) -> tuple[Recover
 
 def _inference(
     settings: Settings,
-    ledger: Ledger,
+    admission: Admission,
     admissibility: Admissibility,
     backends: dict[str, Backend],
     policies: Policies,
@@ -198,7 +201,7 @@ def _inference(
 ) -> Inference:
     limits = settings.limits
     return Inference(
-        Admission(ledger),
+        admission,
         admissibility,
         backends,
         InferenceLimits(

@@ -1,4 +1,4 @@
-"""Reads the recorded exchanges (`recorded/*.json`), and plays one as the scripted upstream.
+"""Reads the recorded exchanges (`recorded/*.json`, `priced/*.json`), and plays one as the scripted upstream.
 
 One file is one exchange:
 
@@ -21,6 +21,8 @@ from typing import Any
 from tests.support.upstream import JSON_TYPE, SSE_TYPE, Peer, Verb
 
 RECORDED = Path(__file__).parent / "recorded"
+# Exchanges that show which prices apply.
+PRICED = Path(__file__).parent / "priced"
 SOURCES = ("rebuilt from documented facts", "synthetic")
 _FIELDS = {"who", "shows", "source", "protocol", "request", "answer", "caller_reads"}
 
@@ -64,8 +66,8 @@ class Exchange:
         return found[-1] if found else None
 
 
-def load(name: str) -> Exchange:
-    written = json.loads((RECORDED / f"{name}.json").read_text())
+def load(name: str, folder: Path = RECORDED) -> Exchange:
+    written = json.loads((folder / f"{name}.json").read_text())
     assert set(written) == _FIELDS
     assert written["source"] in SOURCES
     assert written["protocol"] in ("chat", "responses")
