@@ -16,7 +16,8 @@ from tollkeeper.backends.port import Backend
 from tollkeeper.backends.routing import RoutedBackend
 from tollkeeper.bootstrap.backends import backend_config
 from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
-from tollkeeper.domain.catalog import Model, pricing_from_declared
+from tollkeeper.domain.catalog import Model
+from tollkeeper.domain.declared_prices import pricing_from_declared
 from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.domain.inference import Call, Delta, Event, Opened, UsageReport
 from tollkeeper.domain.prompt import CachingWish, Option, Prompt

@@ -7,11 +7,23 @@ from tollkeeper.backends.anthropic import request as messages
 from tollkeeper.backends.anthropic.thinking import OPTIONS as THINKING_OPTIONS
 from tollkeeper.backends.config import WireProtocol
 from tollkeeper.backends.responses import request as responses
-from tollkeeper.domain.catalog import Catalog, Feature, Model, TokenBounds, pricing_from_declared
+from tollkeeper.domain.catalog import (
+    Catalog,
+    Feature,
+    Model,
+    PriceChange,
+    Pricing,
+    TokenBounds,
+)
+from tollkeeper.domain.declared_prices import (
+    DeclaredPrices,
+    DeclaredTier,
+    pricing_with_variants,
+)
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.messages_behavior import MessagesBehavior, PromptCaching, ThinkingStyle
 from tollkeeper.embedded.engine_limits import ENGINE_SCHEMA_BOUNDS
-from tollkeeper.settings import ModelSettings, Settings, SettingsError
+from tollkeeper.settings import ModelSettings, PricesSettings, Settings, SettingsError
 
 
 def build_catalog(settings: Settings) -> Catalog:
@@ -62,7 +74,6 @@ def _on_messages_backend(model: Model) -> Model:
         input_modalities=_narrowed(model.input_modalities, messages.INPUT_MODALITIES),
         output_modalities=_narrowed(model.output_modalities, messages.OUTPUT_MODALITIES),
         options={**(THINKING_OPTIONS if reasons else {}), **model.options},
-        searches_are_input=True,
     )
 
 
@@ -87,9 +98,7 @@ def _on_responses_backend(model: Model) -> Model:
 
 def _model(declared: ModelSettings) -> Model:
     try:
-        pricing = pricing_from_declared(
-            {str(key): value for key, value in declared.pricing.items()}, param="pricing"
-        )
+        pricing, price_changes = _pricing(declared), _price_changes(declared)
     except InvalidRequest as exc:
         raise SettingsError(f"models {declared.id!r}: {exc.param}: {exc.message}") from None
     return Model(
@@ -112,12 +121,14 @@ def _model(declared: ModelSettings) -> Model:
         required_checks=declared.required_checks,
         is_ready=declared.is_ready,
         pricing=pricing,
+        price_changes=price_changes,
         options=declared.options,
         token_bounds=TokenBounds(
             image=declared.tokens_per_image or None,
             file=declared.tokens_per_file or None,
             audio=declared.tokens_per_audio or None,
             video=declared.tokens_per_video or None,
+            web_search=declared.tokens_per_web_search or None,
             template=declared.template_tokens,
             tools=declared.tool_tokens,
         ),
@@ -126,3 +137,32 @@ def _model(declared: ModelSettings) -> Model:
             thinking=ThinkingStyle(declared.thinking_style),
         ),
     )
+
+
+def _pricing(declared: PricesSettings, param: str = "") -> Pricing:
+    tiers = [
+        DeclaredTier(tier.above_tokens, {str(name): price for name, price in tier.pricing.items()})
+        for tier in declared.price_tiers
+    ]
+    return pricing_with_variants(
+        DeclaredPrices(
+            prices={str(name): price for name, price in declared.pricing.items()},
+            tiers=tiers,
+            service_tiers=declared.service_tiers,
+            unasked_service_tier=declared.unasked_service_tier,
+        ),
+        param=param,
+    )
+
+
+def _price_changes(declared: ModelSettings) -> tuple[PriceChange, ...]:
+    changes: dict[int, PriceChange] = {}
+    for position, change in enumerate(declared.price_changes):
+        place = f"price_changes.{position}."
+        valid_from = int(change.valid_from.timestamp())
+        if valid_from in changes:
+            raise InvalidRequest(
+                "Two changes are valid from the same moment.", param=f"{place}valid_from"
+            )
+        changes[valid_from] = PriceChange(valid_from, _pricing(change, place))
+    return tuple(changes[valid_from] for valid_from in sorted(changes))

@@ -108,8 +108,9 @@ def build_services(
     process_id = uuid4()
     project_limits = _project_limits(settings)
     directory = PolicyDirectory(default_threshold(settings))
-    admissibility = Admissibility(database, project_limits)
+    admissibility = Admissibility(database, project_limits, clock)
     ledger = Ledger(LedgerStore(database, process_id, project_limits), directory)
+    admission = Admission(ledger, clock)
     lease = Lease(database, process_id, settings.ledger.lease_s)
     recovery, ledger_watch = _recovery_and_watch(settings, database)
     activity = Activity(database, clock, retention_days=settings.activity.retention_days)
@@ -153,7 +154,9 @@ def build_services(
         isolation=Isolation(vault),
         reasoning_seal=ReasoningSeal(vault),
         token_counting=TokenCounting(database, backends, project_limits, admissibility),
-        inference=_inference(settings, ledger, admissibility, backends, policies, checks, recorder),
+        inference=_inference(
+            settings, admission, admissibility, backends, policies, checks, recorder
+        ),
         ledger=ledger,
         lease=lease,
         backends=backends,
@@ -197,7 +200,7 @@ def _recovery_and_watch(settings: Settings, database: Database) -> tuple[Recover
 
 def _inference(
     settings: Settings,
-    ledger: Ledger,
+    admission: Admission,
     admissibility: Admissibility,
     backends: dict[str, Backend],
     policies: Policies,
@@ -206,7 +209,7 @@ def _inference(
 ) -> Inference:
     limits = settings.limits
     return Inference(
-        Admission(ledger),
+        admission,
         admissibility,
         backends,
         InferenceLimits(

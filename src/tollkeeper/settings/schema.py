@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from tollkeeper.backends.config import shown_url
@@ -13,6 +13,8 @@ from tollkeeper.domain.catalog import DEFAULT_TOKEN_BOUNDS
 from tollkeeper.domain.trial import THRESHOLD_MAX, THRESHOLD_MIN
 from tollkeeper.embedded.packaged_model import PACKAGED_MODEL
 from tollkeeper.settings.database_url import check_database_url
+from tollkeeper.settings.prices import PriceChanges, PricesSettings
+from tollkeeper.settings.section import Section
 
 Port = Annotated[int, Field(ge=0, le=65535)]
 Name = Annotated[str, Field(min_length=1, max_length=120)]
@@ -35,14 +37,6 @@ _OWN_HEADERS = frozenset(
 )
 Unread = Literal["allow", "deny"]
 Modality = Literal["text", "image", "file", "audio", "video"]
-
-
-class Section(BaseModel):
-    """A field with `repr=False` is a secret, or may be one: no message ever shows its value."""
-
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, protected_namespaces=(), hide_input_in_errors=True
-    )
 
 
 class ServerSettings(Section):
@@ -275,19 +269,7 @@ class BackendSettings(Section):
         return self
 
 
-PriceDimension = Literal[
-    "prompt",
-    "completion",
-    "image",
-    "request",
-    "input_cache_read",
-    "input_cache_write",
-    "input_cache_write_1h",
-    "web_search",
-]
-
-
-class ModelSettings(Section):
+class ModelSettings(PricesSettings):
     id: str = Field(min_length=1, max_length=200)
     backend: Name
     upstream_model: str = Field(min_length=1, max_length=512)
@@ -307,12 +289,13 @@ class ModelSettings(Section):
     sampling_limits_revision: str = "1"
     required_checks: tuple[str, ...] = ()
     is_ready: bool = True
-    pricing: dict[PriceDimension, str] = {}
+    price_changes: PriceChanges = ()
     # Bounds of input tokens, for holds; 0 stands for the whole context.
     tokens_per_image: int = Field(default=DEFAULT_TOKEN_BOUNDS.image or 0, ge=0)
     tokens_per_file: int = Field(default=0, ge=0)
     tokens_per_audio: int = Field(default=0, ge=0)
     tokens_per_video: int = Field(default=0, ge=0)
+    tokens_per_web_search: int = Field(default=0, ge=0)
     template_tokens: int = Field(default=DEFAULT_TOKEN_BOUNDS.template, ge=0)
     tool_tokens: int = Field(default=DEFAULT_TOKEN_BOUNDS.tools, ge=0)
     options: dict[str, str] = {}

@@ -104,6 +104,7 @@ _ROLLUP: LiteralString = """
         JOIN reservations r ON r.organization_id = d.organization_id AND r.id = d.reservation_id,
         LATERAL (VALUES ('prompt', d.prompt), ('completion', d.completion),
             ('input_cache_read', d.input_cache_read), ('input_cache_write', d.input_cache_write),
+            ('input_audio', d.input_audio), ('output_audio', d.output_audio),
             ('image', d.image), ('request', d.request), ('web_search', d.web_search),
             ('other', d.other)) AS line (dimension, amount)
         WHERE line.amount > 0 GROUP BY 1, 2, 3, 4, 5
@@ -120,8 +121,8 @@ _ROLLUP: LiteralString = """
 _OVERAGES: LiteralString = """
     SELECT d.reservation_id::text, format('cost %%s, hold %%s, overage %%s', d.total, d.hold, o.amount)
     FROM (SELECT organization_id, reservation_id, hold,
-                 prompt + completion + input_cache_read + input_cache_write + image + request
-                     + web_search + other AS total
+                 prompt + completion + input_cache_read + input_cache_write + input_audio
+                     + output_audio + image + request + web_search + other AS total
           FROM resolutions) d
     LEFT JOIN overages o USING (organization_id, reservation_id)
     WHERE coalesce(o.amount, 0) <> greatest(d.total - d.hold, 0)

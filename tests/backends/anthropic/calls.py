@@ -11,7 +11,7 @@ from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.inference import Call
 from tollkeeper.domain.messages_behavior import MessagesBehavior
 
-CLAUDE = replace(MODEL, options=dict(OPTIONS), searches_are_input=True)
+CLAUDE = replace(MODEL, options=dict(OPTIONS))
 
 
 def behaving(**changes: Any) -> Model:

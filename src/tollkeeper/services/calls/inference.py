@@ -201,11 +201,17 @@ class Inference:
             await self._admissibility.require(call)
         size = measure_prompt(call.prompt)
         copies = backend.prompts_sent(call)
-        prompt_tokens = copies * await self._prompt_tokens(backend, call, size)
+        prompt_tokens = await self._prompt_tokens(backend, call, size)
+        audio_tokens = copies * size.audio_bound(call.model, prompt_tokens)
         reservation = await self._admission.reserve(
-            call, prompt_tokens, copies * size.images, copies * size.web_searches
+            call,
+            copies * prompt_tokens,
+            copies * size.images,
+            copies * size.web_searches,
+            prompts=copies,
+            input_audio_tokens=audio_tokens,
         )
-        meter = Meter(call, prompt_tokens)
+        meter = Meter(call, copies * prompt_tokens, copies, audio_tokens)
         running.reserved(reservation, meter)
         try:
             judged = await self._judge_request(running)
@@ -315,7 +321,7 @@ class Inference:
         running.settlement_state = SettlementState.UNSETTLED
         charge = meter.charge()
         running.settlement = await self._admission.settle(
-            reservation, charge.usage, estimated=charge.estimated
+            reservation, charge.usage, estimated=charge.estimated, parts=charge.parts
         )
         running.settlement_state = SettlementState.SETTLED
 
