@@ -4,7 +4,6 @@ error envelope."""
 import asyncio
 from collections.abc import Sequence
 from typing import Any
-from uuid import uuid4
 
 import msgspec
 
@@ -26,6 +25,7 @@ from tollkeeper.api.http.router import Router
 from tollkeeper.api.http.sse import EventStream, KeepAlive, Send
 from tollkeeper.domain.access import AdminCaller, Caller, KeyKind, require
 from tollkeeper.domain.errors import PermissionDenied, Unavailable
+from tollkeeper.services.request_ids import new_request_id
 from tollkeeper.services.use_cases import Services
 
 _encode = msgspec.json.Encoder().encode
@@ -57,7 +57,7 @@ class App:
     async def _answer(
         self, observation: Observation, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        request_id = str(uuid4())
+        request_id = str(new_request_id())
         messages_style = False
         stream: EventStream | None = None
         try:

@@ -8,7 +8,6 @@ in the error envelope, with a request id.
 import asyncio
 from enum import Enum
 from typing import Any
-from uuid import uuid4
 
 from uvicorn._types import ASGI3Application
 from uvicorn.config import Config
@@ -21,6 +20,7 @@ from uvicorn.server import ServerState
 
 from tollkeeper.api.http.envelope import BodyTimeout, HeadersTooLarge, render_error
 from tollkeeper.domain.errors import InvalidRequest, TollkeeperError
+from tollkeeper.services.request_ids import new_request_id
 
 _HEADERS_MAX = 100
 # A response may be complete before the request's body was read. For this long the rest of the body
@@ -173,7 +173,7 @@ class HardenedProtocol(HttpToolsProtocol):
         """Sends an error and closes. The application is not called, because there is no request."""
         if self.transport.is_closing():
             return
-        rendered = render_error(error, str(uuid4()))
+        rendered = render_error(error, str(new_request_id()))
         head = [STATUS_LINE[rendered.status]]
         for name, value in rendered.headers:
             head += [name, b": ", value, b"\r\n"]
