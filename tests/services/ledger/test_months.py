@@ -27,10 +27,9 @@ from tests.support.ledger import (
     settlement,
 )
 from tests.support.ledger_months import OldBooks, this_month
-from tollkeeper.domain.errors import NotFound, StateConflict, Unavailable
+from tollkeeper.domain.errors import NotFound, StateConflict
 from tollkeeper.domain.ledger import Hold
 from tollkeeper.domain.months import RANDOM_BITS, Month, request_id
-from tollkeeper.services.clock import unix_now
 from tollkeeper.services.ledger.bulk_resolution import BulkResolution
 from tollkeeper.services.ledger.close_digest import close_digest
 from tollkeeper.services.ledger.months import MONTHS_AHEAD, LedgerMonths
@@ -197,7 +196,6 @@ async def test_months_are_closed_in_order_and_when_they_are_over(old: OldBooks) 
     await old.months.ledger_close(BEFORE)
     with pytest.raises(StateConflict, match="closed already"):
         await old.months.ledger_close(BEFORE)
-    await run(old.process.database, "SELECT 1")
     if await _is_over(old, LAST):
         await old.months.ledger_close(LAST)
         with pytest.raises(StateConflict, match="over for a day"):
@@ -231,7 +229,7 @@ async def test_many_that_are_not_resolved_are_counted(old: OldBooks) -> None:
     tenant = await make_tenant(old.process.database, credit=100)
     for _ in range(7):
         await old.hold(tenant, BEFORE, 1)
-    with pytest.raises(StateConflict, match="has 7 reservations .* and 2 more"):
+    with pytest.raises(StateConflict, match=r"has 7 reservations .* and 2 more"):
         await old.months.ledger_close()
 
 
@@ -276,10 +274,6 @@ async def closed(shared_conninfo: str) -> AsyncIterator[OldBooks]:
 async def test_the_database_refuses_to_change(closed: OldBooks, what: str) -> None:
     with pytest.raises(pg.RestrictViolation):
         await run(closed.process.database, _CHANGES[what])
-
-
-class _Undone(Exception):
-    pass
 
 
 @pytest.mark.parametrize("table", ["ledger_close_totals", "ledger_close_lines", "ledger_closes"])
@@ -353,17 +347,10 @@ async def test_a_hold_of_a_closed_month_is_refused(old: OldBooks) -> None:
     await old.months.ledger_close()
     with pytest.raises(MonthClosed, match="clock of the gateway is wrong"):
         await old.hold(tenant, BEFORE, 1)
-    # Others are not harmed, also not those of the same batch.
-    late = replace(hold_of(tenant, 1), id=request_id(1000, secrets.randbits(RANDOM_BITS)))
-    bad = replace(
-        hold_of(tenant, 1),
-        id=request_id((BEFORE.first_day + 2) * _DAY_S * 1000, secrets.randbits(RANDOM_BITS)),
-    )
-    outcomes = await asyncio.gather(
-        *(old.process.ledger.hold(hold) for hold in (late, bad, hold_of(tenant, 1))),
-        return_exceptions=True,
-    )
-    assert [isinstance(outcome, Unavailable) for outcome in outcomes] == [False, True, False]
+    # Another time that is wrong, but not closed, does no harm.
+    odd = replace(hold_of(tenant, 1), id=request_id(1000, secrets.randbits(RANDOM_BITS)))
+    for hold in (odd, hold_of(tenant, 1)):
+        assert (await old.process.ledger.hold(hold)).refusal is None
     assert (await balance_of(old.process, tenant)).held == 2
 
 
@@ -485,11 +472,7 @@ async def test_a_drop_beside_live_traffic(old: OldBooks) -> None:
 
 async def test_nobody_changes_months_while_somebody_verifies(old: OldBooks) -> None:
     await _busy(old)
-    tried: list[str] = []
-
-    def drop_meanwhile(_done: int, _all: int) -> None:
-        tried.append("slice")
-
+    told: list[tuple[int, int]] = []
     async with (
         old.process.database.reading() as connection,
         ledger_months.keeping_months(connection) as kept,
@@ -499,7 +482,7 @@ async def test_nobody_changes_months_while_somebody_verifies(old: OldBooks) -> N
             await old.months.ledger_close()
         # Upkeep comes again later, and another verification is welcome.
         await old.months.keep_months()
-        assert await old.reconciliation.ledger_verify(on_progress=drop_meanwhile) == []
-    assert tried
+        verify = old.reconciliation.ledger_verify
+        assert await verify(on_progress=lambda done, of: told.append((done, of))) == []
+    assert [done for done, _ in told] == list(range(1, told[-1][1] + 1))
     assert (await old.months.ledger_close()).state == "closed"
-    assert unix_now() > 0
