@@ -3,7 +3,6 @@ envelope."""
 
 from collections.abc import Sequence
 from typing import Any
-from uuid import uuid4
 
 import msgspec
 import structlog
@@ -27,6 +26,7 @@ from tollkeeper.domain.access import AdminCaller, Caller, KeyKind, require
 from tollkeeper.domain.audit import Actor, ActorKind
 from tollkeeper.domain.errors import PermissionDenied, Unavailable
 from tollkeeper.services.audit import act_as
+from tollkeeper.services.request_ids import new_request_id
 from tollkeeper.services.use_cases import Services
 
 _encode = msgspec.json.Encoder().encode
@@ -140,7 +140,7 @@ class _OpenAnswer:
 
     def __init__(self, exchange: Exchange, observation: Observation) -> None:
         self.exchange = exchange
-        self.request_id = str(uuid4())
+        self.request_id = str(new_request_id())
         self._observation = observation
         self._messages_style = False
         self._stream: EventStream | None = None

@@ -28,6 +28,7 @@ from tollkeeper.services.ledger.billing import Billing
 from tollkeeper.services.ledger.bulk_resolution import BulkAction, BulkResolution, UnsettledRule
 from tollkeeper.services.ledger.costs import Costs
 from tollkeeper.services.ledger.ledger import Ledger
+from tollkeeper.services.ledger.months import LedgerMonths
 from tollkeeper.services.ledger.open_holds import OpenHolds
 from tollkeeper.services.ledger.overview import LedgerOverview
 from tollkeeper.services.ledger.reconciliation import Reconciliation
@@ -113,6 +114,7 @@ def build_services(
     admission = Admission(ledger, clock)
     lease = Lease(database, process_id, settings.ledger.lease_s)
     recovery, ledger_watch = _recovery_and_watch(settings, database)
+    bulk_resolution, months = _bulk_resolution_and_months(database, clock, project_limits)
     activity = Activity(database, clock, retention_days=settings.activity.retention_days)
     backends = build_backends(settings, engine) if serving else {}
     judge = build_judge(settings, backends, judge_secret(vault)) if serving else None
@@ -132,7 +134,8 @@ def build_services(
         costs=Costs(database, vault, clock),
         billing=Billing(database, project_limits),
         reconciliation=_reconciliation(settings, database),
-        bulk_resolution=BulkResolution(database, project_limits),
+        bulk_resolution=bulk_resolution,
+        months=months,
         recovery=recovery,
         audit=Audit(database),
         activity=activity,
@@ -145,9 +148,10 @@ def build_services(
             idempotency=idempotency,
             lease=lease,
             recovery=recovery,
-            bulk_resolution=BulkResolution(database, project_limits),
+            bulk_resolution=bulk_resolution,
             unsettled_rule=unsettled_rule(settings),
             ledger_watch=ledger_watch,
+            ledger_months=months,
             activity=activity,
         ),
         catalog=catalog,
@@ -189,6 +193,13 @@ def _reconciliation(settings: Settings, database: Database) -> Reconciliation:
         deadline_s=settings.limits.inference_deadline_s,
         lease_s=settings.ledger.lease_s,
     )
+
+
+def _bulk_resolution_and_months(
+    database: Database, clock: Clock, limits: ProjectLimits
+) -> tuple[BulkResolution, LedgerMonths]:
+    bulk_resolution = BulkResolution(database, limits)
+    return bulk_resolution, LedgerMonths(database, clock, bulk_resolution)
 
 
 def _recovery_and_watch(settings: Settings, database: Database) -> tuple[Recovery, LedgerWatch]:

@@ -37,7 +37,7 @@ _COMMANDS = (
     ("cap", "cap", "Spending caps of an organization and of its projects."),
     ("limit", "limit", "Request limits of a project."),
     ("costs", "costs", "What an organization spent, day by day."),
-    ("ledger", "ledger", "The ledger: its invariants, and unsettled holds."),
+    ("ledger", "ledger", "The ledger: its invariants, unsettled holds, and months."),
     ("activity", "activity", "The records of inference requests."),
     ("audit", "audit", "Who changed what, and when."),
 )

@@ -16,6 +16,7 @@ from tollkeeper.services.ledger.billing import Billing
 from tollkeeper.services.ledger.bulk_resolution import BulkResolution
 from tollkeeper.services.ledger.costs import Costs
 from tollkeeper.services.ledger.ledger import Ledger
+from tollkeeper.services.ledger.months import LedgerMonths
 from tollkeeper.services.ledger.overview import LedgerOverview
 from tollkeeper.services.ledger.reconciliation import Reconciliation
 from tollkeeper.services.ledger.recovery import Lease, Recovery
@@ -49,6 +50,7 @@ class Services:
     billing: Billing
     reconciliation: Reconciliation
     bulk_resolution: BulkResolution
+    months: LedgerMonths
     recovery: Recovery
     audit: Audit
     activity: Activity
