@@ -92,13 +92,20 @@ _FIND: LiteralString = """
 
 
 def _ledger(row: tuple[Any, ...]) -> CallLedger:
-    terms, mark, resolution, costs = row[:15], row[15:17], row[17:24], row[24:]
+    terms, (reason, marked_at_ms) = row[:15], row[15:17]
+    kind, resolved_at_ms, resolved_by, settled, released, overage, estimated = row[17:24]
+    resolution = ResolutionEntry(
+        kind=kind,
+        resolved_at_ms=resolved_at_ms,
+        resolved_by=resolved_by,
+        settled_picousd=settled,
+        released_picousd=released,
+        overage_picousd=overage,
+        estimated=estimated,
+        cost_by_dimension=dict(zip(COST_DIMENSIONS, row[24:], strict=True)),
+    )
     return CallLedger(
         HoldTerms(*terms),
-        None if mark[0] is None else UnsettledMark(*mark),
-        None
-        if resolution[0] is None
-        else ResolutionEntry(
-            *resolution, cost_by_dimension=dict(zip(COST_DIMENSIONS, costs, strict=True))
-        ),
+        None if reason is None else UnsettledMark(reason, marked_at_ms),
+        None if kind is None else resolution,
     )
