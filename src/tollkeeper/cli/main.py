@@ -25,6 +25,7 @@ _COMMANDS = (
     ("init", "init", "Write a commented tollkeeper.toml."),
     ("migrate", "migrate", "Bring the database's schema up to date."),
     ("serve", "serve", "Run the gateway and its operator listener."),
+    ("console", "console", "Run the web console."),
     ("reload", "reload", "Send a changed catalogue to the running gateway."),
     ("doctor", "doctor", "Check settings, database, backends and judge."),
     ("openapi", "openapi", "Print the OpenAPI document of the API."),
