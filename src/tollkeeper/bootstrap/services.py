@@ -10,6 +10,7 @@ from tollkeeper.bootstrap.catalog import build_catalog
 from tollkeeper.bootstrap.secrets import master_secret
 from tollkeeper.domain.admission import ProjectLimits
 from tollkeeper.domain.conventions import DEFAULT_THRESHOLD_BASIS_POINTS
+from tollkeeper.domain.money import picousd_from_usd
 from tollkeeper.embedded.engine_address import EngineAddress
 from tollkeeper.embedded.postgres import EmbeddedPostgres
 from tollkeeper.services.calls.activity import Activity
@@ -101,8 +102,7 @@ def build_services(
     key_use = KeyUse()
     catalog = CurrentCatalog(build_catalog(settings))
     process_id = uuid4()
-    limits = settings.limits
-    project_limits = ProjectLimits(limits.requests_per_minute, limits.concurrency)
+    project_limits = _project_limits(settings)
     threshold = default_threshold(settings)
     directory = PolicyDirectory(threshold)
     admissibility = Admissibility(database, project_limits, clock)
@@ -155,6 +155,15 @@ def build_services(
         checks=checks,
         recorder=recorder,
         default_threshold=threshold,
+    )
+
+
+def _project_limits(settings: Settings) -> ProjectLimits:
+    limits, bound = settings.limits, settings.ledger.overage_bound_usd
+    return ProjectLimits(
+        limits.requests_per_minute,
+        limits.concurrency,
+        overage_bound_picousd=picousd_from_usd(bound) if bound else None,
     )
 
 
