@@ -121,7 +121,7 @@ _OUT_OF_BOUNDS: list[tuple[str, str, object]] = [
     ("judge", "default_threshold_basis_points", 0),
     ("judge", "default_threshold_basis_points", 10000),
     ("backends", "kind", "other"),
-    ("backends", "protocol", "messages"),
+    ("backends", "protocol", "telegraph"),
     ("backends", "name", ""),
     ("backends", "retries", 11),
     ("models", "id", ""),

@@ -85,7 +85,7 @@ def make_prompt(**fields: Any) -> Prompt:
     body = {"model": MODEL.id, "messages": [{"role": "user", "content": "Hi"}], **chat}
     raw = msgspec.json.encode(body)
     caching = CachingWish(chat.get("prompt_cache_key"), chat.get("cache_salt"))
-    prompt = read_prompt(msgspec.json.decode(raw, type=ChatRequest), raw, caching)
+    prompt = read_prompt(msgspec.json.decode(raw, type=ChatRequest), raw, MODEL, caching)
     more = [Option(name, value, name) for name, value in fields.items() if name not in known]
     return msgspec.structs.replace(prompt, options=(*prompt.options, *more))
 

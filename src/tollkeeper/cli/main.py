@@ -38,8 +38,9 @@ _COMMANDS = (
     ("overage", "overage", "How far an organization's balance may fall below zero."),
     ("limit", "limit", "Request limits of a project."),
     ("costs", "costs", "What an organization spent, day by day."),
-    ("ledger", "ledger", "The ledger: its invariants, and unsettled holds."),
+    ("ledger", "ledger", "The ledger: its invariants, unsettled holds, and months."),
     ("activity", "activity", "The records of inference requests."),
+    ("audit", "audit", "Who changed what, and when."),
 )
 _MODULES = {name: file for name, file, _ in _COMMANDS}
 _SERVERS = ("serve", "demo")

@@ -5,6 +5,7 @@ from enum import StrEnum
 from typing import Any
 
 from tollkeeper.domain.errors import ModelNotFound
+from tollkeeper.domain.messages_behavior import DEFAULT_MESSAGES_BEHAVIOR, MessagesBehavior
 from tollkeeper.domain.schema_size import SchemaBounds
 
 
@@ -137,8 +138,20 @@ class Model:
     # The bounds of the model's backend; None if the backend has none.
     schema_bounds: SchemaBounds | None = None
     token_bounds: TokenBounds = DEFAULT_TOKEN_BOUNDS
+    messages: MessagesBehavior = DEFAULT_MESSAGES_BEHAVIOR
+    # The backend's field that keeps prefix caches apart; empty where it has none.
+    cache_salt_field: str = ""
+    # Projects share the backend's prefix cache: only a salt that a caller sends is passed on.
+    shares_cache: bool = False
+    # The backend may be given addresses of media that it has to fetch.
+    allows_remote_media: bool = True
+
     # In the order of time.
     price_changes: tuple[PriceChange, ...] = ()
+
+    @property
+    def isolates_cache(self) -> bool:
+        return bool(self.cache_salt_field) and not self.shares_cache
 
     def pricing_at(self, now: int) -> Pricing:
         """The prices of a call that is admitted at this time (Unix seconds)."""

@@ -112,11 +112,18 @@ class Meter:
         return Charge(usage, estimated=False, parts=parts)
 
     def estimate(self) -> Usage:
-        """Prompt and output by our own count, within the bounds that were reserved."""
+        """The output by our own count, within the bound that was reserved. The prompt too, unless the
+        backend has told its count before it answered."""
         bound = self.call.choices * self.call.output_tokens_max
+        completion = min(self.output_tokens, bound)
+        report = self.report
+        if report is not None and report.counts_prompt_first and report.completion_tokens is None:
+            known = normalised(msgspec.structs.replace(report, completion_tokens=completion))
+            if known is not None and self._can_be_true(known):
+                return known
         return Usage(
             prompt_tokens=self.prompt_tokens,
-            completion_tokens=min(self.output_tokens, bound),
+            completion_tokens=completion,
             input_audio_tokens=self.input_audio_tokens,
             service_tier=self.service_tier,
         )

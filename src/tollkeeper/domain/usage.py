@@ -60,6 +60,8 @@ class ReportedUsage(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     cache_is_beside_prompt: bool | None = None
     reasoning_tokens: int | None = None
     web_searches: int | None = None
+    # The backend tells the prompt's count before it answers, and the output's at the end.
+    counts_prompt_first: bool | None = None
     # Audio inside the counts of prompt and completion, and inside what was read from a cache.
     input_audio_tokens: int | None = None
     cached_audio_tokens: int | None = None

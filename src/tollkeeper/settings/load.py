@@ -43,6 +43,10 @@ def _anchored(settings: Settings, base: Path) -> Settings:
         "database": {"data_dir": base / settings.database.data_dir},
         "secrets": {"master_key_file": _joined(base, settings.secrets.master_key_file)},
         "embedded": {"model_path": _joined(base, settings.embedded.model_path)},
+        "console": {
+            name: _joined(base, getattr(settings.console, name))
+            for name in ("tls_certificate_file", "tls_key_file")
+        },
     }
     updates: dict[str, Any] = {
         name: getattr(settings, name).model_copy(update=paths) for name, paths in anchored.items()

@@ -25,6 +25,19 @@ Seconds = Annotated[float, Field(gt=0, le=86400)]
 # the secret itself.
 SecretVariable = Annotated[str, Field(pattern=r"^([A-Za-z_][A-Za-z0-9_]*)?$", repr=False)]
 SecretFile = Annotated[str, Field(repr=False)]
+CredentialName = Literal["bearer", "x-api-key", "api-key", "x-goog-api-key"]
+HeaderName = Annotated[str, Field(pattern=r"^[a-z0-9!#$%&'*+.^_`|~-]{1,64}$")]
+# Printable ASCII.
+HeaderValue = Annotated[str, Field(pattern=r"^[!-~]([ -~]*[!-~])?$", max_length=4096)]
+# Headers that the gateway writes itself.
+_OWN_HEADERS = frozenset(
+    {
+        *("host", "user-agent", "content-type", "content-length", "accept", "accept-encoding"),
+        *("connection", "transfer-encoding", "expect", "upgrade", "te", "trailer"),
+        *("authorization", "x-api-key", "api-key", "x-goog-api-key"),
+    }
+)
+Unread = Literal["allow", "deny"]
 Modality = Literal["text", "image", "file", "audio", "video"]
 
 
@@ -38,6 +51,8 @@ class ServerSettings(Section):
     body_timeout_s: Seconds = 60
     write_timeout_s: Seconds = 60
     keep_alive_s: Seconds = 75
+    # Open connections of one worker. Beyond them, new ones are refused.
+    connections: int = Field(default=10_000, ge=1, le=1_000_000)
 
 
 class OperatorSettings(Section):
@@ -48,6 +63,22 @@ class OperatorSettings(Section):
 class ConsoleSettings(Section):
     host: str = "127.0.0.1"
     port: Port = 8082
+    # `tollkeeper console --new-token` prints a token and this digest of it. Empty: each start makes
+    # a token and prints it.
+    token_sha256: str = Field(default="", pattern=r"^([0-9a-f]{64})?$", repr=False)
+    session_s: Seconds = 28_800
+    # Names in the Host header beside the address that is listened on.
+    allowed_hosts: tuple[Name, ...] = ()
+    # Addresses whose X-Forwarded-For and X-Forwarded-Proto are believed.
+    trusted_proxies: tuple[Name, ...] = ()
+    tls_certificate_file: str = ""
+    tls_key_file: SecretFile = ""
+
+    @model_validator(mode="after")
+    def _has_both_files(self) -> "ConsoleSettings":
+        if bool(self.tls_certificate_file) != bool(self.tls_key_file):
+            raise ValueError("tls_certificate_file and tls_key_file go together")
+        return self
 
 
 class DatabaseSettings(Section):
@@ -76,6 +107,8 @@ class LimitsSettings(Section):
     inference_deadline_s: Seconds = 300
     requests_per_minute: int = Field(default=6000, ge=1, le=10_000_000)
     concurrency: int = Field(default=256, ge=1, le=1_000_000)
+    # Calls in progress in one process, of all organizations.
+    calls: int = Field(default=4096, ge=1, le=1_000_000)
     # A caller has left: how long the rest of its answer is still read, and for how many at once.
     drain_s: float = Field(default=10, ge=0, le=3600)
     drains: int = Field(default=64, ge=0, le=100_000)
@@ -149,6 +182,15 @@ class JudgeSettings(Section):
     overlap: bool = False
 
 
+class PolicySettings(Section):
+    # Requests under an enforcing policy with content that no judge reads.
+    unreadable_images: Unread = "allow"
+    unreadable_audio: Unread = "allow"
+    unreadable_video: Unread = "allow"
+    unreadable_files: Unread = "allow"
+    unreadable_sealed_reasoning: Unread = "allow"
+
+
 class ExtensionsSettings(Section):
     model_listing: bool = False
 
@@ -165,10 +207,14 @@ class EmbeddedSettings(Section):
 class BackendSettings(Section):
     name: Name
     kind: Literal["embedded", "openai"]
-    protocol: Literal["chat", "responses"] = "chat"
+    protocol: Literal["chat", "responses", "messages", "vertex_messages"] = "chat"
     urls: tuple[str, ...] = ()
     api_key_env: SecretVariable = ""
     api_key_file: SecretFile = ""
+    # The header that carries the key.
+    credential: CredentialName = "bearer"
+    # Further headers of every request to the backend. A value may be a secret.
+    headers: dict[HeaderName, HeaderValue] = Field(default={}, repr=False)
     connect_timeout_s: Seconds = 5
     idle_timeout_s: Seconds = 60
     retries: int = Field(default=1, ge=0, le=10)
@@ -177,12 +223,16 @@ class BackendSettings(Section):
     native_n: bool = True
     # Parts of one call that run at once where the gateway fans `n` out.
     fan_out: int = Field(default=16, ge=1, le=128)
+    # Who counts tokens: "auto" is the provider of the Messages protocol, or a tokenize_path.
+    tokenizer: Literal["auto", "none", "vllm", "llama_cpp", "messages"] = "auto"
     tokenize_path: str = ""
     # A call waits no longer than five seconds, however long a count may take.
     tokenize_timeout_s: float = Field(default=2, gt=0, le=5)
     # To each replica, from each process.
     connections: int = Field(default=1024, ge=1, le=1_000_000)
     idle_connections: int = Field(default=256, ge=0, le=1_000_000)
+    # Calls that wait for a connection while all are in use; one organization has a quarter of them.
+    waiting_calls: int = Field(default=1024, ge=1, le=1_000_000)
     # Below the five seconds after which common model servers close an idle connection: a request
     # written into a connection that is just being closed could not be told from one that ran.
     keep_alive_s: Seconds = 4
@@ -194,6 +244,14 @@ class BackendSettings(Section):
     failures_to_eject: int = Field(default=3, ge=1, le=1_000_000)
     ejection_s: Seconds = 1
     ejection_max_s: Seconds = 10
+    # Of how many organizations the failures must be, where so many use the backend.
+    organizations_to_eject: int = Field(default=2, ge=1, le=64)
+    # The field by which the backend keeps prefix caches apart, such as vLLM's `cache_salt`. Every
+    # project has a salt of its own, unless the cache is shared on purpose.
+    cache_salt_field: str = Field(default="", pattern=r"^([A-Za-z_][A-Za-z0-9_]{0,63})?$")
+    cache_shared: bool = False
+    # Whether the backend may be given addresses of media that it has to fetch.
+    allow_remote_media: bool = True
 
     @field_validator("urls")
     @classmethod
@@ -202,6 +260,14 @@ class BackendSettings(Section):
             if not url.startswith(("http://", "https://")):
                 raise ValueError(f"{shown_url(url)!r} must start with http:// or https://")
         return urls
+
+    @field_validator("headers")
+    @classmethod
+    def _are_not_our_own(cls, headers: dict[str, str]) -> dict[str, str]:
+        for name in headers:
+            if name in _OWN_HEADERS:
+                raise ValueError(f"{name} is written by the gateway itself")
+        return headers
 
     @model_validator(mode="after")
     def _fits_its_kind(self) -> "BackendSettings":
@@ -250,6 +316,9 @@ class ModelSettings(PricesSettings):
     template_tokens: int = Field(default=DEFAULT_TOKEN_BOUNDS.template, ge=0)
     tool_tokens: int = Field(default=DEFAULT_TOKEN_BOUNDS.tools, ge=0)
     options: dict[str, str] = {}
+    # On the Messages protocol: who marks what is cached, and how the model is asked to reason.
+    prompt_caching: Literal["off", "caller", "5m", "1h"] = "caller"
+    thinking_style: Literal["adaptive", "budget"] = "adaptive"
 
 
 class Settings(BaseSettings):
@@ -275,6 +344,7 @@ class Settings(BaseSettings):
     sessions: SessionsSettings = SessionsSettings()
     messages: MessagesSettings = MessagesSettings()
     judge: JudgeSettings | None = None
+    policy: PolicySettings = PolicySettings()
     extensions: ExtensionsSettings = ExtensionsSettings()
     embedded: EmbeddedSettings = EmbeddedSettings()
     backends: tuple[BackendSettings, ...] = ()

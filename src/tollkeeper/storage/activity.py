@@ -14,6 +14,7 @@ from tollkeeper.domain.activity import ActivityRecord, VerdictRecord
 from tollkeeper.domain.prompt import FreeObject
 from tollkeeper.domain.usage import Usage
 from tollkeeper.storage.database import Connection, Contention
+from tollkeeper.storage.rollups import ROLL_UP_ACTIVITY, ROLL_UP_VERDICTS
 
 _encode = msgspec.json.Encoder().encode
 # Texts of backends and requested model names have no bound; a record keeps their first characters.
@@ -73,7 +74,9 @@ async def insert(connection: Connection, records: Sequence[ActivityRecord]) -> N
         raise
 
 
-_INSERT: LiteralString = """
+_INSERT: LiteralString = (
+    """
+    WITH fresh AS (
     INSERT INTO activity (organization_id, request_id, project_id, api_key_id, operation, model,
         streamed, duration_ms, first_piece_ms, status, error_code, finish, prompt_tokens,
         completion_tokens, cached_tokens, reasoning_tokens, cache_write_tokens, web_searches,
@@ -93,26 +96,35 @@ _INSERT: LiteralString = """
         output_audio_tokens bigint, service_tier text, estimated boolean, hold numeric,
         cost numeric, settlement text, backend text, replica text, reported_usage jsonb,
         reported_cost numeric, started_at_ms bigint)
-    ON CONFLICT DO NOTHING
-"""
-_INSERT_VERDICTS: LiteralString = """
+    ON CONFLICT DO NOTHING RETURNING *
+    )
+    """  # noqa: S608
+    + ROLL_UP_ACTIVITY
+)
+_INSERT_VERDICTS: LiteralString = (
+    """
+    WITH fresh AS (
     INSERT INTO policy_verdicts (organization_id, request_id, policy_id, version, direction, mode,
-        probability_basis_points, threshold, matched, duration_ms, judged_at)
+        probability_basis_points, threshold, matched, duration_ms, judged_at, unread)
     SELECT v.organization_id, v.request_id, v.policy_id, v.version, v.direction, v.mode,
         v.probability_basis_points, v.threshold_basis_points, v.matched, v.duration_ms,
-        to_timestamp(v.judged_at_ms / 1000.0)
+        to_timestamp(v.judged_at_ms / 1000.0), v.unread
     FROM json_to_recordset(%s::json) AS v (organization_id uuid, request_id uuid, policy_id text,
         version integer, direction text, mode text, probability_basis_points integer,
-        threshold_basis_points integer, matched boolean, duration_ms bigint, judged_at_ms bigint)
-    ON CONFLICT DO NOTHING
-"""
+        threshold_basis_points integer, matched boolean, duration_ms bigint, judged_at_ms bigint,
+        unread text[])
+    ON CONFLICT DO NOTHING RETURNING *
+    )
+    """  # noqa: S608
+    + ROLL_UP_VERDICTS
+)
 
 
 async def find(connection: Connection, request_id: UUID) -> ActivityEntry | None:
     """Finds a call by its request id alone: one index lookup for each organization and day."""
     cursor = await connection.execute(_FIND, {"request": request_id})
     row = await cursor.fetchone()
-    return None if row is None else _entry(row)
+    return None if row is None else entry_of_row(row)
 
 
 async def find_newest(
@@ -132,7 +144,7 @@ async def find_newest(
     cursor = await connection.execute(
         _FIND_NEWEST.format(filters=filters or "true"), {**values, "limit": limit}
     )
-    return [_entry(row) for row in await cursor.fetchall()]
+    return [entry_of_row(row) for row in await cursor.fetchall()]
 
 
 _FILTERS: dict[str, LiteralString] = {
@@ -165,7 +177,7 @@ _VERDICTS: LiteralString = """
         SELECT jsonb_agg(jsonb_build_object('policy_id', policy_id, 'version', version,
             'direction', direction, 'mode', mode, 'probability_basis_points',
             probability_basis_points, 'threshold_basis_points', threshold, 'matched', matched,
-            'duration_ms', duration_ms, 'judged_at_ms',
+            'duration_ms', duration_ms, 'unread', unread, 'judged_at_ms',
             (extract(epoch FROM judged_at) * 1000)::bigint) ORDER BY judged_at, policy_id, direction
         ) AS verdicts
         FROM policy_verdicts WHERE organization_id = a.organization_id
@@ -198,17 +210,26 @@ _FIND: LiteralString = (
     + _LEDGER
     + _VERDICTS
 )
-_FIND_NEWEST: LiteralString = (
-    _SELECT  # noqa: S608
-    + """
-    FROM (
-        SELECT * FROM activity WHERE {filters} ORDER BY started_at DESC LIMIT %(limit)s
-    ) a
-    LEFT JOIN reservations r ON r.organization_id = a.organization_id AND r.id = a.request_id
-    """
-    + _LEDGER
-    + _VERDICTS
-    + "ORDER BY a.started_at DESC"
+
+
+def select_entries(records: LiteralString) -> LiteralString:
+    """The statement that reads these records of activity with their ledger rows, newest first."""
+    return (
+        _SELECT
+        + " FROM ("
+        + records
+        + """
+        ) a
+        LEFT JOIN reservations r ON r.organization_id = a.organization_id AND r.id = a.request_id
+        """
+        + _LEDGER
+        + _VERDICTS
+        + "ORDER BY a.started_at DESC, a.request_id DESC"
+    )
+
+
+_FIND_NEWEST: LiteralString = select_entries(
+    "SELECT * FROM activity WHERE {filters} ORDER BY started_at DESC LIMIT %(limit)s"
 )
 
 
@@ -287,7 +308,8 @@ def _text(value: str | None) -> str | None:
     )
 
 
-def _entry(row: tuple[Any, ...]) -> ActivityEntry:
+def entry_of_row(row: tuple[Any, ...]) -> ActivityEntry:
+    """The entry of a row that `select_entries` reads."""
     usage = None
     if row[13] is not None:
         prompt, completion, cached, reasoning, written, searches, *audio, tier = row[13:22]

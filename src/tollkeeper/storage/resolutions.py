@@ -11,6 +11,7 @@ import msgspec
 
 from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.ledger import Resolution
+from tollkeeper.domain.months import FIRST_ID
 from tollkeeper.storage.database import Connection
 from tollkeeper.storage.round_trips import BoundStatement, Statement
 
@@ -32,6 +33,8 @@ _RESOLVE = Statement(
                g.prompt + g.completion + g.input_cache_read + g.input_cache_write + g.input_audio
                    + g.output_audio + g.image + g.request + g.web_search + g.other AS total
         FROM given g JOIN reservations r USING (organization_id, id)
+        -- All ids lie between these two, so partitions of other months are not even opened.
+        WHERE r.id BETWEEN %s::uuid AND %s::uuid
     ), resolved AS (
         INSERT INTO resolutions (organization_id, reservation_id, kind, hold, settled, released,
             prompt, completion, input_cache_read, input_cache_write, input_audio, output_audio,
@@ -110,18 +113,23 @@ def resolve_statement(resolutions: Sequence[Resolution]) -> BoundStatement:
         }
         for found in first.values()
     ]
-    return _RESOLVE.bind(_encode(rows).decode())
+    ids = [found.reservation_id for found in first.values()]
+    return _RESOLVE.bind(
+        _encode(rows).decode(), min(ids, default=FIRST_ID), max(ids, default=FIRST_ID)
+    )
 
 
 async def find_missing(
     connection: Connection, reservations: Sequence[tuple[OrganizationId, UUID]]
 ) -> set[UUID]:
-    """Those of the reservations that do not exist."""
+    """Those of the reservations that do not exist. One of a closed month does: it was resolved
+    before the close, though its row may be dropped by now."""
     cursor = await connection.execute(
         """
         SELECT w.id FROM unnest(%s::uuid[], %s::uuid[]) AS w (organization_id, id)
         WHERE NOT EXISTS (SELECT FROM reservations r
             WHERE r.organization_id = w.organization_id AND r.id = w.id)
+          AND NOT EXISTS (SELECT FROM ledger_closes WHERE month = ledger_month(w.id))
         """,
         ([pair[0] for pair in reservations], [pair[1] for pair in reservations]),
         prepare=False,

@@ -13,14 +13,17 @@ from tests.support.scripted_gateway import ScriptedGateway, read_stream
 FINISHES = {"completed": "stop", "max_output_tokens": "length", "content_filter": "content_filter"}
 
 
-async def ask(scripted: ScriptedGateway, exchange: Exchange) -> httpx2.Response:
-    """Sends the request in the protocol of the backend, so that it passes nearly unchanged."""
-    if exchange.protocol == "chat":
-        return await scripted.chat(**exchange.request)
-    return await respond(scripted, **exchange.request)
+async def ask(scripted: ScriptedGateway, exchange: Exchange, face: str) -> httpx2.Response:
+    """Sends the request in the protocol of the backend where that is a face, so that it passes
+    nearly unchanged."""
+    if face == "chat":
+        return await scripted.chat(**exchange.asks[face])
+    return await respond(scripted, **exchange.asks[face])
 
 
-def check_answer(exchange: Exchange, used: tuple[int, int], found: httpx2.Response) -> None:
+def check_answer(
+    exchange: Exchange, used: tuple[int, int], found: httpx2.Response, face: str
+) -> None:
     """The caller reads what the exchange says, and the usage (prompt, completion) that is charged."""
     expected = dict(exchange.caller_reads)
     error_status = expected.pop("error", None)
@@ -28,10 +31,13 @@ def check_answer(exchange: Exchange, used: tuple[int, int], found: httpx2.Respon
     if error_status not in (None, 200):
         assert "error" in found.json()
         return
-    if exchange.protocol == "chat":
+    if face == "chat":
         read, usage, ended = _read_chat(exchange, found)
     else:
         read, usage, ended = _read_responses(exchange, found)
+        if exchange.protocol != "responses":
+            # By the words of Responses: calls are a proper end, and what broke off has none.
+            expected["finish"] = _finish_of_responses(expected.get("finish"), error_status)
     assert ended == (error_status is None), "a complete answer ends properly, a broken one does not"
     assert read == {"text": "", "reasoning": "", "calls": [], "finish": None, **expected}
     if error_status is None:
@@ -89,6 +95,12 @@ def _read_responses(
         content["finish"] = FINISHES[reason]
     usage = result["usage"]
     return content, usage and (usage["input_tokens"], usage["output_tokens"]), ended
+
+
+def _finish_of_responses(finish: str | None, error_status: int | None) -> str | None:
+    if error_status is not None:
+        return None
+    return "stop" if finish == "tool_calls" else finish
 
 
 def _last_event(body: str) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,17 +11,23 @@ from tests.journeys.exchanges.charges import US, Row, read_prices, read_rows, re
 from tests.journeys.exchanges.exchange import RECORDED, load
 from tests.support.scripted_gateway import Entry, ScriptedGateway, scripted_gateway
 from tests.support.upstream import Upstream, chat
+from tests.support.upstream_messages import message as native_message
 from tests.support.upstream_responses import respond as native_respond
 from tollkeeper.domain.declared_prices import pricing_from_declared
 
 PRICES = read_prices()
 ROWS = read_rows()
-MODEL_SETTINGS = {
+MODEL_SETTINGS: dict[str, Any] = {
     "context_length": 131_072,
     "max_output_length": 8192,
     "supported_features": ["tools", "reasoning", "web_search"],
     "pricing": PRICES,
 }
+PLAYED = [
+    pytest.param(exchange.name, face, id=exchange.played_as(face))
+    for exchange in map(load, ROWS)
+    for face in exchange.asks
+]
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +50,24 @@ async def responses_gateway(data_dir: Path, conninfo: str) -> AsyncIterator[Scri
             ordinary=native_respond,
             backend={"protocol": "responses"},
             model=MODEL_SETTINGS,
+        ) as running,
+    ):
+        yield running
+
+
+@pytest.fixture(scope="module")
+async def messages_gateway(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
+    """The provider's own count is not asked for: the bounds of the others are estimates too."""
+    features = [*MODEL_SETTINGS["supported_features"], "structured_outputs"]
+    async with (
+        Upstream(native_message()) as upstream,
+        scripted_gateway(
+            data_dir,
+            conninfo,
+            upstream,
+            ordinary=native_message,
+            backend={"protocol": "messages", "tokenizer": "none", "credential": "x-api-key"},
+            model={**MODEL_SETTINGS, "supported_features": features},
         ) as running,
     ):
         yield running
@@ -77,21 +102,29 @@ def test_how_often_the_hold_was_below_the_charge() -> None:
     assert read_summary() == f"{summary}: {', '.join(f'`{name}`' for name in named)}."
 
 
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize(("name", "face"), PLAYED)
 async def test_an_exchange(
-    chat_gateway: ScriptedGateway, responses_gateway: ScriptedGateway, name: str
+    chat_gateway: ScriptedGateway,
+    responses_gateway: ScriptedGateway,
+    messages_gateway: ScriptedGateway,
+    name: str,
+    face: str,
 ) -> None:
     exchange, row = load(name), ROWS[name]
-    shared = chat_gateway if exchange.protocol == "chat" else responses_gateway
+    shared = {
+        "chat": chat_gateway,
+        "responses": responses_gateway,
+        "messages": messages_gateway,
+    }[exchange.protocol]
     # An answer that went well, because three failures in a row would rest the upstream.
     await shared.works()
     scripted = await shared.with_tenant()
     shared.upstream.play(exchange.verb())
-    found = await ask(scripted, exchange)
+    found = await ask(scripted, exchange, face)
 
     sent = shared.upstream.requests[-1].json
     assert sent == {**exchange.request, "model": "upstream-chat"}
-    check_answer(exchange, (row.prompt, row.output), found)
+    check_answer(exchange, (row.prompt, row.output), found, face)
     # Verifies the whole ledger too.
     balance = await scripted.balance()
     entry = await scripted.entry_of(found)

@@ -90,10 +90,10 @@ async def test_an_exchange(
     shared = chat_gateway if exchange.protocol == "chat" else responses_gateway
     scripted = await shared.with_tenant()
     shared.upstream.play(exchange.verb())
-    found = await ask(scripted, exchange)
+    found = await ask(scripted, exchange, exchange.protocol)
 
     assert shared.upstream.requests[-1].json == {**exchange.request, "model": "upstream-chat"}
-    check_answer(exchange, (row.prompt, row.completion), found)
+    check_answer(exchange, (row.prompt, row.completion), found, exchange.protocol)
     # Verifies the whole ledger too.
     balance = await scripted.balance()
     entry = await scripted.entry_of(found)

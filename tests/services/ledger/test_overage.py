@@ -110,6 +110,11 @@ async def test_an_organization_may_have_its_own_bound(books: Books) -> None:
     assert (wider.bound_picousd, wider.is_default, wider.stopped) == (3 * USD, False, True)
     assert (wider.balance_picousd, wider.overage_picousd) == (-3 * USD, 3 * USD)
     await billing.overage_clear(books.organization)
+    page = await books.services.audit.audit_list(organization_id=books.organization)
+    changes = [
+        entry.change.operation for entry in page.entries if entry.change.object_kind == "overage"
+    ]
+    assert changes == ["overage_clear", "overage_set", "overage_set"]
     assert (await books.try_hold(0)).refusal is Refusal.CREDIT
     back = await billing.overage_set(books.organization, None)
     assert (back.bound_picousd, back.is_default) == (BOUND, True)

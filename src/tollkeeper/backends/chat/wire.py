@@ -23,12 +23,16 @@ from tollkeeper.backends.chat.request import encode_request
 from tollkeeper.backends.chat.stream import AnswerStream
 from tollkeeper.backends.refusals import refusal_record
 from tollkeeper.backends.wire import AnswerReader, WholeAnswer
+from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.errors import BackendFailed, TollkeeperError
 from tollkeeper.domain.inference import Call, Event, UsageReport
 
 
 class ChatWire:
-    path = "/chat/completions"
+    headers: Mapping[str, str] = {}
+
+    def path_for(self, model: Model, *, stream: bool) -> str:
+        return "chat/completions"
 
     def encode_request(self, call: Call, *, stream: bool, extra: Mapping[str, Any]) -> bytes:
         return encode_request(call, stream=stream, extra=extra)
