@@ -11,6 +11,7 @@ from tollkeeper.bootstrap.secrets import master_secret
 from tollkeeper.domain.admission import ProjectLimits
 from tollkeeper.domain.conventions import DEFAULT_THRESHOLD_BASIS_POINTS
 from tollkeeper.domain.media_text import UnreadKind
+from tollkeeper.domain.money import picousd_from_usd
 from tollkeeper.embedded.engine_address import EngineAddress
 from tollkeeper.embedded.postgres import EmbeddedPostgres
 from tollkeeper.services.audit import Audit
@@ -170,6 +171,15 @@ def build_services(
     )
 
 
+def _project_limits(settings: Settings) -> ProjectLimits:
+    limits, bound = settings.limits, settings.ledger.overage_bound_usd
+    return ProjectLimits(
+        limits.requests_per_minute,
+        limits.concurrency,
+        overage_bound_picousd=picousd_from_usd(bound) if bound else None,
+    )
+
+
 def _database(settings: Settings, conninfo: str) -> Database:
     declared = settings.database
     return Database(
@@ -254,10 +264,6 @@ def denied_unread(settings: Settings) -> frozenset[UnreadKind]:
         UnreadKind.SEALED_REASONING: declared.unreadable_sealed_reasoning,
     }
     return frozenset(kind for kind, rule in by_kind.items() if rule == "deny")
-
-
-def _project_limits(settings: Settings) -> ProjectLimits:
-    return ProjectLimits(settings.limits.requests_per_minute, settings.limits.concurrency)
 
 
 def default_threshold(settings: Settings) -> int:

@@ -36,6 +36,7 @@ _COMMANDS = (
     ("policy", "policy", "Policies of an organization."),
     ("credit", "credit", "Credit of an organization."),
     ("cap", "cap", "Spending caps of an organization and of its projects."),
+    ("overage", "overage", "How far an organization's balance may fall below zero."),
     ("limit", "limit", "Request limits of a project."),
     ("costs", "costs", "What an organization spent, day by day."),
     ("ledger", "ledger", "The ledger: its invariants, unsettled holds, and months."),

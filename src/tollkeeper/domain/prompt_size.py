@@ -76,7 +76,7 @@ class PromptSize(msgspec.Struct, frozen=True, gc=False):
         """How many tokens of a prompt that is bounded by `bound` may be audio. Videos have sound,
         and a file may be anything."""
         bounds = model.token_bounds
-        total = 0
+        audio_tokens = 0
         for count, tokens in (
             (self.audios, bounds.audio),
             (self.videos, bounds.video),
@@ -84,8 +84,8 @@ class PromptSize(msgspec.Struct, frozen=True, gc=False):
         ):
             if count and tokens is None:
                 return bound
-            total += count * (tokens or 0)
-        return min(total, bound)
+            audio_tokens += count * (tokens or 0)
+        return min(audio_tokens, bound)
 
     def guess(self) -> int:
         """A number for a caller who asks. The text in a file is packed: a token for each of its

@@ -10,6 +10,8 @@ from tollkeeper.backends.config import shown_url
 from tollkeeper.domain import conventions
 from tollkeeper.domain.access import CUSTOMER_PERMISSIONS
 from tollkeeper.domain.catalog import DEFAULT_TOKEN_BOUNDS
+from tollkeeper.domain.errors import InvalidRequest
+from tollkeeper.domain.money import picousd_from_usd
 from tollkeeper.domain.trial import THRESHOLD_MAX, THRESHOLD_MIN
 from tollkeeper.embedded.packaged_model import PACKAGED_MODEL
 from tollkeeper.settings.database_url import check_database_url
@@ -117,6 +119,21 @@ class LedgerSettings(Section):
     # What nobody has resolved so many hours after it became unsettled; 0: it stays.
     unsettled_after_hours: int = Field(default=0, ge=0, le=87_600)
     unsettled_resolution: Literal["keep", "settle_hold", "release"] = "keep"
+    # How far an organization's balance may fall below zero before its calls are stopped until an
+    # operator clears it. Empty: there is no bound.
+    overage_bound_usd: str = "10"
+
+    @field_validator("overage_bound_usd")
+    @classmethod
+    def _is_an_amount(cls, amount: str) -> str:
+        if amount:
+            try:
+                picousd = picousd_from_usd(amount)
+            except InvalidRequest as exc:
+                raise ValueError(exc.message) from None
+            if picousd < 0:
+                raise ValueError("a bound is an amount of 0 USD or more")
+        return amount
 
 
 class ActivitySettings(Section):

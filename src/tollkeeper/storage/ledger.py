@@ -89,7 +89,7 @@ def locked_accounts(found: Sequence[Rows], limits: ProjectLimits) -> LockedAccou
     states: dict[OrganizationId, AccountState] = {}
     epochs: dict[OrganizationId, int] = {}
     for row in accounts:
-        states[row[0]] = account_of(row)
+        states[row[0]] = account_of(row, limits)
         epochs[row[0]] = row[10]
     for _, _, organization_id, key_id, revoked, suspended, expired in clock_and_keys:
         if key_id is not None:
@@ -108,7 +108,7 @@ _LOCK_ACCOUNTS = Statement(
     "tollkeeper_lock_accounts",
     """
     SELECT organization_id, available, overage, held, unsettled, settled, month, month_held,
-           month_settled, ARRAY[cap::text, cap_period], epoch
+           month_settled, ARRAY[cap::text, cap_period], epoch, overage_bound, stopped
     FROM accounts WHERE organization_id = ANY (%s) ORDER BY organization_id FOR UPDATE
     """,
 )
@@ -209,6 +209,7 @@ def _state_documents(states: dict[OrganizationId, AccountState]) -> tuple[str, s
             "organization_id": organization_id,
             "available": str(state.available_picousd),
             "overage": str(state.overage_picousd),
+            "stopped": state.stopped,
             **_spend(state.spend),
         }
         for organization_id, state in states.items()
@@ -232,10 +233,10 @@ _ACCOUNTS_AND_PROJECTS: LiteralString = """
     WITH written_accounts AS (
         UPDATE accounts a SET available = v.available, overage = v.overage, held = v.held,
             unsettled = v.unsettled, settled = v.settled, month = v.month,
-            month_held = v.month_held, month_settled = v.month_settled
+            month_held = v.month_held, month_settled = v.month_settled, stopped = v.stopped
         FROM json_to_recordset(%s::json) AS v (organization_id uuid, available numeric,
             overage numeric, held numeric, unsettled numeric, settled numeric, month integer,
-            month_held numeric, month_settled numeric)
+            month_held numeric, month_settled numeric, stopped boolean)
         WHERE a.organization_id = v.organization_id
     ), written_projects AS (
         UPDATE project_accounts a SET held = v.held, unsettled = v.unsettled, settled = v.settled,

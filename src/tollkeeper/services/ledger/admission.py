@@ -154,6 +154,13 @@ def refusal_error(decision: Decision) -> TollkeeperError:
             return Unauthenticated(f"This API key is {decision.key_status or 'not valid'}.")
         case Refusal.PROJECT_ARCHIVED:
             return Unauthenticated("The project of this API key is archived.")
+        case Refusal.OVERAGE:
+            return PaymentRequired(
+                "The organization's calls are stopped, because its balance fell below "
+                f"{usd_from_picousd(-decision.limit)} USD; it is now "
+                f"{usd_from_picousd(decision.available_picousd)} USD. The operator of the service "
+                "has to clear this."
+            )
         case Refusal.RATE:
             return RateLimited(
                 f"The project's limit of {decision.limit} requests per minute is reached.",
