@@ -53,13 +53,13 @@ class App:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         assert scope["type"] == "http", "the server serves HTTP only"
-        with Observation() as observation:
+        with Observation(self._services.request_log) as observation:
             await self._answer(observation, scope, receive, send)
 
     async def _answer(
         self, observation: Observation, scope: Scope, receive: Receive, send: Send
     ) -> None:
-        request_id = str(uuid4())
+        request_id = observation.request_id = str(uuid4())
         messages_style = False
         stream: EventStream | None = None
         try:

@@ -6,7 +6,6 @@ from uuid import UUID
 import msgspec
 import typer
 
-from tollkeeper.cli.arguments import organization_id, project_id
 from tollkeeper.cli.command import noun_app, service_command
 from tollkeeper.cli.output import Listing, Record
 from tollkeeper.domain.errors import NotFound
@@ -19,7 +18,9 @@ from tollkeeper.storage.activity import ActivityEntry
 app = noun_app("The records of inference requests.")
 
 
-@service_command(app, "show")
+@service_command(
+    app, "show", example="tollkeeper activity show 7c9e6679-7425-40de-944b-e07fc1f90ae7"
+)
 async def activity_show(
     services: Services,
     request: Annotated[
@@ -33,7 +34,7 @@ async def activity_show(
     return Record(_view(await services.activity.activity_show(_request_id(request))))
 
 
-@service_command(app, "list")
+@service_command(app, "list", example="tollkeeper activity list --organization Acme --status 402")
 async def activity_list(
     services: Services,
     organization: Annotated[
@@ -50,8 +51,10 @@ async def activity_list(
     ] = 20,
 ) -> Listing:
     """List requests, newest first."""
-    organization_filter = None if organization is None else organization_id(organization)
-    project_filter = None if project is None else project_id(project)
+    organization_filter = (
+        None if organization is None else await services.names.organization_named(organization)
+    )
+    project_filter = None if project is None else await services.names.project_named(project)
     if organization_filter is not None:
         await services.organizations.organization_show(organization_filter)
     if project_filter is not None:
@@ -62,6 +65,7 @@ async def activity_list(
     return Listing(
         [_view(entry) for entry in entries],
         columns=("started_at", "request_id", "status", "error", "model", "cost", "settlement"),
+        optional=("model", "settlement", "error"),
     )
 
 

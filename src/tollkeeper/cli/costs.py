@@ -13,9 +13,10 @@ from rich.text import Text
 
 from tollkeeper.api.organization.costs import cost_page_view
 from tollkeeper.cli.amounts import unix_seconds
-from tollkeeper.cli.arguments import OrganizationArgument, organization_id
+from tollkeeper.cli.arguments import OrganizationArgument
 from tollkeeper.cli.command import command_app
 from tollkeeper.cli.output import printable
+from tollkeeper.cli.progress import working
 from tollkeeper.cli.report import Report, report_command
 from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.conventions import COST_PAGE_DEFAULT, COST_PAGE_MAX
@@ -30,7 +31,9 @@ _BAR_WIDTH = 50
 _DAYS_MAX = 3660
 
 
-@report_command(app, "costs")
+@report_command(
+    app, "costs", example="tollkeeper costs Acme --since 2026-01-01 --group-by line_item"
+)
 async def costs(
     services: Services,
     organization: OrganizationArgument,
@@ -70,9 +73,10 @@ async def costs(
         group_by=tuple(dict.fromkeys(group_by or ())),
         limit=COST_PAGE_MAX,
     )
-    identity = organization_id(organization)
+    identity = await services.names.organization_named(organization)
     await services.organizations.organization_show(identity)
-    page = await _whole_report(services, identity, query)
+    with working("Adding up"):
+        page = await _whole_report(services, identity, query)
     content: dict[str, Any] = msgspec.to_builtins(cost_page_view(page))
     return Report(
         content | {"unsettled_requests": page.unsettled_requests}, _picture(page, query.group_by)

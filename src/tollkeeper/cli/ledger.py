@@ -19,6 +19,7 @@ from tollkeeper.cli.command import (
     service_command,
 )
 from tollkeeper.cli.output import Listing, Record, printable
+from tollkeeper.cli.progress import working
 from tollkeeper.cli.report import Report, report_command, show_report
 from tollkeeper.domain.errors import NotFound
 from tollkeeper.domain.money import usd_from_picousd
@@ -30,10 +31,11 @@ from tollkeeper.storage.reservations import ReservationEntry
 app = noun_app("The ledger: its invariants, and unsettled holds.")
 
 
-@report_command(app, "verify")
+@report_command(app, "verify", example="tollkeeper ledger verify")
 async def ledger_verify(services: Services) -> Report:
     """Recompute every balance and check every invariant. Fails if one does not hold."""
-    found = await services.reconciliation.ledger_verify()
+    with working("Recomputing every balance"):
+        found = await services.reconciliation.ledger_verify()
     differences = [
         {
             "invariant": difference.invariant,
@@ -49,24 +51,26 @@ async def ledger_verify(services: Services) -> Report:
     )
 
 
-@service_command(app, "recover")
+@service_command(app, "recover", example="tollkeeper ledger recover")
 async def ledger_recover(services: Services) -> Record:
     """Mark the holds of dead processes as unsettled. Holds of live processes are not changed."""
     recovered = await services.recovery.ledger_recover()
     return Record({"processes": recovered.processes, "reservations": recovered.reservations})
 
 
-@service_command(app, "unsettled")
+@service_command(app, "unsettled", example="tollkeeper ledger unsettled")
 async def ledger_unsettled(services: Services) -> Listing:
     """List unsettled reservations, oldest first: the cost of these calls is unknown."""
     found = await services.reconciliation.ledger_unsettled()
     return Listing(
         [_view(entry) for entry in found],
         columns=("id", "held_at", "organization_id", "model", "hold", "reason"),
+        short_ids=("organization_id",),
+        optional=("reason", "organization_id", "model"),
     )
 
 
-@command(app, "resolve")
+@command(app, "resolve", example="tollkeeper ledger resolve --all --older-than 24h --release")
 def ledger_resolve(
     invocation: Invocation,
     reservation: Annotated[

@@ -127,6 +127,7 @@ class Inference:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._limits.deadline_s
         running = RunningCall(call, source.operation, sink, deadline=deadline)
+        self._recorder.started(running)
         task = loop.create_task(self._run_recorded(running, source))
         self._running[task] = running
         task.add_done_callback(self._forget)
@@ -225,7 +226,7 @@ class Inference:
                 verdict.add_done_callback(running.end_if_refused)
             return JudgedRequest(for_answer, verdict)
         try:
-            with running.waiting_until(running.deadline):
+            with running.waiting_until(running.deadline), running.judging():
                 await self._checks.check(*asked)
         except TimeoutError:
             raise (_not_dispatched() if running.unwanted else DeadlineExceeded()) from None
@@ -238,6 +239,7 @@ class Inference:
             raise _not_dispatched()
         gate = self._gate(running, judged)
         sink = gate or running.sink
+        running.dispatched()
         try:
             with running.waiting_until(running.deadline + _DEADLINE_SLACK_S):
                 async with backend.open(running.call, deadline=running.deadline) as answer:
@@ -250,6 +252,7 @@ class Inference:
         except TimeoutError:
             raise _ended_early(running) from None
         finally:
+            running.answered()
             if gate is not None:
                 gate.close()
 
