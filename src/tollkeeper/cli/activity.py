@@ -1,21 +1,33 @@
 """`tollkeeper activity`: the records of inference requests."""
 
+import sys
 from typing import Annotated, Any
 from uuid import UUID
 
 import msgspec
 import typer
 
-from tollkeeper.cli.command import noun_app, service_command
+from tollkeeper.cli.activity_export import ExportFormat, export
+from tollkeeper.cli.amounts import unix_seconds
+from tollkeeper.cli.command import (
+    Invocation,
+    command,
+    noun_app,
+    run_with_services,
+    service_command,
+)
 from tollkeeper.cli.output import Listing, Record
 from tollkeeper.domain.errors import NotFound
 from tollkeeper.domain.money import usd_from_picousd
+from tollkeeper.domain.traffic import TimeRange, TrafficFilter
 from tollkeeper.domain.usage import Usage
 from tollkeeper.services.calls.activity import LIST_LIMIT_MAX
 from tollkeeper.services.use_cases import Services
 from tollkeeper.storage.activity import ActivityEntry
 
 app = noun_app("The records of inference requests.")
+
+_EXPORT_S_DEFAULT = 7 * 86_400
 
 
 @service_command(
@@ -67,6 +79,56 @@ async def activity_list(
         columns=("started_at", "request_id", "status", "error", "model", "cost", "settlement"),
         optional=("model", "settlement", "error"),
     )
+
+
+@command(app, "export", example="tollkeeper activity export --organization Acme --since 2026-01-01")
+def activity_export(
+    invocation: Invocation,
+    organization: Annotated[
+        str | None, typer.Option(metavar="ORG", help="Only requests of this organization.")
+    ] = None,
+    project: Annotated[
+        str | None, typer.Option(metavar="PROJECT", help="Only requests of this project.")
+    ] = None,
+    since: Annotated[
+        int | None,
+        typer.Option(
+            metavar="WHEN",
+            help="YYYY-MM-DD or unix seconds.",
+            parser=unix_seconds,
+            show_default="a week ago",
+        ),
+    ] = None,
+    until: Annotated[
+        int | None,
+        typer.Option(
+            metavar="WHEN",
+            help="YYYY-MM-DD or unix seconds; not included.",
+            parser=unix_seconds,
+            show_default="now",
+        ),
+    ] = None,
+    form: Annotated[
+        ExportFormat, typer.Option("--format", help="Comma-separated values or JSON lines.")
+    ] = ExportFormat.CSV,
+) -> None:
+    """Write the records of a time to standard output, the newest first."""
+
+    async def run(services: Services) -> int:
+        end = services.clock() + 1 if until is None else until
+        time = TimeRange(end - _EXPORT_S_DEFAULT if since is None else since, end)
+        names = services.names
+        wanted = TrafficFilter(
+            organization_id=None
+            if organization is None
+            else await names.organization_named(organization),
+            project_id=None if project is None else await names.project_named(project),
+        )
+        return await export(services, wanted, time, form, _view)
+
+    written = run_with_services(invocation, run)
+    if not invocation.as_json:
+        sys.stderr.write(f"{written} records\n")
 
 
 def _request_id(text: str) -> UUID:

@@ -6,6 +6,7 @@ import msgspec
 import typer
 
 from tollkeeper.api.organization.keys import project_key_view
+from tollkeeper.cli.amounts import seconds_of
 from tollkeeper.cli.arguments import (
     ExpiresIn,
     KeyArgument,
@@ -19,6 +20,8 @@ from tollkeeper.domain.organization import ProjectKey
 from tollkeeper.services.use_cases import Services
 
 app = noun_app("API keys of a project.")
+
+_GRACE_DEFAULT = "24h"
 
 
 @service_command(app, "create", example="tollkeeper project-key create Web app --expires-in 86400")
@@ -84,6 +87,27 @@ async def project_key_unsuspend(services: Services, key: KeyArgument) -> Record:
         await services.names.project_key_named(key)
     )
     return Record(_view(services, found))
+
+
+@service_command(app, "rotate", example="tollkeeper project-key rotate app --grace 24h")
+async def project_key_rotate(
+    services: Services,
+    key: KeyArgument,
+    grace: Annotated[
+        int,
+        typer.Option(
+            metavar="TIME",
+            help="For how long the old key goes on working (90s, 30m, 24h, 7d).",
+            parser=seconds_of,
+        ),
+    ] = _GRACE_DEFAULT,  # type: ignore[assignment]  # the parser reads the default too
+) -> Record:
+    """Make a key in the place of another one, which expires after a grace period."""
+    found = await services.project_keys.project_key_rotate(
+        await services.names.project_key_named(key), grace
+    )
+    replaced = {"id": found.old.id, "expires_at": found.old.expires_at}
+    return Record(_view(services, found.new, found.value) | {"replaces": replaced}, note=SHOWN_ONCE)
 
 
 def _view(services: Services, key: ProjectKey, value: str | None = None) -> dict[str, Any]:

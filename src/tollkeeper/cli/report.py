@@ -1,6 +1,7 @@
 """Commands whose answer has a layout of its own for people, such as a chart."""
 
 import inspect
+import sys
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Concatenate, ParamSpec
@@ -24,6 +25,8 @@ class Report:
     content: Mapping[str, Any]
     picture: RenderableType
     refusal: str = ""
+    # Written as it is in the place of the picture.
+    text: str = ""
 
 
 ReportCommand = Callable[Concatenate[Services, P], Awaitable[Report]]
@@ -54,5 +57,8 @@ def report_command(
 def show_report(report: Report, *, as_json: bool) -> None:
     if as_json:
         show(Record(report.content), as_json=True)
+        return
+    if report.text:
+        sys.stdout.write(report.text)
         return
     console().print(report.picture)
