@@ -52,7 +52,7 @@ class App:
         self._customer_key_header = conventions.customer_key_header.encode()
 
     async def __call__(self, exchange: Exchange) -> None:
-        with Observation() as observation:
+        with Observation(self._services.request_log) as observation:
             await self._answer(_OpenAnswer(exchange, observation))
 
     async def _answer(self, answer: "_OpenAnswer") -> None:
@@ -140,7 +140,7 @@ class _OpenAnswer:
 
     def __init__(self, exchange: Exchange, observation: Observation) -> None:
         self.exchange = exchange
-        self.request_id = str(new_request_id())
+        self.request_id = observation.request_id = str(new_request_id())
         self._observation = observation
         self._messages_style = False
         self._stream: EventStream | None = None

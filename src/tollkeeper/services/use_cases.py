@@ -24,8 +24,10 @@ from tollkeeper.services.models import CurrentCatalog, Models
 from tollkeeper.services.policies.checks import PolicyChecks
 from tollkeeper.services.policies.policies import Policies
 from tollkeeper.services.policies.statistics import PolicyStatistics
+from tollkeeper.services.request_log import RequestLog
 from tollkeeper.services.tenants.admin_keys import AdminKeys
 from tollkeeper.services.tenants.authentication import Authentication
+from tollkeeper.services.tenants.names import Names
 from tollkeeper.services.tenants.organizations import Organizations
 from tollkeeper.services.tenants.project_keys import ProjectKeys
 from tollkeeper.services.tenants.projects import Projects
@@ -40,6 +42,7 @@ class Services:
     clock: Clock
     database: Database
     authentication: Authentication
+    names: Names
     organizations: Organizations
     projects: Projects
     project_keys: ProjectKeys
@@ -68,4 +71,5 @@ class Services:
     backends: dict[str, Backend]
     checks: PolicyChecks
     recorder: CallRecorder
+    request_log: RequestLog
     default_threshold: int

@@ -102,6 +102,13 @@ class SecretsSettings(Section):
     master_key_env: SecretVariable = ""
 
 
+class LogsSettings(Section):
+    # "auto": JSON, and plain lines for people under `tollkeeper demo`.
+    format: Literal["auto", "json", "text"] = "auto"
+    # One line for each request.
+    requests: bool = True
+
+
 class LimitsSettings(Section):
     body_bytes: int = Field(default=33554432, ge=1024, le=1073741824)
     inference_deadline_s: Seconds = 300
@@ -337,6 +344,7 @@ class Settings(BaseSettings):
     console: ConsoleSettings = ConsoleSettings()
     database: DatabaseSettings = DatabaseSettings()
     secrets: SecretsSettings = SecretsSettings()
+    logs: LogsSettings = LogsSettings()
     limits: LimitsSettings = LimitsSettings()
     ledger: LedgerSettings = LedgerSettings()
     activity: ActivitySettings = ActivitySettings()

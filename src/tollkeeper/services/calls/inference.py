@@ -136,6 +136,7 @@ class Inference:
         running = RunningCall(call, source.operation, sink, deadline=deadline)
         self._running.add(running)
         self._running_of[call.organization_id] += 1
+        self._recorder.started(running)
         source.on_disconnect(lambda: self._abandon(running))
         try:
             return await self._run_recorded(running, source)
@@ -255,7 +256,7 @@ class Inference:
                 verdict.add_done_callback(running.end_if_refused)
             return JudgedRequest(for_answer, verdict)
         try:
-            with running.waiting_until(running.deadline):
+            with running.waiting_until(running.deadline), running.judging():
                 await self._checks.check(*asked)
         except TimeoutError:
             raise (_not_dispatched() if running.unwanted else DeadlineExceeded()) from None
@@ -268,6 +269,7 @@ class Inference:
             raise _not_dispatched()
         gate = self._gate(running, judged)
         sink = gate or running.sink
+        running.dispatched()
         try:
             with running.waiting_until(running.deadline + _DEADLINE_SLACK_S):
                 async with backend.open(running.call, deadline=running.deadline) as answer:
@@ -280,6 +282,7 @@ class Inference:
         except TimeoutError:
             raise _ended_early(running) from None
         finally:
+            running.answered()
             if gate is not None:
                 gate.close()
 
