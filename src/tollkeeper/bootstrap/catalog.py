@@ -6,12 +6,20 @@ from dataclasses import replace
 from tollkeeper.backends.anthropic import request as messages
 from tollkeeper.backends.anthropic.thinking import OPTIONS as THINKING_OPTIONS
 from tollkeeper.backends.config import WireProtocol
+from tollkeeper.backends.presets import PRESETS
 from tollkeeper.backends.responses import request as responses
-from tollkeeper.domain.catalog import Catalog, Feature, Model, TokenBounds, pricing_from_declared
+from tollkeeper.domain.catalog import (
+    DEFAULT_TOKEN_BOUNDS,
+    Catalog,
+    Feature,
+    Model,
+    TokenBounds,
+    pricing_from_declared,
+)
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.messages_behavior import MessagesBehavior, PromptCaching, ThinkingStyle
 from tollkeeper.embedded.engine_limits import ENGINE_SCHEMA_BOUNDS
-from tollkeeper.settings import ModelSettings, Settings, SettingsError
+from tollkeeper.settings import BackendSettings, ModelSettings, Settings, SettingsError
 
 
 def build_catalog(settings: Settings) -> Catalog:
@@ -19,10 +27,11 @@ def build_catalog(settings: Settings) -> Catalog:
     models = []
     for declared in settings.models:
         backend = backends[declared.backend]
+        model = _model(declared, backend)
         if backend.kind == "embedded":
-            models.append(_on_engine(_model(declared), settings.embedded.context_length))
+            models.append(_on_engine(model, settings.embedded.context_length))
         else:
-            models.append(_on_protocol(_model(declared), WireProtocol(backend.protocol)))
+            models.append(_on_protocol(model, WireProtocol(backend.protocol)))
     return Catalog(tuple(models))
 
 
@@ -79,7 +88,7 @@ def _on_responses_backend(model: Model) -> Model:
     )
 
 
-def _model(declared: ModelSettings) -> Model:
+def _model(declared: ModelSettings, backend: BackendSettings) -> Model:
     try:
         pricing = pricing_from_declared(
             {str(key): value for key, value in declared.pricing.items()}, param="pricing"
@@ -108,7 +117,7 @@ def _model(declared: ModelSettings) -> Model:
         pricing=pricing,
         options=declared.options,
         token_bounds=TokenBounds(
-            image=declared.tokens_per_image or None,
+            image=_tokens_per_image(declared, backend),
             file=declared.tokens_per_file or None,
             audio=declared.tokens_per_audio or None,
             video=declared.tokens_per_video or None,
@@ -120,3 +129,12 @@ def _model(declared: ModelSettings) -> Model:
             thinking=ThinkingStyle(declared.thinking_style),
         ),
     )
+
+
+def _tokens_per_image(declared: ModelSettings, backend: BackendSettings) -> int | None:
+    """The model's own bound, else that of the backend's preset, else the largest of any family."""
+    if declared.tokens_per_image is not None:
+        return declared.tokens_per_image or None
+    preset = PRESETS.get(backend.preset)
+    known = None if preset is None else preset.tokens_per_image
+    return DEFAULT_TOKEN_BOUNDS.image if known is None else known
