@@ -105,7 +105,7 @@ async def _backends(settings: Settings, engine: EmbeddedEngine | None) -> list[F
             findings.append((name, *_engine(settings, backend, engine)))
             continue
         if backend.preset:
-            findings.append((name, CheckResult.OK, _preset(backend)))
+            findings.append((f"{name} preset", CheckResult.OK, _preset(backend)))
         findings += [
             (name, CheckResult.BAD, fault) for fault in _missing_files_and_secrets(backend)
         ]
