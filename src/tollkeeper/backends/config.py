@@ -31,6 +31,15 @@ class WireProtocol(StrEnum):
     VERTEX_MESSAGES = "vertex_messages"
 
 
+class OutputBound(StrEnum):
+    """The field of a chat request that bounds the output. Servers ignore or refuse the other."""
+
+    # The one that the caller used.
+    CALLER = "caller"
+    MAX_TOKENS = "max_tokens"
+    MAX_COMPLETION_TOKENS = "max_completion_tokens"
+
+
 class Tokenizer(StrEnum):
     """How the backend counts the tokens of a prompt without answering it."""
 
@@ -74,6 +83,14 @@ class BackendConfig:
     always_stream: bool
     # Fields that are added to every request, for this kind of server.
     extra_fields: Mapping[str, Any]
+
+    # Of the chat protocol: the field of the bound, whether a stream is asked for its usage, and
+    # the fields that are refused, renamed or left out.
+    output_bound: OutputBound
+    include_usage: bool
+    refused_fields: tuple[str, ...]
+    renamed_fields: Mapping[str, str]
+    omitted_fields: tuple[str, ...]
 
     tokenizer: Tokenizer
     # Relative to the origin of the url if it starts with "/", else to the url; None: the default.

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from tollkeeper.backends.absent import AbsentBackend
-from tollkeeper.backends.config import BackendConfig, Tokenizer, WireProtocol
+from tollkeeper.backends.config import BackendConfig, OutputBound, Tokenizer, WireProtocol
 from tollkeeper.backends.credentials import CredentialKind, read_key
 from tollkeeper.backends.fan_out import FanOutBackend
 from tollkeeper.backends.port import Backend
@@ -127,6 +127,11 @@ def backend_config(declared: BackendSettings, engine: EngineAddress | None) -> B
         always_stream=embedded,
         # With progress records the engine notices a disconnect while it reads a long prompt.
         extra_fields={"return_progress": True} if embedded else {},
+        output_bound=OutputBound(declared.output_bound),
+        include_usage=declared.include_usage,
+        refused_fields=declared.refused_fields,
+        renamed_fields=declared.renamed_fields,
+        omitted_fields=declared.omitted_fields,
         tokenizer=_tokenizer(declared),
         tokenize_path=declared.tokenize_path or None,
         tokenize_timeout_s=declared.tokenize_timeout_s,

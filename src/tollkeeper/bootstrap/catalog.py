@@ -6,8 +6,10 @@ from dataclasses import replace
 from tollkeeper.backends.anthropic import request as messages
 from tollkeeper.backends.anthropic.thinking import OPTIONS as THINKING_OPTIONS
 from tollkeeper.backends.config import WireProtocol
+from tollkeeper.backends.presets import PRESETS
 from tollkeeper.backends.responses import request as responses
 from tollkeeper.domain.catalog import (
+    DEFAULT_TOKEN_BOUNDS,
     Catalog,
     Feature,
     Model,
@@ -23,7 +25,13 @@ from tollkeeper.domain.declared_prices import (
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.messages_behavior import MessagesBehavior, PromptCaching, ThinkingStyle
 from tollkeeper.embedded.engine_limits import ENGINE_SCHEMA_BOUNDS
-from tollkeeper.settings import ModelSettings, PricesSettings, Settings, SettingsError
+from tollkeeper.settings import (
+    BackendSettings,
+    ModelSettings,
+    PricesSettings,
+    Settings,
+    SettingsError,
+)
 
 
 def build_catalog(settings: Settings) -> Catalog:
@@ -32,7 +40,7 @@ def build_catalog(settings: Settings) -> Catalog:
     for declared in settings.models:
         backend = backends[declared.backend]
         model = replace(
-            _model(declared),
+            _model(declared, backend),
             cache_salt_field=backend.cache_salt_field,
             shares_cache=backend.cache_shared,
             allows_remote_media=backend.allow_remote_media,
@@ -96,7 +104,7 @@ def _on_responses_backend(model: Model) -> Model:
     )
 
 
-def _model(declared: ModelSettings) -> Model:
+def _model(declared: ModelSettings, backend: BackendSettings) -> Model:
     try:
         pricing, price_changes = _pricing(declared), _price_changes(declared)
     except InvalidRequest as exc:
@@ -124,7 +132,7 @@ def _model(declared: ModelSettings) -> Model:
         price_changes=price_changes,
         options=declared.options,
         token_bounds=TokenBounds(
-            image=declared.tokens_per_image or None,
+            image=_tokens_per_image(declared, backend),
             file=declared.tokens_per_file or None,
             audio=declared.tokens_per_audio or None,
             video=declared.tokens_per_video or None,
@@ -166,3 +174,12 @@ def _price_changes(declared: ModelSettings) -> tuple[PriceChange, ...]:
             )
         changes[valid_from] = PriceChange(valid_from, _pricing(change, place))
     return tuple(changes[valid_from] for valid_from in sorted(changes))
+
+
+def _tokens_per_image(declared: ModelSettings, backend: BackendSettings) -> int | None:
+    """The model's own bound, else that of the backend's preset, else the largest of any family."""
+    if declared.tokens_per_image is not None:
+        return declared.tokens_per_image or None
+    preset = PRESETS.get(backend.preset)
+    known = None if preset is None else preset.tokens_per_image
+    return DEFAULT_TOKEN_BOUNDS.image if known is None else known

@@ -7,6 +7,7 @@ from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from tollkeeper.backends.config import shown_url
+from tollkeeper.backends.presets import PRESETS
 from tollkeeper.domain import conventions
 from tollkeeper.domain.access import CUSTOMER_PERMISSIONS
 from tollkeeper.domain.catalog import DEFAULT_TOKEN_BOUNDS
@@ -213,7 +214,9 @@ class EmbeddedSettings(Section):
 
 class BackendSettings(Section):
     name: Name
-    kind: Literal["embedded", "openai"]
+    kind: Literal["embedded", "openai"] = "openai"
+    # What is known of a provider or server: the defaults of what follows.
+    preset: str = ""
     protocol: Literal["chat", "responses", "messages", "vertex_messages"] = "chat"
     urls: tuple[str, ...] = ()
     api_key_env: SecretVariable = ""
@@ -227,6 +230,13 @@ class BackendSettings(Section):
     retries: int = Field(default=1, ge=0, le=10)
     # Replicas with https are trusted by this file alone; empty: by what the system trusts.
     tls_ca_file: str = ""
+    # Of the chat protocol: the field that bounds the output, whether streams are asked for their
+    # usage, and fields that the server does not have, has by another name, or does not need.
+    output_bound: Literal["caller", "max_tokens", "max_completion_tokens"] = "caller"
+    include_usage: bool = True
+    refused_fields: tuple[Name, ...] = ()
+    renamed_fields: dict[Name, Name] = {}
+    omitted_fields: tuple[Name, ...] = ()
     native_n: bool = True
     # Parts of one call that run at once where the gateway fans `n` out.
     fan_out: int = Field(default=16, ge=1, le=128)
@@ -260,6 +270,25 @@ class BackendSettings(Section):
     # Whether the backend may be given addresses of media that it has to fetch.
     allow_remote_media: bool = True
 
+    @model_validator(mode="before")
+    @classmethod
+    def _begin_with_preset(cls, declared: Any) -> Any:
+        """Fills in what the preset knows and the operator has not set."""
+        preset = PRESETS.get(str(declared.get("preset"))) if isinstance(declared, dict) else None
+        if preset is None:
+            return declared
+        filled = {**preset.settings(), **declared}
+        if preset.key_env and not {"api_key_env", "api_key_file"} & set(declared):
+            filled["api_key_env"] = preset.key_env
+        return filled
+
+    @field_validator("preset")
+    @classmethod
+    def _is_known(cls, preset: str) -> str:
+        if preset and preset not in PRESETS:
+            raise ValueError(f"there is no such preset; there are: {', '.join(PRESETS)}")
+        return preset
+
     @field_validator("urls")
     @classmethod
     def _speak_http(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
@@ -279,7 +308,11 @@ class BackendSettings(Section):
     @model_validator(mode="after")
     def _fits_its_kind(self) -> "BackendSettings":
         if self.kind == "openai" and not self.urls:
-            raise ValueError("a backend of kind 'openai' needs at least one url in urls")
+            form = PRESETS[self.preset].address_form if self.preset else ""
+            shown = f", of the form {form}" if form else ""
+            raise ValueError(f"a backend of kind 'openai' needs at least one url in urls{shown}")
+        if self.kind == "embedded" and self.preset:
+            raise ValueError("preset: a backend of kind 'embedded' has none")
         if self.kind == "embedded" and self.urls:
             raise ValueError("a backend of kind 'embedded' has no urls: tollkeeper starts it")
         if self.kind == "embedded" and self.protocol != "chat":
@@ -315,7 +348,8 @@ class ModelSettings(PricesSettings):
     is_ready: bool = True
     price_changes: PriceChanges = ()
     # Bounds of input tokens, for holds; 0 stands for the whole context.
-    tokens_per_image: int = Field(default=DEFAULT_TOKEN_BOUNDS.image or 0, ge=0)
+    # None: that of the backend's preset, else the largest that any published family has.
+    tokens_per_image: int | None = Field(default=None, ge=0)
     tokens_per_file: int = Field(default=0, ge=0)
     tokens_per_audio: int = Field(default=0, ge=0)
     tokens_per_video: int = Field(default=0, ge=0)

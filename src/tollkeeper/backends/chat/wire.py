@@ -19,6 +19,7 @@ from tollkeeper.backends.chat.answer import (
     opened,
     usage_report,
 )
+from tollkeeper.backends.chat.dialect import OPENAI_DIALECT, ChatDialect
 from tollkeeper.backends.chat.request import encode_request
 from tollkeeper.backends.chat.stream import AnswerStream
 from tollkeeper.backends.refusals import refusal_record
@@ -31,11 +32,14 @@ from tollkeeper.domain.inference import Call, Event, UsageReport
 class ChatWire:
     headers: Mapping[str, str] = {}
 
+    def __init__(self, dialect: ChatDialect = OPENAI_DIALECT) -> None:
+        self._dialect = dialect
+
     def path_for(self, model: Model, *, stream: bool) -> str:
         return "chat/completions"
 
     def encode_request(self, call: Call, *, stream: bool, extra: Mapping[str, Any]) -> bytes:
-        return encode_request(call, stream=stream, extra=extra)
+        return encode_request(call, stream=stream, extra=extra, dialect=self._dialect)
 
     def read_whole(self, call: Call, body: bytes, *, secrets: tuple[str, ...]) -> WholeAnswer:
         completion = decode_completion(body)
