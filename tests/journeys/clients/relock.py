@@ -4,7 +4,7 @@ import json
 import subprocess
 from pathlib import Path
 
-from bench.peers import PORTKEY_PROJECT
+from bench.peer_programs import PORTKEY_PROJECT
 
 from tests.journeys.clients.environments import NODE_PROJECT, NODE_PROJECTS, node_environment
 

@@ -45,6 +45,7 @@ _MEMBERS = {
 }
 # A part may have only the media of its own type; a second one would not be counted.
 _MEDIA_MEMBERS = frozenset({"image_url", "input_audio", "audio_url", "video_url", "file"})
+_NAMED_MEMBERS = frozenset({*_MEMBERS.values(), "detail"})
 
 
 _LITELLM_FIELD = "provider_specific_fields"
@@ -221,7 +222,8 @@ def _content_part(part: FreeObject, place: str) -> Content:
     extra = {
         name: value
         for name, value in part.items()
-        if name not in ("type", member) and value is not None
+        # A name that the interface lists may be null. Any other name reaches the backend.
+        if name not in ("type", member) and not (value is None and name in _NAMED_MEMBERS)
     }
     for name in extra:
         if name in _MEDIA_MEMBERS:
@@ -247,7 +249,7 @@ def _media_part(kind: str, content: Any, extra: FreeObject, place: str) -> Conte
             source = _object(content, content_place)
             data = _text(source.pop("data", None), f"{content_place}.data")
             form = _optional_text(source.pop("format", None), f"{content_place}.format")
-            return Audio(data=data, format=form, place=place, extra={**extra, **source} or None)
+            return Audio(data=data, format=form, place=place, extra=_joined(extra, source, kind))
         case "file":
             return _file_part(_object(content, content_place), extra, place, content_place)
     source = {"url": content} if isinstance(content, str) else _object(content, content_place)
@@ -256,11 +258,19 @@ def _media_part(kind: str, content: Any, extra: FreeObject, place: str) -> Conte
     if kind in ("image_url", "input_image"):
         detail = source.pop("detail", None) or extra.pop("detail", None)
         detail = _optional_text(detail, f"{content_place}.detail")
-        return Image(url, detail, place, {**extra, **source} or None)
-    all_extra = {**extra, **source} or None
+        return Image(url, detail, place, _joined(extra, source, kind))
+    all_extra = _joined(extra, source, kind)
     if kind == "audio_url":
         return Audio(url=url, place=place, extra=all_extra)
     return Video(url, place, all_extra)
+
+
+def _joined(extra: FreeObject, source: FreeObject, kind: str) -> FreeObject | None:
+    """The further properties of a part and of the object in it. Where a name occurs in both, the
+    object stays an object, so that neither hides the other."""
+    if extra.keys() & source.keys():
+        return {**extra, _MEMBERS[kind]: source}
+    return {**extra, **source} or None
 
 
 def _file_part(source: FreeObject, extra: FreeObject, place: str, content_place: str) -> File:
@@ -270,7 +280,7 @@ def _file_part(source: FreeObject, extra: FreeObject, place: str, content_place:
     )
     if data is None and file_id is None:
         raise InvalidRequest("The file's content is missing.", param=f"{content_place}.file_data")
-    all_extra = {**extra, **source} or None
+    all_extra = _joined(extra, source, "file")
     return File(data=data, id=file_id, filename=filename, place=place, extra=all_extra)
 
 

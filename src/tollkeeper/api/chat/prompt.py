@@ -1,6 +1,7 @@
 """Turns a chat request into a prompt, which keeps the caller's original bytes for the chat wire."""
 
 from collections.abc import Iterator, Mapping
+from typing import Literal
 
 import msgspec
 
@@ -152,6 +153,7 @@ _TOOL_MEMBERS = frozenset({"type", "function"})
 
 def _tool_choice(body: wire.ChatRequest, *, has_tools: bool) -> ToolChoice | None:
     choice: ToolChoice | None = None
+    written: tuple[FreeObject, ...] = ()
     for param, wanted in (("tool_choice", body.tool_choice), ("function_call", body.function_call)):
         if wanted is None:
             continue
@@ -162,7 +164,9 @@ def _tool_choice(body: wire.ChatRequest, *, has_tools: bool) -> ToolChoice | Non
                     f"{param} needs a tool, but the request has no tools.", param=param
                 )
             continue
-        choice = ToolChoice(_choice(wanted), param)
+        if isinstance(wanted, dict):
+            written += (wanted,)
+        choice = ToolChoice(_choice(wanted), param, written)
     return choice
 
 
@@ -217,7 +221,7 @@ class _Place(msgspec.Struct, forbid_unknown_fields=True):
 
 class _Location(msgspec.Struct, forbid_unknown_fields=True):
     approximate: _Place
-    type: str | None = None
+    type: Literal["approximate"] | None = None
 
 
 def _web_search(wanted: FreeObject | None) -> WebSearch | None:
