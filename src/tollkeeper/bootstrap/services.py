@@ -21,6 +21,7 @@ from tollkeeper.services.calls.token_counting import TokenCounting
 from tollkeeper.services.clock import Clock, unix_now
 from tollkeeper.services.ledger.admissibility import Admissibility
 from tollkeeper.services.ledger.admission import Admission
+from tollkeeper.services.ledger.bill import BillReconciliation
 from tollkeeper.services.ledger.billing import Billing
 from tollkeeper.services.ledger.bulk_resolution import BulkAction, BulkResolution, UnsettledRule
 from tollkeeper.services.ledger.costs import Costs
@@ -129,6 +130,7 @@ def build_services(
         billing=Billing(database, project_limits),
         reconciliation=_reconciliation(settings, database),
         bulk_resolution=bulk_resolution,
+        bill_reconciliation=BillReconciliation(database),
         months=months,
         recovery=recovery,
         activity=activity,

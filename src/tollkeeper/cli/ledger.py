@@ -18,6 +18,7 @@ from tollkeeper.cli.command import (
     run_with_services,
     service_command,
 )
+from tollkeeper.cli.ledger_bill import ledger_reconcile
 from tollkeeper.cli.ledger_months import (
     ledger_close,
     ledger_drop,
@@ -39,6 +40,7 @@ command(app, "months")(ledger_months)
 command(app, "close")(ledger_close)
 command(app, "export")(ledger_export)
 command(app, "drop")(ledger_drop)
+command(app, "reconcile")(ledger_reconcile)
 
 
 @command(app, "verify")

@@ -151,6 +151,19 @@ class EmbeddedSettings(Section):
     context_length: int = Field(default=PACKAGED_MODEL.context_length, ge=256, le=1_048_576)
 
 
+BillColumn = Literal[
+    "day",
+    "model",
+    "requests",
+    "input_tokens",
+    "uncached_input_tokens",
+    "cached_input_tokens",
+    "cache_write_tokens",
+    "output_tokens",
+    "cost",
+]
+
+
 class BackendSettings(Section):
     name: Name
     kind: Literal["embedded", "openai"]
@@ -183,6 +196,10 @@ class BackendSettings(Section):
     failures_to_eject: int = Field(default=3, ge=1, le=1_000_000)
     ejection_s: Seconds = 1
     ejection_max_s: Seconds = 10
+    # How the provider's exported bill calls its columns, for `ledger reconcile`.
+    bill_columns: dict[BillColumn, str] = {}
+    # Our model, and how the bill calls it; others have their `upstream_model`.
+    bill_models: dict[str, str] = {}
 
     @field_validator("urls")
     @classmethod

@@ -73,7 +73,10 @@ async def insert(connection: Connection, records: Sequence[ActivityRecord]) -> N
         raise
 
 
+# What the backends were used for is summed up in the same statement, for those records that are new.
+# The sums are written in one order, so that processes wait for each other and never deadlock.
 _INSERT: LiteralString = """
+    WITH fresh AS (
     INSERT INTO activity (organization_id, request_id, project_id, api_key_id, operation, model,
         streamed, duration_ms, first_piece_ms, status, error_code, finish, prompt_tokens,
         completion_tokens, cached_tokens, reasoning_tokens, cache_write_tokens, web_searches,
@@ -93,6 +96,29 @@ _INSERT: LiteralString = """
         cost numeric, settlement text, backend text, replica text, reported_usage jsonb,
         reported_cost numeric, started_at_ms bigint)
     ON CONFLICT DO NOTHING
+    RETURNING backend, model, started_at, settlement, estimated, prompt_tokens, cached_tokens,
+        cache_write_tokens, completion_tokens, cost, reported_cost
+    )
+    INSERT INTO backend_usage AS kept (backend, model, day, requests, unsettled_requests,
+        estimated_requests, input_tokens, cached_tokens, cache_write_tokens, output_tokens, cost,
+        reported_cost)
+    SELECT backend, model, floor(extract(epoch FROM started_at) / 86400)::integer, count(*),
+        count(*) FILTER (WHERE settlement = 'unsettled'), count(*) FILTER (WHERE estimated),
+        coalesce(sum(prompt_tokens), 0), coalesce(sum(cached_tokens), 0),
+        coalesce(sum(cache_write_tokens), 0), coalesce(sum(completion_tokens), 0),
+        coalesce(sum(cost), 0), coalesce(sum(reported_cost), 0)
+    FROM fresh WHERE backend IS NOT NULL AND settlement IN ('settled', 'unsettled')
+    GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
+    ON CONFLICT (backend, model, day) DO UPDATE SET
+        requests = kept.requests + excluded.requests,
+        unsettled_requests = kept.unsettled_requests + excluded.unsettled_requests,
+        estimated_requests = kept.estimated_requests + excluded.estimated_requests,
+        input_tokens = kept.input_tokens + excluded.input_tokens,
+        cached_tokens = kept.cached_tokens + excluded.cached_tokens,
+        cache_write_tokens = kept.cache_write_tokens + excluded.cache_write_tokens,
+        output_tokens = kept.output_tokens + excluded.output_tokens,
+        cost = kept.cost + excluded.cost,
+        reported_cost = kept.reported_cost + excluded.reported_cost
 """
 _INSERT_VERDICTS: LiteralString = """
     INSERT INTO policy_verdicts (organization_id, request_id, policy_id, version, direction, mode,
