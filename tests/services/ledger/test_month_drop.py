@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.activity_records import written
 from tests.support.ledger import (
     balance_of,
     held,
@@ -18,7 +19,11 @@ from tests.support.ledger import (
     settlement,
 )
 from tests.support.ledger_months import OldBooks, busy, despite_guards, end_month, this_month
+from tollkeeper.domain.activity import ActivityRecord
 from tollkeeper.domain.errors import NotFound, StateConflict
+from tollkeeper.domain.ledger import Hold
+from tollkeeper.services.calls.activity import Activity
+from tollkeeper.services.clock import unix_now
 from tollkeeper.storage import ledger_months
 from tollkeeper.storage.ledger_export import COLUMNS
 from tollkeeper.storage.ledger_store import MonthClosed
@@ -158,3 +163,47 @@ async def test_nobody_changes_months_while_somebody_verifies(old: OldBooks) -> N
         assert await verify(on_progress=lambda done, of: told.append((done, of))) == []
     assert [done for done, _ in told] == list(range(1, told[-1][1] + 1))
     assert (await old.months.ledger_close()).state == "closed"
+
+
+async def test_the_record_of_a_dropped_call_says_so(old: OldBooks) -> None:
+    tenant = await make_tenant(old.process.database, credit=100)
+    holds = [await old.hold(tenant, BEFORE, 10) for _ in range(3)]
+    for hold in holds:
+        await old.process.ledger.mark_unsettled(hold, "nobody knows")
+        await old.process.ledger.resolve(settlement(hold, 4), hold)
+    activity = Activity(old.process.database, unix_now, retention_days=30)
+    settled, unsettled, missing = holds
+    for hold, settlement_then in ((settled, "settled"), (unsettled, "unsettled")):
+        await written(activity, _record(hold, settlement_then))
+    await end_month(old, BEFORE)
+    assert (await activity.activity_show(settled.id)).settlement == "settled"
+    found = await activity.activity_show(unsettled.id)
+    assert found.settlement == "dropped"
+    assert f"exported to {BEFORE}.csv" in (found.unsettled_reason or "")
+    with pytest.raises(NotFound, match=rf"no request {missing.id}.*exported to {BEFORE}\.csv"):
+        await activity.activity_show(missing.id)
+
+
+def _record(hold: Hold, settled: str) -> ActivityRecord:
+    return ActivityRecord(
+        request_id=str(hold.id),
+        organization_id=hold.organization_id,
+        project_id=hold.project_id,
+        key_id=hold.key_id,
+        operation="chat_create",
+        model=hold.model,
+        streamed=False,
+        started_at_ms=unix_now() * 1000,
+        duration_ms=1,
+        first_piece_ms=None,
+        status=200,
+        error_code=None,
+        finish="stop",
+        usage=None,
+        estimated=False,
+        hold_picousd=10,
+        cost_picousd=4,
+        settlement=settled,
+        backend="cluster",
+        replica=None,
+    )
