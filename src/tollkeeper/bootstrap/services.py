@@ -25,6 +25,7 @@ from tollkeeper.services.calls.traffic import Traffic
 from tollkeeper.services.clock import Clock, unix_now
 from tollkeeper.services.ledger.admissibility import Admissibility
 from tollkeeper.services.ledger.admission import Admission
+from tollkeeper.services.ledger.bill import BillReconciliation
 from tollkeeper.services.ledger.billing import Billing
 from tollkeeper.services.ledger.bulk_resolution import BulkAction, BulkResolution, UnsettledRule
 from tollkeeper.services.ledger.costs import Costs
@@ -142,6 +143,7 @@ def build_services(
         billing=Billing(database, project_limits),
         reconciliation=_reconciliation(settings, database),
         bulk_resolution=bulk_resolution,
+        bill_reconciliation=BillReconciliation(database),
         months=months,
         recovery=recovery,
         audit=Audit(database),

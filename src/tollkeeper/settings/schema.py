@@ -212,6 +212,19 @@ class EmbeddedSettings(Section):
     context_length: int = Field(default=PACKAGED_MODEL.context_length, ge=256, le=1_048_576)
 
 
+BillColumn = Literal[
+    "day",
+    "model",
+    "requests",
+    "input_tokens",
+    "uncached_input_tokens",
+    "cached_input_tokens",
+    "cache_write_tokens",
+    "output_tokens",
+    "cost",
+]
+
+
 class BackendSettings(Section):
     name: Name
     kind: Literal["embedded", "openai"] = "openai"
@@ -269,6 +282,10 @@ class BackendSettings(Section):
     cache_shared: bool = False
     # Whether the backend may be given addresses of media that it has to fetch.
     allow_remote_media: bool = True
+    # How the provider's exported bill calls its columns, for `ledger reconcile`.
+    bill_columns: dict[BillColumn, str] = {}
+    # Our model, and how the bill calls it; others have their `upstream_model`.
+    bill_models: dict[str, str] = {}
 
     @model_validator(mode="before")
     @classmethod
