@@ -13,6 +13,7 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from tollkeeper.backends.port import Backend
+from tollkeeper.domain.access import ProjectId
 from tollkeeper.domain.errors import (
     BackendFailed,
     DeadlineExceeded,
@@ -23,9 +24,10 @@ from tollkeeper.domain.inference import Call
 from tollkeeper.domain.metering import Meter
 from tollkeeper.domain.policy import Direction
 from tollkeeper.domain.policy_set import EMPTY, ActivePolicy
-from tollkeeper.domain.prompt_size import PromptSize, measure_prompt
+from tollkeeper.domain.prompt_size import PromptSize
 from tollkeeper.domain.transcript import transcript
 from tollkeeper.domain.usage import Usage
+from tollkeeper.services.calls.measuring import measure
 from tollkeeper.services.calls.recorder import CallRecorder
 from tollkeeper.services.calls.response_gate import ResponseGate
 from tollkeeper.services.calls.running import AnswerSink, RunningCall, SettlementState
@@ -136,6 +138,11 @@ class Inference:
             if not self._running:
                 self._none_running.set()
 
+    def require_rate(self, project_id: ProjectId) -> None:
+        """Raises RateLimited where the project has nothing left of its rate, as far as this process
+        knows: for requests whose body is not read yet."""
+        self._admission.require_rate(project_id)
+
     async def drain(self, grace_s: float) -> None:
         """Lets running calls end within the grace, then stops and settles them."""
         with contextlib.suppress(TimeoutError):
@@ -178,7 +185,7 @@ class Inference:
             await self._policies.require_published(call)
         if backend.counts_tokens:
             await self._admissibility.require(call)
-        size = measure_prompt(call.prompt)
+        size = await measure(call.prompt)
         copies = backend.prompts_sent(call)
         prompt_tokens = copies * await self._prompt_tokens(backend, call, size)
         reservation = await self._admission.reserve(

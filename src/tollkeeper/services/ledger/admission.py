@@ -4,7 +4,7 @@ from uuid import UUID
 
 import msgspec
 
-from tollkeeper.domain.access import OrganizationId
+from tollkeeper.domain.access import OrganizationId, ProjectId
 from tollkeeper.domain.admission import Decision, Refusal
 from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.errors import (
@@ -20,6 +20,7 @@ from tollkeeper.domain.policy_set import PolicySet
 from tollkeeper.domain.pricing import Bounds, cost_of, hold_picousd
 from tollkeeper.domain.usage import Usage
 from tollkeeper.services.ledger.ledger import Ledger
+from tollkeeper.services.ledger.standing_refusals import StandingRefusals
 
 _RESOLVED_BY_CALL = "call"
 
@@ -55,6 +56,7 @@ class Settlement(msgspec.Struct, frozen=True, gc=False):
 class Admission:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
+        self._rates = StandingRefusals()
 
     async def reserve(
         self, call: Call, prompt_tokens_max: int, images: int, web_searches: int = 0
@@ -81,8 +83,15 @@ class Admission:
         )
         decision = await self._ledger.hold(hold)
         if decision.refusal is not None:
+            self._rates.note(call.project_id, decision)
             raise refusal_error(decision)
         return Reservation(hold, call.model, decision.policies)
+
+    def require_rate(self, project_id: ProjectId) -> None:
+        """Raises where the project was refused by its rate so recently that it would be again."""
+        decision = self._rates.standing_refusal(project_id)
+        if decision is not None:
+            raise refusal_error(decision)
 
     async def settle(
         self, reservation: Reservation, usage: Usage, *, estimated: bool
