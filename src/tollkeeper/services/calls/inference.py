@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from tollkeeper.backends.port import Backend
-from tollkeeper.domain.access import OrganizationId
+from tollkeeper.domain.access import OrganizationId, ProjectId
 from tollkeeper.domain.errors import (
     BackendFailed,
     DeadlineExceeded,
@@ -25,10 +25,11 @@ from tollkeeper.domain.inference import Call
 from tollkeeper.domain.metering import Meter
 from tollkeeper.domain.policy import Direction
 from tollkeeper.domain.policy_set import EMPTY, ActivePolicy
-from tollkeeper.domain.prompt_size import PromptSize, measure_prompt
+from tollkeeper.domain.prompt_size import PromptSize
 from tollkeeper.domain.transcript import transcript
 from tollkeeper.domain.usage import Usage
 from tollkeeper.fair_queue import share
+from tollkeeper.services.calls.measuring import measure
 from tollkeeper.services.calls.recorder import CallRecorder
 from tollkeeper.services.calls.response_gate import ResponseGate
 from tollkeeper.services.calls.running import AnswerSink, RunningCall, SettlementState
@@ -143,6 +144,11 @@ class Inference:
         finally:
             self._forget(running)
 
+    def require_rate(self, project_id: ProjectId) -> None:
+        """Raises RateLimited where the project has nothing left of its rate, as far as this process
+        knows: for requests whose body is not read yet."""
+        self._admission.require_rate(project_id)
+
     async def drain(self, grace_s: float) -> None:
         """Lets running calls end within the grace, then stops and settles them."""
         with contextlib.suppress(TimeoutError):
@@ -200,7 +206,7 @@ class Inference:
             await self._policies.require_published(call)
         if backend.counts_tokens:
             await self._admissibility.require(call)
-        size = measure_prompt(call.prompt)
+        size = await measure(call.prompt)
         copies = backend.prompts_sent(call)
         prompt_tokens = await self._prompt_tokens(backend, call, size)
         audio_tokens = copies * size.audio_bound(call.model, prompt_tokens)

@@ -5,7 +5,7 @@ from uuid import UUID
 
 import msgspec
 
-from tollkeeper.domain.access import OrganizationId
+from tollkeeper.domain.access import OrganizationId, ProjectId
 from tollkeeper.domain.admission import Decision, Refusal
 from tollkeeper.domain.errors import (
     PaymentRequired,
@@ -21,6 +21,7 @@ from tollkeeper.domain.pricing import Bounds, cost_of, hold_picousd
 from tollkeeper.domain.usage import Usage
 from tollkeeper.services.clock import Clock, unix_now
 from tollkeeper.services.ledger.ledger import Ledger
+from tollkeeper.services.ledger.standing_refusals import StandingRefusals
 
 _RESOLVED_BY_CALL = "call"
 
@@ -56,6 +57,7 @@ class Admission:
     def __init__(self, ledger: Ledger, clock: Clock = unix_now) -> None:
         self._ledger = ledger
         self._clock = clock
+        self._rates = StandingRefusals()
 
     async def reserve(
         self,
@@ -95,8 +97,15 @@ class Admission:
         )
         decision = await self._ledger.hold(hold)
         if decision.refusal is not None:
+            self._rates.note(call.project_id, decision)
             raise refusal_error(decision)
         return Reservation(hold, decision.policies)
+
+    def require_rate(self, project_id: ProjectId) -> None:
+        """Raises where the project was refused by its rate so recently that it would be again."""
+        decision = self._rates.standing_refusal(project_id)
+        if decision is not None:
+            raise refusal_error(decision)
 
     async def settle(
         self,
