@@ -13,6 +13,7 @@ from rich.console import Console
 
 from tollkeeper.bootstrap import located_database, running_services
 from tollkeeper.cli.command import Invocation, command, command_app
+from tollkeeper.cli.demo_console import DemoConsole, console_listener, running_console
 from tollkeeper.cli.serve import listeners
 from tollkeeper.embedded.engine import START_TIMEOUT_S
 from tollkeeper.hosting.logs import configure_logs
@@ -32,12 +33,14 @@ def demo(invocation: Invocation) -> None:
     settings = invocation.settings()
     with ExitStack() as stack:
         public, operator = listeners(settings, stack)
+        console_socket = console_listener(settings)
         configure_logs()
         with _stderr.status("Starting PostgreSQL ..."):
             conninfo = stack.enter_context(located_database(settings))
             migrate(conninfo)
             check_database(conninfo)
         tenant = uvloop.run(_demo_tenant(settings, conninfo))
+        console = stack.enter_context(running_console(settings, invocation.config, console_socket))
         addresses = describe(public, operator)
         assert invocation.worker_starter is not None
         supervisor = Supervisor(
@@ -48,17 +51,21 @@ def demo(invocation: Invocation) -> None:
             reload=invocation.settings,
             worker_starter=invocation.worker_starter,
         )
-        uvloop.run(_supervise(supervisor, settings, tenant, addresses, as_json=invocation.as_json))
+        running = Running(settings, tenant, console, addresses)
+        uvloop.run(_supervise(supervisor, running, as_json=invocation.as_json))
 
 
-async def _supervise(
-    supervisor: Supervisor,
-    settings: Settings,
-    tenant: DemoTenant,
-    addresses: dict[str, str],
-    *,
-    as_json: bool,
-) -> None:
+@dataclasses.dataclass(frozen=True, slots=True)
+class Running:
+    """What the demo runs, for its banner."""
+
+    settings: Settings
+    tenant: DemoTenant
+    console: DemoConsole
+    addresses: dict[str, str]
+
+
+async def _supervise(supervisor: Supervisor, running: Running, *, as_json: bool) -> None:
     announcements: list[asyncio.Task[None]] = []
 
     def on_ready() -> None:
@@ -68,9 +75,9 @@ async def _supervise(
         with _stderr.status("Loading the model ..."):
             engine = await supervisor.wait_for_engine(START_TIMEOUT_S)
         if as_json:
-            typer.echo(json.dumps({**addresses, **dataclasses.asdict(tenant), "engine": engine}))
+            typer.echo(json.dumps(_document(running, engine)))
         else:
-            typer.echo(_welcome(settings, tenant, addresses, engine))
+            typer.echo(_welcome(running, engine))
 
     await supervisor.run(on_ready=on_ready)
     for task in announcements:
@@ -102,14 +109,28 @@ def _write_private_file(path: Path, text: str) -> None:
         file.write(text)
 
 
-def _welcome(settings: Settings, tenant: DemoTenant, addresses: dict[str, str], engine: str) -> str:
-    model = settings.models[0].id if settings.models else "MODEL"
-    base = addresses["public"]
+def _document(running: Running, engine: str) -> dict[str, str]:
+    return {
+        **running.addresses,
+        **dataclasses.asdict(running.tenant),
+        "engine": engine,
+        "console": running.console.address,
+        "operator_token": running.console.token,
+    }
+
+
+def _welcome(running: Running, engine: str) -> str:
+    models, tenant = running.settings.models, running.tenant
+    model = models[0].id if models else "MODEL"
+    base, console = running.addresses["public"], running.console
     return f"""
 tollkeeper is running.
 
+  console        {console.address or "not installed: pip install 'tollkeeper[console]'"}
+  operator token {console.token or "the one of your settings"}
+
   API            {base}/v1
-  operators      {addresses["operator"]}  (/healthz /readyz /metrics)
+  operators      {running.addresses["operator"]}  (/healthz /readyz /metrics)
   engine         {engine}
 
   organization   {tenant.organization_id}  (credit {DEMO_CREDIT_USD} USD at the first start)
