@@ -20,7 +20,7 @@ async def test_from_an_organization_to_a_key_that_works(
 ) -> None:
     page = watched.page
     await page.goto(f"{site.address}/organizations")
-    await page.get_by_label("Name").fill("Northwind")
+    await page.get_by_label("Name", exact=True).fill("Northwind")
     await page.get_by_role("button", name="Create organization").click()
     await expect(page.get_by_role("heading", name="Northwind")).to_be_visible()
     await page.get_by_label("Amount in USD").fill("12.5")
@@ -34,7 +34,7 @@ async def test_from_an_organization_to_a_key_that_works(
     await page.get_by_role("button", name="Set limits").click()
     await expect(page.get_by_text("The limits are set.")).to_be_visible()
     await page.get_by_label("More of this project").get_by_role("link", name="Keys").click()
-    await page.get_by_label("Name").fill("shop server")
+    await page.get_by_label("Name", exact=True).fill("shop server")
     await page.get_by_role("button", name="Create key").click()
     value = await page.locator("#key-value").text_content()
     assert value is not None
@@ -51,7 +51,7 @@ async def test_the_value_of_a_key_is_shown_once(site: ConsoleSite, watched: Watc
     page, tenant = watched.page, site.judged.scripted.tenant
     keys = f"{site.address}/keys?organization={tenant.organization_id}"
     await page.goto(keys)
-    await page.get_by_label("Name").fill("once")
+    await page.get_by_label("Name", exact=True).fill("once")
     await page.get_by_role("button", name="Create key").click()
     value = await page.locator("#key-value").text_content()
     assert value is not None
@@ -85,7 +85,7 @@ async def test_a_key_is_suspended_and_revoked(site: ConsoleSite, watched: Watche
 async def test_a_policy_from_a_question_to_enforcing(site: ConsoleSite, watched: Watched) -> None:
     page, tenant = watched.page, site.judged.scripted.tenant
     await page.goto(f"{site.address}/policies?organization={tenant.organization_id}")
-    await page.get_by_label("Name").fill("No bombs")
+    await page.get_by_label("Name", exact=True).fill("No bombs")
     await page.get_by_label("Question").fill("Does it say bomb?")
     await page.get_by_label("Judges").select_option("request")
     await page.get_by_label("Mode").select_option("enforcing")
@@ -140,12 +140,12 @@ async def test_a_threshold_is_dragged(site: ConsoleSite, watched: Watched) -> No
     probabilities = (1200, 3400, 5600, 7800, 9000)
     for probability in probabilities:
         site.judged.judge.opinion = _always(probability)
-        await site.judged.entry(await site.judged.chat("Hello"))
+        await site.judged.entry(await site.judged.chat(f"Hello {probability}"))
     await page.goto(f"{site.address}/policies/{policy.id}")
     matches = page.locator("#threshold-matches")
     await expect(matches).to_have_text("3")
     await page.wait_for_function("document.querySelector('#probabilities').dataset.drawn === 'yes'")
-    line = await page.locator("#probabilities .shapelayer path").bounding_box()
+    line = await page.locator("#probabilities .shapelayer path").first.bounding_box()
     drag_layer = await page.locator("#probabilities .draglayer .nsewdrag").bounding_box()
     assert line is not None
     assert drag_layer is not None

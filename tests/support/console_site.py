@@ -114,9 +114,14 @@ async def watched_page(context: BrowserContext) -> Watched:
         if kind in ("error", "warning"):
             watched.faults.append(f"{kind}: {text}")
 
+    def note_failure(url: str, reason: str | None) -> None:
+        # What a page still loads when it is left, the browser gives up.
+        if reason != "net::ERR_ABORTED":
+            watched.faults.append(f"not loaded: {url}: {reason}")
+
     page.on("console", lambda message: note_message(message.type, message.text))
     page.on("pageerror", lambda error: watched.faults.append(f"script: {error}"))
-    page.on("requestfailed", lambda request: watched.faults.append(f"not loaded: {request.url}"))
+    page.on("requestfailed", lambda request: note_failure(request.url, request.failure))
     return watched
 
 
