@@ -110,6 +110,26 @@ class LogsSettings(Section):
     requests: bool = True
 
 
+class AlertsSettings(Section):
+    # Empty: alerts are only logged.
+    webhook_url: str = Field(default="", repr=False)
+    webhook_secret_env: SecretVariable = ""
+    webhook_secret_file: SecretFile = ""
+    interval_s: Seconds = 60
+
+    @model_validator(mode="after")
+    def _is_signed(self) -> "AlertsSettings":
+        if self.webhook_url and not self.webhook_url.startswith(("http://", "https://")):
+            raise ValueError("webhook_url must start with http:// or https://")
+        if self.webhook_secret_env and self.webhook_secret_file:
+            raise ValueError("webhook_secret_env and webhook_secret_file cannot both be set")
+        if self.webhook_url and not (self.webhook_secret_env or self.webhook_secret_file):
+            raise ValueError(
+                "webhook_url needs webhook_secret_env or webhook_secret_file, to sign with"
+            )
+        return self
+
+
 class LimitsSettings(Section):
     body_bytes: int = Field(default=33554432, ge=1024, le=1073741824)
     # Of the arrays and objects of one body, together.
@@ -401,6 +421,7 @@ class Settings(BaseSettings):
     database: DatabaseSettings = DatabaseSettings()
     secrets: SecretsSettings = SecretsSettings()
     logs: LogsSettings = LogsSettings()
+    alerts: AlertsSettings = AlertsSettings()
     limits: LimitsSettings = LimitsSettings()
     ledger: LedgerSettings = LedgerSettings()
     activity: ActivitySettings = ActivitySettings()
