@@ -13,6 +13,7 @@ from tollkeeper.services.ledger.bulk_resolution import BulkResolution, Unsettled
 from tollkeeper.services.ledger.months import LedgerMonths
 from tollkeeper.services.ledger.recovery import Lease, Recovered, Recovery
 from tollkeeper.services.ledger.watch import LedgerWatch
+from tollkeeper.services.process_watch import ProcessWatch
 from tollkeeper.services.tenants.idempotency import Idempotency
 from tollkeeper.services.tenants.key_use import KeyUse
 from tollkeeper.storage.database import Database
@@ -25,6 +26,7 @@ _PARTITIONS_INTERVAL_S = 600
 _UNREGISTERED_INTERVAL_S = 600
 _UNSETTLED_INTERVAL_S = 600
 _WATCH_INTERVAL_S = 60
+_SAMPLE_INTERVAL_S = 2
 _CANCEL_AGAIN_S = 0.1
 
 _log = structlog.get_logger("tollkeeper.upkeep")
@@ -44,7 +46,9 @@ class Upkeep:
         ledger_watch: LedgerWatch,
         ledger_months: LedgerMonths,
         activity: Activity,
+        process_watch: ProcessWatch | None = None,
     ) -> None:
+        self._process_watch = process_watch
         self._database = database
         self._key_use = key_use
         self._idempotency = idempotency
@@ -66,6 +70,7 @@ class Upkeep:
             (_UNREGISTERED_INTERVAL_S, self.recover_unregistered),
             (_UNSETTLED_INTERVAL_S, self.resolve_unsettled),
             (_WATCH_INTERVAL_S, self.watch_ledger),
+            (_SAMPLE_INTERVAL_S, self.watch_process),
             (_KEY_USE_INTERVAL_S, self.write_key_use),
             (_SECRETS_INTERVAL_S, self.forget_secrets),
             (_PARTITIONS_INTERVAL_S, self.keep_partitions),
@@ -124,6 +129,10 @@ class Upkeep:
 
     async def watch_ledger(self) -> None:
         await self._ledger_watch.refresh()
+
+    async def watch_process(self) -> None:
+        if self._process_watch is not None:
+            await self._process_watch.sample()
 
     async def write_key_use(self) -> None:
         await self._key_use.write(self._database)

@@ -4,10 +4,11 @@ from uuid import UUID
 
 from tollkeeper.domain.errors import InvalidRequest, NotFound, StateConflict
 from tollkeeper.domain.ledger import Resolution, ResolutionKind
-from tollkeeper.domain.money import PICOUSD_MAX
+from tollkeeper.domain.money import PICOUSD_MAX, usd_from_picousd
+from tollkeeper.services.audit import record_change
 from tollkeeper.services.ledger.months import dropped_message, find_dropped
 from tollkeeper.services.ledger.verification import Difference, Progress, Verification
-from tollkeeper.storage import reservations, resolutions
+from tollkeeper.storage import money_totals, reservations, resolutions
 from tollkeeper.storage.database import Database
 from tollkeeper.storage.reservations import ReservationEntry, ReservationStatus
 from tollkeeper.storage.verification import Ages
@@ -25,8 +26,11 @@ class Reconciliation:
         self, *, full: bool = False, on_progress: Progress = lambda _done, _all: None
     ) -> list[Difference]:
         """Every difference between balances and the rows that they are made from. An empty list
-        means that all invariants hold."""
-        return await self._verification.verify(full=full, on_progress=on_progress)
+        means that all invariants hold. The number of differences is written down."""
+        found = await self._verification.verify(full=full, on_progress=on_progress)
+        async with self._database.transaction() as connection:
+            await money_totals.write_verification(connection, len(found))
+        return found
 
     async def ledger_unsettled(self, *, limit: int = UNSETTLED_LIST_MAX) -> list[ReservationEntry]:
         """Unsettled reservations, oldest first."""
@@ -51,11 +55,21 @@ class Reconciliation:
             resolved_by=_RESOLVED_BY,
             other=settle_picousd or 0,
         )
-        async with self._database.reading() as connection:
+        async with self._database.transaction() as connection:
             resolved = await resolutions.resolve(connection, [resolution])
-        after = await self._find(reservation_id)
-        if reservation_id not in resolved:
-            raise _not_unsettled(after)
+            after = await reservations.find(connection, reservation_id)
+            assert after is not None, "a reservation is never deleted"
+            if reservation_id not in resolved:
+                raise _not_unsettled(after)
+            await record_change(
+                connection,
+                found.organization_id,
+                "ledger_resolve",
+                "reservation",
+                reservation_id,
+                before=_shown(found),
+                after=_shown(after),
+            )
         return after
 
     async def _find(self, reservation_id: UUID) -> ReservationEntry:
@@ -67,6 +81,15 @@ class Reconciliation:
         if found is None:
             raise NotFound(f"There is no reservation {reservation_id}.")
         return found
+
+
+def _shown(entry: ReservationEntry) -> dict[str, str | None]:
+    cost = entry.cost_picousd
+    return {
+        "settlement": entry.status.value,
+        "hold": usd_from_picousd(entry.hold_picousd),
+        "cost": None if cost is None else usd_from_picousd(cost),
+    }
 
 
 def _not_unsettled(found: ReservationEntry) -> StateConflict:

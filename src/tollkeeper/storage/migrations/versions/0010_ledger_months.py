@@ -12,7 +12,7 @@ rows that nobody can change either, and each close has a digest over them and ov
 from alembic import op
 
 revision = "0010"
-down_revision = "0007"
+down_revision = "0009"
 
 _PARTITIONED = """
 ALTER TABLE unsettled_marks DROP CONSTRAINT unsettled_marks_organization_id_reservation_id_fkey;
