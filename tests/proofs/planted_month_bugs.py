@@ -95,9 +95,9 @@ MONTH_BUGS = {
         ("services/ledger/test_bill.py",),
     ),
     "calls that were released are on the bill": Bug(
-        "storage/activity.py",
-        "    FROM fresh WHERE backend IS NOT NULL AND settlement IN ('settled', 'unsettled')\n",
-        "    FROM fresh WHERE backend IS NOT NULL\n",
+        "storage/rollups.py",
+        "        FROM fresh WHERE backend IS NOT NULL AND settlement IN ('settled', 'unsettled')\n",
+        "        FROM fresh WHERE backend IS NOT NULL\n",
         ("services/ledger/test_bill.py",),
     ),
 }

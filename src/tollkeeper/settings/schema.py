@@ -15,6 +15,7 @@ from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.money import picousd_from_usd
 from tollkeeper.domain.trial import THRESHOLD_MAX, THRESHOLD_MIN
 from tollkeeper.embedded.packaged_model import PACKAGED_MODEL
+from tollkeeper.settings.bill import BillColumn
 from tollkeeper.settings.database_url import check_database_url
 from tollkeeper.settings.prices import PriceChanges, PricesSettings
 from tollkeeper.settings.section import Section
@@ -235,19 +236,6 @@ class EmbeddedSettings(Section):
     parallel: int = Field(default=4, ge=1, le=64)
     # Of each call that it computes; what models on it declare must fit in.
     context_length: int = Field(default=PACKAGED_MODEL.context_length, ge=256, le=1_048_576)
-
-
-BillColumn = Literal[
-    "day",
-    "model",
-    "requests",
-    "input_tokens",
-    "uncached_input_tokens",
-    "cached_input_tokens",
-    "cache_write_tokens",
-    "output_tokens",
-    "cost",
-]
 
 
 class BackendSettings(Section):
