@@ -4,7 +4,9 @@ import asyncio
 import dataclasses
 import json
 import os
+import textwrap
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 import typer
@@ -14,10 +16,12 @@ from rich.console import Console
 from tollkeeper.bootstrap import located_database, running_services
 from tollkeeper.cli.command import Invocation, command, command_app
 from tollkeeper.cli.demo_console import DemoConsole, console_listener, running_console
+from tollkeeper.cli.own_command import pasted_command
 from tollkeeper.cli.serve import listeners
 from tollkeeper.embedded.engine import START_TIMEOUT_S
 from tollkeeper.hosting.logs import configure_logs
 from tollkeeper.hosting.supervisor import Supervisor, describe
+from tollkeeper.hosting.worker import log_format
 from tollkeeper.services.demonstration import DEMO_CREDIT_USD, Demonstration, DemoTenant
 from tollkeeper.settings import Settings
 from tollkeeper.storage.migrations import migrate
@@ -25,16 +29,31 @@ from tollkeeper.storage.schema import check_database
 
 app = command_app()
 _stderr = Console(stderr=True, highlight=False)
+# So much of an id is unique here, and commands take it.
+_ID_BEGINNING = 8
+_SAID_WIDTH = 64
 
 
-@command(app, "demo")
+@dataclass(frozen=True, slots=True)
+class RunningDemo:
+    """What the demo runs, for its page."""
+
+    model: str
+    # How this program is called from a shell in this folder.
+    command: str
+    tenant: DemoTenant
+    console: DemoConsole
+    addresses: dict[str, str]
+
+
+@command(app, "demo", example="tollkeeper demo")
 def demo(invocation: Invocation) -> None:
     """Run everything on this machine, with a demo organization, and print how to use it."""
-    settings = invocation.settings()
+    settings = _with_logs_for_people(invocation.settings())
     with ExitStack() as stack:
         public, operator = listeners(settings, stack)
         console_socket = console_listener(settings)
-        configure_logs()
+        configure_logs(log_format(settings))
         with _stderr.status("Starting PostgreSQL ..."):
             conninfo = stack.enter_context(located_database(settings))
             migrate(conninfo)
@@ -50,22 +69,26 @@ def demo(invocation: Invocation) -> None:
             operator=operator,
             reload=invocation.settings,
             worker_starter=invocation.worker_starter,
+            on_stop=lambda: typer.echo("\nStopping ...", err=True),
         )
-        running = Running(settings, tenant, console, addresses)
+        running = RunningDemo(
+            model=settings.models[0].id if settings.models else "MODEL",
+            command=pasted_command(invocation.config),
+            tenant=tenant,
+            console=console,
+            addresses=addresses,
+        )
         uvloop.run(_supervise(supervisor, running, as_json=invocation.as_json))
+    typer.echo(f"Stopped. Everything is kept in {settings.database.data_dir}.", err=True)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Running:
-    """What the demo runs, for its banner."""
-
-    settings: Settings
-    tenant: DemoTenant
-    console: DemoConsole
-    addresses: dict[str, str]
+def _with_logs_for_people(settings: Settings) -> Settings:
+    if settings.logs.format != "auto":
+        return settings
+    return settings.model_copy(update={"logs": settings.logs.model_copy(update={"format": "text"})})
 
 
-async def _supervise(supervisor: Supervisor, running: Running, *, as_json: bool) -> None:
+async def _supervise(supervisor: Supervisor, running: RunningDemo, *, as_json: bool) -> None:
     announcements: list[asyncio.Task[None]] = []
 
     def on_ready() -> None:
@@ -109,7 +132,7 @@ def _write_private_file(path: Path, text: str) -> None:
         file.write(text)
 
 
-def _document(running: Running, engine: str) -> dict[str, str]:
+def _document(running: RunningDemo, engine: str) -> dict[str, str]:
     return {
         **running.addresses,
         **dataclasses.asdict(running.tenant),
@@ -119,43 +142,41 @@ def _document(running: Running, engine: str) -> dict[str, str]:
     }
 
 
-def _welcome(running: Running, engine: str) -> str:
-    models, tenant = running.settings.models, running.tenant
-    model = models[0].id if models else "MODEL"
-    base, console = running.addresses["public"], running.console
+def _welcome(running: RunningDemo, engine: str) -> str:
+    """A page that fits on a screen. Its commands work when they are pasted into a shell in this
+    folder."""
+    tenant, console = running.tenant, running.console
+    base = running.addresses["public"]
+    # The second line of a long sentence begins where the first does.
+    said = textwrap.indent(textwrap.fill(engine, _SAID_WIDTH), " " * 16).lstrip()
     return f"""
-tollkeeper is running.
+tollkeeper is running. Ctrl-C stops everything.
 
-  console        {console.address or "not installed: pip install 'tollkeeper[console]'"}
-  operator token {console.token or "the one of your settings"}
+  console       {console.address or "not installed: pip install 'tollkeeper[console]'"}
+  its token     {console.token or "the one of your settings"}
 
-  API            {base}/v1
-  operators      {running.addresses["operator"]}  (/healthz /readyz /metrics)
-  engine         {engine}
-
-  organization   {tenant.organization_id}  (credit {DEMO_CREDIT_USD} USD at the first start)
-  project        {tenant.project_id}
-  project key    {tenant.project_key}
-  admin key      {tenant.admin_key}
+  API           {base}/v1
+  operators     {running.addresses["operator"]}  (/healthz /readyz /metrics)
+  engine        {said}
+  organization  {tenant.organization_id}, with {DEMO_CREDIT_USD} USD at first
+  project key   {tenant.project_key}
+  admin key     {tenant.admin_key}
 
 Send a request:
-
   curl -N {base}/v1/chat/completions \\
     -H 'Authorization: Bearer {tenant.project_key}' \\
     -H 'Content-Type: application/json' \\
-    -d '{{"model": "{model}", "stream": true, "max_tokens": 64,
+    -d '{{"model": "{running.model}", "stream": true,
+         "max_tokens": 64,
          "messages": [{{"role": "user", "content": "What is a toll keeper?"}}]}}'
 
 or with the OpenAI SDK:
-
   from openai import OpenAI
-  client = OpenAI(base_url="{base}/v1", api_key="{tenant.project_key}")
-  stream = client.chat.completions.create(
-      model="{model}", stream=True, max_tokens=64,
-      messages=[{{"role": "user", "content": "What is a toll keeper?"}}])
-  for chunk in stream:
-      print(chunk.choices[0].delta.content or "", end="", flush=True)
+  client = OpenAI(base_url="{base}/v1",
+                  api_key="{tenant.project_key}")
+  print(client.chat.completions.create(
+      model="{running.model}", max_tokens=64,
+      messages=[{{"role": "user", "content": "What is a toll keeper?"}}]))
 
-Show the costs:  tollkeeper costs {tenant.organization_id}
-Ctrl-C stops everything.
+See what it cost:  {running.command} costs {tenant.organization_id[:_ID_BEGINNING]}
 """

@@ -92,6 +92,7 @@ def _terms(hold: HoldTerms) -> list[Term]:
             hold.price_completion * output,
         ),
     ]
+    terms += _audio_terms(hold, prompt_price)
     if hold.images:
         amount = hold.price_image * hold.images
         terms.append(Term("Images", str(hold.images), hold.price_image, amount))
@@ -102,6 +103,20 @@ def _terms(hold: HoldTerms) -> list[Term]:
         terms.append(Term("Request", "1", hold.price_request, hold.price_request))
     assert sum(term.amount_picousd for term in terms) == hold.hold_picousd
     return terms
+
+
+def _audio_terms(hold: HoldTerms, prompt_price: int) -> list[Term]:
+    """What audio costs beyond the price of the text that was counted already."""
+    output = hold.choices * hold.output_audio_tokens_max
+    dearer = (
+        ("Audio in the prompt", hold.input_audio_tokens_max, hold.price_input_audio - prompt_price),
+        ("Audio in the answer", output, hold.price_output_audio - hold.price_completion),
+    )
+    return [
+        Term(name, f"{tokens} tokens", extra, extra * tokens)
+        for name, tokens, extra in dearer
+        if extra > 0 and tokens
+    ]
 
 
 def _spans(story: CallStory) -> list[Span]:

@@ -8,7 +8,7 @@ of five minutes; `traffic_by_backend` and `traffic_latency` do the same by model
 from alembic import op
 
 revision = "0013"
-down_revision = "0007"
+down_revision = "0012"
 
 _SQL = """
 CREATE TABLE traffic (
