@@ -23,8 +23,8 @@ from tollkeeper.api.responses.input import Conversation
 from tollkeeper.api.responses.prompt import read_prompt as read_responses
 from tollkeeper.api.responses.tools import read_tools
 from tollkeeper.api.wire import base, chat, messages, responses
-from tollkeeper.backends.config import WireProtocol
-from tollkeeper.backends.wires import wire_for
+from tollkeeper.backends.chat.wire import ChatWire
+from tollkeeper.backends.responses.wire import ResponsesWire
 from tollkeeper.domain.access import KeyId, OrganizationId, ProjectCaller, ProjectId
 from tollkeeper.domain.catalog import Feature
 from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
@@ -87,8 +87,10 @@ def _chat(body: dict[str, Any]) -> Prompt:
     tools = {"tools": [{"type": "function", "function": _FUNCTION}]} if asks_for_tool else {}
     raw = msgspec.json.encode({**tools, **body})
     request = decode(raw, msgspec.json.Decoder(chat.ChatRequest))
-    caching = caching_wish(_SERVICES, _CALLER, request.prompt_cache_key, request.cache_salt)
-    return read_chat(request, raw, caching)
+    caching = caching_wish(
+        _SERVICES, _CALLER, _READER, request.prompt_cache_key, request.cache_salt
+    )
+    return read_chat(request, raw, _READER, caching)
 
 
 def _responses(body: dict[str, Any]) -> Prompt:
@@ -101,7 +103,7 @@ def _responses(body: dict[str, Any]) -> Prompt:
         body = {**body, "input": [call, *body["input"], said]}
     request = decode(msgspec.json.encode(body), msgspec.json.Decoder(responses.ResponsesRequest))
     conversation = Conversation(_READER, lambda _: None)
-    caching = caching_wish(_SERVICES, _CALLER, request.prompt_cache_key)
+    caching = caching_wish(_SERVICES, _CALLER, _READER, request.prompt_cache_key)
     tools = read_tools(request.tools or ())
     return read_responses(request, _READER, conversation, tools, caching)
 
@@ -133,9 +135,9 @@ def _sent(prompt: Prompt) -> list[bytes]:
         prompt=prompt,
     )
     sent = []
-    for protocol in WireProtocol:
+    for wire in (ChatWire(), ResponsesWire()):
         with contextlib.suppress(InvalidRequest, OptionUnsupported):
-            sent.append(wire_for(protocol).encode_request(call, stream=False, extra={}))
+            sent.append(wire.encode_request(call, stream=False, extra={}))
     return sent
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.proofs.planted_bugs import BUGS, Bug
+from tests.proofs.bug import Bug
+from tests.proofs.planted_bugs import BUGS
 from tests.support.proof import Proof
 
 ROOT = Path(__file__).parents[2]

@@ -1,4 +1,4 @@
-"""The configuration of one OpenAI-compatible backend. Reads no file."""
+"""The configuration of one backend. Reads no file."""
 
 import re
 from collections.abc import Mapping
@@ -25,6 +25,19 @@ class WireProtocol(StrEnum):
     CHAT = "chat"
     # POST {url}/responses
     RESPONSES = "responses"
+    # POST {url}/messages: Anthropic's protocol.
+    MESSAGES = "messages"
+    # POST {url}/{model}:rawPredict: the same at Vertex AI.
+    VERTEX_MESSAGES = "vertex_messages"
+
+
+class OutputBound(StrEnum):
+    """The field of a chat request that bounds the output. Servers ignore or refuse the other."""
+
+    # The one that the caller used.
+    CALLER = "caller"
+    MAX_TOKENS = "max_tokens"
+    MAX_COMPLETION_TOKENS = "max_completion_tokens"
 
 
 class Tokenizer(StrEnum):
@@ -35,6 +48,8 @@ class Tokenizer(StrEnum):
     VLLM = "vllm"
     # POST {url}/chat/completions/input_tokens with the chat body; the answer has `input_tokens`.
     LLAMA_CPP = "llama_cpp"
+    # POST {url}/messages/count_tokens with the Messages body; the answer has `input_tokens`.
+    MESSAGES = "messages"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +84,14 @@ class BackendConfig:
     # Fields that are added to every request, for this kind of server.
     extra_fields: Mapping[str, Any]
 
+    # Of the chat protocol: the field of the bound, whether a stream is asked for its usage, and
+    # the fields that are refused, renamed or left out.
+    output_bound: OutputBound
+    include_usage: bool
+    refused_fields: tuple[str, ...]
+    renamed_fields: Mapping[str, str]
+    omitted_fields: tuple[str, ...]
+
     tokenizer: Tokenizer
     # Relative to the origin of the url if it starts with "/", else to the url; None: the default.
     tokenize_path: str | None
@@ -81,11 +104,15 @@ class BackendConfig:
     connections_max: int
     idle_connections_max: int
     keep_alive_s: float
+    # Calls that may wait for a connection to a replica while all are in use.
+    connections_waiting_max: int
 
     # Failures in a row that eject a replica, and the time of the first and the longest ejection.
     failures_to_eject: int
     ejection_s: float
     ejection_s_max: float
+    # Of how many organizations these failures must be, if so many use the backend.
+    organizations_to_eject: int
 
     def __post_init__(self) -> None:
         if not self.urls or len(set(self.urls)) != len(self.urls):

@@ -12,6 +12,7 @@ from tollkeeper.bootstrap.webhook import alert_webhook
 from tollkeeper.domain.admission import ProjectLimits
 from tollkeeper.domain.conventions import DEFAULT_THRESHOLD_BASIS_POINTS
 from tollkeeper.domain.media_text import UnreadKind
+from tollkeeper.domain.money import picousd_from_usd
 from tollkeeper.embedded.engine_address import EngineAddress
 from tollkeeper.embedded.postgres import EmbeddedPostgres
 from tollkeeper.services.alerts import Alerts
@@ -26,10 +27,12 @@ from tollkeeper.services.calls.traffic import Traffic
 from tollkeeper.services.clock import Clock, unix_now
 from tollkeeper.services.ledger.admissibility import Admissibility
 from tollkeeper.services.ledger.admission import Admission
+from tollkeeper.services.ledger.bill import BillReconciliation
 from tollkeeper.services.ledger.billing import Billing
 from tollkeeper.services.ledger.bulk_resolution import BulkAction, BulkResolution, UnsettledRule
 from tollkeeper.services.ledger.costs import Costs
 from tollkeeper.services.ledger.ledger import Ledger
+from tollkeeper.services.ledger.months import LedgerMonths
 from tollkeeper.services.ledger.open_holds import OpenHolds
 from tollkeeper.services.ledger.overview import LedgerOverview
 from tollkeeper.services.ledger.reconciliation import Reconciliation
@@ -112,12 +115,13 @@ def build_services(
     catalog = CurrentCatalog(build_catalog(settings))
     process_id = uuid4()
     project_limits = _project_limits(settings)
-    threshold = default_threshold(settings)
-    directory = PolicyDirectory(threshold)
-    admissibility = Admissibility(database, project_limits)
+    directory = PolicyDirectory(default_threshold(settings))
+    admissibility = Admissibility(database, project_limits, clock)
     ledger = Ledger(LedgerStore(database, process_id, project_limits), directory)
+    admission = Admission(ledger, clock)
     lease = Lease(database, process_id, settings.ledger.lease_s)
     recovery, ledger_watch = _recovery_and_watch(settings, database)
+    bulk_resolution, months = _bulk_resolution_and_months(database, clock, project_limits)
     activity = Activity(database, clock, retention_days=settings.activity.retention_days)
     backends = build_backends(settings, engine) if serving else {}
     judge = build_judge(settings, backends, judge_secret(vault)) if serving else None
@@ -126,9 +130,7 @@ def build_services(
     alerts = _alerts(settings, database, backends, serving=serving)
     recorder = CallRecorder(activity, request_log, alerts.note_usage_report)
     policies = Policies(database, idempotency, clock, directory)
-    inference = _inference(settings, ledger, admissibility, backends, policies, checks, recorder)
-    watch = ProcessWatch(database, backends, ledger, activity, inference)
-    keepers = (key_use, idempotency, lease, recovery, ledger_watch, activity, watch, alerts)
+    inference = _inference(settings, admission, admissibility, backends, policies, checks, recorder)
     return Services(
         clock=clock,
         database=database,
@@ -143,14 +145,29 @@ def build_services(
         costs=Costs(database, vault, clock),
         billing=Billing(database, project_limits),
         reconciliation=_reconciliation(settings, database),
-        bulk_resolution=BulkResolution(database, project_limits),
+        bulk_resolution=bulk_resolution,
+        bill_reconciliation=BillReconciliation(database),
+        months=months,
         recovery=recovery,
         audit=Audit(database),
         activity=activity,
         traffic=Traffic(database, activity, catalog),
         ledger_overview=LedgerOverview(database, clock),
         policy_statistics=PolicyStatistics(database, clock),
-        upkeep=_upkeep(settings, database, *keepers),
+        upkeep=_upkeep(
+            settings,
+            database,
+            key_use=key_use,
+            idempotency=idempotency,
+            lease=lease,
+            recovery=recovery,
+            bulk_resolution=bulk_resolution,
+            ledger_watch=ledger_watch,
+            ledger_months=months,
+            activity=activity,
+            process_watch=ProcessWatch(database, backends, ledger, activity, inference),
+            alerts=alerts,
+        ),
         catalog=catalog,
         isolation=Isolation(vault),
         reasoning_seal=ReasoningSeal(vault),
@@ -162,18 +179,30 @@ def build_services(
         checks=checks,
         recorder=recorder,
         request_log=request_log,
-        default_threshold=threshold,
+        default_threshold=default_threshold(settings),
+    )
+
+
+def _project_limits(settings: Settings) -> ProjectLimits:
+    limits, bound = settings.limits, settings.ledger.overage_bound_usd
+    return ProjectLimits(
+        limits.requests_per_minute,
+        limits.concurrency,
+        overage_bound_picousd=picousd_from_usd(bound) if bound else None,
     )
 
 
 def _upkeep(
     settings: Settings,
     database: Database,
+    *,
     key_use: KeyUse,
     idempotency: Idempotency,
     lease: Lease,
     recovery: Recovery,
+    bulk_resolution: BulkResolution,
     ledger_watch: LedgerWatch,
+    ledger_months: LedgerMonths,
     activity: Activity,
     process_watch: ProcessWatch,
     alerts: Alerts,
@@ -184,9 +213,10 @@ def _upkeep(
         idempotency=idempotency,
         lease=lease,
         recovery=recovery,
-        bulk_resolution=BulkResolution(database, _project_limits(settings)),
+        bulk_resolution=bulk_resolution,
         unsettled_rule=unsettled_rule(settings),
         ledger_watch=ledger_watch,
+        ledger_months=ledger_months,
         activity=activity,
         process_watch=process_watch,
         alerts=alerts,
@@ -216,10 +246,6 @@ def _request_log(settings: Settings, *, serving: bool) -> RequestLog:
     return RequestLog(text_line if settings.logs.format == "text" else json_line)
 
 
-def _project_limits(settings: Settings) -> ProjectLimits:
-    return ProjectLimits(settings.limits.requests_per_minute, settings.limits.concurrency)
-
-
 def _project_keys(
     settings: Settings, database: Database, idempotency: Idempotency, clock: Clock
 ) -> ProjectKeys:
@@ -235,6 +261,13 @@ def _reconciliation(settings: Settings, database: Database) -> Reconciliation:
     )
 
 
+def _bulk_resolution_and_months(
+    database: Database, clock: Clock, limits: ProjectLimits
+) -> tuple[BulkResolution, LedgerMonths]:
+    bulk_resolution = BulkResolution(database, limits)
+    return bulk_resolution, LedgerMonths(database, clock, bulk_resolution)
+
+
 def _recovery_and_watch(settings: Settings, database: Database) -> tuple[Recovery, LedgerWatch]:
     """What a search of the one has found, the other knows."""
     open_holds = OpenHolds()
@@ -244,7 +277,7 @@ def _recovery_and_watch(settings: Settings, database: Database) -> tuple[Recover
 
 def _inference(
     settings: Settings,
-    ledger: Ledger,
+    admission: Admission,
     admissibility: Admissibility,
     backends: dict[str, Backend],
     policies: Policies,
@@ -253,13 +286,14 @@ def _inference(
 ) -> Inference:
     limits = settings.limits
     return Inference(
-        Admission(ledger),
+        admission,
         admissibility,
         backends,
         InferenceLimits(
             deadline_s=limits.inference_deadline_s,
             drain_s=limits.drain_s,
             drains_max=limits.drains,
+            calls_max=limits.calls,
             segment_characters=0 if settings.judge is None else settings.judge.segment_characters,
             judges_beside=settings.judge is not None and settings.judge.overlap,
         ),

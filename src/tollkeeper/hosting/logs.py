@@ -35,8 +35,6 @@ def configure_logs(form: LogFormat = "json") -> None:
         cache_logger_on_first_use=True,
     )
     logging.basicConfig(handlers=[_LibraryHandler()], level=logging.WARNING, force=True)
-    # uvicorn's warnings repeat what the error envelope says, or describe a caller's mistake.
-    logging.getLogger("uvicorn").setLevel(logging.ERROR)
 
 
 def silence_logs() -> None:

@@ -12,10 +12,12 @@ from tollkeeper.services.calls.recorder import CallRecorder
 from tollkeeper.services.calls.token_counting import TokenCounting
 from tollkeeper.services.calls.traffic import Traffic
 from tollkeeper.services.clock import Clock
+from tollkeeper.services.ledger.bill import BillReconciliation
 from tollkeeper.services.ledger.billing import Billing
 from tollkeeper.services.ledger.bulk_resolution import BulkResolution
 from tollkeeper.services.ledger.costs import Costs
 from tollkeeper.services.ledger.ledger import Ledger
+from tollkeeper.services.ledger.months import LedgerMonths
 from tollkeeper.services.ledger.overview import LedgerOverview
 from tollkeeper.services.ledger.reconciliation import Reconciliation
 from tollkeeper.services.ledger.recovery import Lease, Recovery
@@ -52,6 +54,8 @@ class Services:
     billing: Billing
     reconciliation: Reconciliation
     bulk_resolution: BulkResolution
+    bill_reconciliation: BillReconciliation
+    months: LedgerMonths
     recovery: Recovery
     audit: Audit
     activity: Activity

@@ -26,8 +26,8 @@ class SettingsError(Exception):
 
 def load_settings(config: Path | None) -> Settings:
     """--config, else TOLLKEEPER_CONFIG, else ./tollkeeper.toml, else the defaults."""
-    path = config or _configured_path()
-    document = _read_toml(path or DEFAULT_FILE)
+    path = config or configured_path()
+    document = read_toml(path or DEFAULT_FILE)
     try:
         settings = Settings(**document)
     except ValidationError as exc:
@@ -70,7 +70,7 @@ def _joined(base: Path, path: str) -> str:
     return str(base / path) if path else ""
 
 
-def _configured_path() -> Path | None:
+def configured_path() -> Path | None:
     named = os.environ.get("TOLLKEEPER_CONFIG")
     if named:
         return Path(named)
@@ -78,7 +78,7 @@ def _configured_path() -> Path | None:
     return beside if beside.exists() else None
 
 
-def _read_toml(path: Path) -> dict[str, Any]:
+def read_toml(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
             return tomllib.load(file)

@@ -46,7 +46,8 @@ class ActivityEntry:
     hold_picousd: int | None
     # None where nothing was reserved, and where the cost is not known yet.
     cost_picousd: int | None
-    # "held", "settled", "released" or "unsettled"; "none" where nothing was reserved.
+    # "held", "settled", "released" or "unsettled"; "none" where nothing was reserved; "dropped"
+    # where it was resolved and only the export of its month says how.
     settlement: str
     # Why the cost is not known.
     unsettled_reason: str | None
@@ -80,19 +81,20 @@ _INSERT: LiteralString = (
     INSERT INTO activity (organization_id, request_id, project_id, api_key_id, operation, model,
         streamed, duration_ms, first_piece_ms, status, error_code, finish, prompt_tokens,
         completion_tokens, cached_tokens, reasoning_tokens, cache_write_tokens, web_searches,
-        estimated, hold, cost, settlement, backend, replica, reported_usage, reported_cost,
-        started_at)
+        input_audio_tokens, output_audio_tokens, service_tier, estimated, hold, cost, settlement,
+        backend, replica, reported_usage, reported_cost, started_at)
     SELECT v.organization_id, v.request_id, v.project_id, v.api_key_id, v.operation, v.model,
         v.streamed, v.duration_ms, v.first_piece_ms, v.status, v.error_code, v.finish,
         v.prompt_tokens, v.completion_tokens, v.cached_tokens, v.reasoning_tokens,
-        v.cache_write_tokens, v.web_searches, v.estimated, v.hold, v.cost, v.settlement,
-        v.backend, v.replica, v.reported_usage, v.reported_cost,
-        to_timestamp(v.started_at_ms / 1000.0)
+        v.cache_write_tokens, v.web_searches, v.input_audio_tokens, v.output_audio_tokens,
+        v.service_tier, v.estimated, v.hold, v.cost, v.settlement, v.backend, v.replica,
+        v.reported_usage, v.reported_cost, to_timestamp(v.started_at_ms / 1000.0)
     FROM json_to_recordset(%s::json) AS v (organization_id uuid, request_id uuid, project_id uuid,
         api_key_id uuid, operation text, model text, streamed boolean, duration_ms bigint,
         first_piece_ms bigint, status integer, error_code text, finish text, prompt_tokens bigint,
         completion_tokens bigint, cached_tokens bigint, reasoning_tokens bigint,
-        cache_write_tokens bigint, web_searches bigint, estimated boolean, hold numeric,
+        cache_write_tokens bigint, web_searches bigint, input_audio_tokens bigint,
+        output_audio_tokens bigint, service_tier text, estimated boolean, hold numeric,
         cost numeric, settlement text, backend text, replica text, reported_usage jsonb,
         reported_cost numeric, started_at_ms bigint)
     ON CONFLICT DO NOTHING RETURNING *
@@ -160,7 +162,8 @@ _SELECT: LiteralString = """
         (extract(epoch FROM coalesce(a.started_at, r.held_at)) * 1000)::bigint, a.operation,
         a.streamed, a.duration_ms, a.first_piece_ms, a.status, a.error_code, a.finish,
         a.prompt_tokens, a.completion_tokens, a.cached_tokens, a.reasoning_tokens,
-        a.cache_write_tokens, a.web_searches,
+        a.cache_write_tokens, a.web_searches, a.input_audio_tokens, a.output_audio_tokens,
+        a.service_tier,
         coalesce(d.estimated, a.estimated, false), coalesce(r.hold, a.hold),
         CASE WHEN r.id IS NULL THEN a.cost ELSE d.settled + coalesce(o.amount, 0) END,
         CASE WHEN r.id IS NULL THEN a.settlement WHEN d.kind IS NOT NULL THEN d.kind
@@ -255,6 +258,9 @@ def _row(record: ActivityRecord) -> dict[str, Any]:
         if usage is None
         else usage.cache_write_tokens + usage.cache_write_1h_tokens,
         "web_searches": None if usage is None else usage.web_searches,
+        "input_audio_tokens": None if usage is None else usage.input_audio_tokens,
+        "output_audio_tokens": None if usage is None else usage.output_audio_tokens,
+        "service_tier": None if usage is None else _text(usage.service_tier),
         "estimated": record.estimated,
         # Amounts are sent as text, because they may be larger than any integer in JSON.
         "hold": None if record.hold_picousd is None else str(record.hold_picousd),
@@ -307,11 +313,14 @@ def entry_of_row(row: tuple[Any, ...]) -> ActivityEntry:
     """The entry of a row that `select_entries` reads."""
     usage = None
     if row[13] is not None:
-        prompt, completion, cached, reasoning, written, searches = row[13:19]
+        prompt, completion, cached, reasoning, written, searches, *audio, tier = row[13:22]
         usage = Usage(
             *(prompt, completion, cached, reasoning),
             cache_write_tokens=written or 0,
             web_searches=searches or 0,
+            input_audio_tokens=audio[0] or 0,
+            output_audio_tokens=audio[1] or 0,
+            service_tier=tier,
         )
-    verdicts = msgspec.convert(row[28], tuple[VerdictRecord, ...])
-    return ActivityEntry(*(*row[:13], usage, *row[19:28], verdicts))
+    verdicts = msgspec.convert(row[31], tuple[VerdictRecord, ...])
+    return ActivityEntry(*(*row[:13], usage, *row[22:31], verdicts))

@@ -209,20 +209,6 @@ async def test_undeclared_options_are_not_implemented(
     assert await scripted.traces() == before
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [{"reasoning_effort": "none"}, {"reasoning": {"effort": "none"}}],
-    ids=str,
-)
-async def test_no_effort_asks_a_model_without_reasoning_for_nothing(
-    scripted: ScriptedGateway, fields: dict[str, Any]
-) -> None:
-    plain = await travelled(scripted, model="bare")
-    assert await travelled(scripted, model="bare", **fields) == plain
-    # A model that reasons by itself is told not to.
-    assert (await travelled(scripted, model="mapped", **fields))["reasoning_effort"] == "none"
-
-
 @pytest.mark.parametrize("option", ["reasoning.enabled", "reasoning.max_tokens"])
 async def test_parts_of_reasoning_need_a_place_of_their_own(
     scripted: ScriptedGateway, option: str

@@ -92,6 +92,12 @@ async def older_anthropic(request: pytest.FixtureRequest) -> PythonClient:
     return await _python_client(request.param)
 
 
+@pytest.fixture(scope="session")
+async def framework(request: pytest.FixtureRequest) -> PythonClient:
+    """The one that the test names by its lock."""
+    return await _python_client(request.param)
+
+
 async def _node_environment(declared_in: Path, name: str) -> Node:
     # In a thread: gateways of other tests live on in this loop meanwhile.
     try:

@@ -5,7 +5,7 @@ from typing import Literal
 
 import msgspec
 
-from tollkeeper.api.chat.messages import read_turns
+from tollkeeper.api.chat.messages import has_client_fields, read_turns, without_client_fields
 from tollkeeper.api.wire import chat as wire
 from tollkeeper.domain.catalog import Feature, Model
 from tollkeeper.domain.errors import InvalidRequest
@@ -94,17 +94,9 @@ def _written(body: wire.ChatRequest, raw_body: bytes) -> dict[str, msgspec.Raw]:
         del written["response_format"]
     if body.modalities == _TEXT_ONLY:
         del written["modalities"]
-    if any(message.model_id is not msgspec.UNSET for message in body.messages):
-        written["messages"] = _without_model_ids(raw["messages"])
+    if any(map(has_client_fields, body.messages)):
+        written["messages"] = without_client_fields(raw["messages"])
     return written
-
-
-def _without_model_ids(messages: msgspec.Raw) -> msgspec.Raw:
-    """Removes `model_id`, a field of this interface only, which backends do not know."""
-    decoded = msgspec.json.decode(messages, type=list[dict[str, msgspec.Raw]])
-    for message in decoded:
-        message.pop("model_id", None)
-    return msgspec.Raw(msgspec.json.encode(decoded))
 
 
 def _tools(body: wire.ChatRequest) -> tuple[Tool, ...]:

@@ -53,7 +53,7 @@ async def responses_call(
     bound = output_bound(body.max_output_tokens, model, param="max_output_tokens")
     conversation = Conversation(model, partial(services.reasoning_seal.unseal, caller))
     tools = read_tools(body.tools or ())
-    caching = caching_wish(services, caller, body.prompt_cache_key)
+    caching = caching_wish(services, caller, model, body.prompt_cache_key)
     prompt = read_prompt(body, model, conversation, tools, caching)
     require_supported(model, prompt)
     call = Call(

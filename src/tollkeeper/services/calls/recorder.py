@@ -4,11 +4,8 @@ import asyncio
 from collections.abc import Callable
 
 from tollkeeper.services.calls.activity import Activity
-from tollkeeper.services.calls.metrics import (
-    count_absurd_usage,
-    count_call,
-    count_excessive_usage,
-)
+from tollkeeper.services.calls.bill_checks import check_bill
+from tollkeeper.services.calls.metrics import count_call
 from tollkeeper.services.calls.running import RunningCall
 from tollkeeper.services.request_log import RequestLog
 
@@ -39,11 +36,10 @@ class CallRecorder:
         """Takes the call; neither blocks nor raises."""
         meter = running.meter
         if meter is not None and meter.reported_nonsense:
-            count_absurd_usage(running.call.model.backend)
             self._on_misreport(running.call.model.backend, _ABSURD)
         if meter is not None and meter.exceeds_context:
-            count_excessive_usage(running.call.model.backend)
             self._on_misreport(running.call.model.backend, _EXCESSIVE)
+        check_bill(running)
         if not running.evidence.pending or len(self._waiting) >= _WAITING_MAX:
             self._record(running, status, error_code)
             return

@@ -20,6 +20,7 @@ from tollkeeper.domain.admission import (
 from tollkeeper.domain.errors import InvalidRequest, NotFound, StateConflict
 from tollkeeper.domain.money import PICOUSD_MAX, usd_from_picousd
 from tollkeeper.services.audit import record_change
+from tollkeeper.services.ledger.overage_alerts import report_stopped
 from tollkeeper.storage import accounts, ledger, organizations, projects
 from tollkeeper.storage.accounts import Balance, CapUse, OwnLimits
 from tollkeeper.storage.database import Connection, Database
@@ -58,6 +59,21 @@ class LimitsInForce:
     requests_per_minute: Limit
     concurrency: Limit
     live_holds: int
+
+
+@dataclass(frozen=True, slots=True)
+class OverageUse:
+    """What an organization's calls cost beyond their holds, and how far its balance may fall."""
+
+    # What was granted and is not spent.
+    balance_picousd: int
+    overage_picousd: int
+    # None: there is no bound.
+    bound_picousd: int | None
+    # The bound is that of the settings.
+    is_default: bool
+    # The balance was below the bound; no call is admitted until an operator clears this.
+    stopped: bool
 
 
 class Billing:
@@ -141,6 +157,56 @@ class Billing:
                 raise _no_organization(organization_id)
             return await accounts.find_caps(connection, organization_id)
 
+    async def overage_set(
+        self, organization_id: OrganizationId, bound_picousd: int | None
+    ) -> OverageUse:
+        """Sets how far the balance may fall below zero; None: as the settings say. It stops nobody
+        and clears nothing by itself."""
+        if bound_picousd is not None and not 0 <= bound_picousd <= PICOUSD_MAX:
+            raise InvalidRequest("A bound is an amount of 0 USD or more.", param="bound")
+        async with self._database.transaction() as connection:
+            await self._lock(connection, organization_id)
+            before = await self._overage(connection, organization_id)
+            await accounts.write_overage_bound(connection, organization_id, bound_picousd)
+            after = await self._overage(connection, organization_id)
+            await _record_overage(connection, "overage_set", organization_id, before, after)
+        return after
+
+    async def overage_clear(self, organization_id: OrganizationId) -> OverageUse:
+        """Lets the calls of an organization begin again. Its balance must be within the bound."""
+        async with self._database.transaction() as connection:
+            state = await self._lock(connection, organization_id)
+            if state.is_below_bound:
+                raise StateConflict(
+                    f"The balance is {usd_from_picousd(state.balance_picousd)} USD, still below "
+                    f"the bound of {usd_from_picousd(-(state.overage_bound_picousd or 0))} USD: "
+                    "grant credit or set another bound first."
+                )
+            before = await self._overage(connection, organization_id)
+            cleared = replace(state, stopped=False)
+            await ledger.write_states(connection, {organization_id: cleared})
+            after = await self._overage(connection, organization_id)
+            await _record_overage(connection, "overage_clear", organization_id, before, after)
+        return after
+
+    async def overage_show(self, organization_id: OrganizationId) -> OverageUse:
+        async with self._database.reading() as connection:
+            return await self._overage(connection, organization_id)
+
+    async def _overage(self, connection: Connection, organization_id: OrganizationId) -> OverageUse:
+        found = await accounts.find_overage(connection, organization_id)
+        if found is None:
+            raise _no_organization(organization_id)
+        default = self._limits.overage_bound_picousd
+        own = found.own_bound_picousd
+        return OverageUse(
+            balance_picousd=found.balance_picousd,
+            overage_picousd=found.overage_picousd,
+            bound_picousd=default if own is None else own,
+            is_default=own is None,
+            stopped=found.stopped,
+        )
+
     async def limit_set(
         self,
         project_id: ProjectId,
@@ -221,7 +287,36 @@ class Billing:
         # `decide` brings a state up to date, also where there is nothing to decide on.
         state, _ = decide(found, (), now_us=locked.now_us, month=locked.month)
         await ledger.write_states(connection, {organization_id: state})
+        report_stopped(locked.states, {organization_id: state})
         return state
+
+
+async def _record_overage(
+    connection: Connection,
+    operation: str,
+    organization_id: OrganizationId,
+    before: OverageUse,
+    after: OverageUse,
+) -> None:
+    if before != after:
+        await record_change(
+            connection,
+            organization_id,
+            operation,
+            "overage",
+            organization_id,
+            before=_shown_overage(before),
+            after=_shown_overage(after),
+        )
+
+
+def _shown_overage(use: OverageUse) -> dict[str, str | bool | None]:
+    bound = use.bound_picousd
+    return {
+        "bound": None if bound is None else usd_from_picousd(bound),
+        "is_default": use.is_default,
+        "stopped": use.stopped,
+    }
 
 
 async def _record_cap(

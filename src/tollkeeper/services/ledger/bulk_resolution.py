@@ -112,7 +112,7 @@ class BulkResolution:
                 wanted = [_resolution(key, hold, action, resolved_by) for key, hold in page]
                 done = await resolutions.resolve(connection, wanted)
                 await _record(connection, page, done, action, resolved_by)
-            await self._fold([key.organization_id for key, _ in page])
+            await self.fold([key.organization_id for key, _ in page])
             resolved += len(done)
             hold_picousd += sum(hold for key, hold in page if key.id in done)
             gone_through += len(page)
@@ -126,7 +126,7 @@ class BulkResolution:
             UnsettledSelection(marked_before), rule.action, resolved_by=rule.resolved_by
         )
 
-    async def _fold(self, organizations: Sequence[OrganizationId]) -> None:
+    async def fold(self, organizations: Sequence[OrganizationId]) -> None:
         """Takes what was given back into the accounts. The next call would do it, but it must not
         wait for the work of thousands."""
         for organization_id in sorted(set(organizations)):

@@ -31,6 +31,11 @@ _NEGATIVE = Gauge(
     "Organizations whose balance is below zero.",
     multiprocess_mode=_LAST_WRITTEN,
 )
+_STOPPED = Gauge(
+    "tollkeeper_stopped_accounts",
+    "Organizations whose calls are stopped, because their balance fell below the overage bound.",
+    multiprocess_mode=_LAST_WRITTEN,
+)
 _HELD = Gauge(
     "tollkeeper_held_usd",
     "USD that running calls hold. The ledger is exact.",
@@ -84,6 +89,10 @@ def show_totals(totals: Totals) -> None:
     _NEGATIVE.set(totals.negative)
     _HELD.set(totals.held_picousd / _PICOUSD_PER_USD)
     _UNSETTLED_USD.set(totals.unsettled_picousd / _PICOUSD_PER_USD)
+
+
+def show_stopped_accounts(count: int) -> None:
+    _STOPPED.set(count)
 
 
 def show_oldest_hold(age_s: float) -> None:
