@@ -30,6 +30,7 @@ _COMMANDS = (
     ("reload", "reload", "Send a changed catalogue to the running gateway."),
     ("doctor", "doctor", "Check settings, database, backends and judge."),
     ("openapi", "openapi", "Print the OpenAPI document of the API."),
+    ("model", "model", "The catalogue of models, beside a list of prices."),
     ("organization", "organization", "Organizations and the checks they hold."),
     ("project", "project", "Projects of an organization."),
     ("admin-key", "admin_key", "Admin API keys of an organization."),

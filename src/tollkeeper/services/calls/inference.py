@@ -101,6 +101,10 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
     usage: Usage
     settlement: Settlement | None
 
+    @property
+    def cost_picousd(self) -> int | None:
+        return None if self.settlement is None else self.settlement.cost_picousd
+
 
 class SettlementLate(Unavailable):
     """The cost of the call could not be written in time; it is written as soon as it can be."""
