@@ -1,11 +1,11 @@
 # Every task of the project; `make help` lists them.
 PYTHON ?= python3
-VENV := .venv
+VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve test check bench prove lock openapi clean
+.PHONY: help install serve test check bench profile prove lock openapi clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -37,6 +37,9 @@ check: $(INSTALLED) ## format, lint, types, layers
 bench: $(INSTALLED) ## measure, beside others; prints a table and writes bench/result.json
 	$(BIN)/python -m bench $(ARGS)
 
+profile: $(INSTALLED) ## where a call spends its CPU time: a table by stage and a flame graph
+	$(BIN)/python -m bench.profile $(ARGS)
+
 prove: $(INSTALLED) ## the long proofs: seeded histories, kills, planted bugs
 	$(BIN)/python -m pytest -q tests --prove $(ARGS)
 
@@ -45,7 +48,7 @@ openapi: $(INSTALLED) ## write openapi.json anew
 
 lock: $(INSTALLED) ## resolve the dependencies anew and write the locks
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
-	  --upgrade --extra embedded --group dev pyproject.toml -o requirements.lock
+	  --upgrade --extra embedded --extra console --group dev pyproject.toml -o requirements.lock
 	echo uv | $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate - -o requirements-uv.lock
 	for wanted in tests/journeys/clients/locks/*.in bench/locks/*.in; do \
 	  $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \

@@ -29,7 +29,8 @@ async def _read_so_far(process: Process) -> int:
         process.database,
         """
         SELECT sum(seq_tup_read + coalesce(idx_tup_fetch, 0))::bigint FROM pg_stat_user_tables
-        WHERE relname IN ('reservations', 'resolutions', 'unfolded', 'unsettled_marks', 'accounts')
+        WHERE relname IN ('unfolded', 'unsettled_marks', 'accounts')
+           OR relname ~ '^(reservations|resolutions|overages)_'
         """,
     )
     return int(found)

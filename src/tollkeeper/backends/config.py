@@ -104,11 +104,15 @@ class BackendConfig:
     connections_max: int
     idle_connections_max: int
     keep_alive_s: float
+    # Calls that may wait for a connection to a replica while all are in use.
+    connections_waiting_max: int
 
     # Failures in a row that eject a replica, and the time of the first and the longest ejection.
     failures_to_eject: int
     ejection_s: float
     ejection_s_max: float
+    # Of how many organizations these failures must be, if so many use the backend.
+    organizations_to_eject: int
 
     def __post_init__(self) -> None:
         if not self.urls or len(set(self.urls)) != len(self.urls):

@@ -113,7 +113,7 @@ class Replica:
     async def _count(self, tokenize: TokenizeRequest, call: Call, deadline: float) -> int | None:
         body = tokenize.encode(call)
         request = await self.request(tokenize.path, _JSON, body, deadline=deadline)
-        connection = await self._pool.acquire(deadline=deadline)
+        connection = await self._pool.acquire(deadline=deadline, organization=call.organization_id)
         try:
             connection.send(request, deadline=deadline, idle_s=self.config.idle_timeout_s)
             head = await connection.read_head()
@@ -199,7 +199,9 @@ class ReplicaCall:
         path = replica.wire.path_for(call.model, stream=streamed)
         request = await replica.request(path, accept, body, deadline=self._deadline)
         try:
-            connection = await replica.pool.acquire(deadline=self._deadline)
+            connection = await replica.pool.acquire(
+                deadline=self._deadline, organization=call.organization_id
+            )
         except HttpFailure as failure:
             raise domain_error(failure, charged=False) from failure
         self._connection = connection

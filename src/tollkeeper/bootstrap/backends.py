@@ -9,7 +9,8 @@ from tollkeeper.backends.credentials import CredentialKind, read_key
 from tollkeeper.backends.fan_out import FanOutBackend
 from tollkeeper.backends.port import Backend
 from tollkeeper.backends.routing import RoutedBackend
-from tollkeeper.domain.catalog import Model, pricing_from_declared
+from tollkeeper.domain.catalog import Model
+from tollkeeper.domain.declared_prices import pricing_from_declared
 from tollkeeper.domain.judging import EXAMPLES, Example
 from tollkeeper.embedded.engine_address import EngineAddress
 from tollkeeper.services.policies.judge import Judge, JudgeConfig
@@ -140,9 +141,11 @@ def backend_config(declared: BackendSettings, engine: EngineAddress | None) -> B
         connections_max=declared.connections,
         idle_connections_max=declared.idle_connections,
         keep_alive_s=declared.keep_alive_s,
+        connections_waiting_max=declared.waiting_calls,
         failures_to_eject=declared.failures_to_eject,
         ejection_s=declared.ejection_s,
         ejection_s_max=declared.ejection_max_s,
+        organizations_to_eject=declared.organizations_to_eject,
     )
 
 

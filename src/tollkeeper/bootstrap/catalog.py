@@ -13,13 +13,25 @@ from tollkeeper.domain.catalog import (
     Catalog,
     Feature,
     Model,
+    PriceChange,
+    Pricing,
     TokenBounds,
-    pricing_from_declared,
+)
+from tollkeeper.domain.declared_prices import (
+    DeclaredPrices,
+    DeclaredTier,
+    pricing_with_variants,
 )
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.messages_behavior import MessagesBehavior, PromptCaching, ThinkingStyle
 from tollkeeper.embedded.engine_limits import ENGINE_SCHEMA_BOUNDS
-from tollkeeper.settings import BackendSettings, ModelSettings, Settings, SettingsError
+from tollkeeper.settings import (
+    BackendSettings,
+    ModelSettings,
+    PricesSettings,
+    Settings,
+    SettingsError,
+)
 
 
 def build_catalog(settings: Settings) -> Catalog:
@@ -27,7 +39,12 @@ def build_catalog(settings: Settings) -> Catalog:
     models = []
     for declared in settings.models:
         backend = backends[declared.backend]
-        model = _model(declared, backend)
+        model = replace(
+            _model(declared, backend),
+            cache_salt_field=backend.cache_salt_field,
+            shares_cache=backend.cache_shared,
+            allows_remote_media=backend.allow_remote_media,
+        )
         if backend.kind == "embedded":
             models.append(_on_engine(model, settings.embedded.context_length))
         else:
@@ -65,7 +82,6 @@ def _on_messages_backend(model: Model) -> Model:
         input_modalities=_narrowed(model.input_modalities, messages.INPUT_MODALITIES),
         output_modalities=_narrowed(model.output_modalities, messages.OUTPUT_MODALITIES),
         options={**(THINKING_OPTIONS if reasons else {}), **model.options},
-        searches_are_input=True,
     )
 
 
@@ -90,9 +106,7 @@ def _on_responses_backend(model: Model) -> Model:
 
 def _model(declared: ModelSettings, backend: BackendSettings) -> Model:
     try:
-        pricing = pricing_from_declared(
-            {str(key): value for key, value in declared.pricing.items()}, param="pricing"
-        )
+        pricing, price_changes = _pricing(declared), _price_changes(declared)
     except InvalidRequest as exc:
         raise SettingsError(f"models {declared.id!r}: {exc.param}: {exc.message}") from None
     return Model(
@@ -115,12 +129,14 @@ def _model(declared: ModelSettings, backend: BackendSettings) -> Model:
         required_checks=declared.required_checks,
         is_ready=declared.is_ready,
         pricing=pricing,
+        price_changes=price_changes,
         options=declared.options,
         token_bounds=TokenBounds(
             image=_tokens_per_image(declared, backend),
             file=declared.tokens_per_file or None,
             audio=declared.tokens_per_audio or None,
             video=declared.tokens_per_video or None,
+            web_search=declared.tokens_per_web_search or None,
             template=declared.template_tokens,
             tools=declared.tool_tokens,
         ),
@@ -138,3 +154,32 @@ def _tokens_per_image(declared: ModelSettings, backend: BackendSettings) -> int 
     preset = PRESETS.get(backend.preset)
     known = None if preset is None else preset.tokens_per_image
     return DEFAULT_TOKEN_BOUNDS.image if known is None else known
+
+
+def _pricing(declared: PricesSettings, param: str = "") -> Pricing:
+    tiers = [
+        DeclaredTier(tier.above_tokens, {str(name): price for name, price in tier.pricing.items()})
+        for tier in declared.price_tiers
+    ]
+    return pricing_with_variants(
+        DeclaredPrices(
+            prices={str(name): price for name, price in declared.pricing.items()},
+            tiers=tiers,
+            service_tiers=declared.service_tiers,
+            unasked_service_tier=declared.unasked_service_tier,
+        ),
+        param=param,
+    )
+
+
+def _price_changes(declared: ModelSettings) -> tuple[PriceChange, ...]:
+    changes: dict[int, PriceChange] = {}
+    for position, change in enumerate(declared.price_changes):
+        place = f"price_changes.{position}."
+        valid_from = int(change.valid_from.timestamp())
+        if valid_from in changes:
+            raise InvalidRequest(
+                "Two changes are valid from the same moment.", param=f"{place}valid_from"
+            )
+        changes[valid_from] = PriceChange(valid_from, _pricing(change, place))
+    return tuple(changes[valid_from] for valid_from in sorted(changes))

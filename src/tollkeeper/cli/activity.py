@@ -101,8 +101,9 @@ def _view(entry: ActivityEntry) -> dict[str, Any]:
     }
 
 
-def _usage_view(usage: Usage) -> dict[str, int]:
-    return {
+def _usage_view(usage: Usage) -> dict[str, int | str]:
+    """Audio and the service tier stand there only where a backend has named them."""
+    view: dict[str, int | str] = {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
         "total_tokens": usage.total_tokens,
@@ -111,6 +112,12 @@ def _usage_view(usage: Usage) -> dict[str, int]:
         "cache_write_tokens": usage.cache_write_tokens,
         "web_searches": usage.web_searches,
     }
+    if usage.input_audio_tokens or usage.output_audio_tokens:
+        view["input_audio_tokens"] = usage.input_audio_tokens
+        view["output_audio_tokens"] = usage.output_audio_tokens
+    if usage.service_tier is not None:
+        view["service_tier"] = usage.service_tier
+    return view
 
 
 def _usd(amount: int | None) -> str | None:

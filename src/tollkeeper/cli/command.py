@@ -6,8 +6,10 @@ supply that parameter.
 """
 
 import asyncio
+import getpass
 import inspect
 import logging
+import os
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -25,9 +27,11 @@ from tollkeeper.cli.options import (
     shared_options,
 )
 from tollkeeper.cli.output import CommandOutput, Listing, one_line, show
+from tollkeeper.domain.audit import Actor, ActorKind
 from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.hosting.logs import silence_logs
 from tollkeeper.hosting.worker_process import WorkerStarter
+from tollkeeper.services.audit import act_as
 from tollkeeper.services.use_cases import Services
 from tollkeeper.settings import Settings, SettingsError, load_settings
 from tollkeeper.storage.schema import check_database
@@ -135,8 +139,20 @@ def run_with_services(invocation: Invocation, use_case: Callable[[Services], Awa
 async def _with_services(
     settings: Settings, conninfo: str, use_case: Callable[[Services], Awaitable[T]]
 ) -> T:
+    act_as(Actor(ActorKind.CLI, _user()))
     async with running_services(settings, conninfo) as services:
         return await use_case(services)
+
+
+def _user() -> str:
+    """Whom the audit names: the user of the shell, also behind sudo."""
+    behind_sudo = os.environ.get("SUDO_USER")
+    if behind_sudo:
+        return behind_sudo
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # the account has no name on this machine
+        return f"uid {os.getuid()}"
 
 
 def _signature_with_shared_options(run: Callable[..., object]) -> inspect.Signature:

@@ -25,6 +25,7 @@ _COMMANDS = (
     ("init", "init", "Write a commented tollkeeper.toml."),
     ("migrate", "migrate", "Bring the database's schema up to date."),
     ("serve", "serve", "Run the gateway and its operator listener."),
+    ("console", "console", "Run the web console."),
     ("reload", "reload", "Send a changed catalogue to the running gateway."),
     ("doctor", "doctor", "Check settings, database, backends and judge."),
     ("openapi", "openapi", "Print the OpenAPI document of the API."),
@@ -35,10 +36,12 @@ _COMMANDS = (
     ("policy", "policy", "Policies of an organization."),
     ("credit", "credit", "Credit of an organization."),
     ("cap", "cap", "Spending caps of an organization and of its projects."),
+    ("overage", "overage", "How far an organization's balance may fall below zero."),
     ("limit", "limit", "Request limits of a project."),
     ("costs", "costs", "What an organization spent, day by day."),
-    ("ledger", "ledger", "The ledger: its invariants, and unsettled holds."),
+    ("ledger", "ledger", "The ledger: its invariants, unsettled holds, and months."),
     ("activity", "activity", "The records of inference requests."),
+    ("audit", "audit", "Who changed what, and when."),
 )
 _MODULES = {name: file for name, file, _ in _COMMANDS}
 _SERVERS = ("serve", "demo")

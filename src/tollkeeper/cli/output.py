@@ -28,12 +28,13 @@ class Record:
 @dataclass(frozen=True, slots=True)
 class Listing:
     """Several objects. The JSON has all their fields, the table has `columns`. With a `refusal` the
-    command prints it and fails."""
+    command prints it and fails. `note` is for people."""
 
     rows: Sequence[Mapping[str, Any]]
     columns: tuple[str, ...]
     summary: Mapping[str, Any] = field(default_factory=dict)
     refusal: str = ""
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +104,8 @@ def _print_listing(listing: Listing) -> None:
     for row in listing.rows:
         table.add_row(*(Text(_cell(column, row[column])) for column in listing.columns))
     output.print(table)
+    if listing.note:
+        output.print(Text(listing.note, style="yellow"))
 
 
 def console() -> Console:
@@ -128,7 +131,7 @@ def _cell(name: str, value: Any) -> str:
             return "-"
         case bool():
             return "yes" if value else "no"
-        case int() if name.endswith("_at"):
+        case int() if name == "at" or name.endswith("_at"):
             return datetime.fromtimestamp(value, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
         case list() | tuple():
             return ", ".join(printable(str(item)) for item in value) or "-"

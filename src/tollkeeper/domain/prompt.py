@@ -200,6 +200,8 @@ class OtherChoice(msgspec.Struct, frozen=True, gc=False):
 class ToolChoice(msgspec.Struct, frozen=True, gc=False):
     choice: ToolMode | NamedFunction | AllowedFunctions | OtherChoice
     param: str
+    # The objects that a chat caller wrote. A chat backend gets them whole, so they count as text.
+    written: tuple[FreeObject, ...] = ()
 
 
 class UserLocation(msgspec.Struct, frozen=True, gc=False):

@@ -63,7 +63,8 @@ class PromptSize(msgspec.Struct, frozen=True, gc=False):
             (self.files, bounds.file),
             (self.audios, bounds.audio),
             (self.videos, bounds.video),
-            (int(self.searches_web and _fills_context(model)), None),
+            # What a search finds is input too, whether the search itself has a price or not.
+            (self.web_searches, bounds.web_search),
         )
         for count, tokens in media:
             if count and tokens is None:
@@ -71,15 +72,25 @@ class PromptSize(msgspec.Struct, frozen=True, gc=False):
             total += count * (tokens or 0)
         return min(total, model.context_length)
 
+    def audio_bound(self, model: Model, bound: int) -> int:
+        """How many tokens of a prompt that is bounded by `bound` may be audio. Videos have sound,
+        and a file may be anything."""
+        bounds = model.token_bounds
+        audio_tokens = 0
+        for count, tokens in (
+            (self.audios, bounds.audio),
+            (self.videos, bounds.video),
+            (self.files, bounds.file),
+        ):
+            if count and tokens is None:
+                return bound
+            audio_tokens += count * (tokens or 0)
+        return min(audio_tokens, bound)
+
     def guess(self) -> int:
         """A number for a caller who asks. The text in a file is packed: a token for each of its
         characters is enough for most."""
         return self.text_tokens + _IMAGE_TOKENS_GUESS * self.images + self.file_characters
-
-
-def _fills_context(model: Model) -> bool:
-    """Found pages are input too, unless the backend charges for the search alone."""
-    return model.searches_are_input or not model.pricing.web_search
 
 
 def measure_prompt(prompt: Prompt) -> PromptSize:
@@ -147,4 +158,4 @@ def _part_texts(part: Part) -> Iterator[str]:
 def _extra_texts(extra: FreeObject | None) -> Iterator[str]:
     """The caller's further properties as JSON, because the model may read them too."""
     if extra:
-        yield from (_encode(value).decode() for value in extra.values() if value is not None)
+        yield _encode(extra).decode()

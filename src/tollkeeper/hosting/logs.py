@@ -28,8 +28,6 @@ def configure_logs() -> None:
         logger_factory=structlog.WriteLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
-    # uvicorn's warnings repeat what the error envelope says, or describe a caller's mistake.
-    logging.getLogger("uvicorn").setLevel(logging.ERROR)
 
 
 def silence_logs() -> None:

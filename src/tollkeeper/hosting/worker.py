@@ -19,7 +19,8 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 from tollkeeper.api.http.metrics import write_metrics
 from tollkeeper.bootstrap import build_app, build_catalog, running_services
 from tollkeeper.embedded.engine_address import EngineAddress
-from tollkeeper.hosting.http_server import HttpLimits, HttpServer
+from tollkeeper.hosting.http_protocol import HttpLimits
+from tollkeeper.hosting.http_server import HttpServer
 from tollkeeper.hosting.logs import configure_logs
 from tollkeeper.hosting.shutdown import shut_down
 from tollkeeper.hosting.worker_process import READY, received_listener
@@ -98,6 +99,7 @@ def http_limits(settings: Settings) -> HttpLimits:
         header_bytes_max=settings.server.header_bytes,
         keep_alive_s=settings.server.keep_alive_s,
         write_timeout_s=settings.server.write_timeout_s,
+        connections_max=settings.server.connections,
     )
 
 

@@ -10,6 +10,7 @@ from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.domain.money import usd_from_picousd
 from tollkeeper.services.calls.activity import Activity
 from tollkeeper.services.ledger.bulk_resolution import BulkResolution, UnsettledRule
+from tollkeeper.services.ledger.months import LedgerMonths
 from tollkeeper.services.ledger.recovery import Lease, Recovered, Recovery
 from tollkeeper.services.ledger.watch import LedgerWatch
 from tollkeeper.services.tenants.idempotency import Idempotency
@@ -41,6 +42,7 @@ class Upkeep:
         bulk_resolution: BulkResolution,
         unsettled_rule: UnsettledRule | None,
         ledger_watch: LedgerWatch,
+        ledger_months: LedgerMonths,
         activity: Activity,
     ) -> None:
         self._database = database
@@ -51,6 +53,7 @@ class Upkeep:
         self._bulk_resolution = bulk_resolution
         self._unsettled_rule = unsettled_rule
         self._ledger_watch = ledger_watch
+        self._ledger_months = ledger_months
         self._activity = activity
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -66,6 +69,7 @@ class Upkeep:
             (_KEY_USE_INTERVAL_S, self.write_key_use),
             (_SECRETS_INTERVAL_S, self.forget_secrets),
             (_PARTITIONS_INTERVAL_S, self.keep_partitions),
+            (_PARTITIONS_INTERVAL_S, self.keep_ledger_months),
         )
 
     def start(self) -> None:
@@ -129,6 +133,9 @@ class Upkeep:
 
     async def keep_partitions(self) -> None:
         await self._activity.keep_partitions()
+
+    async def keep_ledger_months(self) -> None:
+        await self._ledger_months.keep_months()
 
 
 async def _repeat(interval_s: float, chore: Chore) -> None:

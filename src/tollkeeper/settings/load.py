@@ -24,8 +24,8 @@ class SettingsError(Exception):
 
 def load_settings(config: Path | None) -> Settings:
     """--config, else TOLLKEEPER_CONFIG, else ./tollkeeper.toml, else the defaults."""
-    path = config or _configured_path()
-    document = _read_toml(path or DEFAULT_FILE)
+    path = config or configured_path()
+    document = read_toml(path or DEFAULT_FILE)
     try:
         settings = Settings(**document)
     except ValidationError as exc:
@@ -43,6 +43,10 @@ def _anchored(settings: Settings, base: Path) -> Settings:
         "database": {"data_dir": base / settings.database.data_dir},
         "secrets": {"master_key_file": _joined(base, settings.secrets.master_key_file)},
         "embedded": {"model_path": _joined(base, settings.embedded.model_path)},
+        "console": {
+            name: _joined(base, getattr(settings.console, name))
+            for name in ("tls_certificate_file", "tls_key_file")
+        },
     }
     updates: dict[str, Any] = {
         name: getattr(settings, name).model_copy(update=paths) for name, paths in anchored.items()
@@ -63,7 +67,7 @@ def _joined(base: Path, path: str) -> str:
     return str(base / path) if path else ""
 
 
-def _configured_path() -> Path | None:
+def configured_path() -> Path | None:
     named = os.environ.get("TOLLKEEPER_CONFIG")
     if named:
         return Path(named)
@@ -71,7 +75,7 @@ def _configured_path() -> Path | None:
     return beside if beside.exists() else None
 
 
-def _read_toml(path: Path) -> dict[str, Any]:
+def read_toml(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
             return tomllib.load(file)

@@ -3,46 +3,24 @@
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from tollkeeper.backends.config import shown_url
-from tollkeeper.backends.presets import PRESETS
 from tollkeeper.domain import conventions
 from tollkeeper.domain.access import CUSTOMER_PERMISSIONS
 from tollkeeper.domain.catalog import DEFAULT_TOKEN_BOUNDS
+from tollkeeper.domain.errors import InvalidRequest
+from tollkeeper.domain.money import picousd_from_usd
 from tollkeeper.domain.trial import THRESHOLD_MAX, THRESHOLD_MIN
 from tollkeeper.embedded.packaged_model import PACKAGED_MODEL
+from tollkeeper.settings.backends import BackendSettings
 from tollkeeper.settings.database_url import check_database_url
+from tollkeeper.settings.prices import PriceChanges, PricesSettings
+from tollkeeper.settings.section import Name, Seconds, SecretFile, SecretVariable, Section
 
 Port = Annotated[int, Field(ge=0, le=65535)]
-Name = Annotated[str, Field(min_length=1, max_length=120)]
-Seconds = Annotated[float, Field(gt=0, le=86400)]
-# The name of an environment variable that holds a secret. Not shown where it is no name: it may be
-# the secret itself.
-SecretVariable = Annotated[str, Field(pattern=r"^([A-Za-z_][A-Za-z0-9_]*)?$", repr=False)]
-SecretFile = Annotated[str, Field(repr=False)]
-CredentialName = Literal["bearer", "x-api-key", "api-key", "x-goog-api-key"]
-HeaderName = Annotated[str, Field(pattern=r"^[a-z0-9!#$%&'*+.^_`|~-]{1,64}$")]
-# Printable ASCII.
-HeaderValue = Annotated[str, Field(pattern=r"^[!-~]([ -~]*[!-~])?$", max_length=4096)]
-# Headers that the gateway writes itself.
-_OWN_HEADERS = frozenset(
-    {
-        *("host", "user-agent", "content-type", "content-length", "accept", "accept-encoding"),
-        *("connection", "transfer-encoding", "expect", "upgrade", "te", "trailer"),
-        *("authorization", "x-api-key", "api-key", "x-goog-api-key"),
-    }
-)
+Unread = Literal["allow", "deny"]
 Modality = Literal["text", "image", "file", "audio", "video"]
-
-
-class Section(BaseModel):
-    """A field with `repr=False` is a secret, or may be one: no message ever shows its value."""
-
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, protected_namespaces=(), hide_input_in_errors=True
-    )
 
 
 class ServerSettings(Section):
@@ -55,6 +33,8 @@ class ServerSettings(Section):
     body_timeout_s: Seconds = 60
     write_timeout_s: Seconds = 60
     keep_alive_s: Seconds = 75
+    # Open connections of one worker. Beyond them, new ones are refused.
+    connections: int = Field(default=10_000, ge=1, le=1_000_000)
 
 
 class OperatorSettings(Section):
@@ -65,6 +45,22 @@ class OperatorSettings(Section):
 class ConsoleSettings(Section):
     host: str = "127.0.0.1"
     port: Port = 8082
+    # `tollkeeper console --new-token` prints a token and this digest of it. Empty: each start makes
+    # a token and prints it.
+    token_sha256: str = Field(default="", pattern=r"^([0-9a-f]{64})?$", repr=False)
+    session_s: Seconds = 28_800
+    # Names in the Host header beside the address that is listened on.
+    allowed_hosts: tuple[Name, ...] = ()
+    # Addresses whose X-Forwarded-For and X-Forwarded-Proto are believed.
+    trusted_proxies: tuple[Name, ...] = ()
+    tls_certificate_file: str = ""
+    tls_key_file: SecretFile = ""
+
+    @model_validator(mode="after")
+    def _has_both_files(self) -> "ConsoleSettings":
+        if bool(self.tls_certificate_file) != bool(self.tls_key_file):
+            raise ValueError("tls_certificate_file and tls_key_file go together")
+        return self
 
 
 class DatabaseSettings(Section):
@@ -93,6 +89,8 @@ class LimitsSettings(Section):
     inference_deadline_s: Seconds = 300
     requests_per_minute: int = Field(default=6000, ge=1, le=10_000_000)
     concurrency: int = Field(default=256, ge=1, le=1_000_000)
+    # Calls in progress in one process, of all organizations.
+    calls: int = Field(default=4096, ge=1, le=1_000_000)
     # A caller has left: how long the rest of its answer is still read, and for how many at once.
     drain_s: float = Field(default=10, ge=0, le=3600)
     drains: int = Field(default=64, ge=0, le=100_000)
@@ -103,6 +101,21 @@ class LedgerSettings(Section):
     # What nobody has resolved so many hours after it became unsettled; 0: it stays.
     unsettled_after_hours: int = Field(default=0, ge=0, le=87_600)
     unsettled_resolution: Literal["keep", "settle_hold", "release"] = "keep"
+    # How far an organization's balance may fall below zero before its calls are stopped until an
+    # operator clears it. Empty: there is no bound.
+    overage_bound_usd: str = "10"
+
+    @field_validator("overage_bound_usd")
+    @classmethod
+    def _is_an_amount(cls, amount: str) -> str:
+        if amount:
+            try:
+                picousd = picousd_from_usd(amount)
+            except InvalidRequest as exc:
+                raise ValueError(exc.message) from None
+            if picousd < 0:
+                raise ValueError("a bound is an amount of 0 USD or more")
+        return amount
 
 
 class ActivitySettings(Section):
@@ -151,6 +164,15 @@ class JudgeSettings(Section):
     overlap: bool = False
 
 
+class PolicySettings(Section):
+    # Requests under an enforcing policy with content that no judge reads.
+    unreadable_images: Unread = "allow"
+    unreadable_audio: Unread = "allow"
+    unreadable_video: Unread = "allow"
+    unreadable_files: Unread = "allow"
+    unreadable_sealed_reasoning: Unread = "allow"
+
+
 class ExtensionsSettings(Section):
     model_listing: bool = False
 
@@ -164,123 +186,7 @@ class EmbeddedSettings(Section):
     context_length: int = Field(default=PACKAGED_MODEL.context_length, ge=256, le=1_048_576)
 
 
-class BackendSettings(Section):
-    name: Name
-    kind: Literal["embedded", "openai"] = "openai"
-    # What is known of a provider or server: the defaults of what follows.
-    preset: str = ""
-    protocol: Literal["chat", "responses", "messages", "vertex_messages"] = "chat"
-    urls: tuple[str, ...] = ()
-    api_key_env: SecretVariable = ""
-    api_key_file: SecretFile = ""
-    # The header that carries the key.
-    credential: CredentialName = "bearer"
-    # Further headers of every request to the backend. A value may be a secret.
-    headers: dict[HeaderName, HeaderValue] = Field(default={}, repr=False)
-    connect_timeout_s: Seconds = 5
-    idle_timeout_s: Seconds = 60
-    retries: int = Field(default=1, ge=0, le=10)
-    # Replicas with https are trusted by this file alone; empty: by what the system trusts.
-    tls_ca_file: str = ""
-    # Of the chat protocol: the field that bounds the output, whether streams are asked for their
-    # usage, and fields that the server does not have, has by another name, or does not need.
-    output_bound: Literal["caller", "max_tokens", "max_completion_tokens"] = "caller"
-    include_usage: bool = True
-    refused_fields: tuple[Name, ...] = ()
-    renamed_fields: dict[Name, Name] = {}
-    omitted_fields: tuple[Name, ...] = ()
-    native_n: bool = True
-    # Parts of one call that run at once where the gateway fans `n` out.
-    fan_out: int = Field(default=16, ge=1, le=128)
-    # Who counts tokens: "auto" is the provider of the Messages protocol, or a tokenize_path.
-    tokenizer: Literal["auto", "none", "vllm", "llama_cpp", "messages"] = "auto"
-    tokenize_path: str = ""
-    # A call waits no longer than five seconds, however long a count may take.
-    tokenize_timeout_s: float = Field(default=2, gt=0, le=5)
-    # To each replica, from each process.
-    connections: int = Field(default=1024, ge=1, le=1_000_000)
-    idle_connections: int = Field(default=256, ge=0, le=1_000_000)
-    # Below the five seconds after which common model servers close an idle connection: a request
-    # written into a connection that is just being closed could not be told from one that ran.
-    keep_alive_s: Seconds = 4
-    # The largest answer that is no stream, and the largest record of a stream. 0: 1 MiB, and under
-    # `responses` 16 MiB, where a record may hold the whole result.
-    answer_bytes: int = Field(default=67108864, ge=1024, le=1073741824)
-    record_bytes: int = Field(default=0, ge=0, le=1073741824)
-    # Failures in a row after which a replica is left alone, for how long at first and at most.
-    failures_to_eject: int = Field(default=3, ge=1, le=1_000_000)
-    ejection_s: Seconds = 1
-    ejection_max_s: Seconds = 10
-
-    @model_validator(mode="before")
-    @classmethod
-    def _begin_with_preset(cls, declared: Any) -> Any:
-        """Fills in what the preset knows and the operator has not set."""
-        preset = PRESETS.get(str(declared.get("preset"))) if isinstance(declared, dict) else None
-        if preset is None:
-            return declared
-        filled = {**preset.settings(), **declared}
-        if preset.key_env and not {"api_key_env", "api_key_file"} & set(declared):
-            filled["api_key_env"] = preset.key_env
-        return filled
-
-    @field_validator("preset")
-    @classmethod
-    def _is_known(cls, preset: str) -> str:
-        if preset and preset not in PRESETS:
-            raise ValueError(f"there is no such preset; there are: {', '.join(PRESETS)}")
-        return preset
-
-    @field_validator("urls")
-    @classmethod
-    def _speak_http(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
-        for url in urls:
-            if not url.startswith(("http://", "https://")):
-                raise ValueError(f"{shown_url(url)!r} must start with http:// or https://")
-        return urls
-
-    @field_validator("headers")
-    @classmethod
-    def _are_not_our_own(cls, headers: dict[str, str]) -> dict[str, str]:
-        for name in headers:
-            if name in _OWN_HEADERS:
-                raise ValueError(f"{name} is written by the gateway itself")
-        return headers
-
-    @model_validator(mode="after")
-    def _fits_its_kind(self) -> "BackendSettings":
-        if self.kind == "openai" and not self.urls:
-            form = PRESETS[self.preset].address_form if self.preset else ""
-            shown = f", of the form {form}" if form else ""
-            raise ValueError(f"a backend of kind 'openai' needs at least one url in urls{shown}")
-        if self.kind == "embedded" and self.preset:
-            raise ValueError("preset: a backend of kind 'embedded' has none")
-        if self.kind == "embedded" and self.urls:
-            raise ValueError("a backend of kind 'embedded' has no urls: tollkeeper starts it")
-        if self.kind == "embedded" and self.protocol != "chat":
-            raise ValueError("protocol: a backend of kind 'embedded' speaks 'chat' only")
-        if self.tls_ca_file and not any(url.startswith("https://") for url in self.urls):
-            raise ValueError("tls_ca_file: none of the urls begins with https://")
-        if self.ejection_s > self.ejection_max_s:
-            raise ValueError("ejection_s must not be more than ejection_max_s")
-        if self.api_key_env and self.api_key_file:
-            raise ValueError("api_key_env and api_key_file cannot both be set")
-        return self
-
-
-PriceDimension = Literal[
-    "prompt",
-    "completion",
-    "image",
-    "request",
-    "input_cache_read",
-    "input_cache_write",
-    "input_cache_write_1h",
-    "web_search",
-]
-
-
-class ModelSettings(Section):
+class ModelSettings(PricesSettings):
     id: str = Field(min_length=1, max_length=200)
     backend: Name
     upstream_model: str = Field(min_length=1, max_length=512)
@@ -300,13 +206,14 @@ class ModelSettings(Section):
     sampling_limits_revision: str = "1"
     required_checks: tuple[str, ...] = ()
     is_ready: bool = True
-    pricing: dict[PriceDimension, str] = {}
+    price_changes: PriceChanges = ()
     # Bounds of input tokens, for holds; 0 stands for the whole context.
     # None: that of the backend's preset, else the largest that any published family has.
     tokens_per_image: int | None = Field(default=None, ge=0)
     tokens_per_file: int = Field(default=0, ge=0)
     tokens_per_audio: int = Field(default=0, ge=0)
     tokens_per_video: int = Field(default=0, ge=0)
+    tokens_per_web_search: int = Field(default=0, ge=0)
     template_tokens: int = Field(default=DEFAULT_TOKEN_BOUNDS.template, ge=0)
     tool_tokens: int = Field(default=DEFAULT_TOKEN_BOUNDS.tools, ge=0)
     options: dict[str, str] = {}
@@ -338,6 +245,7 @@ class Settings(BaseSettings):
     sessions: SessionsSettings = SessionsSettings()
     messages: MessagesSettings = MessagesSettings()
     judge: JudgeSettings | None = None
+    policy: PolicySettings = PolicySettings()
     extensions: ExtensionsSettings = ExtensionsSettings()
     embedded: EmbeddedSettings = EmbeddedSettings()
     backends: tuple[BackendSettings, ...] = ()

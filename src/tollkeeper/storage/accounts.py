@@ -117,6 +117,46 @@ _FIND_BALANCE: LiteralString = with_balances(
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Overage:
+    balance_picousd: int
+    overage_picousd: int
+    # None: the bound of the settings.
+    own_bound_picousd: int | None
+    stopped: bool
+
+
+async def find_overage(connection: Connection, organization_id: OrganizationId) -> Overage | None:
+    cursor = await connection.execute(_FIND_OVERAGE, (organization_id,))
+    row = await cursor.fetchone()
+    return None if row is None else Overage(*row)
+
+
+_FIND_OVERAGE: LiteralString = with_balances(
+    """
+    SELECT b.granted - b.settled, b.overage, a.overage_bound, a.stopped
+    FROM balances b JOIN accounts a USING (organization_id) WHERE b.organization_id = %s
+    """
+)
+
+
+async def write_overage_bound(
+    connection: Connection, organization_id: OrganizationId, bound_picousd: int | None
+) -> None:
+    """None: the bound of the settings applies."""
+    await connection.execute(
+        "UPDATE accounts SET overage_bound = %s WHERE organization_id = %s",
+        (bound_picousd, organization_id),
+    )
+
+
+async def count_stopped(connection: Connection) -> int:
+    """Organizations whose calls are stopped because of overage."""
+    cursor = await connection.execute("SELECT count(*) FROM accounts WHERE stopped", prepare=False)
+    [[found]] = await cursor.fetchall()
+    return int(found)
+
+
 async def count_negative(connection: Connection) -> int:
     """Organizations that owe more than they were granted."""
     cursor = await connection.execute(_COUNT_NEGATIVE, prepare=False)

@@ -93,6 +93,20 @@ async def find_of_project(
     return [_key(row) for row in await cursor.fetchall()]
 
 
+async def find_of_organization(
+    connection: Connection, organization_id: OrganizationId, *, limit: int
+) -> list[ProjectKey]:
+    """The keys of all projects, the newest first."""
+    cursor = await connection.execute(
+        f"""
+        SELECT {_COLUMNS} {_FROM} WHERE k.organization_id = %s
+        ORDER BY k.created_at DESC, k.id LIMIT %s
+        """,
+        (organization_id, limit),
+    )
+    return [_key(row) for row in await cursor.fetchall()]
+
+
 async def unknown_ids(
     connection: Connection, organization_id: OrganizationId, key_ids: list[KeyId]
 ) -> list[KeyId]:

@@ -7,11 +7,15 @@ from typing import Any
 from tests.support.backend_calls import MODEL, make_call
 from tollkeeper.backends.anthropic.thinking import OPTIONS
 from tollkeeper.backends.anthropic.wire import Endpoint, MessagesWire
-from tollkeeper.domain.catalog import Model
+from tollkeeper.domain.catalog import Feature, Model
 from tollkeeper.domain.inference import Call
 from tollkeeper.domain.messages_behavior import MessagesBehavior
 
-CLAUDE = replace(MODEL, options=dict(OPTIONS), searches_are_input=True)
+CLAUDE = replace(
+    MODEL,
+    options=dict(OPTIONS),
+    supported_features=(*MODEL.supported_features, Feature.REASONING),
+)
 
 
 def behaving(**changes: Any) -> Model:

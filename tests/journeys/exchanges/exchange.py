@@ -1,4 +1,4 @@
-"""Reads the recorded exchanges (`recorded/*.json`), and plays one as the scripted upstream.
+"""Reads the recorded exchanges (`recorded/*.json`, `priced/*.json`), and plays one as the scripted upstream.
 
 One file is one exchange:
 
@@ -23,6 +23,8 @@ from typing import Any
 from tests.support.upstream import JSON_TYPE, SSE_TYPE, Peer, Verb
 
 RECORDED = Path(__file__).parent / "recorded"
+# Exchanges that show which prices apply.
+PRICED = Path(__file__).parent / "priced"
 SOURCES = ("rebuilt from documented facts", "synthetic")
 _FIELDS = {"who", "shows", "source", "protocol", "request", "answer", "caller_reads"}
 _FACES = ("chat", "responses")
@@ -72,8 +74,8 @@ class Exchange:
         return found[-1] if found else None
 
 
-def load(name: str) -> Exchange:
-    written = json.loads((RECORDED / f"{name}.json").read_text())
+def load(name: str, folder: Path = RECORDED) -> Exchange:
+    written = json.loads((folder / f"{name}.json").read_text())
     protocol = written["protocol"]
     assert set(written) == _FIELDS | (set() if protocol in _FACES else {"asks"})
     assert written["source"] in SOURCES

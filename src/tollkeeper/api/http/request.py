@@ -1,45 +1,25 @@
-"""Reads and checks the parts of an HTTP request: host, key, content type, body, query."""
+"""Reads and checks the parts of an HTTP request: key, content type, body, query."""
 
-import re
-from collections.abc import Awaitable, Callable, MutableMapping
 from types import NoneType
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, TypeVar, cast
 from urllib.parse import parse_qsl
 
 import msgspec
 
 from tollkeeper.api.http import strict_json
 from tollkeeper.api.http.endpoint import AnyEndpoint, HeaderIndex
-from tollkeeper.api.http.envelope import BodyTimeout, Headers, PayloadTooLarge, UnsupportedMediaType
+from tollkeeper.api.http.envelope import BodyTimeout, PayloadTooLarge, UnsupportedMediaType
+from tollkeeper.api.http.exchange import Exchange
 from tollkeeper.domain.access import KeyKind
 from tollkeeper.domain.errors import InvalidRequest, Unauthenticated
 from tollkeeper.timeouts import timeout
 
 T = TypeVar("T")
-Scope: TypeAlias = MutableMapping[str, Any]
-Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 PATH_ID_LENGTH_MAX = 200
-_JSON_TYPE = re.compile(
-    rb'\s*application/json\s*(;\s*charset\s*=\s*"?utf-?8"?\s*)?;?\s*', re.IGNORECASE
-)
+_JSON = b"application/json"
+_UTF8 = frozenset({b"utf-8", b"utf8", b'"utf-8"', b'"utf8"'})
 _QUERY_FIELDS_MAX = 1000
-_DIGITS_MAX = 9
-
-
-class ClientGone(Exception):
-    """The caller left before its request was complete, so no answer is sent."""
-
-
-def header_index(headers: Headers) -> HeaderIndex:
-    """Headers by name: a request looks up about six of them, and a dictionary makes that fast."""
-    index: HeaderIndex = {}
-    for name, value in headers:
-        if name in index:
-            index[name] += (value,)
-        else:
-            index[name] = (value,)
-    return index
 
 
 def header_values(headers: HeaderIndex, name: bytes) -> tuple[bytes, ...]:
@@ -66,13 +46,6 @@ def presented_key(headers: HeaderIndex, kind: KeyKind, customer_key_header: byte
     return keys.pop().decode("latin-1")
 
 
-def check_host(headers: HeaderIndex, http_version: str) -> None:
-    """Refuses requests with no Host header or with several; the HTTP server does not check this."""
-    hosts = header_values(headers, b"host")
-    if len(hosts) > 1 or (not hosts and http_version != "1.0"):
-        raise InvalidRequest("The request needs exactly one Host header.")
-
-
 def check_path_ids(path: dict[str, str]) -> None:
     for name, value in path.items():
         if len(value) > PATH_ID_LENGTH_MAX:
@@ -83,7 +56,7 @@ def check_path_ids(path: dict[str, str]) -> None:
 
 def check_content_type(headers: HeaderIndex) -> None:
     values = header_values(headers, b"content-type")
-    if len(values) != 1 or _JSON_TYPE.fullmatch(values[0]) is None:
+    if len(values) != 1 or not _is_json(values[0]):
         raise UnsupportedMediaType
     if header_values(headers, b"content-encoding") not in ((), (b"identity",)):
         raise UnsupportedMediaType(
@@ -91,29 +64,31 @@ def check_content_type(headers: HeaderIndex) -> None:
         )
 
 
-async def read_body(
-    receive: Receive, headers: HeaderIndex, *, bytes_max: int, timeout_s: float
-) -> bytes:
-    declared = header_values(headers, b"content-length")
-    if declared and (len(declared[0]) > _DIGITS_MAX + 3 or int(declared[0]) > bytes_max):
+def _is_json(content_type: bytes) -> bool:
+    """Whether it is application/json, perhaps with UTF-8 as its charset. Takes linear time."""
+    if content_type == _JSON:
+        return True
+    kind, *parameters = content_type.lower().split(b";")
+    charsets = [parameter.strip() for parameter in parameters if parameter.strip()]
+    if kind.strip() != _JSON or len(charsets) > 1:
+        return False
+    for charset in charsets:
+        name, _, value = charset.partition(b"=")
+        if name.strip() != b"charset" or value.strip() not in _UTF8:
+            return False
+    return True
+
+
+async def read_body(exchange: Exchange, *, bytes_max: int, timeout_s: float) -> bytes:
+    """The whole body. It is refused by the length that it declares, before a byte of it is read."""
+    if exchange.body_bytes > bytes_max:
         raise PayloadTooLarge(f"The body exceeds {bytes_max} bytes.")
-    pieces: list[bytes] = []
-    size = 0
+    body = exchange.body
+    if body is not None:
+        return body  # Usually the body came with the headers, and nothing waits.
     try:
         with timeout(timeout_s):
-            while True:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise ClientGone
-                piece: bytes = message["body"]
-                size += len(piece)
-                if size > bytes_max:
-                    raise PayloadTooLarge(f"The body exceeds {bytes_max} bytes.")
-                if not pieces and not message["more_body"]:
-                    return piece  # Usually the whole body is one piece, so nothing is joined.
-                pieces.append(piece)
-                if not message["more_body"]:
-                    return b"".join(pieces)
+            return await exchange.receive_body(bytes_max)
     except TimeoutError:
         raise BodyTimeout from None
 

@@ -1,6 +1,6 @@
 """Wire types of token counting, whose input has the shape of a Messages request."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Raw
 
@@ -148,7 +148,10 @@ class DocumentBlock(Tolerant):
 
 
 class ToolHead(Tolerant):
+    """The properties that say what a tool is. Any name is allowed here: it is for messages only."""
+
     type: str | None = None
+    name: Any = None
 
 
 class CustomTool(Tolerant):

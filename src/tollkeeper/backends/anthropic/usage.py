@@ -12,7 +12,7 @@ from typing import Any
 
 from tollkeeper.domain.inference import UsageReport
 from tollkeeper.domain.prompt import FreeObject
-from tollkeeper.domain.usage import AbsurdCount, ReportedUsage, read_count
+from tollkeeper.domain.usage import AbsurdCount, ReportedUsage, read_count, read_service_tier
 
 _APART = ("compaction", "advisor_message")
 
@@ -60,6 +60,7 @@ class UsageReader:
             counts_prompt_first=True,
             reasoning_tokens=reasoning,
             web_searches=searches,
+            service_tier=read_service_tier(reported),
             # By the names that callers know.
             prompt_details=None if cached is None else {"cached_tokens": cached},
             completion_details=None if reasoning is None else {"reasoning_tokens": reasoning},

@@ -68,7 +68,7 @@ class MessagesWire:
         return WholeAnswer(events, answer.failure)
 
     def read_usage(self, body: bytes) -> UsageReport | None:
-        return report_alone(usage_alone(body))
+        return report_alone(usage_alone(body).usage)
 
     def open_stream(self, call: Call, *, secrets: tuple[str, ...]) -> AnswerReader:
         return MessagesAnswer(call, secrets=secrets)

@@ -46,7 +46,7 @@ def encode_request(
     the account needs it."""
     prompt = call.prompt
     body: FreeObject = dict(_written_anew(prompt) if prompt.written is None else prompt.written)
-    _add_wishes(body, prompt)
+    _add_wishes(body, prompt, call.model.cache_salt_field or "cache_salt")
     place_options(body, call.model, prompt.options)
     if dialect is not OPENAI_DIALECT:
         dialect.change(body)
@@ -70,7 +70,7 @@ def encode_template_input(call: Call, names: Iterable[str]) -> bytes:
     return _encode({"model": call.model.upstream_model, **fields})
 
 
-def _add_wishes(body: FreeObject, prompt: Prompt) -> None:
+def _add_wishes(body: FreeObject, prompt: Prompt, salt_field: str) -> None:
     """What the gateway writes itself, whatever protocol the caller speaks."""
     if prompt.reasoning is not None and prompt.reasoning.effort is not None:
         body["reasoning_effort"] = prompt.reasoning.effort
@@ -81,7 +81,7 @@ def _add_wishes(body: FreeObject, prompt: Prompt) -> None:
     if prompt.caching.key is not None:
         body["prompt_cache_key"] = prompt.caching.key
     if prompt.caching.salt is not None:
-        body["cache_salt"] = prompt.caching.salt
+        body[salt_field] = prompt.caching.salt
 
 
 def _written_anew(prompt: Prompt) -> FreeObject:

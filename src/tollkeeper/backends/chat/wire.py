@@ -57,7 +57,7 @@ class ChatWire:
                 unfinished -= delta.finish is not None
         if not seen:
             raise MalformedAnswer("it has no choice")
-        report = usage_report(completion.usage)
+        report = usage_report(completion.usage, completion.service_tier)
         if report is not None:
             events.append(report)
         if unfinished == 0:
@@ -67,7 +67,8 @@ class ChatWire:
         )
 
     def read_usage(self, body: bytes) -> UsageReport | None:
-        return usage_report(usage_alone(body))
+        alone = usage_alone(body)
+        return usage_report(alone.usage, alone.tier)
 
     def open_stream(self, call: Call, *, secrets: tuple[str, ...]) -> AnswerReader:
         return AnswerStream(call, secrets=secrets)
@@ -83,7 +84,7 @@ def _failed_answer(call: Call, completion: Completion, refusal: TollkeeperError)
             if has_output(delta):
                 deltas.setdefault(delta.choice, replace(delta, finish=None))
     events: list[Event] = [opened(completion), *deltas.values()]
-    report = usage_report(completion.usage)
+    report = usage_report(completion.usage, completion.service_tier)
     if report is not None and tells_of_use(report):
         events.append(report)
     if len(events) == 1:

@@ -32,8 +32,11 @@ class ResponsesWire:
         return WholeAnswer(events, answer.failure)
 
     def read_usage(self, body: bytes) -> UsageReport | None:
-        found = given(usage_alone(body))
-        return None if found is None else read_responses_usage(anything(found))
+        alone = usage_alone(body)
+        found = given(alone.usage)
+        if found is None:
+            return None
+        return read_responses_usage(anything(found), service_tier=alone.tier)
 
     def open_stream(self, call: Call, *, secrets: tuple[str, ...]) -> AnswerReader:
         return ResponsesAnswer(call, secrets=secrets)

@@ -12,7 +12,7 @@ from tollkeeper.domain.errors import InvalidRequest, NotFound
 from tollkeeper.services.batches import Backoff, Batches, Limit
 from tollkeeper.services.calls.metrics import count_dropped_activity
 from tollkeeper.services.clock import Clock
-from tollkeeper.storage import activity, activity_partitions
+from tollkeeper.storage import activity, activity_partitions, rollups
 from tollkeeper.storage.activity import ActivityEntry
 from tollkeeper.storage.activity_partitions import DAILY_TABLES
 from tollkeeper.storage.database import Connection, Database
@@ -153,3 +153,5 @@ async def _drop_days(connection: Connection, oldest: date) -> None:
                 await activity_partitions.drop_day(connection, day, table)
                 _log.info("an old partition is dropped", table=table.name, day=str(day))
         await activity_partitions.delete_from_default(connection, oldest, table)
+    midnight = datetime(oldest.year, oldest.month, oldest.day, tzinfo=UTC)
+    await rollups.delete_before(connection, int(midnight.timestamp()))

@@ -1,11 +1,12 @@
 """The script of one call, read top to bottom: bound, reserve, judge, dispatch, deliver, resolve.
 
-It runs in a task of its own. The caller's leaving and the process's end reach it as wishes; it
-always comes to its end, where the reservation is resolved and the call is recorded.
+It runs in its request's task, which nobody cancels. The caller's leaving and the process's end reach
+it as wishes; it always comes to its end, where the reservation is resolved and the call is recorded.
 """
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
@@ -13,6 +14,7 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from tollkeeper.backends.port import Backend
+from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.errors import (
     BackendFailed,
     DeadlineExceeded,
@@ -26,13 +28,14 @@ from tollkeeper.domain.policy_set import EMPTY, ActivePolicy
 from tollkeeper.domain.prompt_size import PromptSize, measure_prompt
 from tollkeeper.domain.transcript import transcript
 from tollkeeper.domain.usage import Usage
+from tollkeeper.fair_queue import share
 from tollkeeper.services.calls.recorder import CallRecorder
 from tollkeeper.services.calls.response_gate import ResponseGate
 from tollkeeper.services.calls.running import AnswerSink, RunningCall, SettlementState
 from tollkeeper.services.calls.token_counting import TOKENIZER_TIMEOUT_S
 from tollkeeper.services.ledger.admissibility import Admissibility
 from tollkeeper.services.ledger.admission import Admission, Settlement
-from tollkeeper.services.policies.checks import PolicyChecks
+from tollkeeper.services.policies.checks import JudgedContent, PolicyChecks
 
 T = TypeVar("T")
 
@@ -71,6 +74,8 @@ class InferenceLimits:
     # A caller has left: how long, and for how many such calls at once, the rest is still read.
     drain_s: float
     drains_max: int
+    # Calls in progress in this process; one organization may have seven eighths of them.
+    calls_max: int
     # Under enforcing response policies: judge whenever so many characters have come; 0: at the end.
     segment_characters: int = 0
     # Requests are judged beside the backend's work, which may be paid and thrown away.
@@ -119,43 +124,62 @@ class Inference:
         self._policies = policies
         self._checks = checks
         self._recorder = recorder
-        self._running: dict[asyncio.Task[Outcome], RunningCall] = {}
+        self._running: set[RunningCall] = set()
+        self._running_of: Counter[OrganizationId] = Counter()
+        self._none_running = asyncio.Event()
 
     async def infer(self, call: Call, sink: AnswerSink, source: CallSource) -> Outcome:
         """Runs the call to its end. Raises domain errors; what the sink has taken by then stays
-        taken. Cancelling the waiting does not cancel the call."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._limits.deadline_s
+        taken. The source promises not to cancel it: who is told of leaving ends by itself."""
+        self._refuse_excess(call.organization_id)
+        deadline = asyncio.get_running_loop().time() + self._limits.deadline_s
         running = RunningCall(call, source.operation, sink, deadline=deadline)
-        task = loop.create_task(self._run_recorded(running, source))
-        self._running[task] = running
-        task.add_done_callback(self._forget)
+        self._running.add(running)
+        self._running_of[call.organization_id] += 1
         source.on_disconnect(lambda: self._abandon(running))
-        return await asyncio.shield(task)
+        try:
+            return await self._run_recorded(running, source)
+        finally:
+            self._forget(running)
 
     async def drain(self, grace_s: float) -> None:
         """Lets running calls end within the grace, then stops and settles them."""
-        if self._running:
-            await asyncio.wait(list(self._running), timeout=grace_s)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace_s):
+                await self._all_ended()
         now = asyncio.get_running_loop().time()
-        for running in self._running.values():
+        for running in self._running:
             running.stopped = True
             running.end_by(now)
-        if self._running:
-            await asyncio.wait(list(self._running))
+        await self._all_ended()
+
+    async def _all_ended(self) -> None:
+        while self._running:
+            self._none_running.clear()
+            await self._none_running.wait()
 
     @property
     def running(self) -> int:
         return len(self._running)
 
-    def _forget(self, task: asyncio.Task[Outcome]) -> None:
-        del self._running[task]
-        if not task.cancelled():
-            task.exception()  # Marked as seen: whoever waits has it, or has left.
+    def _refuse_excess(self, organization_id: OrganizationId) -> None:
+        """Refuses at once, before any work, what this process has no room for."""
+        limit = self._limits.calls_max
+        if len(self._running) >= limit or self._running_of[organization_id] >= share(limit):
+            raise Unavailable("Too many calls are in progress; try again.", retry_after_s=1)
+
+    def _forget(self, running: RunningCall) -> None:
+        organization_id = running.call.organization_id
+        self._running.discard(running)
+        self._running_of[organization_id] -= 1
+        if not self._running_of[organization_id]:
+            del self._running_of[organization_id]
+        if not self._running:
+            self._none_running.set()
 
     def _abandon(self, running: RunningCall) -> None:
         running.abandoned = True
-        drains = sum(other.abandoned for other in self._running.values())
+        drains = sum(other.abandoned for other in self._running)
         within_s = self._limits.drain_s if drains <= self._limits.drains_max else 0.0
         running.end_by(asyncio.get_running_loop().time() + within_s)
 
@@ -177,11 +201,17 @@ class Inference:
             await self._admissibility.require(call)
         size = measure_prompt(call.prompt)
         copies = backend.prompts_sent(call)
-        prompt_tokens = copies * await self._prompt_tokens(backend, call, size)
+        prompt_tokens = await self._prompt_tokens(backend, call, size)
+        audio_tokens = copies * size.audio_bound(call.model, prompt_tokens)
         reservation = await self._admission.reserve(
-            call, prompt_tokens, copies * size.images, copies * size.web_searches
+            call,
+            copies * prompt_tokens,
+            copies * size.images,
+            copies * size.web_searches,
+            prompts=copies,
+            input_audio_tokens=audio_tokens,
         )
-        meter = Meter(call, prompt_tokens)
+        meter = Meter(call, copies * prompt_tokens, copies, audio_tokens)
         running.reserved(reservation, meter)
         try:
             judged = await self._judge_request(running)
@@ -216,7 +246,9 @@ class Inference:
         for_answer = tuple(policy for policy in policies if policy.judges(Direction.RESPONSE))
         if not any(policy.judges(Direction.REQUEST) for policy in policies):
             return JudgedRequest(for_answer)
-        asked = (policies, Direction.REQUEST, transcript(call.prompt), running.evidence)
+        found = transcript(call.prompt)
+        content = JudgedContent(call.organization_id, found.text, found.unread)
+        asked = (policies, Direction.REQUEST, content, running.evidence)
         if self._limits.judges_beside:
             verdict = self._checks.start_check(*asked)
             if verdict is not None:
@@ -259,6 +291,7 @@ class Inference:
             judged.policies,
             self._checks,
             running.evidence,
+            organization_id=running.call.organization_id,
             # Who does not read pieces gains nothing from segments.
             segment_characters=self._limits.segment_characters if running.call.streamed else 0,
             request_verdict=judged.verdict,
@@ -288,7 +321,7 @@ class Inference:
         running.settlement_state = SettlementState.UNSETTLED
         charge = meter.charge()
         running.settlement = await self._admission.settle(
-            reservation, charge.usage, estimated=charge.estimated
+            reservation, charge.usage, estimated=charge.estimated, parts=charge.parts
         )
         running.settlement_state = SettlementState.SETTLED
 

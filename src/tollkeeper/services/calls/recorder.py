@@ -3,7 +3,7 @@
 import asyncio
 
 from tollkeeper.services.calls.activity import Activity
-from tollkeeper.services.calls.metrics import count_absurd_usage, count_excessive_usage
+from tollkeeper.services.calls.bill_checks import check_bill
 from tollkeeper.services.calls.running import RunningCall
 
 # Calls that wait for their last verdicts; beyond it they are recorded without them.
@@ -19,11 +19,7 @@ class CallRecorder:
 
     def ended(self, running: RunningCall, status: int, error_code: str | None) -> None:
         """Takes the call; neither blocks nor raises."""
-        meter = running.meter
-        if meter is not None and meter.reported_nonsense:
-            count_absurd_usage(running.call.model.backend)
-        if meter is not None and meter.exceeds_context:
-            count_excessive_usage(running.call.model.backend)
+        check_bill(running)
         if not running.evidence.pending or len(self._waiting) >= _WAITING_MAX:
             self._activity.record(running.record(status, error_code))
             return

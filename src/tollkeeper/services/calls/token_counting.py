@@ -56,10 +56,10 @@ class TokenCounting:
         if self._backends[call.model.backend].counts_tokens:
             await self._admissibility.require(call)
 
-    async def prompt_tokens(self, call: Call, deadline: float) -> int:
-        """The count for a request that becomes a call, which takes from the rate limit itself."""
-        counted = await self._ask_backend(call, deadline)
-        return measure_prompt(call.prompt).guess() if counted is None else counted
+    async def counted_tokens(self, call: Call, deadline: float) -> int | None:
+        """The backend's own count for a request that becomes a call, which takes from the rate limit
+        itself; None where the backend does not count."""
+        return await self._ask_backend(call, deadline)
 
     async def _ask_backend(self, call: Call, deadline: float) -> int | None:
         return await self._backends[call.model.backend].count_prompt_tokens(call, deadline=deadline)

@@ -29,6 +29,11 @@ _NEGATIVE = Gauge(
     "Organizations whose balance is below zero.",
     multiprocess_mode=_LAST_WRITTEN,
 )
+_STOPPED = Gauge(
+    "tollkeeper_stopped_accounts",
+    "Organizations whose calls are stopped, because their balance fell below the overage bound.",
+    multiprocess_mode=_LAST_WRITTEN,
+)
 _OLDEST_HOLD = Gauge(
     "tollkeeper_oldest_hold_seconds",
     "Age of the oldest hold that is neither resolved nor unsettled; 0 where there is none.",
@@ -70,6 +75,10 @@ def show_unsettled(reservations: Mapping[ReasonLabel, int], oldest_age_s: float)
 
 def show_negative_accounts(count: int) -> None:
     _NEGATIVE.set(count)
+
+
+def show_stopped_accounts(count: int) -> None:
+    _STOPPED.set(count)
 
 
 def show_oldest_hold(age_s: float) -> None:

@@ -1,44 +1,61 @@
 """Limits how many questions the judge gets at the same time, and decides which one is next."""
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Hashable
 from contextlib import asynccontextmanager
+
+from tollkeeper.domain.errors import Unavailable
+from tollkeeper.fair_queue import FairQueue, QueueFull
+
+# Questions that may wait, in all and of one organization. A call asks at most as many at a time as
+# there are slots, so these bounds are met only by thousands of calls.
+_WAITING_MAX = 65_536
+_WAITING_OF_ORGANIZATION_MAX = 16_384
+_RETRY_AFTER_S = 2
+
+_Waiting = FairQueue[asyncio.Future[None]]
 
 
 class JudgeSlots:
     """A semaphore with two queues. Questions that a caller waits for come before questions of
     monitoring policies (`watching`). Watching questions also leave one slot free, if there is more
-    than one, so that a caller's question need not wait for them."""
+    than one, so that a caller's question need not wait for them. In each queue organizations take
+    turns: one that floods the judge waits behind itself."""
 
     def __init__(self, total: int) -> None:
         assert total >= 1
         self._free = total
         # How many more slots watching questions may take.
         self._watching_room = max(1, total - 1)
-        self._calling: deque[asyncio.Future[None]] = deque()
-        self._watching: deque[asyncio.Future[None]] = deque()
+        self._calling = _queue()
+        self._watching = _queue()
 
     @asynccontextmanager
-    async def held(self, *, watching: bool) -> AsyncIterator[None]:
-        await self._acquire(watching)
+    async def held(self, *, watching: bool, organization: Hashable = None) -> AsyncIterator[None]:
+        """Raises Unavailable where too many wait already."""
+        await self._acquire(watching, organization)
         try:
             yield
         finally:
             self._release(watching)
 
-    async def _acquire(self, watching: bool) -> None:
+    async def _acquire(self, watching: bool, organization: Hashable) -> None:
         waiting = self._watching if watching else self._calling
         slot: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        waiting.append(slot)
+        try:
+            waiting.push(organization, slot)
+        except QueueFull:
+            raise Unavailable(
+                "Too many questions wait for the judge.", retry_after_s=_RETRY_AFTER_S
+            ) from None
         self._wake_waiting()
         try:
             await slot
         except asyncio.CancelledError:
             if not slot.cancelled():  # the slot was given at the moment of the cancellation
                 self._release(watching)
-            elif slot in waiting:
-                waiting.remove(slot)
+            else:
+                waiting.discard(organization, slot)
             raise
 
     def _release(self, watching: bool) -> None:
@@ -48,17 +65,21 @@ class JudgeSlots:
 
     def _wake_waiting(self) -> None:
         while self._free and self._calling:
-            self._free -= _wake_first(self._calling)
+            self._free -= _wake_next(self._calling)
         while self._free and self._watching_room and self._watching:
-            woken = _wake_first(self._watching)
+            woken = _wake_next(self._watching)
             self._free -= woken
             self._watching_room -= woken
 
 
-def _wake_first(waiting: deque[asyncio.Future[None]]) -> bool:
-    """Gives a slot to the first one in the queue. Returns False where its task was cancelled
+def _queue() -> _Waiting:
+    return FairQueue(items_max=_WAITING_MAX, lane_max=_WAITING_OF_ORGANIZATION_MAX)
+
+
+def _wake_next(waiting: _Waiting) -> bool:
+    """Gives a slot to the next one in the queue. Returns False where its task was cancelled
     meanwhile and does not need the slot."""
-    slot = waiting.popleft()
+    slot = waiting.pop()
     if slot.done():
         return False
     slot.set_result(None)

@@ -7,6 +7,7 @@ from tollkeeper.domain.access import CUSTOMER_PERMISSIONS, KeyId, KeyKind, Organ
 from tollkeeper.domain.errors import InvalidRequest, NotFound, StateConflict
 from tollkeeper.domain.keys import MintedKey, mint_key
 from tollkeeper.domain.organization import ProjectKey
+from tollkeeper.services.audit import record_change
 from tollkeeper.services.clock import Clock
 from tollkeeper.services.tenants.idempotency import Idempotency, IdempotentRequest
 from tollkeeper.services.tenants.organizations import checked_name
@@ -90,21 +91,42 @@ class ProjectKeys:
                 connection, project.organization_id, project_id
             )
 
+    async def project_key_list_of_organization(
+        self, organization_id: OrganizationId, *, limit: int
+    ) -> list[ProjectKey]:
+        """The newest first."""
+        async with self._database.reading() as connection:
+            return await project_keys.find_of_organization(connection, organization_id, limit=limit)
+
+    async def project_key_show(self, key_id: KeyId) -> ProjectKey:
+        async with self._database.reading() as connection:
+            key = await project_keys.find_anywhere(connection, key_id)
+        if key is None:
+            raise NotFound(f"There is no project key {key_id}.")
+        return key
+
     async def project_key_revoke(self, key_id: KeyId) -> ProjectKey:
         async def revoke(connection: Connection, key: ProjectKey) -> bool:
             return await project_keys.revoke(connection, key, self._clock())
 
-        return await self._change(key_id, revoke, "The key is revoked already.")
+        return await self._change(
+            "project_key_revoke", key_id, revoke, "The key is revoked already."
+        )
 
     async def project_key_suspend(self, key_id: KeyId) -> ProjectKey:
         async def suspend(connection: Connection, key: ProjectKey) -> bool:
             return await project_keys.suspend(connection, key, self._clock())
 
-        return await self._change(key_id, suspend, "Only a key that is in use can be suspended.")
+        return await self._change(
+            "project_key_suspend", key_id, suspend, "Only a key that is in use can be suspended."
+        )
 
     async def project_key_unsuspend(self, key_id: KeyId) -> ProjectKey:
         return await self._change(
-            key_id, project_keys.unsuspend, "Only a suspended key can be unsuspended."
+            "project_key_unsuspend",
+            key_id,
+            project_keys.unsuspend,
+            "Only a suspended key can be unsuspended.",
         )
 
     async def _insert(
@@ -142,10 +164,14 @@ class ProjectKeys:
             revoked_at=None,
         )
         await project_keys.insert(connection, key, minted.digest)
+        await record_change(
+            connection, organization_id, OPERATION_CREATE, "project_key", key.id, after=key
+        )
         return key
 
     async def _change(
         self,
+        operation: str,
         key_id: KeyId,
         change: Callable[[Connection, ProjectKey], Awaitable[bool]],
         refusal: str,
@@ -160,7 +186,16 @@ class ProjectKeys:
             if not await change(connection, key):
                 raise StateConflict(refusal)
             changed = await project_keys.find_anywhere(connection, key_id)
-        assert changed is not None
+            assert changed is not None
+            await record_change(
+                connection,
+                key.organization_id,
+                operation,
+                "project_key",
+                key_id,
+                before=key,
+                after=changed,
+            )
         return changed
 
 
