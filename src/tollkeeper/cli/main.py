@@ -28,6 +28,7 @@ _COMMANDS = (
     ("console", "console", "Run the web console."),
     ("reload", "reload", "Send a changed catalogue to the running gateway."),
     ("doctor", "doctor", "Check settings, database, backends and judge."),
+    ("backend", "backend", "Try a backend with real calls."),
     ("openapi", "openapi", "Print the OpenAPI document of the API."),
     ("organization", "organization", "Organizations and the checks they hold."),
     ("project", "project", "Projects of an organization."),

@@ -186,6 +186,17 @@ class EmbeddedSettings(Section):
     context_length: int = Field(default=PACKAGED_MODEL.context_length, ge=256, le=1_048_576)
 
 
+class AlternativeSettings(PricesSettings):
+    """A further backend that may serve a model. Without prices of its own it has the model's."""
+
+    backend: Name
+    # Empty: as on the model's own backend.
+    upstream_model: str = Field(default="", max_length=512)
+    # The model's own backend has order 0. None: one more than the alternative before it.
+    order: int | None = Field(default=None, ge=0, le=1000)
+    weight: int = Field(default=1, ge=1, le=1_000_000)
+
+
 class ModelSettings(PricesSettings):
     id: str = Field(min_length=1, max_length=200)
     backend: Name
@@ -220,6 +231,14 @@ class ModelSettings(PricesSettings):
     # On the Messages protocol: who marks what is cached, and how the model is asked to reason.
     prompt_caching: Literal["off", "caller", "5m", "1h"] = "caller"
     thinking_style: Literal["adaptive", "budget"] = "adaptive"
+    # Further backends that may serve the model, and its share where one of them has order 0.
+    alternatives: tuple[AlternativeSettings, ...] = Field(default=(), max_length=16)
+    weight: int = Field(default=1, ge=1, le=1_000_000)
+
+    @property
+    def backends(self) -> tuple[str, ...]:
+        """The names of all backends that may serve the model."""
+        return (self.backend, *(alternative.backend for alternative in self.alternatives))
 
 
 class Settings(BaseSettings):
@@ -272,10 +291,13 @@ class Settings(BaseSettings):
         if len(set(ids)) != len(ids):
             raise ValueError("models: two models have the same id")
         for model in self.models:
-            if model.backend not in names:
-                raise ValueError(
-                    f"models: {model.id!r} names the backend {model.backend!r}, which is not declared"
-                )
+            for name in model.backends:
+                if name not in names:
+                    raise ValueError(
+                        f"models: {model.id!r} names the backend {name!r}, which is not declared"
+                    )
+            if len(set(model.backends)) != len(model.backends):
+                raise ValueError(f"models: {model.id!r} names a backend twice")
         if self.judge is not None and self.judge.backend not in names:
             raise ValueError(f"judge.backend: {self.judge.backend!r} is not declared in backends")
         return self
