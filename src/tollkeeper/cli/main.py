@@ -29,6 +29,7 @@ _COMMANDS = (
     ("console", "console", "Run the web console."),
     ("reload", "reload", "Send a changed catalogue to the running gateway."),
     ("doctor", "doctor", "Check settings, database, backends and judge."),
+    ("backend", "backend", "Try a backend with real calls."),
     ("openapi", "openapi", "Print the OpenAPI document of the API."),
     ("model", "model", "The catalogue of models, beside a list of prices."),
     ("organization", "organization", "Organizations and the checks they hold."),
