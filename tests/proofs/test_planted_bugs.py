@@ -12,9 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.proofs.planted_bugs import BUGS, Bug
+from tests.proofs.planted_bugs import BUGS as LEDGER_BUGS
+from tests.proofs.planted_bugs import Bug
+from tests.proofs.planted_price_bugs import PRICE_BUGS
 from tests.support.proof import Proof
 
+BUGS = {**LEDGER_BUGS, **PRICE_BUGS}
 ROOT = Path(__file__).parents[2]
 TESTS = "tests/"
 TESTS_FAILED = 1

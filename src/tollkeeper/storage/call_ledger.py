@@ -12,6 +12,8 @@ COST_DIMENSIONS = (
     "completion",
     "input_cache_read",
     "input_cache_write",
+    "input_audio",
+    "output_audio",
     "image",
     "request",
     "web_search",
@@ -38,6 +40,10 @@ class HoldTerms:
     output_tokens_max: int
     images: int
     web_searches: int
+    price_input_audio: int
+    price_output_audio: int
+    input_audio_tokens_max: int
+    output_audio_tokens_max: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +84,13 @@ _FIND: LiteralString = """
     SELECT (extract(epoch FROM r.held_at) * 1000)::bigint, r.hold, r.price_prompt,
         r.price_completion, r.price_image, r.price_request, r.price_cache_read,
         r.price_cache_write, r.price_cache_write_1h, r.price_web_search, r.prompt_tokens_max,
-        r.choices, r.output_tokens_max, r.images, r.web_searches,
+        r.choices, r.output_tokens_max, r.images, r.web_searches, r.price_input_audio,
+        r.price_output_audio, r.input_audio_tokens_max, r.output_audio_tokens_max,
         m.reason, (extract(epoch FROM m.marked_at) * 1000)::bigint,
         d.kind, (extract(epoch FROM d.resolved_at) * 1000)::bigint, d.resolved_by, d.settled,
         d.released, coalesce(o.amount, 0), d.estimated, d.prompt, d.completion,
-        d.input_cache_read, d.input_cache_write, d.image, d.request, d.web_search, d.other
+        d.input_cache_read, d.input_cache_write, d.input_audio, d.output_audio, d.image,
+        d.request, d.web_search, d.other
     FROM reservations r
     LEFT JOIN unsettled_marks m ON m.organization_id = r.organization_id AND m.reservation_id = r.id
     LEFT JOIN resolutions d ON d.organization_id = r.organization_id AND d.reservation_id = r.id
@@ -92,7 +100,7 @@ _FIND: LiteralString = """
 
 
 def _ledger(row: tuple[Any, ...]) -> CallLedger:
-    terms, mark, resolution, costs = row[:15], row[15:17], row[17:24], row[24:]
+    terms, mark, resolution, costs = row[:19], row[19:21], row[21:28], row[28:]
     return CallLedger(
         HoldTerms(*terms),
         None if mark[0] is None else UnsettledMark(*mark),
