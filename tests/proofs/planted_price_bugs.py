@@ -192,5 +192,11 @@ PRICE_BUGS = {
         "_COUNTS_MAX = 4\n",
         "_COUNTS_MAX = 100\n",
         ("api/responses/test_truncation.py",),
+        also=(
+            (
+                "        return min(self._fitting_cut(self._fewest, self.best), self.best - 1)\n",
+                "        return (self._fewest + self.best) // 2\n",
+            ),
+        ),
     ),
 }
