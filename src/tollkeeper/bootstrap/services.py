@@ -8,12 +8,14 @@ from tollkeeper.backends.port import Backend
 from tollkeeper.bootstrap.backends import build_backends, build_judge, judge_secret
 from tollkeeper.bootstrap.catalog import build_catalog
 from tollkeeper.bootstrap.secrets import master_secret
+from tollkeeper.bootstrap.webhook import alert_webhook
 from tollkeeper.domain.admission import ProjectLimits
 from tollkeeper.domain.conventions import DEFAULT_THRESHOLD_BASIS_POINTS
 from tollkeeper.domain.media_text import UnreadKind
 from tollkeeper.domain.money import picousd_from_usd
 from tollkeeper.embedded.engine_address import EngineAddress
 from tollkeeper.embedded.postgres import EmbeddedPostgres
+from tollkeeper.services.alerts import Alerts
 from tollkeeper.services.audit import Audit
 from tollkeeper.services.calls.activity import Activity
 from tollkeeper.services.calls.inference import Inference, InferenceLimits
@@ -25,6 +27,7 @@ from tollkeeper.services.calls.traffic import Traffic
 from tollkeeper.services.clock import Clock, unix_now
 from tollkeeper.services.ledger.admissibility import Admissibility
 from tollkeeper.services.ledger.admission import Admission
+from tollkeeper.services.ledger.bill import BillReconciliation
 from tollkeeper.services.ledger.billing import Billing
 from tollkeeper.services.ledger.bulk_resolution import BulkAction, BulkResolution, UnsettledRule
 from tollkeeper.services.ledger.costs import Costs
@@ -124,7 +127,8 @@ def build_services(
     judge = build_judge(settings, backends, judge_secret(vault)) if serving else None
     checks = PolicyChecks(judge, denied_unread=denied_unread(settings))
     request_log = _request_log(settings, serving=serving)
-    recorder = CallRecorder(activity, request_log)
+    alerts = _alerts(settings, database, backends, serving=serving)
+    recorder = CallRecorder(activity, request_log, alerts.note_usage_report)
     policies = Policies(database, idempotency, clock, directory)
     inference = _inference(settings, admission, admissibility, backends, policies, checks, recorder)
     return Services(
@@ -142,6 +146,7 @@ def build_services(
         billing=Billing(database, project_limits),
         reconciliation=_reconciliation(settings, database),
         bulk_resolution=bulk_resolution,
+        bill_reconciliation=BillReconciliation(database),
         months=months,
         recovery=recovery,
         audit=Audit(database),
@@ -161,6 +166,7 @@ def build_services(
             ledger_months=months,
             activity=activity,
             process_watch=ProcessWatch(database, backends, ledger, activity, inference),
+            alerts=alerts,
         ),
         catalog=catalog,
         isolation=Isolation(vault),
@@ -199,6 +205,7 @@ def _upkeep(
     ledger_months: LedgerMonths,
     activity: Activity,
     process_watch: ProcessWatch,
+    alerts: Alerts,
 ) -> Upkeep:
     return Upkeep(
         database,
@@ -212,6 +219,7 @@ def _upkeep(
         ledger_months=ledger_months,
         activity=activity,
         process_watch=process_watch,
+        alerts=alerts,
     )
 
 
@@ -223,6 +231,13 @@ def _database(settings: Settings, conninfo: str) -> Database:
         pool_timeout_s=declared.pool_timeout_s,
         statement_timeout_s=declared.statement_timeout_s,
     )
+
+
+def _alerts(
+    settings: Settings, database: Database, backends: dict[str, Backend], *, serving: bool
+) -> Alerts:
+    post = alert_webhook(settings) if serving else None
+    return Alerts(database, backends, post, settings.alerts.interval_s)
 
 
 def _request_log(settings: Settings, *, serving: bool) -> RequestLog:

@@ -18,6 +18,7 @@ from tollkeeper.cli.command import (
     run_with_services,
     service_command,
 )
+from tollkeeper.cli.ledger_bill import ledger_reconcile
 from tollkeeper.cli.ledger_months import (
     ledger_close,
     ledger_drop,
@@ -41,6 +42,9 @@ command(app, "export", example="tollkeeper ledger export 2026-10 --to october.cs
     ledger_export
 )
 command(app, "drop", example="tollkeeper ledger drop 2026-10")(ledger_drop)
+command(app, "reconcile", example="tollkeeper ledger reconcile cluster october.csv")(
+    ledger_reconcile
+)
 
 
 @command(app, "verify", example="tollkeeper ledger verify")

@@ -12,6 +12,7 @@ from tollkeeper.services.calls.recorder import CallRecorder
 from tollkeeper.services.calls.token_counting import TokenCounting
 from tollkeeper.services.calls.traffic import Traffic
 from tollkeeper.services.clock import Clock
+from tollkeeper.services.ledger.bill import BillReconciliation
 from tollkeeper.services.ledger.billing import Billing
 from tollkeeper.services.ledger.bulk_resolution import BulkResolution
 from tollkeeper.services.ledger.costs import Costs
@@ -53,6 +54,7 @@ class Services:
     billing: Billing
     reconciliation: Reconciliation
     bulk_resolution: BulkResolution
+    bill_reconciliation: BillReconciliation
     months: LedgerMonths
     recovery: Recovery
     audit: Audit

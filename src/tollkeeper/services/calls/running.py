@@ -47,6 +47,8 @@ class RunningCall:
         self.deadline = deadline
         self.reservation: Reservation | None = None
         self.meter: Meter | None = None
+        # Of several backends of a model, the one that answers; before that, the first.
+        self.backend = call.model.backend
         self.replica: str | None = None
         self.settlement_state = SettlementState.NONE
         self.settlement: Settlement | None = None
@@ -158,7 +160,7 @@ class RunningCall:
             hold_picousd=None if reservation is None else reservation.hold_picousd,
             cost_picousd=None if settlement is None else settlement.cost_picousd,
             settlement=self.settlement_state.value,
-            backend=None if reservation is None else call.model.backend,
+            backend=None if reservation is None else self.backend,
             replica=self.replica,
             verdicts=tuple(self.evidence.verdicts),
             reported_usage=None if meter is None else meter.reported,
