@@ -1,8 +1,18 @@
 """Several upstreams as the replicas of one backend."""
 
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID, uuid4
 
-from tests.support.upstream import Upstream, Verb
+from msgspec.structs import replace
+
+from tests.support.backend_calls import Outcome, make, make_call, routed
+from tests.support.upstream import Upstream, Verb, chat
+from tollkeeper.backends.routing import RoutedBackend
+from tollkeeper.domain.access import OrganizationId
+from tollkeeper.domain.affinity import rendezvous_order
 
 
 async def upstreams(stack: AsyncExitStack, count: int, verb: Verb) -> list[Upstream]:
@@ -11,3 +21,50 @@ async def upstreams(stack: AsyncExitStack, count: int, verb: Verb) -> list[Upstr
 
 def calls_of(*servers: Upstream) -> list[int]:
     return [len(server.requests) for server in servers]
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A backend with two replicas: one that is watched, and a spare one."""
+
+    backend: RoutedBackend
+    watched: Upstream
+    spare: Upstream
+
+    @property
+    def state(self) -> str:
+        return self.backend.health().replicas[self.watched.url]
+
+    def preferring(self, server: Upstream) -> bytes:
+        """An affinity key of calls that go to this replica first."""
+        urls = [self.watched.url, self.spare.url]
+        return next(
+            key
+            for key in (number.to_bytes(4, "big") for number in range(1000))
+            if rendezvous_order(key, urls)[0] == server.url
+        )
+
+    async def call(
+        self,
+        server: Upstream | None = None,
+        *,
+        organization: UUID | None = None,
+        deadline_s: float = 10.0,
+        **fields: Any,
+    ) -> Outcome:
+        """A call that goes to the watched replica first, or to another; of a new organization each,
+        where none is named."""
+        call = make_call(affinity=self.preferring(server or self.watched), **fields)
+        owner = OrganizationId(organization or uuid4())
+        return await make(self.backend, replace(call, organization_id=owner), deadline_s=deadline_s)
+
+
+@asynccontextmanager
+async def pair(*verbs: Verb, **settings: Any) -> AsyncIterator[Pair]:
+    """`verbs` are what the watched replica does; the spare one answers."""
+    async with (
+        Upstream(*verbs) as watched,
+        Upstream(chat()) as spare,
+        routed(watched.url, spare.url, **{"retries": 0, **settings}) as backend,
+    ):
+        yield Pair(backend, watched, spare)

@@ -1,12 +1,11 @@
 """Which failures eject a replica, and how it comes back."""
 
 import asyncio
-import time
-from contextlib import AsyncExitStack
+from uuid import uuid4
 
 import pytest
 
-from tests.backends.replicas import calls_of, upstreams
+from tests.backends.replicas import calls_of, pair
 from tests.support.backend_calls import make, make_call, routed, until
 from tests.support.upstream import (
     Peer,
@@ -25,7 +24,6 @@ from tests.support.upstream import (
 from tollkeeper.domain.errors import (
     BackendFailed,
     DeadlineExceeded,
-    Unavailable,
 )
 
 
@@ -50,60 +48,122 @@ async def test_an_answer_that_is_too_large_does_not_eject() -> None:
 
 @pytest.mark.parametrize("status", [500, 502, 503, 504, 520, 524, 529])
 async def test_what_no_caller_can_provoke_ejects(status: int) -> None:
-    async with (
-        Upstream(refuse(status)) as upstream,
-        routed(upstream.url, failures_to_eject=1) as backend,
-    ):
-        assert type((await make(backend, make_call())).error) is BackendFailed
-        assert backend.health().replicas == {upstream.url: "ejected"}
+    async with pair(refuse(status), failures_to_eject=1) as replicas:
+        assert type((await replicas.call()).error) is BackendFailed
+        assert replicas.state == "ejected"
 
 
 async def test_ejection_and_return() -> None:
-    async with (
-        Upstream(refuse(500)) as upstream,
-        routed(upstream.url, failures_to_eject=3, ejection_s=0.1, ejection_s_max=0.4) as backend,
-    ):
+    async with pair(
+        refuse(500), failures_to_eject=3, ejection_s=0.1, ejection_s_max=0.4
+    ) as replicas:
         for _ in range(3):
-            assert backend.health().ready
-            assert type((await make(backend, make_call())).error) is BackendFailed
-        assert backend.health().replicas == {upstream.url: "ejected"}
-        assert not backend.health().ready
-        assert backend.health().detail == "0 of 1 replicas healthy"
+            assert replicas.state == "healthy"
+            assert type((await replicas.call()).error) is BackendFailed
+        assert replicas.state == "ejected"
+        assert replicas.backend.health().detail == "1 of 2 replicas healthy"
         for _ in range(5):
-            outcome = await make(backend, make_call())
-            assert type(outcome.error) is Unavailable
-            assert outcome.error.retry_after_s == 1
-            assert not outcome.error.charged
-        assert len(upstream.requests) == 3
-        upstream.play(chat())
+            (await replicas.call()).check_complete()
+        assert calls_of(replicas.watched, replicas.spare) == [3, 5]
+        replicas.watched.play(chat())
         await asyncio.sleep(0.1)
-        (await make(backend, make_call())).check_complete()
+        (await replicas.call()).check_complete()
+        assert replicas.state == "healthy"
+        (await replicas.call()).check_complete()
+        assert calls_of(replicas.watched, replicas.spare) == [5, 5]
+
+
+@pytest.mark.parametrize("verb", [refuse(500), reset_after(1), stream([sse(chunk("a"))])])
+async def test_the_last_healthy_replica_is_never_ejected(verb: Verb) -> None:
+    """Whoever fails at it, and however often: without it nobody could be answered."""
+    async with Upstream(verb) as upstream, routed(upstream.url, failures_to_eject=1) as backend:
+        for _ in range(10):
+            assert (await make(backend, make_call(streamed=True))).error is not None
         assert backend.health().ready
+        upstream.play(chat())
         (await make(backend, make_call())).check_complete()
+
+
+async def test_of_two_replicas_that_fail_one_stays() -> None:
+    async with pair(refuse(500), failures_to_eject=1, ejection_s=10) as replicas:
+        replicas.spare.play(refuse(500))
+        for _ in range(10):
+            assert type((await replicas.call()).error) is BackendFailed
+        assert sorted(replicas.backend.health().replicas.values()) == ["ejected", "healthy"]
+        replicas.spare.play(chat())
+        (await replicas.call()).check_complete()
+
+
+async def test_one_organization_does_not_eject_what_others_use() -> None:
+    """A hostile caller poisons a replica as fast as it can, while another one uses the backend."""
+    hostile, quiet = uuid4(), uuid4()
+    async with pair(refuse(500)) as replicas:
+        (await replicas.call(replicas.spare, organization=quiet)).check_complete()
+        for _ in range(20):
+            assert type((await replicas.call(organization=hostile)).error) is BackendFailed
+        assert replicas.state == "healthy"
+        replicas.watched.play(chat())
+        (await replicas.call(organization=quiet)).check_complete()
+
+
+async def test_failures_of_two_organizations_eject() -> None:
+    async with pair(refuse(500)) as replicas:
+        one, other = uuid4(), uuid4()
+        (await replicas.call(replicas.spare, organization=other)).check_complete()
+        for organization in (one, one, one, one, other):
+            assert replicas.state == "healthy"
+            assert type((await replicas.call(organization=organization)).error) is BackendFailed
+        assert replicas.state == "ejected"
+
+
+async def test_an_organization_that_is_alone_is_enough() -> None:
+    alone = uuid4()
+    async with pair(refuse(500)) as replicas:
+        for _ in range(3):
+            assert replicas.state == "healthy"
+            await replicas.call(organization=alone)
+        assert replicas.state == "ejected"
+
+
+async def test_a_success_between_failures_makes_them_few() -> None:
+    async with pair(refuse(500)) as replicas:
+        for _ in range(5):
+            replicas.watched.play(refuse(500))
+            for _ in range(2):
+                await replicas.call()
+            replicas.watched.play(chat())
+            (await replicas.call()).check_complete()
+        assert replicas.state == "healthy"
+
+
+async def test_the_own_deadline_of_a_call_does_not_eject() -> None:
+    async with pair(hang(), failures_to_eject=1) as replicas:
+        for streamed in (False, True):
+            outcome = await replicas.call(deadline_s=0.05, streamed=streamed)
+            assert type(outcome.error) is DeadlineExceeded
+        assert replicas.state == "healthy"
 
 
 async def test_half_open_lets_one_call_through() -> None:
-    async with (
-        Upstream(refuse(500)) as upstream,
-        routed(upstream.url, failures_to_eject=1, ejection_s=0.5) as backend,
-    ):
-        await make(backend, make_call())
+    async with pair(refuse(500), failures_to_eject=1, ejection_s=0.5) as replicas:
+        await replicas.call()
         released = asyncio.Event()
 
         async def wait(peer: Peer) -> None:
             await released.wait()
             await answer()(peer)
 
-        upstream.play(wait)
+        replicas.watched.play(wait)
         await asyncio.sleep(0.5)
-        probe = asyncio.create_task(make(backend, make_call()))
-        await until(lambda: len(upstream.requests) == 2)
-        assert backend.health().replicas == {upstream.url: "probing"}
-        others = await asyncio.gather(*(make(backend, make_call()) for _ in range(10)))
-        assert {type(outcome.error) for outcome in others} == {Unavailable}
+        probe = asyncio.create_task(replicas.call())
+        await until(lambda: len(replicas.watched.requests) == 2)
+        assert replicas.state == "probing"
+        for outcome in await asyncio.gather(*(replicas.call() for _ in range(10))):
+            outcome.check_complete()
+        assert calls_of(replicas.watched, replicas.spare) == [2, 10]
         released.set()
         (await probe).check_complete()
-        assert backend.health().ready
+        assert replicas.state == "healthy"
 
 
 async def test_a_retry_does_not_join_the_probe_of_another_call() -> None:
@@ -111,43 +171,41 @@ async def test_a_retry_does_not_join_the_probe_of_another_call() -> None:
         await asyncio.sleep(0.05)
         await refuse(500)(peer)
 
-    async with (
-        Upstream(refuse_slowly) as one,
-        Upstream(refuse_slowly) as two,
-        routed(one.url, two.url, retries=1, failures_to_eject=1, ejection_s=0.3) as backend,
-    ):
-        await make(backend, make_call())
-        assert set(backend.health().replicas.values()) == {"ejected"}
+    async with pair(refuse_slowly, retries=1, failures_to_eject=1, ejection_s=0.3) as replicas:
+        (await replicas.call()).check_complete()
+        assert replicas.state == "ejected"
+        replicas.spare.play(refuse_slowly)
         await asyncio.sleep(0.35)
-        outcomes = await asyncio.gather(*(make(backend, make_call()) for _ in range(2)))
+        retrying = asyncio.create_task(replicas.call(replicas.spare))
+        await until(lambda: len(replicas.spare.requests) == 2)
+        probing = asyncio.create_task(replicas.call())
+        outcomes = await asyncio.gather(retrying, probing)
         assert {type(outcome.error) for outcome in outcomes} == {BackendFailed}
-        assert calls_of(one, two) == [2, 2]
+        assert len(replicas.watched.requests) == 2
 
 
 async def test_a_cancelled_probe_is_released() -> None:
-    async with (
-        Upstream(refuse(500), hang(), chat()) as upstream,
-        routed(upstream.url, failures_to_eject=1, ejection_s=0.05) as backend,
-    ):
-        await make(backend, make_call())
+    async with pair(refuse(500), hang(), chat(), failures_to_eject=1, ejection_s=0.05) as replicas:
+        await replicas.call()
         await asyncio.sleep(0.05)
-        probe = asyncio.create_task(make(backend, make_call()))
-        await until(lambda: len(upstream.requests) == 2)
+        probe = asyncio.create_task(replicas.call())
+        await until(lambda: len(replicas.watched.requests) == 2)
         probe.cancel()
         with pytest.raises(asyncio.CancelledError):
             await probe
-        (await make(backend, make_call())).check_complete()
+        (await replicas.call()).check_complete()
+        assert len(replicas.watched.requests) == 3
 
 
 @pytest.mark.parametrize(
     "verb", [stream([sse(chunk("a"))]), stream([sse(chunk("a")), b"data: x\n\n"]), reset_after(1)]
 )
 async def test_answers_that_break_off_eject(verb: Verb) -> None:
-    async with Upstream(verb) as upstream, routed(upstream.url, failures_to_eject=2) as backend:
+    async with pair(verb, failures_to_eject=2) as replicas:
         for _ in range(2):
-            outcome = await make(backend, make_call(streamed=True))
+            outcome = await replicas.call(streamed=True)
             assert outcome.text().startswith(("a", "0"))
-        assert backend.health().replicas == {upstream.url: "ejected"}
+        assert replicas.state == "ejected"
 
 
 async def test_a_long_answer_that_meets_the_deadline_does_not_eject() -> None:
@@ -172,26 +230,15 @@ async def test_a_caller_that_leaves_does_not_eject() -> None:
         assert backend.health().ready
 
 
-async def test_an_outage_costs_few_calls_and_ends_soon() -> None:
-    """A service that fails for a while under steady traffic: hardly any call is wasted on it, and
-    it is back within the longest ejection."""
-    async with AsyncExitStack() as stack:
-        servers = await upstreams(stack, 2, refuse(503))
-        urls = [server.url for server in servers]
-        backend = await stack.enter_async_context(
-            routed(*urls, retries=1, ejection_s=0.05, ejection_s_max=0.2)
-        )
-        outcomes = []
+async def test_an_outage_of_one_replica_costs_few_calls_and_ends_soon() -> None:
+    """A replica that fails for a while under steady traffic: hardly any call is wasted on it, no
+    caller notices, and it is back within the longest ejection."""
+    async with pair(refuse(503), retries=1, ejection_s=0.05, ejection_s_max=0.2) as replicas:
         for _ in range(200):
-            outcomes.append(await make(backend, make_call()))
+            (await replicas.call()).check_complete()
             await asyncio.sleep(0.003)
-        made = sum(calls_of(*servers))
-        assert made <= 1.1 * len(outcomes)
-        assert made < 50
-        assert all(not outcome.error.charged for outcome in outcomes if outcome.error)
-        for server in servers:
-            server.play(chat())
-        healed_at = time.monotonic()
-        while (await make(backend, make_call())).error is not None:
-            assert time.monotonic() - healed_at < 2
+        assert len(replicas.watched.requests) < 50
+        replicas.watched.play(chat())
+        while replicas.state != "healthy":
+            (await replicas.call()).check_complete()
             await asyncio.sleep(0.003)

@@ -13,7 +13,12 @@ from tests.support.judged_gateway import JudgedGateway, judged_gateway
 
 @pytest.fixture(scope="package")
 async def shared_judged(data_dir: Path, conninfo: str) -> AsyncIterator[JudgedGateway]:
-    model = {"input_modalities": ["text", "image"], "context_length": 1_000_000}
+    model = {
+        "input_modalities": ["text", "image", "file"],
+        "context_length": 1_000_000,
+        "supported_features": ["tools", "structured_outputs", "reasoning", "web_search"],
+        "options": {"prediction": "prediction"},
+    }
     async with judged_gateway(data_dir, conninfo, model=model) as running:
         yield running
 

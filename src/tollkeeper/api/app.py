@@ -3,7 +3,6 @@ envelope."""
 
 from collections.abc import Sequence
 from typing import Any
-from uuid import uuid4
 
 import msgspec
 import structlog
@@ -25,7 +24,10 @@ from tollkeeper.api.http.metrics import Observation
 from tollkeeper.api.http.router import Router
 from tollkeeper.api.http.sse import EventStream, KeepAlive
 from tollkeeper.domain.access import AdminCaller, Caller, KeyKind, ProjectCaller, require
+from tollkeeper.domain.audit import Actor, ActorKind
 from tollkeeper.domain.errors import PermissionDenied, Unavailable
+from tollkeeper.services.audit import act_as
+from tollkeeper.services.request_ids import new_request_id
 from tollkeeper.services.use_cases import Services
 
 _encode = msgspec.json.Encoder().encode
@@ -56,7 +58,7 @@ class App:
         self._customer_key_header = conventions.customer_key_header.encode()
 
     async def __call__(self, exchange: Exchange) -> None:
-        with Observation() as observation:
+        with Observation(self._services.request_log) as observation:
             await self._answer(_OpenAnswer(exchange, observation))
 
     async def _answer(self, answer: "_OpenAnswer") -> None:
@@ -127,6 +129,8 @@ class App:
         if kind is not endpoint.key_kind:
             raise PermissionDenied(f"This route takes {_KEY_NAMES[endpoint.key_kind]} only.")
         require(caller, endpoint.permission)
+        if kind is KeyKind.ADMIN:
+            act_as(Actor(ActorKind.API, f"admin key {caller.key_id}"))
         return caller
 
 
@@ -152,7 +156,7 @@ class _OpenAnswer:
 
     def __init__(self, exchange: Exchange, observation: Observation) -> None:
         self.exchange = exchange
-        self.request_id = str(uuid4())
+        self.request_id = observation.request_id = str(new_request_id())
         self.body_share: BodyShare | None = None
         self._observation = observation
         self._messages_style = False

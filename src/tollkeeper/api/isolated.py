@@ -2,6 +2,7 @@
 
 from tollkeeper.domain.access import ProjectCaller
 from tollkeeper.domain.affinity import CachePurpose
+from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.prompt import CachingWish
 from tollkeeper.services.use_cases import Services
 
@@ -15,12 +16,21 @@ def affinity_of(
 
 
 def caching_wish(
-    services: Services, caller: ProjectCaller, key: str | None, salt: str | None = None
+    services: Services,
+    caller: ProjectCaller,
+    model: Model,
+    key: str | None,
+    salt: str | None = None,
 ) -> CachingWish:
     """Contains hashes instead of the caller's text, so that two tenants with the same key do not
-    share entries of a backend's cache."""
+    share entries of a backend's cache. A backend that can keep caches apart gets a salt with every
+    call: how much of a prompt was cached would tell what another project has sent."""
     isolated = services.isolation.isolated
+    is_asked = salt is not None
+    if salt is None and model.isolates_cache:
+        salt = ""
     return CachingWish(
         key=None if key is None else isolated(caller, CachePurpose.PROMPT_CACHE_KEY, key),
         salt=None if salt is None else isolated(caller, CachePurpose.CACHE_SALT, salt),
+        salt_is_asked=is_asked,
     )

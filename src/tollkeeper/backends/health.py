@@ -1,13 +1,23 @@
 """Decides whether a replica may be called, from how its calls went. Pure: callers pass the time.
 
+A caller may be the cause of a failure, so failures count by organization, and the last healthy
+replica of a backend is never ejected.
+
 HEALTHY --(failures in a row)--> EJECTED --(ejection over, one call tries)--> PROBING
    ^                                ^                                            |
    |                                +-------(it failed: ejected twice as long)---+
    +-----------------------------------(it answered)-----------------------------+
 """
 
+from collections import OrderedDict
+from collections.abc import Hashable
 from dataclasses import dataclass
 from enum import StrEnum
+
+# Organizations that a replica or a backend remembers at most. More are not needed to tell whether
+# one of them is alone with its failures.
+_REMEMBERED_MAX = 64
+_RECENT_S = 60.0
 
 
 class ReplicaState(StrEnum):
@@ -28,17 +38,21 @@ class EjectionRule:
     failures_to_eject: int
     ejection_s: float
     ejection_s_max: float
+    # The failures must come from so many organizations, if so many use the backend.
+    organizations_to_eject: int = 1
 
 
 class ReplicaHealth:
     """The state of one replica. Every attempt that was begun is ended by exactly one call of
     `succeeded`, `failed` or `abandoned`."""
 
-    __slots__ = ("_backoff_s", "_failures", "_rule", "ejected_until", "state")
+    __slots__ = ("_backoff_s", "_failed_for", "_failures", "_rule", "ejected_until", "state")
 
     def __init__(self, rule: EjectionRule) -> None:
         self._rule = rule
         self._failures = 0
+        # The organizations whose calls failed since the last success.
+        self._failed_for: set[Hashable] = set()
         self._backoff_s = rule.ejection_s
         self.state = ReplicaState.HEALTHY
         self.ejected_until = 0.0
@@ -63,12 +77,30 @@ class ReplicaHealth:
             self.state = ReplicaState.HEALTHY
             self._backoff_s = self._rule.ejection_s
         if self.state is ReplicaState.HEALTHY:
-            self._failures = 0
+            self._forget_failures()
 
-    def failed(self, kind: AttemptKind, now: float) -> None:
+    def failed(
+        self,
+        kind: AttemptKind,
+        now: float,
+        organization: Hashable = None,
+        *,
+        organizations_active: int = 1,
+        is_last_healthy: bool = False,
+    ) -> None:
+        """`organizations_active` use the backend at present: an organization that is alone can only
+        steer its own calls."""
         if self.state is ReplicaState.HEALTHY:
             self._failures += 1
-            if self._failures >= self._rule.failures_to_eject:
+            if len(self._failed_for) < _REMEMBERED_MAX:
+                self._failed_for.add(organization)
+            rule = self._rule
+            needed = min(rule.organizations_to_eject, rule.failures_to_eject, organizations_active)
+            if (
+                self._failures >= rule.failures_to_eject
+                and len(self._failed_for) >= needed
+                and not is_last_healthy
+            ):
                 self._eject(now)
         elif kind is AttemptKind.PROBE:
             self._backoff_s = min(2 * self._backoff_s, self._rule.ejection_s_max)
@@ -84,4 +116,27 @@ class ReplicaHealth:
     def _eject(self, now: float) -> None:
         self.state = ReplicaState.EJECTED
         self.ejected_until = now + self._backoff_s
-        self._failures = 0
+        self._forget_failures()
+
+    def _forget_failures(self) -> None:
+        if self._failures:
+            self._failures = 0
+            self._failed_for.clear()
+
+
+class RecentOrganizations:
+    """How many organizations have used a backend within the last minute, up to a bound."""
+
+    def __init__(self) -> None:
+        self._seen_at: OrderedDict[Hashable, float] = OrderedDict()
+
+    def seen(self, organization: Hashable, now: float) -> None:
+        self._seen_at[organization] = now
+        self._seen_at.move_to_end(organization)
+        if len(self._seen_at) > _REMEMBERED_MAX:
+            self._seen_at.popitem(last=False)
+
+    def count(self, now: float) -> int:
+        while self._seen_at and next(iter(self._seen_at.values())) < now - _RECENT_S:
+            self._seen_at.popitem(last=False)
+        return len(self._seen_at)

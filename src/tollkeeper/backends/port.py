@@ -26,6 +26,8 @@ class Answer(msgspec.Struct, frozen=True):
 
     replica: str
     batches: AsyncIterator[Batch]
+    # The backend that serves the call, where the model has several; empty where it has one.
+    backend: str = ""
 
 
 class Backend(Protocol):

@@ -5,20 +5,25 @@ rendezvous hashing: every process makes the same choice without talking to the o
 """
 
 import asyncio
-import math
 import random
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from types import TracebackType
 
 from tollkeeper.backends.config import BackendConfig, Tokenizer
+from tollkeeper.backends.credentials import open_credential
 from tollkeeper.backends.failures import is_fault_of_replica
-from tollkeeper.backends.health import AttemptKind, EjectionRule, ReplicaHealth, ReplicaState
+from tollkeeper.backends.health import (
+    AttemptKind,
+    EjectionRule,
+    RecentOrganizations,
+    ReplicaHealth,
+    ReplicaState,
+)
 from tollkeeper.backends.port import Answer, BackendHealth
 from tollkeeper.backends.replica import Replica, ReplicaCall
 from tollkeeper.domain.affinity import rendezvous_order
 from tollkeeper.domain.errors import (
-    RETRY_AFTER_S_MAX,
     BackendFailed,
     DeadlineExceeded,
     ProviderRejected,
@@ -49,9 +54,17 @@ class RoutedBackend:
     def __init__(self, config: BackendConfig) -> None:
         self.name = config.name
         self._config = config
-        rule = EjectionRule(config.failures_to_eject, config.ejection_s, config.ejection_s_max)
+        rule = EjectionRule(
+            config.failures_to_eject,
+            config.ejection_s,
+            config.ejection_s_max,
+            config.organizations_to_eject,
+        )
+        self.organizations = RecentOrganizations()
+        credential = open_credential(config.credential, config.api_key, config.api_key_file)
         self._tracked = {
-            url: _TrackedReplica(Replica(url, config), ReplicaHealth(rule)) for url in config.urls
+            url: _TrackedReplica(Replica(url, config, credential), ReplicaHealth(rule))
+            for url in config.urls
         }
 
     def open(self, call: Call, *, deadline: float) -> AbstractAsyncContextManager[Answer]:
@@ -114,10 +127,19 @@ class RoutedBackend:
         # The sort is stable: overloaded replicas go last, and each group keeps its preference.
         return sorted(preferred, key=lambda replica: replica.in_flight >= bound)
 
-    def none_healthy(self, now: float) -> Unavailable:
-        earliest = min(replica.health.ejected_until for replica in self._tracked.values())
-        wait_s = min(max(1, math.ceil(earliest - now)), RETRY_AFTER_S_MAX)
-        return Unavailable("No replica of the backend is healthy.", retry_after_s=wait_s)
+    def failed(self, replica: _TrackedReplica, kind: AttemptKind, call: Call) -> None:
+        """A call failed at a replica. The last healthy replica stays in use, whoever fails at it:
+        without it nobody could be answered."""
+        now = asyncio.get_running_loop().time()
+        others = (other for other in self._tracked.values() if other is not replica)
+        has_spare = any(other.health.state is ReplicaState.HEALTHY for other in others)
+        replica.health.failed(
+            kind,
+            now,
+            call.organization_id,
+            organizations_active=self.organizations.count(now),
+            is_last_healthy=not has_spare,
+        )
 
 
 class _RoutedCall:
@@ -147,7 +169,9 @@ class _RoutedCall:
                 if error.charged or loop.time() >= self._deadline:
                     raise
                 last_error = error
-        raise last_error or self._backend.none_healthy(now)
+        # One replica is always healthy, so at least one was tried.
+        assert last_error is not None
+        raise last_error
 
     async def __aexit__(
         self,
@@ -163,22 +187,27 @@ class _RoutedCall:
         finally:
             replica.in_flight -= 1
             if attempt.failed:
-                replica.health.failed(AttemptKind.NORMAL, asyncio.get_running_loop().time())
+                self._backend.failed(replica, AttemptKind.NORMAL, self._call)
             elif attempt.completed:
                 replica.health.succeeded(AttemptKind.NORMAL)
 
     async def _try(self, replica: _TrackedReplica) -> Answer:
         """One attempt. However it ends, it reports its outcome to the replica's health."""
         loop = asyncio.get_running_loop()
-        kind = replica.health.begin(loop.time())
+        now = loop.time()
+        kind = replica.health.begin(now)
+        self._backend.organizations.seen(self._call.organization_id, now)
         attempt = replica.server.open(self._call, deadline=self._deadline)
         replica.in_flight += 1
         answer = None
         try:
             answer = await attempt.__aenter__()
         except (BackendFailed, DeadlineExceeded) as error:
-            if isinstance(error, DeadlineExceeded) or is_fault_of_replica(error):
-                replica.health.failed(kind, loop.time())
+            if isinstance(error, DeadlineExceeded) and loop.time() >= self._deadline:
+                # The call ran out of its own time: a caller can bring that about.
+                replica.health.abandoned(kind, loop.time())
+            elif isinstance(error, DeadlineExceeded) or is_fault_of_replica(error):
+                self._backend.failed(replica, kind, self._call)
             else:
                 replica.health.succeeded(kind)
             raise

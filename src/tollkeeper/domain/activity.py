@@ -19,6 +19,8 @@ class VerdictRecord(msgspec.Struct, frozen=True, gc=False):
     matched: bool
     duration_ms: int
     judged_at_ms: int
+    # The kinds of content in the text's place that no judge reads, such as "image".
+    unread: tuple[str, ...] = ()
 
 
 class ActivityRecord(msgspec.Struct, frozen=True, gc=False):

@@ -30,10 +30,12 @@ class CapPeriod(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ProjectLimits:
-    """The default limits, for a project without limits of its own."""
+    """The default limits, for a project without limits of its own, and for an organization without
+    a bound of its own (None: there is no bound)."""
 
     requests_per_minute: int
     concurrency: int
+    overage_bound_picousd: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +140,21 @@ class AccountState(msgspec.Struct, frozen=True):
     cap: Cap | None
     projects: dict[ProjectId, ProjectState]
     keys: dict[KeyId, KeyStatus]
+    # How far below zero the balance may fall by overage; None: there is no bound.
+    overage_bound_picousd: int | None = None
+    # The balance was below the bound. Only an operator ends this.
+    stopped: bool = False
+
+    @property
+    def balance_picousd(self) -> int:
+        """What was granted and is not spent. Holds are not spent yet."""
+        spend = self.spend
+        return self.available_picousd + spend.held_picousd + spend.unsettled_picousd
+
+    @property
+    def is_below_bound(self) -> bool:
+        bound = self.overage_bound_picousd
+        return bound is not None and self.balance_picousd < -bound
 
     def folded(self, fold: Fold) -> "AccountState":
         project = self.projects[fold.project_id]
@@ -169,6 +186,7 @@ class AdmissionRequest(msgspec.Struct, frozen=True, gc=False):
 class Refusal(StrEnum):
     KEY_NOT_ACTIVE = "key_not_active"
     PROJECT_ARCHIVED = "project_archived"
+    OVERAGE = "overage"
     CREDIT = "credit"
     ORGANIZATION_CAP = "organization_cap"
     PROJECT_CAP = "project_cap"
@@ -213,6 +231,7 @@ def decide(
     """An account that has already seen a later month than `month` stays in that later month, and
     holds of this batch count there."""
     spend = state.spend.in_month(month)
+    state = replace(state, stopped=state.stopped or state.is_below_bound)
     working = _BatchState(
         available=state.available_picousd,
         spend=spend,
@@ -261,6 +280,9 @@ def _decide_one(state: AccountState, working: _BatchState, request: AdmissionReq
         return Decision(Refusal.KEY_NOT_ACTIVE, key_status=status)
     if project.archived:
         return Decision(Refusal.PROJECT_ARCHIVED)
+    if state.stopped:
+        limit = state.overage_bound_picousd or 0
+        return Decision(Refusal.OVERAGE, available_picousd=state.balance_picousd, limit=limit)
     # Credit and caps come before rate and concurrency, because only the latter two pass with time.
     return (
         _refuse_by_credit(working, request)

@@ -200,6 +200,8 @@ class OtherChoice(msgspec.Struct, frozen=True, gc=False):
 class ToolChoice(msgspec.Struct, frozen=True, gc=False):
     choice: ToolMode | NamedFunction | AllowedFunctions | OtherChoice
     param: str
+    # The objects that a chat caller wrote. A chat backend gets them whole, so they count as text.
+    written: tuple[FreeObject, ...] = ()
 
 
 class UserLocation(msgspec.Struct, frozen=True, gc=False):
@@ -302,6 +304,8 @@ class CachingWish(msgspec.Struct, frozen=True, gc=False):
 
     key: str | None = None
     salt: str | None = None
+    # The caller asks for the salt; else the gateway adds it where a backend can use it.
+    salt_is_asked: bool = False
 
 
 _NO_CACHING_WISH = CachingWish()

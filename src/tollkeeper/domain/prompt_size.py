@@ -27,7 +27,7 @@ _IMAGE_TOKENS_GUESS = 4800
 _TOKENS_PER_TURN = 8
 
 # Searches that one answer may make, as far as holds are concerned.
-_WEB_SEARCHES_MAX = 10
+WEB_SEARCHES_MAX = 10
 
 _encode = msgspec.json.Encoder().encode
 
@@ -49,7 +49,7 @@ class PromptSize(msgspec.Struct, frozen=True, gc=False):
     @property
     def web_searches(self) -> int:
         """How many searches a call is held for."""
-        return _WEB_SEARCHES_MAX if self.searches_web else 0
+        return WEB_SEARCHES_MAX if self.searches_web else 0
 
     def bound(self, model: Model, counted: int | None = None) -> int:
         """No less than the prompt takes, for a hold. `counted` is a tokenizer's count of the text
@@ -63,14 +63,29 @@ class PromptSize(msgspec.Struct, frozen=True, gc=False):
             (self.files, bounds.file),
             (self.audios, bounds.audio),
             (self.videos, bounds.video),
-            # Found pages are input too, unless the backend charges for the search alone.
-            (int(self.searches_web and not model.pricing.web_search), None),
+            # What a search finds is input too, whether the search itself has a price or not.
+            (self.web_searches, bounds.web_search),
         )
         for count, tokens in media:
             if count and tokens is None:
                 return model.context_length
             total += count * (tokens or 0)
         return min(total, model.context_length)
+
+    def audio_bound(self, model: Model, bound: int) -> int:
+        """How many tokens of a prompt that is bounded by `bound` may be audio. Videos have sound,
+        and a file may be anything."""
+        bounds = model.token_bounds
+        audio_tokens = 0
+        for count, tokens in (
+            (self.audios, bounds.audio),
+            (self.videos, bounds.video),
+            (self.files, bounds.file),
+        ):
+            if count and tokens is None:
+                return bound
+            audio_tokens += count * (tokens or 0)
+        return min(audio_tokens, bound)
 
     def guess(self) -> int:
         """A number for a caller who asks. The text in a file is packed: a token for each of its
@@ -150,4 +165,4 @@ def _part_texts(part: Part) -> Iterator[str]:
 def _extra_texts(extra: FreeObject | None) -> Iterator[str]:
     """The caller's further properties as JSON, because the model may read them too."""
     if extra:
-        yield from (_encode(value).decode() for value in extra.values() if value is not None)
+        yield _encode(extra).decode()

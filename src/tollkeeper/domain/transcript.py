@@ -1,4 +1,9 @@
-"""Writes a prompt or an answer as text for the judge."""
+"""Writes a prompt or an answer as text for the judge.
+
+Whatever a model may read is in the text: keys, numbers and strings of every object that the caller
+wrote, under the name of its field. `Prompt` lists what a request can have; what is left out here is
+left out on purpose (`tests/api/test_markers.py` has the table).
+"""
 
 import re
 from collections.abc import Iterator
@@ -7,43 +12,99 @@ from enum import IntEnum
 import msgspec
 
 from tollkeeper.domain.inference import Delta
+from tollkeeper.domain.media_text import (
+    MediaText,
+    UnreadKind,
+    UnreadPart,
+    read_address,
+    read_data,
+)
 from tollkeeper.domain.prompt import (
+    AllowedFunctions,
     Audio,
     File,
     FreeObject,
     Image,
+    Media,
+    NamedFunction,
+    OtherChoice,
     Part,
     Prompt,
     Reasoning,
     ToolCall,
+    ToolChoice,
     ToolResult,
     Turn,
     Video,
+    WebSearch,
 )
 
-# The data of a file in base64 has no readable text, so media parts are shown without it.
-_BASE64_FILE = re.compile(r"data:[\w./+-]+;base64,[A-Za-z0-9+/=_-]*|[A-Za-z0-9+/=_-]{256,}")
 _ARGUMENTS = "arguments"
 _ESCAPE = re.compile(r"\\u([0-9a-fA-F]{4})")
 
 
-def transcript(prompt: Prompt) -> str:
+class Transcript(msgspec.Struct, frozen=True, gc=False):
+    """A prompt for the judge: its text, and the parts that have none."""
+
+    text: str
+    unread: tuple[UnreadPart, ...] = ()
+
+
+def transcript(prompt: Prompt) -> Transcript:
     """Everything in the prompt that the model reads, in order, each turn under its role. Tools and
-    output format come first, because they are usually the same in all calls of an application:
-    the texts that are judged then share their beginning."""
-    sections = []
-    for legacy, title in ((False, "tools"), (True, "functions")):
-        described = [tool.described() for tool in prompt.tools if tool.legacy is legacy]
-        if described:
-            sections.append(section(title, _json(described)))
-    if prompt.output_format is not None:
-        sections.append(section("response_format", _json(prompt.output_format.described())))
-    sections += [section(turn.role, "\n".join(_turn_texts(turn))) for turn in prompt.turns]
-    return "\n\n".join(sections)
+    options come first, because they are usually the same in all calls of an application: the texts
+    that are judged then share their beginning."""
+    unread: list[UnreadPart] = []
+    sections = [section(title, "\n".join(texts)) for title, texts in _fields(prompt) if texts]
+    sections += [section(turn.role, "\n".join(_turn_texts(turn, unread))) for turn in prompt.turns]
+    return Transcript("\n\n".join(sections), tuple(unread))
 
 
 def section(title: str, text: str) -> str:
     return f"[{title}]\n{text}"
+
+
+def _fields(prompt: Prompt) -> Iterator[tuple[str, list[str]]]:
+    """The fields of a prompt beside its turns that a model may read, by the name of each."""
+    for legacy, title in ((False, "tools"), (True, "functions")):
+        described = [tool.described() for tool in prompt.tools if tool.legacy is legacy]
+        yield title, [_json(described)] if described else []
+    yield "server_tools", [_json(prompt.server_tools)] if prompt.server_tools else []
+    if prompt.tool_choice is not None:
+        yield "tool_choice", list(_choice_texts(prompt.tool_choice))
+    if prompt.web_search is not None:
+        yield "web_search", list(_search_texts(prompt.web_search))
+    if prompt.output_format is not None:
+        yield "response_format", [_json(prompt.output_format.described())]
+    stop = prompt.sampling.stop
+    yield "stop", [stop] if isinstance(stop, str) else list(stop or ())
+    yield "audio", list(_object_texts(prompt.speech))
+    # Options that are true, false or a number have no words.
+    worded = {
+        option.name: option.value
+        for option in prompt.options
+        if isinstance(option.value, str | dict | list)
+    }
+    yield "options", list(_object_texts(worded))
+
+
+def _choice_texts(choice: ToolChoice) -> Iterator[str]:
+    match choice.choice:
+        case NamedFunction(name=name):
+            yield name
+        case AllowedFunctions(names=names):
+            yield from names
+        case OtherChoice(written=written):
+            yield from _object_texts(written)
+    for written in choice.written:
+        yield from _object_texts(written)
+
+
+def _search_texts(search: WebSearch) -> Iterator[str]:
+    yield search.context_size or ""
+    if search.location is not None:
+        yield from search.location.given().values()
+    yield from _object_texts(search.extra)
 
 
 class _Kind(IntEnum):
@@ -93,16 +154,16 @@ class AnswerText:
             self.length += len(text)
 
 
-def _turn_texts(turn: Turn) -> Iterator[str]:
+def _turn_texts(turn: Turn, unread: list[UnreadPart]) -> Iterator[str]:
     if turn.name:
         yield turn.name
-    yield from _extra_texts(turn.extra)
+    yield from _object_texts(turn.extra)
     for part in turn.parts:
-        yield from filter(None, _part_texts(part))
+        yield from filter(None, _part_texts(part, turn.place, unread))
 
 
-def _part_texts(part: Part) -> Iterator[str]:
-    """Every text of a part, in order."""
+def _part_texts(part: Part, place: str, unread: list[UnreadPart]) -> Iterator[str]:
+    """Every text of a part, in order. Adds to `unread` what no text stands for."""
     match part:
         case ToolCall():
             yield part.id or ""
@@ -112,40 +173,67 @@ def _part_texts(part: Part) -> Iterator[str]:
             yield part.call_id or ""
             yield part.name or ""
             for inner in part.content:
-                yield from _part_texts(inner)
+                yield from _part_texts(inner, place, unread)
             return
         case Reasoning():
             yield part.text
-        case Image() | Video():
-            yield _unless_base64(part.url)
-        case Audio():
-            yield from map(_unless_base64, (part.data, part.url))
-            yield part.format or ""
-        case File():
-            yield from map(_unless_base64, (part.data, part.url))
-            yield part.id or ""
-            yield part.filename or ""
+            if part.sealed:
+                unread.append(UnreadPart(UnreadKind.SEALED_REASONING, place))
+        case Image() | Video() | Audio() | File():
+            yield from _media_texts(part, unread)
         case _:
             yield part.text
-    yield from _extra_texts(part.extra)
+    yield from _object_texts(part.extra)
 
 
-def _unless_base64(text: str | None) -> str:
-    return "" if text is None or _BASE64_FILE.fullmatch(text) is not None else text
+def _media_texts(media: Media, unread: list[UnreadPart]) -> Iterator[str]:
+    contents: list[MediaText] = []
+    if media.url is not None:
+        contents.append(read_address(media.url))
+    if isinstance(media, Audio | File) and media.data is not None:
+        contents.append(read_data(media.data))
+    for content in contents:
+        yield from content.texts
+    named_elsewhere = isinstance(media, File) and media.id is not None
+    if named_elsewhere or not all(content.complete for content in contents):
+        unread.append(UnreadPart(UnreadKind(media.modality), media.place))
+    match media:
+        case Image():
+            yield media.detail or ""
+        case Audio():
+            yield media.format or ""
+        case File():
+            yield media.id or ""
+            yield media.filename or ""
 
 
-def _extra_texts(extra: FreeObject | None) -> Iterator[str]:
-    """Every text inside properties that the caller added, at any depth, in order."""
-    # A stack of (name, value), so that the order is kept and deep nesting needs no recursion.
-    stack: list[tuple[str, object]] = list(reversed((extra or {}).items()))
+def _object_texts(value: FreeObject | None) -> Iterator[str]:
+    """Every key, number, word and text inside an object that the caller wrote, at any depth, in
+    order, one line for each value with its key before it."""
+    # A stack of (key, value), so that the order is kept and deep nesting needs no recursion. A
+    # value in a list has no key of its own; `inside` is the key of the list.
+    stack: list[tuple[str, str, object]] = [
+        (key, key, inner) for key, inner in reversed((value or {}).items())
+    ]
     while stack:
-        name, value = stack.pop()
-        if isinstance(value, str):
-            yield _unescape(value) if name == _ARGUMENTS else value
-        elif isinstance(value, dict):
-            stack += reversed(value.items())
-        elif isinstance(value, list):
-            stack += ((name, element) for element in reversed(value))
+        key, inside, found = stack.pop()
+        if isinstance(found, dict):
+            if key:
+                yield key
+            stack += [(name, name, inner) for name, inner in reversed(found.items())]
+        elif isinstance(found, list):
+            if key:
+                yield key
+            stack += [("", inside, inner) for inner in reversed(found)]
+        else:
+            text = _scalar(found, is_arguments=inside == _ARGUMENTS)
+            yield f"{key}: {text}" if key else text
+
+
+def _scalar(value: object, *, is_arguments: bool) -> str:
+    if isinstance(value, str):
+        return _unescape(value) if is_arguments else value
+    return _json(value)
 
 
 def _unescape(text: str) -> str:

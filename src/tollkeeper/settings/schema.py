@@ -3,33 +3,24 @@
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from tollkeeper.backends.config import shown_url
 from tollkeeper.domain import conventions
 from tollkeeper.domain.access import CUSTOMER_PERMISSIONS
 from tollkeeper.domain.catalog import DEFAULT_TOKEN_BOUNDS
+from tollkeeper.domain.errors import InvalidRequest
+from tollkeeper.domain.money import picousd_from_usd
 from tollkeeper.domain.trial import THRESHOLD_MAX, THRESHOLD_MIN
 from tollkeeper.embedded.packaged_model import PACKAGED_MODEL
+from tollkeeper.settings.backends import BackendSettings
 from tollkeeper.settings.database_url import check_database_url
+from tollkeeper.settings.prices import PriceChanges, PricesSettings
+from tollkeeper.settings.section import Name, Seconds, SecretFile, SecretVariable, Section
 
 Port = Annotated[int, Field(ge=0, le=65535)]
-Name = Annotated[str, Field(min_length=1, max_length=120)]
-Seconds = Annotated[float, Field(gt=0, le=86400)]
-# The name of an environment variable that holds a secret. Not shown where it is no name: it may be
-# the secret itself.
-SecretVariable = Annotated[str, Field(pattern=r"^([A-Za-z_][A-Za-z0-9_]*)?$", repr=False)]
-SecretFile = Annotated[str, Field(repr=False)]
+Unread = Literal["allow", "deny"]
 Modality = Literal["text", "image", "file", "audio", "video"]
-
-
-class Section(BaseModel):
-    """A field with `repr=False` is a secret, or may be one: no message ever shows its value."""
-
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, protected_namespaces=(), hide_input_in_errors=True
-    )
 
 
 class ServerSettings(Section):
@@ -54,6 +45,22 @@ class OperatorSettings(Section):
 class ConsoleSettings(Section):
     host: str = "127.0.0.1"
     port: Port = 8082
+    # `tollkeeper console --new-token` prints a token and this digest of it. Empty: each start makes
+    # a token and prints it.
+    token_sha256: str = Field(default="", pattern=r"^([0-9a-f]{64})?$", repr=False)
+    session_s: Seconds = 28_800
+    # Names in the Host header beside the address that is listened on.
+    allowed_hosts: tuple[Name, ...] = ()
+    # Addresses whose X-Forwarded-For and X-Forwarded-Proto are believed.
+    trusted_proxies: tuple[Name, ...] = ()
+    tls_certificate_file: str = ""
+    tls_key_file: SecretFile = ""
+
+    @model_validator(mode="after")
+    def _has_both_files(self) -> "ConsoleSettings":
+        if bool(self.tls_certificate_file) != bool(self.tls_key_file):
+            raise ValueError("tls_certificate_file and tls_key_file go together")
+        return self
 
 
 class DatabaseSettings(Section):
@@ -77,6 +84,33 @@ class SecretsSettings(Section):
     master_key_env: SecretVariable = ""
 
 
+class LogsSettings(Section):
+    # "auto": JSON, and plain lines for people under `tollkeeper demo`.
+    format: Literal["auto", "json", "text"] = "auto"
+    # One line for each request.
+    requests: bool = True
+
+
+class AlertsSettings(Section):
+    # Empty: alerts are only logged.
+    webhook_url: str = Field(default="", repr=False)
+    webhook_secret_env: SecretVariable = ""
+    webhook_secret_file: SecretFile = ""
+    interval_s: Seconds = 60
+
+    @model_validator(mode="after")
+    def _is_signed(self) -> "AlertsSettings":
+        if self.webhook_url and not self.webhook_url.startswith(("http://", "https://")):
+            raise ValueError("webhook_url must start with http:// or https://")
+        if self.webhook_secret_env and self.webhook_secret_file:
+            raise ValueError("webhook_secret_env and webhook_secret_file cannot both be set")
+        if self.webhook_url and not (self.webhook_secret_env or self.webhook_secret_file):
+            raise ValueError(
+                "webhook_url needs webhook_secret_env or webhook_secret_file, to sign with"
+            )
+        return self
+
+
 class LimitsSettings(Section):
     body_bytes: int = Field(default=33554432, ge=1024, le=1073741824)
     # Of the arrays and objects of one body, together.
@@ -87,6 +121,8 @@ class LimitsSettings(Section):
     inference_deadline_s: Seconds = 300
     requests_per_minute: int = Field(default=6000, ge=1, le=10_000_000)
     concurrency: int = Field(default=256, ge=1, le=1_000_000)
+    # Calls in progress in one process, of all organizations.
+    calls: int = Field(default=4096, ge=1, le=1_000_000)
     # A caller has left: how long the rest of its answer is still read, and for how many at once.
     drain_s: float = Field(default=10, ge=0, le=3600)
     drains: int = Field(default=64, ge=0, le=100_000)
@@ -97,6 +133,21 @@ class LedgerSettings(Section):
     # What nobody has resolved so many hours after it became unsettled; 0: it stays.
     unsettled_after_hours: int = Field(default=0, ge=0, le=87_600)
     unsettled_resolution: Literal["keep", "settle_hold", "release"] = "keep"
+    # How far an organization's balance may fall below zero before its calls are stopped until an
+    # operator clears it. Empty: there is no bound.
+    overage_bound_usd: str = "10"
+
+    @field_validator("overage_bound_usd")
+    @classmethod
+    def _is_an_amount(cls, amount: str) -> str:
+        if amount:
+            try:
+                picousd = picousd_from_usd(amount)
+            except InvalidRequest as exc:
+                raise ValueError(exc.message) from None
+            if picousd < 0:
+                raise ValueError("a bound is an amount of 0 USD or more")
+        return amount
 
 
 class ActivitySettings(Section):
@@ -145,8 +196,20 @@ class JudgeSettings(Section):
     overlap: bool = False
 
 
+class PolicySettings(Section):
+    # Requests under an enforcing policy with content that no judge reads.
+    unreadable_images: Unread = "allow"
+    unreadable_audio: Unread = "allow"
+    unreadable_video: Unread = "allow"
+    unreadable_files: Unread = "allow"
+    unreadable_sealed_reasoning: Unread = "allow"
+
+
 class ExtensionsSettings(Section):
     model_listing: bool = False
+    key_usage: bool = False
+    # The name of a response header with the cost of the call; empty: none.
+    cost_header: str = Field(default="", pattern=r"^[a-z0-9-]{0,64}$")
 
 
 class EmbeddedSettings(Section):
@@ -158,77 +221,18 @@ class EmbeddedSettings(Section):
     context_length: int = Field(default=PACKAGED_MODEL.context_length, ge=256, le=1_048_576)
 
 
-class BackendSettings(Section):
-    name: Name
-    kind: Literal["embedded", "openai"]
-    protocol: Literal["chat", "responses"] = "chat"
-    urls: tuple[str, ...] = ()
-    api_key_env: SecretVariable = ""
-    api_key_file: SecretFile = ""
-    connect_timeout_s: Seconds = 5
-    idle_timeout_s: Seconds = 60
-    retries: int = Field(default=1, ge=0, le=10)
-    # Replicas with https are trusted by this file alone; empty: by what the system trusts.
-    tls_ca_file: str = ""
-    native_n: bool = True
-    # Parts of one call that run at once where the gateway fans `n` out.
-    fan_out: int = Field(default=16, ge=1, le=128)
-    tokenize_path: str = ""
-    # A call waits no longer than five seconds, however long a count may take.
-    tokenize_timeout_s: float = Field(default=2, gt=0, le=5)
-    # To each replica, from each process.
-    connections: int = Field(default=1024, ge=1, le=1_000_000)
-    idle_connections: int = Field(default=256, ge=0, le=1_000_000)
-    # Below the five seconds after which common model servers close an idle connection: a request
-    # written into a connection that is just being closed could not be told from one that ran.
-    keep_alive_s: Seconds = 4
-    # The largest answer that is no stream, and the largest record of a stream. 0: 1 MiB, and under
-    # `responses` 16 MiB, where a record may hold the whole result.
-    answer_bytes: int = Field(default=67108864, ge=1024, le=1073741824)
-    record_bytes: int = Field(default=0, ge=0, le=1073741824)
-    # Failures in a row after which a replica is left alone, for how long at first and at most.
-    failures_to_eject: int = Field(default=3, ge=1, le=1_000_000)
-    ejection_s: Seconds = 1
-    ejection_max_s: Seconds = 10
+class AlternativeSettings(PricesSettings):
+    """A further backend that may serve a model. Without prices of its own it has the model's."""
 
-    @field_validator("urls")
-    @classmethod
-    def _speak_http(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
-        for url in urls:
-            if not url.startswith(("http://", "https://")):
-                raise ValueError(f"{shown_url(url)!r} must start with http:// or https://")
-        return urls
-
-    @model_validator(mode="after")
-    def _fits_its_kind(self) -> "BackendSettings":
-        if self.kind == "openai" and not self.urls:
-            raise ValueError("a backend of kind 'openai' needs at least one url in urls")
-        if self.kind == "embedded" and self.urls:
-            raise ValueError("a backend of kind 'embedded' has no urls: tollkeeper starts it")
-        if self.kind == "embedded" and self.protocol != "chat":
-            raise ValueError("protocol: a backend of kind 'embedded' speaks 'chat' only")
-        if self.tls_ca_file and not any(url.startswith("https://") for url in self.urls):
-            raise ValueError("tls_ca_file: none of the urls begins with https://")
-        if self.ejection_s > self.ejection_max_s:
-            raise ValueError("ejection_s must not be more than ejection_max_s")
-        if self.api_key_env and self.api_key_file:
-            raise ValueError("api_key_env and api_key_file cannot both be set")
-        return self
+    backend: Name
+    # Empty: as on the model's own backend.
+    upstream_model: str = Field(default="", max_length=512)
+    # The model's own backend has order 0. None: one more than the alternative before it.
+    order: int | None = Field(default=None, ge=0, le=1000)
+    weight: int = Field(default=1, ge=1, le=1_000_000)
 
 
-PriceDimension = Literal[
-    "prompt",
-    "completion",
-    "image",
-    "request",
-    "input_cache_read",
-    "input_cache_write",
-    "input_cache_write_1h",
-    "web_search",
-]
-
-
-class ModelSettings(Section):
+class ModelSettings(PricesSettings):
     id: str = Field(min_length=1, max_length=200)
     backend: Name
     upstream_model: str = Field(min_length=1, max_length=512)
@@ -248,15 +252,28 @@ class ModelSettings(Section):
     sampling_limits_revision: str = "1"
     required_checks: tuple[str, ...] = ()
     is_ready: bool = True
-    pricing: dict[PriceDimension, str] = {}
+    price_changes: PriceChanges = ()
     # Bounds of input tokens, for holds; 0 stands for the whole context.
-    tokens_per_image: int = Field(default=DEFAULT_TOKEN_BOUNDS.image or 0, ge=0)
+    # None: that of the backend's preset, else the largest that any published family has.
+    tokens_per_image: int | None = Field(default=None, ge=0)
     tokens_per_file: int = Field(default=0, ge=0)
     tokens_per_audio: int = Field(default=0, ge=0)
     tokens_per_video: int = Field(default=0, ge=0)
+    tokens_per_web_search: int = Field(default=0, ge=0)
     template_tokens: int = Field(default=DEFAULT_TOKEN_BOUNDS.template, ge=0)
     tool_tokens: int = Field(default=DEFAULT_TOKEN_BOUNDS.tools, ge=0)
     options: dict[str, str] = {}
+    # On the Messages protocol: who marks what is cached, and how the model is asked to reason.
+    prompt_caching: Literal["off", "caller", "5m", "1h"] = "caller"
+    thinking_style: Literal["adaptive", "budget"] = "adaptive"
+    # Further backends that may serve the model, and its share where one of them has order 0.
+    alternatives: tuple[AlternativeSettings, ...] = Field(default=(), max_length=16)
+    weight: int = Field(default=1, ge=1, le=1_000_000)
+
+    @property
+    def backends(self) -> tuple[str, ...]:
+        """The names of all backends that may serve the model."""
+        return (self.backend, *(alternative.backend for alternative in self.alternatives))
 
 
 class Settings(BaseSettings):
@@ -275,6 +292,8 @@ class Settings(BaseSettings):
     console: ConsoleSettings = ConsoleSettings()
     database: DatabaseSettings = DatabaseSettings()
     secrets: SecretsSettings = SecretsSettings()
+    logs: LogsSettings = LogsSettings()
+    alerts: AlertsSettings = AlertsSettings()
     limits: LimitsSettings = LimitsSettings()
     ledger: LedgerSettings = LedgerSettings()
     activity: ActivitySettings = ActivitySettings()
@@ -282,6 +301,7 @@ class Settings(BaseSettings):
     sessions: SessionsSettings = SessionsSettings()
     messages: MessagesSettings = MessagesSettings()
     judge: JudgeSettings | None = None
+    policy: PolicySettings = PolicySettings()
     extensions: ExtensionsSettings = ExtensionsSettings()
     embedded: EmbeddedSettings = EmbeddedSettings()
     backends: tuple[BackendSettings, ...] = ()
@@ -308,10 +328,13 @@ class Settings(BaseSettings):
         if len(set(ids)) != len(ids):
             raise ValueError("models: two models have the same id")
         for model in self.models:
-            if model.backend not in names:
-                raise ValueError(
-                    f"models: {model.id!r} names the backend {model.backend!r}, which is not declared"
-                )
+            for name in model.backends:
+                if name not in names:
+                    raise ValueError(
+                        f"models: {model.id!r} names the backend {name!r}, which is not declared"
+                    )
+            if len(set(model.backends)) != len(model.backends):
+                raise ValueError(f"models: {model.id!r} names a backend twice")
         if self.judge is not None and self.judge.backend not in names:
             raise ValueError(f"judge.backend: {self.judge.backend!r} is not declared in backends")
         return self

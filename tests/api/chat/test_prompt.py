@@ -66,7 +66,7 @@ PLACE = "messages[0].content[0]"
     [
         ({"type": "text", "text": "a"}, Text("a")),
         ({"type": "text", "text": None}, Text("")),
-        ({"type": "text", "text": "a", "x": 1, "y": None}, Text("a", {"x": 1})),
+        ({"type": "text", "text": "a", "x": 1, "y": None}, Text("a", {"x": 1, "y": None})),
         ({"type": "refusal", "refusal": "no"}, Refusal("no")),
         ({"type": "thinking", "thinking": "hm"}, Reasoning("hm")),
         (

@@ -6,7 +6,12 @@ from collections.abc import Sequence
 import pytest
 
 from tollkeeper.domain.errors import Unavailable
-from tollkeeper.services.ledger.group_writer import BATCH_MAX, GroupWriter, Result
+from tollkeeper.services.ledger.group_writer import (
+    BATCH_MAX,
+    QUEUED_OF_OWNER_MAX,
+    GroupWriter,
+    Result,
+)
 
 
 class Recorder:
@@ -130,3 +135,43 @@ async def test_the_queue_is_bounded() -> None:
     with pytest.raises(Unavailable, match="overloaded"):
         recorder.writer.submit(1)
     await asyncio.gather(*waiting)
+
+
+async def test_owners_take_turns() -> None:
+    """One owner has thousands of items waiting; another's only item is in the next batch."""
+    batches: list[list[int]] = []
+    go_on = asyncio.Event()
+
+    async def write(batch: Sequence[int]) -> Sequence[Result[int]]:
+        batches.append(list(batch))
+        await go_on.wait()
+        return batch
+
+    writer: GroupWriter[int, int] = GroupWriter(write, name="test", owner=lambda item: item % 2)
+    first = writer.submit(0)
+    await asyncio.sleep(0.01)
+    many = [writer.submit(number) for number in range(2, 4000, 2)]
+    one = writer.submit(1)
+    go_on.set()
+    assert await one == 1
+    assert batches[1][:3] == [2, 1, 4]
+    assert await first == 0
+    assert len(await asyncio.gather(*many)) == len(many)
+    assert sum(map(len, batches)) == len(many) + 2
+
+
+async def test_one_owner_does_not_fill_the_queue() -> None:
+    async def write(batch: Sequence[int]) -> Sequence[Result[int]]:
+        return batch
+
+    writer: GroupWriter[int, int] = GroupWriter(write, name="test", owner=lambda item: item % 2)
+    many = [writer.submit(0) for _ in range(QUEUED_OF_OWNER_MAX)]
+    with pytest.raises(Unavailable) as refused:
+        writer.submit(0)
+    assert refused.value.retry_after_s == 2
+    assert await writer.submit(1) == 1
+    await asyncio.gather(*many)
+    assert writer.queued == 0
+    withdrawn, kept = writer.submit(2), writer.submit(4)
+    assert writer.withdraw(withdrawn)
+    assert await kept == 4

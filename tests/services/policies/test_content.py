@@ -24,6 +24,13 @@ _CALL = {
     "type": "function",
     "function": {"name": "look", "arguments": '{"for": "bomb"}'},
 }
+_OBJECT_CALL = {
+    "id": "call_1",
+    "type": "function",
+    "function": {"name": "look", "arguments": {"bomb": 1}},
+}
+_PLAIN_TOOL = {"type": "function", "function": {"name": "look"}}
+_CHOICE = {"type": "function", "function": {"name": "look"}, "note": "bomb"}
 _USER = {"role": "user", "content": "Hello"}
 _TEXT = {"type": "text", "text": "x"}
 _SCHEMA = {
@@ -72,6 +79,14 @@ _SCHEMA = {
         {"messages": [{"role": "tool", "tool_call_id": "bomb", "content": "x"}, _USER]},
         {"messages": [{"role": "user", "content": "bomb-" * 100}]},
         {"messages": [{"role": "user", "content": "data:image/png;base64,bomb"}]},
+        {"messages": [{"role": "user", "content": [{**_TEXT, "bomb": 1}]}]},
+        {"messages": [{"role": "user", "content": [{**_TEXT, "data": "a bomb " * 100}]}]},
+        {"messages": [{"role": "assistant", "tool_calls": [_OBJECT_CALL]}, _USER]},
+        {"messages": [_USER], "stop": ["a bomb"]},
+        {"messages": [_USER], "tools": [_PLAIN_TOOL], "tool_choice": {"bomb": 1}},
+        {"messages": [_USER], "tools": [_PLAIN_TOOL], "tool_choice": _CHOICE},
+        {"messages": [_USER], "prediction": {"type": "content", "content": "a bomb"}},
+        {"messages": [_USER], "web_search_options": {"user_location": {"city": "bomb"}}},
         {"messages": [_USER], "tools": [_TOOL]},
         {"messages": [_USER], "functions": [_TOOL["function"]]},
         {"messages": [_USER], "response_format": _SCHEMA},

@@ -224,6 +224,22 @@ async def test_slots_go_to_callers_first_and_one_is_theirs() -> None:
     assert slots._watching_room == 2
 
 
+@pytest.mark.parametrize("watching", [False, True])
+async def test_slots_go_round_by_organization(watching: bool) -> None:
+    slots = JudgeSlots(1)
+    order: list[str] = []
+
+    async def ask(organization: str) -> None:
+        async with slots.held(watching=watching, organization=organization):
+            order.append(organization)
+            await asyncio.sleep(0)
+
+    flood = [asyncio.create_task(ask("hostile")) for _ in range(50)]
+    await asyncio.sleep(0)
+    await asyncio.gather(asyncio.create_task(ask("quiet")), *flood)
+    assert order.index("quiet") < 5
+
+
 async def test_slots_survive_those_who_leave() -> None:
     slots = JudgeSlots(1)
     async with slots.held(watching=False):

@@ -45,6 +45,10 @@ _MEMBERS = {
 }
 # A part may have only the media of its own type; a second one would not be counted.
 _MEDIA_MEMBERS = frozenset({"image_url", "input_audio", "audio_url", "video_url", "file"})
+_NAMED_MEMBERS = frozenset({*_MEMBERS.values(), "detail"})
+
+
+_LITELLM_FIELD = "provider_specific_fields"
 
 
 class _LooseMessage(msgspec.Struct):
@@ -132,10 +136,49 @@ def _tool_calls(message: wire.ChatMessage, place: str) -> list[ToolCall]:
     return calls
 
 
+def without_client_fields(messages: msgspec.Raw) -> msgspec.Raw:
+    """The messages without fields that backends do not know: `model_id`, a field of this interface
+    only, and what LiteLLM's SDK keeps for itself, in messages and in their tool calls."""
+    decoded = msgspec.json.decode(messages, type=list[dict[str, msgspec.Raw]])
+    for message in decoded:
+        message.pop("model_id", None)
+        message.pop(_LITELLM_FIELD, None)
+        if "tool_calls" in message:
+            calls: list[FreeObject] | None = msgspec.json.decode(message["tool_calls"])
+            cleaned = [_without_litellm_field(call) for call in calls or ()]
+            message["tool_calls"] = msgspec.Raw(msgspec.json.encode(cleaned))
+    return msgspec.Raw(msgspec.json.encode(decoded))
+
+
+def has_client_fields(message: wire.ChatMessage) -> bool:
+    return (
+        message.model_id is not msgspec.UNSET
+        or message.provider_specific_fields is not msgspec.UNSET
+        or any(
+            _LITELLM_FIELD in call or _LITELLM_FIELD in _object_or_empty(call.get("function"))
+            for call in message.tool_calls or ()
+        )
+    )
+
+
+def _without_litellm_field(call: FreeObject) -> FreeObject:
+    cleaned = {name: value for name, value in call.items() if name != _LITELLM_FIELD}
+    function = cleaned.get("function")
+    if isinstance(function, dict) and _LITELLM_FIELD in function:
+        cleaned["function"] = {
+            name: value for name, value in function.items() if name != _LITELLM_FIELD
+        }
+    return cleaned
+
+
+def _object_or_empty(value: object) -> FreeObject:
+    return value if isinstance(value, dict) else {}
+
+
 def _tool_call(call: FreeObject, place: str) -> ToolCall:
     """The interface accepts any object as a call. What differs from the published form is kept in
     `extra`."""
-    extra = dict(call)
+    extra = _without_litellm_field(call)
     call_id = extra.pop("id", None)
     if call_id is not None and not isinstance(call_id, str):
         extra["id"], call_id = call_id, None
@@ -179,7 +222,8 @@ def _content_part(part: FreeObject, place: str) -> Content:
     extra = {
         name: value
         for name, value in part.items()
-        if name not in ("type", member) and value is not None
+        # A name that the interface lists may be null. Any other name reaches the backend.
+        if name not in ("type", member) and not (value is None and name in _NAMED_MEMBERS)
     }
     for name in extra:
         if name in _MEDIA_MEMBERS:
@@ -205,7 +249,7 @@ def _media_part(kind: str, content: Any, extra: FreeObject, place: str) -> Conte
             source = _object(content, content_place)
             data = _text(source.pop("data", None), f"{content_place}.data")
             form = _optional_text(source.pop("format", None), f"{content_place}.format")
-            return Audio(data=data, format=form, place=place, extra={**extra, **source} or None)
+            return Audio(data=data, format=form, place=place, extra=_joined(extra, source, kind))
         case "file":
             return _file_part(_object(content, content_place), extra, place, content_place)
     source = {"url": content} if isinstance(content, str) else _object(content, content_place)
@@ -214,11 +258,19 @@ def _media_part(kind: str, content: Any, extra: FreeObject, place: str) -> Conte
     if kind in ("image_url", "input_image"):
         detail = source.pop("detail", None) or extra.pop("detail", None)
         detail = _optional_text(detail, f"{content_place}.detail")
-        return Image(url, detail, place, {**extra, **source} or None)
-    all_extra = {**extra, **source} or None
+        return Image(url, detail, place, _joined(extra, source, kind))
+    all_extra = _joined(extra, source, kind)
     if kind == "audio_url":
         return Audio(url=url, place=place, extra=all_extra)
     return Video(url, place, all_extra)
+
+
+def _joined(extra: FreeObject, source: FreeObject, kind: str) -> FreeObject | None:
+    """The further properties of a part and of the object in it. Where a name occurs in both, the
+    object stays an object, so that neither hides the other."""
+    if extra.keys() & source.keys():
+        return {**extra, _MEMBERS[kind]: source}
+    return {**extra, **source} or None
 
 
 def _file_part(source: FreeObject, extra: FreeObject, place: str, content_place: str) -> File:
@@ -228,7 +280,7 @@ def _file_part(source: FreeObject, extra: FreeObject, place: str, content_place:
     )
     if data is None and file_id is None:
         raise InvalidRequest("The file's content is missing.", param=f"{content_place}.file_data")
-    all_extra = {**extra, **source} or None
+    all_extra = _joined(extra, source, "file")
     return File(data=data, id=file_id, filename=filename, place=place, extra=all_extra)
 
 

@@ -1,6 +1,6 @@
 """Encodes a call as a Responses request. A field that the protocol lacks is refused by name."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -50,7 +50,7 @@ def encode_responses_request(
 ) -> bytes:
     """The body for the backend. It always asks the backend not to store the answer."""
     prompt = call.prompt
-    _refuse_unsupported(prompt)
+    _refuse_unsupported(prompt, salts_cache=bool(call.model.cache_salt_field))
     conversation = Input().add(prompt.turns)
     body: FreeObject = {}
     _add_optional(
@@ -71,6 +71,8 @@ def encode_responses_request(
     _add_includes(body, call)
     options = [option for option in prompt.options if not _is_include(option, call.model)]
     place_options(body, call.model, options)
+    if prompt.caching.salt is not None:
+        body[call.model.cache_salt_field] = prompt.caching.salt
     body.update(extra)
     body["model"] = call.model.upstream_model
     body["input"] = conversation.items
@@ -99,14 +101,14 @@ def _add_optional(body: FreeObject, fields: Mapping[str, Any]) -> None:
     body.update((name, value) for name, value in fields.items() if value is not None)
 
 
-def _refuse_unsupported(prompt: Prompt) -> None:
+def _refuse_unsupported(prompt: Prompt, *, salts_cache: bool) -> None:
     requested = [*prompt.sampling.given()]
     requested += [
         modality.param for modality in prompt.output_modalities if modality.name != "text"
     ]
     if prompt.speech is not None:
         requested.append("audio")
-    if prompt.caching.salt is not None:
+    if prompt.caching.salt is not None and not salts_cache:
         requested.append("cache_salt")
     for name in requested:
         if name not in SAMPLING_PARAMETERS:
@@ -185,8 +187,3 @@ def _tool_choice(requested: ToolChoice) -> str | FreeObject:
             tools = [{"type": "function", "name": name} for name in names]
             return {"type": "allowed_tools", "mode": mode.value, "tools": tools}
     raise OptionUnsupported("This model can choose only functions.", param=requested.param)
-
-
-def narrowed(declared: Iterable[str], possible: frozenset[str]) -> tuple[str, ...]:
-    """The declared names that are possible, in the order of the declaration."""
-    return tuple(name for name in declared if name in possible)

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import ssl
 from collections import deque
+from collections.abc import Hashable
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -14,6 +15,7 @@ from tollkeeper.backends.transport.http1 import (
     ConnectionsExhausted,
     DeadlinePassed,
 )
+from tollkeeper.fair_queue import FairSlots, QueueFull, share
 
 _CLOSE_TIMEOUT_S = 1.0
 # Some servers announce keep-alive and still close the connection right after a stream. A request
@@ -28,11 +30,13 @@ class PoolLimits:
     idle_connections_max: int
     keep_alive_s: float
     connect_timeout_s: float
+    # Calls that may wait for a connection while all are in use.
+    waiting_max: int
 
 
 class ConnectionPool:
     """Hands out the connection that was used last, so that surplus ones reach their keep-alive time
-    and are closed."""
+    and are closed. Where all are in use, organizations take turns, and none may hold them all."""
 
     def __init__(
         self, host: str, port: int, tls: ssl.SSLContext | None, limits: PoolLimits
@@ -47,11 +51,41 @@ class ConnectionPool:
         self._cooling_down: deque[tuple[Connection, float]] = deque()
         self._connections: set[Connection] = set()
         self._connecting = 0
+        self._slots = FairSlots(
+            limits.connections_max,
+            owner_max=share(limits.connections_max),
+            waiting_max=limits.waiting_max,
+            waiting_owner_max=max(1, limits.waiting_max // 4),
+        )
+        # For whom each connection is in use.
+        self._users: dict[Connection, Hashable] = {}
         self._sweep: asyncio.TimerHandle | None = None
         self._emptied: asyncio.Event | None = None
 
-    async def acquire(self, *, deadline: float) -> Connection:
-        """An open connection. Raises ConnectFailed or DeadlinePassed; then nothing was sent."""
+    async def acquire(self, *, deadline: float, organization: Hashable = None) -> Connection:
+        """An open connection; waits for one as long as connecting may take. Raises ConnectFailed,
+        ConnectionsExhausted or DeadlinePassed; then nothing was sent."""
+        await self._wait_for_turn(organization, deadline)
+        try:
+            connection = await self._acquire(deadline)
+        except BaseException:
+            self._slots.release(organization)
+            raise
+        self._users[connection] = organization
+        return connection
+
+    async def _wait_for_turn(self, organization: Hashable, deadline: float) -> None:
+        connect_until = asyncio.get_running_loop().time() + self._limits.connect_timeout_s
+        try:
+            await self._slots.acquire(organization, until=min(deadline, connect_until))
+        except QueueFull:
+            raise ConnectionsExhausted("too many calls wait for a connection") from None
+        except TimeoutError:
+            if deadline <= connect_until:
+                raise DeadlinePassed("the deadline passed before a connection was free") from None
+            raise ConnectionsExhausted("every connection is in use") from None
+
+    async def _acquire(self, deadline: float) -> Connection:
         now = asyncio.get_running_loop().time()
         stale_before = now - self._limits.keep_alive_s
         while self._cooling_down and self._cooling_down[0][1] <= now - _COOLDOWN_S:
@@ -74,6 +108,10 @@ class ConnectionPool:
     def release(self, connection: Connection, *, after_stream: bool = False) -> None:
         """Ends the connection's exchange, and keeps the connection only after a complete answer.
         After a stream, the last bytes of the answer are still read (see `Connection.finish`)."""
+        self._keep_or_close(connection, after_stream)
+        self._slots.release(self._users.pop(connection))
+
+    def _keep_or_close(self, connection: Connection, after_stream: bool) -> None:
         if not connection.finish(drain=after_stream):
             return
         if after_stream:
@@ -180,6 +218,7 @@ def open_pool(url: str, config: BackendConfig) -> ConnectionPool:
             idle_connections_max=config.idle_connections_max,
             keep_alive_s=config.keep_alive_s,
             connect_timeout_s=config.connect_timeout_s,
+            waiting_max=config.connections_waiting_max,
         ),
     )
 

@@ -6,14 +6,16 @@ it as wishes; it always comes to its end, where the reservation is resolved and 
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 import msgspec
 
+from tollkeeper.backends.fallback import backend_for
 from tollkeeper.backends.port import Backend
-from tollkeeper.domain.access import ProjectId
+from tollkeeper.domain.access import OrganizationId, ProjectId
 from tollkeeper.domain.errors import (
     BackendFailed,
     DeadlineExceeded,
@@ -27,6 +29,7 @@ from tollkeeper.domain.policy_set import EMPTY, ActivePolicy
 from tollkeeper.domain.prompt_size import PromptSize
 from tollkeeper.domain.transcript import transcript
 from tollkeeper.domain.usage import Usage
+from tollkeeper.fair_queue import share
 from tollkeeper.services.calls.measuring import measure
 from tollkeeper.services.calls.recorder import CallRecorder
 from tollkeeper.services.calls.response_gate import ResponseGate
@@ -34,7 +37,7 @@ from tollkeeper.services.calls.running import AnswerSink, RunningCall, Settlemen
 from tollkeeper.services.calls.token_counting import TOKENIZER_TIMEOUT_S
 from tollkeeper.services.ledger.admissibility import Admissibility
 from tollkeeper.services.ledger.admission import Admission, Settlement
-from tollkeeper.services.policies.checks import PolicyChecks
+from tollkeeper.services.policies.checks import JudgedContent, PolicyChecks
 
 T = TypeVar("T")
 
@@ -73,6 +76,8 @@ class InferenceLimits:
     # A caller has left: how long, and for how many such calls at once, the rest is still read.
     drain_s: float
     drains_max: int
+    # Calls in progress in this process; one organization may have seven eighths of them.
+    calls_max: int
     # Under enforcing response policies: judge whenever so many characters have come; 0: at the end.
     segment_characters: int = 0
     # Requests are judged beside the backend's work, which may be paid and thrown away.
@@ -96,6 +101,10 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
 
     usage: Usage
     settlement: Settlement | None
+
+    @property
+    def cost_picousd(self) -> int | None:
+        return None if self.settlement is None else self.settlement.cost_picousd
 
 
 class SettlementLate(Unavailable):
@@ -122,21 +131,23 @@ class Inference:
         self._checks = checks
         self._recorder = recorder
         self._running: set[RunningCall] = set()
+        self._running_of: Counter[OrganizationId] = Counter()
         self._none_running = asyncio.Event()
 
     async def infer(self, call: Call, sink: AnswerSink, source: CallSource) -> Outcome:
         """Runs the call to its end. Raises domain errors; what the sink has taken by then stays
         taken. The source promises not to cancel it: who is told of leaving ends by itself."""
+        self._refuse_excess(call.organization_id)
         deadline = asyncio.get_running_loop().time() + self._limits.deadline_s
         running = RunningCall(call, source.operation, sink, deadline=deadline)
         self._running.add(running)
+        self._running_of[call.organization_id] += 1
+        self._recorder.started(running)
         source.on_disconnect(lambda: self._abandon(running))
         try:
             return await self._run_recorded(running, source)
         finally:
-            self._running.discard(running)
-            if not self._running:
-                self._none_running.set()
+            self._forget(running)
 
     def require_rate(self, project_id: ProjectId) -> None:
         """Raises RateLimited where the project has nothing left of its rate, as far as this process
@@ -163,6 +174,21 @@ class Inference:
     def running(self) -> int:
         return len(self._running)
 
+    def _refuse_excess(self, organization_id: OrganizationId) -> None:
+        """Refuses at once, before any work, what this process has no room for."""
+        limit = self._limits.calls_max
+        if len(self._running) >= limit or self._running_of[organization_id] >= share(limit):
+            raise Unavailable("Too many calls are in progress; try again.", retry_after_s=1)
+
+    def _forget(self, running: RunningCall) -> None:
+        organization_id = running.call.organization_id
+        self._running.discard(running)
+        self._running_of[organization_id] -= 1
+        if not self._running_of[organization_id]:
+            del self._running_of[organization_id]
+        if not self._running:
+            self._none_running.set()
+
     def _abandon(self, running: RunningCall) -> None:
         running.abandoned = True
         drains = sum(other.abandoned for other in self._running)
@@ -180,18 +206,24 @@ class Inference:
 
     async def _run(self, running: RunningCall) -> Outcome:
         call = running.call
-        backend = self._backends[call.model.backend]
+        backend = backend_for(call.model, self._backends)
         if call.policy_ids:
             await self._policies.require_published(call)
         if backend.counts_tokens:
             await self._admissibility.require(call)
         size = await measure(call.prompt)
         copies = backend.prompts_sent(call)
-        prompt_tokens = copies * await self._prompt_tokens(backend, call, size)
+        prompt_tokens = await self._prompt_tokens(backend, call, size)
+        audio_tokens = copies * size.audio_bound(call.model, prompt_tokens)
         reservation = await self._admission.reserve(
-            call, prompt_tokens, copies * size.images, copies * size.web_searches
+            call,
+            copies * prompt_tokens,
+            copies * size.images,
+            copies * size.web_searches,
+            prompts=copies,
+            input_audio_tokens=audio_tokens,
         )
-        meter = Meter(call, prompt_tokens)
+        meter = Meter(call, copies * prompt_tokens, copies, audio_tokens)
         running.reserved(reservation, meter)
         try:
             judged = await self._judge_request(running)
@@ -226,14 +258,16 @@ class Inference:
         for_answer = tuple(policy for policy in policies if policy.judges(Direction.RESPONSE))
         if not any(policy.judges(Direction.REQUEST) for policy in policies):
             return JudgedRequest(for_answer)
-        asked = (policies, Direction.REQUEST, transcript(call.prompt), running.evidence)
+        found = transcript(call.prompt)
+        content = JudgedContent(call.organization_id, found.text, found.unread)
+        asked = (policies, Direction.REQUEST, content, running.evidence)
         if self._limits.judges_beside:
             verdict = self._checks.start_check(*asked)
             if verdict is not None:
                 verdict.add_done_callback(running.end_if_refused)
             return JudgedRequest(for_answer, verdict)
         try:
-            with running.waiting_until(running.deadline):
+            with running.waiting_until(running.deadline), running.judging():
                 await self._checks.check(*asked)
         except TimeoutError:
             raise (_not_dispatched() if running.unwanted else DeadlineExceeded()) from None
@@ -246,10 +280,12 @@ class Inference:
             raise _not_dispatched()
         gate = self._gate(running, judged)
         sink = gate or running.sink
+        running.dispatched()
         try:
             with running.waiting_until(running.deadline + _DEADLINE_SLACK_S):
                 async with backend.open(running.call, deadline=running.deadline) as answer:
                     running.replica = answer.replica
+                    running.backend = answer.backend or running.backend
                     async for batch in answer.batches:
                         running.count(batch)
                         await sink.take(batch)
@@ -258,6 +294,7 @@ class Inference:
         except TimeoutError:
             raise _ended_early(running) from None
         finally:
+            running.answered()
             if gate is not None:
                 gate.close()
 
@@ -269,6 +306,7 @@ class Inference:
             judged.policies,
             self._checks,
             running.evidence,
+            organization_id=running.call.organization_id,
             # Who does not read pieces gains nothing from segments.
             segment_characters=self._limits.segment_characters if running.call.streamed else 0,
             request_verdict=judged.verdict,
@@ -298,7 +336,11 @@ class Inference:
         running.settlement_state = SettlementState.UNSETTLED
         charge = meter.charge()
         running.settlement = await self._admission.settle(
-            reservation, charge.usage, estimated=charge.estimated
+            reservation,
+            charge.usage,
+            estimated=charge.estimated,
+            parts=charge.parts,
+            backend=running.backend,
         )
         running.settlement_state = SettlementState.SETTLED
 

@@ -6,8 +6,10 @@ from tollkeeper.domain.catalog import Feature, Model
 from tollkeeper.domain.conventions import DEFAULT_OUTPUT_TOKENS
 from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
 from tollkeeper.domain.prompt import (
+    File,
     FreeObject,
     FunctionTool,
+    Media,
     Prompt,
     SchemaOutput,
 )
@@ -30,12 +32,14 @@ def require_supported(model: Model, prompt: Prompt) -> None:
     and InvalidRequest where schemas are larger than its backend takes."""
     for media in prompt.media():
         _require_modality(model, model.input_modalities, media.modality, media.place)
+        if not model.allows_remote_media:
+            _require_own_content(model, media)
     for name in prompt.sampling.given():
         if name not in model.supported_sampling_parameters:
             raise _unsupported(model, name)
     for feature, param in _features(prompt):
         if feature not in model.supported_features:
-            raise _unsupported(model, param)
+            raise _lacking(model, feature, param)
     for option in prompt.options:
         if option.name not in model.options:
             raise _unsupported(model, option.param)
@@ -66,8 +70,28 @@ def _require_modality(model: Model, declared: tuple[str, ...], modality: str, pa
         raise OptionUnsupported(f"The model {model.id} does not take {modality}.", param=param)
 
 
+def _require_own_content(model: Model, media: Media) -> None:
+    """The backend must not be made to fetch what a caller names."""
+    is_remote = media.url is not None and media.url[:5].lower() != "data:"
+    if is_remote or (isinstance(media, File) and media.id is not None):
+        raise InvalidRequest(
+            f"The model {model.id} takes no addresses: send the content in the request, in base64 "
+            "or as a data: address.",
+            param=media.place,
+        )
+
+
 def _unsupported(model: Model, param: str) -> OptionUnsupported:
     return OptionUnsupported(f"The model {model.id} does not support {param}.", param=param)
+
+
+def _lacking(model: Model, feature: Feature, param: str) -> OptionUnsupported:
+    declared = ", ".join(model.supported_features) or "none"
+    return OptionUnsupported(
+        f"The model {model.id} does not support {param}: it has no {feature}. "
+        f"Its features: {declared}.",
+        param=param,
+    )
 
 
 def _require_small_schemas(model: Model, prompt: Prompt) -> None:

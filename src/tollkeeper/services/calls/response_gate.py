@@ -3,12 +3,13 @@
 import asyncio
 from collections.abc import Sequence
 
+from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.inference import Batch, Delta, Event
 from tollkeeper.domain.policy import Direction, Mode
 from tollkeeper.domain.policy_set import ActivePolicy
 from tollkeeper.domain.transcript import AnswerText
 from tollkeeper.services.calls.running import AnswerSink
-from tollkeeper.services.policies.checks import Evidence, PolicyChecks
+from tollkeeper.services.policies.checks import Evidence, JudgedContent, PolicyChecks
 
 
 class ResponseGate:
@@ -23,6 +24,7 @@ class ResponseGate:
         checks: PolicyChecks,
         evidence: Evidence,
         *,
+        organization_id: OrganizationId,
         segment_characters: int,
         request_verdict: asyncio.Task[None] | None = None,
     ) -> None:
@@ -33,6 +35,7 @@ class ResponseGate:
         self._enforcing = [policy for policy in policies if policy.mode is Mode.ENFORCING]
         self._checks = checks
         self._evidence = evidence
+        self._organization_id = organization_id
         self._segment_characters = segment_characters
         self._request_verdict = request_verdict
         self._text = AnswerText()
@@ -62,7 +65,10 @@ class ResponseGate:
     def close(self) -> None:
         """Ends the call. Monitoring policies still get the part of an incomplete answer that came."""
         if not self._finished and self._text.length:
-            self._checks.watch(self._policies, Direction.RESPONSE, str(self._text), self._evidence)
+            self._checks.watch(self._policies, Direction.RESPONSE, self._content(), self._evidence)
+
+    def _content(self) -> JudgedContent:
+        return JudgedContent(self._organization_id, str(self._text))
 
     def _hold(self, batch: Batch) -> None:
         self._held += batch
@@ -89,7 +95,7 @@ class ResponseGate:
         if policies:
             # The judge always gets the answer from its beginning, so that it also sees text that is
             # split over two segments.
-            await self._checks.check(policies, Direction.RESPONSE, str(self._text), self._evidence)
+            await self._checks.check(policies, Direction.RESPONSE, self._content(), self._evidence)
             self._judged_length = self._text.length
         if self._held:
             held, self._held = self._held, []

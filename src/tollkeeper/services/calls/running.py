@@ -2,6 +2,8 @@
 
 import asyncio
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from types import TracebackType
 from typing import Protocol, Self
@@ -9,6 +11,7 @@ from typing import Protocol, Self
 from tollkeeper.domain.activity import ActivityRecord
 from tollkeeper.domain.inference import Batch, Call
 from tollkeeper.domain.metering import Meter
+from tollkeeper.services.calls.metrics import CallTimes
 from tollkeeper.services.ledger.admission import Reservation, Settlement
 from tollkeeper.services.policies.checks import Evidence
 from tollkeeper.timeouts import Timeout
@@ -44,6 +47,8 @@ class RunningCall:
         self.deadline = deadline
         self.reservation: Reservation | None = None
         self.meter: Meter | None = None
+        # Of several backends of a model, the one that answers; before that, the first.
+        self.backend = call.model.backend
         self.replica: str | None = None
         self.settlement_state = SettlementState.NONE
         self.settlement: Settlement | None = None
@@ -59,6 +64,9 @@ class RunningCall:
         self._started = time.perf_counter()
         self._first_piece: float | None = None
         self._ended: float | None = None
+        self._dispatched: float | None = None
+        self._answered: float | None = None
+        self._judging_s = 0.0
         self._wait: CallWait | None = None
         self._ends_by: float | None = None
 
@@ -94,6 +102,35 @@ class RunningCall:
         assert self.meter is not None
         self.meter.count(batch)
 
+    def dispatched(self) -> None:
+        """The call goes to its backend now."""
+        self._dispatched = time.perf_counter()
+
+    def answered(self) -> None:
+        """The backend has nothing more to do for the call."""
+        self._answered = time.perf_counter()
+
+    @contextmanager
+    def judging(self) -> Iterator[None]:
+        """The call waits for verdicts on its request."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._judging_s += time.perf_counter() - started
+
+    @property
+    def times(self) -> CallTimes:
+        """Where the time went, of a call that is over."""
+        assert self._ended is not None
+        first, sent = self._first_piece, self._dispatched
+        return CallTimes(
+            total=self._ended - self._started,
+            first_byte=None if first is None else first - self._started,
+            upstream=None if sent is None else (self._answered or self._ended) - sent,
+            judging=self._judging_s,
+        )
+
     def end(self) -> None:
         """The call is over; only its record is left to be written."""
         if self._ended is None:
@@ -123,7 +160,7 @@ class RunningCall:
             hold_picousd=None if reservation is None else reservation.hold_picousd,
             cost_picousd=None if settlement is None else settlement.cost_picousd,
             settlement=self.settlement_state.value,
-            backend=None if reservation is None else call.model.backend,
+            backend=None if reservation is None else self.backend,
             replica=self.replica,
             verdicts=tuple(self.evidence.verdicts),
             reported_usage=None if meter is None else meter.reported,

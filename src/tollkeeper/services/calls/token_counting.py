@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tollkeeper.backends.fallback import backend_for
 from tollkeeper.backends.port import Backend
 from tollkeeper.domain.access import ProjectCaller
 from tollkeeper.domain.admission import ProjectLimits
@@ -53,13 +54,14 @@ class TokenCounting:
 
     async def require_admissible(self, call: Call) -> None:
         """Refuses a call that cannot be admitted, before a tokenizer works for it."""
-        if self._backends[call.model.backend].counts_tokens:
+        if backend_for(call.model, self._backends).counts_tokens:
             await self._admissibility.require(call)
 
-    async def prompt_tokens(self, call: Call, deadline: float) -> int:
-        """The count for a request that becomes a call, which takes from the rate limit itself."""
-        counted = await self._ask_backend(call, deadline)
-        return (await measure(call.prompt)).guess() if counted is None else counted
+    async def counted_tokens(self, call: Call, deadline: float) -> int | None:
+        """The backend's own count for a request that becomes a call, which takes from the rate limit
+        itself; None where the backend does not count."""
+        return await self._ask_backend(call, deadline)
 
     async def _ask_backend(self, call: Call, deadline: float) -> int | None:
-        return await self._backends[call.model.backend].count_prompt_tokens(call, deadline=deadline)
+        backend = backend_for(call.model, self._backends)
+        return await backend.count_prompt_tokens(call, deadline=deadline)

@@ -1,11 +1,12 @@
 """Group commit: one transaction writes the items of many callers, and each gets its own result."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from typing import Generic, TypeAlias, TypeVar
 
 from tollkeeper.domain.errors import TollkeeperError, Unavailable
-from tollkeeper.services.batches import Batches, Limit
+from tollkeeper.fair_queue import QueueFull
+from tollkeeper.services.batches import Batches, InTurns, Limit
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -14,6 +15,8 @@ Result: TypeAlias = R | TollkeeperError | asyncio.Future[R]
 
 BATCH_MAX = 256
 QUEUED_MAX = 20_000
+# The most items of one owner that may wait, where owners take turns.
+QUEUED_OF_OWNER_MAX = 5_000
 
 
 class GroupWriter(Generic[T, R]):
@@ -26,6 +29,8 @@ class GroupWriter(Generic[T, R]):
     Where the work cannot be done now (`write` raises a `TollkeeperError`), the whole batch fails.
     Any other error means that nothing was written and that one item is the cause: each item is then
     written alone, so that no item fails because of another one.
+
+    With `owner`, the owners of items take turns: one with thousands of items waits behind itself.
     """
 
     def __init__(
@@ -34,13 +39,18 @@ class GroupWriter(Generic[T, R]):
         *,
         name: str,
         queued_max: int | None = QUEUED_MAX,
+        owner: Callable[[T], Hashable] | None = None,
     ) -> None:
         self._write = write
         self._queued_max = queued_max
         # The items that nobody has begun to write and nobody has withdrawn.
         self._queued: dict[asyncio.Future[R], T] = {}
         self._batches: Batches[asyncio.Future[R]] = Batches(
-            self._write_queued, name=name, batch=Limit(BATCH_MAX), give_up=self._give_up
+            self._write_queued,
+            name=name,
+            batch=Limit(BATCH_MAX),
+            give_up=self._give_up,
+            waiting=None if owner is None else self._in_turns(owner),
         )
 
     @property
@@ -54,10 +64,14 @@ class GroupWriter(Generic[T, R]):
     def submit(self, item: T) -> asyncio.Future[R]:
         """Takes the item; the future is its result. Cancelling the future does not withdraw it."""
         if self._queued_max is not None and len(self._queued) >= self._queued_max:
-            raise Unavailable("The ledger is overloaded; try again.", retry_after_s=2)
+            raise _overloaded()
         result: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         self._queued[result] = item
-        self._batches.add(result)
+        try:
+            self._batches.add(result)
+        except QueueFull:
+            del self._queued[result]
+            raise _overloaded() from None
         return result
 
     def withdraw(self, result: asyncio.Future[R]) -> bool:
@@ -75,6 +89,13 @@ class GroupWriter(Generic[T, R]):
     async def stop(self) -> None:
         """Gives up what is not written yet."""
         await self._batches.stop()
+
+    def _in_turns(self, owner: Callable[[T], Hashable]) -> InTurns[asyncio.Future[R]]:
+        return InTurns(
+            lambda result: owner(self._queued[result]),
+            items_max=QUEUED_MAX,
+            of_owner_max=QUEUED_OF_OWNER_MAX,
+        )
 
     def _write_queued(self, results: list[asyncio.Future[R]]) -> Awaitable[None]:
         waiting = [result for result in results if result in self._queued]
@@ -101,6 +122,10 @@ class GroupWriter(Generic[T, R]):
         for result in results:
             self._queued.pop(result, None)
         _fail(results, Unavailable("The gateway is shutting down."))
+
+
+def _overloaded() -> Unavailable:
+    return Unavailable("The ledger is overloaded; try again.", retry_after_s=2)
 
 
 def _answer(waiting: asyncio.Future[R], result: Result[R]) -> None:

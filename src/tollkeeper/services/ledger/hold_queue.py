@@ -30,13 +30,15 @@ class WriteHolds(Protocol):
 
 
 class HoldQueue:
-    """Holds of all organizations are written together. An organization whose account keeps the
-    others waiting, or whose holds make a common transaction fail, gets a queue of its own until that
-    queue is empty."""
+    """Holds of all organizations are written together, and the organizations take turns. An
+    organization whose account keeps the others waiting, or whose holds make a common transaction
+    fail, gets a queue of its own until that queue is empty."""
 
     def __init__(self, write: WriteHolds) -> None:
         self._write = write
-        self._common: GroupWriter[Hold, Decision] = GroupWriter(self._write_batch, name="holds")
+        self._common: GroupWriter[Hold, Decision] = GroupWriter(
+            self._write_batch, name="holds", owner=lambda hold: hold.organization_id
+        )
         self._separate: dict[OrganizationId, GroupWriter[Hold, Decision]] = {}
         self._separate_slots = asyncio.Semaphore(_SEPARATE_AT_ONCE)
 

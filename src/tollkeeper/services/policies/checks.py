@@ -12,8 +12,10 @@ from dataclasses import dataclass, field
 import structlog
 from msgspec.structs import replace
 
+from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.activity import VerdictRecord
 from tollkeeper.domain.errors import PolicyDenied, Unavailable
+from tollkeeper.domain.media_text import UnreadKind, UnreadPart
 from tollkeeper.domain.policy import Direction, Mode
 from tollkeeper.domain.policy_set import ActivePolicy
 from tollkeeper.services.policies.judge import Judge, Opinion, Question
@@ -29,6 +31,19 @@ _RETRY_AFTER_S = 2
 _NO_JUDGE = "No judge is configured."
 
 _log = structlog.get_logger("tollkeeper.policies")
+
+
+@dataclass(frozen=True, slots=True)
+class JudgedContent:
+    """One side of a call as the policies get it: whose it is, its text, and what no judge reads."""
+
+    organization_id: OrganizationId
+    text: str
+    unread: tuple[UnreadPart, ...] = ()
+
+    @property
+    def unread_kinds(self) -> tuple[str, ...]:
+        return tuple(sorted({part.kind.value for part in self.unread}))
 
 
 @dataclass(slots=True)
@@ -74,8 +89,13 @@ def _combined(known: VerdictRecord, verdict: VerdictRecord) -> VerdictRecord:
 
 
 class PolicyChecks:
-    def __init__(self, judge: Judge | None) -> None:
+    def __init__(
+        self, judge: Judge | None, *, denied_unread: frozenset[UnreadKind] = frozenset()
+    ) -> None:
+        """`denied_unread` are the kinds of content that no call under an enforcing policy may have,
+        because no judge reads them."""
         self._judge = judge
+        self._denied_unread = denied_unread
         self._started_checks: set[asyncio.Task[None]] = set()
         # The tasks of monitoring policies, with the lengths of their texts.
         self._watching: dict[asyncio.Task[None], int] = {}
@@ -85,18 +105,19 @@ class PolicyChecks:
         self,
         policies: Sequence[ActivePolicy],
         direction: Direction,
-        text: str,
+        content: JudgedContent,
         evidence: Evidence,
     ) -> None:
         """Raises PolicyDenied where an enforcing policy matches, and Unavailable where one of them
         cannot be judged. Monitoring policies neither delay the call nor make it fail."""
         judging = [policy for policy in policies if policy.judges(direction)]
-        self.watch(judging, direction, text, evidence)
+        self.watch(judging, direction, content, evidence)
         enforcing = [policy for policy in judging if policy.mode is Mode.ENFORCING]
         if not enforcing:
             return
-        evidence.expect(_missing(enforcing, direction))
-        verdicts = await self._verdicts(enforcing, direction, text)
+        evidence.expect(_missing(enforcing, direction, content))
+        self._refuse_unread(enforcing[0], direction, content)
+        verdicts = await self._verdicts(enforcing, direction, content)
         evidence.take(verdicts)
         for policy, verdict in zip(enforcing, verdicts, strict=True):
             if verdict.matched:
@@ -111,7 +132,7 @@ class PolicyChecks:
         self,
         policies: Sequence[ActivePolicy],
         direction: Direction,
-        text: str,
+        content: JudgedContent,
         evidence: Evidence,
     ) -> asyncio.Task[None] | None:
         """Starts the same check in a task of its own. Returns None where no enforcing policy
@@ -119,9 +140,9 @@ class PolicyChecks:
         if not any(
             policy.mode is Mode.ENFORCING and policy.judges(direction) for policy in policies
         ):
-            self.watch(policies, direction, text, evidence)
+            self.watch(policies, direction, content, evidence)
             return None
-        task = asyncio.create_task(self.check(policies, direction, text, evidence))
+        task = asyncio.create_task(self.check(policies, direction, content, evidence))
         for tasks in (self._started_checks, evidence.pending):
             tasks.add(task)
             task.add_done_callback(tasks.discard)
@@ -131,7 +152,7 @@ class PolicyChecks:
         self,
         policies: Sequence[ActivePolicy],
         direction: Direction,
-        text: str,
+        content: JudgedContent,
         evidence: Evidence,
     ) -> None:
         """Starts to judge the monitoring policies among these, and returns at once."""
@@ -142,18 +163,19 @@ class PolicyChecks:
         ]
         if not monitoring:
             return
-        missing = _missing(monitoring, direction)
+        missing = _missing(monitoring, direction, content)
+        length = len(content.text)
         evidence.expect(missing)
         if (
             len(self._watching) >= _WATCHED_MAX
-            or self._watched_characters + len(text) > _WATCHED_CHARACTERS_MAX
+            or self._watched_characters + length > _WATCHED_CHARACTERS_MAX
         ):
             count_verdicts(missing)
             _log.warning("verdicts are missing", count=len(missing), reason="Too many at once.")
             return
-        task = asyncio.create_task(self._watch(monitoring, direction, text, evidence))
-        self._watching[task] = len(text)
-        self._watched_characters += len(text)
+        task = asyncio.create_task(self._watch(monitoring, direction, content, evidence))
+        self._watching[task] = length
+        self._watched_characters += length
         evidence.pending.add(task)
         task.add_done_callback(evidence.pending.discard)
         task.add_done_callback(self._watched)
@@ -178,30 +200,41 @@ class PolicyChecks:
         self,
         policies: Sequence[ActivePolicy],
         direction: Direction,
-        text: str,
+        content: JudgedContent,
         evidence: Evidence,
     ) -> None:
-        evidence.take(await self._verdicts(policies, direction, text))
+        evidence.take(await self._verdicts(policies, direction, content))
 
     def _watched(self, task: asyncio.Task[None]) -> None:
         self._watched_characters -= self._watching.pop(task)
         if not task.cancelled() and (fault := task.exception()) is not None:
             _log.error("watching policies failed", exc_info=fault)
 
+    def _refuse_unread(
+        self, policy: ActivePolicy, direction: Direction, content: JudgedContent
+    ) -> None:
+        for part in content.unread:
+            if part.kind in self._denied_unread:
+                what = part.kind.value.replace("_", " ")
+                raise PolicyDenied(
+                    f"{_named(policy)} denied this {direction.value}: no policy can read its {what}.",
+                    param=part.place or None,
+                )
+
     async def _verdicts(
-        self, policies: Sequence[ActivePolicy], direction: Direction, text: str
+        self, policies: Sequence[ActivePolicy], direction: Direction, content: JudgedContent
     ) -> list[VerdictRecord]:
         """The verdicts of policies that all have the same mode. A verdict has no probability where
         the judge is not configured, down or late, or where its answer cannot be read."""
         mode = policies[0].mode
         started = time.perf_counter()
         try:
-            opinions = await self._ask_judge(policies, text, watching=mode is Mode.MONITORING)
+            opinions = await self._ask_judge(policies, content, watching=mode is Mode.MONITORING)
         except BaseException:
-            count_verdicts(_missing(policies, direction))
+            count_verdicts(_missing(policies, direction, content))
             raise
         verdicts = [
-            _record(policy, direction, opinion)
+            _record(policy, direction, content, opinion)
             for policy, opinion in zip(policies, opinions, strict=True)
         ]
         count_verdicts(verdicts)
@@ -210,23 +243,32 @@ class PolicyChecks:
         return verdicts
 
     async def _ask_judge(
-        self, policies: Sequence[ActivePolicy], text: str, *, watching: bool
+        self, policies: Sequence[ActivePolicy], content: JudgedContent, *, watching: bool
     ) -> list[Opinion]:
         if self._judge is None:
             return [Opinion(reason=_NO_JUDGE) for _ in policies]
         questions = [Question(policy.version_id, policy.rule) for policy in policies]
-        return await self._judge.ask_all(text, questions, watching=watching)
+        return await self._judge.ask_all(
+            content.text,
+            questions,
+            watching=watching,
+            organization_id=content.organization_id,
+        )
 
 
 def _named(policy: ActivePolicy) -> str:
     return f"The policy {policy.name!r} ({policy.id})"
 
 
-def _missing(policies: Iterable[ActivePolicy], direction: Direction) -> list[VerdictRecord]:
-    return [_record(policy, direction, Opinion()) for policy in policies]
+def _missing(
+    policies: Iterable[ActivePolicy], direction: Direction, content: JudgedContent
+) -> list[VerdictRecord]:
+    return [_record(policy, direction, content, Opinion()) for policy in policies]
 
 
-def _record(policy: ActivePolicy, direction: Direction, opinion: Opinion) -> VerdictRecord:
+def _record(
+    policy: ActivePolicy, direction: Direction, content: JudgedContent, opinion: Opinion
+) -> VerdictRecord:
     threshold = policy.threshold_basis_points
     probability = opinion.highest
     matched = probability is not None and probability >= threshold
@@ -243,6 +285,7 @@ def _record(policy: ActivePolicy, direction: Direction, opinion: Opinion) -> Ver
         matched=matched,
         duration_ms=int(opinion.seconds * 1000),
         judged_at_ms=int(time.time() * 1000),
+        unread=content.unread_kinds,
     )
 
 

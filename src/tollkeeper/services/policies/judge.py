@@ -32,6 +32,8 @@ from tollkeeper.services.policies.judge_slots import JudgeSlots
 from tollkeeper.timeouts import timeout_at
 
 _NO_ID = UUID(int=0)
+# An operator who tries a rule or checks the judge.
+_NOBODY = OrganizationId(_NO_ID)
 _CACHED_MAX = 20_000
 # A window that the judge refuses may be too long for its context. It is split in halves, again and
 # again, until a half has no more characters than this.
@@ -70,6 +72,16 @@ class Question:
     text: str
 
 
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """For whom questions are asked, whether anybody waits for the answers, and until when."""
+
+    organization_id: OrganizationId
+    watching: bool
+    # A time of the loop's clock.
+    deadline: float
+
+
 @dataclass(slots=True)
 class Opinion:
     """What the judge found on one question, in basis points."""
@@ -95,13 +107,19 @@ class Judge:
         self._cached: OrderedDict[tuple[str, bytes], int] = OrderedDict()
 
     async def ask_all(
-        self, text: str, questions: Sequence[Question], *, watching: bool = False
+        self,
+        text: str,
+        questions: Sequence[Question],
+        *,
+        watching: bool = False,
+        organization_id: OrganizationId = _NOBODY,
     ) -> list[Opinion]:
         """Returns one opinion for each question, in order, within the deadline. Where the judge is
         down or late, or its answer cannot be read, the opinion has the reason instead. Questions
-        with `watching` come after questions that a caller waits for."""
+        with `watching` come after questions that a caller waits for. Organizations take turns."""
         deadline = asyncio.get_running_loop().time() + self.config.deadline_s
-        run = _QuestionRun(self, text, questions, deadline, watching)
+        asker = Asker(organization_id, watching, deadline)
+        run = _QuestionRun(self, text, questions, asker)
         try:
             with timeout_at(deadline):
                 await run.run()
@@ -114,9 +132,7 @@ class Judge:
         for piece in windows(text, config.window_characters, config.overlap_characters):
             yield Window(piece, self._secret, config.examples)
 
-    async def probability(
-        self, window: "Window", question: Question, *, deadline: float, watching: bool
-    ) -> int:
+    async def probability(self, window: "Window", question: Question, asker: "Asker") -> int:
         """Raises where the judge is down or late, or where its answer cannot be read."""
         key = (question.key, window.digest)
         cached = self._cached.get(key)
@@ -124,33 +140,29 @@ class Judge:
             self._cached.move_to_end(key)
             return cached
         async with window.after_first_question():
-            probability = await self._ask_or_split(window, question, deadline, watching)
+            probability = await self._ask_or_split(window, question, asker)
         self._cached[key] = probability
         if len(self._cached) > _CACHED_MAX:
             self._cached.popitem(last=False)
         return probability
 
-    async def _ask_or_split(
-        self, window: "Window", question: Question, deadline: float, watching: bool
-    ) -> int:
+    async def _ask_or_split(self, window: "Window", question: Question, asker: "Asker") -> int:
         if not window.is_too_long:
             try:
-                async with self._slots.held(watching=watching):
-                    return await self._ask(window, question.text, deadline)
+                async with self._slots.held(
+                    watching=asker.watching, organization=asker.organization_id
+                ):
+                    return await self._ask(window, question.text, asker)
             except ProviderRejected:
                 if len(window.text) <= _HALVED_LENGTH_MIN:
                     raise
                 window.is_too_long = True
-        return max(
-            [
-                await self.probability(half, question, deadline=deadline, watching=watching)
-                for half in window.halves
-            ]
-        )
+        return max([await self.probability(half, question, asker) for half in window.halves])
 
-    async def _ask(self, window: "Window", question: str, deadline: float) -> int:
+    async def _ask(self, window: "Window", question: str, asker: "Asker") -> int:
         probability, has_logprobs = None, False
-        async with self._backend.open(self._call(window, question), deadline=deadline) as answer:
+        call = self._call(window, question, asker.organization_id)
+        async with self._backend.open(call, deadline=asker.deadline) as answer:
             # The short answer is read to its end, so that the connection can be used again.
             async for batch in answer.batches:
                 for event in batch:
@@ -165,10 +177,10 @@ class Judge:
             raise BackendFailed(_UNREADABLE if has_logprobs else _WITHOUT_LOGPROBS)
         return probability
 
-    def _call(self, window: "Window", question: str) -> Call:
+    def _call(self, window: "Window", question: str, organization_id: OrganizationId) -> Call:
         return Call(
             request_id=str(_NO_ID),
-            organization_id=OrganizationId(_NO_ID),
+            organization_id=organization_id,
             project_id=ProjectId(_NO_ID),
             key_id=KeyId(_NO_ID),
             model=self._model,
@@ -236,15 +248,13 @@ class _QuestionRun:
         judge: Judge,
         text: str,
         questions: Sequence[Question],
-        deadline: float,
-        watching: bool,
+        asker: Asker,
     ) -> None:
         config = judge.config
         count = window_count(len(text), config.window_characters, config.overlap_characters)
         self._judge = judge
         self._questions = questions
-        self._deadline = deadline
-        self._watching = watching
+        self._asker = asker
         self._started = asyncio.get_running_loop().time()
         self._windows_left = [count] * len(questions)
         # The number of questions that have neither failed nor been answered for all windows.
@@ -282,10 +292,7 @@ class _QuestionRun:
             opinion = self.opinions[index]
             try:
                 probability = await self._judge.probability(
-                    window,
-                    self._questions[index],
-                    deadline=self._deadline,
-                    watching=self._watching,
+                    window, self._questions[index], self._asker
                 )
             except TollkeeperError as exc:
                 self._end(opinion, exc.message)

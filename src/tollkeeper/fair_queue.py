@@ -1,0 +1,162 @@
+"""Turns: who waits for a shared thing is served in turn by owner, and not in order of arrival.
+
+A `FairQueue` has one lane for each owner, such as an organization. The lanes are served one item at
+a time, round and round. An owner with a thousand items waits behind itself: another owner's first
+item waits for at most one item of each lane. `FairSlots` are a number of slots with such a queue.
+"""
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import Callable, Hashable, Iterator
+from typing import Generic, TypeVar
+
+from tollkeeper.timeouts import timeout_at
+
+T = TypeVar("T")
+
+
+class QueueFull(Exception):
+    """Too many wait already: in all, or in the lane of this owner."""
+
+
+class FairQueue(Generic[T]):
+    """Items in lanes. Bounded in all and in each lane."""
+
+    def __init__(self, *, items_max: int, lane_max: int) -> None:
+        assert 1 <= lane_max <= items_max
+        self._items_max = items_max
+        self._lane_max = lane_max
+        # The lane that is served next is the first.
+        self._lanes: OrderedDict[Hashable, deque[T]] = OrderedDict()
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[T]:
+        """All items, lane by lane."""
+        for lane in self._lanes.values():
+            yield from lane
+
+    def push(self, owner: Hashable, item: T) -> None:
+        """Raises QueueFull."""
+        lane = self._lanes.get(owner)
+        if self._count >= self._items_max or (lane is not None and len(lane) >= self._lane_max):
+            raise QueueFull
+        if lane is None:
+            lane = self._lanes[owner] = deque()
+        lane.append(item)
+        self._count += 1
+
+    def push_back(self, owner: Hashable, item: T) -> None:
+        """Puts an item back that was taken: it is the next of its lane, and the lane is the next.
+        Does not look at the bounds, because the item was inside them before."""
+        self._lanes.setdefault(owner, deque()).appendleft(item)
+        self._lanes.move_to_end(owner, last=False)
+        self._count += 1
+
+    def pop(self, may_go: Callable[[Hashable], bool] | None = None) -> T:
+        """The next item of the next lane whose owner may go. Raises IndexError where there is
+        none."""
+        owners = (owner for owner in self._lanes if may_go is None or may_go(owner))
+        try:
+            owner = next(owners)
+        except StopIteration:
+            raise IndexError("no item may go") from None
+        lane = self._lanes[owner]
+        item = lane.popleft()
+        self._count -= 1
+        if lane:
+            self._lanes.move_to_end(owner)
+        else:
+            del self._lanes[owner]
+        return item
+
+    def discard(self, owner: Hashable, item: T) -> bool:
+        """Takes an item out. False where it is not there."""
+        lane = self._lanes.get(owner)
+        if lane is None or item not in lane:
+            return False
+        lane.remove(item)
+        self._count -= 1
+        if not lane:
+            del self._lanes[owner]
+        return True
+
+    def clear(self) -> None:
+        self._lanes.clear()
+        self._count = 0
+
+
+class FairSlots:
+    """A number of slots. One owner holds at most `owner_max` of them at a time, so that some are
+    left for others however long it holds its own."""
+
+    def __init__(
+        self, total: int, *, owner_max: int, waiting_max: int, waiting_owner_max: int
+    ) -> None:
+        assert 1 <= owner_max <= total
+        self._free = total
+        self._owner_max = owner_max
+        self._held: dict[Hashable, int] = {}
+        self._waiting: FairQueue[tuple[Hashable, asyncio.Future[None]]] = FairQueue(
+            items_max=waiting_max, lane_max=waiting_owner_max
+        )
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    def held_by(self, owner: Hashable) -> int:
+        return self._held.get(owner, 0)
+
+    async def acquire(self, owner: Hashable, *, until: float) -> None:
+        """Waits for a slot, no longer than `until`, a time of the loop's clock. Raises QueueFull or
+        TimeoutError."""
+        if self._free and not self._waiting and self._may_hold(owner):
+            self._take(owner)
+            return
+        slot: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        entry = (owner, slot)
+        self._waiting.push(owner, entry)
+        self._hand_out()
+        try:
+            with timeout_at(until):
+                await slot
+        except BaseException:
+            if slot.done() and not slot.cancelled():
+                self.release(owner)  # the slot was given at the moment of the end
+            else:
+                self._waiting.discard(owner, entry)
+            raise
+
+    def release(self, owner: Hashable) -> None:
+        left = self._held[owner] - 1
+        if left:
+            self._held[owner] = left
+        else:
+            del self._held[owner]
+        self._free += 1
+        self._hand_out()
+
+    def _hand_out(self) -> None:
+        while self._free and self._waiting:
+            try:
+                owner, slot = self._waiting.pop(self._may_hold)
+            except IndexError:
+                return
+            if not slot.done():  # a cancelled one needs no slot
+                self._take(owner)
+                slot.set_result(None)
+
+    def _may_hold(self, owner: Hashable) -> bool:
+        return self._held.get(owner, 0) < self._owner_max
+
+    def _take(self, owner: Hashable) -> None:
+        self._free -= 1
+        self._held[owner] = self._held.get(owner, 0) + 1
+
+
+def share(total: int) -> int:
+    """The most of `total` that one owner may hold: all but an eighth."""
+    return total - total // 8

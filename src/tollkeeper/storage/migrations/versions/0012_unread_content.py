@@ -1,0 +1,14 @@
+"""Verdicts name the kinds of content that no judge reads, such as images."""
+
+from alembic import op
+
+revision = "0012"
+down_revision = "0011"
+
+_SQL = """
+ALTER TABLE policy_verdicts ADD COLUMN unread text[] NOT NULL DEFAULT '{}';
+"""
+
+
+def upgrade() -> None:
+    op.execute(_SQL)

@@ -1,0 +1,196 @@
+"""Whatever a model may read is judged: a marker is put into every place of every request type, and
+it is in the text for the judge, or the request is refused, or no backend gets it, or the table here
+says why a backend that gets it does not show it to its model."""
+
+import contextlib
+import types
+import uuid
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from tests.api.marked_requests import MARKERS, Places
+from tests.support.backend_calls import MODEL
+from tollkeeper.api.chat.prompt import read_prompt as read_chat
+from tollkeeper.api.http.strict_json import decode
+from tollkeeper.api.isolated import caching_wish
+from tollkeeper.api.messages.prompt import read_prompt as read_messages
+from tollkeeper.api.responses.input import Conversation
+from tollkeeper.api.responses.prompt import read_prompt as read_responses
+from tollkeeper.api.responses.tools import read_tools
+from tollkeeper.api.wire import base, chat, messages, responses
+from tollkeeper.backends.chat.wire import ChatWire
+from tollkeeper.backends.responses.wire import ResponsesWire
+from tollkeeper.domain.access import KeyId, OrganizationId, ProjectCaller, ProjectId
+from tollkeeper.domain.catalog import Feature
+from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
+from tollkeeper.domain.inference import Call
+from tollkeeper.domain.prompt import Prompt
+from tollkeeper.domain.transcript import transcript
+from tollkeeper.services.calls.isolation import Isolation
+from tollkeeper.services.calls.options import require_supported
+from tollkeeper.services.use_cases import Services
+from tollkeeper.services.vault import Vault
+
+# Places that reach a backend and are not judged, with the reason. There is no other.
+NOT_READ = {
+    "chat user": "whom the backend answers, for its own records",
+    "chat safety_identifier": "whom the backend answers, for its own records",
+    "chat metadata": "the caller's own notes, which the backend keeps beside the answer",
+    "chat logit_bias.*": "numbers of tokens, which change how likely each is",
+    "responses user": "whom the backend answers, for its own records",
+    "responses safety_identifier": "whom the backend answers, for its own records",
+    "responses metadata.*": "the caller's own notes, which the backend keeps beside the answer",
+}
+# Places of which nobody may say that they are refused, or kept from the backend.
+JUDGED = """
+    chat messages[].content / chat messages[].name / chat messages[].reasoning /
+    chat messages[].reasoning_content / chat messages[].tool_call_id / chat messages[].tool_calls[] /
+    chat messages[].function_call / chat stop / chat stop[] / chat tools[] / chat functions[] /
+    chat tool_choice / chat function_call / chat web_search_options / chat prediction / chat audio /
+    chat response_format.json_schema.name / chat response_format.json_schema.schema /
+    chat response_format.json_schema.description / chat service_tier /
+    chat messages[].content[]<text>.text / chat messages[].content[]<text>.* /
+    chat messages[].content[]<file>.file / chat messages[].content[]<image_url>.image_url /
+    responses instructions / responses input / responses input[]<message>.content /
+    responses input[]<function_call>.arguments / responses input[]<function_call_output>.output /
+    responses input[]<reasoning>.content[].text / responses tools[]<FunctionTool>.parameters /
+    responses tools[]<web_search>.user_location.city / responses text.format.schema /
+    messages system / messages messages[].content / messages tools[]<CustomTool>.input_schema
+"""
+
+_OPTIONS = ("prediction", "service_tier", "verbosity", "thinking", "reasoning.encrypted_content")
+_READER = replace(
+    MODEL,
+    input_modalities=("text", "image", "audio", "video", "file"),
+    output_modalities=("text", "audio"),
+    supported_features=tuple(Feature),
+    supported_sampling_parameters=("temperature", "top_p", "stop", "seed", "logit_bias"),
+    options={name: name.replace(".", "_") for name in _OPTIONS},
+)
+_CALLER = ProjectCaller(
+    OrganizationId(uuid.uuid4()), ProjectId(uuid.uuid4()), KeyId(uuid.uuid4()), frozenset()
+)
+_SERVICES = cast(
+    "Services",
+    types.SimpleNamespace(isolation=Isolation(Vault(b"a secret of thirty-two bytes ..."))),
+)
+_FUNCTION = {"name": "f", "parameters": {"type": "object"}}
+
+
+def _chat(body: dict[str, Any]) -> Prompt:
+    asks_for_tool = "tool_choice" in body or "function_call" in body
+    tools = {"tools": [{"type": "function", "function": _FUNCTION}]} if asks_for_tool else {}
+    raw = msgspec.json.encode({**tools, **body})
+    request = decode(raw, msgspec.json.Decoder(chat.ChatRequest))
+    caching = caching_wish(
+        _SERVICES, _CALLER, _READER, request.prompt_cache_key, request.cache_salt
+    )
+    return read_chat(request, raw, _READER, caching)
+
+
+def _responses(body: dict[str, Any]) -> Prompt:
+    if "tool_choice" in body:
+        body = {**body, "tools": [{"type": "function", **_FUNCTION}]}
+    if isinstance(body["input"], list):
+        # The output of a call needs the call, and reasoning the words after it.
+        call = {"type": "function_call", "call_id": "x", "name": "f", "arguments": "{}"}
+        said = {"type": "message", "role": "assistant", "content": "x"}
+        body = {**body, "input": [call, *body["input"], said]}
+    request = decode(msgspec.json.encode(body), msgspec.json.Decoder(responses.ResponsesRequest))
+    conversation = Conversation(_READER, lambda _: None)
+    caching = caching_wish(_SERVICES, _CALLER, _READER, request.prompt_cache_key)
+    tools = read_tools(request.tools or ())
+    return read_responses(request, _READER, conversation, tools, caching)
+
+
+def _messages(body: dict[str, Any]) -> Prompt:
+    request = decode(msgspec.json.encode(body), msgspec.json.Decoder(messages.TokenCountRequest))
+    return read_messages(request, _READER, frozenset({"web_search_20250305"}))
+
+
+FACES: dict[str, tuple[type[msgspec.Struct], Callable[[dict[str, Any]], Prompt]]] = {
+    "chat": (chat.ChatRequest, _chat),
+    "responses": (responses.ResponsesRequest, _responses),
+    "messages": (messages.TokenCountRequest, _messages),
+}
+
+
+def _sent(prompt: Prompt) -> list[bytes]:
+    """What backends of both protocols get; a wire that cannot carry the prompt sends nothing."""
+    call = Call(
+        request_id=str(uuid.uuid4()),
+        organization_id=_CALLER.organization_id,
+        project_id=_CALLER.project_id,
+        key_id=_CALLER.key_id,
+        model=_READER,
+        choices=1,
+        output_tokens_max=16,
+        output_bound_field="max_tokens",
+        streamed=False,
+        prompt=prompt,
+    )
+    sent = []
+    for wire in (ChatWire(), ResponsesWire()):
+        with contextlib.suppress(InvalidRequest, OptionUnsupported):
+            sent.append(wire.encode_request(call, stream=False, extra={}))
+    return sent
+
+
+def _outcome(face: str, body: dict[str, Any]) -> str:
+    _, read = FACES[face]
+    try:
+        prompt = read(body)
+        require_supported(_READER, prompt)
+    except (InvalidRequest, OptionUnsupported):
+        return "refused"
+    text = transcript(prompt).text
+    if any(marker in text for marker in MARKERS):
+        return "judged"
+    if any(marker.encode() in sent for marker in MARKERS for sent in _sent(prompt)):
+        return "not read"
+    return "not sent"
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> dict[str, set[str]]:
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    for face, (request, _) in FACES.items():
+        for place, body in Places(request):
+            found[f"{face} {place}"].add(_outcome(face, body))
+    return dict(found)
+
+
+def test_what_reaches_a_model_is_judged(outcomes: dict[str, set[str]]) -> None:
+    not_read = {place for place, found in outcomes.items() if "not read" in found}
+    assert not_read == set(NOT_READ)
+
+
+def test_the_walk_is_not_idle(outcomes: dict[str, set[str]]) -> None:
+    expected = [place.strip() for place in JUDGED.split("/")]
+    assert {place: outcomes[place] for place in expected if "judged" not in outcomes[place]} == {}
+    assert len(outcomes) > 200
+
+
+@pytest.mark.parametrize("face", FACES)
+def test_every_struct_of_a_request_is_walked(face: str) -> None:
+    request, _ = FACES[face]
+    places = Places(request)
+    assert len(list(places)) > 50
+    received = {
+        struct
+        for struct in vars(__import__(request.__module__, fromlist=["_"])).values()
+        if isinstance(struct, type)
+        and issubclass(struct, base.Received | base.Tolerant)
+        and struct.__module__ == request.__module__
+        and struct.__name__ not in _OF_OTHER_REQUESTS
+    }
+    assert received - places.visited == set()
+
+
+# Structs of the same modules that are no part of a body.
+_OF_OTHER_REQUESTS = {"TokenCountQuery"}

@@ -1,0 +1,92 @@
+"""Content that no judge reads: named in the record, or denied where the operator says so."""
+
+import base64
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.gateway import assert_error
+from tests.support.judged_gateway import JudgedGateway, assert_denied, judged_gateway
+
+_IMAGE = {"type": "image_url", "image_url": {"url": "https://example.org/cat.png"}}
+_PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(300)).decode()
+_INLINE = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{_PNG}"}}
+
+
+def _file(content: bytes, **fields: str) -> dict[str, Any]:
+    data = base64.b64encode(content).decode()
+    return {"type": "file", "file": {"file_data": f"data:text/plain;base64,{data}", **fields}}
+
+
+def _message(*parts: dict[str, Any]) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": [{"type": "text", "text": "Look."}, *parts]}]
+
+
+@pytest.mark.parametrize(
+    ("parts", "unread"),
+    [
+        ((), ()),
+        ((_IMAGE,), ("image",)),
+        ((_INLINE, _IMAGE), ("image",)),
+        ((_file(b"%PDF\x00\xff" * 100), _INLINE), ("file", "image")),
+        ((_file(b"a plain note"),), ()),
+        (({"type": "file", "file": {"file_id": "file-1"}},), ("file",)),
+    ],
+)
+async def test_the_record_names_it(
+    judged: JudgedGateway, parts: tuple[dict[str, Any], ...], unread: tuple[str, ...]
+) -> None:
+    await judged.enforce(direction="request")
+    await judged.publish("cat", direction="request")
+    found = await judged.chat(messages=_message(*parts))
+    assert found.status_code == 200, found.text
+    verdicts = (await judged.entry(found)).verdicts
+    assert [verdict.unread for verdict in verdicts] == [unread, unread]
+
+
+async def test_a_file_that_is_text_is_judged(judged: JudgedGateway) -> None:
+    policy = await judged.enforce(direction="request")
+    text = "A long and harmless beginning. " * 300 + "Then a bomb."
+    found = await judged.chat(messages=_message(_file(text.encode())))
+    assert_denied(found, policy, "request")
+
+
+@pytest.fixture(scope="module")
+async def strict(data_dir: Path, conninfo: str) -> AsyncIterator[JudgedGateway]:
+    async with judged_gateway(
+        data_dir,
+        conninfo,
+        model={"input_modalities": ["text", "image", "file"]},
+        policy={"unreadable_images": "deny"},
+    ) as running:
+        yield running
+
+
+async def test_an_enforcing_policy_denies_what_it_cannot_read(strict: JudgedGateway) -> None:
+    under_policy, without = await strict.with_tenant(), await strict.with_tenant()
+    policy = await under_policy.enforce(direction="request")
+    asked = len(strict.judge.asked)
+    calls = len(strict.model.requests)
+    for image in (_IMAGE, _INLINE):
+        found = await under_policy.chat(messages=_message(image))
+        assert_error(found, 403, "policy_denied", param="messages[0].content[1]")
+        assert policy.id in found.json()["error"]["message"]
+        (verdict,) = (await under_policy.entry(found)).verdicts
+        assert verdict.unread == ("image",)
+        assert verdict.probability_basis_points is None
+        assert (await under_policy.scripted.entry_of(found)).status == "released"
+    assert (len(strict.judge.asked), len(strict.model.requests)) == (asked, calls)
+    # Files are allowed, and nobody else's images are touched.
+    assert (await under_policy.chat(messages=_message(_file(b"\xff\x00")))).status_code == 200
+    assert (await without.chat(messages=_message(_IMAGE))).status_code == 200
+
+
+async def test_monitoring_denies_nothing(strict: JudgedGateway) -> None:
+    tenant = await strict.with_tenant()
+    await tenant.publish(direction="request")
+    found = await tenant.chat(messages=_message(_IMAGE))
+    assert found.status_code == 200, found.text
+    (verdict,) = (await tenant.entry(found)).verdicts
+    assert verdict.unread == ("image",)
