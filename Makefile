@@ -12,15 +12,20 @@ help: ## this list
 
 install: $(INSTALLED) ## make .venv with everything, so that .venv/bin/tollkeeper runs
 
-# uv installs in seconds; where it cannot reach what pip is configured to reach, pip does the same work.
+# uv installs in seconds. It trusts what the system trusts, as pip does; where it still cannot reach
+# what pip is configured to reach, pip does the same work.
 $(INSTALLED): requirements.lock requirements-uv.lock pyproject.toml
-	@echo "installing into $(VENV) ..."
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@test -x $(BIN)/python || { echo "making $(VENV) ..."; $(PYTHON) -m venv $(VENV); }
+	@echo "fetching uv, which installs the rest ..."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-uv.lock
-	@$(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes requirements.lock \
-	  || $(BIN)/python -m pip install --quiet --no-deps --require-hashes -r requirements.lock
+	@echo "installing $$(grep -c == requirements.lock) packages into $(VENV) ..."
+	@$(BIN)/uv pip sync --quiet --system-certs --python $(BIN)/python --require-hashes requirements.lock \
+	  || { echo "uv could not install them: pip does the same, in about a minute ..."; \
+	       $(BIN)/python -m pip install --quiet --no-deps --require-hashes -r requirements.lock; }
+	@echo "installing tollkeeper ..."
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --offline --editable .
 	@touch $@
+	@echo "done: $(BIN)/tollkeeper"
 
 serve: $(INSTALLED) ## run the service with embedded database and engine, and print how to use it
 	@$(BIN)/tollkeeper demo
@@ -28,11 +33,12 @@ serve: $(INSTALLED) ## run the service with embedded database and engine, and pr
 test: $(INSTALLED) ## run every test
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal $(ARGS)
 
-check: $(INSTALLED) ## format, lint, types, layers
+check: $(INSTALLED) ## format, lint, types, layers, versions with known faults
 	$(BIN)/ruff format --check src tests bench tools
 	$(BIN)/ruff check src tests bench tools
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -q tests/journeys/attacks/test_version_floors.py
 
 bench: $(INSTALLED) ## measure, beside others; prints a table and writes bench/result.json
 	$(BIN)/python -m bench $(ARGS)

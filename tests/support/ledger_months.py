@@ -2,10 +2,19 @@
 
 import secrets
 from dataclasses import dataclass
+from typing import LiteralString
 
 from msgspec.structs import replace
 
-from tests.support.ledger import LIMITS, LedgerTenant, Process, hold_of, settlement
+from tests.support.ledger import (
+    LIMITS,
+    LedgerTenant,
+    Process,
+    hold_of,
+    make_tenant,
+    release,
+    settlement,
+)
 from tollkeeper.domain.ledger import Hold
 from tollkeeper.domain.months import RANDOM_BITS, Month, request_id
 from tollkeeper.services.clock import unix_now
@@ -65,3 +74,35 @@ class OldBooks:
     async def verify(self, *, full: bool = False) -> list[tuple[str, str]]:
         found = await self.reconciliation.ledger_verify(full=full)
         return [(difference.invariant, difference.subject) for difference in found]
+
+
+NOW = this_month()
+
+
+async def busy(old: OldBooks) -> LedgerTenant:
+    """Calls in three months: settled, released, with overage, and once unsettled."""
+    tenant = await make_tenant(old.process.database, credit=1000)
+    for month in (NOW.plus(-2), NOW.plus(-1), NOW):
+        await old.spend(tenant, month, 10, 4)
+        await old.spend(tenant, month, 10, 13)
+        released = await old.hold(tenant, month, 20)
+        await old.process.ledger.resolve(release(released))
+        marked = await old.hold(tenant, month, 30)
+        await old.process.ledger.mark_unsettled(marked, "nobody knows")
+        await old.process.ledger.resolve(settlement(marked, 30), marked)
+    return tenant
+
+
+async def end_month(old: OldBooks, month: Month) -> None:
+    """Everything up to the drop."""
+    await old.months.ledger_close(month)
+    assert await old.verify() == []
+    await old.export(month)
+    await old.months.ledger_drop(month)
+
+
+async def despite_guards(books: OldBooks, statement: LiteralString) -> None:
+    """As the owner of the database can: no trigger runs."""
+    async with books.process.database.transaction() as connection:
+        await connection.execute("SET LOCAL session_replication_role TO replica")
+        await connection.execute(statement)

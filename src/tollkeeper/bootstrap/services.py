@@ -8,12 +8,14 @@ from tollkeeper.backends.port import Backend
 from tollkeeper.bootstrap.backends import build_backends, build_judge, judge_secret
 from tollkeeper.bootstrap.catalog import build_catalog
 from tollkeeper.bootstrap.secrets import master_secret
+from tollkeeper.bootstrap.webhook import alert_webhook
 from tollkeeper.domain.admission import ProjectLimits
 from tollkeeper.domain.conventions import DEFAULT_THRESHOLD_BASIS_POINTS
 from tollkeeper.domain.media_text import UnreadKind
 from tollkeeper.domain.money import picousd_from_usd
 from tollkeeper.embedded.engine_address import EngineAddress
 from tollkeeper.embedded.postgres import EmbeddedPostgres
+from tollkeeper.services.alerts import Alerts
 from tollkeeper.services.audit import Audit
 from tollkeeper.services.calls.activity import Activity
 from tollkeeper.services.calls.inference import Inference, InferenceLimits
@@ -25,6 +27,7 @@ from tollkeeper.services.calls.traffic import Traffic
 from tollkeeper.services.clock import Clock, unix_now
 from tollkeeper.services.ledger.admissibility import Admissibility
 from tollkeeper.services.ledger.admission import Admission
+from tollkeeper.services.ledger.bill import BillReconciliation
 from tollkeeper.services.ledger.billing import Billing
 from tollkeeper.services.ledger.bulk_resolution import BulkAction, BulkResolution, UnsettledRule
 from tollkeeper.services.ledger.costs import Costs
@@ -40,10 +43,13 @@ from tollkeeper.services.policies.checks import PolicyChecks
 from tollkeeper.services.policies.directory import PolicyDirectory
 from tollkeeper.services.policies.policies import Policies
 from tollkeeper.services.policies.statistics import PolicyStatistics
+from tollkeeper.services.process_watch import ProcessWatch
+from tollkeeper.services.request_log import RequestLog, json_line, text_line
 from tollkeeper.services.tenants.admin_keys import AdminKeys
 from tollkeeper.services.tenants.authentication import Authentication
 from tollkeeper.services.tenants.idempotency import Idempotency
 from tollkeeper.services.tenants.key_use import KeyUse
+from tollkeeper.services.tenants.names import Names
 from tollkeeper.services.tenants.organizations import Organizations
 from tollkeeper.services.tenants.project_keys import ProjectKeys
 from tollkeeper.services.tenants.projects import Projects
@@ -120,12 +126,16 @@ def build_services(
     backends = build_backends(settings, engine) if serving else {}
     judge = build_judge(settings, backends, judge_secret(vault)) if serving else None
     checks = PolicyChecks(judge, denied_unread=denied_unread(settings))
-    recorder = CallRecorder(activity)
+    request_log = _request_log(settings, serving=serving)
+    alerts = _alerts(settings, database, backends, serving=serving)
+    recorder = CallRecorder(activity, request_log, alerts.note_usage_report)
     policies = Policies(database, idempotency, clock, directory)
+    inference = _inference(settings, admission, admissibility, backends, policies, checks, recorder)
     return Services(
         clock=clock,
         database=database,
         authentication=Authentication(database, key_use, clock),
+        names=Names(database),
         organizations=Organizations(database, clock),
         projects=Projects(database, clock),
         project_keys=_project_keys(settings, database, idempotency, clock),
@@ -136,6 +146,7 @@ def build_services(
         billing=Billing(database, project_limits),
         reconciliation=_reconciliation(settings, database),
         bulk_resolution=bulk_resolution,
+        bill_reconciliation=BillReconciliation(database),
         months=months,
         recovery=recovery,
         audit=Audit(database),
@@ -143,30 +154,31 @@ def build_services(
         traffic=Traffic(database, activity, catalog),
         ledger_overview=LedgerOverview(database, clock),
         policy_statistics=PolicyStatistics(database, clock),
-        upkeep=Upkeep(
+        upkeep=_upkeep(
+            settings,
             database,
             key_use=key_use,
             idempotency=idempotency,
             lease=lease,
             recovery=recovery,
             bulk_resolution=bulk_resolution,
-            unsettled_rule=unsettled_rule(settings),
             ledger_watch=ledger_watch,
             ledger_months=months,
             activity=activity,
+            process_watch=ProcessWatch(database, backends, ledger, activity, inference),
+            alerts=alerts,
         ),
         catalog=catalog,
         isolation=Isolation(vault),
         reasoning_seal=ReasoningSeal(vault),
         token_counting=TokenCounting(database, backends, project_limits, admissibility),
-        inference=_inference(
-            settings, admission, admissibility, backends, policies, checks, recorder
-        ),
+        inference=inference,
         ledger=ledger,
         lease=lease,
         backends=backends,
         checks=checks,
         recorder=recorder,
+        request_log=request_log,
         default_threshold=default_threshold(settings),
     )
 
@@ -180,6 +192,37 @@ def _project_limits(settings: Settings) -> ProjectLimits:
     )
 
 
+def _upkeep(
+    settings: Settings,
+    database: Database,
+    *,
+    key_use: KeyUse,
+    idempotency: Idempotency,
+    lease: Lease,
+    recovery: Recovery,
+    bulk_resolution: BulkResolution,
+    ledger_watch: LedgerWatch,
+    ledger_months: LedgerMonths,
+    activity: Activity,
+    process_watch: ProcessWatch,
+    alerts: Alerts,
+) -> Upkeep:
+    return Upkeep(
+        database,
+        key_use=key_use,
+        idempotency=idempotency,
+        lease=lease,
+        recovery=recovery,
+        bulk_resolution=bulk_resolution,
+        unsettled_rule=unsettled_rule(settings),
+        ledger_watch=ledger_watch,
+        ledger_months=ledger_months,
+        activity=activity,
+        process_watch=process_watch,
+        alerts=alerts,
+    )
+
+
 def _database(settings: Settings, conninfo: str) -> Database:
     declared = settings.database
     return Database(
@@ -188,6 +231,19 @@ def _database(settings: Settings, conninfo: str) -> Database:
         pool_timeout_s=declared.pool_timeout_s,
         statement_timeout_s=declared.statement_timeout_s,
     )
+
+
+def _alerts(
+    settings: Settings, database: Database, backends: dict[str, Backend], *, serving: bool
+) -> Alerts:
+    post = alert_webhook(settings) if serving else None
+    return Alerts(database, backends, post, settings.alerts.interval_s)
+
+
+def _request_log(settings: Settings, *, serving: bool) -> RequestLog:
+    if not serving or not settings.logs.requests:
+        return RequestLog(None)
+    return RequestLog(text_line if settings.logs.format == "text" else json_line)
 
 
 def _project_keys(

@@ -5,7 +5,6 @@ from typing import Annotated, Any
 import typer
 
 from tollkeeper.cli.amounts import unix_seconds
-from tollkeeper.cli.arguments import organization_id
 from tollkeeper.cli.command import noun_app, service_command
 from tollkeeper.cli.output import Listing
 from tollkeeper.domain.audit import AuditEntry, ObjectState
@@ -18,7 +17,9 @@ app = noun_app("Who changed what, and when.")
 _SHOWN_LENGTH_MAX = 40
 
 
-@service_command(app, "list")
+@service_command(
+    app, "list", example="tollkeeper audit list --organization Acme --since 2026-01-01"
+)
 async def audit_list(
     services: Services,
     organization: Annotated[
@@ -26,9 +27,7 @@ async def audit_list(
     ] = None,
     object_id: Annotated[
         str | None,
-        typer.Option(
-            "--object", metavar="ID", help="Only changes of the object with this id, in full."
-        ),
+        typer.Option("--object", metavar="ID", help="Only changes of the object with this id."),
     ] = None,
     since: Annotated[
         int | None,
@@ -49,7 +48,9 @@ async def audit_list(
     ] = 20,
 ) -> Listing:
     """List changes, newest first."""
-    of_organization = None if organization is None else organization_id(organization)
+    of_organization = (
+        None if organization is None else await services.names.organization_named(organization)
+    )
     if of_organization is not None:
         await services.organizations.organization_show(of_organization)
     page = await services.audit.audit_list(
@@ -63,6 +64,7 @@ async def audit_list(
     return Listing(
         [_view(entry) for entry in page.entries],
         columns=("id", "at", "who", "operation", "object_id", "change"),
+        short_ids=("object_id",),
         summary={"next_before": page.next_before},
         note=""
         if page.next_before is None

@@ -19,7 +19,7 @@ _VERDICTS = {True: "works", False: "fails", None: "not offered"}
 app = noun_app("Backends: the services that answer calls.")
 
 
-@command(app, "try")
+@command(app, "try", example="tollkeeper backend try openai")
 def backend_try(
     invocation: Invocation,
     name: Annotated[str, typer.Argument(help="The name of the backend in the settings.")],

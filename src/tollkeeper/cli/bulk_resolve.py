@@ -8,7 +8,6 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tollkeeper.cli.arguments import organization_id
 from tollkeeper.cli.command import Invocation, run_with_services
 from tollkeeper.cli.output import printable
 from tollkeeper.cli.progress import progress
@@ -47,7 +46,7 @@ def resolve_all(invocation: Invocation, wanted: BulkRequest) -> Report:
 async def _resolve_all(services: Services, wanted: BulkRequest, *, quiet: bool) -> Report:
     of_organization = None
     if wanted.organization is not None:
-        of_organization = organization_id(wanted.organization)
+        of_organization = await services.names.organization_named(wanted.organization)
         await services.organizations.organization_show(of_organization)
     backlog = await services.bulk_resolution.ledger_backlog(
         older_than_s=wanted.older_than_s,

@@ -19,6 +19,7 @@ from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 import typer
 
 from tollkeeper.bootstrap import located_database, running_services
+from tollkeeper.cli.hints import next_step
 from tollkeeper.cli.options import (
     WORKER_STARTER,
     AsJson,
@@ -69,9 +70,11 @@ def noun_app(purpose: str) -> typer.Typer:
     )
 
 
-def command(app: typer.Typer, name: str) -> Callable[[PlainCommand[P]], PlainCommand[P]]:
+def command(
+    app: typer.Typer, name: str, *, example: str
+) -> Callable[[PlainCommand[P]], PlainCommand[P]]:
     """Registers a function of an `Invocation`. It may return an answer, or None if it printed its
-    own output."""
+    own output. The help shows `example`, a line that can be typed."""
 
     def register(run: PlainCommand[P]) -> PlainCommand[P]:
         def invoked(
@@ -101,14 +104,14 @@ def command(app: typer.Typer, name: str) -> Callable[[PlainCommand[P]], PlainCom
 
         invoked.__doc__ = run.__doc__
         invoked.__signature__ = _signature_with_shared_options(run)  # type: ignore[attr-defined]
-        app.command(name)(invoked)
+        app.command(name, epilog=f"Example: {example}")(invoked)
         return run
 
     return register
 
 
 def service_command(
-    app: typer.Typer, name: str
+    app: typer.Typer, name: str, *, example: str
 ) -> Callable[[ServiceCommand[P]], ServiceCommand[P]]:
     """Registers a coroutine function of the services."""
 
@@ -120,7 +123,7 @@ def service_command(
 
         run.__doc__ = use_case.__doc__
         run.__signature__ = inspect.signature(use_case)  # type: ignore[attr-defined]
-        command(app, name)(run)
+        command(app, name, example=example)(run)
         return use_case
 
     return register
@@ -172,4 +175,7 @@ def _signature_with_shared_options(run: Callable[..., object]) -> inspect.Signat
 
 def _refuse(message: str) -> NoReturn:
     sys.stderr.write(f"tollkeeper: {one_line(message)}\n")
+    hint = next_step(message)
+    if hint and sys.stderr.isatty():
+        sys.stderr.write(f"{hint}\n")
     raise typer.Exit(1)

@@ -26,7 +26,7 @@ from tollkeeper.storage.schema import check_database
 app = command_app()
 
 
-@command(app, "console")
+@command(app, "console", example="tollkeeper console --port 8090")
 def console(
     invocation: Invocation,
     host: Annotated[

@@ -15,6 +15,7 @@ from tollkeeper.bootstrap import (
 )
 from tollkeeper.cli.command import Invocation, command, command_app
 from tollkeeper.cli.output import Listing
+from tollkeeper.cli.progress import working
 from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.embedded.engine import EmbeddedEngine
 from tollkeeper.hosting.backend_probe import CONNECT_TIMEOUT_S, engine_state, reach
@@ -39,11 +40,12 @@ class CheckResult(StrEnum):
 Finding = tuple[str, CheckResult, str]
 
 
-@command(app, "doctor")
+@command(app, "doctor", example="tollkeeper doctor")
 def doctor(invocation: Invocation) -> Listing:
     """Check settings, database, backends and judge."""
     silence_logs()
-    findings = _examine(invocation)
+    with working("Checking settings, database, backends and judge", quiet=invocation.as_json):
+        findings = _examine(invocation)
     bad = [name for name, verdict, _ in findings if verdict is CheckResult.BAD]
     return Listing(
         [

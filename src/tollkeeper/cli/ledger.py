@@ -18,6 +18,7 @@ from tollkeeper.cli.command import (
     run_with_services,
     service_command,
 )
+from tollkeeper.cli.ledger_bill import ledger_reconcile
 from tollkeeper.cli.ledger_months import (
     ledger_close,
     ledger_drop,
@@ -35,13 +36,18 @@ from tollkeeper.services.use_cases import Services
 from tollkeeper.storage.reservations import ReservationEntry
 
 app = noun_app("The ledger: its invariants, unsettled holds, and months.")
-command(app, "months")(ledger_months)
-command(app, "close")(ledger_close)
-command(app, "export")(ledger_export)
-command(app, "drop")(ledger_drop)
+command(app, "months", example="tollkeeper ledger months")(ledger_months)
+command(app, "close", example="tollkeeper ledger close 2026-10")(ledger_close)
+command(app, "export", example="tollkeeper ledger export 2026-10 --to october.csv.gz")(
+    ledger_export
+)
+command(app, "drop", example="tollkeeper ledger drop 2026-10")(ledger_drop)
+command(app, "reconcile", example="tollkeeper ledger reconcile cluster october.csv")(
+    ledger_reconcile
+)
 
 
-@command(app, "verify")
+@command(app, "verify", example="tollkeeper ledger verify")
 def ledger_verify(
     invocation: Invocation,
     full: Annotated[
@@ -68,24 +74,26 @@ def ledger_verify(
         raise StateConflict(f"The books are wrong in {len(found)} places.")
 
 
-@service_command(app, "recover")
+@service_command(app, "recover", example="tollkeeper ledger recover")
 async def ledger_recover(services: Services) -> Record:
     """Mark the holds of dead processes as unsettled. Holds of live processes are not changed."""
     recovered = await services.recovery.ledger_recover()
     return Record({"processes": recovered.processes, "reservations": recovered.reservations})
 
 
-@service_command(app, "unsettled")
+@service_command(app, "unsettled", example="tollkeeper ledger unsettled")
 async def ledger_unsettled(services: Services) -> Listing:
     """List unsettled reservations, oldest first: the cost of these calls is unknown."""
     found = await services.reconciliation.ledger_unsettled()
     return Listing(
         [_view(entry) for entry in found],
         columns=("id", "held_at", "organization_id", "model", "hold", "reason"),
+        short_ids=("organization_id",),
+        optional=("reason", "organization_id", "model"),
     )
 
 
-@command(app, "resolve")
+@command(app, "resolve", example="tollkeeper ledger resolve --all --older-than 24h --release")
 def ledger_resolve(
     invocation: Invocation,
     reservation: Annotated[

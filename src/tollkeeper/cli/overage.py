@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from tollkeeper.cli.amounts import amount_picousd
-from tollkeeper.cli.arguments import OrganizationArgument, organization_id
+from tollkeeper.cli.arguments import OrganizationArgument
 from tollkeeper.cli.command import noun_app, service_command
 from tollkeeper.cli.output import Record
 from tollkeeper.domain.access import OrganizationId
@@ -22,7 +22,7 @@ def _bound(text: str) -> int | str:
     return _DEFAULT if text == _DEFAULT else amount_picousd(text)
 
 
-@service_command(app, "set")
+@service_command(app, "set", example="tollkeeper overage set Acme 5")
 async def overage_set(
     services: Services,
     organization: OrganizationArgument,
@@ -38,22 +38,22 @@ async def overage_set(
     ],
 ) -> Record:
     """Set the bound below which calls of an organization are stopped, until it is cleared."""
-    identity = organization_id(organization)
+    identity = await services.names.organization_named(organization)
     own = None if bound == _DEFAULT else bound
     return _record(identity, await services.billing.overage_set(identity, own))
 
 
-@service_command(app, "clear")
+@service_command(app, "clear", example="tollkeeper overage clear Acme")
 async def overage_clear(services: Services, organization: OrganizationArgument) -> Record:
     """Let a stopped organization make calls again. Its balance must be within the bound."""
-    identity = organization_id(organization)
+    identity = await services.names.organization_named(organization)
     return _record(identity, await services.billing.overage_clear(identity))
 
 
-@service_command(app, "show")
+@service_command(app, "show", example="tollkeeper overage show Acme")
 async def overage_show(services: Services, organization: OrganizationArgument) -> Record:
     """Show the balance, the overage, the bound, and whether calls are stopped."""
-    identity = organization_id(organization)
+    identity = await services.names.organization_named(organization)
     return _record(identity, await services.billing.overage_show(identity))
 
 

@@ -35,3 +35,13 @@ def _lines_for_tenths() -> Tell:
             sys.stderr.flush()
 
     return tell
+
+
+@contextmanager
+def working(what: str, *, quiet: bool = False) -> Iterator[None]:
+    """Says on a terminal what a command is doing while it takes long; nothing at all in a pipe."""
+    if quiet or not sys.stderr.isatty():
+        yield
+        return
+    with Console(stderr=True, highlight=False).status(f"{what} ..."):
+        yield

@@ -75,6 +75,9 @@ async def answer_form(
         response = await on_refusal(Refused(exc, filled))
         response.status_code = 400 if isinstance(exc, InvalidRequest) else 409
         return response
+    finally:
+        # A file that was sent with the form is a temporary file here.
+        await request.close()
 
 
 def done(address: str, notice: str) -> Response:

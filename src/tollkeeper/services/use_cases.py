@@ -12,6 +12,7 @@ from tollkeeper.services.calls.recorder import CallRecorder
 from tollkeeper.services.calls.token_counting import TokenCounting
 from tollkeeper.services.calls.traffic import Traffic
 from tollkeeper.services.clock import Clock
+from tollkeeper.services.ledger.bill import BillReconciliation
 from tollkeeper.services.ledger.billing import Billing
 from tollkeeper.services.ledger.bulk_resolution import BulkResolution
 from tollkeeper.services.ledger.costs import Costs
@@ -24,8 +25,10 @@ from tollkeeper.services.models import CurrentCatalog, Models
 from tollkeeper.services.policies.checks import PolicyChecks
 from tollkeeper.services.policies.policies import Policies
 from tollkeeper.services.policies.statistics import PolicyStatistics
+from tollkeeper.services.request_log import RequestLog
 from tollkeeper.services.tenants.admin_keys import AdminKeys
 from tollkeeper.services.tenants.authentication import Authentication
+from tollkeeper.services.tenants.names import Names
 from tollkeeper.services.tenants.organizations import Organizations
 from tollkeeper.services.tenants.project_keys import ProjectKeys
 from tollkeeper.services.tenants.projects import Projects
@@ -40,6 +43,7 @@ class Services:
     clock: Clock
     database: Database
     authentication: Authentication
+    names: Names
     organizations: Organizations
     projects: Projects
     project_keys: ProjectKeys
@@ -50,6 +54,7 @@ class Services:
     billing: Billing
     reconciliation: Reconciliation
     bulk_resolution: BulkResolution
+    bill_reconciliation: BillReconciliation
     months: LedgerMonths
     recovery: Recovery
     audit: Audit
@@ -68,4 +73,5 @@ class Services:
     backends: dict[str, Backend]
     checks: PolicyChecks
     recorder: CallRecorder
+    request_log: RequestLog
     default_threshold: int

@@ -6,6 +6,7 @@ from pydantic import Field, field_validator, model_validator
 
 from tollkeeper.backends.config import shown_url
 from tollkeeper.backends.presets import PRESETS
+from tollkeeper.settings.bill import BillColumn
 from tollkeeper.settings.section import Name, Seconds, SecretFile, SecretVariable, Section
 
 CredentialName = Literal["bearer", "x-api-key", "api-key", "x-goog-api-key"]
@@ -79,6 +80,10 @@ class BackendSettings(Section):
     cache_shared: bool = False
     # Whether the backend may be given addresses of media that it has to fetch.
     allow_remote_media: bool = True
+    # How the provider's exported bill calls its columns, for `ledger reconcile`.
+    bill_columns: dict[BillColumn, str] = {}
+    # Our model, and how the bill calls it; others have their `upstream_model`.
+    bill_models: dict[str, str] = {}
 
     @model_validator(mode="before")
     @classmethod

@@ -84,8 +84,40 @@ class SecretsSettings(Section):
     master_key_env: SecretVariable = ""
 
 
+class LogsSettings(Section):
+    # "auto": JSON, and plain lines for people under `tollkeeper demo`.
+    format: Literal["auto", "json", "text"] = "auto"
+    # One line for each request.
+    requests: bool = True
+
+
+class AlertsSettings(Section):
+    # Empty: alerts are only logged.
+    webhook_url: str = Field(default="", repr=False)
+    webhook_secret_env: SecretVariable = ""
+    webhook_secret_file: SecretFile = ""
+    interval_s: Seconds = 60
+
+    @model_validator(mode="after")
+    def _is_signed(self) -> "AlertsSettings":
+        if self.webhook_url and not self.webhook_url.startswith(("http://", "https://")):
+            raise ValueError("webhook_url must start with http:// or https://")
+        if self.webhook_secret_env and self.webhook_secret_file:
+            raise ValueError("webhook_secret_env and webhook_secret_file cannot both be set")
+        if self.webhook_url and not (self.webhook_secret_env or self.webhook_secret_file):
+            raise ValueError(
+                "webhook_url needs webhook_secret_env or webhook_secret_file, to sign with"
+            )
+        return self
+
+
 class LimitsSettings(Section):
     body_bytes: int = Field(default=33554432, ge=1024, le=1073741824)
+    # Of the arrays and objects of one body, together.
+    body_elements: int = Field(default=100_000, ge=100, le=100_000_000)
+    # Of all requests under way in one process, and of one key in it. One body is always allowed.
+    bodies_bytes: int = Field(default=536870912, ge=1024, le=1 << 40)
+    key_bodies_bytes: int = Field(default=134217728, ge=1024, le=1 << 40)
     inference_deadline_s: Seconds = 300
     requests_per_minute: int = Field(default=6000, ge=1, le=10_000_000)
     concurrency: int = Field(default=256, ge=1, le=1_000_000)
@@ -175,6 +207,9 @@ class PolicySettings(Section):
 
 class ExtensionsSettings(Section):
     model_listing: bool = False
+    key_usage: bool = False
+    # The name of a response header with the cost of the call; empty: none.
+    cost_header: str = Field(default="", pattern=r"^[a-z0-9-]{0,64}$")
 
 
 class EmbeddedSettings(Section):
@@ -257,6 +292,8 @@ class Settings(BaseSettings):
     console: ConsoleSettings = ConsoleSettings()
     database: DatabaseSettings = DatabaseSettings()
     secrets: SecretsSettings = SecretsSettings()
+    logs: LogsSettings = LogsSettings()
+    alerts: AlertsSettings = AlertsSettings()
     limits: LimitsSettings = LimitsSettings()
     ledger: LedgerSettings = LedgerSettings()
     activity: ActivitySettings = ActivitySettings()

@@ -157,14 +157,28 @@ async def count_stopped(connection: Connection) -> int:
     return int(found)
 
 
-async def count_negative(connection: Connection) -> int:
-    """Organizations that owe more than they were granted."""
-    cursor = await connection.execute(_COUNT_NEGATIVE, prepare=False)
-    [[found]] = await cursor.fetchall()
-    return int(found)
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """All accounts together."""
+
+    # Organizations that owe more than they were granted.
+    negative: int
+    held_picousd: int
+    unsettled_picousd: int
 
 
-_COUNT_NEGATIVE: LiteralString = with_balances("SELECT count(*) FROM balances WHERE available < 0")
+async def read_totals(connection: Connection) -> Totals:
+    cursor = await connection.execute(_READ_TOTALS, prepare=False)
+    [row] = await cursor.fetchall()
+    return Totals(*row)
+
+
+_READ_TOTALS: LiteralString = with_balances(
+    """
+    SELECT count(*) FILTER (WHERE available < 0), coalesce(sum(held), 0), coalesce(sum(unsettled), 0)
+    FROM balances
+    """
+)
 
 
 async def insert_grant(

@@ -46,7 +46,8 @@ class ActivityEntry:
     hold_picousd: int | None
     # None where nothing was reserved, and where the cost is not known yet.
     cost_picousd: int | None
-    # "held", "settled", "released" or "unsettled"; "none" where nothing was reserved.
+    # "held", "settled", "released" or "unsettled"; "none" where nothing was reserved; "dropped"
+    # where it was resolved and only the export of its month says how.
     settlement: str
     # Why the cost is not known.
     unsettled_reason: str | None

@@ -8,6 +8,9 @@ from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.audit import Actor, ActorKind, AuditEntry, Change, ObjectState
 from tollkeeper.storage.database import Connection
 
+# Of a UUID with dashes, and of a policy's id with its prefix.
+_WHOLE_ID_LENGTH = 36
+
 
 async def insert(connection: Connection, actor: Actor, change: Change) -> None:
     await connection.execute(
@@ -54,7 +57,9 @@ async def find_page(
         filters.append("organization_id = %s")
         parameters.append(organization_id)
     if object_id is not None:
-        filters.append("object_id = %s")
+        # The beginning of an id is searched among all rows; a whole one has an index.
+        whole = len(object_id) >= _WHOLE_ID_LENGTH
+        filters.append("object_id = %s" if whole else "starts_with(object_id, %s)")
         parameters.append(object_id)
     if since is not None:
         filters.append("at >= to_timestamp(%s)")

@@ -155,6 +155,21 @@ async def unsuspend(connection: Connection, key: ProjectKey) -> bool:
     return cursor.rowcount == 1
 
 
+async def replace(
+    connection: Connection, key: ProjectKey, replaced_by: KeyId, expires_at: int
+) -> bool:
+    """The key expires then, or sooner where it would have. False where it was replaced before."""
+    cursor = await connection.execute(
+        """
+        UPDATE project_keys
+        SET replaced_by = %s, expires_at = least(expires_at, to_timestamp(%s))
+        WHERE organization_id = %s AND id = %s AND replaced_by IS NULL
+        """,
+        (replaced_by, expires_at, key.organization_id, key.id),
+    )
+    return cursor.rowcount == 1
+
+
 async def record_use(connection: Connection, used_at: dict[KeyId, int]) -> None:
     await connection.execute(
         """

@@ -78,6 +78,11 @@ async def qwen() -> CommandLineClient:
 
 
 @pytest.fixture(scope="session")
+async def java() -> PythonClient:
+    return await _python_client("java")
+
+
+@pytest.fixture(scope="session")
 async def agents() -> PythonClient:
     return await _python_client("agents")
 

@@ -1,12 +1,9 @@
 """Months of the ledger: made ahead, closed, proven, exported and dropped, beside live traffic."""
 
 import asyncio
-import csv
-import hashlib
-import io
 import secrets
 from collections.abc import AsyncIterator
-from typing import Any, LiteralString
+from typing import LiteralString
 
 import pytest
 from msgspec.structs import replace
@@ -14,7 +11,6 @@ from psycopg import errors as pg
 
 from tests.support.databases import own_database
 from tests.support.ledger import (
-    LedgerTenant,
     balance_of,
     count,
     held,
@@ -26,8 +22,8 @@ from tests.support.ledger import (
     running_process,
     settlement,
 )
-from tests.support.ledger_months import OldBooks, this_month
-from tollkeeper.domain.errors import NotFound, StateConflict
+from tests.support.ledger_months import OldBooks, busy, despite_guards, this_month
+from tollkeeper.domain.errors import StateConflict
 from tollkeeper.domain.ledger import Hold
 from tollkeeper.domain.months import RANDOM_BITS, Month, request_id
 from tollkeeper.services.ledger.bulk_resolution import BulkResolution
@@ -36,23 +32,12 @@ from tollkeeper.services.ledger.months import MONTHS_AHEAD, LedgerMonths
 from tollkeeper.services.ledger.verification import CLOSES_ARE_UNCHANGED
 from tollkeeper.storage import ledger_months
 from tollkeeper.storage.close_proof import CLOSE_IS_ITS_ROWS
-from tollkeeper.storage.ledger_export import COLUMNS
 from tollkeeper.storage.ledger_store import MonthClosed
 
 NOW = this_month()
 LAST = NOW.plus(-1)
 BEFORE = NOW.plus(-2)
 _DAY_S = 86_400
-
-
-@pytest.fixture
-async def old(shared_conninfo: str) -> AsyncIterator[OldBooks]:
-    """Books of its own with two months that are over, right when the test begins and ends."""
-    conninfo = own_database(shared_conninfo, f"months_{secrets.token_hex(4)}")
-    async with running_process(conninfo) as process:
-        books = OldBooks(process)
-        await books.begin(BEFORE, LAST)
-        yield books
 
 
 async def _partition_of(old: OldBooks, hold: Hold) -> list[str]:
@@ -65,28 +50,6 @@ async def _partition_of(old: OldBooks, hold: Hold) -> list[str]:
         """.replace("%(id)s", f"'{hold.id}'"),
     )
     return [row[0] for row in found]
-
-
-async def _busy(old: OldBooks) -> LedgerTenant:
-    """Calls in three months: settled, released, with overage, and once unsettled."""
-    tenant = await make_tenant(old.process.database, credit=1000)
-    for month in (BEFORE, LAST, NOW):
-        await old.spend(tenant, month, 10, 4)
-        await old.spend(tenant, month, 10, 13)
-        released = await old.hold(tenant, month, 20)
-        await old.process.ledger.resolve(release(released))
-        marked = await old.hold(tenant, month, 30)
-        await old.process.ledger.mark_unsettled(marked, "nobody knows")
-        await old.process.ledger.resolve(settlement(marked, 30), marked)
-    return tenant
-
-
-async def _end(old: OldBooks, month: Month) -> None:
-    """Everything up to the drop."""
-    await old.months.ledger_close(month)
-    assert await old.verify() == []
-    await old.export(month)
-    await old.months.ledger_drop(month)
 
 
 # Partitions.
@@ -163,7 +126,7 @@ async def test_one_resolution_in_whatever_month_the_id_lies(old: OldBooks, numbe
 
 
 async def test_a_close_is_the_sum_of_its_month(old: OldBooks) -> None:
-    tenant = await _busy(old)
+    tenant = await busy(old)
     before = await balance_of(old.process, tenant)
     closed = await old.months.ledger_close()
     assert (closed.month, closed.state) == (BEFORE, "closed")
@@ -291,24 +254,18 @@ async def test_verify_finds_what_somebody_changed_all_the_same(
         "ledger_close_lines": "UPDATE ledger_close_lines SET day = day - 1",
         "ledger_closes": "UPDATE ledger_closes SET reservations = reservations - 1",
     }
-    await _despite_guards(closed, change[table])
+    await despite_guards(closed, change[table])
     try:
         assert (CLOSES_ARE_UNCHANGED, str(BEFORE)) in await closed.verify()
         proofs = [name for name, _ in await closed.verify(full=True) if name == CLOSE_IS_ITS_ROWS]
         assert bool(proofs) is (table != "ledger_closes")
     finally:
-        await _despite_guards(closed, back[table])
+        await despite_guards(closed, back[table])
     assert await closed.verify(full=True) == []
 
 
-async def _despite_guards(books: OldBooks, statement: LiteralString) -> None:
-    async with books.process.database.transaction() as connection:
-        await connection.execute("SET LOCAL session_replication_role TO replica")
-        await connection.execute(statement)
-
-
 async def test_a_digest_covers_the_close_before(old: OldBooks) -> None:
-    await _busy(old)
+    await busy(old)
     first = (await old.months.ledger_close()).close
     if not await _is_over(old, LAST):
         return
@@ -324,9 +281,9 @@ async def test_a_digest_covers_the_close_before(old: OldBooks) -> None:
 
 async def test_totals_that_are_wrong_are_not_proven(old: OldBooks) -> None:
     """A close whose digest is right and whose totals were wrong from the beginning."""
-    await _busy(old)
+    await busy(old)
     await old.months.ledger_close()
-    await _despite_guards(
+    await despite_guards(
         old, "UPDATE ledger_close_totals SET settled = settled - 1, released = released + 1"
     )
     async with old.process.database.transaction() as connection:
@@ -352,137 +309,3 @@ async def test_a_hold_of_a_closed_month_is_refused(old: OldBooks) -> None:
     for hold in (odd, hold_of(tenant, 1)):
         assert (await old.process.ledger.hold(hold)).refusal is None
     assert (await balance_of(old.process, tenant)).held == 2
-
-
-# Export and drop.
-
-
-async def test_an_export_has_every_row_once_and_always_the_same(old: OldBooks) -> None:
-    tenant = await make_tenant(old.process.database, credit=10_000)
-    holds = [await old.spend(tenant, BEFORE, 10, cost) for cost in (0, 4, 10, 13)]
-    odd = await old.hold(tenant, BEFORE, 7)
-    await old.process.ledger.mark_unsettled(odd, 'said "nothing",\nand left')
-    await old.process.ledger.resolve(release(odd))
-    await old.months.ledger_close()
-    export, text = await old.export(BEFORE)
-    assert (export.rows, export.digest) == (5, hashlib.sha256(text).digest())
-    header, *found = csv.reader(io.StringIO(text.decode(), newline=""))
-    assert tuple(header) == COLUMNS
-    records: list[dict[str, Any]] = [dict(zip(header, row, strict=True)) for row in found]
-    assert [record["reservation_id"] for record in records] == sorted(
-        str(hold.id) for hold in [*holds, odd]
-    )
-    by_id = {record["reservation_id"]: record for record in records}
-    over = by_id[str(holds[3].id)]
-    assert (over["settled_picousd"], over["overage_picousd"], over["resolution"]) == (
-        "10",
-        "3",
-        "settled",
-    )
-    assert by_id[str(odd.id)]["unsettled_reason"] == 'said "nothing",\nand left'
-    again, same = await old.export(BEFORE)
-    assert (again, same) == (export, text)
-
-
-async def test_only_what_is_closed_proven_and_exported_is_dropped(old: OldBooks) -> None:
-    await _busy(old)
-    for attempt in (old.months.ledger_drop(BEFORE), old.export(BEFORE)):
-        with pytest.raises(StateConflict, match="is not closed"):
-            await attempt
-    await old.months.ledger_close()
-    with pytest.raises(StateConflict, match="is not proven"):
-        await old.months.ledger_drop(BEFORE)
-    assert await old.verify() == []
-    with pytest.raises(StateConflict, match="is not exported"):
-        await old.months.ledger_drop(BEFORE)
-    await old.export(BEFORE)
-    assert (await old.months.ledger_drop(BEFORE)).state == "dropped"
-    for attempt in (old.months.ledger_drop(BEFORE), old.export(BEFORE)):
-        with pytest.raises(StateConflict, match=rf"exported to {BEFORE}\.csv .* and dropped"):
-            await attempt
-
-
-async def test_the_books_are_right_without_the_dropped_rows(old: OldBooks) -> None:
-    tenant = await _busy(old)
-    await run(
-        old.process.database,
-        "UPDATE accounts SET cap = 200, cap_period = 'total' WHERE organization_id = %s",
-        tenant.organization_id,
-    )
-    before = await balance_of(old.process, tenant)
-    await _end(old, BEFORE)
-    assert not await rows(
-        old.process.database,
-        "SELECT relname FROM pg_class WHERE relname ~ %s",
-        f"^(reservations|resolutions|overages)_{BEFORE.number}",
-    )
-    assert await old.verify(full=True) == []
-    assert await balance_of(old.process, tenant) == before
-    await old.spend(tenant, NOW, 10, 12)
-    assert await old.verify() == []
-    # The totals are needed: without them the accounts are not the sum of what is left.
-    await _despite_guards(old, "DELETE FROM ledger_close_totals")
-    assert "balances are the sum of their rows" in {name for name, _ in await old.verify()}
-
-
-async def test_a_dropped_reservation_gets_a_clear_answer(old: OldBooks) -> None:
-    tenant = await make_tenant(old.process.database, credit=100)
-    hold = await old.spend(tenant, BEFORE, 10, 4)
-    await _end(old, BEFORE)
-    before = await balance_of(old.process, tenant)
-    with pytest.raises(NotFound, match=rf"no reservation {hold.id}.*exported to {BEFORE}\.csv"):
-        await old.reconciliation.ledger_resolve(hold.id, settle_picousd=None)
-    # A settlement that comes again after all that time is not charged a second time.
-    assert not await old.process.ledger.resolve(settlement(hold, 4), hold)
-    assert not await old.process.ledger.mark_unsettled(hold, "late")
-    with pytest.raises(MonthClosed):
-        await old.hold(tenant, BEFORE, 1)
-    assert await balance_of(old.process, tenant) == before
-    assert await old.verify() == []
-
-
-async def test_what_waits_to_be_folded_is_folded_before_the_drop(old: OldBooks) -> None:
-    """A fold of a reservation that was unsettled needs its mark, which is dropped."""
-    tenant = await make_tenant(old.process.database, credit=100)
-    hold = await old.hold(tenant, BEFORE, 10)
-    await old.process.ledger.mark_unsettled(hold, "nobody knows")
-    await balance_of(old.process, tenant)
-    await old.process.ledger.resolve(settlement(hold, 4), hold)
-    await _end(old, BEFORE)
-    found = await balance_of(old.process, tenant)
-    assert (found.available, found.held, found.unsettled, found.settled) == (96, 0, 0, 4)
-    assert await old.verify() == []
-
-
-async def test_a_drop_beside_live_traffic(old: OldBooks) -> None:
-    tenant = await _busy(old)
-    stop = asyncio.Event()
-
-    async def traffic() -> None:
-        while not stop.is_set():
-            hold = await held(old.process, tenant, 1)
-            await old.process.ledger.resolve(settlement(hold, 0), hold)
-
-    callers = [asyncio.create_task(traffic()) for _ in range(4)]
-    await _end(old, BEFORE)
-    stop.set()
-    await asyncio.gather(*callers)
-    assert await old.verify(full=True) == []
-
-
-async def test_nobody_changes_months_while_somebody_verifies(old: OldBooks) -> None:
-    await _busy(old)
-    told: list[tuple[int, int]] = []
-    async with (
-        old.process.database.reading() as connection,
-        ledger_months.keeping_months(connection) as kept,
-    ):
-        assert kept
-        with pytest.raises(StateConflict, match="Another command works on the months"):
-            await old.months.ledger_close()
-        # Upkeep comes again later, and another verification is welcome.
-        await old.months.keep_months()
-        verify = old.reconciliation.ledger_verify
-        assert await verify(on_progress=lambda done, of: told.append((done, of))) == []
-    assert [done for done, _ in told] == list(range(1, told[-1][1] + 1))
-    assert (await old.months.ledger_close()).state == "closed"

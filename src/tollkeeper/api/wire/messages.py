@@ -10,8 +10,9 @@ from tollkeeper.api.wire.base import FreeObject, ModelId, Received, Sent, Tolera
 AnyObject = Annotated[Raw, Meta(extra_json_schema={"type": "object"})]
 
 
-class SystemText(Tolerant, tag="text", tag_field="type"):
+class SystemText(Tolerant):
     text: str
+    type: Literal["text"] = "text"
 
 
 class MessagesMessage(Received):
@@ -51,8 +52,9 @@ class ThinkingBetweenTools(Tolerant, tag="between_tools", tag_field="type"):
     pass
 
 
-class OutputFormat(Received, tag="json_schema", tag_field="type"):
+class OutputFormat(Received):
     schema: FreeObject
+    type: Literal["json_schema"] = "json_schema"
 
 
 class OutputConfig(Received):
@@ -60,7 +62,8 @@ class OutputConfig(Received):
     format: OutputFormat | None = None
 
 
-class CacheControl(Received, tag="ephemeral", tag_field="type"):
+class CacheControl(Received):
+    type: Literal["ephemeral"] = "ephemeral"
     ttl: Literal["5m", "1h"] | None = None
 
 

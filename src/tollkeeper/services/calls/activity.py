@@ -1,6 +1,7 @@
 """Records each inference request. Records are written in batches, so that no call waits for them."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from uuid import UUID
 
@@ -12,6 +13,7 @@ from tollkeeper.domain.errors import InvalidRequest, NotFound
 from tollkeeper.services.batches import Backoff, Batches, Limit
 from tollkeeper.services.calls.metrics import count_dropped_activity
 from tollkeeper.services.clock import Clock
+from tollkeeper.services.ledger.months import dropped_message, find_dropped
 from tollkeeper.storage import activity, activity_partitions, rollups
 from tollkeeper.storage.activity import ActivityEntry
 from tollkeeper.storage.activity_partitions import DAILY_TABLES
@@ -86,8 +88,14 @@ class Activity:
         """One call's record. Before the record is written, what the ledger knows of the call."""
         async with self._database.reading() as connection:
             entry = await activity.find(connection, request_id)
+            dropped = await find_dropped(connection, request_id)
+        if entry is None and dropped is not None:
+            raise NotFound(f"There is no request {request_id}. {dropped_message(dropped)}")
         if entry is None:
             raise NotFound(f"There is no request {request_id}.")
+        if dropped is not None and entry.settlement == "unsettled":
+            # It was resolved before its month was closed; the record only knows how it began.
+            return replace(entry, settlement="dropped", unsettled_reason=dropped_message(dropped))
         return entry
 
     async def activity_list(

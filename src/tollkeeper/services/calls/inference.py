@@ -15,7 +15,7 @@ import msgspec
 
 from tollkeeper.backends.fallback import backend_for
 from tollkeeper.backends.port import Backend
-from tollkeeper.domain.access import OrganizationId
+from tollkeeper.domain.access import OrganizationId, ProjectId
 from tollkeeper.domain.errors import (
     BackendFailed,
     DeadlineExceeded,
@@ -26,10 +26,11 @@ from tollkeeper.domain.inference import Call
 from tollkeeper.domain.metering import Meter
 from tollkeeper.domain.policy import Direction
 from tollkeeper.domain.policy_set import EMPTY, ActivePolicy
-from tollkeeper.domain.prompt_size import PromptSize, measure_prompt
+from tollkeeper.domain.prompt_size import PromptSize
 from tollkeeper.domain.transcript import transcript
 from tollkeeper.domain.usage import Usage
 from tollkeeper.fair_queue import share
+from tollkeeper.services.calls.measuring import measure
 from tollkeeper.services.calls.recorder import CallRecorder
 from tollkeeper.services.calls.response_gate import ResponseGate
 from tollkeeper.services.calls.running import AnswerSink, RunningCall, SettlementState
@@ -101,6 +102,10 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
     usage: Usage
     settlement: Settlement | None
 
+    @property
+    def cost_picousd(self) -> int | None:
+        return None if self.settlement is None else self.settlement.cost_picousd
+
 
 class SettlementLate(Unavailable):
     """The cost of the call could not be written in time; it is written as soon as it can be."""
@@ -137,11 +142,17 @@ class Inference:
         running = RunningCall(call, source.operation, sink, deadline=deadline)
         self._running.add(running)
         self._running_of[call.organization_id] += 1
+        self._recorder.started(running)
         source.on_disconnect(lambda: self._abandon(running))
         try:
             return await self._run_recorded(running, source)
         finally:
             self._forget(running)
+
+    def require_rate(self, project_id: ProjectId) -> None:
+        """Raises RateLimited where the project has nothing left of its rate, as far as this process
+        knows: for requests whose body is not read yet."""
+        self._admission.require_rate(project_id)
 
     async def drain(self, grace_s: float) -> None:
         """Lets running calls end within the grace, then stops and settles them."""
@@ -200,7 +211,7 @@ class Inference:
             await self._policies.require_published(call)
         if backend.counts_tokens:
             await self._admissibility.require(call)
-        size = measure_prompt(call.prompt)
+        size = await measure(call.prompt)
         copies = backend.prompts_sent(call)
         prompt_tokens = await self._prompt_tokens(backend, call, size)
         audio_tokens = copies * size.audio_bound(call.model, prompt_tokens)
@@ -256,7 +267,7 @@ class Inference:
                 verdict.add_done_callback(running.end_if_refused)
             return JudgedRequest(for_answer, verdict)
         try:
-            with running.waiting_until(running.deadline):
+            with running.waiting_until(running.deadline), running.judging():
                 await self._checks.check(*asked)
         except TimeoutError:
             raise (_not_dispatched() if running.unwanted else DeadlineExceeded()) from None
@@ -269,6 +280,7 @@ class Inference:
             raise _not_dispatched()
         gate = self._gate(running, judged)
         sink = gate or running.sink
+        running.dispatched()
         try:
             with running.waiting_until(running.deadline + _DEADLINE_SLACK_S):
                 async with backend.open(running.call, deadline=running.deadline) as answer:
@@ -282,6 +294,7 @@ class Inference:
         except TimeoutError:
             raise _ended_early(running) from None
         finally:
+            running.answered()
             if gate is not None:
                 gate.close()
 

@@ -9,7 +9,7 @@ from tollkeeper.backends.port import Backend
 from tollkeeper.domain.access import ProjectCaller
 from tollkeeper.domain.admission import ProjectLimits
 from tollkeeper.domain.inference import Call
-from tollkeeper.domain.prompt_size import measure_prompt
+from tollkeeper.services.calls.measuring import measure
 from tollkeeper.services.ledger.admissibility import Admissibility
 from tollkeeper.services.ledger.admission import refusal_error
 from tollkeeper.storage.database import Database
@@ -49,7 +49,7 @@ class TokenCounting:
         deadline = asyncio.get_running_loop().time() + TOKENIZER_TIMEOUT_S
         counted = await self._ask_backend(call, deadline)
         if counted is None:
-            return Counted(measure_prompt(call.prompt).guess(), estimated=True)
+            return Counted((await measure(call.prompt)).guess(), estimated=True)
         return Counted(counted, estimated=False)
 
     async def require_admissible(self, call: Call) -> None:

@@ -5,7 +5,7 @@ from uuid import UUID
 
 import msgspec
 
-from tollkeeper.domain.access import OrganizationId
+from tollkeeper.domain.access import OrganizationId, ProjectId
 from tollkeeper.domain.admission import Decision, Refusal
 from tollkeeper.domain.catalog import Pricing
 from tollkeeper.domain.errors import (
@@ -23,6 +23,7 @@ from tollkeeper.domain.routes import dearest_pricing, prices_by_backend
 from tollkeeper.domain.usage import Usage
 from tollkeeper.services.clock import Clock, unix_now
 from tollkeeper.services.ledger.ledger import Ledger
+from tollkeeper.services.ledger.standing_refusals import StandingRefusals
 
 _RESOLVED_BY_CALL = "call"
 
@@ -60,6 +61,7 @@ class Admission:
     def __init__(self, ledger: Ledger, clock: Clock = unix_now) -> None:
         self._ledger = ledger
         self._clock = clock
+        self._rates = StandingRefusals()
 
     async def reserve(
         self,
@@ -100,8 +102,15 @@ class Admission:
         )
         decision = await self._ledger.hold(hold)
         if decision.refusal is not None:
+            self._rates.note(call.project_id, decision)
             raise refusal_error(decision)
         return Reservation(hold, decision.policies, prices_by_backend(call.model, now))
+
+    def require_rate(self, project_id: ProjectId) -> None:
+        """Raises where the project was refused by its rate so recently that it would be again."""
+        decision = self._rates.standing_refusal(project_id)
+        if decision is not None:
+            raise refusal_error(decision)
 
     async def settle(
         self,

@@ -1,9 +1,19 @@
 """Project keys: callers and operators create them; operators list, suspend and revoke them."""
 
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
 from uuid import UUID, uuid4
 
-from tollkeeper.domain.access import CUSTOMER_PERMISSIONS, KeyId, KeyKind, OrganizationId, ProjectId
+import msgspec
+
+from tollkeeper.domain.access import (
+    CUSTOMER_PERMISSIONS,
+    KeyId,
+    KeyKind,
+    KeyStatus,
+    OrganizationId,
+    ProjectId,
+)
 from tollkeeper.domain.errors import InvalidRequest, NotFound, StateConflict
 from tollkeeper.domain.keys import MintedKey, mint_key
 from tollkeeper.domain.organization import ProjectKey
@@ -18,6 +28,17 @@ from tollkeeper.storage.resolutions import lock_account
 OPERATION_CREATE = "project_key_create"
 # A hundred years, so that the time of expiry is in the range of every clock and column.
 _EXPIRES_IN_S_MAX = 100 * 366 * 86400
+
+
+@dataclass(frozen=True, slots=True)
+class Rotation:
+    """A key that takes the place of another one."""
+
+    new: ProjectKey
+    # Shown this once.
+    value: str
+    # Works until its `expires_at`.
+    old: ProjectKey
 
 
 class ProjectKeys:
@@ -129,6 +150,46 @@ class ProjectKeys:
             "Only a suspended key can be unsuspended.",
         )
 
+    async def project_key_rotate(self, key_id: KeyId, grace_s: int) -> "Rotation":
+        """Makes a key with the same name, permissions and lifetime; the old one goes on working for
+        the grace. A key is rotated once."""
+        if not 0 <= grace_s <= _EXPIRES_IN_S_MAX:
+            raise InvalidRequest("A grace is a time of 0 s or more.", param="grace")
+        minted = mint_key(KeyKind.PROJECT)
+        now = self._clock()
+        async with self._database.transaction() as connection:
+            old = await _find(connection, key_id)
+            # As for every change of a key: see `_change`.
+            await lock_account(connection, old.organization_id)
+            old = await _find(connection, key_id)
+            status = old.status(now)
+            if status is not KeyStatus.ACTIVE:
+                raise StateConflict(f"Only an active key can be rotated: this one is {status}.")
+            lifetime = None if old.expires_at is None else old.expires_at - old.created_at
+            new = await self._insert(
+                connection,
+                minted,
+                key_id=KeyId(uuid4()),
+                organization_id=old.organization_id,
+                project_id=old.project_id,
+                name=old.name,
+                permissions=old.permissions,
+                expires_in_s=lifetime,
+            )
+            if not await project_keys.replace(connection, old, new.id, now + grace_s):
+                raise StateConflict("The key was rotated already.")
+            expiring = await _find(connection, key_id)
+            await record_change(
+                connection,
+                old.organization_id,
+                "project_key_rotate",
+                "project_key",
+                key_id,
+                before=old,
+                after={**msgspec.to_builtins(expiring), "replaced_by": str(new.id)},
+            )
+        return Rotation(new, minted.value, expiring)
+
     async def _insert(
         self,
         connection: Connection,
@@ -177,9 +238,7 @@ class ProjectKeys:
         refusal: str,
     ) -> ProjectKey:
         async with self._database.transaction() as connection:
-            key = await project_keys.find_anywhere(connection, key_id)
-            if key is None:
-                raise NotFound(f"There is no project key {key_id}.")
+            key = await _find(connection, key_id)
             # Admission holds this lock too. So every admission that saw the old state of the key
             # has ended before the key changes, and later ones see the new state.
             await lock_account(connection, key.organization_id)
@@ -197,6 +256,13 @@ class ProjectKeys:
                 after=changed,
             )
         return changed
+
+
+async def _find(connection: Connection, key_id: KeyId) -> ProjectKey:
+    key = await project_keys.find_anywhere(connection, key_id)
+    if key is None:
+        raise NotFound(f"There is no project key {key_id}.")
+    return key
 
 
 def checked_permissions(requested: Iterable[str], allowed: frozenset[str]) -> tuple[str, ...]:
