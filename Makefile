@@ -33,11 +33,12 @@ serve: $(INSTALLED) ## run the service with embedded database and engine, and pr
 test: $(INSTALLED) ## run every test
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal $(ARGS)
 
-check: $(INSTALLED) ## format, lint, types, layers
+check: $(INSTALLED) ## format, lint, types, layers, versions with known faults
 	$(BIN)/ruff format --check src tests bench tools
 	$(BIN)/ruff check src tests bench tools
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -q tests/journeys/attacks/test_version_floors.py
 
 bench: $(INSTALLED) ## measure, beside others; prints a table and writes bench/result.json
 	$(BIN)/python -m bench $(ARGS)

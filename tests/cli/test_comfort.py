@@ -5,6 +5,7 @@ import re
 import shlex
 import signal
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -16,7 +17,8 @@ import tollkeeper
 from tests.support.program import Program
 from tests.support.terminal import run_on_terminal
 from tollkeeper.cli import main
-from tollkeeper.cli.demo import DemoPage, _welcome
+from tollkeeper.cli.demo import RunningDemo, _welcome
+from tollkeeper.cli.demo_console import DemoConsole
 from tollkeeper.cli.output import Listing, fitting_table
 from tollkeeper.cli.own_command import pasted_command
 from tollkeeper.services.demonstration import DemoTenant
@@ -143,16 +145,22 @@ _ADDRESSES = {"public": "http://127.0.0.1:8080", "operator": "http://127.0.0.1:8
 
 
 def test_the_page_of_the_demo_fits_a_screen() -> None:
-    page = DemoPage(model="tollkeeper/smollm2-135m-instruct", command=".venv/bin/tollkeeper")
+    demo = RunningDemo(
+        model="tollkeeper/smollm2-135m-instruct",
+        command=".venv/bin/tollkeeper",
+        tenant=_TENANT,
+        console=DemoConsole("http://127.0.0.1:8082", "t" * 43),
+        addresses=_ADDRESSES,
+    )
     engine = "It answers: " + "a sentence of some length, " * 5
-    shown = _welcome(_TENANT, {**_ADDRESSES, "console": "http://127.0.0.1:8082"}, engine, page)
+    shown = _welcome(demo, engine)
     lines = shown.strip().splitlines()
-    assert 20 <= len(lines) <= 30
+    assert 20 <= len(lines) <= 32
     assert max(map(len, lines)) <= 80
     assert lines[2].split() == ["console", "http://127.0.0.1:8082"]
     assert f".venv/bin/tollkeeper costs {_TENANT.organization_id[:8]}" in shown
-    without = _welcome(_TENANT, _ADDRESSES, "It answers.", page)
-    assert "console" not in without
+    without = _welcome(replace(demo, console=DemoConsole("", "")), "It answers.")
+    assert "not installed" in without
 
 
 def test_the_command_to_paste_calls_this_program(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """A wrong setting is named; what is or may be a secret is never printed."""
 
+import logging
 import os
 import subprocess
 import sys
@@ -8,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from tollkeeper.bootstrap import build_backends
+from tollkeeper.domain.errors import Unavailable
 from tollkeeper.settings import Settings, SettingsError, load_settings
+from tollkeeper.storage.database import Database
 
 _SECRET = "hunter2"
 _URL = f"postgresql://user:{_SECRET}@db.example/books"
@@ -162,10 +165,13 @@ def test_settings_do_not_show_the_database_url() -> None:
     assert _SECRET not in str(settings)
 
 
-@pytest.mark.parametrize("command", [["doctor", "--json"], ["organization", "list"], ["migrate"]])
-def test_a_command_prints_no_password(tmp_path: Path, command: list[str]) -> None:
-    path = tmp_path / "tollkeeper.toml"
-    path.write_text(f"[database]\nurl = 'postgresql://user:{_SECRET}%zz@host/db'\n")
+_COMMANDS = (["doctor", "--json"], ["organization", "list"], ["migrate"], ["serve"])
+
+
+def _printed(folder: Path, text: str, command: list[str]) -> str:
+    """Everything that a command prints which cannot do its work."""
+    path = folder / "tollkeeper.toml"
+    path.write_text(text)
     ran = subprocess.run(
         [sys.executable, "-m", "tollkeeper", "--config", str(path), *command],
         check=False,
@@ -174,5 +180,47 @@ def test_a_command_prints_no_password(tmp_path: Path, command: list[str]) -> Non
         timeout=120,
         env={name: value for name, value in os.environ.items() if "TOLLKEEPER" not in name},
     )
-    assert ran.returncode == 1
-    _assert_names_only(ran.stdout + ran.stderr, "database.url")
+    assert ran.returncode == 1, ran.stdout + ran.stderr
+    return ran.stdout + ran.stderr
+
+
+@pytest.mark.parametrize("command", _COMMANDS, ids=" ".join)
+def test_a_command_prints_no_password(tmp_path: Path, command: list[str]) -> None:
+    malformed = f"[database]\nurl = 'postgresql://user:{_SECRET}%zz@host/db'\n"
+    _assert_names_only(_printed(tmp_path, malformed, command), "database.url")
+
+
+@pytest.mark.parametrize("command", _COMMANDS, ids=" ".join)
+def test_a_database_that_cannot_be_reached(tmp_path: Path, command: list[str]) -> None:
+    """The driver says why, and its words do not have the password."""
+    ports = "[server]\nport = 0\n[operator]\nport = 0\n[embedded]\nenabled = false\n"
+    url = f"postgresql://user:{_SECRET}@127.0.0.1:1/books"
+    text = f"[database]\nurl = '{url}'\n{ports}"
+    _assert_names_only(_printed(tmp_path, text, command), "database", "127.0.0.1")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        f"[database]\nurl = '{_URL}'\nurl = 'twice'\n",
+        f"[database]\nurl = '{_URL}\n",
+        f"[database]\nurl = {_SECRET}\n",
+        f"{_SECRET}\n",
+    ],
+    ids=["twice", "open", "bare", "no setting"],
+)
+def test_a_file_that_is_not_toml(tmp_path: Path, wrong: str) -> None:
+    _assert_names_only(_refusal(tmp_path, wrong), "is not TOML")
+
+
+async def test_the_pool_logs_no_password(caplog: pytest.LogCaptureFixture) -> None:
+    url = f"postgresql://user:{_SECRET}@127.0.0.1:1/books"
+    database = Database(url, pool_size=2, pool_timeout_s=0.5, statement_timeout_s=1)
+    with caplog.at_level(logging.DEBUG):
+        await database.open()
+        with pytest.raises(Unavailable) as refused:
+            async with database.reading():
+                pass
+        await database.close()
+    shown = [str(refused.value), repr(refused.value.__cause__), repr(database), caplog.text]
+    _assert_names_only("\n".join(shown), "database")

@@ -5,6 +5,7 @@ from collections import Counter
 import pytest
 
 _TALLY = "proof: "
+_ROW = "row of: "
 # A proof may take as long as it takes; a hang is found by the shorter runs.
 _LONG_TIMEOUT_S = 4 * 3600
 
@@ -22,6 +23,10 @@ class Proof:
     def count(self, what: str, number: int = 1) -> None:
         """Shown in the summary, added up over all tests."""
         self._node.user_properties.append((_TALLY + what, number))
+
+    def row(self, table: str, **cells: str) -> None:
+        """A row of a table that the summary shows."""
+        self._node.user_properties.append((_ROW + table, cells))
 
 
 @pytest.fixture
@@ -54,6 +59,7 @@ def pytest_terminal_summary(
     if not config.getoption("--prove"):
         return
     tally: Counter[str] = Counter()
+    tables: dict[str, list[dict[str, str]]] = {}
     for reports in terminalreporter.stats.values():
         for report in reports:
             if getattr(report, "when", None) == "teardown":
@@ -61,6 +67,22 @@ def pytest_terminal_summary(
             for name, value in getattr(report, "user_properties", ()):
                 if name.startswith(_TALLY):
                     tally[name.removeprefix(_TALLY)] += value
+                elif name.startswith(_ROW):
+                    tables.setdefault(name.removeprefix(_ROW), []).append(value)
     terminalreporter.section("proved")
     for what, number in sorted(tally.items()):
         terminalreporter.write_line(f"{number:>12,}  {what}")
+    for title, rows in sorted(tables.items()):
+        terminalreporter.section(title)
+        for line in _lines(rows):
+            terminalreporter.write_line(line)
+
+
+def _lines(rows: list[dict[str, str]]) -> list[str]:
+    """The table with its headings, in columns."""
+    table = [list(rows[0]), *sorted(list(row.values()) for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in table
+    ]

@@ -8,6 +8,7 @@ import msgspec
 import structlog
 
 from tollkeeper.api.http import request as incoming
+from tollkeeper.api.http.bodies_in_flight import BodiesInFlight, BodyShare
 from tollkeeper.api.http.conventions import HttpConventions
 from tollkeeper.api.http.endpoint import (
     AnyEndpoint,
@@ -22,7 +23,7 @@ from tollkeeper.api.http.exchange import SERVER_WIDE, ClientGone, Exchange
 from tollkeeper.api.http.metrics import Observation
 from tollkeeper.api.http.router import Router
 from tollkeeper.api.http.sse import EventStream, KeepAlive
-from tollkeeper.domain.access import AdminCaller, Caller, KeyKind, require
+from tollkeeper.domain.access import AdminCaller, Caller, KeyKind, ProjectCaller, require
 from tollkeeper.domain.audit import Actor, ActorKind
 from tollkeeper.domain.errors import PermissionDenied, Unavailable
 from tollkeeper.services.audit import act_as
@@ -48,6 +49,11 @@ class App:
         self._decoders = {
             endpoint.operation: msgspec.json.Decoder(endpoint.body) for endpoint in endpoints
         }
+        self._decoding = incoming.JsonDecoding(conventions.body_elements_max)
+        self._bodies = BodiesInFlight(
+            bytes_max=max(conventions.bodies_bytes_max, conventions.body_bytes_max),
+            key_bytes_max=max(conventions.key_bodies_bytes_max, conventions.body_bytes_max),
+        )
         self._keep_alive = KeepAlive()
         self._customer_key_header = conventions.customer_key_header.encode()
 
@@ -64,7 +70,7 @@ class App:
         try:
             endpoint, path = self._router.find(exchange.method, exchange.path)
             answer.found(endpoint)
-            request = await self._request(answer.request_id, endpoint, path, exchange)
+            request = await self._request(answer, endpoint, path)
             result = await endpoint.handle(self._services, request)
             if isinstance(result, Streamed):
                 with self._keep_alive.watching(answer.stream(result.answer)) as stream:
@@ -75,23 +81,32 @@ class App:
             return
         except Exception as exc:  # noqa: BLE001 - every other exception becomes an error envelope
             await answer.fail(exc)
+        finally:
+            if answer.body_share is not None:
+                answer.body_share.release()
 
     async def _request(
-        self, request_id: str, endpoint: AnyEndpoint, path: dict[str, str], exchange: Exchange
+        self, answer: "_OpenAnswer", endpoint: AnyEndpoint, path: dict[str, str]
     ) -> Request[Any, Any]:
+        exchange = answer.exchange
         headers = exchange.headers
         caller = await self._caller(endpoint, headers)
         incoming.check_path_ids(path)
         if endpoint.takes_body:
             incoming.check_content_type(headers)
+        if endpoint.admitted and isinstance(caller, ProjectCaller):
+            # Before its body is read: who is beyond its rate shall not make us read or understand.
+            self._services.inference.require_rate(caller.project_id)
         limits = self._conventions
+        share = answer.body_share = self._bodies.share_of(caller.key_id)
         raw_body = await incoming.read_body(
-            exchange, bytes_max=limits.body_bytes_max, timeout_s=limits.body_timeout_s
+            exchange, share, bytes_max=limits.body_bytes_max, timeout_s=limits.body_timeout_s
         )
-        body = incoming.decode_body(endpoint, self._decoders[endpoint.operation], raw_body)
+        decoder = self._decoders[endpoint.operation]
+        body = await incoming.decode_body(endpoint, decoder, raw_body, self._decoding)
         query = incoming.decode_query(exchange.query, endpoint.query)
         return Request(
-            request_id,
+            answer.request_id,
             caller,
             path,
             query,
@@ -134,6 +149,7 @@ class _OpenAnswer:
         "_observation",
         "_stream",
         "_streamed",
+        "body_share",
         "exchange",
         "request_id",
     )
@@ -141,6 +157,7 @@ class _OpenAnswer:
     def __init__(self, exchange: Exchange, observation: Observation) -> None:
         self.exchange = exchange
         self.request_id = observation.request_id = str(new_request_id())
+        self.body_share: BodyShare | None = None
         self._observation = observation
         self._messages_style = False
         self._stream: EventStream | None = None

@@ -15,6 +15,7 @@ from rich.console import Console
 
 from tollkeeper.bootstrap import located_database, running_services
 from tollkeeper.cli.command import Invocation, command, command_app
+from tollkeeper.cli.demo_console import DemoConsole, console_listener, running_console
 from tollkeeper.cli.own_command import pasted_command
 from tollkeeper.cli.serve import listeners
 from tollkeeper.embedded.engine import START_TIMEOUT_S
@@ -34,12 +35,15 @@ _SAID_WIDTH = 64
 
 
 @dataclass(frozen=True, slots=True)
-class DemoPage:
-    """What the welcome page names beside addresses and keys."""
+class RunningDemo:
+    """What the demo runs, for its page."""
 
     model: str
     # How this program is called from a shell in this folder.
     command: str
+    tenant: DemoTenant
+    console: DemoConsole
+    addresses: dict[str, str]
 
 
 @command(app, "demo", example="tollkeeper demo")
@@ -48,12 +52,14 @@ def demo(invocation: Invocation) -> None:
     settings = _with_logs_for_people(invocation.settings())
     with ExitStack() as stack:
         public, operator = listeners(settings, stack)
+        console_socket = console_listener(settings)
         configure_logs(log_format(settings))
         with _stderr.status("Starting PostgreSQL ..."):
             conninfo = stack.enter_context(located_database(settings))
             migrate(conninfo)
             check_database(conninfo)
         tenant = uvloop.run(_demo_tenant(settings, conninfo))
+        console = stack.enter_context(running_console(settings, invocation.config, console_socket))
         addresses = describe(public, operator)
         assert invocation.worker_starter is not None
         supervisor = Supervisor(
@@ -65,11 +71,14 @@ def demo(invocation: Invocation) -> None:
             worker_starter=invocation.worker_starter,
             on_stop=lambda: typer.echo("\nStopping ...", err=True),
         )
-        page = DemoPage(
+        running = RunningDemo(
             model=settings.models[0].id if settings.models else "MODEL",
             command=pasted_command(invocation.config),
+            tenant=tenant,
+            console=console,
+            addresses=addresses,
         )
-        uvloop.run(_supervise(supervisor, page, tenant, addresses, as_json=invocation.as_json))
+        uvloop.run(_supervise(supervisor, running, as_json=invocation.as_json))
     typer.echo(f"Stopped. Everything is kept in {settings.database.data_dir}.", err=True)
 
 
@@ -79,14 +88,7 @@ def _with_logs_for_people(settings: Settings) -> Settings:
     return settings.model_copy(update={"logs": settings.logs.model_copy(update={"format": "text"})})
 
 
-async def _supervise(
-    supervisor: Supervisor,
-    page: DemoPage,
-    tenant: DemoTenant,
-    addresses: dict[str, str],
-    *,
-    as_json: bool,
-) -> None:
+async def _supervise(supervisor: Supervisor, running: RunningDemo, *, as_json: bool) -> None:
     announcements: list[asyncio.Task[None]] = []
 
     def on_ready() -> None:
@@ -96,9 +98,9 @@ async def _supervise(
         with _stderr.status("Loading the model ..."):
             engine = await supervisor.wait_for_engine(START_TIMEOUT_S)
         if as_json:
-            typer.echo(json.dumps({**addresses, **dataclasses.asdict(tenant), "engine": engine}))
+            typer.echo(json.dumps(_document(running, engine)))
         else:
-            typer.echo(_welcome(tenant, addresses, engine, page))
+            typer.echo(_welcome(running, engine))
 
     await supervisor.run(on_ready=on_ready)
     for task in announcements:
@@ -130,18 +132,31 @@ def _write_private_file(path: Path, text: str) -> None:
         file.write(text)
 
 
-def _welcome(tenant: DemoTenant, addresses: dict[str, str], engine: str, page: DemoPage) -> str:
+def _document(running: RunningDemo, engine: str) -> dict[str, str]:
+    return {
+        **running.addresses,
+        **dataclasses.asdict(running.tenant),
+        "engine": engine,
+        "console": running.console.address,
+        "operator_token": running.console.token,
+    }
+
+
+def _welcome(running: RunningDemo, engine: str) -> str:
     """A page that fits on a screen. Its commands work when they are pasted into a shell in this
     folder."""
-    base = addresses["public"]
-    console = f"\n  console       {addresses['console']}" if "console" in addresses else ""
+    tenant, console = running.tenant, running.console
+    base = running.addresses["public"]
     # The second line of a long sentence begins where the first does.
     said = textwrap.indent(textwrap.fill(engine, _SAID_WIDTH), " " * 16).lstrip()
     return f"""
 tollkeeper is running. Ctrl-C stops everything.
-{console}
+
+  console       {console.address or "not installed: pip install 'tollkeeper[console]'"}
+  its token     {console.token or "the one of your settings"}
+
   API           {base}/v1
-  operators     {addresses["operator"]}  (/healthz /readyz /metrics)
+  operators     {running.addresses["operator"]}  (/healthz /readyz /metrics)
   engine        {said}
   organization  {tenant.organization_id}, with {DEMO_CREDIT_USD} USD at first
   project key   {tenant.project_key}
@@ -151,7 +166,7 @@ Send a request:
   curl -N {base}/v1/chat/completions \\
     -H 'Authorization: Bearer {tenant.project_key}' \\
     -H 'Content-Type: application/json' \\
-    -d '{{"model": "{page.model}", "stream": true,
+    -d '{{"model": "{running.model}", "stream": true,
          "max_tokens": 64,
          "messages": [{{"role": "user", "content": "What is a toll keeper?"}}]}}'
 
@@ -160,8 +175,8 @@ or with the OpenAI SDK:
   client = OpenAI(base_url="{base}/v1",
                   api_key="{tenant.project_key}")
   print(client.chat.completions.create(
-      model="{page.model}", max_tokens=64,
+      model="{running.model}", max_tokens=64,
       messages=[{{"role": "user", "content": "What is a toll keeper?"}}]))
 
-See what it cost:  {page.command} costs {tenant.organization_id[:_ID_BEGINNING]}
+See what it cost:  {running.command} costs {tenant.organization_id[:_ID_BEGINNING]}
 """

@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from decimal import Decimal, localcontext
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -21,7 +22,8 @@ from tollkeeper.console.notices import NOTICES
 from tollkeeper.domain.money import usd_from_picousd
 
 _TEMPLATES = Path(__file__).parent / "templates"
-_SHORT_DIGITS = 6
+_SHORT_DIGITS = 3
+_DOLLAR_PLACES = 4
 # A dash in the place of a value that there is not.
 _NOTHING = "\u2013"
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
@@ -65,6 +67,13 @@ NAVIGATION = (
 )
 
 
+class Fields(dict[str, str]):
+    """Fields of a form or an address; one that is not there is empty."""
+
+    def __missing__(self, name: str) -> str:
+        return ""
+
+
 def render(
     request: Request,
     template: str,
@@ -84,10 +93,10 @@ def render(
         form_token=console.sessions.form_token(session),
         once=_once,
         problem=None if refused is None else refused.error,
-        filled={} if refused is None else refused.filled,
+        filled=Fields({} if refused is None else refused.filled),
         notice=NOTICES.get(request.query_params.get("notice", "")),
         now=console.services.clock(),
-        query=request.query_params,
+        query=Fields(request.query_params),
         path=request.url.path,
         address=lambda **changes: address_with(request, **changes),
         **values,
@@ -116,17 +125,24 @@ def _once() -> str:
 
 
 def usd(picousd: int | None) -> Markup | str:
-    """An amount, short, with the exact one beside the pointer."""
+    """An amount, short, with the exact one beside the pointer: four places where there are dollars,
+    else the first digits that count."""
     if picousd is None:
         return _NOTHING
     exact = usd_from_picousd(picousd)
-    whole, _, fraction = exact.partition(".")
-    if len(fraction) <= _SHORT_DIGITS:
-        return f"${exact}" if picousd >= 0 else f"-${exact[1:]}"
-    shown = fraction[:_SHORT_DIGITS]
-    if not int(whole) and not int(shown):
-        return Markup('<span title="${}">&lt;$0.000001</span>').format(exact)
-    return Markup('<span title="${}">${}.{}…</span>').format(exact, whole, shown)
+    digits = Decimal(exact)
+    places = _DOLLAR_PLACES if abs(digits) >= 1 else _SHORT_DIGITS - 1 - digits.adjusted()
+    with localcontext(prec=40):
+        short = f"{abs(round(digits, places) if digits else digits):f}"
+    whole, _, fraction = short.partition(".")
+    fraction = fraction.rstrip("0")
+    if abs(digits) >= 1:
+        fraction = fraction.ljust(2, "0")
+    short = f"{whole}.{fraction}" if fraction else whole
+    sign = "-" if picousd < 0 else ""
+    if Decimal(short) == abs(digits):
+        return f"{sign}${short}"
+    return Markup('<span title="{}${}">{}${}</span>').format(sign, exact.lstrip("-"), sign, short)
 
 
 def exact_usd(picousd: int | None) -> str:
@@ -155,6 +171,12 @@ def milliseconds(value: float | None) -> str:
     return f"{value / 1000:.2f} s" if value < 60_000 else f"{value / 60_000:.1f} min"
 
 
+def microseconds(value: float | None) -> str:
+    if value is None or value >= 1000:
+        return milliseconds(None if value is None else value / 1000)
+    return f"{value:.0f} µs"
+
+
 def percent(part: float, whole: float) -> str:
     return _NOTHING if not whole else f"{100 * part / whole:.1f} %"
 
@@ -174,6 +196,14 @@ def when(unix_s: float | None) -> Markup | str:
     moment = datetime.fromtimestamp(unix_s, UTC)
     return Markup('<time datetime="{}">{}</time>').format(
         moment.isoformat(), moment.strftime("%Y-%m-%d %H:%M:%S")
+    )
+
+
+def clock(unix_s: float) -> Markup:
+    """A time of this year, short."""
+    moment = datetime.fromtimestamp(unix_s, UTC)
+    return Markup('<time datetime="{}">{}</time>').format(
+        moment.isoformat(), moment.strftime("%b %d %H:%M:%S")
     )
 
 
@@ -215,8 +245,10 @@ def _make_environment() -> Environment:
         "number": number,
         "compact": compact,
         "ms": milliseconds,
+        "us": microseconds,
         "duration": duration,
         "when": when,
+        "clock": clock,
         "day": day,
         "ago": ago,
         "chart_data": chart_data,

@@ -205,6 +205,8 @@ class Decision(msgspec.Struct, frozen=True):
     spent_picousd: int = 0
     limit: int = 0
     retry_after_s: int | None = None
+    # How long no request can be admitted, because the project's rate has none to give.
+    wait_us: int = 0
     # The policies in force at the moment of admission; None if the organization has none.
     policies: PolicySet | None = None
 
@@ -342,6 +344,7 @@ def _refuse_by_rate(project: ProjectState) -> Decision | None:
         Refusal.RATE,
         limit=project.requests_per_minute,
         retry_after_s=min(max(wait_s, 1), RETRY_AFTER_S_MAX),
+        wait_us=-(-missing // project.requests_per_minute),
     )
 
 

@@ -30,6 +30,7 @@ _WEIGHTS = {
 _RUN_OF_LETTERS = 40
 # A space goes into the token of the word behind it, but not into that of a number.
 _SPACE_BEFORE_DIGIT = 64
+_SLICE_BYTES = 64 << 10
 
 
 def _table(members: dict[str, int], other: int) -> bytes:
@@ -64,8 +65,15 @@ def _sum_of_bytes(data: bytes) -> int:
 def estimate_tokens(text: str) -> int:
     """At least as many as a common tokenizer would make of the text."""
     encoded = text.encode("utf-8", "surrogatepass")
-    letters = encoded.translate(_LETTERS)
-    runs = letters.count(b".L") + letters.startswith(b"L")
-    weight = _sum_of_bytes(encoded.translate(_WEIGHT_OF)) + _RUN_OF_LETTERS * runs
-    weight += _SPACE_BEFORE_DIGIT * encoded.translate(_NUMBERS).count(b" D")
+    weight = 0
+    # In slices, so that a long text does not keep the interpreter from others for long.
+    for start in range(0, len(encoded), _SLICE_BYTES):
+        piece = encoded[start : start + _SLICE_BYTES]
+        weight += _sum_of_bytes(piece.translate(_WEIGHT_OF))
+        # With the byte before the slice, which may end what the slice begins with.
+        around = encoded[max(start - 1, 0) : start + _SLICE_BYTES]
+        letters = around.translate(_LETTERS)
+        runs = letters.count(b".L") + (start == 0 and letters.startswith(b"L"))
+        weight += _RUN_OF_LETTERS * runs
+        weight += _SPACE_BEFORE_DIGIT * around.translate(_NUMBERS).count(b" D")
     return min(len(encoded), -(-weight // _UNIT))

@@ -93,8 +93,16 @@ class PromptSize(msgspec.Struct, frozen=True, gc=False):
         return self.text_tokens + _IMAGE_TOKENS_GUESS * self.images + self.file_characters
 
 
-def measure_prompt(prompt: Prompt) -> PromptSize:
-    text_tokens = estimate_tokens("".join(_texts(prompt))) + _TOKENS_PER_TURN * len(prompt.turns)
+def prompt_text(prompt: Prompt) -> str:
+    """Every text that the model may read."""
+    return "".join(_texts(prompt))
+
+
+def measure_prompt(prompt: Prompt, text_tokens: int | None = None) -> PromptSize:
+    """`text_tokens` is the estimate for `prompt_text`, if it was made already."""
+    if text_tokens is None:
+        text_tokens = estimate_tokens(prompt_text(prompt))
+    text_tokens += _TOKENS_PER_TURN * len(prompt.turns)
     media = prompt.media()
     if not media:
         return PromptSize(
@@ -115,7 +123,6 @@ def measure_prompt(prompt: Prompt) -> PromptSize:
 
 
 def _texts(prompt: Prompt) -> list[str]:
-    """Every text that the model may read."""
     texts = []
     for turn in prompt.turns:
         for part in turn.parts:

@@ -7,7 +7,8 @@ other request when its response has ended. Lines are kept for a moment and writt
 import sys
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
+from functools import lru_cache
+from uuid import UUID
 
 import msgspec
 import structlog
@@ -20,7 +21,7 @@ from tollkeeper.services.tallies import write_also
 _KEPT_MAX = 10_000
 
 
-class RequestLine(msgspec.Struct, frozen=True, omit_defaults=True):
+class RequestLine(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     request_id: str
     operation: str
     status: int
@@ -35,9 +36,9 @@ class RequestLine(msgspec.Struct, frozen=True, omit_defaults=True):
     completion_tokens: int | None = None
     cost_usd: str | None = None
     settlement: str | None = None
-    organization_id: str | None = None
-    project_id: str | None = None
-    api_key_id: str | None = None
+    organization_id: UUID | None = None
+    project_id: UUID | None = None
+    api_key_id: UUID | None = None
 
 
 _log = structlog.get_logger("tollkeeper.requests")
@@ -46,10 +47,19 @@ Render = Callable[[RequestLine], bytes]
 
 
 def json_line(line: RequestLine) -> bytes:
-    now = datetime.now(UTC).isoformat(timespec="milliseconds").encode()
-    body = _encode(line)
+    now = time.time()
+    body = _encode(line)[:-1]
     # The fields that every event of the log has.
-    return b'%b,"event":"request","level":"info","timestamp":"%b"}\n' % (body[:-1], now)
+    return b'%b,"event":"request","level":"info","timestamp":"%b.%03dZ"}\n' % (
+        body,
+        _second(int(now)),
+        int(now % 1 * 1000),
+    )
+
+
+@lru_cache(maxsize=4)
+def _second(moment: int) -> bytes:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(moment)).encode()
 
 
 def text_line(line: RequestLine) -> bytes:
@@ -102,9 +112,9 @@ class RequestLog:
                 completion_tokens=None if usage is None else usage.completion_tokens,
                 cost_usd=None if cost is None else usd_from_picousd(cost),
                 settlement=record.settlement,
-                organization_id=str(record.organization_id),
-                project_id=str(record.project_id),
-                api_key_id=str(record.key_id),
+                organization_id=record.organization_id,
+                project_id=record.project_id,
+                api_key_id=record.key_id,
             )
         )
 

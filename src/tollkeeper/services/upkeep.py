@@ -8,6 +8,7 @@ import structlog
 
 from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.domain.money import usd_from_picousd
+from tollkeeper.services.alerts import Alerts
 from tollkeeper.services.calls.activity import Activity
 from tollkeeper.services.ledger.bulk_resolution import BulkResolution, UnsettledRule
 from tollkeeper.services.ledger.months import LedgerMonths
@@ -27,6 +28,8 @@ _UNREGISTERED_INTERVAL_S = 600
 _UNSETTLED_INTERVAL_S = 600
 _WATCH_INTERVAL_S = 60
 _SAMPLE_INTERVAL_S = 2
+_ALERTS_INTERVAL_S = 60
+_DELIVERY_INTERVAL_S = 5
 _CANCEL_AGAIN_S = 0.1
 
 _log = structlog.get_logger("tollkeeper.upkeep")
@@ -47,7 +50,9 @@ class Upkeep:
         ledger_months: LedgerMonths,
         activity: Activity,
         process_watch: ProcessWatch | None = None,
+        alerts: Alerts | None = None,
     ) -> None:
+        self._alerts = alerts
         self._process_watch = process_watch
         self._database = database
         self._key_use = key_use
@@ -71,6 +76,8 @@ class Upkeep:
             (_UNSETTLED_INTERVAL_S, self.resolve_unsettled),
             (_WATCH_INTERVAL_S, self.watch_ledger),
             (_SAMPLE_INTERVAL_S, self.watch_process),
+            (_ALERTS_INTERVAL_S if self._alerts is None else self._alerts.interval_s, self.alert),
+            (_DELIVERY_INTERVAL_S, self.deliver_alerts),
             (_KEY_USE_INTERVAL_S, self.write_key_use),
             (_SECRETS_INTERVAL_S, self.forget_secrets),
             (_PARTITIONS_INTERVAL_S, self.keep_partitions),
@@ -133,6 +140,14 @@ class Upkeep:
     async def watch_process(self) -> None:
         if self._process_watch is not None:
             await self._process_watch.sample()
+
+    async def alert(self) -> None:
+        if self._alerts is not None:
+            await self._alerts.check()
+
+    async def deliver_alerts(self) -> None:
+        if self._alerts is not None:
+            await self._alerts.deliver()
 
     async def write_key_use(self) -> None:
         await self._key_use.write(self._database)

@@ -44,6 +44,7 @@ def _anchored(settings: Settings, base: Path) -> Settings:
     anchored = {
         "database": {"data_dir": base / settings.database.data_dir},
         "secrets": {"master_key_file": _joined(base, settings.secrets.master_key_file)},
+        "alerts": {"webhook_secret_file": _joined(base, settings.alerts.webhook_secret_file)},
         "embedded": {"model_path": _joined(base, settings.embedded.model_path)},
         "console": {
             name: _joined(base, getattr(settings.console, name))

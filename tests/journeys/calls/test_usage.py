@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -277,33 +276,6 @@ async def test_odd_but_legal_streams_cut_anywhere(scripted: ScriptedGateway) -> 
     entries = await scripted.entries()
     assert len(entries) == len(answers)
     assert all((entry.cost, entry.estimated) == (COST, False) for entry in entries)
-
-
-async def test_a_broken_backend_is_spared_and_comes_back(
-    shared: ScriptedGateway, data_dir: Path, conninfo: str
-) -> None:
-    """U21."""
-    upstream = shared.upstream
-    async with scripted_gateway(data_dir, conninfo, upstream) as scripted:
-        upstream.play(refuse(503))
-        calls, started = len(upstream.requests), time.monotonic()
-        answers = [await scripted.chat(stream=at % 2 == 0) for at in range(20)]
-        spared = [found for found in answers if found.status_code == 503]
-        assert len(upstream.requests) - calls == len(answers) - len(spared)
-        # Three failures, and then one attempt a second at most.
-        assert len(answers) - len(spared) <= 4 + (time.monotonic() - started)
-        for found in spared:
-            assert_error(found, 503, "service_unavailable")
-            assert 1 <= int(found.headers["retry-after"]) <= 120
-            assert "x-should-retry" not in found.headers
-        assert {entry.status for entry in await scripted.entries()} == {"released"}
-        upstream.play(chat())
-        for _ in range(300):
-            if (await scripted.chat()).status_code == 200:
-                break
-            await asyncio.sleep(0.1)
-        balance = await scripted.balance()
-        assert (balance["settled"], balance["held"], balance["unsettled"]) == (COST, 0, 0)
 
 
 def many(count: int, *, missing: int | None = None) -> list[bytes]:

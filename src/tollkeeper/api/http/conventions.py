@@ -8,6 +8,11 @@ class HttpConventions:
     """The settings that the HTTP API needs."""
 
     body_bytes_max: int
+    # Elements of the arrays and objects of one body.
+    body_elements_max: int
+    # Bytes of the bodies of all requests under way, in this process and of one key in it.
+    bodies_bytes_max: int
+    key_bodies_bytes_max: int
     body_timeout_s: float
     customer_key_header: str
     session_headers: tuple[str, ...]
@@ -15,3 +20,7 @@ class HttpConventions:
     messages_web_tools: frozenset[str]
     # Whether GET /v1/models is served, which is not part of the interface.
     model_listing: bool
+    # Whether GET /v1/key/usage is served, which is not part of the interface.
+    key_usage: bool = False
+    # The name of the header with a call's cost in USD; empty: there is none.
+    cost_header: str = ""

@@ -1,5 +1,7 @@
 """Reads and checks the parts of an HTTP request: key, content type, body, query."""
 
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from types import NoneType
 from typing import Any, TypeVar, cast
 from urllib.parse import parse_qsl
@@ -7,9 +9,11 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from tollkeeper.api.http import strict_json
+from tollkeeper.api.http.bodies_in_flight import BodyShare
 from tollkeeper.api.http.endpoint import AnyEndpoint, HeaderIndex
 from tollkeeper.api.http.envelope import BodyTimeout, PayloadTooLarge, UnsupportedMediaType
 from tollkeeper.api.http.exchange import Exchange
+from tollkeeper.api.http.json_bounds import is_large
 from tollkeeper.domain.access import KeyKind
 from tollkeeper.domain.errors import InvalidRequest, Unauthenticated
 from tollkeeper.timeouts import timeout
@@ -20,6 +24,7 @@ PATH_ID_LENGTH_MAX = 200
 _JSON = b"application/json"
 _UTF8 = frozenset({b"utf-8", b"utf8", b'"utf-8"', b'"utf8"'})
 _QUERY_FIELDS_MAX = 1000
+_FIRST_SHARE_BYTES = 64 << 10
 
 
 def header_values(headers: HeaderIndex, name: bytes) -> tuple[bytes, ...]:
@@ -79,18 +84,40 @@ def _is_json(content_type: bytes) -> bool:
     return True
 
 
-async def read_body(exchange: Exchange, *, bytes_max: int, timeout_s: float) -> bytes:
-    """The whole body. It is refused by the length that it declares, before a byte of it is read."""
-    if exchange.body_bytes > bytes_max:
+async def read_body(
+    exchange: Exchange, share: BodyShare, *, bytes_max: int, timeout_s: float
+) -> bytes:
+    """The whole body. It is refused by the length that it declares, before a byte of it is read.
+    The share grows with what may arrive."""
+    expected = exchange.body_bytes
+    if expected > bytes_max:
         raise PayloadTooLarge(f"The body exceeds {bytes_max} bytes.")
+    share.grow_to(expected)
     body = exchange.body
     if body is not None:
         return body  # Usually the body came with the headers, and nothing waits.
     try:
         with timeout(timeout_s):
-            return await exchange.receive_body(bytes_max)
+            return await _receive_body(
+                exchange, share, max(expected, _FIRST_SHARE_BYTES), bytes_max
+            )
     except TimeoutError:
         raise BodyTimeout from None
+
+
+async def _receive_body(
+    exchange: Exchange, share: BodyShare, expected: int, bytes_max: int
+) -> bytes:
+    """A body whose length was not declared gets its share in steps."""
+    while True:
+        allowed = min(expected, bytes_max)
+        share.grow_to(allowed)
+        try:
+            return await exchange.receive_body(allowed)
+        except PayloadTooLarge:
+            if allowed == bytes_max:
+                raise
+        expected = 4 * allowed
 
 
 def decode_query(query_string: bytes, kind: type[T]) -> T:
@@ -127,12 +154,30 @@ def _array_fields(kind: type) -> frozenset[str]:
     )
 
 
-def decode_body(endpoint: AnyEndpoint, decoder: msgspec.json.Decoder[Any], body: bytes) -> Any:
+class JsonDecoding:
+    """Decodes bodies. Large ones are decoded in one thread beside the event loop, one at a time, so
+    that other requests go on and the memory of half-built bodies is bounded."""
+
+    def __init__(self, elements_max: int) -> None:
+        self._elements_max = elements_max
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="large-bodies")
+
+    async def decode(self, body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
+        if not is_large(body):
+            return strict_json.decode(body, decoder, self._elements_max)
+        return await asyncio.get_running_loop().run_in_executor(
+            self._thread, strict_json.decode, body, decoder, self._elements_max
+        )
+
+
+async def decode_body(
+    endpoint: AnyEndpoint, decoder: msgspec.json.Decoder[Any], body: bytes, decoding: JsonDecoding
+) -> Any:
     if not endpoint.takes_body:
         if body:
             raise InvalidRequest("This operation takes no body.")
         return None
-    decoded = strict_json.decode(body, decoder)
+    decoded = await decoding.decode(body, decoder)
     if endpoint.stored:
         strict_json.refuse_nul(body, decoded)
     return decoded

@@ -185,17 +185,13 @@ _ACTIONS = {
 
 def _steps(versions: list[PolicyVersion], default_threshold: int) -> list[VersionStep]:
     """The newest first; each is compared with the one that was in force before it."""
-    older = [*versions[1:], None]
+    rules = [*(version.rule for version in versions), None]
     return [
         VersionStep(
             version,
-            tuple(
-                _difference(
-                    None if before is None else before.rule, version.rule, default_threshold
-                )
-            ),
+            tuple(_difference(before, version.rule, default_threshold)),
         )
-        for version, before in zip(versions, older, strict=True)
+        for version, before in zip(versions, rules[1:], strict=True)
     ]
 
 

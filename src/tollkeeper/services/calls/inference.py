@@ -13,8 +13,9 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
+from tollkeeper.backends.fallback import backend_for
 from tollkeeper.backends.port import Backend
-from tollkeeper.domain.access import OrganizationId
+from tollkeeper.domain.access import OrganizationId, ProjectId
 from tollkeeper.domain.errors import (
     BackendFailed,
     DeadlineExceeded,
@@ -25,10 +26,11 @@ from tollkeeper.domain.inference import Call
 from tollkeeper.domain.metering import Meter
 from tollkeeper.domain.policy import Direction
 from tollkeeper.domain.policy_set import EMPTY, ActivePolicy
-from tollkeeper.domain.prompt_size import PromptSize, measure_prompt
+from tollkeeper.domain.prompt_size import PromptSize
 from tollkeeper.domain.transcript import transcript
 from tollkeeper.domain.usage import Usage
 from tollkeeper.fair_queue import share
+from tollkeeper.services.calls.measuring import measure
 from tollkeeper.services.calls.recorder import CallRecorder
 from tollkeeper.services.calls.response_gate import ResponseGate
 from tollkeeper.services.calls.running import AnswerSink, RunningCall, SettlementState
@@ -100,6 +102,10 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
     usage: Usage
     settlement: Settlement | None
 
+    @property
+    def cost_picousd(self) -> int | None:
+        return None if self.settlement is None else self.settlement.cost_picousd
+
 
 class SettlementLate(Unavailable):
     """The cost of the call could not be written in time; it is written as soon as it can be."""
@@ -142,6 +148,11 @@ class Inference:
             return await self._run_recorded(running, source)
         finally:
             self._forget(running)
+
+    def require_rate(self, project_id: ProjectId) -> None:
+        """Raises RateLimited where the project has nothing left of its rate, as far as this process
+        knows: for requests whose body is not read yet."""
+        self._admission.require_rate(project_id)
 
     async def drain(self, grace_s: float) -> None:
         """Lets running calls end within the grace, then stops and settles them."""
@@ -195,12 +206,12 @@ class Inference:
 
     async def _run(self, running: RunningCall) -> Outcome:
         call = running.call
-        backend = self._backends[call.model.backend]
+        backend = backend_for(call.model, self._backends)
         if call.policy_ids:
             await self._policies.require_published(call)
         if backend.counts_tokens:
             await self._admissibility.require(call)
-        size = measure_prompt(call.prompt)
+        size = await measure(call.prompt)
         copies = backend.prompts_sent(call)
         prompt_tokens = await self._prompt_tokens(backend, call, size)
         audio_tokens = copies * size.audio_bound(call.model, prompt_tokens)
@@ -273,7 +284,7 @@ class Inference:
         try:
             with running.waiting_until(running.deadline + _DEADLINE_SLACK_S):
                 async with backend.open(running.call, deadline=running.deadline) as answer:
-                    running.replica = answer.replica
+                    running.served_by(answer)
                     async for batch in answer.batches:
                         running.count(batch)
                         await sink.take(batch)
@@ -324,7 +335,11 @@ class Inference:
         running.settlement_state = SettlementState.UNSETTLED
         charge = meter.charge()
         running.settlement = await self._admission.settle(
-            reservation, charge.usage, estimated=charge.estimated, parts=charge.parts
+            reservation,
+            charge.usage,
+            estimated=charge.estimated,
+            parts=charge.parts,
+            backend=running.backend,
         )
         running.settlement_state = SettlementState.SETTLED
 

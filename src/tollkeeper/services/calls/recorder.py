@@ -1,6 +1,7 @@
 """Hands the records of ended calls to the activity; waits for late verdicts off the path."""
 
 import asyncio
+from collections.abc import Callable
 
 from tollkeeper.services.calls.activity import Activity
 from tollkeeper.services.calls.bill_checks import check_bill
@@ -14,9 +15,17 @@ _WAITING_MAX = 1024
 _DRAIN_TIMEOUT_S = 5.0
 
 
+_ABSURD = "The backend reported usage that cannot be true; the calls stay unsettled."
+_EXCESSIVE = "The backend reported more usage than the model's declared context holds."
+
+
 class CallRecorder:
-    def __init__(self, activity: Activity, log: RequestLog) -> None:
+    def __init__(
+        self, activity: Activity, log: RequestLog, on_misreport: Callable[[str, str], None]
+    ) -> None:
+        """`on_misreport` hears of a backend whose report of usage does not fit, and why."""
         self._activity = activity
+        self._on_misreport = on_misreport
         self._log = log
         self._waiting: set[asyncio.Task[None]] = set()
 
@@ -25,6 +34,11 @@ class CallRecorder:
 
     def ended(self, running: RunningCall, status: int, error_code: str | None) -> None:
         """Takes the call; neither blocks nor raises."""
+        meter = running.meter
+        if meter is not None and meter.reported_nonsense:
+            self._on_misreport(running.call.model.backend, _ABSURD)
+        if meter is not None and meter.exceeds_context:
+            self._on_misreport(running.call.model.backend, _EXCESSIVE)
         check_bill(running)
         if not running.evidence.pending or len(self._waiting) >= _WAITING_MAX:
             self._record(running, status, error_code)

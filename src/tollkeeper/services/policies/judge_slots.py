@@ -1,11 +1,12 @@
 """Limits how many questions the judge gets at the same time, and decides which one is next."""
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Hashable
 from contextlib import asynccontextmanager
 
 from tollkeeper.domain.errors import Unavailable
-from tollkeeper.fair_queue import FairQueue, QueueFull
+from tollkeeper.fair_queue import FairQueue, QueueFull, share
 
 # Questions that may wait, in all and of one organization. A call asks at most as many at a time as
 # there are slots, so these bounds are met only by thousands of calls.
@@ -13,20 +14,22 @@ _WAITING_MAX = 65_536
 _WAITING_OF_ORGANIZATION_MAX = 16_384
 _RETRY_AFTER_S = 2
 
-_Waiting = FairQueue[asyncio.Future[None]]
+_Waiting = FairQueue[tuple[Hashable, asyncio.Future[None]]]
 
 
 class JudgeSlots:
     """A semaphore with two queues. Questions that a caller waits for come before questions of
     monitoring policies (`watching`). Watching questions also leave one slot free, if there is more
     than one, so that a caller's question need not wait for them. In each queue organizations take
-    turns: one that floods the judge waits behind itself."""
+    turns: one that floods the judge waits behind itself, and none holds all of many slots."""
 
     def __init__(self, total: int) -> None:
         assert total >= 1
         self._free = total
         # How many more slots watching questions may take.
         self._watching_room = max(1, total - 1)
+        self._organization_max = share(total)
+        self._held: Counter[Hashable] = Counter()
         self._calling = _queue()
         self._watching = _queue()
 
@@ -37,13 +40,13 @@ class JudgeSlots:
         try:
             yield
         finally:
-            self._release(watching)
+            self._release(watching, organization)
 
     async def _acquire(self, watching: bool, organization: Hashable) -> None:
         waiting = self._watching if watching else self._calling
         slot: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         try:
-            waiting.push(organization, slot)
+            waiting.push(organization, (organization, slot))
         except QueueFull:
             raise Unavailable(
                 "Too many questions wait for the judge.", retry_after_s=_RETRY_AFTER_S
@@ -53,34 +56,42 @@ class JudgeSlots:
             await slot
         except asyncio.CancelledError:
             if not slot.cancelled():  # the slot was given at the moment of the cancellation
-                self._release(watching)
+                self._release(watching, organization)
             else:
-                waiting.discard(organization, slot)
+                waiting.discard(organization, (organization, slot))
             raise
 
-    def _release(self, watching: bool) -> None:
+    def _release(self, watching: bool, organization: Hashable) -> None:
+        self._held[organization] -= 1
+        if not self._held[organization]:
+            del self._held[organization]
         self._free += 1
         self._watching_room += watching
         self._wake_waiting()
 
     def _wake_waiting(self) -> None:
-        while self._free and self._calling:
-            self._free -= _wake_next(self._calling)
-        while self._free and self._watching_room and self._watching:
-            woken = _wake_next(self._watching)
-            self._free -= woken
-            self._watching_room -= woken
+        while self._free and self._wake_next(self._calling):
+            pass
+        while self._free and self._watching_room and self._wake_next(self._watching):
+            self._watching_room -= 1
+
+    def _wake_next(self, waiting: _Waiting) -> bool:
+        """Gives a slot to the next one in the queue; False where nobody may have one."""
+        while waiting:
+            try:
+                organization, slot = waiting.pop(self._may_hold)
+            except IndexError:
+                return False
+            if not slot.done():  # a cancelled one needs no slot
+                self._free -= 1
+                self._held[organization] += 1
+                slot.set_result(None)
+                return True
+        return False
+
+    def _may_hold(self, organization: Hashable) -> bool:
+        return self._held[organization] < self._organization_max
 
 
 def _queue() -> _Waiting:
     return FairQueue(items_max=_WAITING_MAX, lane_max=_WAITING_OF_ORGANIZATION_MAX)
-
-
-def _wake_next(waiting: _Waiting) -> bool:
-    """Gives a slot to the next one in the queue. Returns False where its task was cancelled
-    meanwhile and does not need the slot."""
-    slot = waiting.pop()
-    if slot.done():
-        return False
-    slot.set_result(None)
-    return True

@@ -1,0 +1,120 @@
+"""A quiet tenant under each attack: no refusal, an exact bill, and nothing left behind. With --prove
+the attacks are larger, and the summary shows the scorecard."""
+
+import contextlib
+import itertools
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.journeys.isolation.attacks import ATTACKS, by_words, judge_by_words
+from tests.support.judged_gateway import JudgedGateway, judged_gateway
+from tests.support.proof import Proof
+from tests.support.scripted_gateway import COST, eventually
+
+_UNDISTURBED = "(undisturbed)"
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module")
+async def shared(data_dir: Path, conninfo: str) -> AsyncIterator[JudgedGateway]:
+    async with judged_gateway(
+        data_dir,
+        conninfo,
+        judge={"deadline_s": 3, "concurrency": 8},
+        backend={"connections": 16, "waiting_calls": 64},
+        limits={
+            "calls": 64,
+            "drain_s": 0.2,
+            "requests_per_minute": 10_000_000,
+            "concurrency": 1_000_000,
+        },
+    ) as running:
+        yield running
+
+
+@dataclass(frozen=True)
+class Quiet:
+    """What a quiet tenant saw of its calls."""
+
+    statuses: list[int]
+    slowest_s: float
+    bill: int
+
+    @property
+    def refusals(self) -> int:
+        return sum(status != 200 for status in self.statuses)
+
+
+async def _quiet_calls(tenant: JudgedGateway, count: int) -> Quiet:
+    before = (await _settled(tenant), time.perf_counter())
+    slowest, statuses = 0.0, []
+    async with tenant.scripted.another_client() as client:
+        for _ in range(count):
+            started = time.perf_counter()
+            message = {"role": "user", "content": f"A quiet word {next(_numbers)}."}
+            found = await client.chat(messages=[message])
+            statuses.append(found.status_code)
+            slowest = max(slowest, time.perf_counter() - started)
+    return Quiet(statuses, slowest, await _settled(tenant) - before[0])
+
+
+async def _settled(tenant: JudgedGateway) -> int:
+    """What the tenant's calls have cost so far, also while others run."""
+    return sum(entry.cost for entry in await tenant.scripted.entries())
+
+
+@pytest.mark.parametrize("name", [_UNDISTURBED, *ATTACKS])
+async def test_a_quiet_tenant_is_not_disturbed(
+    shared: JudgedGateway, name: str, proof: Proof
+) -> None:
+    shared.judge.reset()
+    shared.model.play(by_words())
+    shared.judge.opinion = judge_by_words
+    quiet, hostile = await shared.with_tenant(), await shared.with_tenant()
+    await quiet.enforce("a secret", direction="request")
+    calls = proof.size(quick=5, long=200)
+    attack = ATTACKS.get(name)
+    async with contextlib.AsyncExitStack() as stack:
+        if attack is not None:
+            await stack.enter_async_context(attack(hostile, proof.size(quick=1, long=8)))
+        seen = await _quiet_calls(quiet, calls)
+    proof.row(
+        "isolation: a quiet tenant under each attack",
+        attack=name,
+        slowest=f"{seen.slowest_s * 1000:.0f} ms",
+        refusals=f"{seen.refusals} of {calls}",
+        bill="exact" if seen.bill == calls * COST else f"{seen.bill} instead of {calls * COST}",
+    )
+    proof.count("quiet calls under attack", calls)
+    assert seen.refusals == 0, seen.statuses
+    assert seen.bill == calls * COST
+    services = shared.scripted.gateway.services
+    await eventually(lambda: services.inference.running == 0)
+    await eventually(lambda: services.ledger.open_holds == 0)
+    await eventually(lambda: shared.model.under_way == 0)
+    assert all(backend.health().ready for backend in services.backends.values())
+    assert (await quiet.scripted.balance())["held"] == 0
+
+
+async def test_descriptors_return_to_where_they_were(shared: JudgedGateway, proof: Proof) -> None:
+    """Thousands of connections come, and some of them ask for streams and read nothing."""
+    shared.model.play(by_words())
+    shared.judge.opinion = judge_by_words
+    hostile = await shared.with_tenant()
+    size = proof.size(quick=2, long=20)
+    process = psutil.Process()
+    open_before = process.num_fds()
+    for name in ("idles", "reads nothing", "comes and goes"):
+        async with ATTACKS[name](hostile, size):
+            pass
+    services = shared.scripted.gateway.services
+    await eventually(lambda: services.inference.running == 0)
+    # Idle connections to the model server stay for a few seconds.
+    await eventually(lambda: process.num_fds() <= open_before + 4)
+    assert services.ledger.open_holds == 0
+    proof.count("hostile connections", 100 * size)

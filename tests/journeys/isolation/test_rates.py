@@ -1,0 +1,49 @@
+"""Calls that fail or are denied count against the rate of their own project, and no other's."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.gateway import assert_error
+from tests.support.judged_gateway import JudgedGateway, judged_gateway
+from tests.support.upstream import chat, refuse
+
+_RATE = 5
+
+
+@pytest.fixture(scope="module")
+async def limited(data_dir: Path, conninfo: str) -> AsyncIterator[JudgedGateway]:
+    async with judged_gateway(data_dir, conninfo, limits={"requests_per_minute": _RATE}) as running:
+        yield running
+
+
+async def test_a_poisoned_call_is_charged_to_its_project(limited: JudgedGateway) -> None:
+    hostile, quiet = await limited.with_tenant(), await limited.with_tenant()
+    limited.model.play(refuse(500))
+    for _ in range(_RATE):
+        assert_error(await hostile.chat("poison"), 502, "provider_unavailable")
+    assert_error(await hostile.chat("poison"), 429, "rate_limit_exceeded")
+    limited.model.play(chat())
+    assert (await quiet.chat()).status_code == 200
+
+
+async def test_a_denied_call_is_charged_to_its_project(limited: JudgedGateway) -> None:
+    hostile, quiet = await limited.with_tenant(), await limited.with_tenant()
+    await hostile.enforce(direction="request")
+    limited.model.play(chat())
+    for _ in range(_RATE):
+        assert_error(await hostile.chat("a bomb"), 403, "policy_denied")
+    assert_error(await hostile.chat("a bomb"), 429, "rate_limit_exceeded")
+    assert (await quiet.chat("a bomb")).status_code == 200
+
+
+async def test_a_call_that_nobody_could_judge_is_charged_to_its_project(
+    limited: JudgedGateway,
+) -> None:
+    hostile = await limited.with_tenant()
+    await hostile.enforce(direction="request")
+    limited.judge.opinion = lambda _: refuse(500)
+    for _ in range(_RATE):
+        assert_error(await hostile.chat("anything"), 503, "service_unavailable")
+    assert_error(await hostile.chat("anything"), 429, "rate_limit_exceeded")
