@@ -161,7 +161,7 @@ async def test_months_are_closed_in_order_and_when_they_are_over(old: OldBooks) 
         await old.months.ledger_close(BEFORE)
     await old.months.ledger_close(LAST)
     # A month without partitions is closed too; then comes one that is not over.
-    closed = []
+    closed: list[Month] = []
     with pytest.raises(StateConflict, match="can be closed when it has been over for a day"):
         while len(closed) < 3:
             closed.append((await old.months.ledger_close()).month)
