@@ -25,7 +25,7 @@ from tests.support.ledger import (
 from tests.support.ledger_months import OldBooks, busy, despite_guards, this_month
 from tollkeeper.domain.errors import StateConflict
 from tollkeeper.domain.ledger import Hold
-from tollkeeper.domain.months import RANDOM_BITS, request_id
+from tollkeeper.domain.months import RANDOM_BITS, Month, request_id
 from tollkeeper.services.ledger.bulk_resolution import BulkResolution
 from tollkeeper.services.ledger.close_digest import close_digest
 from tollkeeper.services.ledger.months import MONTHS_AHEAD, LedgerMonths
