@@ -8,6 +8,7 @@ from enum import StrEnum
 from types import TracebackType
 from typing import Protocol, Self
 
+from tollkeeper.backends.port import Answer
 from tollkeeper.domain.activity import ActivityRecord
 from tollkeeper.domain.inference import Batch, Call
 from tollkeeper.domain.metering import Meter
@@ -94,6 +95,13 @@ class RunningCall:
         if not verdict.cancelled() and verdict.exception() is not None:
             self.refusal = verdict.exception()
             self.end_by(asyncio.get_running_loop().time())
+
+    def served_by(self, answer: Answer) -> None:
+        """A backend has begun to answer: from now on its prices apply, and its number of prompts."""
+        self.replica = answer.replica
+        self.backend = answer.backend or self.backend
+        if answer.prompts and self.meter is not None:
+            self.meter.send_prompts(answer.prompts)
 
     def count(self, batch: Batch) -> None:
         """Counts what the backend delivers."""
