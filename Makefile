@@ -1,26 +1,31 @@
 # Every task of the project; `make help` lists them.
 PYTHON ?= python3
-VENV := .venv
+VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve test check bench prove lock openapi clean
+.PHONY: help install serve test check bench profile prove lock openapi clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 install: $(INSTALLED) ## make .venv with everything, so that .venv/bin/tollkeeper runs
 
-# uv installs in seconds; where it cannot reach what pip is configured to reach, pip does the same work.
+# uv installs in seconds. It trusts what the system trusts, as pip does; where it still cannot reach
+# what pip is configured to reach, pip does the same work.
 $(INSTALLED): requirements.lock requirements-uv.lock pyproject.toml
-	@echo "installing into $(VENV) ..."
-	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@test -x $(BIN)/python || { echo "making $(VENV) ..."; $(PYTHON) -m venv $(VENV); }
+	@echo "fetching uv, which installs the rest ..."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-uv.lock
-	@$(BIN)/uv pip sync --quiet --python $(BIN)/python --require-hashes requirements.lock \
-	  || $(BIN)/python -m pip install --quiet --no-deps --require-hashes -r requirements.lock
+	@echo "installing $$(grep -c == requirements.lock) packages into $(VENV) ..."
+	@$(BIN)/uv pip sync --quiet --system-certs --python $(BIN)/python --require-hashes requirements.lock \
+	  || { echo "uv could not install them: pip does the same, in about a minute ..."; \
+	       $(BIN)/python -m pip install --quiet --no-deps --require-hashes -r requirements.lock; }
+	@echo "installing tollkeeper ..."
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --offline --editable .
 	@touch $@
+	@echo "done: $(BIN)/tollkeeper"
 
 serve: $(INSTALLED) ## run the service with embedded database and engine, and print how to use it
 	@$(BIN)/tollkeeper demo
@@ -38,6 +43,9 @@ check: $(INSTALLED) ## format, lint, types, layers, versions with known faults
 bench: $(INSTALLED) ## measure, beside others; prints a table and writes bench/result.json
 	$(BIN)/python -m bench $(ARGS)
 
+profile: $(INSTALLED) ## where a call spends its CPU time: a table by stage and a flame graph
+	$(BIN)/python -m bench.profile $(ARGS)
+
 prove: $(INSTALLED) ## the long proofs: seeded histories, kills, planted bugs
 	$(BIN)/python -m pytest -q tests --prove $(ARGS)
 
@@ -46,7 +54,7 @@ openapi: $(INSTALLED) ## write openapi.json anew
 
 lock: $(INSTALLED) ## resolve the dependencies anew and write the locks
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
-	  --upgrade --extra embedded --group dev pyproject.toml -o requirements.lock
+	  --upgrade --extra embedded --extra console --group dev pyproject.toml -o requirements.lock
 	echo uv | $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate - -o requirements-uv.lock
 	for wanted in tests/journeys/clients/locks/*.in bench/locks/*.in; do \
 	  $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \

@@ -5,12 +5,10 @@ import json
 import os
 import platform
 import signal
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from types import FrameType
@@ -18,10 +16,13 @@ from types import FrameType
 from bench import rounds
 from bench.figures import Target, stream_resident_kib, worker_resident_mb
 from bench.gateway import MODELS, Running, tollkeeper
-from bench.peers import PEERS, running_peers
+from bench.interpreters import own_build
+from bench.peer_programs import PEERS
+from bench.peers import running_peers
 from bench.rounds import Run
 from bench.table import OURS, as_markdown, rows
-from bench.upstream import HELD, PACES
+from bench.upstream import HELD, PACES, serving_upstream
+from bench.variants import running_variants
 
 _RESULT = Path(__file__).parent / "result.json"
 _ORGANIZATIONS = 100
@@ -38,18 +39,19 @@ def main() -> None:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tkb-")))
         # If the bench runs as root, the account that runs PostgreSQL must be able to enter it.
         folder.chmod(0o711)
-        upstream = stack.enter_context(_upstream())
+        upstream = stack.enter_context(serving_upstream())
         gateway = stack.enter_context(tollkeeper(folder, upstream, tenants=_ORGANIZATIONS + 1))
         idle = {"start_s": gateway.start_s, "idle_resident_mb": worker_resident_mb(gateway.pid)}
         _report_progress(f"starting peers: {', '.join(options.peers) or 'none'}")
         peers = stack.enter_context(running_peers(options.peers, upstream, folder))
+        variants = stack.enter_context(running_variants(upstream, folder))
         not_asked = [name for name in PEERS if name not in options.peers]
         run = Run(
             gateway,
-            [_gateway_target(gateway), *peers.targets],
+            [_gateway_target(gateway), *variants.targets, *peers.targets],
             options.rounds,
             options.requests,
-            dict.fromkeys(not_asked, "not asked for") | peers.missing,
+            dict.fromkeys(not_asked, "not asked for") | peers.missing | variants.missing,
             idle,
         )
         _measure(
@@ -114,7 +116,8 @@ def _report_progress(step: str) -> None:
 def _machine() -> str:
     load = os.getloadavg()[0]
     return (
-        f"{os.cpu_count()} cores ({platform.machine()}), Python {platform.python_version()}, "
+        f"{os.cpu_count()} cores ({platform.machine()}), "
+        f"Python {platform.python_version()} {own_build()}, "
         f"load before the run {load:.1f}"
     )
 
@@ -125,18 +128,6 @@ def _gateway_target(gateway: Running) -> Target:
 
 def _authorization(gateway: Running, tenant: int) -> dict[str, str]:
     return {"authorization": f"Bearer {gateway.tenants[tenant].key}"}
-
-
-@contextmanager
-def _upstream() -> Iterator[int]:
-    with subprocess.Popen(
-        [sys.executable, "-m", "bench.upstream"], stdout=subprocess.PIPE
-    ) as process:
-        try:
-            assert process.stdout is not None
-            yield int(process.stdout.readline())
-        finally:
-            process.terminate()
 
 
 if __name__ == "__main__":

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 import uvloop
 
 from bench.load import Response, Result, Whole, connect, request_bytes, run_load
-from bench.processes import cpu_s, named, resident_bytes, tree
+from bench.processes import Spent, named, resident_bytes, tree
 from bench.upstream import PACES
 
 # Streams that are open before the memory of further streams is measured.
 _STREAMS_BEFORE = 16
 _OPEN_WITHIN_S = 10.0
 WHOLE_ANSWER = Whole(b'"choices"', 1)
-_PATH = "/v1/chat/completions"
+CHAT_PATH = "/v1/chat/completions"
 _TEXT = "The quick brown fox jumps over the lazy dog. " * 20
 
 
@@ -38,6 +38,7 @@ class Target:
     share: float = 1.0
     # Whether it leads a process group that is stopped while others are measured.
     pausable: bool = False
+    path: str = CHAT_PATH
 
 
 def chat_requests(target: Target, model: str, *, stream: bool) -> list[bytes]:
@@ -51,7 +52,7 @@ def chat_requests(target: Target, model: str, *, stream: bool) -> list[bytes]:
         "stream": stream,
     }
     encoded = json.dumps(body).encode()
-    return [request_bytes(_PATH, headers, encoded) for headers in target.headers]
+    return [request_bytes(target.path, headers, encoded) for headers in target.headers]
 
 
 def whole_stream(model: str) -> Whole:
@@ -61,16 +62,16 @@ def whole_stream(model: str) -> Whole:
 
 def measure(
     target: Target, model: str, *, stream: bool, connections: int, count: int
-) -> tuple[Result, float]:
-    """The result of the load, and the CPU seconds of the target's process tree."""
+) -> tuple[Result, Spent]:
+    """The result of the load, and what the target's process tree spent on it."""
     requests = chat_requests(target, model, stream=stream)
     pids = tree(target.pid) if target.pid else []
-    before = cpu_s(pids)
+    before = Spent.by(pids)
     whole = whole_stream(model) if stream else WHOLE_ANSWER
     result = uvloop.run(
         run_load(target.port, requests, connections=connections, count=count, whole=whole)
     )
-    spent = cpu_s(pids) - before
+    spent = Spent.by(pids) - before
     if result.failures:
         raise LoadFailed(f"{result.failures} of {result.requests} requests failed")
     return result, spent

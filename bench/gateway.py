@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import psycopg
+
 from bench.upstream import PACES
 from tollkeeper.bootstrap import running_services
 from tollkeeper.domain.access import CUSTOMER_PERMISSIONS
@@ -65,7 +67,14 @@ class Running:
 
 
 @contextmanager
-def tollkeeper(folder: Path, upstream_port: int, *, tenants: int) -> Iterator[Running]:
+def tollkeeper(
+    folder: Path,
+    upstream_port: int,
+    *,
+    tenants: int,
+    workers: int = 1,
+    python: str | Path = sys.executable,
+) -> Iterator[Running]:
     """Runs the gateway with an embedded database, which is running before the gateway starts."""
     with EmbeddedPostgres(folder) as server:
         migrate(server.conninfo)
@@ -79,7 +88,10 @@ def tollkeeper(folder: Path, upstream_port: int, *, tenants: int) -> Iterator[Ru
         database_pid = int((socket_folder / "postmaster.pid").read_text().splitlines()[0])
         started = time.perf_counter()
         with subprocess.Popen(
-            [sys.executable, "-m", "tollkeeper", "serve", "--config", str(config), "--json"],
+            [
+                *(python, "-m", "tollkeeper", "serve", "--config", str(config)),
+                *("--workers", str(workers), "--json"),
+            ],
             stdout=subprocess.PIPE,
         ) as process:
             try:
@@ -91,6 +103,14 @@ def tollkeeper(folder: Path, upstream_port: int, *, tenants: int) -> Iterator[Ru
             finally:
                 process.terminate()
                 process.wait(60)
+
+
+def wal_bytes(conninfo: str) -> int:
+    """Bytes that the database has written to its log since it was made."""
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        row = connection.execute("SELECT pg_current_wal_insert_lsn() - '0/0'::pg_lsn").fetchone()
+        assert row is not None
+        return int(row[0])
 
 
 async def _make_tenants(config: Path, conninfo: str, count: int) -> list[Tenant]:

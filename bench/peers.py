@@ -1,40 +1,27 @@
-"""Installs and runs the peers. They have environments of their own and are not in the lock."""
+"""Installs and runs the peers, one paused while another is measured."""
 
 import os
-import secrets
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import uvloop
-from tests.journeys.clients.environments import NotInstalled, node_environment, python_environment
+from tests.journeys.clients.environments import NotInstalled
 
 from bench.figures import WHOLE_ANSWER, Target, chat_requests
 from bench.load import run_load
+from bench.peer_programs import PEERS, Program
 from bench.ports import free_port
 from bench.upstream import PACED
 
-_HERE = Path(__file__).parent
-_LOCKS = _HERE / "locks"
-PORTKEY_PROJECT = _HERE / "portkey"
 # The largest peer imports a thousand modules before it listens.
 _START_WITHIN_S = 120
 _STOP_WITHIN_S = 15
 _REASON_LENGTH_MAX = 200
-
-
-@dataclass(frozen=True, slots=True)
-class Program:
-    """The command and the environment of an installed peer, and the headers of requests to it."""
-
-    command: list[str | Path]
-    environment: dict[str, str] = field(default_factory=dict)
-    headers: dict[str, str] = field(default_factory=dict)
-    share: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,80 +30,6 @@ class Peers:
 
     targets: list[Target]
     missing: dict[str, str]
-
-
-def _sglang(port: int, upstream: int, _folder: Path) -> Program:
-    """The SGLang Model Gateway, written in Rust. It only routes."""
-    command: list[str | Path] = [
-        *(python_environment("sglang", _LOCKS), "-m", "sglang_router.launch_router"),
-        *("--host", "127.0.0.1", "--port", str(port)),
-        *("--worker-urls", f"http://127.0.0.1:{upstream}"),
-        *("--disable-health-check", "--log-level", "error"),
-    ]
-    return Program(command)
-
-
-_LITELLM_CONFIG = """
-model_list:
-  - model_name: {model}
-    litellm_params:
-      model: openai/{model}
-      api_base: http://127.0.0.1:{upstream}/v1
-      api_key: unused
-litellm_settings:
-  set_verbose: false
-  request_timeout: 600
-"""
-
-
-def _litellm(port: int, upstream: int, folder: Path) -> Program:
-    """The LiteLLM proxy without a database, with the production settings of its documentation."""
-    program = python_environment("litellm", _LOCKS).with_name("litellm")
-    config = folder / "litellm.yaml"
-    config.write_text(_LITELLM_CONFIG.format(model=PACED, upstream=upstream))
-    # LiteLLM does not start without a key of this form.
-    key = f"sk-{secrets.token_hex(24)}"
-    return Program(
-        [
-            *(program, "--config", config, "--num_workers", "1"),
-            *("--host", "127.0.0.1", "--port", str(port)),
-        ],
-        {
-            "LITELLM_LOG": "ERROR",
-            "LITELLM_MODE": "PRODUCTION",
-            "LITELLM_MASTER_KEY": key,
-            # Use the price list of the package. Otherwise LiteLLM would download the newest one.
-            "LITELLM_LOCAL_MODEL_COST_MAP": "True",
-        },
-        {"authorization": f"Bearer {key}"},
-        share=0.025,
-    )
-
-
-def _portkey(port: int, upstream: int, _folder: Path) -> Program:
-    """The Portkey gateway, written for Node. Headers of each request name the upstream."""
-    node = node_environment(PORTKEY_PROJECT, "portkey")
-    gateway = node.project / "node_modules" / "@portkey-ai" / "gateway" / "build"
-    return Program(
-        [
-            *(node.program, "--require", PORTKEY_PROJECT / "loopback.cjs"),
-            *(gateway / "start-server.js", f"--port={port}", "--headless"),
-        ],
-        {"NODE_ENV": "production"},
-        {
-            "authorization": "Bearer unused",
-            "x-portkey-provider": "openai",
-            "x-portkey-custom-host": f"http://127.0.0.1:{upstream}/v1",
-        },
-        share=0.25,
-    )
-
-
-PEERS: dict[str, Callable[[int, int, Path], Program]] = {
-    "sglang": _sglang,
-    "portkey": _portkey,
-    "litellm": _litellm,
-}
 
 
 @contextmanager
@@ -134,17 +47,34 @@ def running_peers(names: list[str], upstream: int, folder: Path) -> Iterator[Pee
                 peers.missing[name] = f"could not be installed: {exc}"
                 continue
             process = stack.enter_context(_started(program, home))
-            target = Target(
-                *(name, port, process.pid, {PACED: PACED}, [program.headers]),
-                share=program.share,
-                pausable=True,
-            )
+            target = _target(name, program, process, port)
             if _answers(target, process):
                 pause(target)
                 peers.targets.append(target)
             else:
                 peers.missing[name] = f"could not be started: {_last_output_line(home)}"
         yield peers
+
+
+def _target(name: str, program: Program, process: subprocess.Popen[bytes], port: int) -> Target:
+    if program.port_file is not None:
+        port = _written_port(program.port_file, process)
+    return Target(
+        *(name, port, process.pid, {PACED: program.model}, [program.headers]),
+        share=program.share,
+        pausable=True,
+        path=program.path,
+    )
+
+
+def _written_port(file: Path, process: subprocess.Popen[bytes]) -> int:
+    """The port that a peer has chosen, or 0 if the peer ends or writes none in time."""
+    until = time.monotonic() + _START_WITHIN_S
+    while time.monotonic() < until and process.poll() is None:
+        if file.is_file():
+            return int(file.read_text())
+        time.sleep(0.1)
+    return 0
 
 
 @contextmanager

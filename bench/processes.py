@@ -1,7 +1,9 @@
 """Reads CPU time and memory of process trees from /proc."""
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -23,6 +25,21 @@ def tree(pid: int) -> list[int]:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What processes have spent since they started: CPU seconds and context switches."""
+
+    cpu_s: float
+    switches: int
+
+    @classmethod
+    def by(cls, pids: list[int]) -> Self:
+        return cls(cpu_s(pids), sum(map(_switches, pids)))
+
+    def __sub__(self, before: "Spent") -> "Spent":
+        return Spent(self.cpu_s - before.cpu_s, self.switches - before.switches)
+
+
 def cpu_s(pids: list[int]) -> float:
     """User and system time of these processes since they started."""
     total = 0
@@ -37,8 +54,25 @@ def resident_bytes(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE_BYTES
 
 
+def resident_mb(pid: int) -> float:
+    """Resident memory of the largest process of a tree: a supervisor is not counted with its worker."""
+    return max(map(resident_bytes, tree(pid))) / 1e6
+
+
 def named(pids: list[int], word: str) -> list[int]:
     return [pid for pid in pids if word in _command(pid)]
+
+
+def _switches(pid: int) -> int:
+    """Context switches of every thread, voluntary or not."""
+    total = 0
+    for thread in Path(f"/proc/{pid}/task").glob("*/status"):
+        try:
+            lines = thread.read_text().splitlines()
+        except OSError:
+            continue
+        total += sum(int(line.split()[1]) for line in lines if "ctxt_switches" in line)
+    return total
 
 
 def _command(pid: int) -> str:

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from bench import reports
 from bench.admin import admin_report
 from bench.figures import LoadFailed, Target, first_byte_ms, measure, median, quantile
-from bench.gateway import Running
+from bench.gateway import Running, wal_bytes
 from bench.peers import awake
-from bench.processes import cpu_s, tree
-from bench.table import OURS
+from bench.processes import cpu_s, resident_mb, tree
+from bench.table import OURS, TWO_WORKERS
 from bench.upstream import BRIEF, PACED, PIECES
 
 _REQUEST_CONNECTIONS = 32
@@ -41,21 +41,30 @@ def requests(run: Run) -> None:
     def load(target: Target, part: float = 1.0) -> dict[str, float]:
         count = max(2 * _REQUEST_CONNECTIONS, round(run.count * target.share * part))
         database = tree(run.gateway.database_pid)
-        before = cpu_s(database)
+        before, wal_before = cpu_s(database), wal_bytes(run.gateway.conninfo)
         result, spent = measure(
             target, PACED, stream=False, connections=_REQUEST_CONNECTIONS, count=count
         )
         figures = {
-            f"{target.name}.cpu_us_per_request": 1e6 * spent / result.requests,
+            f"{target.name}.cpu_us_per_request": 1e6 * spent.cpu_s / result.requests,
             f"{target.name}.requests_per_s": result.per_second,
+            f"{target.name}.switches_per_request": spent.switches / result.requests,
+            f"{target.name}.loaded_resident_mb": resident_mb(target.pid),
         }
         if target.name == OURS:
             database_spent = cpu_s(database) - before
-            figures["database_cpu_us_per_request"] = 1e6 * database_spent / result.requests
+            written = wal_bytes(run.gateway.conninfo) - wal_before
+            figures |= {
+                "database_cpu_us_per_request": 1e6 * database_spent / result.requests,
+                "database_share": database_spent / spent.cpu_s,
+                "wal_bytes_per_request": written / result.requests,
+            }
         return figures
 
     _in_turns(run, lambda target: load(target, 0.25), 1)  # a warm-up
     run.figures |= _in_turns(run, load, run.rounds)
+    ours, two = (f"{name}.cpu_us_per_request" for name in (OURS, TWO_WORKERS))
+    run.figures["two_workers_share"] = run.figures[two] / run.figures[ours]
 
 
 def streams(run: Run) -> None:
@@ -66,7 +75,7 @@ def streams(run: Run) -> None:
         result, spent = measure(
             target, PACED, stream=True, connections=_STREAM_CONNECTIONS, count=count
         )
-        return {f"{target.name}.cpu_us_per_piece": 1e6 * spent / result.requests / PIECES}
+        return {f"{target.name}.cpu_us_per_piece": 1e6 * spent.cpu_s / result.requests / PIECES}
 
     run.figures |= _in_turns(run, load, run.rounds)
 

@@ -6,9 +6,14 @@ from typing import Literal
 
 Met = Literal["yes", "no", "not measured", ""]
 OURS = "tollkeeper"
+TWO_WORKERS, OPTIMISED = "two_workers", "optimised"
 TITLES = {
     OURS: "tollkeeper",
+    TWO_WORKERS: "tollkeeper with two workers",
+    OPTIMISED: "tollkeeper on an interpreter built with optimisation",
+    "nginx": "nginx, which only passes bytes on",
     "sglang": "the SGLang gateway",
+    "tensorzero": "TensorZero",
     "portkey": "Portkey",
     "litellm": "LiteLLM",
 }
@@ -45,12 +50,15 @@ class Ratio:
 
 _RATIOS = [
     Ratio("CPU per chat request", "cpu_us_per_request", "sglang", 1),
-    Ratio("CPU per chat request", "cpu_us_per_request", "portkey", 1 / 15),
+    Ratio("CPU per chat request", "cpu_us_per_request", "tensorzero", 1 / 2),
+    Ratio("CPU per chat request", "cpu_us_per_request", "portkey", 1 / 8),
     Ratio("CPU per chat request", "cpu_us_per_request", "litellm", 1 / 80),
-    Ratio("CPU per streamed piece", "cpu_us_per_piece", "sglang", 1.5),
-    Ratio("CPU per streamed piece", "cpu_us_per_piece", "litellm", 1 / 20),
+    Ratio("CPU per streamed piece", "cpu_us_per_piece", "sglang", 0.8),
+    Ratio("CPU per streamed piece", "cpu_us_per_piece", "litellm", 1 / 40),
 ]
 _BARS = [
+    Bar("CPU of the database, of the gateway's own", "database_share", "", 0.75),
+    Bar("CPU per chat request with two workers, of that with one", "two_workers_share", "", 1.15),
     Bar("added to the first byte of a stream, p50", "stream_first_byte_added_ms_p50", "ms", 2),
     Bar("added to the first byte of a stream, p99", "stream_first_byte_added_ms_p99", "ms", 10),
     Bar(
@@ -80,6 +88,8 @@ _PLAIN = [
     ("CPU per chat request", "cpu_us_per_request", "µs"),
     ("chat requests a second, 32 connections", "requests_per_s", ""),
     ("CPU per streamed piece", "cpu_us_per_piece", "µs"),
+    ("context switches per chat request", "switches_per_request", ""),
+    ("resident memory after chat requests", "loaded_resident_mb", "MB"),
 ]
 
 
@@ -98,6 +108,8 @@ def _plain(figures: dict[str, float], missing: dict[str, str]) -> Iterator[Row]:
                 yield Row(f"{figure}: {title}", missing[target], "", "not measured")
     database = _shown(figures["database_cpu_us_per_request"], "µs")
     yield Row("CPU per chat request: the database, apart from the gateway", database, "", "")
+    written = _shown(figures["wal_bytes_per_request"], "bytes")
+    yield Row("log of the database per chat request", written, "", "")
 
 
 def _ratios(figures: dict[str, float], missing: dict[str, str]) -> Iterator[Row]:

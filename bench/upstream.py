@@ -6,6 +6,10 @@ The name of the model selects the pace of a stream. The first piece is always se
 import argparse
 import asyncio
 import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import cast
 
@@ -131,6 +135,19 @@ async def _main(port: int) -> None:
     server = await asyncio.get_running_loop().create_server(Upstream, "127.0.0.1", port)
     print(server.sockets[0].getsockname()[1], flush=True)
     await server.serve_forever()
+
+
+@contextmanager
+def serving_upstream() -> Iterator[int]:
+    """Runs the upstream in a process of its own. Yields its port."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "bench.upstream"], stdout=subprocess.PIPE
+    ) as process:
+        try:
+            assert process.stdout is not None
+            yield int(process.stdout.readline())
+        finally:
+            process.terminate()
 
 
 if __name__ == "__main__":

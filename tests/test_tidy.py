@@ -33,7 +33,7 @@ _OTHER_TEST_FOLDERS = {
     "proofs",  # what `--prove` makes long
     "support",  # what tests use together
 }
-_MIRRORED = {"bench": _ROOT / "bench", "tools": _ROOT / "tools"}
+_MIRRORED = {name: _ROOT / name for name in ("bench", "deploy", "tools")}
 
 # Started from outside, not imported.
 _ENTRY_POINTS = {

@@ -114,12 +114,15 @@ _BLOCKS: tuple[InPlace, ...] = (
     (messages.DocumentBlock, {"type": "document"}),
     *((messages.Block, {"type": kind}) for kind in sorted(_SERVER_BLOCKS)),
 )
+_FUNCTION = {"type": "function", "name": "g", "parameters": {"type": "object"}}
 RAW: dict[str, tuple[InPlace, ...]] = {
     "ResponsesRequest.input": _ITEMS,
     "ResponsesRequest.tools": (
         (responses.FunctionTool, {}),
         (responses.WebSearchTool, {"type": "web_search"}),
+        (responses.NamespaceTool, {"type": "namespace", "tools": [_FUNCTION]}),
     ),
+    "NamespaceTool.tools": ((responses.FunctionTool, {"type": "function"}),),
     "MessagesMessage.content": _BLOCKS,
     "ToolResultBlock.content": _BLOCKS[:1] + _BLOCKS[4:7],
     "ContentSource.content": _BLOCKS[:1] + _BLOCKS[5:6],
@@ -128,8 +131,9 @@ RAW: dict[str, tuple[InPlace, ...]] = {
         (messages.ToolHead, {"type": "web_search_20250305", "name": "web_search"}),
     ),
 }
-# Structs of `tool_choice`, which a Responses request has as a free object.
-_NOT_WALKED = {responses.NamedTool, responses.AllowedTools}
+# Structs of `tool_choice`, which a Responses request has as a free object, and the properties by which
+# the struct of a tool is chosen.
+_NOT_WALKED = {responses.NamedTool, responses.AllowedTools, responses.ToolHead}
 
 
 _WORDLESS = (

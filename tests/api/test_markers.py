@@ -23,8 +23,8 @@ from tollkeeper.api.responses.input import Conversation
 from tollkeeper.api.responses.prompt import read_prompt as read_responses
 from tollkeeper.api.responses.tools import read_tools
 from tollkeeper.api.wire import base, chat, messages, responses
-from tollkeeper.backends.config import WireProtocol
-from tollkeeper.backends.wires import wire_for
+from tollkeeper.backends.chat.wire import ChatWire
+from tollkeeper.backends.responses.wire import ResponsesWire
 from tollkeeper.domain.access import KeyId, OrganizationId, ProjectCaller, ProjectId
 from tollkeeper.domain.catalog import Feature
 from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
@@ -90,7 +90,7 @@ def _chat(body: dict[str, Any]) -> Prompt:
     caching = caching_wish(
         _SERVICES, _CALLER, _READER, request.prompt_cache_key, request.cache_salt
     )
-    return read_chat(request, raw, caching)
+    return read_chat(request, raw, _READER, caching)
 
 
 def _responses(body: dict[str, Any]) -> Prompt:
@@ -135,9 +135,9 @@ def _sent(prompt: Prompt) -> list[bytes]:
         prompt=prompt,
     )
     sent = []
-    for protocol in WireProtocol:
+    for wire in (ChatWire(), ResponsesWire()):
         with contextlib.suppress(InvalidRequest, OptionUnsupported):
-            sent.append(wire_for(protocol).encode_request(call, stream=False, extra={}))
+            sent.append(wire.encode_request(call, stream=False, extra={}))
     return sent
 
 

@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from bench.peers import Program, running_peers
+from bench.peer_programs import Program
+from bench.peers import running_peers
 
 from bench import peers
 from tests.journeys.clients.environments import NotInstalled

@@ -54,6 +54,32 @@ async def test_credit(operator: Program, books: Books) -> None:
     )
 
 
+async def test_overage(operator: Program, books: Books) -> None:
+    organization = books.organization
+    shown = {
+        "organization_id": str(organization),
+        "balance": "100",
+        "overage": "0",
+        "bound": "10",
+        "source": "default",
+        "stopped": False,
+    }
+    assert await _json(operator, "overage", "show", organization) == shown
+    changed = await _json(operator, "overage", "set", organization, "0.5")
+    assert changed == {**shown, "bound": "0.5", "source": "organization"}
+    await books.spend(100 * USD, 101 * USD)
+    await books.try_hold(0)
+    owing = await _json(operator, "overage", "show", organization)
+    assert owing == {**changed, "balance": "-1", "overage": "1", "stopped": True}
+    assert "grant credit or set another bound first" in await _refusal(
+        operator, "overage", "clear", organization
+    )
+    await _json(operator, "overage", "set", organization, "default")
+    cleared = await _json(operator, "overage", "clear", organization)
+    assert cleared == {**shown, "balance": "-1", "overage": "1"}
+    assert (await _run(operator, "overage", "set", organization, "much")).code == 2
+
+
 @pytest.mark.parametrize("amount", ["abc", "1e3", "0.0000000000001", "--nonsense", ""])
 async def test_an_amount_is_a_decimal(operator: Program, books: Books, amount: str) -> None:
     outcome = await _run(operator, "credit", "grant", books.organization, amount)
@@ -226,6 +252,7 @@ async def test_unknown_things_are_refused(operator: Program) -> None:
     for line, noun in (
         (("credit", "show", unknown), "organization"),
         (("cap", "show", unknown), "organization"),
+        (("overage", "show", unknown), "organization"),
         (("limit", "show", unknown), "project"),
         (("costs", unknown), "organization"),
         (("ledger", "resolve", unknown, "--release"), "reservation"),

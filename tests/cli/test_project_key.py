@@ -68,3 +68,44 @@ def test_refusals(program: Program, project: str) -> None:
 def test_life_time_is_bounded(program: Program, project: str) -> None:
     line = ("project-key", "create", project, "k", "--expires-in", "99999999999999")
     assert "expires in 1 to" in program.refusal(*line)
+
+
+async def test_a_rotated_key_works_until_its_grace_is_over(
+    program: Program, project: str, gateway: Gateway
+) -> None:
+    old = program.json("project-key", "create", project, "turning")
+    new = program.json("project-key", "rotate", old["id"], "--grace", "1h")
+    assert new["id"] != old["id"]
+    assert new["value"] != old["value"]
+    assert (new["name"], new["permissions"]) == (old["name"], old["permissions"])
+    assert new["expires_at"] is None
+    assert new["replaces"]["id"] == old["id"]
+    assert 3590 <= new["replaces"]["expires_at"] - new["created_at"] <= 3600
+
+    async def status(key: str) -> int:
+        headers = {"Authorization": f"Bearer {key}"}
+        answer = await gateway.client.get("/v1/models/example%2Fchat-small", headers=headers)
+        return answer.status_code
+
+    assert [await status(old["value"]), await status(new["value"])] == [200, 200]
+    refusal = program.refusal("project-key", "rotate", old["id"])
+    assert refusal == "The key was rotated already."
+
+    newest = program.json("project-key", "rotate", new["id"], "--grace", "0s")
+    assert [await status(new["value"]), await status(newest["value"])] == [401, 200]
+    refusal = program.refusal("project-key", "rotate", new["id"])
+    assert refusal == "Only an active key can be rotated: this one is expired."
+    changes = program.json("audit", "list", "--object", old["id"])["data"]
+    assert [change["operation"] for change in changes] == [
+        "project_key_rotate",
+        "project_key_create",
+    ]
+    assert changes[0]["after"]["replaced_by"] == new["id"]
+    assert old["value"] not in str(changes)
+
+
+def test_a_rotated_key_never_outlives_what_it_had(program: Program, project: str) -> None:
+    old = program.json("project-key", "create", project, "short", "--expires-in", "60")
+    new = program.json("project-key", "rotate", old["id"])
+    assert new["replaces"]["expires_at"] == old["expires_at"]
+    assert new["expires_at"] - new["created_at"] == 60

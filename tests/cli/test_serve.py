@@ -188,7 +188,10 @@ def test_a_taken_port_is_said_at_once(
     program, _ = own
     port = running.public.rsplit(":", 1)[1]
     refusal = program.refusal("serve", "--port", port)
-    assert refusal == f"server = 127.0.0.1:{port} cannot be bound: Address already in use."
+    assert refusal == (
+        f"server = 127.0.0.1:{port} cannot be bound: Address already in use. Choose another port "
+        "with server.port or TOLLKEEPER_SERVER__PORT=N; 0 is any free one."
+    )
     with socket.create_server(("127.0.0.1", 0)) as taken:
         other = taken.getsockname()[1]
         blocked = program.with_environment(TOLLKEEPER_OPERATOR__PORT=str(other))

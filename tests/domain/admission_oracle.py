@@ -44,6 +44,12 @@ def _refusal(
         return Refusal.KEY_NOT_ACTIVE
     if project.archived:
         return Refusal.PROJECT_ARCHIVED
+    unspent = sum(
+        (state.available_picousd, state.spend.held_picousd, state.spend.unsettled_picousd)
+    )
+    bound = state.overage_bound_picousd
+    if state.stopped or (bound is not None and unspent + bound < 0):
+        return Refusal.OVERAGE
     here = [one for one in admitted if one.project_id == request.project_id]
     taken = sum(one.hold_picousd for one in admitted)
     taken_here = sum(one.hold_picousd for one in here)

@@ -76,6 +76,8 @@ def accounts(draw: st.DrawFn) -> AccountState:
             for project_id, project in zip(PROJECTS, drawn, strict=False)
         },
         keys={key: status for key, status in STATUSES.items() if status is not None},
+        overage_bound_picousd=draw(st.none() | st.integers(0, 5)),
+        stopped=draw(st.integers(0, 9)) == 0,
     )
 
 
@@ -105,6 +107,8 @@ def random_account(rng: random.Random) -> AccountState:
             for project_id in PROJECTS[: rng.randint(1, 3)]
         },
         keys={key: status for key, status in STATUSES.items() if status is not None},
+        overage_bound_picousd=rng.choice((None, None, rng.randint(0, 5))),
+        stopped=rng.random() < 0.05,
     )
 
 

@@ -81,9 +81,22 @@ def test_other_media_may_fill_the_context(kind: str) -> None:
     assert size.bound(declared, counted=1) == 15
 
 
-def test_a_search_may_fill_the_context_unless_it_has_a_price() -> None:
+def test_what_a_search_finds_may_fill_the_context() -> None:
+    """Also where the search itself has a price: most backends charge for both."""
     size = measure_prompt(make_prompt(web_search_options={}))
     assert size.bound(MODEL) == MODEL.context_length
     priced = replace(MODEL, pricing=replace(MODEL.pricing, web_search=1))
-    assert size.bound(priced, counted=5) == 5
+    assert size.bound(priced, counted=5) == MODEL.context_length
     assert size.web_searches == 10
+    declared = replace(priced, token_bounds=TokenBounds(web_search=8))
+    assert size.bound(declared, counted=5) == 5 + 10 * 8
+
+
+@pytest.mark.parametrize("kind", MEDIA)
+def test_what_may_be_audio_is_bounded(kind: str) -> None:
+    asked = [{"type": "text", "text": "What is this?"}, *[MEDIA[kind]] * 2]
+    size = measure_prompt(make_prompt(messages=[{"role": "user", "content": asked}]))
+    assert size.audio_bound(MODEL, MODEL.context_length) == MODEL.context_length
+    declared = replace(MODEL, token_bounds=TokenBounds(**{kind: 7}))
+    assert size.audio_bound(declared, size.bound(declared, counted=5)) == 14
+    assert measure_prompt(make_prompt()).audio_bound(MODEL, 100) == 0

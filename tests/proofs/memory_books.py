@@ -174,6 +174,8 @@ def cost_of(resolution: Resolution) -> int:
         + resolution.completion
         + resolution.input_cache_read
         + resolution.input_cache_write
+        + resolution.input_audio
+        + resolution.output_audio
         + resolution.web_search
         + resolution.image
         + resolution.request

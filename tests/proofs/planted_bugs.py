@@ -1,18 +1,8 @@
 """The bugs that are planted, and the tests that must catch them. A table."""
 
-from dataclasses import dataclass
-
-
-@dataclass(frozen=True)
-class Bug:
-    file: str
-    right: str
-    wrong: str
-    # Files below `tests/`.
-    caught_by: tuple[str, ...]
-    # Further replacements, where another check would catch the bug first.
-    also: tuple[tuple[str, str], ...] = ()
-
+from tests.proofs.bug import Bug
+from tests.proofs.planted_isolation_bugs import ISOLATION_BUGS
+from tests.proofs.planted_month_bugs import MONTH_BUGS
 
 ADMISSION = "domain/admission.py"
 LEDGER = "services/ledger/ledger.py"
@@ -382,4 +372,6 @@ BUGS = {
         "            refund = -fold.overage_picousd\n",
         ("domain/test_folds.py",),
     ),
+    **MONTH_BUGS,
+    **ISOLATION_BUGS,
 }

@@ -1,13 +1,13 @@
 """The bugs between tenants that are planted, and the tests that must catch them. A table."""
 
-from tests.proofs.planted_bugs import Bug
+from tests.proofs.bug import Bug
 
 ROUTING = "backends/routing.py"
 EJECTION = ("backends/test_ejection.py",)
 TRANSCRIPT = "domain/transcript.py"
 MARKERS = ("api/test_markers.py",)
 
-BUGS = {
+ISOLATION_BUGS = {
     # Health.
     "the last healthy replica is ejected": Bug(
         ROUTING,

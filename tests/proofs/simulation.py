@@ -201,7 +201,7 @@ class History:
 
     async def _settle(self, process: Process, reservation: Reservation) -> None:
         usage = Usage(prompt_tokens=self.rng.randrange(6), completion_tokens=self.rng.randrange(14))
-        cost = price_of(reservation.model.pricing, usage, 0).total_picousd
+        cost = price_of(reservation.hold.pricing, usage, 0).total_picousd
         self.observed.wanted.setdefault(reservation.id, set()).add(cost)
         settlement = await process.admission.settle(reservation, usage, estimated=False)
         assert settlement.cost_picousd == cost

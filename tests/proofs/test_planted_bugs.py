@@ -12,11 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.proofs import planted_bugs, planted_isolation_bugs
-from tests.proofs.planted_bugs import Bug
+from tests.proofs.bug import Bug
+from tests.proofs.planted_bugs import BUGS
 from tests.support.proof import Proof
 
-BUGS = {**planted_bugs.BUGS, **planted_isolation_bugs.BUGS}
 ROOT = Path(__file__).parents[2]
 TESTS = "tests/"
 TESTS_FAILED = 1

@@ -35,6 +35,7 @@ class _Chores(Upkeep):
             bulk_resolution=services.bulk_resolution,
             unsettled_rule=rule,
             ledger_watch=upkeep._ledger_watch,
+            ledger_months=services.months,
             activity=services.activity,
         )
 

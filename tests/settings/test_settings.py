@@ -121,7 +121,7 @@ _OUT_OF_BOUNDS: list[tuple[str, str, object]] = [
     ("judge", "default_threshold_basis_points", 0),
     ("judge", "default_threshold_basis_points", 10000),
     ("backends", "kind", "other"),
-    ("backends", "protocol", "messages"),
+    ("backends", "protocol", "telegraph"),
     ("backends", "name", ""),
     ("backends", "retries", 11),
     ("models", "id", ""),
@@ -175,6 +175,63 @@ def test_wrong_price_is_named(tmp_path: Path, price: str) -> None:
     settings = _load(tmp_path, _document("models", pricing={"prompt": price}))
     with pytest.raises(SettingsError, match=r"pricing\.prompt"):
         build_catalog(settings)
+
+
+_PRICES = {"prompt": "0.000001", "completion": "0.000002"}
+_TIER = {"above_tokens": 10, "pricing": {"prompt": "0.000001", "completion": "0.000003"}}
+
+
+@pytest.mark.parametrize(
+    ("declared", "named"),
+    [
+        ({"price_tiers": [{**_TIER, "pricing": {}}]}, "price_tiers.0.pricing"),
+        ({"price_tiers": [_TIER, _TIER]}, "price_tiers.1.above_tokens"),
+        ({"service_tiers": {"flex": "1e3"}}, "service_tiers.flex"),
+        ({"unasked_service_tier": "flex"}, "unasked_service_tier"),
+        (
+            {"price_changes": [{"valid_from": "2027-01-01", "pricing": {"prompt": "free"}}]},
+            "price_changes.0.pricing.prompt",
+        ),
+        (
+            {
+                "price_changes": [
+                    {"valid_from": "2027-01-01"},
+                    {"valid_from": "2027-01-01T01:00:00+01:00"},
+                ]
+            },
+            "price_changes.1.valid_from",
+        ),
+    ],
+)
+def test_wrong_prices_of_a_call_are_named(
+    tmp_path: Path, declared: dict[str, Any], named: str
+) -> None:
+    settings = _load(tmp_path, _document("models", pricing=_PRICES, **declared))
+    with pytest.raises(SettingsError) as refused:
+        build_catalog(settings)
+    assert f": {named}: " in str(refused.value)
+
+
+@pytest.mark.parametrize("moment", ["tomorrow", "2027-01-01T00:00:00", 5, "2027-13-01"])
+def test_a_moment_that_can_be_none_is_named(tmp_path: Path, moment: object) -> None:
+    document = _document("models", price_changes=[{"valid_from": moment}])
+    with pytest.raises(SettingsError, match=r"models\.0\.price_changes\.0\.valid_from"):
+        _load(tmp_path, document)
+
+
+def test_a_price_change_begins_with_its_day_in_utc(tmp_path: Path) -> None:
+    changes = [
+        {"valid_from": "2027-02-01T12:00:00+02:00", "pricing": {"prompt": "3"}},
+        {"valid_from": "2027-01-01", "pricing": {"prompt": "2"}},
+    ]
+    document = _document("models", pricing={"prompt": "1"}, price_changes=changes)
+    [model] = build_catalog(_load(tmp_path, document)).models
+    january, february = 1_798_761_600, 1_801_476_000
+    prices = [
+        model.pricing_at(now).declared["prompt"]
+        for now in (0, january - 1, january, february - 1, february, february + 10**9)
+    ]
+    assert prices == ["1", "1", "2", "2", "3", "3"]
 
 
 def test_a_model_has_what_its_backends_protocol_carries(tmp_path: Path) -> None:

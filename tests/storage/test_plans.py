@@ -1,6 +1,9 @@
 """The work of a call in the database does not grow with the tables, though its plans are kept."""
 
 import asyncio
+import re
+
+from psycopg import sql
 
 from tests.support.databases import own_database
 from tests.support.ledger import (
@@ -14,6 +17,11 @@ from tests.support.ledger import (
     running_process,
     settlement,
 )
+from tests.support.ledger_months import OldBooks, this_month
+from tollkeeper.storage.ledger import lock_statements
+from tollkeeper.storage.planning import FIND_ROWS_BY_KEY
+from tollkeeper.storage.resolutions import resolve_statement
+from tollkeeper.storage.round_trips import BoundStatement, as_text
 
 # With fewer calls the tables are so small that other plans are made.
 _CALLS = 60
@@ -29,7 +37,8 @@ async def _read_so_far(process: Process) -> int:
         process.database,
         """
         SELECT sum(seq_tup_read + coalesce(idx_tup_fetch, 0))::bigint FROM pg_stat_user_tables
-        WHERE relname IN ('reservations', 'resolutions', 'unfolded', 'unsettled_marks', 'accounts')
+        WHERE relname IN ('unfolded', 'unsettled_marks', 'accounts')
+           OR relname ~ '^(reservations|resolutions|overages)_'
         """,
     )
     return int(found)
@@ -79,3 +88,51 @@ async def test_everybody_else_is_planned_as_usual(conninfo: str) -> None:
             WHERE (name LIKE 'enable%%' OR name = 'plan_cache_mode') AND setting <> boot_val
         """
         assert await rows(process.database, changed) == []
+
+
+# Partitions that a statement opens, by its plan: the one that is kept for every call.
+_OPENED = re.compile(r"\bon (?:public\.)?((?:reservations|resolutions|overages)_\w+)")
+
+
+async def _plan(process: Process, bound: BoundStatement) -> str:
+    """The plan of a prepared statement as the ledger runs it, after it ran; nothing is kept."""
+    statement, parameters = bound
+    async with process.database.reading() as connection:
+        await connection.execute(
+            f"PREPARE {statement.name}_plan AS {statement.numbered}".encode(), prepare=False
+        )
+        try:
+            async with connection.transaction(force_rollback=True):
+                await connection.execute(FIND_ROWS_BY_KEY.statement.sql, prepare=False)
+                values = sql.SQL(", ").join(
+                    sql.Literal((as_text(value) or b"").decode()) for value in parameters
+                )
+                cursor = await connection.execute(
+                    sql.SQL("EXPLAIN (ANALYZE, COSTS OFF, TIMING OFF) EXECUTE {} ({})").format(
+                        sql.Identifier(f"{statement.name}_plan"), values
+                    ),
+                    prepare=False,
+                )
+                return "\n".join(row[0] for row in await cursor.fetchall())
+        finally:
+            await connection.execute(f"DEALLOCATE {statement.name}_plan".encode())
+
+
+async def test_a_call_opens_the_partitions_of_its_month_only(conninfo: str) -> None:
+    apart = own_database(conninfo, "plans_of_months")
+    async with running_process(apart, pool_size=1) as process:
+        books = OldBooks(process)
+        month = this_month()
+        await books.begin(*(month.plus(-number) for number in range(1, 13)))
+        tenant = await make_tenant(process.database, credit=10**9)
+        holds = [await held(process, tenant, 10) for _ in range(3)]
+        plan = await _plan(process, resolve_statement([settlement(hold, 12) for hold in holds]))
+        tables = ("reservations", "resolutions", "overages")
+        assert set(_OPENED.findall(plan)) == {f"{table}_{month.number}" for table in tables}, plan
+        assert "Subplans Removed: 15" in plan
+        # The locks, the clock and the folds of a hold read no table that grows with every call.
+        locking = lock_statements([(tenant.organization_id, tenant.project_id)], [tenant.key_id])
+        for bound in locking:
+            assert not _OPENED.findall(await _plan(process, bound))
+        for hold in holds:
+            await process.ledger.resolve(settlement(hold, 12), hold)

@@ -4,13 +4,13 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
-from uuid import uuid4
 
 from tests.support.books import MODEL, Books
 from tollkeeper.domain.activity import ActivityRecord, VerdictRecord
 from tollkeeper.domain.errors import Unavailable
 from tollkeeper.domain.usage import Usage
 from tollkeeper.services.calls.activity import Activity
+from tollkeeper.services.request_ids import new_request_id
 from tollkeeper.storage.database import Connection, Database
 
 VERDICT = VerdictRecord(
@@ -28,7 +28,7 @@ VERDICT = VerdictRecord(
 
 def record_of(books: Books, **fields: Any) -> ActivityRecord:
     values: dict[str, Any] = {
-        "request_id": str(uuid4()),
+        "request_id": str(new_request_id()),
         "organization_id": books.organization,
         "project_id": books.project,
         "key_id": books.key,

@@ -16,7 +16,8 @@ from tollkeeper.backends.port import Backend
 from tollkeeper.backends.routing import RoutedBackend
 from tollkeeper.bootstrap.backends import backend_config
 from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
-from tollkeeper.domain.catalog import Model, pricing_from_declared
+from tollkeeper.domain.catalog import Model
+from tollkeeper.domain.declared_prices import pricing_from_declared
 from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.domain.inference import Call, Delta, Event, Opened, UsageReport
 from tollkeeper.domain.prompt import CachingWish, Option, Prompt
@@ -60,7 +61,7 @@ def make_call(
     **fields: Any,
 ) -> Call:
     """A call of chat `fields`; those that chat does not have are options of the model."""
-    prompt = make_prompt(**fields)
+    prompt = make_prompt(catalog_model=catalog_model, **fields)
     paths = {option.name: option.name for option in prompt.options}
     return Call(
         request_id=str(uuid.uuid4()),
@@ -77,14 +78,14 @@ def make_call(
     )
 
 
-def make_prompt(**fields: Any) -> Prompt:
+def make_prompt(*, catalog_model: Model = MODEL, **fields: Any) -> Prompt:
     """The prompt of a chat request."""
     known = ChatRequest.__struct_fields__
     chat = {name: value for name, value in fields.items() if name in known}
     body = {"model": MODEL.id, "messages": [{"role": "user", "content": "Hi"}], **chat}
     raw = msgspec.json.encode(body)
     caching = CachingWish(chat.get("prompt_cache_key"), chat.get("cache_salt"))
-    prompt = read_prompt(msgspec.json.decode(raw, type=ChatRequest), raw, caching)
+    prompt = read_prompt(msgspec.json.decode(raw, type=ChatRequest), raw, catalog_model, caching)
     more = [Option(name, value, name) for name, value in fields.items() if name not in known]
     return msgspec.structs.replace(prompt, options=(*prompt.options, *more))
 

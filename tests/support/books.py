@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, replace
 from typing import Any, LiteralString
-from uuid import uuid4
 
 from tests.support.gateway import Gateway, Tenant
 from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
@@ -11,6 +10,7 @@ from tollkeeper.domain.catalog import Pricing
 from tollkeeper.domain.ledger import Hold, Resolution, ResolutionKind
 from tollkeeper.domain.money import PICOUSD_PER_USD
 from tollkeeper.domain.pricing import Bounds
+from tollkeeper.services.request_ids import new_request_id
 from tollkeeper.services.use_cases import Services
 
 USD = PICOUSD_PER_USD
@@ -28,7 +28,7 @@ class Books:
         """A reservation to be made: everything is in the price of the request."""
         return Hold(
             organization_id=self.organization,
-            id=uuid4(),
+            id=new_request_id(),
             project_id=self.project,
             key_id=self.key,
             model=MODEL,

@@ -17,6 +17,7 @@ from tollkeeper.domain.ledger import Hold, Resolution, ResolutionKind
 from tollkeeper.domain.pricing import Bounds, hold_picousd
 from tollkeeper.services.ledger.ledger import Ledger
 from tollkeeper.services.policies.directory import PolicyDirectory
+from tollkeeper.services.request_ids import new_request_id
 from tollkeeper.storage import processes
 from tollkeeper.storage.database import Database
 from tollkeeper.storage.ledger_store import LedgerStore
@@ -158,7 +159,7 @@ def hold_of(tenant: LedgerTenant, amount: int) -> Hold:
     assert hold_picousd(pricing, bounds) == amount
     return Hold(
         organization_id=tenant.organization_id,
-        id=uuid4(),
+        id=new_request_id(),
         project_id=tenant.project_id,
         key_id=tenant.key_id,
         model=MODEL,

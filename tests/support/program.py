@@ -177,6 +177,8 @@ def write_config(folder: Path, data_dir: Path, *, url: str = "", more: str = "")
 port = 0
 [operator]
 port = 0
+[console]
+port = 0
 [database]
 url = {json.dumps(url)}
 data_dir = {json.dumps(str(data_dir))}

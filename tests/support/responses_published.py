@@ -60,6 +60,7 @@ class FunctionCall(msgspec.Struct, tag="function_call", tag_field="type"):
     call_id: str
     name: str
     arguments: str
+    namespace: str | msgspec.UnsetType = msgspec.UNSET
 
 
 class Reasoning(msgspec.Struct, tag="reasoning", tag_field="type"):
@@ -133,6 +134,12 @@ class FunctionTool(msgspec.Struct, tag="function", tag_field="type"):
     strict: bool | None
 
 
+class Namespace(msgspec.Struct, tag="namespace", tag_field="type"):
+    name: str
+    description: str
+    tools: list[FunctionTool]
+
+
 class WebSearch(msgspec.Struct, tag="web_search", tag_field="type"):
     pass
 
@@ -156,9 +163,13 @@ class ChosenFunction(msgspec.Struct, tag="function", tag_field="type"):
     name: str
 
 
+class ChosenNamespace(msgspec.Struct, tag="namespace", tag_field="type"):
+    name: str
+
+
 class AllowedTools(msgspec.Struct, tag="allowed_tools", tag_field="type"):
     mode: Literal["auto", "required"]
-    tools: list[ChosenFunction | Search]
+    tools: list[ChosenFunction | ChosenNamespace | Search]
 
 
 class Response(msgspec.Struct):
@@ -173,7 +184,7 @@ class Response(msgspec.Struct):
     instructions: str | None
     output: list[Item]
     error: Failure | None
-    tools: list[FunctionTool | Search]
+    tools: list[FunctionTool | Namespace | Search]
     tool_choice: Literal["none", "auto", "required"] | ChosenFunction | AllowedTools | Search
     truncation: Literal["auto", "disabled"]
     parallel_tool_calls: bool

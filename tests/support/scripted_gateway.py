@@ -16,6 +16,7 @@ import psutil
 from tests.support.gateway import Gateway, Tenant, running_gateway
 from tests.support.upstream import USAGE, Upstream, Verb, chat
 from tollkeeper.domain.estimate import estimate_tokens
+from tollkeeper.services.clock import Clock, unix_now
 from tollkeeper.settings import Settings
 from tollkeeper.storage.activity import ActivityEntry
 from tollkeeper.storage.verification import find_differences
@@ -237,7 +238,7 @@ class _Footprint:
 _ENTRIES: LiteralString = """
     SELECT coalesce(d.kind, CASE WHEN m.reason IS NULL THEN 'held' ELSE 'unsettled' END), r.hold,
         coalesce(d.prompt + d.completion + d.input_cache_read + d.image + d.request
-            + d.input_cache_write + d.web_search, 0),
+            + d.input_cache_write + d.input_audio + d.output_audio + d.web_search, 0),
         coalesce(o.amount, 0), coalesce(d.estimated, false), m.reason,
         r.prompt_tokens_max, r.choices, r.output_tokens_max
     FROM reservations r
@@ -252,7 +253,7 @@ _BALANCE: LiteralString = """
         coalesce(sum(r.hold) FILTER (WHERE d.kind IS NULL AND m.reason IS NULL), 0),
         coalesce(sum(r.hold) FILTER (WHERE d.kind IS NULL AND m.reason IS NOT NULL), 0),
         coalesce(sum(d.prompt + d.completion + d.input_cache_read + d.image + d.request
-            + d.input_cache_write + d.web_search), 0),
+            + d.input_cache_write + d.input_audio + d.output_audio + d.web_search), 0),
         count(d.kind)
     FROM organizations o
     LEFT JOIN reservations r ON r.organization_id = o.id
@@ -311,11 +312,12 @@ async def scripted_gateway(
     credit: int = 10**13,
     urls: tuple[str, ...] = (),
     ordinary: Callable[[], Verb] = chat,
+    clock: Clock = unix_now,
     **changes: Any,
 ) -> AsyncIterator[ScriptedGateway]:
     """`urls` are the replicas, where they are not just the upstream."""
     settings = scripted_settings(data_dir, *(urls or (upstream.url,)), **changes)
-    async with running_gateway(settings, conninfo) as gateway:
+    async with running_gateway(settings, conninfo, clock=clock) as gateway:
         tenant = await gateway.make_tenant()
         scripted = ScriptedGateway(
             gateway, upstream, tenant, probe_tenant=tenant, ordinary=ordinary

@@ -1,16 +1,15 @@
-"""The ASGI application: finds the endpoint of a request, calls its handler, sends the answer or an
-error envelope."""
+"""The application: finds the endpoint of a request, calls its handler, sends the answer or an error
+envelope."""
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any
-from uuid import uuid4
 
 import msgspec
+import structlog
 
 from tollkeeper.api.http import request as incoming
+from tollkeeper.api.http.bodies_in_flight import BodiesInFlight, BodyShare
 from tollkeeper.api.http.conventions import HttpConventions
-from tollkeeper.api.http.disconnect import Disconnect
 from tollkeeper.api.http.endpoint import (
     AnyEndpoint,
     HeaderIndex,
@@ -19,16 +18,20 @@ from tollkeeper.api.http.endpoint import (
     Streamed,
     StreamedAnswer,
 )
-from tollkeeper.api.http.envelope import REQUEST_ID, RenderedError, render_error
+from tollkeeper.api.http.envelope import REQUEST_ID, render_error
+from tollkeeper.api.http.exchange import SERVER_WIDE, ClientGone, Exchange
 from tollkeeper.api.http.metrics import Observation
-from tollkeeper.api.http.request import ClientGone, Receive, Scope
 from tollkeeper.api.http.router import Router
-from tollkeeper.api.http.sse import EventStream, KeepAlive, Send
-from tollkeeper.domain.access import AdminCaller, Caller, KeyKind, require
+from tollkeeper.api.http.sse import EventStream, KeepAlive
+from tollkeeper.domain.access import AdminCaller, Caller, KeyKind, ProjectCaller, require
+from tollkeeper.domain.audit import Actor, ActorKind
 from tollkeeper.domain.errors import PermissionDenied, Unavailable
+from tollkeeper.services.audit import act_as
+from tollkeeper.services.request_ids import new_request_id
 from tollkeeper.services.use_cases import Services
 
 _encode = msgspec.json.Encoder().encode
+_log = structlog.get_logger("tollkeeper.api")
 
 
 class App:
@@ -46,103 +49,71 @@ class App:
         self._decoders = {
             endpoint.operation: msgspec.json.Decoder(endpoint.body) for endpoint in endpoints
         }
+        self._decoding = incoming.JsonDecoding(conventions.body_elements_max)
+        self._bodies = BodiesInFlight(
+            bytes_max=max(conventions.bodies_bytes_max, conventions.body_bytes_max),
+            key_bytes_max=max(conventions.key_bodies_bytes_max, conventions.body_bytes_max),
+        )
         self._keep_alive = KeepAlive()
         self._customer_key_header = conventions.customer_key_header.encode()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        assert scope["type"] == "http", "the server serves HTTP only"
-        with Observation() as observation:
-            await self._answer(observation, scope, receive, send)
+    async def __call__(self, exchange: Exchange) -> None:
+        with Observation(self._services.request_log) as observation:
+            await self._answer(_OpenAnswer(exchange, observation))
 
-    async def _answer(
-        self, observation: Observation, scope: Scope, receive: Receive, send: Send
-    ) -> None:
-        request_id = str(uuid4())
-        messages_style = False
-        stream: EventStream | None = None
+    async def _answer(self, answer: "_OpenAnswer") -> None:
+        exchange = answer.exchange
+        exchange.on_stop(answer.stop)
+        if exchange.path == SERVER_WIDE:
+            answer.allow(self._router.methods)
+            return
         try:
-            headers = incoming.header_index(scope["headers"])
-            incoming.check_host(headers, scope["http_version"])
-            endpoint, path = self._router.find(scope["method"], scope["raw_path"])
-            observation.operation = endpoint.operation
-            messages_style = endpoint.messages_style
-            request = await self._request(request_id, endpoint, path, headers, scope, receive)
+            endpoint, path = self._router.find(exchange.method, exchange.path)
+            answer.found(endpoint)
+            request = await self._request(answer, endpoint, path)
             result = await endpoint.handle(self._services, request)
             if isinstance(result, Streamed):
-                stream = EventStream(send, request_id)
-                await self._stream(stream, result.answer)
-                observation.status = 200
-                return
+                with self._keep_alive.watching(answer.stream(result.answer)) as stream:
+                    await result.answer.run(stream)
+            else:
+                answer.send(result if isinstance(result, Reply) else Reply(result))
         except ClientGone:
             return
-        except asyncio.CancelledError:
-            # The server shuts down and cancels requests that did not end within the grace period.
-            if _has_started(stream):
-                observation.status = 200
-                raise
-            error = render_error(_shutting_down(), request_id, messages_style=messages_style)
-            observation.status = error.status
-            await _send_error(send, error)
-            raise
-        except Exception as exc:
-            # This is the outermost handler: every other exception becomes an error envelope.
-            if _has_started(stream):
-                observation.status = 200
-                raise  # The stream could not be ended, so the server closes the connection.
-            error = render_error(exc, request_id, messages_style=messages_style)
-            observation.status = error.status
-            await _send_error(send, error)
-            return
-        reply = result if isinstance(result, Reply) else Reply(result)
-        observation.status = reply.status
-        await _send_reply(send, request_id, reply)
-
-    async def _stream(self, stream: EventStream, answer: StreamedAnswer) -> None:
-        """Runs a streamed answer. A failure before the first record is raised and becomes an error
-        envelope; a later failure is written as the last record. Raises after the start only if the
-        stream could not be ended or the request was cancelled."""
-        with self._keep_alive.watching(stream):
-            try:
-                await answer.run(stream)
-            except asyncio.CancelledError:
-                if stream.started:
-                    await stream.cut(answer.failure(_shutting_down()))
-                raise
-            except Exception as exc:
-                if not stream.started:
-                    raise
-                await stream.end(answer.failure(exc))
+        except Exception as exc:  # noqa: BLE001 - every other exception becomes an error envelope
+            await answer.fail(exc)
+        finally:
+            if answer.body_share is not None:
+                answer.body_share.release()
 
     async def _request(
-        self,
-        request_id: str,
-        endpoint: AnyEndpoint,
-        path: dict[str, str],
-        headers: HeaderIndex,
-        scope: Scope,
-        receive: Receive,
+        self, answer: "_OpenAnswer", endpoint: AnyEndpoint, path: dict[str, str]
     ) -> Request[Any, Any]:
+        exchange = answer.exchange
+        headers = exchange.headers
         caller = await self._caller(endpoint, headers)
         incoming.check_path_ids(path)
         if endpoint.takes_body:
             incoming.check_content_type(headers)
+        if endpoint.admitted and isinstance(caller, ProjectCaller):
+            # Before its body is read: who is beyond its rate shall not make us read or understand.
+            self._services.inference.require_rate(caller.project_id)
         limits = self._conventions
+        share = answer.body_share = self._bodies.share_of(caller.key_id)
         raw_body = await incoming.read_body(
-            receive, headers, bytes_max=limits.body_bytes_max, timeout_s=limits.body_timeout_s
+            exchange, share, bytes_max=limits.body_bytes_max, timeout_s=limits.body_timeout_s
         )
-        body = incoming.decode_body(endpoint, self._decoders[endpoint.operation], raw_body)
-        query = incoming.decode_query(scope["query_string"], endpoint.query)
-        disconnect = Disconnect()
-        scope["state"]["disconnect"] = disconnect
+        decoder = self._decoders[endpoint.operation]
+        body = await incoming.decode_body(endpoint, decoder, raw_body, self._decoding)
+        query = incoming.decode_query(exchange.query, endpoint.query)
         return Request(
-            request_id,
+            answer.request_id,
             caller,
             path,
             query,
             body,
             raw_body,
             headers,
-            disconnect.register,
+            exchange.on_leave,
             endpoint.operation,
             self._conventions,
         )
@@ -158,6 +129,8 @@ class App:
         if kind is not endpoint.key_kind:
             raise PermissionDenied(f"This route takes {_KEY_NAMES[endpoint.key_kind]} only.")
         require(caller, endpoint.permission)
+        if kind is KeyKind.ADMIN:
+            act_as(Actor(ActorKind.API, f"admin key {caller.key_id}"))
         return caller
 
 
@@ -167,32 +140,83 @@ _KEY_NAMES = {
 }
 
 
-def _has_started(stream: EventStream | None) -> bool:
-    """Whether the status and the headers were sent, so that no error envelope can follow."""
-    return stream is not None and stream.started
+class _OpenAnswer:
+    """The answer to one request as far as it is known, so that a failure or the end of the server
+    can be told to the caller at any moment."""
 
-
-def _shutting_down() -> Unavailable:
-    return Unavailable("The gateway is shutting down.", retry_after_s=1)
-
-
-async def _send_reply(send: Send, request_id: str, reply: Reply) -> None:
-    content = _encode(reply.result)
-    await send(
-        {
-            "type": "http.response.start",
-            "status": reply.status,
-            "headers": [
-                (b"content-type", b"application/json"),
-                (b"content-length", str(len(content)).encode()),
-                (REQUEST_ID, request_id.encode()),
-                *reply.headers,
-            ],
-        }
+    __slots__ = (
+        "_messages_style",
+        "_observation",
+        "_stream",
+        "_streamed",
+        "body_share",
+        "exchange",
+        "request_id",
     )
-    await send({"type": "http.response.body", "body": content})
 
+    def __init__(self, exchange: Exchange, observation: Observation) -> None:
+        self.exchange = exchange
+        self.request_id = observation.request_id = str(new_request_id())
+        self.body_share: BodyShare | None = None
+        self._observation = observation
+        self._messages_style = False
+        self._stream: EventStream | None = None
+        self._streamed: StreamedAnswer | None = None
 
-async def _send_error(send: Send, error: RenderedError) -> None:
-    await send({"type": "http.response.start", "status": error.status, "headers": error.headers})
-    await send({"type": "http.response.body", "body": error.body})
+    def found(self, endpoint: AnyEndpoint) -> None:
+        self._observation.operation = endpoint.operation
+        self._messages_style = endpoint.messages_style
+
+    def stream(self, streamed: StreamedAnswer) -> EventStream:
+        self._observation.status = 200
+        self._streamed = streamed
+        self._stream = EventStream(self.exchange, self.request_id)
+        return self._stream
+
+    def send(self, reply: Reply) -> None:
+        self._observation.status = reply.status
+        content = _encode(reply.result)
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(content)).encode()),
+            (REQUEST_ID, self.request_id.encode()),
+            *reply.headers,
+        ]
+        self.exchange.answer(reply.status, headers, content)
+
+    def allow(self, methods: str) -> None:
+        """Answers OPTIONS for the whole server."""
+        self._observation.status = 204
+        headers = [(b"allow", methods.encode()), (REQUEST_ID, self.request_id.encode())]
+        self.exchange.answer(204, headers, b"")
+
+    async def fail(self, error: Exception) -> None:
+        """Sends an error envelope or, in a stream that has started, an error as the last record."""
+        if self._streamed is None or self._stream is None or not self._stream.started:
+            self._refuse(error)
+            return
+        try:
+            await self._stream.end(self._streamed.failure(error))
+        except Exception as exc:  # noqa: BLE001 - whatever it is, the stream has no last record
+            self._abandon(exc)
+
+    def stop(self) -> None:
+        """The server stops and does not wait for this answer any longer."""
+        error = Unavailable("The gateway is shutting down.", retry_after_s=1)
+        if self._streamed is None or self._stream is None or not self._stream.started:
+            self._refuse(error)
+            return
+        try:
+            self._stream.cut(self._streamed.failure(error))
+        except Exception as exc:  # noqa: BLE001 - whatever it is, the stream has no last record
+            self._abandon(exc)
+
+    def _refuse(self, error: Exception) -> None:
+        rendered = render_error(error, self.request_id, messages_style=self._messages_style)
+        self._observation.status = rendered.status
+        self.exchange.answer(rendered.status, rendered.headers, rendered.body)
+
+    def _abandon(self, error: Exception) -> None:
+        """The stream has no last record, so the end of the connection has to tell the caller."""
+        _log.error("a stream could not be ended", request_id=self.request_id, exc_info=error)
+        self.exchange.abandon()

@@ -10,17 +10,19 @@ from tollkeeper.services.use_cases import Services
 
 async def model_read(services: Services, request: Request[None, None]) -> wire.Model:
     model, access = await services.models.model_read(request.project_caller, request.path["model"])
-    return model_view(model, access)
+    return model_view(model, access, services.clock())
 
 
 async def model_list(services: Services, request: Request[None, None]) -> wire.ModelList:
     usable = await services.models.model_list(request.project_caller)
+    now = services.clock()
     return wire.ModelList(
-        object="list", data=[model_view(model, access) for model, access in usable]
+        object="list", data=[model_view(model, access, now) for model, access in usable]
     )
 
 
-def model_view(model: Model, access: ModelAccess) -> wire.Model:
+def model_view(model: Model, access: ModelAccess, now: int) -> wire.Model:
+    """The model with the prices of this moment (Unix seconds)."""
     return wire.Model(
         object="model",
         id=model.id,
@@ -36,7 +38,7 @@ def model_view(model: Model, access: ModelAccess) -> wire.Model:
         created=model.created,
         input_modalities=cast("list[wire.Modality]", list(model.input_modalities)),
         output_modalities=cast("list[wire.Modality]", list(model.output_modalities)),
-        pricing=wire.ModelPricing(**model.pricing.declared),
+        pricing=wire.ModelPricing(**model.pricing_at(now).declared),
         supported_sampling_parameters=list(model.supported_sampling_parameters),
         sampling_limits=model.sampling_limits,
         sampling_limits_revision=model.sampling_limits_revision,

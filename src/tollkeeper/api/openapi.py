@@ -143,6 +143,8 @@ def _header_parameter(header: HeaderParameter) -> dict[str, Any]:
         schema["maxLength"] = header.length_max
     if header.pattern is not None:
         schema["pattern"] = header.pattern
+    if header.examples:
+        schema["examples"] = list(header.examples)
     return {
         "name": header.name,
         "in": "header",

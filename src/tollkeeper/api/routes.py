@@ -4,7 +4,7 @@ from tollkeeper.api import models
 from tollkeeper.api.chat import handler as chat
 from tollkeeper.api.http.conventions import HttpConventions
 from tollkeeper.api.http.endpoint import AnyEndpoint, Endpoint, ResultHeader
-from tollkeeper.api.http.session import SESSION_HEADER
+from tollkeeper.api.http.session import SESSION_HEADER, SESSION_HEADER_ALIAS
 from tollkeeper.api.messages import handler as messages
 from tollkeeper.api.organization import costs, keys, policies
 from tollkeeper.api.organization.idempotency import IDEMPOTENCY_KEY
@@ -181,7 +181,7 @@ INFERENCE_ROUTES: tuple[AnyEndpoint, ...] = (
         handle=chat.chat_create,
         body=chat_wire.ChatRequest,
         result=chat_wire.ChatCompletion,
-        headers=(SESSION_HEADER,),
+        headers=(SESSION_HEADER, SESSION_HEADER_ALIAS),
         errors=_CHAT_ERRORS,
         admitted=True,
         streams=True,
@@ -197,7 +197,7 @@ INFERENCE_ROUTES: tuple[AnyEndpoint, ...] = (
         handle=responses.response_create,
         body=responses_wire.ResponsesRequest,
         result=response_object.Response,
-        headers=(SESSION_HEADER,),
+        headers=(SESSION_HEADER, SESSION_HEADER_ALIAS),
         errors=_CHAT_ERRORS,
         admitted=True,
         streams=True,
@@ -214,7 +214,12 @@ INFERENCE_ROUTES: tuple[AnyEndpoint, ...] = (
         body=messages_wire.TokenCountRequest,
         query=messages_wire.TokenCountQuery,
         result=messages_wire.TokenCount,
-        headers=(messages.VERSION_HEADER, messages.BETA_HEADER, SESSION_HEADER),
+        headers=(
+            messages.VERSION_HEADER,
+            messages.BETA_HEADER,
+            SESSION_HEADER,
+            SESSION_HEADER_ALIAS,
+        ),
         result_headers=(
             ResultHeader(
                 TOKEN_COUNT_ESTIMATED_HEADER,

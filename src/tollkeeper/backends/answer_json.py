@@ -22,10 +22,15 @@ class MalformedAnswer(Exception):
     """The backend's answer is not what the protocol allows."""
 
 
-class _UsageAlone(msgspec.Struct, gc=False):
+class UsageAlone(msgspec.Struct, gc=False):
     """An answer of which nothing else is read."""
 
     usage: msgspec.Raw = ABSENT
+    service_tier: Any = None
+
+    @property
+    def tier(self) -> str | None:
+        return self.service_tier if isinstance(self.service_tier, str) else None
 
 
 class _FlatError(msgspec.Struct, gc=False):
@@ -36,7 +41,7 @@ class _FlatError(msgspec.Struct, gc=False):
     message: Any = None
 
 
-_usage_decoder = msgspec.json.Decoder(_UsageAlone)
+_usage_decoder = msgspec.json.Decoder(UsageAlone)
 _flat_error_decoder = msgspec.json.Decoder(_FlatError)
 
 
@@ -100,12 +105,12 @@ def flat_error_record(body: bytes) -> dict[str, Any] | None:
     return {"code": found.code, "message": found.message}
 
 
-def usage_alone(body: bytes) -> msgspec.Raw:
+def usage_alone(body: bytes) -> UsageAlone:
     """The usage in a body of which nothing else can be read; absent where there is none."""
     try:
-        return decode_whole(_usage_decoder, body).usage
+        return decode_whole(_usage_decoder, body)
     except MalformedAnswer:
-        return ABSENT
+        return UsageAlone()
 
 
 def tells_of_use(report: UsageReport) -> bool:

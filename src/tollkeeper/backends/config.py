@@ -1,4 +1,4 @@
-"""The configuration of one OpenAI-compatible backend. Reads no file."""
+"""The configuration of one backend. Reads no file."""
 
 import re
 from collections.abc import Mapping
@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 from urllib.parse import urlsplit
+
+from tollkeeper.backends.credentials import CredentialKind, is_header_text
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 # Everything up to the last @, which may be a part of a password that is not encoded.
@@ -23,6 +25,19 @@ class WireProtocol(StrEnum):
     CHAT = "chat"
     # POST {url}/responses
     RESPONSES = "responses"
+    # POST {url}/messages: Anthropic's protocol.
+    MESSAGES = "messages"
+    # POST {url}/{model}:rawPredict: the same at Vertex AI.
+    VERTEX_MESSAGES = "vertex_messages"
+
+
+class OutputBound(StrEnum):
+    """The field of a chat request that bounds the output. Servers ignore or refuse the other."""
+
+    # The one that the caller used.
+    CALLER = "caller"
+    MAX_TOKENS = "max_tokens"
+    MAX_COMPLETION_TOKENS = "max_completion_tokens"
 
 
 class Tokenizer(StrEnum):
@@ -33,6 +48,8 @@ class Tokenizer(StrEnum):
     VLLM = "vllm"
     # POST {url}/chat/completions/input_tokens with the chat body; the answer has `input_tokens`.
     LLAMA_CPP = "llama_cpp"
+    # POST {url}/messages/count_tokens with the Messages body; the answer has `input_tokens`.
+    MESSAGES = "messages"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +63,12 @@ class BackendConfig:
     urls: tuple[str, ...]
     protocol: WireProtocol
     api_key: str | None = field(repr=False)
+    # The file that `api_key` was read from: a changed file changes the key. None: it stays.
+    api_key_file: str | None
+    # The header that carries the key.
+    credential: CredentialKind
+    # Further headers of every request.
+    headers: Mapping[str, str]
     # The only certificates that are trusted; None: those that the system trusts.
     tls_ca_file: str | None
 
@@ -60,6 +83,14 @@ class BackendConfig:
     always_stream: bool
     # Fields that are added to every request, for this kind of server.
     extra_fields: Mapping[str, Any]
+
+    # Of the chat protocol: the field of the bound, whether a stream is asked for its usage, and
+    # the fields that are refused, renamed or left out.
+    output_bound: OutputBound
+    include_usage: bool
+    refused_fields: tuple[str, ...]
+    renamed_fields: Mapping[str, str]
+    omitted_fields: tuple[str, ...]
 
     tokenizer: Tokenizer
     # Relative to the origin of the url if it starts with "/", else to the url; None: the default.
@@ -88,7 +119,7 @@ class BackendConfig:
             raise ValueError("urls must be distinct, and there must be at least one")
         for url in self.urls:
             host_and_port(url)
-        if self.api_key is not None and not _is_header_text(self.api_key):
+        if self.api_key is not None and not is_header_text(self.api_key):
             raise ValueError("the API key must be printable ASCII without spaces")
 
 
@@ -108,7 +139,7 @@ def host_and_port(url: str) -> tuple[str, int]:
         raise ValueError(f"{shown} names no host")
     if parts.username is not None or parts.query or parts.fragment:
         raise ValueError(f"{shown} must have no user, query or fragment")
-    if not _is_header_text(url):
+    if not is_header_text(url):
         raise ValueError(f"{shown} must be printable ASCII without spaces")
     return parts.hostname, port or _DEFAULT_PORTS[parts.scheme]
 
@@ -119,7 +150,3 @@ def shown_url(url: str) -> str:
     shown = _USER.sub(r"\1***@", url)
     shown = _QUERY.sub("?***", shown)
     return _INVALID_PORT.sub(r"\1:***", shown)
-
-
-def _is_header_text(text: str) -> bool:
-    return bool(text) and text.isascii() and text.isprintable() and " " not in text

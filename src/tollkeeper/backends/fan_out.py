@@ -181,10 +181,18 @@ class _FanOutCall:
                     self._absurd = event.absurd
                 else:
                     self._reports[part] = merged(self._reports[part], event.usage)
-            elif not self._opened:
-                self._opened = True
-                events.append(event)
+            else:
+                self._take_tier(part, event.service_tier)
+                if not self._opened:
+                    self._opened = True
+                    events.append(event)
         return events
+
+    def _take_tier(self, part: int, service_tier: str | None) -> None:
+        """Each part has the price of its own service tier, which its report may name again."""
+        if service_tier is not None:
+            named = ReportedUsage(service_tier=service_tier)
+            self._reports[part] = merged(self._reports[part], named)
 
     def _worker_ended(self, worker: asyncio.Task[None]) -> None:
         if not worker.cancelled() and self._failure is None:
@@ -210,6 +218,10 @@ def merged_usage(reports: Sequence[ReportedUsage | None]) -> ReportedUsage | Non
         cache_write_1h_tokens=total.cache_write_1h_tokens,
         reasoning_tokens=total.reasoning_tokens,
         web_searches=total.web_searches,
+        input_audio_tokens=total.input_audio_tokens,
+        output_audio_tokens=total.output_audio_tokens,
+        service_tier=total.service_tier,
+        parts=tuple(known),
         cost_picousd=sum(stated) if len(stated) == len(reports) else None,
         prompt_details=total.prompt_details,
         completion_details=total.completion_details,

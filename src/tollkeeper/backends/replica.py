@@ -7,12 +7,14 @@ the head of the answer is a 200, the backend may have generated, whatever become
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from types import TracebackType
+from typing import NamedTuple
 from urllib.parse import urljoin, urlsplit
 
 from tollkeeper.backends.answer_json import MalformedAnswer, flat_error_record
 from tollkeeper.backends.config import BackendConfig
+from tollkeeper.backends.credentials import Credential, OutgoingRequest
 from tollkeeper.backends.failures import domain_error, is_fault_of_replica
 from tollkeeper.backends.port import Answer
 from tollkeeper.backends.refusals import refusal, refusal_record
@@ -37,30 +39,55 @@ _REFUSAL_BYTES_MAX = 64 << 10
 _REFUSAL_TIMEOUT_S = 2.0
 _COUNT_BYTES_MAX = 1 << 20
 _USER_AGENT = "tollkeeper"
+# Heads of requests that are kept: two for each model with a path of its own.
+_HEADS_MAX = 4096
+
+
+class RequestHead(NamedTuple):
+    """The lines of a request that are the same for every call with this path."""
+
+    path: str
+    written: bytes
 
 
 class Replica:
     """One address of a backend, and the connections to it."""
 
-    def __init__(self, url: str, config: BackendConfig) -> None:
+    def __init__(self, url: str, config: BackendConfig, credential: Credential) -> None:
         self.url = url
         self.config = config
+        self._credential = credential
         address = urlsplit(url)
-        base = url.rstrip("/")
+        self._base = url.rstrip("/")
+        self._netloc = address.netloc
         self._pool = open_pool(url, config)
-        headers = _shared_headers(address.netloc, config.api_key)
-        self.wire = wire_for(config.protocol)
-        path = urlsplit(base + self.wire.path).path
-        self.json_head = _request_head(path, _JSON, headers)
-        self.stream_head = _request_head(path, _EVENT_STREAM, headers)
+        self.wire = wire_for(config)
+        self._shared_headers = _shared_headers(
+            address.netloc, {**self.wire.headers, **config.headers}
+        )
+        # By path and by what is accepted. Models have paths of their own on some backends.
+        self._heads: dict[tuple[str, bytes], RequestHead] = {}
         self._tokenize = tokenize_request(config)
-        if self._tokenize is not None:
-            path = urlsplit(urljoin(base + "/", self._tokenize.path)).path
-            self._tokenize_head = _request_head(path, _JSON, headers)
-        # What no message to a caller may contain.
-        origin = f"{address.scheme}://{address.netloc}"
-        secrets = (config.api_key, base, origin, address.netloc)
-        self.secrets = tuple(secret for secret in secrets if secret)
+        self._origin = f"{address.scheme}://{address.netloc}"
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """What no message to a caller may contain."""
+        return (*self._credential.secrets, self._base, self._origin, self._netloc)
+
+    async def request(self, path: str, accept: bytes, body: bytes, *, deadline: float) -> bytes:
+        """A whole request. `path` is relative to the base address, or to its origin if it begins
+        with a slash. Raises what the credential raises."""
+        head = self._heads.get((path, accept))
+        if head is None:
+            if len(self._heads) >= _HEADS_MAX:
+                self._heads.clear()
+            full_path = urlsplit(urljoin(f"{self._base}/", path)).path
+            written = _request_head(full_path, accept, self._shared_headers)
+            head = self._heads[path, accept] = RequestHead(full_path, written)
+        outgoing = OutgoingRequest(self._netloc, head.path, body)
+        headers = await self._credential.headers_for(outgoing, deadline=deadline)
+        return request_bytes(head.written, headers, body)
 
     def open(self, call: Call, *, deadline: float) -> "ReplicaCall":
         return ReplicaCall(self, call, deadline)
@@ -85,13 +112,10 @@ class Replica:
 
     async def _count(self, tokenize: TokenizeRequest, call: Call, deadline: float) -> int | None:
         body = tokenize.encode(call)
+        request = await self.request(tokenize.path, _JSON, body, deadline=deadline)
         connection = await self._pool.acquire(deadline=deadline, organization=call.organization_id)
         try:
-            connection.send(
-                request_bytes(self._tokenize_head, body),
-                deadline=deadline,
-                idle_s=self.config.idle_timeout_s,
-            )
+            connection.send(request, deadline=deadline, idle_s=self.config.idle_timeout_s)
             head = await connection.read_head()
             if head.status != 200:
                 return None
@@ -170,9 +194,10 @@ class ReplicaCall:
         replica, call = self._replica, self._call
         streamed = call.streamed or replica.config.always_stream
         extra = replica.config.extra_fields
-        request_head = replica.stream_head if streamed else replica.json_head
         body = replica.wire.encode_request(call, stream=streamed, extra=extra)
-        request = request_bytes(request_head, body)
+        accept = _EVENT_STREAM if streamed else _JSON
+        path = replica.wire.path_for(call.model, stream=streamed)
+        request = await replica.request(path, accept, body, deadline=self._deadline)
         try:
             connection = await replica.pool.acquire(
                 deadline=self._deadline, organization=call.organization_id
@@ -240,9 +265,9 @@ class ReplicaCall:
         return WholeAnswer([Opened(), report], failed)
 
 
-def request_bytes(head: bytes, body: bytes) -> bytes:
-    """Head and body as one segment."""
-    return b"%b%d\r\n\r\n%b" % (head, len(body), body)
+def request_bytes(head: bytes, headers: bytes, body: bytes) -> bytes:
+    """Head, credential and body as one segment."""
+    return b"%b%bcontent-length: %d\r\n\r\n%b" % (head, headers, len(body), body)
 
 
 async def read_body(connection: Connection, bytes_max: int) -> bytes:
@@ -270,23 +295,19 @@ def check_content(head: ResponseHead, wanted: bytes) -> None:
         raise BackendFailed("The backend's answer has the wrong content type.", charged=True)
 
 
-def _shared_headers(netloc: str, api_key: str | None) -> bytes:
-    """Everything that ever travels upstream: no header of a caller is among it."""
-    lines = [
-        f"host: {netloc}",
-        f"user-agent: {_USER_AGENT}",
-        "content-type: application/json",
-        "accept-encoding: identity",
-    ]
-    if api_key is not None:
-        lines.append(f"authorization: Bearer {api_key}")
-    return "".join(f"{line}\r\n" for line in lines).encode("ascii")
+def _shared_headers(netloc: str, more: Mapping[str, str]) -> bytes:
+    """Everything that ever travels upstream beside the credential: no header of a caller is among
+    it."""
+    headers = {
+        "host": netloc,
+        "user-agent": _USER_AGENT,
+        "content-type": "application/json",
+        "accept-encoding": "identity",
+        **more,
+    }
+    return "".join(f"{name}: {value}\r\n" for name, value in headers.items()).encode("ascii")
 
 
 def _request_head(path: str, accept: bytes, headers: bytes) -> bytes:
-    """A request up to its length, which is all that differs from call to call."""
-    return b"POST %b HTTP/1.1\r\n%baccept: %b\r\ncontent-length: " % (
-        path.encode("ascii"),
-        headers,
-        accept,
-    )
+    """A request up to its credential and its length, which differ from call to call."""
+    return b"POST %b HTTP/1.1\r\n%baccept: %b\r\n" % (path.encode("ascii"), headers, accept)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from tollkeeper.backends.config import BackendConfig, Tokenizer
+from tollkeeper.backends.credentials import open_credential
 from tollkeeper.backends.failures import is_fault_of_replica
 from tollkeeper.backends.health import (
     AttemptKind,
@@ -60,8 +61,10 @@ class RoutedBackend:
             config.organizations_to_eject,
         )
         self.organizations = RecentOrganizations()
+        credential = open_credential(config.credential, config.api_key, config.api_key_file)
         self._tracked = {
-            url: _TrackedReplica(Replica(url, config), ReplicaHealth(rule)) for url in config.urls
+            url: _TrackedReplica(Replica(url, config, credential), ReplicaHealth(rule))
+            for url in config.urls
         }
 
     def open(self, call: Call, *, deadline: float) -> AbstractAsyncContextManager[Answer]:

@@ -5,11 +5,15 @@ from dataclasses import dataclass
 
 import msgspec
 
+from tollkeeper.backends.anthropic.wire import Endpoint, MessagesWire
 from tollkeeper.backends.chat.request import encode_request, encode_template_input
 from tollkeeper.backends.config import BackendConfig, Tokenizer
+from tollkeeper.backends.wires import messages_wire_for
 from tollkeeper.domain.inference import Call
 
 _COUNT_MAX = 2**53
+# For servers of other protocols that count as Anthropic does: vLLM, SGLang, llama.cpp.
+_MESSAGES_WIRE = MessagesWire(Endpoint.ANTHROPIC)
 # The request fields that change the prompt that the server renders.
 _VLLM_FIELDS = ("messages", "tools", "chat_template_kwargs")
 
@@ -33,6 +37,10 @@ def tokenize_request(config: BackendConfig) -> TokenizeRequest | None:
         case Tokenizer.LLAMA_CPP:
             path = config.tokenize_path or "chat/completions/input_tokens"
             return TokenizeRequest(path, _chat_body, "input_tokens")
+        case Tokenizer.MESSAGES:
+            wire = messages_wire_for(config) or _MESSAGES_WIRE
+            path = config.tokenize_path or wire.count_path
+            return TokenizeRequest(path, wire.encode_count, "input_tokens")
 
 
 def read_count(body: bytes, field: str) -> int | None:

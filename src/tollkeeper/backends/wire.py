@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.domain.inference import Call, Event, UsageReport
 
@@ -46,8 +47,12 @@ class WholeAnswer:
 class Wire(Protocol):
     """One protocol. Knows no connection."""
 
-    # Below the base address of a backend.
-    path: str
+    # Headers of every request beside the transport's own.
+    headers: Mapping[str, str]
+
+    def path_for(self, model: Model, *, stream: bool) -> str:
+        """Relative to the base address of a backend."""
+        ...
 
     def encode_request(self, call: Call, *, stream: bool, extra: Mapping[str, Any]) -> bytes:
         """The body for the backend. Raises InvalidRequest and OptionUnsupported for what the

@@ -2,16 +2,40 @@
 
 from collections.abc import Mapping
 
+from tollkeeper.backends.anthropic.wire import Endpoint, MessagesWire
+from tollkeeper.backends.chat.dialect import OPENAI_DIALECT, ChatDialect
 from tollkeeper.backends.chat.wire import ChatWire
-from tollkeeper.backends.config import WireProtocol
+from tollkeeper.backends.config import BackendConfig, OutputBound, WireProtocol
 from tollkeeper.backends.responses.wire import ResponsesWire
 from tollkeeper.backends.wire import Wire
 
+_MESSAGES_WIRES: Mapping[WireProtocol, MessagesWire] = {
+    WireProtocol.MESSAGES: MessagesWire(Endpoint.ANTHROPIC),
+    WireProtocol.VERTEX_MESSAGES: MessagesWire(Endpoint.VERTEX),
+}
 _WIRES: Mapping[WireProtocol, Wire] = {
-    WireProtocol.CHAT: ChatWire(),
     WireProtocol.RESPONSES: ResponsesWire(),
+    **_MESSAGES_WIRES,
 }
 
 
-def wire_for(protocol: WireProtocol) -> Wire:
-    return _WIRES[protocol]
+def wire_for(config: BackendConfig) -> Wire:
+    return _chat_wire(config) if config.protocol is WireProtocol.CHAT else _WIRES[config.protocol]
+
+
+def messages_wire_for(config: BackendConfig) -> MessagesWire | None:
+    """The Messages wire of a backend that speaks this protocol, else None."""
+    return _MESSAGES_WIRES.get(config.protocol)
+
+
+def _chat_wire(config: BackendConfig) -> ChatWire:
+    bound = config.output_bound
+    dialect = ChatDialect(
+        output_bound_field=None if bound is OutputBound.CALLER else bound.value,
+        include_usage=config.include_usage,
+        refused=config.refused_fields,
+        renamed=config.renamed_fields,
+        omitted=config.omitted_fields,
+    )
+    # The same object, which the wire recognises without looking at its fields.
+    return ChatWire(OPENAI_DIALECT if dialect == OPENAI_DIALECT else dialect)

@@ -16,6 +16,9 @@ def build_app(settings: Settings, services: Services) -> App:
 def http_conventions(settings: Settings) -> HttpConventions:
     return HttpConventions(
         body_bytes_max=settings.limits.body_bytes,
+        body_elements_max=settings.limits.body_elements,
+        bodies_bytes_max=settings.limits.bodies_bytes,
+        key_bodies_bytes_max=settings.limits.key_bodies_bytes,
         body_timeout_s=settings.server.body_timeout_s,
         customer_key_header=settings.auth.customer_key_header,
         session_headers=settings.sessions.headers,

@@ -4,12 +4,13 @@ import os
 from pathlib import Path
 
 from tollkeeper.backends.absent import AbsentBackend
-from tollkeeper.backends.config import BackendConfig, Tokenizer, WireProtocol
+from tollkeeper.backends.config import BackendConfig, OutputBound, Tokenizer, WireProtocol
+from tollkeeper.backends.credentials import CredentialKind, read_key
 from tollkeeper.backends.fan_out import FanOutBackend
 from tollkeeper.backends.port import Backend
 from tollkeeper.backends.routing import RoutedBackend
-from tollkeeper.bootstrap.secrets import read_secret
-from tollkeeper.domain.catalog import Model, pricing_from_declared
+from tollkeeper.domain.catalog import Model
+from tollkeeper.domain.declared_prices import pricing_from_declared
 from tollkeeper.domain.judging import EXAMPLES, Example
 from tollkeeper.embedded.engine_address import EngineAddress
 from tollkeeper.services.policies.judge import Judge, JudgeConfig
@@ -17,7 +18,9 @@ from tollkeeper.services.vault import Vault
 from tollkeeper.settings import BackendSettings, Settings, SettingsError, shown_variable
 
 # The bound if `record_bytes` is not set. A record of a Responses stream may hold the whole result.
-_RECORD_BYTES_MAX = {WireProtocol.CHAT: 1 << 20, WireProtocol.RESPONSES: 16 << 20}
+_RECORD_BYTES_MAX = {WireProtocol.RESPONSES: 16 << 20}
+_RECORD_BYTES_MAX_OTHERS = 1 << 20
+_MESSAGES_PROTOCOLS = (WireProtocol.MESSAGES, WireProtocol.VERTEX_MESSAGES)
 # `top_logprobs` for the judge. The published protocol allows 20; the embedded engine has no bound.
 _JUDGE_ALTERNATIVES = 20
 _JUDGE_ALTERNATIVES_EMBEDDED = 200
@@ -101,7 +104,7 @@ def _backend(
         return FanOutBackend(routed, concurrency=settings.embedded.parallel)
     if declared.native_n and WireProtocol(declared.protocol) is WireProtocol.CHAT:
         return routed
-    # The Responses protocol has no `n`, so several completions take several calls.
+    # Only the chat protocol has `n`: on others several completions take several calls.
     return FanOutBackend(routed, concurrency=declared.fan_out)
 
 
@@ -114,6 +117,9 @@ def backend_config(declared: BackendSettings, engine: EngineAddress | None) -> B
         protocol=protocol,
         urls=(engine.base_url,) if embedded and engine is not None else declared.urls,
         api_key=_engine_key(engine) if embedded else _api_key(declared),
+        api_key_file=declared.api_key_file or None,
+        credential=CredentialKind(declared.credential),
+        headers=declared.headers,
         tls_ca_file=declared.tls_ca_file or None,
         connect_timeout_s=declared.connect_timeout_s,
         idle_timeout_s=declared.idle_timeout_s,
@@ -121,10 +127,16 @@ def backend_config(declared: BackendSettings, engine: EngineAddress | None) -> B
         always_stream=embedded,
         # With progress records the engine notices a disconnect while it reads a long prompt.
         extra_fields={"return_progress": True} if embedded else {},
+        output_bound=OutputBound(declared.output_bound),
+        include_usage=declared.include_usage,
+        refused_fields=declared.refused_fields,
+        renamed_fields=declared.renamed_fields,
+        omitted_fields=declared.omitted_fields,
         tokenizer=_tokenizer(declared),
         tokenize_path=declared.tokenize_path or None,
         tokenize_timeout_s=declared.tokenize_timeout_s,
-        frame_bytes_max=declared.record_bytes or _RECORD_BYTES_MAX[protocol],
+        frame_bytes_max=declared.record_bytes
+        or _RECORD_BYTES_MAX.get(protocol, _RECORD_BYTES_MAX_OTHERS),
         body_bytes_max=declared.answer_bytes,
         connections_max=declared.connections,
         idle_connections_max=declared.idle_connections,
@@ -140,6 +152,10 @@ def backend_config(declared: BackendSettings, engine: EngineAddress | None) -> B
 def _tokenizer(declared: BackendSettings) -> Tokenizer:
     if declared.kind == "embedded":
         return Tokenizer.LLAMA_CPP
+    if declared.tokenizer != "auto":
+        return Tokenizer(declared.tokenizer)
+    if WireProtocol(declared.protocol) in _MESSAGES_PROTOCOLS:
+        return Tokenizer.MESSAGES
     return Tokenizer.VLLM if declared.tokenize_path else Tokenizer.NONE
 
 
@@ -157,5 +173,10 @@ def _api_key(declared: BackendSettings) -> str | None:
             )
         return value
     if declared.api_key_file:
-        return read_secret(Path(declared.api_key_file)).decode()
+        try:
+            return read_key(Path(declared.api_key_file))
+        except ValueError as exc:
+            raise SettingsError(
+                f"backends {declared.name!r}: api_key_file: {declared.api_key_file}: {exc}."
+            ) from None
     return None

@@ -1,13 +1,37 @@
 """Builds the catalogue from the models that the settings declare."""
 
+from collections.abc import Iterable
 from dataclasses import replace
 
+from tollkeeper.backends.anthropic import request as messages
+from tollkeeper.backends.anthropic.thinking import OPTIONS as THINKING_OPTIONS
 from tollkeeper.backends.config import WireProtocol
+from tollkeeper.backends.presets import PRESETS
 from tollkeeper.backends.responses import request as responses
-from tollkeeper.domain.catalog import Catalog, Model, TokenBounds, pricing_from_declared
+from tollkeeper.domain.catalog import (
+    DEFAULT_TOKEN_BOUNDS,
+    Catalog,
+    Feature,
+    Model,
+    PriceChange,
+    Pricing,
+    TokenBounds,
+)
+from tollkeeper.domain.declared_prices import (
+    DeclaredPrices,
+    DeclaredTier,
+    pricing_with_variants,
+)
 from tollkeeper.domain.errors import InvalidRequest
+from tollkeeper.domain.messages_behavior import MessagesBehavior, PromptCaching, ThinkingStyle
 from tollkeeper.embedded.engine_limits import ENGINE_SCHEMA_BOUNDS
-from tollkeeper.settings import ModelSettings, Settings, SettingsError
+from tollkeeper.settings import (
+    BackendSettings,
+    ModelSettings,
+    PricesSettings,
+    Settings,
+    SettingsError,
+)
 
 
 def build_catalog(settings: Settings) -> Catalog:
@@ -16,17 +40,15 @@ def build_catalog(settings: Settings) -> Catalog:
     for declared in settings.models:
         backend = backends[declared.backend]
         model = replace(
-            _model(declared),
+            _model(declared, backend),
             cache_salt_field=backend.cache_salt_field,
             shares_cache=backend.cache_shared,
             allows_remote_media=backend.allow_remote_media,
         )
         if backend.kind == "embedded":
             models.append(_on_engine(model, settings.embedded.context_length))
-        elif WireProtocol(backend.protocol) is WireProtocol.RESPONSES:
-            models.append(_on_responses_backend(model))
         else:
-            models.append(model)
+            models.append(_on_protocol(model, WireProtocol(backend.protocol)))
     return Catalog(tuple(models))
 
 
@@ -39,26 +61,52 @@ def _on_engine(model: Model, slot_tokens: int) -> Model:
     return replace(model, schema_bounds=ENGINE_SCHEMA_BOUNDS)
 
 
+def _on_protocol(model: Model, protocol: WireProtocol) -> Model:
+    match protocol:
+        case WireProtocol.RESPONSES:
+            return _on_responses_backend(model)
+        case WireProtocol.MESSAGES | WireProtocol.VERTEX_MESSAGES:
+            return _on_messages_backend(model)
+    return model
+
+
+def _on_messages_backend(model: Model) -> Model:
+    """The model without what the Messages protocol has no field for."""
+    reasons = Feature.REASONING in model.supported_features
+    return replace(
+        model,
+        supported_sampling_parameters=_narrowed(
+            model.supported_sampling_parameters, messages.SAMPLING_PARAMETERS
+        ),
+        supported_features=_narrowed(model.supported_features, messages.FEATURES),
+        input_modalities=_narrowed(model.input_modalities, messages.INPUT_MODALITIES),
+        output_modalities=_narrowed(model.output_modalities, messages.OUTPUT_MODALITIES),
+        options={**(THINKING_OPTIONS if reasons else {}), **model.options},
+    )
+
+
+def _narrowed(declared: Iterable[str], possible: frozenset[str]) -> tuple[str, ...]:
+    """The declared names that are possible, in the order of the declaration."""
+    return tuple(name for name in declared if name in possible)
+
+
 def _on_responses_backend(model: Model) -> Model:
     """The model without the parameters and modalities that the Responses protocol has no field for,
     whatever the settings declare: they could not be sent to the backend."""
-    narrowed = responses.narrowed
     return replace(
         model,
-        supported_sampling_parameters=narrowed(
+        supported_sampling_parameters=_narrowed(
             model.supported_sampling_parameters, responses.SAMPLING_PARAMETERS
         ),
-        input_modalities=narrowed(model.input_modalities, responses.INPUT_MODALITIES),
-        output_modalities=narrowed(model.output_modalities, responses.OUTPUT_MODALITIES),
+        input_modalities=_narrowed(model.input_modalities, responses.INPUT_MODALITIES),
+        output_modalities=_narrowed(model.output_modalities, responses.OUTPUT_MODALITIES),
         options={**responses.OPTIONS, **model.options},
     )
 
 
-def _model(declared: ModelSettings) -> Model:
+def _model(declared: ModelSettings, backend: BackendSettings) -> Model:
     try:
-        pricing = pricing_from_declared(
-            {str(key): value for key, value in declared.pricing.items()}, param="pricing"
-        )
+        pricing, price_changes = _pricing(declared), _price_changes(declared)
     except InvalidRequest as exc:
         raise SettingsError(f"models {declared.id!r}: {exc.param}: {exc.message}") from None
     return Model(
@@ -81,13 +129,57 @@ def _model(declared: ModelSettings) -> Model:
         required_checks=declared.required_checks,
         is_ready=declared.is_ready,
         pricing=pricing,
+        price_changes=price_changes,
         options=declared.options,
         token_bounds=TokenBounds(
-            image=declared.tokens_per_image or None,
+            image=_tokens_per_image(declared, backend),
             file=declared.tokens_per_file or None,
             audio=declared.tokens_per_audio or None,
             video=declared.tokens_per_video or None,
+            web_search=declared.tokens_per_web_search or None,
             template=declared.template_tokens,
             tools=declared.tool_tokens,
         ),
+        messages=MessagesBehavior(
+            caching=PromptCaching(declared.prompt_caching),
+            thinking=ThinkingStyle(declared.thinking_style),
+        ),
     )
+
+
+def _pricing(declared: PricesSettings, param: str = "") -> Pricing:
+    tiers = [
+        DeclaredTier(tier.above_tokens, {str(name): price for name, price in tier.pricing.items()})
+        for tier in declared.price_tiers
+    ]
+    return pricing_with_variants(
+        DeclaredPrices(
+            prices={str(name): price for name, price in declared.pricing.items()},
+            tiers=tiers,
+            service_tiers=declared.service_tiers,
+            unasked_service_tier=declared.unasked_service_tier,
+        ),
+        param=param,
+    )
+
+
+def _price_changes(declared: ModelSettings) -> tuple[PriceChange, ...]:
+    changes: dict[int, PriceChange] = {}
+    for position, change in enumerate(declared.price_changes):
+        place = f"price_changes.{position}."
+        valid_from = int(change.valid_from.timestamp())
+        if valid_from in changes:
+            raise InvalidRequest(
+                "Two changes are valid from the same moment.", param=f"{place}valid_from"
+            )
+        changes[valid_from] = PriceChange(valid_from, _pricing(change, place))
+    return tuple(changes[valid_from] for valid_from in sorted(changes))
+
+
+def _tokens_per_image(declared: ModelSettings, backend: BackendSettings) -> int | None:
+    """The model's own bound, else that of the backend's preset, else the largest of any family."""
+    if declared.tokens_per_image is not None:
+        return declared.tokens_per_image or None
+    preset = PRESETS.get(backend.preset)
+    known = None if preset is None else preset.tokens_per_image
+    return DEFAULT_TOKEN_BOUNDS.image if known is None else known

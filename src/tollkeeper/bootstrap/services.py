@@ -8,25 +8,33 @@ from tollkeeper.backends.port import Backend
 from tollkeeper.bootstrap.backends import build_backends, build_judge, judge_secret
 from tollkeeper.bootstrap.catalog import build_catalog
 from tollkeeper.bootstrap.secrets import master_secret
+from tollkeeper.bootstrap.webhook import alert_webhook
 from tollkeeper.domain.admission import ProjectLimits
 from tollkeeper.domain.conventions import DEFAULT_THRESHOLD_BASIS_POINTS
 from tollkeeper.domain.media_text import UnreadKind
+from tollkeeper.domain.money import picousd_from_usd
 from tollkeeper.embedded.engine_address import EngineAddress
 from tollkeeper.embedded.postgres import EmbeddedPostgres
+from tollkeeper.services.alerts import Alerts
+from tollkeeper.services.audit import Audit
 from tollkeeper.services.calls.activity import Activity
 from tollkeeper.services.calls.inference import Inference, InferenceLimits
 from tollkeeper.services.calls.isolation import Isolation
 from tollkeeper.services.calls.reasoning_seal import ReasoningSeal
 from tollkeeper.services.calls.recorder import CallRecorder
 from tollkeeper.services.calls.token_counting import TokenCounting
+from tollkeeper.services.calls.traffic import Traffic
 from tollkeeper.services.clock import Clock, unix_now
 from tollkeeper.services.ledger.admissibility import Admissibility
 from tollkeeper.services.ledger.admission import Admission
+from tollkeeper.services.ledger.bill import BillReconciliation
 from tollkeeper.services.ledger.billing import Billing
 from tollkeeper.services.ledger.bulk_resolution import BulkAction, BulkResolution, UnsettledRule
 from tollkeeper.services.ledger.costs import Costs
 from tollkeeper.services.ledger.ledger import Ledger
+from tollkeeper.services.ledger.months import LedgerMonths
 from tollkeeper.services.ledger.open_holds import OpenHolds
+from tollkeeper.services.ledger.overview import LedgerOverview
 from tollkeeper.services.ledger.reconciliation import Reconciliation
 from tollkeeper.services.ledger.recovery import Lease, Recovery
 from tollkeeper.services.ledger.watch import LedgerWatch
@@ -34,10 +42,14 @@ from tollkeeper.services.models import CurrentCatalog, Models
 from tollkeeper.services.policies.checks import PolicyChecks
 from tollkeeper.services.policies.directory import PolicyDirectory
 from tollkeeper.services.policies.policies import Policies
+from tollkeeper.services.policies.statistics import PolicyStatistics
+from tollkeeper.services.process_watch import ProcessWatch
+from tollkeeper.services.request_log import RequestLog, json_line, text_line
 from tollkeeper.services.tenants.admin_keys import AdminKeys
 from tollkeeper.services.tenants.authentication import Authentication
 from tollkeeper.services.tenants.idempotency import Idempotency
 from tollkeeper.services.tenants.key_use import KeyUse
+from tollkeeper.services.tenants.names import Names
 from tollkeeper.services.tenants.organizations import Organizations
 from tollkeeper.services.tenants.project_keys import ProjectKeys
 from tollkeeper.services.tenants.projects import Projects
@@ -102,24 +114,28 @@ def build_services(
     key_use = KeyUse()
     catalog = CurrentCatalog(build_catalog(settings))
     process_id = uuid4()
-    limits = settings.limits
-    project_limits = ProjectLimits(limits.requests_per_minute, limits.concurrency)
-    threshold = default_threshold(settings)
-    directory = PolicyDirectory(threshold)
-    admissibility = Admissibility(database, project_limits)
+    project_limits = _project_limits(settings)
+    directory = PolicyDirectory(default_threshold(settings))
+    admissibility = Admissibility(database, project_limits, clock)
     ledger = Ledger(LedgerStore(database, process_id, project_limits), directory)
+    admission = Admission(ledger, clock)
     lease = Lease(database, process_id, settings.ledger.lease_s)
     recovery, ledger_watch = _recovery_and_watch(settings, database)
+    bulk_resolution, months = _bulk_resolution_and_months(database, clock, project_limits)
     activity = Activity(database, clock, retention_days=settings.activity.retention_days)
     backends = build_backends(settings, engine) if serving else {}
     judge = build_judge(settings, backends, judge_secret(vault)) if serving else None
     checks = PolicyChecks(judge, denied_unread=denied_unread(settings))
-    recorder = CallRecorder(activity)
+    request_log = _request_log(settings, serving=serving)
+    alerts = _alerts(settings, database, backends, serving=serving)
+    recorder = CallRecorder(activity, request_log, alerts.note_usage_report)
     policies = Policies(database, idempotency, clock, directory)
+    inference = _inference(settings, admission, admissibility, backends, policies, checks, recorder)
     return Services(
         clock=clock,
         database=database,
         authentication=Authentication(database, key_use, clock),
+        names=Names(database),
         organizations=Organizations(database, clock),
         projects=Projects(database, clock),
         project_keys=_project_keys(settings, database, idempotency, clock),
@@ -129,31 +145,81 @@ def build_services(
         costs=Costs(database, vault, clock),
         billing=Billing(database, project_limits),
         reconciliation=_reconciliation(settings, database),
-        bulk_resolution=BulkResolution(database, project_limits),
+        bulk_resolution=bulk_resolution,
+        bill_reconciliation=BillReconciliation(database),
+        months=months,
         recovery=recovery,
+        audit=Audit(database),
         activity=activity,
-        upkeep=Upkeep(
+        traffic=Traffic(database, activity, catalog),
+        ledger_overview=LedgerOverview(database, clock),
+        policy_statistics=PolicyStatistics(database, clock),
+        upkeep=_upkeep(
+            settings,
             database,
             key_use=key_use,
             idempotency=idempotency,
             lease=lease,
             recovery=recovery,
-            bulk_resolution=BulkResolution(database, project_limits),
-            unsettled_rule=unsettled_rule(settings),
+            bulk_resolution=bulk_resolution,
             ledger_watch=ledger_watch,
+            ledger_months=months,
             activity=activity,
+            process_watch=ProcessWatch(database, backends, ledger, activity, inference),
+            alerts=alerts,
         ),
         catalog=catalog,
         isolation=Isolation(vault),
         reasoning_seal=ReasoningSeal(vault),
         token_counting=TokenCounting(database, backends, project_limits, admissibility),
-        inference=_inference(settings, ledger, admissibility, backends, policies, checks, recorder),
+        inference=inference,
         ledger=ledger,
         lease=lease,
         backends=backends,
         checks=checks,
         recorder=recorder,
-        default_threshold=threshold,
+        request_log=request_log,
+        default_threshold=default_threshold(settings),
+    )
+
+
+def _project_limits(settings: Settings) -> ProjectLimits:
+    limits, bound = settings.limits, settings.ledger.overage_bound_usd
+    return ProjectLimits(
+        limits.requests_per_minute,
+        limits.concurrency,
+        overage_bound_picousd=picousd_from_usd(bound) if bound else None,
+    )
+
+
+def _upkeep(
+    settings: Settings,
+    database: Database,
+    *,
+    key_use: KeyUse,
+    idempotency: Idempotency,
+    lease: Lease,
+    recovery: Recovery,
+    bulk_resolution: BulkResolution,
+    ledger_watch: LedgerWatch,
+    ledger_months: LedgerMonths,
+    activity: Activity,
+    process_watch: ProcessWatch,
+    alerts: Alerts,
+) -> Upkeep:
+    return Upkeep(
+        database,
+        key_use=key_use,
+        idempotency=idempotency,
+        lease=lease,
+        recovery=recovery,
+        bulk_resolution=bulk_resolution,
+        unsettled_rule=unsettled_rule(settings),
+        ledger_watch=ledger_watch,
+        ledger_months=ledger_months,
+        activity=activity,
+        process_watch=process_watch,
+        alerts=alerts,
     )
 
 
@@ -165,6 +231,19 @@ def _database(settings: Settings, conninfo: str) -> Database:
         pool_timeout_s=declared.pool_timeout_s,
         statement_timeout_s=declared.statement_timeout_s,
     )
+
+
+def _alerts(
+    settings: Settings, database: Database, backends: dict[str, Backend], *, serving: bool
+) -> Alerts:
+    post = alert_webhook(settings) if serving else None
+    return Alerts(database, backends, post, settings.alerts.interval_s)
+
+
+def _request_log(settings: Settings, *, serving: bool) -> RequestLog:
+    if not serving or not settings.logs.requests:
+        return RequestLog(None)
+    return RequestLog(text_line if settings.logs.format == "text" else json_line)
 
 
 def _project_keys(
@@ -182,6 +261,13 @@ def _reconciliation(settings: Settings, database: Database) -> Reconciliation:
     )
 
 
+def _bulk_resolution_and_months(
+    database: Database, clock: Clock, limits: ProjectLimits
+) -> tuple[BulkResolution, LedgerMonths]:
+    bulk_resolution = BulkResolution(database, limits)
+    return bulk_resolution, LedgerMonths(database, clock, bulk_resolution)
+
+
 def _recovery_and_watch(settings: Settings, database: Database) -> tuple[Recovery, LedgerWatch]:
     """What a search of the one has found, the other knows."""
     open_holds = OpenHolds()
@@ -191,7 +277,7 @@ def _recovery_and_watch(settings: Settings, database: Database) -> tuple[Recover
 
 def _inference(
     settings: Settings,
-    ledger: Ledger,
+    admission: Admission,
     admissibility: Admissibility,
     backends: dict[str, Backend],
     policies: Policies,
@@ -200,7 +286,7 @@ def _inference(
 ) -> Inference:
     limits = settings.limits
     return Inference(
-        Admission(ledger),
+        admission,
         admissibility,
         backends,
         InferenceLimits(

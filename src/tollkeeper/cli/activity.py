@@ -1,16 +1,25 @@
 """`tollkeeper activity`: the records of inference requests."""
 
+import sys
 from typing import Annotated, Any
 from uuid import UUID
 
 import msgspec
 import typer
 
-from tollkeeper.cli.arguments import organization_id, project_id
-from tollkeeper.cli.command import noun_app, service_command
+from tollkeeper.cli.activity_export import ExportFormat, export
+from tollkeeper.cli.amounts import unix_seconds
+from tollkeeper.cli.command import (
+    Invocation,
+    command,
+    noun_app,
+    run_with_services,
+    service_command,
+)
 from tollkeeper.cli.output import Listing, Record
 from tollkeeper.domain.errors import NotFound
 from tollkeeper.domain.money import usd_from_picousd
+from tollkeeper.domain.traffic import TimeRange, TrafficFilter
 from tollkeeper.domain.usage import Usage
 from tollkeeper.services.calls.activity import LIST_LIMIT_MAX
 from tollkeeper.services.use_cases import Services
@@ -18,8 +27,12 @@ from tollkeeper.storage.activity import ActivityEntry
 
 app = noun_app("The records of inference requests.")
 
+_EXPORT_S_DEFAULT = 7 * 86_400
 
-@service_command(app, "show")
+
+@service_command(
+    app, "show", example="tollkeeper activity show 7c9e6679-7425-40de-944b-e07fc1f90ae7"
+)
 async def activity_show(
     services: Services,
     request: Annotated[
@@ -33,7 +46,7 @@ async def activity_show(
     return Record(_view(await services.activity.activity_show(_request_id(request))))
 
 
-@service_command(app, "list")
+@service_command(app, "list", example="tollkeeper activity list --organization Acme --status 402")
 async def activity_list(
     services: Services,
     organization: Annotated[
@@ -50,8 +63,10 @@ async def activity_list(
     ] = 20,
 ) -> Listing:
     """List requests, newest first."""
-    organization_filter = None if organization is None else organization_id(organization)
-    project_filter = None if project is None else project_id(project)
+    organization_filter = (
+        None if organization is None else await services.names.organization_named(organization)
+    )
+    project_filter = None if project is None else await services.names.project_named(project)
     if organization_filter is not None:
         await services.organizations.organization_show(organization_filter)
     if project_filter is not None:
@@ -62,7 +77,58 @@ async def activity_list(
     return Listing(
         [_view(entry) for entry in entries],
         columns=("started_at", "request_id", "status", "error", "model", "cost", "settlement"),
+        optional=("model", "settlement", "error"),
     )
+
+
+@command(app, "export", example="tollkeeper activity export --organization Acme --since 2026-01-01")
+def activity_export(
+    invocation: Invocation,
+    organization: Annotated[
+        str | None, typer.Option(metavar="ORG", help="Only requests of this organization.")
+    ] = None,
+    project: Annotated[
+        str | None, typer.Option(metavar="PROJECT", help="Only requests of this project.")
+    ] = None,
+    since: Annotated[
+        int | None,
+        typer.Option(
+            metavar="WHEN",
+            help="YYYY-MM-DD or unix seconds.",
+            parser=unix_seconds,
+            show_default="a week ago",
+        ),
+    ] = None,
+    until: Annotated[
+        int | None,
+        typer.Option(
+            metavar="WHEN",
+            help="YYYY-MM-DD or unix seconds; not included.",
+            parser=unix_seconds,
+            show_default="now",
+        ),
+    ] = None,
+    form: Annotated[
+        ExportFormat, typer.Option("--format", help="Comma-separated values or JSON lines.")
+    ] = ExportFormat.CSV,
+) -> None:
+    """Write the records of a time to standard output, the newest first."""
+
+    async def run(services: Services) -> int:
+        end = services.clock() + 1 if until is None else until
+        time = TimeRange(end - _EXPORT_S_DEFAULT if since is None else since, end)
+        names = services.names
+        wanted = TrafficFilter(
+            organization_id=None
+            if organization is None
+            else await names.organization_named(organization),
+            project_id=None if project is None else await names.project_named(project),
+        )
+        return await export(services, wanted, time, form, _view)
+
+    written = run_with_services(invocation, run)
+    if not invocation.as_json:
+        sys.stderr.write(f"{written} records\n")
 
 
 def _request_id(text: str) -> UUID:
@@ -101,8 +167,9 @@ def _view(entry: ActivityEntry) -> dict[str, Any]:
     }
 
 
-def _usage_view(usage: Usage) -> dict[str, int]:
-    return {
+def _usage_view(usage: Usage) -> dict[str, int | str]:
+    """Audio and the service tier stand there only where a backend has named them."""
+    view: dict[str, int | str] = {
         "prompt_tokens": usage.prompt_tokens,
         "completion_tokens": usage.completion_tokens,
         "total_tokens": usage.total_tokens,
@@ -111,6 +178,12 @@ def _usage_view(usage: Usage) -> dict[str, int]:
         "cache_write_tokens": usage.cache_write_tokens,
         "web_searches": usage.web_searches,
     }
+    if usage.input_audio_tokens or usage.output_audio_tokens:
+        view["input_audio_tokens"] = usage.input_audio_tokens
+        view["output_audio_tokens"] = usage.output_audio_tokens
+    if usage.service_tier is not None:
+        view["service_tier"] = usage.service_tier
+    return view
 
 
 def _usd(amount: int | None) -> str | None:

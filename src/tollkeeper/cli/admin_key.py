@@ -11,8 +11,7 @@ from tollkeeper.cli.arguments import (
     KeyArgument,
     NameArgument,
     OrganizationArgument,
-    admin_key_id,
-    organization_id,
+    admin_permissions,
 )
 from tollkeeper.cli.command import noun_app, service_command
 from tollkeeper.cli.output import SHOWN_ONCE, Listing, Record
@@ -25,14 +24,19 @@ _PAGE_LENGTH = 1000
 app = noun_app("Admin API keys of an organization.")
 
 
-@service_command(app, "create")
+@service_command(app, "create", example="tollkeeper admin-key create Acme root --all-permissions")
 async def admin_key_create(
     services: Services,
     organization: OrganizationArgument,
     name: NameArgument,
     permission: Annotated[
         list[str] | None,
-        typer.Option("--permission", metavar="P", help="What the key may do. May be repeated."),
+        typer.Option(
+            "--permission",
+            metavar="P",
+            help="What the key may do. May be repeated.",
+            autocompletion=admin_permissions,
+        ),
     ] = None,
     all_permissions: Annotated[
         bool, typer.Option("--all-permissions", help="Every permission of an Admin API key.")
@@ -46,7 +50,7 @@ async def admin_key_create(
             param_hint="--permission",
         )
     key, value = await services.admin_keys.admin_key_create(
-        organization_id(organization),
+        await services.names.organization_named(organization),
         name,
         ADMIN_PERMISSIONS if all_permissions else permission or (),
         expires_in,
@@ -54,21 +58,23 @@ async def admin_key_create(
     return Record(_view(services, key) | {"value": value}, note=SHOWN_ONCE)
 
 
-@service_command(app, "list")
+@service_command(app, "list", example="tollkeeper admin-key list Acme")
 async def admin_key_list(services: Services, organization: OrganizationArgument) -> Listing:
     """List an organization's Admin API keys that are not revoked, oldest first."""
-    identity = organization_id(organization)
+    identity = await services.names.organization_named(organization)
     await services.organizations.organization_show(identity)
     return Listing(
         [_view(services, key) for key in await _all_keys(services, identity)],
         columns=("id", "name", "redacted_value", "status", "permissions", "last_used_at"),
+        short_ids=("id",),
+        optional=("last_used_at", "permissions"),
     )
 
 
-@service_command(app, "revoke")
+@service_command(app, "revoke", example="tollkeeper admin-key revoke root")
 async def admin_key_revoke(services: Services, key: KeyArgument) -> Record:
     """Revoke an Admin API key. This cannot be undone."""
-    found = await services.admin_keys.admin_key_show(admin_key_id(key))
+    found = await services.admin_keys.admin_key_show(await services.names.admin_key_named(key))
     await services.admin_keys.admin_key_revoke(found.organization_id, found.id)
     return Record(_view(services, await services.admin_keys.admin_key_show(found.id)))
 

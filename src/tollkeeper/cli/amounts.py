@@ -16,9 +16,9 @@ _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _AGE_S_MAX = 36_500 * 86_400
 
 
-def amount_picousd(text: str) -> int:
+def amount_picousd(text: str) -> "UsdAmount":
     try:
-        return picousd_from_usd(text)
+        return UsdAmount(picousd_from_usd(text))
     except InvalidRequest as exc:
         raise typer.BadParameter(exc.message) from None
 
@@ -56,11 +56,17 @@ def limit_change(text: str) -> LimitChange:
         raise typer.BadParameter(f"{text!r} is neither a number nor `default`.") from None
 
 
+class UsdAmount(int):
+    """Picousd that were given as a decimal amount of USD; help calls the type by its `__name__`."""
+
+
+UsdAmount.__name__ = "decimal"
+
 AmountArgument = Annotated[
-    int,
+    UsdAmount,
     typer.Argument(
         metavar="USD",
-        help="A decimal amount in USD, exact to 10^-12.",
+        help="A decimal amount in USD, like 12.50; exact to 10^-12.",
         parser=amount_picousd,
         show_default=False,
     ),

@@ -1,21 +1,22 @@
-"""Arguments that several commands take. A text that is not an id is reported as not found."""
+"""Arguments that several commands take. An id may be given by its beginning or by the name."""
 
+from collections.abc import Iterable
 from typing import Annotated
-from uuid import UUID
 
 import typer
 
-from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
-from tollkeeper.domain.errors import NotFound
+from tollkeeper.domain.access import ADMIN_PERMISSIONS, CUSTOMER_PERMISSIONS
 
 OrganizationArgument = Annotated[
-    str, typer.Argument(metavar="ORG", help="The organization's id.", show_default=False)
+    str,
+    typer.Argument(metavar="ORG", help="The organization's name or id.", show_default=False),
 ]
 ProjectArgument = Annotated[
-    str, typer.Argument(metavar="PROJECT", help="The project's id.", show_default=False)
+    str, typer.Argument(metavar="PROJECT", help="The project's name or id.", show_default=False)
 ]
 KeyArgument = Annotated[
-    str, typer.Argument(metavar="KEY", help="The key's id, not its value.", show_default=False)
+    str,
+    typer.Argument(metavar="KEY", help="The key's name or id, not its value.", show_default=False),
 ]
 NameArgument = Annotated[
     str, typer.Argument(metavar="NAME", help="A name for people.", show_default=False)
@@ -28,24 +29,15 @@ ExpiresIn = Annotated[
 ]
 
 
-def organization_id(text: str) -> OrganizationId:
-    return OrganizationId(_id(text, "organization"))
+def admin_permissions(beginning: str) -> list[str]:
+    """For shell completion."""
+    return _beginning_with(beginning, ADMIN_PERMISSIONS)
 
 
-def project_id(text: str) -> ProjectId:
-    return ProjectId(_id(text, "project"))
+def customer_permissions(beginning: str) -> list[str]:
+    """For shell completion."""
+    return _beginning_with(beginning, CUSTOMER_PERMISSIONS)
 
 
-def project_key_id(text: str) -> KeyId:
-    return KeyId(_id(text, "project key"))
-
-
-def admin_key_id(text: str) -> KeyId:
-    return KeyId(_id(text, "admin key"))
-
-
-def _id(text: str, noun: str) -> UUID:
-    try:
-        return UUID(text)
-    except ValueError:
-        raise NotFound(f"There is no {noun} {text}.") from None
+def _beginning_with(beginning: str, words: Iterable[str]) -> list[str]:
+    return sorted(str(word) for word in words if word.startswith(beginning))

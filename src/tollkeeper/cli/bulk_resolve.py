@@ -1,20 +1,16 @@
 """`tollkeeper ledger resolve --all`: what it selects, its progress, and what it reports."""
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console, Group, RenderableType
-from rich.progress import Progress
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tollkeeper.cli.arguments import organization_id
 from tollkeeper.cli.command import Invocation, run_with_services
 from tollkeeper.cli.output import printable
+from tollkeeper.cli.progress import progress
 from tollkeeper.cli.report import Report
 from tollkeeper.domain.catalog import Catalog
 from tollkeeper.domain.errors import NotFound
@@ -50,7 +46,7 @@ def resolve_all(invocation: Invocation, wanted: BulkRequest) -> Report:
 async def _resolve_all(services: Services, wanted: BulkRequest, *, quiet: bool) -> Report:
     of_organization = None
     if wanted.organization is not None:
-        of_organization = organization_id(wanted.organization)
+        of_organization = await services.names.organization_named(wanted.organization)
         await services.organizations.organization_show(of_organization)
     backlog = await services.bulk_resolution.ledger_backlog(
         older_than_s=wanted.older_than_s,
@@ -59,9 +55,11 @@ async def _resolve_all(services: Services, wanted: BulkRequest, *, quiet: bool) 
     )
     if wanted.dry_run:
         return _report(wanted, backlog, None)
-    with _progress(backlog.reservations, quiet=quiet) as on_progress:
+    with progress("Resolving", quiet=quiet or not backlog.reservations) as tell:
         resolved = await services.bulk_resolution.ledger_resolve_all(
-            backlog.selection, wanted.action, on_progress=on_progress
+            backlog.selection,
+            wanted.action,
+            on_progress=lambda done: tell(done, backlog.reservations),
         )
     return _report(wanted, backlog, resolved)
 
@@ -75,32 +73,6 @@ def _models_of(catalog: Catalog, backend: str | None) -> tuple[str, ...] | None:
         names = ", ".join(sorted({model.backend for model in catalog.models})) or "none"
         raise NotFound(f"No model of the catalogue has the backend {backend}; backends: {names}.")
     return found
-
-
-@contextmanager
-def _progress(total: int, *, quiet: bool) -> Iterator[Callable[[int], None]]:
-    """A bar on a terminal; in a pipe a line for each tenth. Both go to standard error."""
-    if quiet or total == 0:
-        yield lambda _: None
-    elif sys.stderr.isatty():
-        with Progress(console=Console(stderr=True), transient=True) as progress:
-            bar = progress.add_task("Resolving", total=total)
-            yield lambda done: progress.update(bar, completed=done)
-    else:
-        yield _lines_for_tenths(total)
-
-
-def _lines_for_tenths(total: int) -> Callable[[int], None]:
-    told = 0
-
-    def tell(done: int) -> None:
-        nonlocal told
-        if done * 10 // total > told:
-            told = done * 10 // total
-            sys.stderr.write(f"{done} of {total}\n")
-            sys.stderr.flush()
-
-    return tell
 
 
 def _report(wanted: BulkRequest, backlog: Backlog, resolved: Resolved | None) -> Report:

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from tollkeeper.cli.amounts import AmountArgument
-from tollkeeper.cli.arguments import OrganizationArgument, organization_id, project_id
+from tollkeeper.cli.arguments import OrganizationArgument
 from tollkeeper.cli.command import noun_app, service_command
 from tollkeeper.cli.output import Listing, Record
 from tollkeeper.domain.access import OrganizationId
@@ -27,7 +27,7 @@ ProjectOption = Annotated[
 ]
 
 
-@service_command(app, "set")
+@service_command(app, "set", example="tollkeeper cap set Acme 100.00 --period month")
 async def cap_set(
     services: Services,
     organization: OrganizationArgument,
@@ -41,19 +41,19 @@ async def cap_set(
     project: ProjectOption = None,
 ) -> Record:
     """Cap what may be held and spent in a period. Calls that would exceed it are refused."""
-    identity = organization_id(organization)
-    of_project = None if project is None else project_id(project)
+    identity = await services.names.organization_named(organization)
+    of_project = None if project is None else await services.names.project_named(project, identity)
     use = await services.billing.cap_set(identity, amount, period, of_project)
     return Record(_view(identity, use))
 
 
-@service_command(app, "clear")
+@service_command(app, "clear", example="tollkeeper cap clear Acme --project Web")
 async def cap_clear(
     services: Services, organization: OrganizationArgument, project: ProjectOption = None
 ) -> Record:
     """Remove a cap."""
-    identity = organization_id(organization)
-    of_project = None if project is None else project_id(project)
+    identity = await services.names.organization_named(organization)
+    of_project = None if project is None else await services.names.project_named(project, identity)
     await services.billing.cap_clear(identity, of_project)
     return Record(
         {
@@ -65,14 +65,16 @@ async def cap_clear(
     )
 
 
-@service_command(app, "show")
+@service_command(app, "show", example="tollkeeper cap show Acme")
 async def cap_show(services: Services, organization: OrganizationArgument) -> Listing:
     """Show every cap of an organization and of its projects, and how much of it is used."""
-    identity = organization_id(organization)
+    identity = await services.names.organization_named(organization)
     found = await services.billing.cap_show(identity)
     return Listing(
         [_view(identity, use) for use in found],
         columns=("project_id", "amount", "period", "held", "spent", "remaining"),
+        short_ids=("project_id",),
+        optional=("held",),
     )
 
 

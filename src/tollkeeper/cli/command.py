@@ -6,8 +6,10 @@ supply that parameter.
 """
 
 import asyncio
+import getpass
 import inspect
 import logging
+import os
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -17,6 +19,7 @@ from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 import typer
 
 from tollkeeper.bootstrap import located_database, running_services
+from tollkeeper.cli.hints import next_step
 from tollkeeper.cli.options import (
     WORKER_STARTER,
     AsJson,
@@ -25,9 +28,11 @@ from tollkeeper.cli.options import (
     shared_options,
 )
 from tollkeeper.cli.output import CommandOutput, Listing, one_line, show
+from tollkeeper.domain.audit import Actor, ActorKind
 from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.hosting.logs import silence_logs
 from tollkeeper.hosting.worker_process import WorkerStarter
+from tollkeeper.services.audit import act_as
 from tollkeeper.services.use_cases import Services
 from tollkeeper.settings import Settings, SettingsError, load_settings
 from tollkeeper.storage.schema import check_database
@@ -65,9 +70,11 @@ def noun_app(purpose: str) -> typer.Typer:
     )
 
 
-def command(app: typer.Typer, name: str) -> Callable[[PlainCommand[P]], PlainCommand[P]]:
+def command(
+    app: typer.Typer, name: str, *, example: str
+) -> Callable[[PlainCommand[P]], PlainCommand[P]]:
     """Registers a function of an `Invocation`. It may return an answer, or None if it printed its
-    own output."""
+    own output. The help shows `example`, a line that can be typed."""
 
     def register(run: PlainCommand[P]) -> PlainCommand[P]:
         def invoked(
@@ -97,14 +104,14 @@ def command(app: typer.Typer, name: str) -> Callable[[PlainCommand[P]], PlainCom
 
         invoked.__doc__ = run.__doc__
         invoked.__signature__ = _signature_with_shared_options(run)  # type: ignore[attr-defined]
-        app.command(name)(invoked)
+        app.command(name, epilog=f"Example: {example}")(invoked)
         return run
 
     return register
 
 
 def service_command(
-    app: typer.Typer, name: str
+    app: typer.Typer, name: str, *, example: str
 ) -> Callable[[ServiceCommand[P]], ServiceCommand[P]]:
     """Registers a coroutine function of the services."""
 
@@ -116,7 +123,7 @@ def service_command(
 
         run.__doc__ = use_case.__doc__
         run.__signature__ = inspect.signature(use_case)  # type: ignore[attr-defined]
-        command(app, name)(run)
+        command(app, name, example=example)(run)
         return use_case
 
     return register
@@ -135,8 +142,20 @@ def run_with_services(invocation: Invocation, use_case: Callable[[Services], Awa
 async def _with_services(
     settings: Settings, conninfo: str, use_case: Callable[[Services], Awaitable[T]]
 ) -> T:
+    act_as(Actor(ActorKind.CLI, _user()))
     async with running_services(settings, conninfo) as services:
         return await use_case(services)
+
+
+def _user() -> str:
+    """Whom the audit names: the user of the shell, also behind sudo."""
+    behind_sudo = os.environ.get("SUDO_USER")
+    if behind_sudo:
+        return behind_sudo
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # the account has no name on this machine
+        return f"uid {os.getuid()}"
 
 
 def _signature_with_shared_options(run: Callable[..., object]) -> inspect.Signature:
@@ -156,4 +175,7 @@ def _signature_with_shared_options(run: Callable[..., object]) -> inspect.Signat
 
 def _refuse(message: str) -> NoReturn:
     sys.stderr.write(f"tollkeeper: {one_line(message)}\n")
+    hint = next_step(message)
+    if hint and sys.stderr.isatty():
+        sys.stderr.write(f"{hint}\n")
     raise typer.Exit(1)

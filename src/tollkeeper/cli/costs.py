@@ -1,5 +1,6 @@
 """`tollkeeper costs`: the daily costs of an organization, as a table and a chart."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated, Any
@@ -13,9 +14,11 @@ from rich.text import Text
 
 from tollkeeper.api.organization.costs import cost_page_view
 from tollkeeper.cli.amounts import unix_seconds
-from tollkeeper.cli.arguments import OrganizationArgument, organization_id
+from tollkeeper.cli.arguments import OrganizationArgument
 from tollkeeper.cli.command import command_app
+from tollkeeper.cli.csv_text import csv_lines
 from tollkeeper.cli.output import printable
+from tollkeeper.cli.progress import working
 from tollkeeper.cli.report import Report, report_command
 from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.conventions import COST_PAGE_DEFAULT, COST_PAGE_MAX
@@ -30,7 +33,9 @@ _BAR_WIDTH = 50
 _DAYS_MAX = 3660
 
 
-@report_command(app, "costs")
+@report_command(
+    app, "costs", example="tollkeeper costs Acme --since 2026-01-01 --group-by line_item"
+)
 async def costs(
     services: Services,
     organization: OrganizationArgument,
@@ -56,6 +61,7 @@ async def costs(
         list[CostDimension] | None,
         typer.Option(help="Split each day by this. May be repeated.", show_default=False),
     ] = None,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print comma-separated values.")] = False,
 ) -> Report:
     """Show what an organization spent, day by day in UTC: the numbers of the API's cost report."""
     end = services.clock() + 1 if until is None else until
@@ -70,12 +76,15 @@ async def costs(
         group_by=tuple(dict.fromkeys(group_by or ())),
         limit=COST_PAGE_MAX,
     )
-    identity = organization_id(organization)
+    identity = await services.names.organization_named(organization)
     await services.organizations.organization_show(identity)
-    page = await _whole_report(services, identity, query)
+    with working("Adding up"):
+        page = await _whole_report(services, identity, query)
     content: dict[str, Any] = msgspec.to_builtins(cost_page_view(page))
     return Report(
-        content | {"unsettled_requests": page.unsettled_requests}, _picture(page, query.group_by)
+        content | {"unsettled_requests": page.unsettled_requests},
+        _picture(page, query.group_by),
+        text=_csv(page, query.group_by) if as_csv else "",
     )
 
 
@@ -111,6 +120,15 @@ def _picture(page: CostPage, group_by: tuple[CostDimension, ...]) -> RenderableT
             )
         )
     return Group(*parts)
+
+
+def _csv(page: CostPage, group_by: tuple[CostDimension, ...]) -> str:
+    rows: list[Sequence[object]] = [("day", *group_by, "usd")]
+    for bucket in page.buckets:
+        for row in bucket.rows:
+            groups = (getattr(row, dimension) for dimension in group_by)
+            rows.append((_day(bucket), *groups, usd_from_picousd(row.amount_picousd)))
+    return csv_lines(rows)
 
 
 def _table(page: CostPage, group_by: tuple[CostDimension, ...]) -> Table:

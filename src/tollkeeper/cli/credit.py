@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from tollkeeper.cli.amounts import AmountArgument
-from tollkeeper.cli.arguments import OrganizationArgument, organization_id
+from tollkeeper.cli.arguments import OrganizationArgument
 from tollkeeper.cli.command import noun_app, service_command
 from tollkeeper.cli.output import Record
 from tollkeeper.domain.money import usd_from_picousd
@@ -15,7 +15,7 @@ from tollkeeper.storage.accounts import Balance
 app = noun_app("Credit of an organization.")
 
 
-@service_command(app, "grant")
+@service_command(app, "grant", example="tollkeeper credit grant Acme 25.50 --note 'invoice 17'")
 async def credit_grant(
     services: Services,
     organization: OrganizationArgument,
@@ -23,7 +23,9 @@ async def credit_grant(
     note: Annotated[str, typer.Option(help="The reason, which is stored with the grant.")] = "",
 ) -> Record:
     """Grant credit to an organization. A negative amount takes available credit back."""
-    grant = await services.billing.credit_grant(organization_id(organization), amount, note)
+    grant = await services.billing.credit_grant(
+        await services.names.organization_named(organization), amount, note
+    )
     return Record(
         {
             "id": grant.id,
@@ -39,10 +41,10 @@ async def credit_grant(
 app.registered_commands[-1].context_settings = {"ignore_unknown_options": True}
 
 
-@service_command(app, "show")
+@service_command(app, "show", example="tollkeeper credit show Acme")
 async def credit_show(services: Services, organization: OrganizationArgument) -> Record:
     """Show how much was granted, and how much of it is available, held, settled or unsettled."""
-    identity = organization_id(organization)
+    identity = await services.names.organization_named(organization)
     balance = await services.billing.credit_show(identity)
     return Record({"organization_id": identity, **balance_view(balance)})
 

@@ -4,7 +4,9 @@ import asyncio
 import dataclasses
 import json
 import os
+import textwrap
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 import typer
@@ -13,10 +15,13 @@ from rich.console import Console
 
 from tollkeeper.bootstrap import located_database, running_services
 from tollkeeper.cli.command import Invocation, command, command_app
+from tollkeeper.cli.demo_console import DemoConsole, console_listener, running_console
+from tollkeeper.cli.own_command import pasted_command
 from tollkeeper.cli.serve import listeners
 from tollkeeper.embedded.engine import START_TIMEOUT_S
 from tollkeeper.hosting.logs import configure_logs
 from tollkeeper.hosting.supervisor import Supervisor, describe
+from tollkeeper.hosting.worker import log_format
 from tollkeeper.services.demonstration import DEMO_CREDIT_USD, Demonstration, DemoTenant
 from tollkeeper.settings import Settings
 from tollkeeper.storage.migrations import migrate
@@ -24,20 +29,37 @@ from tollkeeper.storage.schema import check_database
 
 app = command_app()
 _stderr = Console(stderr=True, highlight=False)
+# So much of an id is unique here, and commands take it.
+_ID_BEGINNING = 8
+_SAID_WIDTH = 64
 
 
-@command(app, "demo")
+@dataclass(frozen=True, slots=True)
+class RunningDemo:
+    """What the demo runs, for its page."""
+
+    model: str
+    # How this program is called from a shell in this folder.
+    command: str
+    tenant: DemoTenant
+    console: DemoConsole
+    addresses: dict[str, str]
+
+
+@command(app, "demo", example="tollkeeper demo")
 def demo(invocation: Invocation) -> None:
     """Run everything on this machine, with a demo organization, and print how to use it."""
-    settings = invocation.settings()
+    settings = _with_logs_for_people(invocation.settings())
     with ExitStack() as stack:
         public, operator = listeners(settings, stack)
-        configure_logs()
+        console_socket = console_listener(settings)
+        configure_logs(log_format(settings))
         with _stderr.status("Starting PostgreSQL ..."):
             conninfo = stack.enter_context(located_database(settings))
             migrate(conninfo)
             check_database(conninfo)
         tenant = uvloop.run(_demo_tenant(settings, conninfo))
+        console = stack.enter_context(running_console(settings, invocation.config, console_socket))
         addresses = describe(public, operator)
         assert invocation.worker_starter is not None
         supervisor = Supervisor(
@@ -47,18 +69,26 @@ def demo(invocation: Invocation) -> None:
             operator=operator,
             reload=invocation.settings,
             worker_starter=invocation.worker_starter,
+            on_stop=lambda: typer.echo("\nStopping ...", err=True),
         )
-        uvloop.run(_supervise(supervisor, settings, tenant, addresses, as_json=invocation.as_json))
+        running = RunningDemo(
+            model=settings.models[0].id if settings.models else "MODEL",
+            command=pasted_command(invocation.config),
+            tenant=tenant,
+            console=console,
+            addresses=addresses,
+        )
+        uvloop.run(_supervise(supervisor, running, as_json=invocation.as_json))
+    typer.echo(f"Stopped. Everything is kept in {settings.database.data_dir}.", err=True)
 
 
-async def _supervise(
-    supervisor: Supervisor,
-    settings: Settings,
-    tenant: DemoTenant,
-    addresses: dict[str, str],
-    *,
-    as_json: bool,
-) -> None:
+def _with_logs_for_people(settings: Settings) -> Settings:
+    if settings.logs.format != "auto":
+        return settings
+    return settings.model_copy(update={"logs": settings.logs.model_copy(update={"format": "text"})})
+
+
+async def _supervise(supervisor: Supervisor, running: RunningDemo, *, as_json: bool) -> None:
     announcements: list[asyncio.Task[None]] = []
 
     def on_ready() -> None:
@@ -68,9 +98,9 @@ async def _supervise(
         with _stderr.status("Loading the model ..."):
             engine = await supervisor.wait_for_engine(START_TIMEOUT_S)
         if as_json:
-            typer.echo(json.dumps({**addresses, **dataclasses.asdict(tenant), "engine": engine}))
+            typer.echo(json.dumps(_document(running, engine)))
         else:
-            typer.echo(_welcome(settings, tenant, addresses, engine))
+            typer.echo(_welcome(running, engine))
 
     await supervisor.run(on_ready=on_ready)
     for task in announcements:
@@ -102,39 +132,51 @@ def _write_private_file(path: Path, text: str) -> None:
         file.write(text)
 
 
-def _welcome(settings: Settings, tenant: DemoTenant, addresses: dict[str, str], engine: str) -> str:
-    model = settings.models[0].id if settings.models else "MODEL"
-    base = addresses["public"]
+def _document(running: RunningDemo, engine: str) -> dict[str, str]:
+    return {
+        **running.addresses,
+        **dataclasses.asdict(running.tenant),
+        "engine": engine,
+        "console": running.console.address,
+        "operator_token": running.console.token,
+    }
+
+
+def _welcome(running: RunningDemo, engine: str) -> str:
+    """A page that fits on a screen. Its commands work when they are pasted into a shell in this
+    folder."""
+    tenant, console = running.tenant, running.console
+    base = running.addresses["public"]
+    # The second line of a long sentence begins where the first does.
+    said = textwrap.indent(textwrap.fill(engine, _SAID_WIDTH), " " * 16).lstrip()
     return f"""
-tollkeeper is running.
+tollkeeper is running. Ctrl-C stops everything.
 
-  API            {base}/v1
-  operators      {addresses["operator"]}  (/healthz /readyz /metrics)
-  engine         {engine}
+  console       {console.address or "not installed: pip install 'tollkeeper[console]'"}
+  its token     {console.token or "the one of your settings"}
 
-  organization   {tenant.organization_id}  (credit {DEMO_CREDIT_USD} USD at the first start)
-  project        {tenant.project_id}
-  project key    {tenant.project_key}
-  admin key      {tenant.admin_key}
+  API           {base}/v1
+  operators     {running.addresses["operator"]}  (/healthz /readyz /metrics)
+  engine        {said}
+  organization  {tenant.organization_id}, with {DEMO_CREDIT_USD} USD at first
+  project key   {tenant.project_key}
+  admin key     {tenant.admin_key}
 
 Send a request:
-
   curl -N {base}/v1/chat/completions \\
     -H 'Authorization: Bearer {tenant.project_key}' \\
     -H 'Content-Type: application/json' \\
-    -d '{{"model": "{model}", "stream": true, "max_tokens": 64,
+    -d '{{"model": "{running.model}", "stream": true,
+         "max_tokens": 64,
          "messages": [{{"role": "user", "content": "What is a toll keeper?"}}]}}'
 
 or with the OpenAI SDK:
-
   from openai import OpenAI
-  client = OpenAI(base_url="{base}/v1", api_key="{tenant.project_key}")
-  stream = client.chat.completions.create(
-      model="{model}", stream=True, max_tokens=64,
-      messages=[{{"role": "user", "content": "What is a toll keeper?"}}])
-  for chunk in stream:
-      print(chunk.choices[0].delta.content or "", end="", flush=True)
+  client = OpenAI(base_url="{base}/v1",
+                  api_key="{tenant.project_key}")
+  print(client.chat.completions.create(
+      model="{running.model}", max_tokens=64,
+      messages=[{{"role": "user", "content": "What is a toll keeper?"}}]))
 
-Show the costs:  tollkeeper costs {tenant.organization_id}
-Ctrl-C stops everything.
+See what it cost:  {running.command} costs {tenant.organization_id[:_ID_BEGINNING]}
 """

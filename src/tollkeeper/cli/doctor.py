@@ -5,6 +5,7 @@ import os
 from collections.abc import Callable, Iterator
 from enum import StrEnum
 
+from tollkeeper.backends.presets import PRESETS
 from tollkeeper.bootstrap import (
     build_catalog,
     judge_over,
@@ -14,6 +15,7 @@ from tollkeeper.bootstrap import (
 )
 from tollkeeper.cli.command import Invocation, command, command_app
 from tollkeeper.cli.output import Listing
+from tollkeeper.cli.progress import working
 from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.embedded.engine import EmbeddedEngine
 from tollkeeper.hosting.backend_probe import CONNECT_TIMEOUT_S, engine_state, reach
@@ -38,11 +40,12 @@ class CheckResult(StrEnum):
 Finding = tuple[str, CheckResult, str]
 
 
-@command(app, "doctor")
+@command(app, "doctor", example="tollkeeper doctor")
 def doctor(invocation: Invocation) -> Listing:
     """Check settings, database, backends and judge."""
     silence_logs()
-    findings = _examine(invocation)
+    with working("Checking settings, database, backends and judge", quiet=invocation.as_json):
+        findings = _examine(invocation)
     bad = [name for name, verdict, _ in findings if verdict is CheckResult.BAD]
     return Listing(
         [
@@ -103,11 +106,39 @@ async def _backends(settings: Settings, engine: EmbeddedEngine | None) -> list[F
         if backend.kind == "embedded":
             findings.append((name, *_engine(settings, backend, engine)))
             continue
+        if backend.preset:
+            findings.append((f"{name} preset", CheckResult.OK, _preset(backend)))
         findings += [
             (name, CheckResult.BAD, fault) for fault in _missing_files_and_secrets(backend)
         ]
         checks += [_replica(name, url, backend.connect_timeout_s) for url in backend.urls]
     return findings + await asyncio.gather(*checks)
+
+
+def _preset(backend: BackendSettings) -> str:
+    """What the preset stands for here, with what the settings change of it."""
+    preset = PRESETS[backend.preset]
+    key = "no key"
+    if backend.api_key_env:
+        key = f"{backend.credential} from {shown_variable(backend.api_key_env)}"
+    elif backend.api_key_file:
+        key = f"{backend.credential} from a file"
+    parts = [f"protocol {backend.protocol}", key]
+    if backend.protocol == "chat":
+        parts.append(f"output bound {backend.output_bound}")
+        parts.append("usage asked for" if backend.include_usage else "usage not asked for")
+        parts += [
+            f"{label} {', '.join(names)}"
+            for label, names in (
+                ("refused", backend.refused_fields),
+                ("renamed", [f"{old} to {new}" for old, new in backend.renamed_fields.items()]),
+                ("omitted", backend.omitted_fields),
+            )
+            if names
+        ]
+    if preset.tokens_per_image is not None:
+        parts.append(f"{preset.tokens_per_image} tokens per image")
+    return f"preset {backend.preset}: {'; '.join(parts)}"
 
 
 def _engine(

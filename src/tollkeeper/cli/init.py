@@ -15,7 +15,7 @@ FILE_NAME = "tollkeeper.toml"
 app = command_app()
 
 
-@command(app, "init")
+@command(app, "init", example="tollkeeper init /etc/tollkeeper")
 def init(
     _invocation: Invocation,
     directory: Annotated[

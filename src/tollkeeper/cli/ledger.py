@@ -1,4 +1,4 @@
-"""`tollkeeper ledger`: verifies the ledger, and resolves unsettled reservations by hand."""
+"""`tollkeeper ledger`: verifies the ledger, resolves unsettled reservations, and ends months."""
 
 from typing import Annotated
 from uuid import UUID
@@ -18,22 +18,48 @@ from tollkeeper.cli.command import (
     run_with_services,
     service_command,
 )
+from tollkeeper.cli.ledger_bill import ledger_reconcile
+from tollkeeper.cli.ledger_months import (
+    ledger_close,
+    ledger_drop,
+    ledger_export,
+    ledger_months,
+)
 from tollkeeper.cli.output import Listing, Record, printable
-from tollkeeper.cli.report import Report, report_command, show_report
-from tollkeeper.domain.errors import NotFound
+from tollkeeper.cli.progress import progress
+from tollkeeper.cli.report import Report, show_report
+from tollkeeper.domain.errors import NotFound, StateConflict
 from tollkeeper.domain.money import usd_from_picousd
 from tollkeeper.services.ledger.bulk_resolution import BulkAction
-from tollkeeper.services.ledger.reconciliation import Difference
+from tollkeeper.services.ledger.verification import Difference
 from tollkeeper.services.use_cases import Services
 from tollkeeper.storage.reservations import ReservationEntry
 
-app = noun_app("The ledger: its invariants, and unsettled holds.")
+app = noun_app("The ledger: its invariants, unsettled holds, and months.")
+command(app, "months", example="tollkeeper ledger months")(ledger_months)
+command(app, "close", example="tollkeeper ledger close 2026-10")(ledger_close)
+command(app, "export", example="tollkeeper ledger export 2026-10 --to october.csv.gz")(
+    ledger_export
+)
+command(app, "drop", example="tollkeeper ledger drop 2026-10")(ledger_drop)
+command(app, "reconcile", example="tollkeeper ledger reconcile openai october.csv")(
+    ledger_reconcile
+)
 
 
-@report_command(app, "verify")
-async def ledger_verify(services: Services) -> Report:
+@command(app, "verify", example="tollkeeper ledger verify")
+def ledger_verify(
+    invocation: Invocation,
+    full: Annotated[
+        bool, typer.Option("--full", help="Prove closed months again that were proven before.")
+    ] = False,
+) -> None:
     """Recompute every balance and check every invariant. Fails if one does not hold."""
-    found = await services.reconciliation.ledger_verify()
+    with progress("Verifying", quiet=invocation.as_json) as tell:
+        found = run_with_services(
+            invocation,
+            lambda services: services.reconciliation.ledger_verify(full=full, on_progress=tell),
+        )
     differences = [
         {
             "invariant": difference.invariant,
@@ -42,31 +68,32 @@ async def ledger_verify(services: Services) -> Report:
         }
         for difference in found
     ]
-    return Report(
-        {"ok": not found, "differences": differences},
-        _verdict(found),
-        refusal=f"The books are wrong in {len(found)} places." if found else "",
-    )
+    report = Report({"ok": not found, "differences": differences}, _verdict(found))
+    show_report(report, as_json=invocation.as_json)
+    if found:
+        raise StateConflict(f"The books are wrong in {len(found)} places.")
 
 
-@service_command(app, "recover")
+@service_command(app, "recover", example="tollkeeper ledger recover")
 async def ledger_recover(services: Services) -> Record:
     """Mark the holds of dead processes as unsettled. Holds of live processes are not changed."""
     recovered = await services.recovery.ledger_recover()
     return Record({"processes": recovered.processes, "reservations": recovered.reservations})
 
 
-@service_command(app, "unsettled")
+@service_command(app, "unsettled", example="tollkeeper ledger unsettled")
 async def ledger_unsettled(services: Services) -> Listing:
     """List unsettled reservations, oldest first: the cost of these calls is unknown."""
     found = await services.reconciliation.ledger_unsettled()
     return Listing(
         [_view(entry) for entry in found],
         columns=("id", "held_at", "organization_id", "model", "hold", "reason"),
+        short_ids=("organization_id",),
+        optional=("reason", "organization_id", "model"),
     )
 
 
-@command(app, "resolve")
+@command(app, "resolve", example="tollkeeper ledger resolve --all --older-than 24h --release")
 def ledger_resolve(
     invocation: Invocation,
     reservation: Annotated[

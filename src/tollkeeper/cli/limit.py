@@ -5,7 +5,7 @@ from typing import Annotated, Any
 import typer
 
 from tollkeeper.cli.amounts import limit_change
-from tollkeeper.cli.arguments import ProjectArgument, project_id
+from tollkeeper.cli.arguments import ProjectArgument
 from tollkeeper.cli.command import noun_app, service_command
 from tollkeeper.cli.output import Record
 from tollkeeper.services.ledger.billing import Limit, LimitsInForce
@@ -14,7 +14,7 @@ from tollkeeper.services.use_cases import Services
 app = noun_app("Request limits of a project.")
 
 
-@service_command(app, "set")
+@service_command(app, "set", example="tollkeeper limit set Web --requests-per-minute 600")
 async def limit_set(
     services: Services,
     project: ProjectArgument,
@@ -41,14 +41,14 @@ async def limit_set(
     """Set limits of a project, or return to the defaults of the settings."""
     if requests_per_minute is None and concurrency is None:
         raise typer.BadParameter("Give --requests-per-minute, --concurrency, or both.")
-    identity = project_id(project)
+    identity = await services.names.project_named(project)
     return _record(await services.billing.limit_set(identity, requests_per_minute, concurrency))
 
 
-@service_command(app, "show")
+@service_command(app, "show", example="tollkeeper limit show Web")
 async def limit_show(services: Services, project: ProjectArgument) -> Record:
     """Show the limits of a project, and which of them are defaults."""
-    return _record(await services.billing.limit_show(project_id(project)))
+    return _record(await services.billing.limit_show(await services.names.project_named(project)))
 
 
 def _record(limits: LimitsInForce) -> Record:

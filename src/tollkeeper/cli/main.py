@@ -8,13 +8,14 @@ import io
 import signal
 import sys
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from tollkeeper.cli.options import WORKER_STARTER, keep_shared_options
+import tollkeeper
+from tollkeeper.cli.options import WORKER_STARTER, AsJson, ConfigFile, keep_shared_options
 from tollkeeper.hosting.worker_process import worker_starter
 
 _USAGE_ERROR = 2
@@ -25,6 +26,7 @@ _COMMANDS = (
     ("init", "init", "Write a commented tollkeeper.toml."),
     ("migrate", "migrate", "Bring the database's schema up to date."),
     ("serve", "serve", "Run the gateway and its operator listener."),
+    ("console", "console", "Run the web console."),
     ("reload", "reload", "Send a changed catalogue to the running gateway."),
     ("doctor", "doctor", "Check settings, database, backends and judge."),
     ("openapi", "openapi", "Print the OpenAPI document of the API."),
@@ -35,10 +37,12 @@ _COMMANDS = (
     ("policy", "policy", "Policies of an organization."),
     ("credit", "credit", "Credit of an organization."),
     ("cap", "cap", "Spending caps of an organization and of its projects."),
+    ("overage", "overage", "How far an organization's balance may fall below zero."),
     ("limit", "limit", "Request limits of a project."),
     ("costs", "costs", "What an organization spent, day by day."),
-    ("ledger", "ledger", "The ledger: its invariants, and unsettled holds."),
+    ("ledger", "ledger", "The ledger: its invariants, unsettled holds, and months."),
     ("activity", "activity", "The records of inference requests."),
+    ("audit", "audit", "Who changed what, and when."),
 )
 _MODULES = {name: file for name, file, _ in _COMMANDS}
 _SERVERS = ("serve", "demo")
@@ -51,20 +55,41 @@ class CommandsOnDemand(TyperGroup):
         name, placeholder, rest = super().resolve_command(ctx, args)
         if name is None:
             return name, placeholder, rest
-        if name in _SERVERS and "--help" not in rest:
+        # A shell that asks for completions is answered without starting anything.
+        if name in _SERVERS and "--help" not in rest and not ctx.resilient_parsing:
             # Before the slow imports: the first worker imports while this process does.
             ctx.meta[WORKER_STARTER] = ctx.with_resource(worker_starter())
         module = importlib.import_module(f"tollkeeper.cli.{_MODULES[name]}")
         return name, get_command(module.app), rest
 
 
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"tollkeeper {tollkeeper.__version__}")
+        raise typer.Exit
+
+
+def _program(
+    context: typer.Context,
+    config: ConfigFile = None,
+    as_json: AsJson = False,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Show the version and exit.", callback=_show_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    keep_shared_options(context, config, as_json)
+
+
 app = typer.Typer(
     name="tollkeeper",
     cls=CommandsOnDemand,
     help="An inference gateway that keeps the account.",
-    callback=keep_shared_options,
+    epilog="Every command explains itself: tollkeeper credit grant --help",
+    callback=_program,
     no_args_is_help=True,
-    add_completion=False,
     # Tracebacks with local variables could show a secret.
     pretty_exceptions_enable=False,
 )

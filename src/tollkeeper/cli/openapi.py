@@ -7,7 +7,7 @@ from tollkeeper.cli.output import Document
 app = command_app()
 
 
-@command(app, "openapi")
+@command(app, "openapi", example="tollkeeper openapi --json")
 def openapi(_invocation: Invocation) -> Document:
     """Print the OpenAPI document of the API."""
     return Document(document())

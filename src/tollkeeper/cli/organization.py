@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from tollkeeper.cli.arguments import NameArgument, OrganizationArgument, organization_id
+from tollkeeper.cli.arguments import NameArgument, OrganizationArgument
 from tollkeeper.cli.command import noun_app, service_command
 from tollkeeper.cli.output import Listing, Record
 from tollkeeper.domain.organization import Organization
@@ -20,43 +20,48 @@ Check = Annotated[
 ]
 
 
-@service_command(app, "create")
+@service_command(app, "create", example="tollkeeper organization create Acme")
 async def organization_create(services: Services, name: NameArgument) -> Record:
     """Make an organization."""
     return _record(await services.organizations.organization_create(name))
 
 
-@service_command(app, "list")
+@service_command(app, "list", example="tollkeeper organization list")
 async def organization_list(services: Services) -> Listing:
     """List every organization, oldest first."""
     found = await services.organizations.organization_list()
     return Listing(
         [organization_view(organization) for organization in found],
         columns=("id", "name", "checks", "created_at"),
+        short_ids=("id",),
     )
 
 
-@service_command(app, "show")
+@service_command(app, "show", example="tollkeeper organization show Acme")
 async def organization_show(services: Services, organization: OrganizationArgument) -> Record:
     """Show one organization."""
-    return _record(await services.organizations.organization_show(organization_id(organization)))
+    return _record(
+        await services.organizations.organization_show(
+            await services.names.organization_named(organization)
+        )
+    )
 
 
-@service_command(app, "grant-check")
+@service_command(app, "grant-check", example="tollkeeper organization grant-check Acme kyc")
 async def organization_grant_check(
     services: Services, organization: OrganizationArgument, check: Check
 ) -> Record:
     """Let an organization use the models that require this check."""
-    identity = organization_id(organization)
+    identity = await services.names.organization_named(organization)
     return _record(await services.organizations.organization_grant_check(identity, check))
 
 
-@service_command(app, "revoke-check")
+@service_command(app, "revoke-check", example="tollkeeper organization revoke-check Acme kyc")
 async def organization_revoke_check(
     services: Services, organization: OrganizationArgument, check: Check
 ) -> Record:
     """Take a check away from an organization."""
-    identity = organization_id(organization)
+    identity = await services.names.organization_named(organization)
     return _record(await services.organizations.organization_revoke_check(identity, check))
 
 

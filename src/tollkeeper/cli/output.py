@@ -1,18 +1,26 @@
-"""The output of a command: a table for people, or one JSON document for programs."""
+"""The output of a command: one JSON document for programs; for people a table on a terminal, and in a
+pipe plain lines with a tab between two fields."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
 import msgspec
 from rich.box import SIMPLE_HEAD
+from rich.cells import cell_len
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 SHOWN_ONCE = "The value is shown this once: it is not stored, so keep it now."
+_LONG_TIME = "%Y-%m-%d %H:%M:%S UTC"
+# In tables, where the columns are many; all times are in UTC.
+_SHORT_TIME = "%Y-%m-%d %H:%M"
+_ISO_TIME = "%Y-%m-%dT%H:%M:%SZ"
+_ID_BEGINNING_MIN = 8
+_ID_LENGTH = 36
 # Wide enough that no line is folded, if the output is not a terminal: one line is one row.
 _PIPE_WIDTH = 10_000
 
@@ -28,12 +36,19 @@ class Record:
 @dataclass(frozen=True, slots=True)
 class Listing:
     """Several objects. The JSON has all their fields, the table has `columns`. With a `refusal` the
-    command prints it and fails."""
+    command prints it and fails. `note` is for people.
+
+    On a terminal that is too narrow, ids in `short_ids` are shown by their beginning, which commands
+    take too, and the columns in `optional` are left out, the last one first.
+    """
 
     rows: Sequence[Mapping[str, Any]]
     columns: tuple[str, ...]
     summary: Mapping[str, Any] = field(default_factory=dict)
     refusal: str = ""
+    note: str = ""
+    short_ids: tuple[str, ...] = ()
+    optional: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +112,58 @@ def _print_listing(listing: Listing) -> None:
     if not listing.rows:
         output.print("There are none.")
         return
-    table = Table(box=SIMPLE_HEAD, pad_edge=False)
-    for column in listing.columns:
-        table.add_column(column, overflow="fold", no_wrap=column == "id")
+    if sys.stdout.isatty():
+        output.print(fitting_table(listing, output.width))
+    else:
+        for line in _plain_lines(listing):
+            sys.stdout.write(line + "\n")
+    if listing.note:
+        output.print(Text(listing.note, style="yellow"))
+
+
+def _plain_lines(listing: Listing) -> Iterator[str]:
+    yield "\t".join(listing.columns)
     for row in listing.rows:
-        table.add_row(*(Text(_cell(column, row[column])) for column in listing.columns))
-    output.print(table)
+        yield "\t".join(_cell(column, row[column], _ISO_TIME) for column in listing.columns)
+
+
+def fitting_table(listing: Listing, width: int) -> Table:
+    """The table for a terminal: as much of it as fits."""
+    columns = {
+        column: [_cell(column, row[column], _SHORT_TIME) for row in listing.rows]
+        for column in listing.columns
+    }
+    if _table_width(columns) > width:
+        for column in listing.short_ids:
+            columns[column] = _beginnings(columns[column])
+    for column in reversed(listing.optional):
+        if _table_width(columns) > width:
+            del columns[column]
+    table = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold", no_wrap=column == "id")
+    for cells in zip(*columns.values(), strict=True):
+        table.add_row(*(Text(cell) for cell in cells))
+    return table
+
+
+def _table_width(columns: Mapping[str, Sequence[str]]) -> int:
+    """Three spaces are between columns, and one at the end."""
+    widths = [max(cell_len(cell) for cell in (column, *cells)) for column, cells in columns.items()]
+    return sum(widths) + 3 * (len(widths) - 1) + 1
+
+
+def _beginnings(ids: Sequence[str]) -> list[str]:
+    """Each id cut to the same length, at which all that differ still do."""
+    length = next(
+        (
+            length
+            for length in range(_ID_BEGINNING_MIN, _ID_LENGTH)
+            if len({identity[:length] for identity in ids}) == len(set(ids))
+        ),
+        _ID_LENGTH,
+    )
+    return [identity[:length] for identity in ids]
 
 
 def console() -> Console:
@@ -122,14 +183,14 @@ def _flat(fields: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
     return flat
 
 
-def _cell(name: str, value: Any) -> str:
+def _cell(name: str, value: Any, time_form: str = _LONG_TIME) -> str:
     match value:
         case None:
             return "-"
         case bool():
             return "yes" if value else "no"
-        case int() if name.endswith("_at"):
-            return datetime.fromtimestamp(value, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        case int() if name == "at" or name.endswith("_at"):
+            return datetime.fromtimestamp(value, UTC).strftime(time_form)
         case list() | tuple():
             return ", ".join(printable(str(item)) for item in value) or "-"
         case _:

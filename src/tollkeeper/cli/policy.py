@@ -7,7 +7,7 @@ import msgspec
 import typer
 
 from tollkeeper.api.organization.policies import policy_view
-from tollkeeper.cli.arguments import OrganizationArgument, organization_id
+from tollkeeper.cli.arguments import OrganizationArgument
 from tollkeeper.cli.command import Invocation, command, noun_app, service_command
 from tollkeeper.cli.output import Listing, Record
 from tollkeeper.cli.policy_trial import TrialDirection, read_texts, run_trial, trial_report
@@ -20,7 +20,7 @@ from tollkeeper.services.use_cases import Services
 app = noun_app("Policies of an organization.")
 
 PolicyArgument = Annotated[
-    str, typer.Argument(metavar="ID", help="The policy's id.", show_default=False)
+    str, typer.Argument(metavar="ID", help="The policy's name or id.", show_default=False)
 ]
 Revision = Annotated[
     int,
@@ -33,48 +33,55 @@ Revision = Annotated[
 ]
 
 
-@service_command(app, "list")
+@service_command(app, "list", example="tollkeeper policy list Acme")
 async def policy_list(services: Services, organization: OrganizationArgument) -> Listing:
     """List an organization's policies, oldest first."""
-    found = await services.policies.policy_list(organization_id(organization))
+    found = await services.policies.policy_list(
+        await services.names.organization_named(organization)
+    )
     return Listing(
         [_view(services, policy) for policy in found],
         columns=("id", "name", "state", "revision", "has_unpublished_changes", "current_version"),
+        optional=("current_version", "has_unpublished_changes"),
     )
 
 
-@service_command(app, "show")
+@service_command(app, "show", example="tollkeeper policy show 'No secrets'")
 async def policy_show(services: Services, policy: PolicyArgument) -> Record:
     """Show one policy: its draft and what is published."""
+    policy = await services.names.policy_named(policy)
     organization = await services.policies.policy_organization(policy)
     return _record(services, await services.policies.policy_show(organization, policy))
 
 
-@service_command(app, "publish")
+@service_command(app, "publish", example="tollkeeper policy publish 'No secrets' --revision 1")
 async def policy_publish(services: Services, policy: PolicyArgument, revision: Revision) -> Record:
     """Publish a policy's draft as its next version."""
+    policy = await services.names.policy_named(policy)
     organization = await services.policies.policy_organization(policy)
     found = await services.policies.policy_publish(organization, policy, revision)
     return _record(services, found)
 
 
-@service_command(app, "pause")
+@service_command(app, "pause", example="tollkeeper policy pause 'No secrets' --revision 2")
 async def policy_pause(services: Services, policy: PolicyArgument, revision: Revision) -> Record:
     """Stop applying a published policy."""
+    policy = await services.names.policy_named(policy)
     organization = await services.policies.policy_organization(policy)
     found = await services.policies.policy_pause(organization, policy, revision)
     return _record(services, found)
 
 
-@service_command(app, "resume")
+@service_command(app, "resume", example="tollkeeper policy resume 'No secrets' --revision 3")
 async def policy_resume(services: Services, policy: PolicyArgument, revision: Revision) -> Record:
     """Apply a paused policy again, as it was published."""
+    policy = await services.names.policy_named(policy)
     organization = await services.policies.policy_organization(policy)
     found = await services.policies.policy_resume(organization, policy, revision)
     return _record(services, found)
 
 
-@command(app, "try")
+@command(app, "try", example="tollkeeper policy try --rule 'Is it rude?' --text 'Go away.'")
 def policy_try(
     invocation: Invocation,
     rule: Annotated[

@@ -4,8 +4,6 @@ from tollkeeper.cli.arguments import (
     NameArgument,
     OrganizationArgument,
     ProjectArgument,
-    organization_id,
-    project_id,
 )
 from tollkeeper.cli.command import noun_app, service_command
 from tollkeeper.cli.output import Listing, Record
@@ -15,36 +13,44 @@ from tollkeeper.services.use_cases import Services
 app = noun_app("Projects of an organization.")
 
 
-@service_command(app, "create")
+@service_command(app, "create", example="tollkeeper project create Acme Web")
 async def project_create(
     services: Services, organization: OrganizationArgument, name: NameArgument
 ) -> Record:
     """Make a project in an organization."""
-    return _record(await services.projects.project_create(organization_id(organization), name))
+    return _record(
+        await services.projects.project_create(
+            await services.names.organization_named(organization), name
+        )
+    )
 
 
-@service_command(app, "list")
+@service_command(app, "list", example="tollkeeper project list Acme")
 async def project_list(services: Services, organization: OrganizationArgument) -> Listing:
     """List an organization's projects, archived ones too, oldest first."""
-    identity = organization_id(organization)
+    identity = await services.names.organization_named(organization)
     await services.organizations.organization_show(identity)
     found = await services.projects.project_list(identity)
     return Listing(
         [project_view(project) for project in found],
         columns=("id", "name", "status", "created_at", "archived_at"),
+        short_ids=("id",),
+        optional=("archived_at",),
     )
 
 
-@service_command(app, "show")
+@service_command(app, "show", example="tollkeeper project show Web")
 async def project_show(services: Services, project: ProjectArgument) -> Record:
     """Show one project."""
-    return _record(await services.projects.project_show(project_id(project)))
+    return _record(
+        await services.projects.project_show(await services.names.project_named(project))
+    )
 
 
-@service_command(app, "archive")
+@service_command(app, "archive", example="tollkeeper project archive Web")
 async def project_archive(services: Services, project: ProjectArgument) -> Record:
     """Archive a project: its keys stop working, and its records stay."""
-    found = await services.projects.project_show(project_id(project))
+    found = await services.projects.project_show(await services.names.project_named(project))
     await services.projects.project_archive(found.organization_id, found.id)
     return _record(await services.projects.project_show(found.id))
 

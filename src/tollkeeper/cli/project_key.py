@@ -6,13 +6,13 @@ import msgspec
 import typer
 
 from tollkeeper.api.organization.keys import project_key_view
+from tollkeeper.cli.amounts import seconds_of
 from tollkeeper.cli.arguments import (
     ExpiresIn,
     KeyArgument,
     NameArgument,
     ProjectArgument,
-    project_id,
-    project_key_id,
+    customer_permissions,
 )
 from tollkeeper.cli.command import noun_app, service_command
 from tollkeeper.cli.output import SHOWN_ONCE, Listing, Record
@@ -21,8 +21,10 @@ from tollkeeper.services.use_cases import Services
 
 app = noun_app("API keys of a project.")
 
+_GRACE_DEFAULT = "24h"
 
-@service_command(app, "create")
+
+@service_command(app, "create", example="tollkeeper project-key create Web app --expires-in 86400")
 async def project_key_create(
     services: Services,
     project: ProjectArgument,
@@ -33,6 +35,7 @@ async def project_key_create(
             "--permission",
             metavar="P",
             help="What the key may do. May be repeated.",
+            autocompletion=customer_permissions,
             show_default="auth.project_key_default_permissions",
         ),
     ] = None,
@@ -40,40 +43,71 @@ async def project_key_create(
 ) -> Record:
     """Make a project key and print its value, which is never shown again."""
     key, value = await services.project_keys.project_key_create_by_operator(
-        project_id(project), name, permission or None, expires_in
+        await services.names.project_named(project), name, permission or None, expires_in
     )
     return Record(_view(services, key, value), note=SHOWN_ONCE)
 
 
-@service_command(app, "list")
+@service_command(app, "list", example="tollkeeper project-key list Web")
 async def project_key_list(services: Services, project: ProjectArgument) -> Listing:
     """List a project's keys, revoked ones too, oldest first."""
-    found = await services.project_keys.project_key_list(project_id(project))
+    found = await services.project_keys.project_key_list(
+        await services.names.project_named(project)
+    )
     return Listing(
         [_view(services, key) for key in found],
         columns=("id", "name", "redacted_value", "status", "permissions", "last_used_at"),
+        short_ids=("id",),
+        optional=("last_used_at", "permissions"),
     )
 
 
-@service_command(app, "revoke")
+@service_command(app, "revoke", example="tollkeeper project-key revoke app")
 async def project_key_revoke(services: Services, key: KeyArgument) -> Record:
     """Revoke a project key. This cannot be undone."""
-    found = await services.project_keys.project_key_revoke(project_key_id(key))
+    found = await services.project_keys.project_key_revoke(
+        await services.names.project_key_named(key)
+    )
     return Record(_view(services, found))
 
 
-@service_command(app, "suspend")
+@service_command(app, "suspend", example="tollkeeper project-key suspend app")
 async def project_key_suspend(services: Services, key: KeyArgument) -> Record:
     """Stop a project key from working until it is unsuspended."""
-    found = await services.project_keys.project_key_suspend(project_key_id(key))
+    found = await services.project_keys.project_key_suspend(
+        await services.names.project_key_named(key)
+    )
     return Record(_view(services, found))
 
 
-@service_command(app, "unsuspend")
+@service_command(app, "unsuspend", example="tollkeeper project-key unsuspend app")
 async def project_key_unsuspend(services: Services, key: KeyArgument) -> Record:
     """Let a suspended project key work again."""
-    found = await services.project_keys.project_key_unsuspend(project_key_id(key))
+    found = await services.project_keys.project_key_unsuspend(
+        await services.names.project_key_named(key)
+    )
     return Record(_view(services, found))
+
+
+@service_command(app, "rotate", example="tollkeeper project-key rotate app --grace 24h")
+async def project_key_rotate(
+    services: Services,
+    key: KeyArgument,
+    grace: Annotated[
+        int,
+        typer.Option(
+            metavar="TIME",
+            help="For how long the old key goes on working (90s, 30m, 24h, 7d).",
+            parser=seconds_of,
+        ),
+    ] = _GRACE_DEFAULT,  # type: ignore[assignment]  # the parser reads the default too
+) -> Record:
+    """Make a key in the place of another one, which expires after a grace period."""
+    found = await services.project_keys.project_key_rotate(
+        await services.names.project_key_named(key), grace
+    )
+    replaced = {"id": found.old.id, "expires_at": found.old.expires_at}
+    return Record(_view(services, found.new, found.value) | {"replaces": replaced}, note=SHOWN_ONCE)
 
 
 def _view(services: Services, key: ProjectKey, value: str | None = None) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from tollkeeper.hosting.presence import serving_pids
 app = command_app()
 
 
-@command(app, "reload")
+@command(app, "reload", example="tollkeeper reload")
 def reload(invocation: Invocation) -> Record:
     """Send a changed catalogue to the running gateway."""
     settings = invocation.settings()

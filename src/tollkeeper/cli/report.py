@@ -1,8 +1,7 @@
 """Commands whose answer has a layout of its own for people, such as a chart."""
 
-import asyncio
 import inspect
-import logging
+import sys
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Concatenate, ParamSpec
@@ -10,13 +9,10 @@ from typing import Any, Concatenate, ParamSpec
 import typer
 from rich.console import RenderableType
 
-from tollkeeper.bootstrap import located_database, running_services
-from tollkeeper.cli.command import Invocation, command
+from tollkeeper.cli.command import Invocation, command, run_with_services
 from tollkeeper.cli.output import Record, console, show
 from tollkeeper.domain.errors import StateConflict
 from tollkeeper.services.use_cases import Services
-from tollkeeper.settings import Settings
-from tollkeeper.storage.schema import check_database
 
 P = ParamSpec("P")
 
@@ -29,47 +25,40 @@ class Report:
     content: Mapping[str, Any]
     picture: RenderableType
     refusal: str = ""
+    # Written as it is in the place of the picture.
+    text: str = ""
 
 
 ReportCommand = Callable[Concatenate[Services, P], Awaitable[Report]]
 
 
-def report_command(app: typer.Typer, name: str) -> Callable[[ReportCommand[P]], ReportCommand[P]]:
+def report_command(
+    app: typer.Typer, name: str, *, example: str
+) -> Callable[[ReportCommand[P]], ReportCommand[P]]:
     """Registers a coroutine function of the services that returns a report."""
 
     def register(use_case: ReportCommand[P]) -> ReportCommand[P]:
         def run(invocation: Invocation, /, *arguments: P.args, **named: P.kwargs) -> None:
-            # A failure is reported in one line, so logs of libraries would repeat it.
-            logging.disable(logging.CRITICAL)
-            settings = invocation.settings()
-            with located_database(settings) as conninfo:
-                check_database(conninfo)
-                report = asyncio.run(_with_services(settings, conninfo, use_case, arguments, named))
+            report = run_with_services(
+                invocation, lambda services: use_case(services, *arguments, **named)
+            )
             show_report(report, as_json=invocation.as_json)
             if report.refusal:
                 raise StateConflict(report.refusal)
 
         run.__doc__ = use_case.__doc__
         run.__signature__ = inspect.signature(use_case)  # type: ignore[attr-defined]
-        command(app, name)(run)
+        command(app, name, example=example)(run)
         return use_case
 
     return register
 
 
-async def _with_services(
-    settings: Settings,
-    conninfo: str,
-    use_case: Callable[..., Awaitable[Report]],
-    arguments: tuple[Any, ...],
-    named: dict[str, Any],
-) -> Report:
-    async with running_services(settings, conninfo) as services:
-        return await use_case(services, *arguments, **named)
-
-
 def show_report(report: Report, *, as_json: bool) -> None:
     if as_json:
         show(Record(report.content), as_json=True)
+        return
+    if report.text:
+        sys.stdout.write(report.text)
         return
     console().print(report.picture)

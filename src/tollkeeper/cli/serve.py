@@ -5,6 +5,7 @@ import socket
 from contextlib import ExitStack
 from typing import Annotated
 
+import structlog
 import typer
 import uvloop
 
@@ -14,13 +15,15 @@ from tollkeeper.cli.output import Record, show
 from tollkeeper.hosting.listeners import bind
 from tollkeeper.hosting.logs import configure_logs
 from tollkeeper.hosting.supervisor import Supervisor, describe
+from tollkeeper.hosting.worker import log_format
 from tollkeeper.settings import Settings
 from tollkeeper.storage.schema import check_database
 
 app = command_app()
+_log = structlog.get_logger("tollkeeper.serve")
 
 
-@command(app, "serve")
+@command(app, "serve", example="tollkeeper serve --port 8080 --workers 4")
 def serve(
     invocation: Invocation,
     host: Annotated[
@@ -46,7 +49,7 @@ def serve(
     build_backends(settings, None)
     with ExitStack() as stack:
         public, operator = listeners(settings, stack)
-        configure_logs()
+        configure_logs(log_format(settings))
         conninfo = stack.enter_context(located_database(settings))
         master_secret(settings)
         check_database(conninfo)
@@ -79,8 +82,15 @@ async def _supervise(
         operator=operator,
         reload=invocation.settings,
         worker_starter=invocation.worker_starter,
+        on_stop=lambda: tell_stopping(settings),
     )
     await supervisor.run(on_ready=announce)
+    _log.info("stopped")
+
+
+def tell_stopping(settings: Settings) -> None:
+    """Says on Ctrl-C or SIGTERM why the program does not end at once."""
+    _log.info(f"stopping: open requests have up to {settings.server.grace_s:g} s to end")
 
 
 def listeners(settings: Settings, stack: ExitStack) -> tuple[socket.socket, socket.socket]:

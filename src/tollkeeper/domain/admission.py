@@ -30,10 +30,12 @@ class CapPeriod(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ProjectLimits:
-    """The default limits, for a project without limits of its own."""
+    """The default limits, for a project without limits of its own, and for an organization without
+    a bound of its own (None: there is no bound)."""
 
     requests_per_minute: int
     concurrency: int
+    overage_bound_picousd: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +140,21 @@ class AccountState(msgspec.Struct, frozen=True):
     cap: Cap | None
     projects: dict[ProjectId, ProjectState]
     keys: dict[KeyId, KeyStatus]
+    # How far below zero the balance may fall by overage; None: there is no bound.
+    overage_bound_picousd: int | None = None
+    # The balance was below the bound. Only an operator ends this.
+    stopped: bool = False
+
+    @property
+    def balance_picousd(self) -> int:
+        """What was granted and is not spent. Holds are not spent yet."""
+        spend = self.spend
+        return self.available_picousd + spend.held_picousd + spend.unsettled_picousd
+
+    @property
+    def is_below_bound(self) -> bool:
+        bound = self.overage_bound_picousd
+        return bound is not None and self.balance_picousd < -bound
 
     def folded(self, fold: Fold) -> "AccountState":
         project = self.projects[fold.project_id]
@@ -169,6 +186,7 @@ class AdmissionRequest(msgspec.Struct, frozen=True, gc=False):
 class Refusal(StrEnum):
     KEY_NOT_ACTIVE = "key_not_active"
     PROJECT_ARCHIVED = "project_archived"
+    OVERAGE = "overage"
     CREDIT = "credit"
     ORGANIZATION_CAP = "organization_cap"
     PROJECT_CAP = "project_cap"
@@ -187,6 +205,8 @@ class Decision(msgspec.Struct, frozen=True):
     spent_picousd: int = 0
     limit: int = 0
     retry_after_s: int | None = None
+    # How long no request can be admitted, because the project's rate has none to give.
+    wait_us: int = 0
     # The policies in force at the moment of admission; None if the organization has none.
     policies: PolicySet | None = None
 
@@ -211,6 +231,7 @@ def decide(
     """An account that has already seen a later month than `month` stays in that later month, and
     holds of this batch count there."""
     spend = state.spend.in_month(month)
+    state = replace(state, stopped=state.stopped or state.is_below_bound)
     working = _BatchState(
         available=state.available_picousd,
         spend=spend,
@@ -259,6 +280,9 @@ def _decide_one(state: AccountState, working: _BatchState, request: AdmissionReq
         return Decision(Refusal.KEY_NOT_ACTIVE, key_status=status)
     if project.archived:
         return Decision(Refusal.PROJECT_ARCHIVED)
+    if state.stopped:
+        limit = state.overage_bound_picousd or 0
+        return Decision(Refusal.OVERAGE, available_picousd=state.balance_picousd, limit=limit)
     # Credit and caps come before rate and concurrency, because only the latter two pass with time.
     return (
         _refuse_by_credit(working, request)
@@ -320,6 +344,7 @@ def _refuse_by_rate(project: ProjectState) -> Decision | None:
         Refusal.RATE,
         limit=project.requests_per_minute,
         retry_after_s=min(max(wait_s, 1), RETRY_AFTER_S_MAX),
+        wait_us=-(-missing // project.requests_per_minute),
     )
 
 

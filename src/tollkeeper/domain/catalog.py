@@ -4,8 +4,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from tollkeeper.domain.errors import InvalidRequest, ModelNotFound
-from tollkeeper.domain.money import picousd_from_usd
+from tollkeeper.domain.errors import ModelNotFound
+from tollkeeper.domain.messages_behavior import DEFAULT_MESSAGES_BEHAVIOR, MessagesBehavior
 from tollkeeper.domain.schema_size import SchemaBounds
 
 
@@ -18,6 +18,16 @@ class Feature(StrEnum):
     LOGPROBS = "logprobs"
     REASONING = "reasoning"
     WEB_SEARCH = "web_search"
+
+
+@dataclass(frozen=True, slots=True)
+class PriceVariant:
+    """Prices that apply instead of the ordinary ones: to an answer of one service tier (None: of
+    any tier without prices of its own), from a length of the prompt on."""
+
+    service_tier: str | None
+    from_tokens: int
+    prices: "Pricing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,31 +44,49 @@ class Pricing:
     input_cache_write: int = 0
     input_cache_write_1h: int = 0
     web_search: int = 0
+    input_audio: int = 0
+    output_audio: int = 0
+    # Every combination of service tier and length of the prompt that has prices of its own.
+    variants: tuple[PriceVariant, ...] = ()
+    # The service tier of answers to requests that name none; None: any of those with prices.
+    unasked_service_tier: str | None = None
+
+    def applying(self, service_tier: str | None, prompt_tokens: int) -> "Pricing":
+        """The prices of an answer. `prompt_tokens` is all of its input, from caches or not. A
+        service tier that is not declared has the ordinary prices."""
+        if not self.variants:
+            return self
+        known = any(variant.service_tier == service_tier for variant in self.variants)
+        tier = service_tier if known else None
+        found, from_tokens = self, -1
+        for variant in self.variants:
+            if variant.service_tier == tier and from_tokens < variant.from_tokens <= prompt_tokens:
+                found, from_tokens = variant.prices, variant.from_tokens
+        return found
+
+    def possible(self, asked_tier: str | None, prompt_tokens: int) -> "tuple[Pricing, ...]":
+        """All prices that may apply to a call whose prompt has at most so many tokens. A request
+        that names a service tier is answered in it or in the ordinary one."""
+        if not self.variants:
+            return (self,)
+        tier = asked_tier or self.unasked_service_tier
+        return (
+            self,
+            *(
+                variant.prices
+                for variant in self.variants
+                if variant.from_tokens <= prompt_tokens
+                and (tier is None or variant.service_tier in (None, tier))
+            ),
+        )
 
 
-# The public prices, and those that only the account knows.
-PUBLIC_PRICES = ("prompt", "completion", "image", "request", "input_cache_read")
-INTERNAL_PRICES = ("input_cache_write", "input_cache_write_1h", "web_search")
-# A price that is not declared is that of another dimension, never zero: input is input.
-_FALLBACKS = {
-    "input_cache_read": "prompt",
-    "input_cache_write": "prompt",
-    "input_cache_write_1h": "input_cache_write",
-}
+@dataclass(frozen=True, slots=True)
+class PriceChange:
+    """Prices that were declared ahead, and the time (Unix seconds) from which they apply."""
 
-
-def pricing_from_declared(declared: dict[str, str], *, param: str) -> Pricing:
-    prices: dict[str, str] = {}
-    amounts: dict[str, int] = {}
-    for dimension in (*PUBLIC_PRICES, *INTERNAL_PRICES):
-        fallback = prices.get(_FALLBACKS.get(dimension, ""), "0")
-        prices[dimension] = declared.get(dimension, fallback)
-        price = picousd_from_usd(prices[dimension], param=f"{param}.{dimension}")
-        if price < 0:
-            raise InvalidRequest("A price cannot be negative.", param=f"{param}.{dimension}")
-        amounts[dimension] = price
-    shown = {dimension: prices[dimension] for dimension in PUBLIC_PRICES}
-    return Pricing(**amounts, declared=shown)
+    valid_from: int
+    pricing: Pricing
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +99,8 @@ class TokenBounds:
     file: int | None = None
     audio: int | None = None
     video: int | None = None
+    # What one web search finds and the model reads.
+    web_search: int | None = None
     # What a template writes around the conversation, and before the descriptions of tools (Claude
     # Opus 4.7). Both count where no tokenizer is asked.
     template: int = 16
@@ -102,11 +132,13 @@ class Model:
     sampling_limits_revision: str
     required_checks: tuple[str, ...]
     is_ready: bool
+    # The prices before the first of the changes.
     pricing: Pricing
     options: dict[str, str]
     # The bounds of the model's backend; None if the backend has none.
     schema_bounds: SchemaBounds | None = None
     token_bounds: TokenBounds = DEFAULT_TOKEN_BOUNDS
+    messages: MessagesBehavior = DEFAULT_MESSAGES_BEHAVIOR
     # The backend's field that keeps prefix caches apart; empty where it has none.
     cache_salt_field: str = ""
     # Projects share the backend's prefix cache: only a salt that a caller sends is passed on.
@@ -114,9 +146,19 @@ class Model:
     # The backend may be given addresses of media that it has to fetch.
     allows_remote_media: bool = True
 
+    # In the order of time.
+    price_changes: tuple[PriceChange, ...] = ()
+
     @property
     def isolates_cache(self) -> bool:
         return bool(self.cache_salt_field) and not self.shares_cache
+
+    def pricing_at(self, now: int) -> Pricing:
+        """The prices of a call that is admitted at this time (Unix seconds)."""
+        for change in reversed(self.price_changes):
+            if change.valid_from <= now:
+                return change.pricing
+        return self.pricing
 
 
 @dataclass(frozen=True, slots=True)

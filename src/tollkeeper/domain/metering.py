@@ -21,6 +21,8 @@ class Charge(msgspec.Struct, frozen=True, gc=False):
 
     usage: Usage
     estimated: bool
+    # What each of several answers used, where the usage is their sum.
+    parts: tuple[Usage, ...] = ()
 
 
 @dataclass(slots=True)
@@ -28,12 +30,16 @@ class Meter:
     """The running count of one answer, and the last word of its backend on what it used."""
 
     call: Call
-    # The bound of the prompt, and how often it is sent.
+    # The bound of all prompts that are sent, how often one is sent, and what of them may be audio.
     prompt_tokens: int
+    prompts: int = 1
+    input_audio_tokens: int = 0
     report: ReportedUsage | None = None
     # The last report that cannot be true.
     absurd_report: FreeObject | None = None
     finish: str | None = None
+    # The service tier that the answer names before any report.
+    service_tier: str | None = None
     # Something of the answer has come, be it only its end: from now on there is something to pay.
     delivered: bool = False
     _pieces: int = 0
@@ -46,12 +52,18 @@ class Meter:
                 self._count_delta(event)
             elif isinstance(event, UsageReport):
                 self._take(event)
+            else:
+                self.service_tier = event.service_tier or self.service_tier
 
     @property
     def usage(self) -> Usage | None:
         """The backend's own count; None where it has reported none that can be used."""
         found = None if self.report is None else normalised(self.report)
-        return found if found is not None and self._can_be_true(found) else None
+        if found is None or not self._can_be_true(found):
+            return None
+        if found.service_tier is None and self.service_tier is not None:
+            return msgspec.structs.replace(found, service_tier=self.service_tier)
+        return found
 
     @property
     def reported_nonsense(self) -> bool:
@@ -84,22 +96,50 @@ class Meter:
     def charge(self) -> Charge:
         """By the backend's count where there is one, else by ours."""
         usage = self.usage
+        parts = () if self.report is None else self.report.parts or ()
         if usage is None:
-            return Charge(self.estimate(), estimated=True)
+            estimate = self.estimate()
+            return Charge(estimate, estimated=True, parts=self._estimated_parts(estimate))
         if usage.completion_tokens == 0 and self.output_tokens > 0:
             # Text was delivered: whatever the zero means, it is not what the answer used.
-            estimate = self.estimate().completion_tokens
+            counted = self.estimate().completion_tokens
             return Charge(
-                msgspec.structs.replace(usage, completion_tokens=estimate), estimated=True
+                _with_completion(usage, counted),
+                estimated=True,
+                # It does not matter which of them wrote it.
+                parts=(_with_completion(parts[0], counted), *parts[1:]) if parts else (),
             )
-        return Charge(usage, estimated=False)
+        return Charge(usage, estimated=False, parts=parts)
 
     def estimate(self) -> Usage:
-        """Prompt and output by our own count, within the bounds that were reserved."""
+        """The output by our own count, within the bound that was reserved. The prompt too, unless the
+        backend has told its count before it answered."""
         bound = self.call.choices * self.call.output_tokens_max
+        completion = min(self.output_tokens, bound)
+        report = self.report
+        if report is not None and report.counts_prompt_first and report.completion_tokens is None:
+            known = normalised(msgspec.structs.replace(report, completion_tokens=completion))
+            if known is not None and self._can_be_true(known):
+                return known
         return Usage(
-            prompt_tokens=self.prompt_tokens, completion_tokens=min(self.output_tokens, bound)
+            prompt_tokens=self.prompt_tokens,
+            completion_tokens=completion,
+            input_audio_tokens=self.input_audio_tokens,
+            service_tier=self.service_tier,
         )
+
+    def _estimated_parts(self, estimate: Usage) -> tuple[Usage, ...]:
+        """An answer for each prompt that was sent: each has the price of its own length."""
+        if self.prompts == 1:
+            return ()
+        part = msgspec.structs.replace(
+            estimate,
+            prompt_tokens=self.prompt_tokens // self.prompts,
+            completion_tokens=0,
+            input_audio_tokens=self.input_audio_tokens // self.prompts,
+        )
+        first = _with_completion(part, estimate.completion_tokens)
+        return (first, *[part] * (self.prompts - 1))
 
     def _take(self, event: UsageReport) -> None:
         if event.usage is None:
@@ -134,3 +174,7 @@ class Meter:
         if self._kept:
             self._counted_tokens += estimate_tokens("".join(self._kept))
             self._kept.clear()
+
+
+def _with_completion(usage: Usage, completion_tokens: int) -> Usage:
+    return msgspec.structs.replace(usage, completion_tokens=completion_tokens)

@@ -1,5 +1,7 @@
 """What a call may cost at most, and what it did cost. Integers of 10^-12 USD only."""
 
+from collections.abc import Sequence
+
 import msgspec
 
 from tollkeeper.domain.catalog import Pricing
@@ -9,11 +11,19 @@ from tollkeeper.domain.usage import Usage
 class Bounds(msgspec.Struct, frozen=True, gc=False):
     """The most that a call can use."""
 
+    # Of all prompts that are sent.
     prompt_tokens: int
     choices: int
     output_tokens_each: int
     images: int
     web_searches: int = 0
+    # Those of the tokens above that may be audio.
+    input_audio_tokens: int = 0
+    output_audio_tokens_each: int = 0
+    # How often the prompt is sent; each time its own length decides on the price.
+    prompts: int = 1
+    # The service tier that the request names.
+    service_tier: str | None = None
 
 
 class Cost(msgspec.Struct, frozen=True, gc=False):
@@ -27,39 +37,83 @@ class Cost(msgspec.Struct, frozen=True, gc=False):
 
 
 def hold_picousd(pricing: Pricing, bounds: Bounds) -> int:
-    """The upper bound of the cost: every completion, every token at its dearest."""
+    """The upper bound of the cost: every completion, every token at its dearest, by the dearest of
+    the prices that may apply."""
+    return _hold_at(dearest_prices(pricing, bounds), bounds)
+
+
+def dearest_prices(pricing: Pricing, bounds: Bounds) -> Pricing:
+    """Those of the prices that may apply by which a call within the bounds costs most."""
     assert min(bounds.prompt_tokens, bounds.images) >= 0
-    assert min(bounds.choices, bounds.output_tokens_each) >= 1
+    assert min(bounds.choices, bounds.output_tokens_each, bounds.prompts) >= 1
+    if not pricing.variants:
+        return pricing
+    each_prompt = -(-bounds.prompt_tokens // bounds.prompts)
+    possible = pricing.possible(bounds.service_tier, each_prompt)
+    return max(possible, key=lambda prices: _hold_at(prices, bounds))
+
+
+def _hold_at(prices: Pricing, bounds: Bounds) -> int:
     prompt_price = max(
-        pricing.prompt,
-        pricing.input_cache_read,
-        pricing.input_cache_write,
-        pricing.input_cache_write_1h,
+        prices.prompt,
+        prices.input_cache_read,
+        prices.input_cache_write,
+        prices.input_cache_write_1h,
     )
+    input_audio = max(0, prices.input_audio - prompt_price)
+    output_audio = max(0, prices.output_audio - prices.completion)
     return (
         prompt_price * bounds.prompt_tokens
-        + pricing.completion * bounds.choices * bounds.output_tokens_each
-        + pricing.image * bounds.images
-        + pricing.web_search * bounds.web_searches
-        + pricing.request
+        + input_audio * bounds.input_audio_tokens
+        + prices.completion * bounds.choices * bounds.output_tokens_each
+        + output_audio * bounds.choices * bounds.output_audio_tokens_each
+        + prices.image * bounds.images
+        + prices.web_search * bounds.web_searches
+        + prices.request
     )
 
 
-def cost_of(pricing: Pricing, usage: Usage, images: int) -> Cost:
-    """Prompt tokens that were read from a cache or written to one cost the price of that."""
-    assert usage.uncached_tokens >= 0
+def cost_of(pricing: Pricing, usage: Usage, images: int, parts: Sequence[Usage] = ()) -> Cost:
+    """The cost by the prices that apply. Where the usage is the sum of several answers, `parts` has
+    that of each, because each has the prices of its own prompt and service tier. The request has
+    its price once, however many answers were made for it."""
+    if not parts:
+        return _cost_at(pricing.applying(usage.service_tier, usage.prompt_tokens), usage, images)
+    total: dict[str, int] = {}
+    for position, part in enumerate(parts):
+        # Every part was sent the same images.
+        mine = images // len(parts) + (position < images % len(parts))
+        prices = pricing.applying(part.service_tier, part.prompt_tokens)
+        for dimension, amount in _cost_at(prices, part, mine).by_dimension.items():
+            if dimension == "request":
+                total[dimension] = max(total.get(dimension, 0), amount)
+            else:
+                total[dimension] = total.get(dimension, 0) + amount
+    return Cost(total)
+
+
+def _cost_at(prices: Pricing, usage: Usage, images: int) -> Cost:
+    """Prompt tokens that were read from a cache or written to one cost the price of that, and so do
+    tokens of audio."""
+    assert usage.uncached_tokens >= usage.input_audio_tokens >= 0
+    assert usage.completion_tokens >= usage.output_audio_tokens >= 0
     written = (
-        pricing.input_cache_write * usage.cache_write_tokens
-        + pricing.input_cache_write_1h * usage.cache_write_1h_tokens
+        prices.input_cache_write * usage.cache_write_tokens
+        + prices.input_cache_write_1h * usage.cache_write_1h_tokens
     )
-    return Cost(
-        {
-            "prompt": pricing.prompt * usage.uncached_tokens,
-            "completion": pricing.completion * usage.completion_tokens,
-            "input_cache_read": pricing.input_cache_read * usage.cached_tokens,
-            "input_cache_write": written,
-            "web_search": pricing.web_search * usage.web_searches,
-            "image": pricing.image * images,
-            "request": pricing.request,
-        }
-    )
+    text_tokens = usage.uncached_tokens - usage.input_audio_tokens
+    text_output_tokens = usage.completion_tokens - usage.output_audio_tokens
+    by_dimension = {
+        "prompt": prices.prompt * text_tokens,
+        "completion": prices.completion * text_output_tokens,
+        "input_cache_read": prices.input_cache_read * usage.cached_tokens,
+        "input_cache_write": written,
+        "web_search": prices.web_search * usage.web_searches,
+        "image": prices.image * images,
+        "request": prices.request,
+    }
+    if usage.input_audio_tokens:
+        by_dimension["input_audio"] = prices.input_audio * usage.input_audio_tokens
+    if usage.output_audio_tokens:
+        by_dimension["output_audio"] = prices.output_audio * usage.output_audio_tokens
+    return Cost(by_dimension)

@@ -27,7 +27,7 @@ _IMAGE_TOKENS_GUESS = 4800
 _TOKENS_PER_TURN = 8
 
 # Searches that one answer may make, as far as holds are concerned.
-_WEB_SEARCHES_MAX = 10
+WEB_SEARCHES_MAX = 10
 
 _encode = msgspec.json.Encoder().encode
 
@@ -49,7 +49,7 @@ class PromptSize(msgspec.Struct, frozen=True, gc=False):
     @property
     def web_searches(self) -> int:
         """How many searches a call is held for."""
-        return _WEB_SEARCHES_MAX if self.searches_web else 0
+        return WEB_SEARCHES_MAX if self.searches_web else 0
 
     def bound(self, model: Model, counted: int | None = None) -> int:
         """No less than the prompt takes, for a hold. `counted` is a tokenizer's count of the text
@@ -63,8 +63,8 @@ class PromptSize(msgspec.Struct, frozen=True, gc=False):
             (self.files, bounds.file),
             (self.audios, bounds.audio),
             (self.videos, bounds.video),
-            # Found pages are input too, unless the backend charges for the search alone.
-            (int(self.searches_web and not model.pricing.web_search), None),
+            # What a search finds is input too, whether the search itself has a price or not.
+            (self.web_searches, bounds.web_search),
         )
         for count, tokens in media:
             if count and tokens is None:
@@ -72,14 +72,37 @@ class PromptSize(msgspec.Struct, frozen=True, gc=False):
             total += count * (tokens or 0)
         return min(total, model.context_length)
 
+    def audio_bound(self, model: Model, bound: int) -> int:
+        """How many tokens of a prompt that is bounded by `bound` may be audio. Videos have sound,
+        and a file may be anything."""
+        bounds = model.token_bounds
+        audio_tokens = 0
+        for count, tokens in (
+            (self.audios, bounds.audio),
+            (self.videos, bounds.video),
+            (self.files, bounds.file),
+        ):
+            if count and tokens is None:
+                return bound
+            audio_tokens += count * (tokens or 0)
+        return min(audio_tokens, bound)
+
     def guess(self) -> int:
         """A number for a caller who asks. The text in a file is packed: a token for each of its
         characters is enough for most."""
         return self.text_tokens + _IMAGE_TOKENS_GUESS * self.images + self.file_characters
 
 
-def measure_prompt(prompt: Prompt) -> PromptSize:
-    text_tokens = estimate_tokens("".join(_texts(prompt))) + _TOKENS_PER_TURN * len(prompt.turns)
+def prompt_text(prompt: Prompt) -> str:
+    """Every text that the model may read."""
+    return "".join(_texts(prompt))
+
+
+def measure_prompt(prompt: Prompt, text_tokens: int | None = None) -> PromptSize:
+    """`text_tokens` is the estimate for `prompt_text`, if it was made already."""
+    if text_tokens is None:
+        text_tokens = estimate_tokens(prompt_text(prompt))
+    text_tokens += _TOKENS_PER_TURN * len(prompt.turns)
     media = prompt.media()
     if not media:
         return PromptSize(
@@ -100,7 +123,6 @@ def measure_prompt(prompt: Prompt) -> PromptSize:
 
 
 def _texts(prompt: Prompt) -> list[str]:
-    """Every text that the model may read."""
     texts = []
     for turn in prompt.turns:
         for part in turn.parts:

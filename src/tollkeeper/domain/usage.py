@@ -26,6 +26,12 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
     cache_write_tokens: int = 0
     cache_write_1h_tokens: int = 0
     web_searches: int = 0
+    # Audio among the input that was neither read from a cache nor written to one, and among the
+    # output.
+    input_audio_tokens: int = 0
+    output_audio_tokens: int = 0
+    # The service tier that the answer names.
+    service_tier: str | None = None
     # The details as the backend wrote them, for callers that read more than the counts above.
     prompt_details: dict[str, Any] | None = None
     completion_details: dict[str, Any] | None = None
@@ -54,6 +60,15 @@ class ReportedUsage(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     cache_is_beside_prompt: bool | None = None
     reasoning_tokens: int | None = None
     web_searches: int | None = None
+    # The backend tells the prompt's count before it answers, and the output's at the end.
+    counts_prompt_first: bool | None = None
+    # Audio inside the counts of prompt and completion, and inside what was read from a cache.
+    input_audio_tokens: int | None = None
+    cached_audio_tokens: int | None = None
+    output_audio_tokens: int | None = None
+    service_tier: str | None = None
+    # What each of several answers used, where this is their sum.
+    parts: tuple[Usage, ...] | None = None
     # The backend's own price in picousd: kept for reconciliation, not charged.
     cost_picousd: int | None = None
     prompt_details: FreeObject | None = None
@@ -89,6 +104,7 @@ def normalised(report: ReportedUsage) -> Usage | None:
     if total is not None and total > prompt + completion:
         # Something is counted apart from both, which is reasoning as a rule: it is output.
         completion = total - prompt
+    audio = max(0, (report.input_audio_tokens or 0) - (report.cached_audio_tokens or 0))
     return Usage(
         prompt_tokens=prompt,
         completion_tokens=completion,
@@ -97,6 +113,9 @@ def normalised(report: ReportedUsage) -> Usage | None:
         cache_write_tokens=write,
         cache_write_1h_tokens=write_1h,
         web_searches=report.web_searches or 0,
+        input_audio_tokens=min(audio, prompt - cached),
+        output_audio_tokens=min(report.output_audio_tokens or 0, completion),
+        service_tier=report.service_tier,
         prompt_details=report.prompt_details,
         completion_details=report.completion_details,
     )
@@ -112,6 +131,12 @@ def added(usages: "list[Usage]") -> Usage:
         cache_write_tokens=sum(usage.cache_write_tokens for usage in usages),
         cache_write_1h_tokens=sum(usage.cache_write_1h_tokens for usage in usages),
         web_searches=sum(usage.web_searches for usage in usages),
+        input_audio_tokens=sum(usage.input_audio_tokens for usage in usages),
+        output_audio_tokens=sum(usage.output_audio_tokens for usage in usages),
+        # The tier that all of them name.
+        service_tier=usages[0].service_tier
+        if len({usage.service_tier for usage in usages}) == 1
+        else None,
         prompt_details=_added_details([usage.prompt_details for usage in usages]),
         completion_details=_added_details([usage.completion_details for usage in usages]),
     )
@@ -138,3 +163,15 @@ def read_count(found: object) -> int | None:
     if isinstance(found, bool) or not isinstance(found, int) or not 0 <= found <= COUNT_MAX:
         raise AbsurdCount
     return found
+
+
+def cached_audio_tokens(details: FreeObject | None) -> int | None:
+    """The audio among the input that was read from a cache (OpenAI)."""
+    cached = (details or {}).get("cached_tokens_details")
+    return read_count(cached.get("audio_tokens")) if isinstance(cached, dict) else None
+
+
+def read_service_tier(reported: FreeObject) -> str | None:
+    """The service tier in a report (Anthropic)."""
+    found = reported.get("service_tier")
+    return found if isinstance(found, str) and found else None

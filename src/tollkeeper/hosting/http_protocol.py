@@ -1,193 +1,332 @@
-"""uvicorn's HTTP/1.1 protocol, hardened so that it can face the network without a proxy.
+"""One HTTP/1.1 connection: answers its requests in order, within bounds of size and time.
 
-llhttp refuses ambiguous framing. This class adds what llhttp and uvicorn lack: a bound on the time
-and the size of a request's headers, a bound on the time that a slow reader may take, and refusals
+A caller that sends too slowly or reads too slowly is not waited for. What is no request is refused
 in the error envelope, with a request id.
 """
 
 import asyncio
-from enum import Enum
-from typing import Any
-from uuid import uuid4
+from collections import deque
+from dataclasses import dataclass, field
+from typing import cast
 
-from uvicorn._types import ASGI3Application
-from uvicorn.config import Config
-from uvicorn.protocols.http.httptools_impl import (
-    STATUS_LINE,
-    HttpToolsProtocol,
-    RequestResponseCycle,
-)
-from uvicorn.server import ServerState
+from tollkeeper.api.http.envelope import BodyTimeout, render_error
+from tollkeeper.api.http.exchange import Application
+from tollkeeper.domain.errors import TollkeeperError, Unavailable
+from tollkeeper.hosting.http_exchange import STATUS_LINES, HttpExchange, date_line
+from tollkeeper.hosting.request_parser import RequestParser
+from tollkeeper.services.request_ids import new_request_id
 
-from tollkeeper.api.http.envelope import BodyTimeout, HeadersTooLarge, render_error
-from tollkeeper.domain.errors import InvalidRequest, TollkeeperError
-
-_HEADERS_MAX = 100
-# A response may be complete before the request's body was read. For this long the rest of the body
-# is read and dropped: closing at once would reset the connection, and the caller would lose the
-# response.
+# Requests that arrive while another one is answered wait unread. Beyond this size the socket is not
+# read, and then the caller's leaving is seen only when the next request's turn comes.
+_HELD_BYTES_MAX = 64 << 10
+# An answer may be complete before its request is. For this long the rest of the request is read and
+# dropped: closing at once would reset the connection, and the caller would lose the answer.
 _LINGER_S = 2.0
+_LINGER_AFTER_REFUSAL_S = 0.5
 
 
-class _Phase(Enum):
-    IDLE = 0
-    HEADERS = 1
-    BODY = 2
-
-
-class HardenedProtocol(HttpToolsProtocol):
-    """One connection. The limits are bound by `hardened_protocol`."""
-
+@dataclass(frozen=True, slots=True)
+class HttpLimits:
     header_timeout_s: float
     header_bytes_max: int
+    keep_alive_s: float
     write_timeout_s: float
+    connections_max: int
 
-    def __init__(
-        self,
-        config: Config,
-        server_state: ServerState,
-        app_state: dict[str, Any],
-        _loop: asyncio.AbstractEventLoop | None = None,
-    ) -> None:
-        super().__init__(config, server_state, app_state, _loop)
-        self._header_timer: asyncio.TimerHandle | None = None
+
+@dataclass(slots=True)
+class ServerState:
+    """What the connections of one server have in common."""
+
+    app: Application
+    limits: HttpLimits
+    connections: "set[HttpConnection]" = field(default_factory=set)
+    # Requests whose application still runs.
+    exchanges: set[HttpExchange] = field(default_factory=set)
+    stopping: bool = False
+
+
+class HttpConnection(asyncio.Protocol):
+    """One connection. It parses the next request when the answer to the present one is complete."""
+
+    def __init__(self, state: ServerState, loop: asyncio.AbstractEventLoop) -> None:
+        self._state = state
+        self._limits = state.limits
+        self._loop = loop
+        self._transport: asyncio.Transport
+        self._parser = RequestParser(self, state.limits.header_bytes_max)
+        # The request that is being answered.
+        self._current: HttpExchange | None = None
+        # Requests that were parsed together with the end of the one before them.
+        self._waiting: deque[HttpExchange] = deque()
+        # Bytes that are not parsed yet, and whether what is parsed now was among them.
+        self._held = bytearray()
+        self._pipelined = False
+        # Why no further request can be read. It is sent after the answers before it.
+        self._refusal: TollkeeperError | None = None
+        # Nothing that arrives is parsed any more.
+        self._dropping = False
+        self._closed = False
+        self._reading_paused = False
+        self._writable: asyncio.Event | None = None
         self._write_timer: asyncio.TimerHandle | None = None
-        self._linger_timer: asyncio.TimerHandle | None = None
-        self._phase = _Phase.IDLE
-        # Bytes received since the last complete header block, piece of a body or end of a request.
-        self._overhead_bytes = 0
-        # The request that is being answered. With pipelining, `cycle` is the newest request, which
-        # may still be waiting.
-        self._current_cycle: RequestResponseCycle | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        # When the head that is incomplete began, or the connection was made.
+        self._head_since: float | None = None
+        self._idle_since = 0.0
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._start_header_timer()
+    # Called by the event loop.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        self._head_since = self._loop.time()
+        self._state.connections.add(self)
+        self._check_time_at(self._head_since + self._limits.header_timeout_s)
+        if len(self._state.connections) > self._limits.connections_max:
+            message = "This process has as many connections as it may have."
+            self._refuse(Unavailable(message, retry_after_s=1))
+
+    def data_received(self, data: bytes) -> None:
+        if self._dropping:
+            return
+        if self._parser.exchange is None and (self._current or self._waiting or self._held):
+            self._hold(data)
+        else:
+            self._pipelined = False
+            self._feed(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_header_timer()
-        self.resume_writing()
-        super().connection_lost(exc)
-        cycle = self._current_cycle
-        if cycle is not None and not cycle.response_complete:
-            cycle.disconnected = True
-            cycle.message_event.set()
-            disconnect = cycle.scope["state"].get("disconnect")
-            if disconnect is not None:
-                disconnect.disconnected()
+        self._state.connections.discard(self)
+        self._closed = self._dropping = True
+        self._waiting.clear()
+        self._held.clear()
+        for timer in (self._timer, self._write_timer):
+            if timer is not None:
+                timer.cancel()
+        if self._writable is not None:
+            self._writable.set()
+        if self._current is not None:
+            self._current.left()
 
     def pause_writing(self) -> None:
         """The caller reads too slowly: it has `write_timeout_s` to catch up."""
-        super().pause_writing()
-        self._write_timer = self.loop.call_later(self.write_timeout_s, self.transport.abort)
+        self._writable = asyncio.Event()
+        self._start_write_timer()
 
     def resume_writing(self) -> None:
-        super().resume_writing()
         if self._write_timer is not None:
             self._write_timer.cancel()
             self._write_timer = None
+        if self._writable is not None:
+            self._writable.set()
+            self._writable = None
+        if self._closed:
+            self._start_write_timer()
+        elif self._current is None:
+            self._next()
 
-    def data_received(self, data: bytes) -> None:
-        if self.transport.is_closing():
+    # Called by the exchange.
+
+    @property
+    def peer(self) -> str:
+        address = self._transport.get_extra_info("peername")
+        return f"{address[0]}:{address[1]}" if isinstance(address, tuple) else ""
+
+    @property
+    def paused(self) -> bool:
+        return self._writable is not None and not self._writable.is_set()
+
+    async def resumed(self) -> None:
+        if self._writable is not None:
+            await self._writable.wait()
+
+    def send(self, data: bytes) -> None:
+        if not self._transport.is_closing():
+            self._transport.write(data)
+
+    def read_on(self) -> None:
+        if self._reading_paused and not self._transport.is_closing():
+            self._reading_paused = False
+            self._transport.resume_reading()
+
+    def read_no_further(self) -> None:
+        if not self._reading_paused and not self._transport.is_closing():
+            self._reading_paused = True
+            self._transport.pause_reading()
+
+    def answered(self, exchange: HttpExchange) -> None:
+        """The exchange has sent the last byte of its answer."""
+        if self._current is exchange:
+            self._current = None
+            if not exchange.keep_alive or self._state.stopping:
+                self._close(linger_s=0 if exchange.complete else _LINGER_S)
+            elif not self.paused:
+                self._next()
+
+    def abandoned(self, exchange: HttpExchange) -> None:
+        """The exchange has no end of its answer, or no answer at all."""
+        if self._current is exchange:
+            self._current = None
+            self._close()
+
+    # Called by the server.
+
+    def stop_accepting(self) -> None:
+        """Takes no further request."""
+        self._waiting.clear()
+        self._held.clear()
+        if self._current is None:
+            self._close()
+        else:
+            self._current.keep_alive = False
+
+    def close(self) -> None:
+        self._close()
+
+    # Called by the parser.
+
+    def request_begun(self, exchange: HttpExchange) -> None:
+        self._head_since = None
+        if self._current is None and not self.paused:
+            self._start(exchange)
+        else:
+            self._waiting.append(exchange)
+
+    # Parsing.
+
+    def _feed(self, data: bytes) -> None:
+        """Parses as much as belongs to the present request, and holds the rest."""
+        parser, start, size = self._parser, 0, len(data)
+        while start < size:
+            try:
+                start += parser.feed(data, start)
+            except TollkeeperError as error:
+                self._fail(error)
+                return
+            if parser.exchange is None and (self._current is not None or self._waiting):
+                break
+        if start < size:
+            self._hold(data[start:])
+        elif parser.overhead_bytes and self._head_since is None and parser.exchange is None:
+            # A head, or empty lines before it, did not arrive in one piece.
+            self._head_since = self._loop.time()
+            self._check_time_at(self._head_since + self._limits.header_timeout_s)
+
+    def _hold(self, data: bytes) -> None:
+        if self._current is not None and not self._current.keep_alive:
+            return  # The connection is closed after the present answer.
+        self._held += data
+        if len(self._held) > _HELD_BYTES_MAX:
+            self.read_no_further()
+
+    # Answering.
+
+    def _start(self, exchange: HttpExchange) -> None:
+        self._current = exchange
+        state = self._state
+        state.exchanges.add(exchange)
+        exchange.task = self._loop.create_task(exchange.serve(state.app, state.exchanges))
+
+    def _next(self) -> None:
+        """The present answer is complete: goes on with the next request."""
+        if self._waiting:
+            self._start(self._waiting.popleft())
+        elif self._refusal is not None:
+            self._refuse(self._refusal)
+        elif self._held:
+            # Not at once: the application that has just answered is still on the stack.
+            self._loop.call_soon(self._feed_held)
+        else:
+            self._idle_since = self._loop.time()
+
+    def _feed_held(self) -> None:
+        if self._current is None and not self._dropping:
+            data = bytes(self._held)
+            self._held.clear()
+            self._pipelined = True
+            self._feed(data)
+            if len(self._held) <= _HELD_BYTES_MAX:
+                self.read_on()
+
+    def _fail(self, error: TollkeeperError) -> None:
+        """What arrives is no request, or not the rest of one."""
+        self._dropping = True
+        exchange = self._parser.exchange
+        if exchange is not None:
+            self._parser.exchange = None
+            exchange.spoiled(error)
             return
-        self._overhead_bytes += len(data)
-        super().data_received(data)
-        # The timer is started only for what did not arrive in one piece: incomplete headers, empty
-        # lines that begin no request, chunk extensions and trailers.
-        if self._overhead_bytes and self._phase is not _Phase.BODY and self._header_timer is None:
-            self._start_header_timer()
-        if self._overhead_bytes > self.header_bytes_max:
-            self._refuse(HeadersTooLarge())
-
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self._phase = _Phase.HEADERS
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if self._phase is _Phase.HEADERS:
-            super().on_header(name, value)
-        # Otherwise it is a trailer. Trailers are dropped: they come after the headers were checked.
-
-    def on_headers_complete(self) -> None:
-        self._stop_header_timer()
-        self._phase = _Phase.BODY
-        self._overhead_bytes = 0
-        size = sum(len(name) + len(value) + 4 for name, value in self.headers) + len(self.url)
-        if size > self.header_bytes_max or len(self.headers) > _HEADERS_MAX:
-            self._refuse(HeadersTooLarge())
-            return
-        super().on_headers_complete()
-
-    def on_body(self, body: bytes) -> None:
-        self._overhead_bytes = 0
-        if not self.transport.is_closing():
-            super().on_body(body)
-
-    def on_message_complete(self) -> None:
-        self._phase = _Phase.IDLE
-        self._overhead_bytes = 0
-        if self.transport.is_closing():
-            return
-        if self._linger_timer is not None:
-            self._linger_timer.cancel()
-            self._linger_timer = None
-        super().on_message_complete()
-        if not self.pipeline:
-            # A large body pauses the reading. The body is complete now, and reading must go on,
-            # because only a read notices that the caller disconnects.
-            self.flow.resume_reading()
-
-    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
-        self._current_cycle = cycle
-        super()._start_asgi_task(cycle, app)
-
-    def on_response_complete(self) -> None:
-        unread = self._phase is _Phase.BODY and not self.pipeline
-        super().on_response_complete()
-        if unread and not self.transport.is_closing():
-            self._linger_timer = self.loop.call_later(_LINGER_S, self.transport.close)
-
-    def send_400_response(self, msg: str) -> None:
-        self._refuse(InvalidRequest("This is not a valid HTTP request."))
-
-    def _start_header_timer(self) -> None:
-        self._header_timer = self.loop.call_later(self.header_timeout_s, self._on_header_timeout)
-
-    def _stop_header_timer(self) -> None:
-        if self._header_timer is not None:
-            self._header_timer.cancel()
-            self._header_timer = None
-
-    def _on_header_timeout(self) -> None:
-        self._header_timer = None
-        if self._phase is _Phase.HEADERS:
-            self._refuse(BodyTimeout("The request's headers did not arrive in time."))
-        elif self._phase is _Phase.IDLE and self._is_idle():
-            self.transport.close()
-
-    def _is_idle(self) -> bool:
-        cycle: RequestResponseCycle | None = self.cycle
-        return cycle is None or cycle.response_complete
+        last = self._waiting[-1] if self._waiting else self._current
+        if last is not None and last.keep_alive and self._parser.has_target:
+            self._refusal = error
+        elif last is not None:
+            last.keep_alive = False
+        elif self._pipelined and not self._parser.has_target:
+            # What follows a complete request does not even begin like another one.
+            self._close()
+        else:
+            self._refuse(error)
 
     def _refuse(self, error: TollkeeperError) -> None:
         """Sends an error and closes. The application is not called, because there is no request."""
-        if self.transport.is_closing():
-            return
-        rendered = render_error(error, str(uuid4()))
-        head = [STATUS_LINE[rendered.status]]
+        rendered = render_error(error, str(new_request_id()))
+        head = [STATUS_LINES[rendered.status], date_line()]
         for name, value in rendered.headers:
             head += [name, b": ", value, b"\r\n"]
-        self.transport.write(b"".join([*head, b"connection: close\r\n\r\n", rendered.body]))
-        self.transport.close()
+        self.send(b"".join([*head, b"connection: close\r\n\r\n", rendered.body]))
+        self._close(linger_s=_LINGER_AFTER_REFUSAL_S)
 
+    def _close(self, *, linger_s: float = 0) -> None:
+        """Closes when everything is sent. If the caller may still be sending, it is told by an end
+        of ours that it need not, and what it sends for a moment is dropped."""
+        if self._closed:
+            return
+        self._closed = self._dropping = True
+        self._waiting.clear()
+        self._held.clear()
+        if self._transport.is_closing():
+            return
+        self._start_write_timer()
+        if linger_s and self._transport.can_write_eof():
+            self.read_on()
+            self._transport.write_eof()
+            self._check_time_at(self._loop.time() + linger_s)
+        else:
+            self._transport.close()
 
-def hardened_protocol(
-    header_timeout_s: float, header_bytes_max: int, write_timeout_s: float
-) -> type[HardenedProtocol]:
-    """The protocol class with its limits bound. The server makes one object per connection."""
-    limits = {
-        "header_timeout_s": header_timeout_s,
-        "header_bytes_max": header_bytes_max,
-        "write_timeout_s": write_timeout_s,
-    }
-    return type("BoundProtocol", (HardenedProtocol,), limits)
+    # Time.
+
+    def _start_write_timer(self) -> None:
+        if self._write_timer is None and self._transport.get_write_buffer_size():
+            self._write_timer = self._loop.call_later(
+                self._limits.write_timeout_s, self._transport.abort
+            )
+
+    def _check_time_at(self, when: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_at(when, self._check_time)
+
+    def _check_time(self) -> None:
+        """One timer serves all deadlines. It looks at the clock when it fires, so that a request
+        that arrives in time need not move it."""
+        now = self._loop.time()
+        if self._closed:
+            self._transport.close()
+        elif self._current is not None or self._waiting:
+            self._check_time_at(now + min(self._limits.header_timeout_s, self._limits.keep_alive_s))
+        elif self._head_since is not None:
+            self._check_head_time(now)
+        elif now < self._idle_since + self._limits.keep_alive_s:
+            self._check_time_at(self._idle_since + self._limits.keep_alive_s)
+        else:
+            self._close()
+
+    def _check_head_time(self, now: float) -> None:
+        assert self._head_since is not None
+        if now < self._head_since + self._limits.header_timeout_s:
+            self._check_time_at(self._head_since + self._limits.header_timeout_s)
+        elif self._parser.in_head:
+            self._refuse(BodyTimeout("The request's headers did not arrive in time."))
+        else:
+            self._close()

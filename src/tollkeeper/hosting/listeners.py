@@ -1,6 +1,7 @@
 """Listening sockets. They are bound before anything else starts, so that a port that is already in
 use is reported at once."""
 
+import errno
 import socket
 
 from tollkeeper.domain.errors import StateConflict
@@ -18,7 +19,13 @@ def bind(host: str, port: int, *, setting: str) -> socket.socket:
         listener.bind((host, port))
     except OSError as exc:
         listener.close()
-        raise StateConflict(f"{setting} = {host}:{port} cannot be bound: {exc.strerror}.") from exc
+        advice = ""
+        if exc.errno == errno.EADDRINUSE:
+            variable = f"TOLLKEEPER_{setting.upper()}__PORT"
+            advice = f" Choose another port with {setting}.port or {variable}=N; 0 is any free one."
+        raise StateConflict(
+            f"{setting} = {host}:{port} cannot be bound: {exc.strerror}.{advice}"
+        ) from exc
     listener.listen(BACKLOG)
     listener.setblocking(False)
     return listener

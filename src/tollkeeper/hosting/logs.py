@@ -1,40 +1,71 @@
-"""Structured logs: one JSON object per line on standard error, with values of bounded length.
+"""Structured logs on standard error: one event per line, with values of bounded length.
 
-No event may carry a secret.
+JSON for machines, or plain lines for people. Libraries that log by the standard library's `logging`
+take the same way. No event may carry a secret.
 """
 
 import logging
 import sys
 from collections.abc import MutableMapping
-from typing import Any
+from typing import Any, Literal
 
 import structlog
+
+LogFormat = Literal["json", "text"]
 
 # A longer value is cut, so that a large request cannot fill the log.
 _VALUE_LENGTH_MAX = 2000
 
 
-def configure_logs() -> None:
+def configure_logs(form: LogFormat = "json") -> None:
+    people = form == "text"
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
-            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.TimeStamper(fmt="%H:%M:%S", utc=False)
+            if people
+            else structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.format_exc_info,
             _bound_values,
-            structlog.processors.JSONRenderer(),
+            _line_for_people if people else structlog.processors.JSONRenderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         logger_factory=structlog.WriteLoggerFactory(sys.stderr),
         cache_logger_on_first_use=True,
     )
-    # uvicorn's warnings repeat what the error envelope says, or describe a caller's mistake.
-    logging.getLogger("uvicorn").setLevel(logging.ERROR)
+    logging.basicConfig(handlers=[_LibraryHandler()], level=logging.WARNING, force=True)
 
 
 def silence_logs() -> None:
     """For commands: a command reports a failure in its answer or in one line on standard error."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+
+
+class _LibraryHandler(logging.Handler):
+    """Hands what a library logs, such as the driver's pool, to the log in its own form."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        log = structlog.get_logger(record.name)
+        write = log.error if record.levelno >= logging.ERROR else log.warning
+        write(record.getMessage(), library=record.name, exc_info=record.exc_info)
+
+
+def _line_for_people(_logger: Any, _method: str, event: MutableMapping[str, Any]) -> str:
+    """`14:03:59 warning: what happened (name=value, ...)`; the level is left out where all is well."""
+    time, level, text = event.pop("timestamp"), event.pop("level"), event.pop("event")
+    exception = event.pop("exception", None)
+    mark = "" if level == "info" else f"{level}: "
+    values = ", ".join(f"{name}={_shown(value)}" for name, value in event.items() if value)
+    line = f"{time} {mark}{text}" + (f" ({values})" if values else "")
+    return line if exception is None else f"{line}\n{exception}"
+
+
+def _shown(value: object) -> str:
+    text = str(value)
+    return "".join(
+        character if character.isprintable() else ascii(character)[1:-1] for character in text
+    )
 
 
 def _bound_values(

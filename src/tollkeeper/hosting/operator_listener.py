@@ -1,14 +1,13 @@
 """/healthz, /readyz and /metrics on a listener of their own, which serves no tenant data."""
 
 import json
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
-from tollkeeper.api.http.sse import Send
+from tollkeeper.api.http.exchange import Exchange
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,29 +19,29 @@ class Readiness:
 
 
 class OperatorListener:
-    """An ASGI application over a readiness probe and the workers' metrics folder."""
+    """An application over a readiness probe and the workers' metrics folder."""
 
     def __init__(self, probe: Callable[[], Awaitable[Readiness]], metrics_folder: str) -> None:
         self._probe = probe
         self._metrics_folder = metrics_folder
 
-    async def __call__(self, scope: MutableMapping[str, Any], _receive: Any, send: Send) -> None:
-        if scope["method"] not in ("GET", "HEAD"):
-            await _answer(send, 405, {"status": "method not allowed"}, allow=b"GET, HEAD")
+    async def __call__(self, exchange: Exchange) -> None:
+        if exchange.method not in ("GET", "HEAD"):
+            _answer(exchange, 405, {"status": "method not allowed"}, allow=b"GET, HEAD")
             return
-        match scope["path"]:
-            case "/healthz":
-                await _answer(send, 200, {"status": "ok"})
-            case "/readyz":
+        match exchange.path:
+            case b"/healthz":
+                _answer(exchange, 200, {"status": "ok"})
+            case b"/readyz":
                 readiness = await self._probe()
                 status = "ready" if readiness.ready else "not ready"
-                await _answer(
-                    send, 200 if readiness.ready else 503, {"status": status, **readiness.parts}
+                _answer(
+                    exchange, 200 if readiness.ready else 503, {"status": status, **readiness.parts}
                 )
-            case "/metrics":
-                await _send(send, 200, CONTENT_TYPE_LATEST.encode(), self._metrics())
+            case b"/metrics":
+                _send(exchange, 200, CONTENT_TYPE_LATEST.encode(), self._metrics())
             case _:
-                await _answer(send, 404, {"status": "not readiness"})
+                _answer(exchange, 404, {"status": "not readiness"})
 
     def _metrics(self) -> bytes:
         registry = CollectorRegistry()
@@ -50,16 +49,17 @@ class OperatorListener:
         return generate_latest(registry)
 
 
-async def _answer(send: Send, status: int, document: dict[str, str], *, allow: bytes = b"") -> None:
+def _answer(
+    exchange: Exchange, status: int, document: dict[str, str], *, allow: bytes = b""
+) -> None:
     body = json.dumps(document).encode()
-    await _send(send, status, b"application/json", body, allow=allow)
+    _send(exchange, status, b"application/json", body, allow=allow)
 
 
-async def _send(
-    send: Send, status: int, content_type: bytes, body: bytes, *, allow: bytes = b""
+def _send(
+    exchange: Exchange, status: int, content_type: bytes, body: bytes, *, allow: bytes = b""
 ) -> None:
     headers = [(b"content-type", content_type), (b"content-length", str(len(body)).encode())]
     if allow:
         headers.append((b"allow", allow))
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
+    exchange.answer(status, headers, body)

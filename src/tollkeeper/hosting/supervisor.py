@@ -10,6 +10,7 @@ import socket
 from collections.abc import Callable
 
 import structlog
+from prometheus_client.multiprocess import mark_process_dead
 
 from tollkeeper.bootstrap import build_catalog, build_engine
 from tollkeeper.domain.errors import TollkeeperError
@@ -43,8 +44,10 @@ class Supervisor:
         operator: socket.socket,
         reload: Callable[[], Settings],
         worker_starter: WorkerStarter,
+        on_stop: Callable[[], None] = lambda: None,
     ) -> None:
         self._settings = settings
+        self._on_stop = on_stop
         self._conninfo = conninfo
         self._public = public
         self._operator = operator
@@ -60,7 +63,7 @@ class Supervisor:
         """Serves until SIGTERM or SIGINT. Calls `on_ready` once, when all workers serve."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stopping.set)
+            loop.add_signal_handler(number, self._stop)
         loop.add_signal_handler(signal.SIGHUP, self._reload_catalog)
         with present(self._settings):
             listener = HttpServer(
@@ -83,6 +86,11 @@ class Supervisor:
             if self._engine is not None:
                 await self._engine.close()
             await listener.drain(0)
+
+    def _stop(self) -> None:
+        if not self._stopping.is_set():
+            self._on_stop()
+        self._stopping.set()
 
     async def _keep_database(self) -> None:
         """Starts the embedded database again if it died. An operator's own database is left alone."""
@@ -144,6 +152,8 @@ class Supervisor:
                 on_ready()
         code = await worker.wait()
         self._ready.discard(number)
+        # What was open in the process is not open any more; what it has counted stays.
+        mark_process_dead(worker.pid, self._worker_starter.metrics)  # type: ignore[no-untyped-call]
         if not self._stopping.is_set():
             _log.error("a worker ended and is started again", worker=number, code=code)
 

@@ -16,13 +16,14 @@ import structlog
 import uvloop
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
-from tollkeeper.api.http.metrics import write_metrics
 from tollkeeper.bootstrap import build_app, build_catalog, running_services
 from tollkeeper.embedded.engine_address import EngineAddress
-from tollkeeper.hosting.http_server import HttpLimits, HttpServer
-from tollkeeper.hosting.logs import configure_logs
+from tollkeeper.hosting.http_protocol import HttpLimits
+from tollkeeper.hosting.http_server import HttpServer
+from tollkeeper.hosting.logs import LogFormat, configure_logs
 from tollkeeper.hosting.shutdown import shut_down
 from tollkeeper.hosting.worker_process import READY, received_listener
+from tollkeeper.services.tallies import write_tallies
 from tollkeeper.services.use_cases import Services
 from tollkeeper.settings import Settings
 
@@ -80,7 +81,7 @@ class Worker:
             self._services.lease,
             grace_s=self._settings.server.grace_s,
         )
-        write_metrics()
+        write_tallies()
 
     async def _follow_instructions(self, instructions: asyncio.StreamReader) -> None:
         while line := await instructions.readline():
@@ -98,7 +99,12 @@ def http_limits(settings: Settings) -> HttpLimits:
         header_bytes_max=settings.server.header_bytes,
         keep_alive_s=settings.server.keep_alive_s,
         write_timeout_s=settings.server.write_timeout_s,
+        connections_max=settings.server.connections,
     )
+
+
+def log_format(settings: Settings) -> LogFormat:
+    return "text" if settings.logs.format == "text" else "json"
 
 
 def _settings_from(instruction: dict[str, Any]) -> Settings:
@@ -121,7 +127,7 @@ async def _main(channel: socket.socket, listener: socket.socket) -> None:
     instructions, reports = await asyncio.open_connection(sock=channel, limit=_LINE_BYTES_MAX)
     start = json.loads(await instructions.readline())
     settings = _settings_from(start)
-    configure_logs()
+    configure_logs(log_format(settings))
     engine = EngineAddress(**start["engine"]) if start["engine"] is not None else None
     async with running_services(
         settings, start["conninfo"], engine=engine, serving=True

@@ -42,6 +42,10 @@ class WorkerProcess:
         self._writer: asyncio.StreamWriter | None = None
 
     @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
     def is_running(self) -> bool:
         return self._process.poll() is None
 

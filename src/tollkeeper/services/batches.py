@@ -13,12 +13,19 @@ import structlog
 
 from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.fair_queue import FairQueue
+from tollkeeper.services.tallies import HistogramTally
 
 T = TypeVar("T")
 
 # Reaches any maximum, and keeps the pause within the range of a float.
 _DOUBLINGS_MAX = 60
 
+_BATCH_SIZE = HistogramTally(
+    "tollkeeper_batch_size",
+    "Items that were written together, by queue.",
+    ["queue"],
+    buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256, 512),
+)
 _log = structlog.get_logger("tollkeeper.batches")
 
 
@@ -194,6 +201,7 @@ class Batches(Generic[T]):
                 if self._collect_s > 0 and len(self._queue) < self._batch.items:
                     await self._collect()
                 batch = self._take_batch()
+                _BATCH_SIZE.observe((self._name,), len(batch))
                 try:
                     await self._write(batch)
                     failures = 0

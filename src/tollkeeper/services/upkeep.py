@@ -8,10 +8,13 @@ import structlog
 
 from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.domain.money import usd_from_picousd
+from tollkeeper.services.alerts import Alerts
 from tollkeeper.services.calls.activity import Activity
 from tollkeeper.services.ledger.bulk_resolution import BulkResolution, UnsettledRule
+from tollkeeper.services.ledger.months import LedgerMonths
 from tollkeeper.services.ledger.recovery import Lease, Recovered, Recovery
 from tollkeeper.services.ledger.watch import LedgerWatch
+from tollkeeper.services.process_watch import ProcessWatch
 from tollkeeper.services.tenants.idempotency import Idempotency
 from tollkeeper.services.tenants.key_use import KeyUse
 from tollkeeper.storage.database import Database
@@ -24,6 +27,9 @@ _PARTITIONS_INTERVAL_S = 600
 _UNREGISTERED_INTERVAL_S = 600
 _UNSETTLED_INTERVAL_S = 600
 _WATCH_INTERVAL_S = 60
+_SAMPLE_INTERVAL_S = 2
+_ALERTS_INTERVAL_S = 60
+_DELIVERY_INTERVAL_S = 5
 _CANCEL_AGAIN_S = 0.1
 
 _log = structlog.get_logger("tollkeeper.upkeep")
@@ -41,8 +47,13 @@ class Upkeep:
         bulk_resolution: BulkResolution,
         unsettled_rule: UnsettledRule | None,
         ledger_watch: LedgerWatch,
+        ledger_months: LedgerMonths,
         activity: Activity,
+        process_watch: ProcessWatch | None = None,
+        alerts: Alerts | None = None,
     ) -> None:
+        self._alerts = alerts
+        self._process_watch = process_watch
         self._database = database
         self._key_use = key_use
         self._idempotency = idempotency
@@ -51,6 +62,7 @@ class Upkeep:
         self._bulk_resolution = bulk_resolution
         self._unsettled_rule = unsettled_rule
         self._ledger_watch = ledger_watch
+        self._ledger_months = ledger_months
         self._activity = activity
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -63,9 +75,13 @@ class Upkeep:
             (_UNREGISTERED_INTERVAL_S, self.recover_unregistered),
             (_UNSETTLED_INTERVAL_S, self.resolve_unsettled),
             (_WATCH_INTERVAL_S, self.watch_ledger),
+            (_SAMPLE_INTERVAL_S, self.watch_process),
+            (_ALERTS_INTERVAL_S if self._alerts is None else self._alerts.interval_s, self.alert),
+            (_DELIVERY_INTERVAL_S, self.deliver_alerts),
             (_KEY_USE_INTERVAL_S, self.write_key_use),
             (_SECRETS_INTERVAL_S, self.forget_secrets),
             (_PARTITIONS_INTERVAL_S, self.keep_partitions),
+            (_PARTITIONS_INTERVAL_S, self.keep_ledger_months),
         )
 
     def start(self) -> None:
@@ -121,6 +137,18 @@ class Upkeep:
     async def watch_ledger(self) -> None:
         await self._ledger_watch.refresh()
 
+    async def watch_process(self) -> None:
+        if self._process_watch is not None:
+            await self._process_watch.sample()
+
+    async def alert(self) -> None:
+        if self._alerts is not None:
+            await self._alerts.check()
+
+    async def deliver_alerts(self) -> None:
+        if self._alerts is not None:
+            await self._alerts.deliver()
+
     async def write_key_use(self) -> None:
         await self._key_use.write(self._database)
 
@@ -129,6 +157,9 @@ class Upkeep:
 
     async def keep_partitions(self) -> None:
         await self._activity.keep_partitions()
+
+    async def keep_ledger_months(self) -> None:
+        await self._ledger_months.keep_months()
 
 
 async def _repeat(interval_s: float, chore: Chore) -> None:

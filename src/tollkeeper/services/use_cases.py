@@ -3,24 +3,32 @@
 from dataclasses import dataclass
 
 from tollkeeper.backends.port import Backend
+from tollkeeper.services.audit import Audit
 from tollkeeper.services.calls.activity import Activity
 from tollkeeper.services.calls.inference import Inference
 from tollkeeper.services.calls.isolation import Isolation
 from tollkeeper.services.calls.reasoning_seal import ReasoningSeal
 from tollkeeper.services.calls.recorder import CallRecorder
 from tollkeeper.services.calls.token_counting import TokenCounting
+from tollkeeper.services.calls.traffic import Traffic
 from tollkeeper.services.clock import Clock
+from tollkeeper.services.ledger.bill import BillReconciliation
 from tollkeeper.services.ledger.billing import Billing
 from tollkeeper.services.ledger.bulk_resolution import BulkResolution
 from tollkeeper.services.ledger.costs import Costs
 from tollkeeper.services.ledger.ledger import Ledger
+from tollkeeper.services.ledger.months import LedgerMonths
+from tollkeeper.services.ledger.overview import LedgerOverview
 from tollkeeper.services.ledger.reconciliation import Reconciliation
 from tollkeeper.services.ledger.recovery import Lease, Recovery
 from tollkeeper.services.models import CurrentCatalog, Models
 from tollkeeper.services.policies.checks import PolicyChecks
 from tollkeeper.services.policies.policies import Policies
+from tollkeeper.services.policies.statistics import PolicyStatistics
+from tollkeeper.services.request_log import RequestLog
 from tollkeeper.services.tenants.admin_keys import AdminKeys
 from tollkeeper.services.tenants.authentication import Authentication
+from tollkeeper.services.tenants.names import Names
 from tollkeeper.services.tenants.organizations import Organizations
 from tollkeeper.services.tenants.project_keys import ProjectKeys
 from tollkeeper.services.tenants.projects import Projects
@@ -35,6 +43,7 @@ class Services:
     clock: Clock
     database: Database
     authentication: Authentication
+    names: Names
     organizations: Organizations
     projects: Projects
     project_keys: ProjectKeys
@@ -45,8 +54,14 @@ class Services:
     billing: Billing
     reconciliation: Reconciliation
     bulk_resolution: BulkResolution
+    bill_reconciliation: BillReconciliation
+    months: LedgerMonths
     recovery: Recovery
+    audit: Audit
     activity: Activity
+    traffic: Traffic
+    ledger_overview: LedgerOverview
+    policy_statistics: PolicyStatistics
     upkeep: Upkeep
     catalog: CurrentCatalog
     isolation: Isolation
@@ -58,4 +73,5 @@ class Services:
     backends: dict[str, Backend]
     checks: PolicyChecks
     recorder: CallRecorder
+    request_log: RequestLog
     default_threshold: int

@@ -1,6 +1,7 @@
 """Configuration: one TOML file and the environment, read once, checked whole. Nothing below reads it."""
 
 from tollkeeper.settings.load import DEFAULT_FILE, SettingsError, load_settings
+from tollkeeper.settings.prices import PricesSettings
 from tollkeeper.settings.schema import BackendSettings, JudgeSettings, ModelSettings, Settings
 from tollkeeper.settings.secrecy import shown_variable
 
@@ -9,6 +10,7 @@ __all__ = [
     "BackendSettings",
     "JudgeSettings",
     "ModelSettings",
+    "PricesSettings",
     "Settings",
     "SettingsError",
     "load_settings",

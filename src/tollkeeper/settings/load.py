@@ -1,6 +1,7 @@
 """Finds the settings file, reads it and the environment, and says clearly what is wrong."""
 
 import os
+import re
 import tomllib
 from pathlib import Path
 from typing import Any, get_args
@@ -11,6 +12,7 @@ from pydantic_core import ErrorDetails
 from pydantic_settings import SettingsError as SourceError
 
 from tollkeeper.settings.schema import Settings
+from tollkeeper.settings.wording import explanation
 
 # What holds where there is no file; `tollkeeper init` writes a copy of it.
 DEFAULT_FILE = Path(__file__).parent / "default.toml"
@@ -24,14 +26,14 @@ class SettingsError(Exception):
 
 def load_settings(config: Path | None) -> Settings:
     """--config, else TOLLKEEPER_CONFIG, else ./tollkeeper.toml, else the defaults."""
-    path = config or _configured_path()
-    document = _read_toml(path or DEFAULT_FILE)
+    path = config or configured_path()
+    document = read_toml(path or DEFAULT_FILE)
     try:
         settings = Settings(**document)
     except ValidationError as exc:
         raise SettingsError(_explain(exc)) from None
     except SourceError as exc:  # a variable that should hold JSON and does not
-        raise SettingsError(str(exc)) from None
+        raise SettingsError(_explain_source(exc)) from None
     # Relative folders are relative to the file, so that commands work from any folder.
     base = Path.cwd() if path is None else path.resolve().parent
     return _anchored(settings, base)
@@ -42,7 +44,12 @@ def _anchored(settings: Settings, base: Path) -> Settings:
     anchored = {
         "database": {"data_dir": base / settings.database.data_dir},
         "secrets": {"master_key_file": _joined(base, settings.secrets.master_key_file)},
+        "alerts": {"webhook_secret_file": _joined(base, settings.alerts.webhook_secret_file)},
         "embedded": {"model_path": _joined(base, settings.embedded.model_path)},
+        "console": {
+            name: _joined(base, getattr(settings.console, name))
+            for name in ("tls_certificate_file", "tls_key_file")
+        },
     }
     updates: dict[str, Any] = {
         name: getattr(settings, name).model_copy(update=paths) for name, paths in anchored.items()
@@ -63,7 +70,7 @@ def _joined(base: Path, path: str) -> str:
     return str(base / path) if path else ""
 
 
-def _configured_path() -> Path | None:
+def configured_path() -> Path | None:
     named = os.environ.get("TOLLKEEPER_CONFIG")
     if named:
         return Path(named)
@@ -71,7 +78,7 @@ def _configured_path() -> Path | None:
     return beside if beside.exists() else None
 
 
-def _read_toml(path: Path) -> dict[str, Any]:
+def read_toml(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
             return tomllib.load(file)
@@ -85,8 +92,24 @@ def _explain(exc: ValidationError) -> str:
     lines = []
     for error in exc.errors(include_url=False):
         name = ".".join(str(part) for part in error["loc"]) or "settings"
-        lines.append(f"{name}{_shown_value(error)}: {error['msg']}")
+        words = explanation(error, _names_beside(error["loc"]))
+        lines.append(f"{name}{_shown_value(error)}: {words}")
     return "\n".join(lines)
+
+
+def _explain_source(exc: SourceError) -> str:
+    found = re.search(r'field "(\w+)"', str(exc))
+    name = found[1] if found else "settings"
+    return f"{name}: the environment variable TOLLKEEPER_{name.upper()} must hold JSON"
+
+
+def _names_beside(location: tuple[int | str, ...]) -> list[str]:
+    """The settings of the section that a location lies in."""
+    section: type[BaseModel] = Settings
+    for part in location[:-1]:
+        field = None if isinstance(part, int) else section.model_fields.get(part)
+        section = (field and _section_of(field.annotation)) or section
+    return list(section.model_fields)
 
 
 def _shown_value(error: ErrorDetails) -> str:

@@ -16,7 +16,7 @@ from tollkeeper.domain.admission import (
 )
 
 
-def account_of(row: tuple[Any, ...]) -> AccountState:
+def account_of(row: tuple[Any, ...], limits: ProjectLimits) -> AccountState:
     return AccountState(
         available_picousd=row[1],
         overage_picousd=row[2],
@@ -24,6 +24,8 @@ def account_of(row: tuple[Any, ...]) -> AccountState:
         cap=_cap(row[9]),
         projects={},
         keys={},
+        overage_bound_picousd=limits.overage_bound_picousd if row[11] is None else row[11],
+        stopped=row[12],
     )
 
 

@@ -117,14 +117,68 @@ _FIND_BALANCE: LiteralString = with_balances(
 )
 
 
-async def count_negative(connection: Connection) -> int:
-    """Organizations that owe more than they were granted."""
-    cursor = await connection.execute(_COUNT_NEGATIVE, prepare=False)
+@dataclass(frozen=True, slots=True)
+class Overage:
+    balance_picousd: int
+    overage_picousd: int
+    # None: the bound of the settings.
+    own_bound_picousd: int | None
+    stopped: bool
+
+
+async def find_overage(connection: Connection, organization_id: OrganizationId) -> Overage | None:
+    cursor = await connection.execute(_FIND_OVERAGE, (organization_id,))
+    row = await cursor.fetchone()
+    return None if row is None else Overage(*row)
+
+
+_FIND_OVERAGE: LiteralString = with_balances(
+    """
+    SELECT b.granted - b.settled, b.overage, a.overage_bound, a.stopped
+    FROM balances b JOIN accounts a USING (organization_id) WHERE b.organization_id = %s
+    """
+)
+
+
+async def write_overage_bound(
+    connection: Connection, organization_id: OrganizationId, bound_picousd: int | None
+) -> None:
+    """None: the bound of the settings applies."""
+    await connection.execute(
+        "UPDATE accounts SET overage_bound = %s WHERE organization_id = %s",
+        (bound_picousd, organization_id),
+    )
+
+
+async def count_stopped(connection: Connection) -> int:
+    """Organizations whose calls are stopped because of overage."""
+    cursor = await connection.execute("SELECT count(*) FROM accounts WHERE stopped", prepare=False)
     [[found]] = await cursor.fetchall()
     return int(found)
 
 
-_COUNT_NEGATIVE: LiteralString = with_balances("SELECT count(*) FROM balances WHERE available < 0")
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """All accounts together."""
+
+    # Organizations that owe more than they were granted.
+    negative: int
+    held_picousd: int
+    unsettled_picousd: int
+
+
+async def read_totals(connection: Connection) -> Totals:
+    cursor = await connection.execute(_READ_TOTALS, prepare=False)
+    [row] = await cursor.fetchall()
+    return Totals(*row)
+
+
+_READ_TOTALS: LiteralString = with_balances(
+    """
+    SELECT count(*) FILTER (WHERE available < 0), coalesce(sum(held), 0), coalesce(sum(unsettled), 0)
+    FROM balances
+    """
+)
 
 
 async def insert_grant(

@@ -14,6 +14,7 @@ from tollkeeper.domain.activity import ActivityRecord, VerdictRecord
 from tollkeeper.domain.prompt import FreeObject
 from tollkeeper.domain.usage import Usage
 from tollkeeper.storage.database import Connection, Contention
+from tollkeeper.storage.rollups import ROLL_UP_ACTIVITY, ROLL_UP_VERDICTS
 
 _encode = msgspec.json.Encoder().encode
 # Texts of backends and requested model names have no bound; a record keeps their first characters.
@@ -45,7 +46,8 @@ class ActivityEntry:
     hold_picousd: int | None
     # None where nothing was reserved, and where the cost is not known yet.
     cost_picousd: int | None
-    # "held", "settled", "released" or "unsettled"; "none" where nothing was reserved.
+    # "held", "settled", "released" or "unsettled"; "none" where nothing was reserved; "dropped"
+    # where it was resolved and only the export of its month says how.
     settlement: str
     # Why the cost is not known.
     unsettled_reason: str | None
@@ -73,28 +75,36 @@ async def insert(connection: Connection, records: Sequence[ActivityRecord]) -> N
         raise
 
 
-_INSERT: LiteralString = """
+_INSERT: LiteralString = (
+    """
+    WITH fresh AS (
     INSERT INTO activity (organization_id, request_id, project_id, api_key_id, operation, model,
         streamed, duration_ms, first_piece_ms, status, error_code, finish, prompt_tokens,
         completion_tokens, cached_tokens, reasoning_tokens, cache_write_tokens, web_searches,
-        estimated, hold, cost, settlement, backend, replica, reported_usage, reported_cost,
-        started_at)
+        input_audio_tokens, output_audio_tokens, service_tier, estimated, hold, cost, settlement,
+        backend, replica, reported_usage, reported_cost, started_at)
     SELECT v.organization_id, v.request_id, v.project_id, v.api_key_id, v.operation, v.model,
         v.streamed, v.duration_ms, v.first_piece_ms, v.status, v.error_code, v.finish,
         v.prompt_tokens, v.completion_tokens, v.cached_tokens, v.reasoning_tokens,
-        v.cache_write_tokens, v.web_searches, v.estimated, v.hold, v.cost, v.settlement,
-        v.backend, v.replica, v.reported_usage, v.reported_cost,
-        to_timestamp(v.started_at_ms / 1000.0)
+        v.cache_write_tokens, v.web_searches, v.input_audio_tokens, v.output_audio_tokens,
+        v.service_tier, v.estimated, v.hold, v.cost, v.settlement, v.backend, v.replica,
+        v.reported_usage, v.reported_cost, to_timestamp(v.started_at_ms / 1000.0)
     FROM json_to_recordset(%s::json) AS v (organization_id uuid, request_id uuid, project_id uuid,
         api_key_id uuid, operation text, model text, streamed boolean, duration_ms bigint,
         first_piece_ms bigint, status integer, error_code text, finish text, prompt_tokens bigint,
         completion_tokens bigint, cached_tokens bigint, reasoning_tokens bigint,
-        cache_write_tokens bigint, web_searches bigint, estimated boolean, hold numeric,
+        cache_write_tokens bigint, web_searches bigint, input_audio_tokens bigint,
+        output_audio_tokens bigint, service_tier text, estimated boolean, hold numeric,
         cost numeric, settlement text, backend text, replica text, reported_usage jsonb,
         reported_cost numeric, started_at_ms bigint)
-    ON CONFLICT DO NOTHING
-"""
-_INSERT_VERDICTS: LiteralString = """
+    ON CONFLICT DO NOTHING RETURNING *
+    )
+    """  # noqa: S608
+    + ROLL_UP_ACTIVITY
+)
+_INSERT_VERDICTS: LiteralString = (
+    """
+    WITH fresh AS (
     INSERT INTO policy_verdicts (organization_id, request_id, policy_id, version, direction, mode,
         probability_basis_points, threshold, matched, duration_ms, judged_at, unread)
     SELECT v.organization_id, v.request_id, v.policy_id, v.version, v.direction, v.mode,
@@ -104,15 +114,18 @@ _INSERT_VERDICTS: LiteralString = """
         version integer, direction text, mode text, probability_basis_points integer,
         threshold_basis_points integer, matched boolean, duration_ms bigint, judged_at_ms bigint,
         unread text[])
-    ON CONFLICT DO NOTHING
-"""
+    ON CONFLICT DO NOTHING RETURNING *
+    )
+    """  # noqa: S608
+    + ROLL_UP_VERDICTS
+)
 
 
 async def find(connection: Connection, request_id: UUID) -> ActivityEntry | None:
     """Finds a call by its request id alone: one index lookup for each organization and day."""
     cursor = await connection.execute(_FIND, {"request": request_id})
     row = await cursor.fetchone()
-    return None if row is None else _entry(row)
+    return None if row is None else entry_of_row(row)
 
 
 async def find_newest(
@@ -132,7 +145,7 @@ async def find_newest(
     cursor = await connection.execute(
         _FIND_NEWEST.format(filters=filters or "true"), {**values, "limit": limit}
     )
-    return [_entry(row) for row in await cursor.fetchall()]
+    return [entry_of_row(row) for row in await cursor.fetchall()]
 
 
 _FILTERS: dict[str, LiteralString] = {
@@ -149,7 +162,8 @@ _SELECT: LiteralString = """
         (extract(epoch FROM coalesce(a.started_at, r.held_at)) * 1000)::bigint, a.operation,
         a.streamed, a.duration_ms, a.first_piece_ms, a.status, a.error_code, a.finish,
         a.prompt_tokens, a.completion_tokens, a.cached_tokens, a.reasoning_tokens,
-        a.cache_write_tokens, a.web_searches,
+        a.cache_write_tokens, a.web_searches, a.input_audio_tokens, a.output_audio_tokens,
+        a.service_tier,
         coalesce(d.estimated, a.estimated, false), coalesce(r.hold, a.hold),
         CASE WHEN r.id IS NULL THEN a.cost ELSE d.settled + coalesce(o.amount, 0) END,
         CASE WHEN r.id IS NULL THEN a.settlement WHEN d.kind IS NOT NULL THEN d.kind
@@ -197,17 +211,26 @@ _FIND: LiteralString = (
     + _LEDGER
     + _VERDICTS
 )
-_FIND_NEWEST: LiteralString = (
-    _SELECT  # noqa: S608
-    + """
-    FROM (
-        SELECT * FROM activity WHERE {filters} ORDER BY started_at DESC LIMIT %(limit)s
-    ) a
-    LEFT JOIN reservations r ON r.organization_id = a.organization_id AND r.id = a.request_id
-    """
-    + _LEDGER
-    + _VERDICTS
-    + "ORDER BY a.started_at DESC"
+
+
+def select_entries(records: LiteralString) -> LiteralString:
+    """The statement that reads these records of activity with their ledger rows, newest first."""
+    return (
+        _SELECT
+        + " FROM ("
+        + records
+        + """
+        ) a
+        LEFT JOIN reservations r ON r.organization_id = a.organization_id AND r.id = a.request_id
+        """
+        + _LEDGER
+        + _VERDICTS
+        + "ORDER BY a.started_at DESC, a.request_id DESC"
+    )
+
+
+_FIND_NEWEST: LiteralString = select_entries(
+    "SELECT * FROM activity WHERE {filters} ORDER BY started_at DESC LIMIT %(limit)s"
 )
 
 
@@ -235,6 +258,9 @@ def _row(record: ActivityRecord) -> dict[str, Any]:
         if usage is None
         else usage.cache_write_tokens + usage.cache_write_1h_tokens,
         "web_searches": None if usage is None else usage.web_searches,
+        "input_audio_tokens": None if usage is None else usage.input_audio_tokens,
+        "output_audio_tokens": None if usage is None else usage.output_audio_tokens,
+        "service_tier": None if usage is None else _text(usage.service_tier),
         "estimated": record.estimated,
         # Amounts are sent as text, because they may be larger than any integer in JSON.
         "hold": None if record.hold_picousd is None else str(record.hold_picousd),
@@ -283,14 +309,18 @@ def _text(value: str | None) -> str | None:
     )
 
 
-def _entry(row: tuple[Any, ...]) -> ActivityEntry:
+def entry_of_row(row: tuple[Any, ...]) -> ActivityEntry:
+    """The entry of a row that `select_entries` reads."""
     usage = None
     if row[13] is not None:
-        prompt, completion, cached, reasoning, written, searches = row[13:19]
+        prompt, completion, cached, reasoning, written, searches, *audio, tier = row[13:22]
         usage = Usage(
             *(prompt, completion, cached, reasoning),
             cache_write_tokens=written or 0,
             web_searches=searches or 0,
+            input_audio_tokens=audio[0] or 0,
+            output_audio_tokens=audio[1] or 0,
+            service_tier=tier,
         )
-    verdicts = msgspec.convert(row[28], tuple[VerdictRecord, ...])
-    return ActivityEntry(*(*row[:13], usage, *row[19:28], verdicts))
+    verdicts = msgspec.convert(row[31], tuple[VerdictRecord, ...])
+    return ActivityEntry(*(*row[:13], usage, *row[22:31], verdicts))

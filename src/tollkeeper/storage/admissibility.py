@@ -37,7 +37,7 @@ async def could_admit(
     row = await cursor.fetchone()
     if row is None:
         return UNKNOWN
-    now_us, available, archived, *rate, revoked, suspended, expired = row
+    now_us, available, stopped, archived, *rate, revoked, suspended, expired = row
     requests_per_minute, rate_units, rate_at_us = rate
     spend = (0, 0, 0, 0, 0, 0)
     project = project_of(
@@ -55,6 +55,7 @@ async def could_admit(
         cap=None,
         projects={project_id: project},
         keys={key_id: key_status_of(revoked, suspended, expired)},
+        stopped=stopped,
     )
     request = AdmissionRequest(project_id, key_id, least_picousd)
     _, [decision] = decide(state, [request], now_us=now_us, month=0)
@@ -67,7 +68,7 @@ _READ: LiteralString = """
            a.available + coalesce((
                SELECT sum(u.hold - u.settled) FROM unfolded u
                WHERE u.organization_id = a.organization_id AND u.kind = 'resolved'), 0),
-           p.archived_at IS NOT NULL, pa.requests_per_minute, pa.rate_units, pa.rate_at_us,
+           a.stopped, p.archived_at IS NOT NULL, pa.requests_per_minute, pa.rate_units, pa.rate_at_us,
            k.revoked_at IS NOT NULL, k.suspended_at IS NOT NULL,
            coalesce(k.expires_at <= clock_timestamp(), false)
     FROM accounts a

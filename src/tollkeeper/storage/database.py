@@ -11,11 +11,11 @@ from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout, TooManyRe
 
 from tollkeeper.domain.errors import Unavailable
 from tollkeeper.storage.round_trips import Connection, PlansDropped, RoundTrips
+from tollkeeper.storage.sessions import session_conninfo, session_settings
 
 __all__ = ["Connection", "Contention", "Database", "RoundTrips"]
 
 RETRY_AFTER_S = 2
-_CONNECT_TIMEOUT_S = 5
 # An attempt to reconnect ends after this time, and the next caller starts another one.
 _RECONNECT_TIMEOUT_S = 30
 # How many callers may wait for a connection; more are refused at once.
@@ -44,26 +44,16 @@ class Database:
     def __init__(
         self, conninfo: str, *, pool_size: int, pool_timeout_s: float, statement_timeout_s: float
     ) -> None:
-        statement_ms = int(statement_timeout_s * 1000)
+        self._session_settings = session_settings(statement_timeout_s).encode()
         self._pool: AsyncConnectionPool[Connection] = AsyncConnectionPool(
-            conninfo,
-            kwargs={
-                "autocommit": True,
-                "connect_timeout": _CONNECT_TIMEOUT_S,
-                "application_name": "tollkeeper",
-                # `round_trips` sends and reads text in this encoding.
-                "client_encoding": "utf8",
-                "options": f"-c statement_timeout={statement_ms} -c lock_timeout={statement_ms} "
-                f"-c idle_in_transaction_session_timeout={2 * statement_ms} -c timezone=UTC "
-                # A settlement that is acknowledged is durable, whatever the server's default is.
-                "-c synchronous_commit=on",
-            },
+            session_conninfo(conninfo),
+            kwargs={"autocommit": True},
             min_size=min(2, pool_size),
             max_size=pool_size,
             max_waiting=_WAITING_MAX,
             timeout=pool_timeout_s,
             reconnect_timeout=_RECONNECT_TIMEOUT_S,
-            configure=_configure,
+            configure=self._configure,
             open=False,
         )
         self._checking: asyncio.Task[None] | None = None
@@ -118,6 +108,10 @@ class Database:
     def statistics(self) -> dict[str, int]:
         return self._pool.get_stats()
 
+    async def _configure(self, connection: Connection) -> None:
+        connection.adapters.register_loader("numeric", _PicousdLoader)
+        await connection.execute(self._session_settings)
+
     def _discard_dead_connections(self) -> None:
         """Checks all idle connections at once. After a restart of the server all of them are dead,
         and without this each would cost another caller its request."""
@@ -130,10 +124,6 @@ class _PicousdLoader(Loader):
 
     def load(self, data: Buffer) -> int:
         return int(bytes(data))
-
-
-async def _configure(connection: Connection) -> None:
-    connection.adapters.register_loader("numeric", _PicousdLoader)
 
 
 def _pool_exhausted() -> Unavailable:

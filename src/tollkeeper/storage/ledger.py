@@ -20,6 +20,7 @@ from tollkeeper.domain.admission import (
 from tollkeeper.domain.ledger import Hold, LockedAccounts
 from tollkeeper.storage.account_rows import account_of, fold_of, key_status_of, project_of
 from tollkeeper.storage.database import Connection
+from tollkeeper.storage.hold_prices import hold_prices
 from tollkeeper.storage.planning import ROWS_BY_KEY
 from tollkeeper.storage.processes import HEARTBEAT, heartbeat
 from tollkeeper.storage.round_trips import BoundStatement, Rows, Statement
@@ -88,7 +89,7 @@ def locked_accounts(found: Sequence[Rows], limits: ProjectLimits) -> LockedAccou
     states: dict[OrganizationId, AccountState] = {}
     epochs: dict[OrganizationId, int] = {}
     for row in accounts:
-        states[row[0]] = account_of(row)
+        states[row[0]] = account_of(row, limits)
         epochs[row[0]] = row[10]
     for _, _, organization_id, key_id, revoked, suspended, expired in clock_and_keys:
         if key_id is not None:
@@ -107,7 +108,7 @@ _LOCK_ACCOUNTS = Statement(
     "tollkeeper_lock_accounts",
     """
     SELECT organization_id, available, overage, held, unsettled, settled, month, month_held,
-           month_settled, ARRAY[cap::text, cap_period], epoch
+           month_settled, ARRAY[cap::text, cap_period], epoch, overage_bound, stopped
     FROM accounts WHERE organization_id = ANY (%s) ORDER BY organization_id FOR UPDATE
     """,
 )
@@ -187,19 +188,14 @@ def write_holds_statement(
             "api_key_id": hold.key_id,
             "model": hold.model,
             "hold": str(hold.hold_picousd),
-            "price_prompt": str(hold.pricing.prompt),
-            "price_completion": str(hold.pricing.completion),
-            "price_image": str(hold.pricing.image),
-            "price_request": str(hold.pricing.request),
-            "price_cache_read": str(hold.pricing.input_cache_read),
-            "price_cache_write": str(hold.pricing.input_cache_write),
-            "price_cache_write_1h": str(hold.pricing.input_cache_write_1h),
-            "price_web_search": str(hold.pricing.web_search),
+            **hold_prices(hold),
             "prompt_tokens_max": hold.bounds.prompt_tokens,
             "choices": hold.bounds.choices,
             "output_tokens_max": hold.bounds.output_tokens_each,
             "images": hold.bounds.images,
             "web_searches": hold.bounds.web_searches,
+            "input_audio_tokens_max": hold.bounds.input_audio_tokens,
+            "output_audio_tokens_max": hold.bounds.output_audio_tokens_each,
         }
         for hold in holds
     ]
@@ -213,6 +209,7 @@ def _state_documents(states: dict[OrganizationId, AccountState]) -> tuple[str, s
             "organization_id": organization_id,
             "available": str(state.available_picousd),
             "overage": str(state.overage_picousd),
+            "stopped": state.stopped,
             **_spend(state.spend),
         }
         for organization_id, state in states.items()
@@ -236,10 +233,10 @@ _ACCOUNTS_AND_PROJECTS: LiteralString = """
     WITH written_accounts AS (
         UPDATE accounts a SET available = v.available, overage = v.overage, held = v.held,
             unsettled = v.unsettled, settled = v.settled, month = v.month,
-            month_held = v.month_held, month_settled = v.month_settled
+            month_held = v.month_held, month_settled = v.month_settled, stopped = v.stopped
         FROM json_to_recordset(%s::json) AS v (organization_id uuid, available numeric,
             overage numeric, held numeric, unsettled numeric, settled numeric, month integer,
-            month_held numeric, month_settled numeric)
+            month_held numeric, month_settled numeric, stopped boolean)
         WHERE a.organization_id = v.organization_id
     ), written_projects AS (
         UPDATE project_accounts a SET held = v.held, unsettled = v.unsettled, settled = v.settled,
@@ -256,14 +253,17 @@ _HOLDS: LiteralString = """
     INSERT INTO reservations (process_id, held_at, month, organization_id, id, project_id,
         api_key_id, model, hold, price_prompt, price_completion, price_image, price_request,
         price_cache_read, price_cache_write, price_cache_write_1h, price_web_search,
-        prompt_tokens_max, choices, output_tokens_max, images, web_searches)
+        price_input_audio, price_output_audio, price_variants, prompt_tokens_max, choices,
+        output_tokens_max, images, web_searches, input_audio_tokens_max, output_audio_tokens_max)
     SELECT %s::uuid, to_timestamp(%s::numeric / 1000000), v.*
     FROM json_to_recordset(%s::json) AS v (month integer, organization_id uuid, id uuid,
         project_id uuid, api_key_id uuid, model text, hold numeric, price_prompt numeric,
         price_completion numeric, price_image numeric, price_request numeric,
         price_cache_read numeric, price_cache_write numeric, price_cache_write_1h numeric,
-        price_web_search numeric, prompt_tokens_max bigint, choices integer,
-        output_tokens_max bigint, images integer, web_searches integer)
+        price_web_search numeric, price_input_audio numeric, price_output_audio numeric,
+        price_variants jsonb, prompt_tokens_max bigint, choices integer, output_tokens_max bigint,
+        images integer, web_searches integer, input_audio_tokens_max bigint,
+        output_audio_tokens_max bigint)
 """
 _WRITE_HOLDS = Statement(
     "tollkeeper_write_holds",
@@ -282,13 +282,7 @@ async def restore_holds(connection: Connection, process_id: UUID, holds: Sequenc
             "project_id": hold.project_id,
             "api_key_id": hold.key_id,
             "model": hold.model,
-            "price_prompt": str(hold.pricing.prompt),
-            "price_completion": str(hold.pricing.completion),
-            "price_image": str(hold.pricing.image),
-            "price_cache_read": str(hold.pricing.input_cache_read),
-            "price_cache_write": str(hold.pricing.input_cache_write),
-            "price_cache_write_1h": str(hold.pricing.input_cache_write_1h),
-            "price_web_search": str(hold.pricing.web_search),
+            **hold_prices(hold),
         }
         for hold in holds
     ]
@@ -304,16 +298,19 @@ _RESTORE_HOLDS: LiteralString = """
         INSERT INTO reservations (process_id, held_at, month, organization_id, id, project_id,
             api_key_id, model, hold, price_prompt, price_completion, price_image, price_request,
             price_cache_read, price_cache_write, price_cache_write_1h, price_web_search,
-            prompt_tokens_max, choices, output_tokens_max, images)
+            price_input_audio, price_output_audio, price_variants, prompt_tokens_max, choices,
+            output_tokens_max, images)
         SELECT %s, clock_timestamp(),
             greatest(a.month, to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYYMM')::integer),
             v.organization_id, v.id, v.project_id, v.api_key_id, v.model, 0, v.price_prompt,
             v.price_completion, v.price_image, 0, v.price_cache_read, v.price_cache_write,
-            v.price_cache_write_1h, v.price_web_search, 0, 0, 0, 0
+            v.price_cache_write_1h, v.price_web_search, v.price_input_audio, v.price_output_audio,
+            v.price_variants, 0, 0, 0, 0
         FROM json_to_recordset(%s::json) AS v (organization_id uuid, id uuid, project_id uuid,
             api_key_id uuid, model text, price_prompt numeric, price_completion numeric,
             price_image numeric, price_cache_read numeric, price_cache_write numeric,
-            price_cache_write_1h numeric, price_web_search numeric)
+            price_cache_write_1h numeric, price_web_search numeric, price_input_audio numeric,
+            price_output_audio numeric, price_variants jsonb)
         JOIN accounts a USING (organization_id)
         ON CONFLICT DO NOTHING
         RETURNING organization_id, project_id

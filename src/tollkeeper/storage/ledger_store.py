@@ -39,6 +39,17 @@ class CommitInDoubt(Unavailable):
         super().__init__("The database is unavailable; try again.", retry_after_s=RETRY_AFTER_S)
 
 
+class MonthClosed(Unavailable):
+    """The id of a request carries the time of its machine, and the month of that time is closed.
+    Nothing was written."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The clock of the gateway is wrong: the ledger has closed the month that it shows.",
+            retry_after_s=RETRY_AFTER_S,
+        )
+
+
 class HoldTransaction:
     """One fast transaction of two round trips: `lock`, then `write`, which also commits."""
 
@@ -90,6 +101,8 @@ class LedgerStore:
             async with self._database.round_trips() as trips:
                 transaction = HoldTransaction(trips, self._process_id, self._limits)
                 yield transaction
+        except pg.RestrictViolation as exc:
+            raise MonthClosed from exc
         except (pg.IntegrityError, pg.DataError, Contention):
             raise  # the server refused a statement, and with it the commit
         except Exception as exc:

@@ -182,6 +182,25 @@ async def insert_version(connection: Connection, policy: Policy) -> None:
     )
 
 
+async def find_versions(
+    connection: Connection, organization_id: OrganizationId, policy_id: str, *, limit: int
+) -> list[PolicyVersion]:
+    """The newest first."""
+    cursor = await connection.execute(
+        """
+        SELECT id, version, extract(epoch FROM published_at)::bigint, rule, direction, mode, scope,
+            project_ids, threshold
+        FROM policy_versions WHERE organization_id = %s AND policy_id = %s
+        ORDER BY version DESC LIMIT %s
+        """,
+        (organization_id, policy_id, limit),
+    )
+    return [
+        PolicyVersion(id=row[0], version=row[1], published_at=row[2], rule=_rule(row[3:]))
+        for row in await cursor.fetchall()
+    ]
+
+
 def _rule_values(rule: Rule) -> tuple[Any, ...]:
     return (
         rule.rule,

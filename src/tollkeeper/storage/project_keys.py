@@ -93,6 +93,20 @@ async def find_of_project(
     return [_key(row) for row in await cursor.fetchall()]
 
 
+async def find_of_organization(
+    connection: Connection, organization_id: OrganizationId, *, limit: int
+) -> list[ProjectKey]:
+    """The keys of all projects, the newest first."""
+    cursor = await connection.execute(
+        f"""
+        SELECT {_COLUMNS} {_FROM} WHERE k.organization_id = %s
+        ORDER BY k.created_at DESC, k.id LIMIT %s
+        """,
+        (organization_id, limit),
+    )
+    return [_key(row) for row in await cursor.fetchall()]
+
+
 async def unknown_ids(
     connection: Connection, organization_id: OrganizationId, key_ids: list[KeyId]
 ) -> list[KeyId]:
@@ -137,6 +151,21 @@ async def unsuspend(connection: Connection, key: ProjectKey) -> bool:
         WHERE organization_id = %s AND id = %s AND revoked_at IS NULL AND suspended_at IS NOT NULL
         """,
         (key.organization_id, key.id),
+    )
+    return cursor.rowcount == 1
+
+
+async def replace(
+    connection: Connection, key: ProjectKey, replaced_by: KeyId, expires_at: int
+) -> bool:
+    """The key expires then, or sooner where it would have. False where it was replaced before."""
+    cursor = await connection.execute(
+        """
+        UPDATE project_keys
+        SET replaced_by = %s, expires_at = least(expires_at, to_timestamp(%s))
+        WHERE organization_id = %s AND id = %s AND replaced_by IS NULL
+        """,
+        (replaced_by, expires_at, key.organization_id, key.id),
     )
     return cursor.rowcount == 1
 

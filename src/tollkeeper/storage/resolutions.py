@@ -11,6 +11,7 @@ import msgspec
 
 from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.ledger import Resolution
+from tollkeeper.domain.months import FIRST_ID
 from tollkeeper.storage.database import Connection
 from tollkeeper.storage.round_trips import BoundStatement, Statement
 
@@ -25,20 +26,22 @@ _RESOLVE = Statement(
     given AS (
         SELECT * FROM json_to_recordset(%s::json) AS g (organization_id uuid, id uuid, kind text,
             resolved_by text, prompt numeric, completion numeric, input_cache_read numeric,
-            input_cache_write numeric, web_search numeric,
-            image numeric, request numeric, other numeric, estimated boolean)
+            input_cache_write numeric, input_audio numeric, output_audio numeric,
+            web_search numeric, image numeric, request numeric, other numeric, estimated boolean)
     ), priced AS (
         SELECT g.*, r.hold, r.project_id, r.api_key_id, r.month, r.model,
-               g.prompt + g.completion + g.input_cache_read + g.input_cache_write + g.image
-                   + g.request + g.web_search + g.other AS total
+               g.prompt + g.completion + g.input_cache_read + g.input_cache_write + g.input_audio
+                   + g.output_audio + g.image + g.request + g.web_search + g.other AS total
         FROM given g JOIN reservations r USING (organization_id, id)
+        -- All ids lie between these two, so partitions of other months are not even opened.
+        WHERE r.id BETWEEN %s::uuid AND %s::uuid
     ), resolved AS (
         INSERT INTO resolutions (organization_id, reservation_id, kind, hold, settled, released,
-            prompt, completion, input_cache_read, input_cache_write, image, request, web_search,
-            other, estimated, resolved_by, day, resolved_at)
+            prompt, completion, input_cache_read, input_cache_write, input_audio, output_audio,
+            image, request, web_search, other, estimated, resolved_by, day, resolved_at)
         SELECT organization_id, id, kind, hold, least(hold, total), hold - least(hold, total),
-               prompt, completion, input_cache_read, input_cache_write, image, request, web_search,
-               other, estimated, resolved_by,
+               prompt, completion, input_cache_read, input_cache_write, input_audio, output_audio,
+               image, request, web_search, other, estimated, resolved_by,
                floor(extract(epoch FROM now) / 86400)::integer, now
         FROM priced, clock
         -- In one order: two processes that resolve the same reservations wait and never deadlock.
@@ -62,6 +65,7 @@ _RESOLVE = Statement(
         SELECT organization_id, day, project_id, api_key_id, model || ', ' || dimension, sum(amount)
         FROM fresh, LATERAL (VALUES ('prompt', prompt), ('completion', completion),
             ('input_cache_read', input_cache_read), ('input_cache_write', input_cache_write),
+            ('input_audio', input_audio), ('output_audio', output_audio),
             ('image', image), ('request', request), ('web_search', web_search),
             ('other', other)) AS line (dimension, amount)
         WHERE amount > 0
@@ -99,6 +103,8 @@ def resolve_statement(resolutions: Sequence[Resolution]) -> BoundStatement:
             "completion": str(found.completion),
             "input_cache_read": str(found.input_cache_read),
             "input_cache_write": str(found.input_cache_write),
+            "input_audio": str(found.input_audio),
+            "output_audio": str(found.output_audio),
             "web_search": str(found.web_search),
             "image": str(found.image),
             "request": str(found.request),
@@ -107,18 +113,23 @@ def resolve_statement(resolutions: Sequence[Resolution]) -> BoundStatement:
         }
         for found in first.values()
     ]
-    return _RESOLVE.bind(_encode(rows).decode())
+    ids = [found.reservation_id for found in first.values()]
+    return _RESOLVE.bind(
+        _encode(rows).decode(), min(ids, default=FIRST_ID), max(ids, default=FIRST_ID)
+    )
 
 
 async def find_missing(
     connection: Connection, reservations: Sequence[tuple[OrganizationId, UUID]]
 ) -> set[UUID]:
-    """Those of the reservations that do not exist."""
+    """Those of the reservations that do not exist. One of a closed month does: it was resolved
+    before the close, though its row may be dropped by now."""
     cursor = await connection.execute(
         """
         SELECT w.id FROM unnest(%s::uuid[], %s::uuid[]) AS w (organization_id, id)
         WHERE NOT EXISTS (SELECT FROM reservations r
             WHERE r.organization_id = w.organization_id AND r.id = w.id)
+          AND NOT EXISTS (SELECT FROM ledger_closes WHERE month = ledger_month(w.id))
         """,
         ([pair[0] for pair in reservations], [pair[1] for pair in reservations]),
         prepare=False,

@@ -6,8 +6,15 @@ from typing import LiteralString
 import psycopg
 
 from tollkeeper.domain.errors import StateConflict, Unavailable
+from tollkeeper.storage.sessions import (
+    check_pooler,
+    check_session,
+    session_conninfo,
+    session_settings,
+)
 
 _VERSIONS = Path(__file__).parent / "migrations" / "versions"
+_STATEMENT_TIMEOUT_S = 5.0
 # Without these settings, a crash may lose or corrupt a commit that PostgreSQL has acknowledged.
 _DURABILITY: tuple[LiteralString, ...] = ("fsync", "full_page_writes")
 
@@ -20,7 +27,12 @@ def code_revision() -> str:
 def check_database(conninfo: str) -> None:
     """Raises an error of one line where a check fails or the database cannot be reached."""
     try:
-        with psycopg.connect(conninfo, connect_timeout=5) as connection:
+        asked = session_conninfo(conninfo)
+        # Each statement is a transaction of its own, as it is for the gateway.
+        with psycopg.connect(asked, autocommit=True) as connection:
+            connection.execute(session_settings(_STATEMENT_TIMEOUT_S).encode())
+            check_session(connection)
+            check_pooler(asked, connection)
             _check_durability(connection)
             _check_revision(connection)
     except (psycopg.OperationalError, psycopg.ProgrammingError) as exc:

@@ -1,15 +1,49 @@
 """SQL of the ledger's invariants: each is one query that returns the rows that break it.
 
-All queries run in one snapshot and compare with rows that are never edited. Resolutions that are
-not folded yet count as if they were.
+Every query looks at a slice: the organizations behind `after`, up to `end`. Sums compare accounts
+with rows that are never edited; for months that are closed they take the totals of the close.
+Checks of single rows are also limited to a range of ids, which is a partition or several.
+Resolutions that are not folded yet count as if they were.
 """
 
-from typing import LiteralString
+from dataclasses import asdict, dataclass
+from typing import LiteralString, TypeAlias
+from uuid import UUID
 
+from tollkeeper.domain.months import FIRST_ID, LAST_ID, month_of_number
 from tollkeeper.storage.accounts import with_balances
 from tollkeeper.storage.database import Connection
 
-# The sums of held, unsettled and settled amounts, computed from immutable rows.
+Query: TypeAlias = LiteralString
+# A query that finds more rows than this returns no more of them: the books are beyond repair by hand.
+DIFFERENCES_PER_QUERY_MAX = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """The part of the books that a query looks at."""
+
+    # Organizations behind `after`, up to `end`.
+    after: UUID = FIRST_ID
+    end: UUID = LAST_ID
+    # Single rows with ids from `first_id` to `last_id`, both included.
+    first_id: UUID = FIRST_ID
+    last_id: UUID = LAST_ID
+    # Rows from `closed_from` on and before `closed_to` belong to closed months and are left out.
+    closed_from: UUID = FIRST_ID
+    closed_to: UUID = FIRST_ID
+
+
+@dataclass(frozen=True, slots=True)
+class Ages:
+    """When a hold is too old to be that of a running call."""
+
+    age_s: float
+    lease_s: float
+
+
+# The sums of held, unsettled and settled amounts, computed from immutable rows: those of open months,
+# and the totals of closed ones, in which nothing is held or unsettled.
 _RESERVED: LiteralString = """
     , reserved AS (
         SELECT r.organization_id, r.project_id, r.month,
@@ -22,9 +56,17 @@ _RESERVED: LiteralString = """
             coalesce(sum(o.amount), 0) AS overage
         FROM reservations r
         LEFT JOIN resolutions d ON d.organization_id = r.organization_id AND d.reservation_id = r.id
+            AND d.organization_id > %(after)s AND d.organization_id <= %(end)s
+            AND (d.reservation_id < %(closed_from)s OR d.reservation_id >= %(closed_to)s)
         LEFT JOIN overages o ON o.organization_id = r.organization_id AND o.reservation_id = r.id
+            AND (o.reservation_id < %(closed_from)s OR o.reservation_id >= %(closed_to)s)
         LEFT JOIN unsettled_marks m ON m.organization_id = r.organization_id AND m.reservation_id = r.id
+        WHERE r.organization_id > %(after)s AND r.organization_id <= %(end)s
+          AND (r.id < %(closed_from)s OR r.id >= %(closed_to)s)
         GROUP BY r.organization_id, r.project_id, r.month
+        UNION ALL
+        SELECT organization_id, project_id, spending_month, 0, 0, 0, settled + overage, overage
+        FROM ledger_close_totals WHERE organization_id > %(after)s AND organization_id <= %(end)s
     )
 """
 
@@ -39,9 +81,11 @@ _BALANCES: LiteralString = with_balances(
             coalesce(sum(r.settled), 0) AS settled, coalesce(sum(r.overage), 0) AS overage
         FROM accounts a LEFT JOIN granted g USING (organization_id)
         LEFT JOIN reserved r USING (organization_id)
+        WHERE a.organization_id > %(after)s AND a.organization_id <= %(end)s
         GROUP BY a.organization_id, g.amount
     ), kept AS (
         SELECT organization_id, granted, available, held, unsettled, settled, overage FROM balances
+        WHERE organization_id > %(after)s AND organization_id <= %(end)s
     ), recomputed AS (
         SELECT organization_id, granted, granted - held - unsettled - settled AS available, held,
                unsettled, settled, overage
@@ -59,12 +103,13 @@ _PROJECTS: LiteralString = with_balances(
     """
     , kept AS (
         SELECT organization_id, project_id, held, unsettled, settled, live_holds
-        FROM project_balances
+        FROM project_balances WHERE organization_id > %(after)s AND organization_id <= %(end)s
     ), recomputed AS (
         SELECT a.organization_id, a.project_id, coalesce(sum(r.held), 0) AS held,
             coalesce(sum(r.unsettled), 0) AS unsettled, coalesce(sum(r.settled), 0) AS settled,
             coalesce(sum(r.live_holds), 0) AS live_holds
         FROM project_accounts a LEFT JOIN reserved r USING (organization_id, project_id)
+        WHERE a.organization_id > %(after)s AND a.organization_id <= %(end)s
         GROUP BY a.organization_id, a.project_id
     )
     SELECT k.project_id::text, format('kept %%s, recomputed %%s', k, r)
@@ -81,10 +126,10 @@ _MONTHS: LiteralString = with_balances(
     , kept AS (
         SELECT organization_id::text AS subject, organization_id, NULL::uuid AS project_id, month,
                month_held, month_settled
-        FROM balances
+        FROM balances WHERE organization_id > %(after)s AND organization_id <= %(end)s
         UNION ALL
         SELECT project_id::text, organization_id, project_id, month, month_held, month_settled
-        FROM project_balances
+        FROM project_balances WHERE organization_id > %(after)s AND organization_id <= %(end)s
     )
     SELECT k.subject, format('in %%s kept %%s held and %%s settled, recomputed %%s and %%s', k.month,
         k.month_held, k.month_settled, coalesce(sum(r.held + r.unsettled), 0), coalesce(sum(r.settled), 0))
@@ -96,58 +141,92 @@ _MONTHS: LiteralString = with_balances(
     """,
 )
 
-_ROLLUP: LiteralString = """
-    WITH lines AS (
+# The amounts of a settlement by price dimension.
+LINES: LiteralString = """
+    (VALUES ('prompt', d.prompt), ('completion', d.completion),
+        ('input_cache_read', d.input_cache_read), ('input_cache_write', d.input_cache_write),
+        ('input_audio', d.input_audio), ('output_audio', d.output_audio),
+        ('image', d.image), ('request', d.request), ('web_search', d.web_search),
+        ('other', d.other)) AS line (dimension, amount)
+"""
+_ROLLUP: LiteralString = (
+    """
+    WITH settled AS (
         SELECT d.organization_id, d.day, r.project_id, r.api_key_id,
-               r.model || ', ' || line.dimension AS line_item, sum(line.amount) AS amount
+               r.model || ', ' || line.dimension AS line_item, line.amount
         FROM resolutions d
-        JOIN reservations r ON r.organization_id = d.organization_id AND r.id = d.reservation_id,
-        LATERAL (VALUES ('prompt', d.prompt), ('completion', d.completion),
-            ('input_cache_read', d.input_cache_read), ('input_cache_write', d.input_cache_write),
-            ('image', d.image), ('request', d.request), ('web_search', d.web_search),
-            ('other', d.other)) AS line (dimension, amount)
-        WHERE line.amount > 0 GROUP BY 1, 2, 3, 4, 5
+        JOIN reservations r ON r.organization_id = d.organization_id AND r.id = d.reservation_id
+            AND r.organization_id > %(after)s AND r.organization_id <= %(end)s
+            AND (r.id < %(closed_from)s OR r.id >= %(closed_to)s),
+        LATERAL
+    """  # noqa: S608 - the pieces are constants of this file
+    + LINES
+    + """
+        WHERE line.amount > 0 AND d.organization_id > %(after)s AND d.organization_id <= %(end)s
+          AND (d.reservation_id < %(closed_from)s OR d.reservation_id >= %(closed_to)s)
+        UNION ALL
+        SELECT organization_id, day, project_id, api_key_id, line_item, amount
+        FROM ledger_close_lines WHERE organization_id > %(after)s AND organization_id <= %(end)s
+    ), lines AS (
+        SELECT organization_id, day, project_id, api_key_id, line_item, sum(amount) AS amount
+        FROM settled GROUP BY 1, 2, 3, 4, 5
+    ), kept AS (
+        SELECT * FROM cost_rollup WHERE organization_id > %(after)s AND organization_id <= %(end)s
     )
     SELECT coalesce(l.organization_id, c.organization_id)::text,
            format('day %%s, %%s: rolled up %%s, settled %%s', coalesce(l.day, c.day),
                   coalesce(l.line_item, c.line_item), c.amount_picousd, l.amount)
-    FROM lines l FULL JOIN cost_rollup c
+    FROM lines l FULL JOIN kept c
       ON (c.organization_id, c.day, c.project_id, c.api_key_id, c.line_item)
        = (l.organization_id, l.day, l.project_id, l.api_key_id, l.line_item)
     WHERE l.amount IS DISTINCT FROM c.amount_picousd
-"""
-
-_OVERAGES: LiteralString = """
-    SELECT d.reservation_id::text, format('cost %%s, hold %%s, overage %%s', d.total, d.hold, o.amount)
-    FROM (SELECT organization_id, reservation_id, hold,
-                 prompt + completion + input_cache_read + input_cache_write + image + request
-                     + web_search + other AS total
-          FROM resolutions) d
-    LEFT JOIN overages o USING (organization_id, reservation_id)
-    WHERE coalesce(o.amount, 0) <> greatest(d.total - d.hold, 0)
-"""
+    """
+)
 
 _CAPS: LiteralString = """
     WITH over AS (
-        SELECT o.organization_id, r.project_id, sum(o.amount) AS amount FROM overages o
-        JOIN reservations r ON r.organization_id = o.organization_id AND r.id = o.reservation_id
-        GROUP BY o.organization_id, r.project_id
+        SELECT organization_id, project_id, sum(amount) AS amount FROM (
+            SELECT o.organization_id, r.project_id, o.amount FROM overages o
+            JOIN reservations r ON r.organization_id = o.organization_id AND r.id = o.reservation_id
+            WHERE o.organization_id > %(after)s AND o.organization_id <= %(end)s
+              AND (o.reservation_id < %(closed_from)s OR o.reservation_id >= %(closed_to)s)
+            UNION ALL
+            SELECT organization_id, project_id, overage FROM ledger_close_totals
+            WHERE organization_id > %(after)s AND organization_id <= %(end)s
+        ) AS found GROUP BY organization_id, project_id
     ), capped AS (
         SELECT a.organization_id::text AS subject, a.cap, a.cap_excess,
             CASE a.cap_period WHEN 'month' THEN a.month_held + a.month_settled
                               ELSE a.held + a.unsettled + a.settled END AS counted,
             (SELECT sum(amount) FROM over o WHERE o.organization_id = a.organization_id) AS over
-        FROM accounts a WHERE a.cap IS NOT NULL
+        FROM accounts a
+        WHERE a.cap IS NOT NULL AND a.organization_id > %(after)s AND a.organization_id <= %(end)s
         UNION ALL
         SELECT a.project_id::text, a.cap, a.cap_excess,
             CASE a.cap_period WHEN 'month' THEN a.month_held + a.month_settled
                               ELSE a.held + a.unsettled + a.settled END,
             (SELECT o.amount FROM over o
              WHERE o.organization_id = a.organization_id AND o.project_id = a.project_id)
-        FROM project_accounts a WHERE a.cap IS NOT NULL
+        FROM project_accounts a
+        WHERE a.cap IS NOT NULL AND a.organization_id > %(after)s AND a.organization_id <= %(end)s
     )
     SELECT subject, format('held and settled %%s, cap %%s', counted, cap) FROM capped
     WHERE counted - coalesce(over, 0) - cap_excess > cap
+"""
+
+_OVERAGES: LiteralString = """
+    SELECT d.reservation_id::text, format('cost %%s, hold %%s, overage %%s', d.total, d.hold, o.amount)
+    FROM (SELECT organization_id, reservation_id, hold,
+                 prompt + completion + input_cache_read + input_cache_write + input_audio
+                     + output_audio + image + request + web_search + other AS total
+          FROM resolutions
+          WHERE organization_id > %(after)s AND organization_id <= %(end)s
+            AND reservation_id BETWEEN %(first_id)s AND %(last_id)s
+            AND (reservation_id < %(closed_from)s OR reservation_id >= %(closed_to)s)) d
+    LEFT JOIN overages o ON o.organization_id = d.organization_id
+      AND o.reservation_id = d.reservation_id
+      AND o.reservation_id BETWEEN %(first_id)s AND %(last_id)s
+    WHERE coalesce(o.amount, 0) <> greatest(d.total - d.hold, 0)
 """
 
 # A process is registered for as long as it holds something. One that is registered and silent may
@@ -156,11 +235,15 @@ _CAPS: LiteralString = """
 _STALE: LiteralString = """
     SELECT r.id::text, format('held since %%s by a process that is gone', r.held_at)
     FROM reservations r LEFT JOIN processes p ON p.id = r.process_id
-    WHERE (p.id IS NULL
+    WHERE r.organization_id > %(after)s AND r.organization_id <= %(end)s
+      AND r.id BETWEEN %(first_id)s AND %(last_id)s
+      AND (r.id < %(closed_from)s OR r.id >= %(closed_to)s)
+      AND (p.id IS NULL
            OR (abs(extract(epoch FROM clock_timestamp() - r.held_at)) > %(age_s)s
                AND abs(extract(epoch FROM clock_timestamp() - p.heartbeat_at)) > %(lease_s)s))
       AND NOT EXISTS (SELECT FROM resolutions d
-          WHERE d.organization_id = r.organization_id AND d.reservation_id = r.id)
+          WHERE d.organization_id = r.organization_id AND d.reservation_id = r.id
+            AND d.reservation_id BETWEEN %(first_id)s AND %(last_id)s)
       AND NOT EXISTS (SELECT FROM unsettled_marks m
           WHERE m.organization_id = r.organization_id AND m.reservation_id = r.id)
 """
@@ -170,20 +253,40 @@ _TENANTS: LiteralString = """
     FROM reservations r
     LEFT JOIN project_keys k ON k.organization_id = r.organization_id AND k.id = r.api_key_id
       AND k.project_id = r.project_id
-    WHERE k.id IS NULL
+    WHERE k.id IS NULL AND r.organization_id > %(after)s AND r.organization_id <= %(end)s
+      AND r.id BETWEEN %(first_id)s AND %(last_id)s
+      AND (r.id < %(closed_from)s OR r.id >= %(closed_to)s)
 """
 
 _DAYS: LiteralString = """
     SELECT reservation_id::text, format('resolved at %%s, counted on day %%s', resolved_at, day)
-    FROM resolutions WHERE day <> floor(extract(epoch FROM resolved_at) / 86400)
+    FROM resolutions
+    WHERE organization_id > %(after)s AND organization_id <= %(end)s
+      AND reservation_id BETWEEN %(first_id)s AND %(last_id)s
+      AND (reservation_id < %(closed_from)s OR reservation_id >= %(closed_to)s)
+      AND day <> floor(extract(epoch FROM resolved_at) / 86400)
+"""
+
+_MARKS: LiteralString = """
+    SELECT m.reservation_id::text, 'a mark without a reservation' FROM unsettled_marks m
+    WHERE m.organization_id > %(after)s AND m.organization_id <= %(end)s
+      AND m.reservation_id BETWEEN %(first_id)s AND %(last_id)s
+      AND (m.reservation_id < %(closed_from)s OR m.reservation_id >= %(closed_to)s)
+      AND NOT EXISTS (SELECT FROM reservations r
+          WHERE r.organization_id = m.organization_id AND r.id = m.reservation_id)
 """
 
 # Released calls are left out: a crash of the database may lose such a hold, and nothing was charged.
 _RESERVATIONS: LiteralString = """
     SELECT a.request_id::text, format('the call was %%s and has no reservation', a.settlement)
     FROM activity a
-    WHERE a.settlement IN ('settled', 'unsettled') AND NOT EXISTS (SELECT FROM reservations r
-        WHERE r.organization_id = a.organization_id AND r.id = a.request_id)
+    WHERE a.settlement IN ('settled', 'unsettled')
+      AND a.organization_id > %(after)s AND a.organization_id <= %(end)s
+      AND a.request_id BETWEEN %(first_id)s AND %(last_id)s
+      AND (a.request_id < %(closed_from)s OR a.request_id >= %(closed_to)s)
+      AND NOT EXISTS (SELECT FROM reservations r
+        WHERE r.organization_id = a.organization_id AND r.id = a.request_id
+          AND r.id BETWEEN %(first_id)s AND %(last_id)s)
 """
 
 _FLOATS: LiteralString = """
@@ -191,32 +294,92 @@ _FLOATS: LiteralString = """
     WHERE table_schema = current_schema() AND data_type IN ('real', 'double precision', 'money')
 """
 
-INVARIANTS: dict[str, LiteralString] = {
+# Accounts against the sums of rows: all ids of an organization at once, in one snapshot.
+SUMS: dict[str, Query] = {
     "balances are the sum of their rows": _BALANCES,
     "project balances are the sum of their rows": _PROJECTS,
     "a month's spending is the sum of its rows": _MONTHS,
     "the cost report is the sum of settled rows": _ROLLUP,
-    "every excess over a hold has its overage row": _OVERAGES,
     "held and settled stay within the caps": _CAPS,
+}
+# Rows, each by itself: a range of ids can be checked without the others.
+ROWS: dict[str, Query] = {
+    "every excess over a hold has its overage row": _OVERAGES,
     "no hold outlives its process": _STALE,
     "key, project and reservation belong together": _TENANTS,
     "every settled row lies in its UTC day": _DAYS,
+    "every mark belongs to a reservation": _MARKS,
     "every call that may have been charged has its reservation": _RESERVATIONS,
-    "no column of money is a float": _FLOATS,
 }
+SCHEMA: dict[str, Query] = {"no column of money is a float": _FLOATS}
+INVARIANTS: dict[str, Query] = {**SUMS, **ROWS, **SCHEMA}
 
 
 async def allow_long_statements(connection: Connection) -> None:
-    """Raises the statement timeout for this transaction, because the queries read all rows."""
+    """Raises the statement timeout for this transaction, because the queries read many rows."""
     await connection.execute("SET LOCAL statement_timeout TO '1h'")
+
+
+async def begin_snapshot(connection: Connection) -> None:
+    """For the first statement of a transaction: the others see the books as of one moment."""
+    await connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
+    await allow_long_statements(connection)
+
+
+async def find_in_slice(
+    connection: Connection, queries: dict[str, Query], part: Slice, ages: Ages
+) -> list[tuple[str, str, str]]:
+    """Returns (invariant, id of the row, what is wrong) for rows of the slice that break one of
+    these invariants."""
+    parameters = {**asdict(part), **asdict(ages), "limit": DIFFERENCES_PER_QUERY_MAX}
+    differences = []
+    for name, query in queries.items():
+        cursor = await connection.execute(
+            f"SELECT * FROM ({query}) AS found LIMIT %(limit)s",  # noqa: S608 - constants of this file
+            parameters,
+            prepare=False,
+        )
+        differences += [(name, row[0], row[1]) for row in await cursor.fetchall()]
+    return differences
 
 
 async def find_differences(
     connection: Connection, *, age_s: float, lease_s: float
 ) -> list[tuple[str, str, str]]:
-    """Returns (invariant, id of the row, what is wrong) for every row that breaks an invariant."""
-    differences = []
-    for name, query in INVARIANTS.items():
-        cursor = await connection.execute(query, {"age_s": age_s, "lease_s": lease_s})
-        differences += [(name, row[0], row[1]) for row in await cursor.fetchall()]
-    return differences
+    """All invariants over all organizations in the transaction of this connection."""
+    closed_from, closed_to = await find_closed_range(connection)
+    part = Slice(closed_from=closed_from, closed_to=closed_to)
+    return await find_in_slice(connection, INVARIANTS, part, Ages(age_s, lease_s))
+
+
+async def find_closed_range(connection: Connection) -> tuple[UUID, UUID]:
+    """The first id of the closed months and the first one behind them. Months are closed in order
+    and without a gap, so that they are one range; it is empty where no month is closed."""
+    cursor = await connection.execute(
+        "SELECT min(month), max(month) FROM ledger_closes", prepare=False
+    )
+    [[first, last]] = await cursor.fetchall()
+    if first is None:
+        return FIRST_ID, FIRST_ID
+    return month_of_number(first).first_id, month_of_number(last).end_id
+
+
+async def find_organizations_end(connection: Connection, after: UUID, many: int) -> UUID:
+    """The organization up to which there are `many` of them behind `after`; `LAST_ID` where there
+    are fewer, so that the last slice also has rows without an account, if there were any."""
+    cursor = await connection.execute(
+        """
+        SELECT organization_id FROM accounts WHERE organization_id > %s
+        ORDER BY organization_id OFFSET %s - 1 LIMIT 1
+        """,
+        (after, many),
+        prepare=False,
+    )
+    row = await cursor.fetchone()
+    return LAST_ID if row is None else row[0]
+
+
+async def count_organizations(connection: Connection) -> int:
+    cursor = await connection.execute("SELECT count(*) FROM accounts", prepare=False)
+    [[found]] = await cursor.fetchall()
+    return int(found)

@@ -1,9 +1,7 @@
 """Long silences inside a stream: comments keep it alive, and none comes after its end."""
 
 import asyncio
-from collections.abc import MutableMapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -11,6 +9,7 @@ from tests.support.paused_answer import PausedAnswer
 from tests.support.scripted_gateway import COST, read_stream, scripted_gateway
 from tests.support.upstream import Upstream, chat
 from tollkeeper.api.http import sse
+from tollkeeper.api.http.envelope import Headers
 from tollkeeper.api.http.sse import KEEP_ALIVE, EventStream
 
 
@@ -35,27 +34,45 @@ async def test_a_long_silence_is_filled_with_comments(
         assert (await scripted.entry_of(found)).cost == COST
 
 
+class _SlowReader:
+    """A writer to a caller that reads only when a test lets it."""
+
+    def __init__(self) -> None:
+        self.sent: list[bytes] = []
+        self.readable = asyncio.Event()
+        self.readable.set()
+
+    @property
+    def paused(self) -> bool:
+        return not self.readable.is_set()
+
+    async def resumed(self) -> None:
+        await self.readable.wait()
+
+    def start(self, status: int, headers: Headers) -> None:
+        assert (status, self.sent) == (200, [])
+
+    def write(self, piece: bytes) -> None:
+        self.sent.append(piece)
+
+    def end(self, piece: bytes) -> None:
+        self.sent.append(piece)
+
+
 async def test_nothing_comes_after_the_end() -> None:
     """A reader who is slow at the very end makes the end wait, with the timer still running."""
-    sent: list[bytes] = []
-    readable = asyncio.Event()
-    readable.set()
-
-    async def send(message: MutableMapping[str, Any]) -> None:
-        await readable.wait()
-        sent.append(message.get("body", b""))
-
-    stream = EventStream(send, "id")
+    caller = _SlowReader()
+    stream = EventStream(caller, "id")
     await stream.write(b"data: 1\n\n")
-    readable.clear()
+    caller.readable.clear()
     ending = asyncio.create_task(stream.end(b"data: [DONE]\n\n"))
     await asyncio.sleep(0)
     for _ in range(4):
         stream.keep_alive()
         await asyncio.sleep(0)
-    readable.set()
+    caller.readable.set()
     await ending
     stream.keep_alive()
     await asyncio.sleep(0)
-    assert sent[-1] == b"data: [DONE]\n\n"
-    assert KEEP_ALIVE not in sent
+    assert caller.sent[-1] == b"data: [DONE]\n\n"
+    assert KEEP_ALIVE not in caller.sent

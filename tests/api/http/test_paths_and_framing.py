@@ -65,6 +65,7 @@ _METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"]
 @pytest.mark.parametrize("endpoint", ROUTES, ids=lambda route: route.operation)
 async def test_wrong_method(gateway: Gateway, endpoint: AnyEndpoint) -> None:
     allowed = sorted(route.method for route in ROUTES if route.path == endpoint.path)
+    allowed = sorted([*allowed, "HEAD"] if "GET" in allowed else allowed)
     path = endpoint.path.replace("{", "").replace("}", "")
     for method in _METHODS:
         if method not in allowed:
@@ -73,13 +74,27 @@ async def test_wrong_method(gateway: Gateway, endpoint: AnyEndpoint) -> None:
             assert answer.headers["allow"] == ", ".join(allowed)
 
 
-async def test_head_is_not_served_and_has_no_body(gateway: Gateway, acme: Tenant) -> None:
+async def test_head_is_a_get_without_its_body(gateway: Gateway, acme: Tenant) -> None:
     async with raw_connection(gateway) as connection:
         request = LIST_KEYS.replace(b"GET", b"HEAD") + admin_headers(acme) + _END
         await connection.send(request, LIST_KEYS, admin_headers(acme), _END)
         first = await connection.answer(to_head=True)
-        assert (first.status, first.headers["allow"]) == (405, "GET")
+        assert first.status == 200
         assert UUID(first.headers["x-request-id"]).version == 4
+        second = await connection.answer()
+        assert second.status == 200
+        assert first.headers["content-length"] == second.headers["content-length"]
+        assert first.headers["content-type"] == second.headers["content-type"]
+
+
+async def test_head_where_nothing_can_be_read(gateway: Gateway, acme: Tenant) -> None:
+    async with raw_connection(gateway) as connection:
+        refused = CREATE_POLICY.replace(b"POST", b"HEAD") + admin_headers(acme) + _END
+        stranger = LIST_KEYS.replace(b"GET", b"HEAD") + b"Host: x\r\n\r\n"
+        await connection.send(refused, stranger, LIST_KEYS, admin_headers(acme), _END)
+        first = await connection.answer(to_head=True)
+        assert (first.status, first.headers["allow"]) == (405, "POST")
+        assert (await connection.answer(to_head=True)).status == 401
         assert (await connection.answer()).status == 200
 
 
@@ -183,7 +198,7 @@ async def test_bytes_after_the_body_are_no_second_request(gateway: Gateway, acme
         ([b"x", b"y"], b"1.1", 400),
         ([], b"1.0", 200),
         ([b"x", b"y"], b"1.0", 400),
-        ([b"x/v1/health?"], b"1.1", 200),
+        ([b"x/v1/health?"], b"1.1", 400),
     ],
 )
 async def test_host(
@@ -197,10 +212,16 @@ async def test_host(
         answer.assert_error(400, "invalid_request")
 
 
-@pytest.mark.parametrize("host", [b"x/v1/models/a", b"x?", b"[::1]:80", b"", b"evil#@x"])
+@pytest.mark.parametrize("host", [b"x", b"x.example:8080", b"[::1]:80", b""])
 async def test_host_decides_nothing_about_the_credential(gateway: Gateway, host: bytes) -> None:
     answer = await ask(gateway, LIST_KEYS, b"Host: " + host + b"\r\n\r\n")
     answer.assert_error(401, "invalid_api_key")
+
+
+@pytest.mark.parametrize("host", [b"x/v1/models/a", b"x?", b"evil#@x"])
+async def test_host_that_is_none_is_refused(gateway: Gateway, host: bytes) -> None:
+    answer = await ask(gateway, LIST_KEYS, b"Host: " + host + b"\r\n\r\n")
+    answer.assert_error(400, "invalid_request")
 
 
 async def test_absolute_form_reaches_the_same_route(gateway: Gateway, acme: Tenant) -> None:

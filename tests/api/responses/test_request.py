@@ -83,6 +83,8 @@ NULLABLE = [
     *("max_tool_calls", "include", "reasoning", "text", "truncation", "top_logprobs", "metadata"),
     *("service_tier", "safety_identifier", "user", "prompt_cache_key", "prompt_cache_retention"),
     *("store", "background", "previous_response_id", "conversation", "prompt"),
+    *("context_management", "moderation", "prompt_cache_options", "access_programs", "image"),
+    "client_metadata",
 ]
 
 # The fields, and the param of the 400.
@@ -203,8 +205,12 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"prompt": {"id": "pmpt_1"}}, "prompt"),
     ({"messages": []}, "messages"),
     ({"n": 2}, "n"),
-    ({"moderation": {}}, "moderation"),
-    ({"context_management": []}, "context_management"),
+    ({"moderation": []}, "moderation"),
+    ({"context_management": {}}, "context_management"),
+    ({"prompt_cache_options": {"ttl": "5m"}}, "prompt_cache_options.ttl"),
+    ({"prompt_cache_options": {"x": 1}}, "prompt_cache_options.x"),
+    ({"image": {"context_compression": "some"}}, "image.context_compression"),
+    ({"client_metadata": "x"}, "client_metadata"),
 ]
 
 # What a model must declare, asked of one that declares nothing.
@@ -217,9 +223,18 @@ UNDECLARED: list[tuple[dict[str, Any], str]] = [
     ({"text": {"format": {"type": "json_schema", "name": "n", "schema": {}}}}, "text.format"),
     ({"text": {"verbosity": "low"}}, "text.verbosity"),
     ({"reasoning": {"effort": "low"}}, "reasoning.effort"),
-    ({"reasoning": {"summary": "auto"}}, "reasoning.summary"),
+    ({"reasoning": {"summary": "concise"}}, "reasoning.summary"),
+    ({"reasoning": {"effort": "none", "summary": "detailed"}}, "reasoning.summary"),
     ({"include": ["message.output_text.logprobs"]}, "include[0]"),
-    ({"include": ["reasoning.encrypted_content"]}, "include[0]"),
+    ({"tools": [{"type": "web_search", "external_web_access": True}]}, "tools[0]"),
+    ({"tools": [{"type": "namespace", "name": "n", "tools": [FUNCTION]}]}, "tools"),
+    ({"prompt_cache_options": {"ttl": "12h"}}, "prompt_cache_options.ttl"),
+    ({"prompt_cache_options": {"mode": "explicit"}}, "prompt_cache_options.mode"),
+    ({"prompt_cache_options": {"prewarm": True}}, "prompt_cache_options.prewarm"),
+    (
+        {"prompt_cache_options": {"comparison_response_id": "resp_1"}},
+        "prompt_cache_options.comparison_response_id",
+    ),
     ({"service_tier": "flex"}, "service_tier"),
     ({"prompt_cache_retention": "24h"}, "prompt_cache_retention"),
     ({"max_tool_calls": 1}, "max_tool_calls"),
@@ -245,10 +260,22 @@ UNSUPPORTED: list[tuple[dict[str, Any], str]] = [
         {"tools": [{"type": "web_search", "filters": {"allowed_domains": ["a"]}}]},
         "tools[0].filters",
     ),
-    (
-        {"tools": [{"type": "web_search", "external_web_access": False}]},
-        "tools[0].external_web_access",
+    *(
+        (
+            {"tools": [{"type": "web_search", "external_web_access": False}], "tool_choice": way},
+            "tools[0].external_web_access",
+        )
+        for way in (
+            "required",
+            {"type": "web_search"},
+            {"type": "allowed_tools", "tools": [{"type": "web_search"}]},
+        )
     ),
+    ({"context_management": [{"type": "compaction"}]}, "context_management"),
+    ({"moderation": {}}, "moderation"),
+    ({"moderation": {"model": "omni-moderation-latest"}}, "moderation"),
+    ({"access_programs": {"cyber": "standard"}}, "access_programs"),
+    ({"image": {"context_compression": "enabled"}}, "image.context_compression"),
     ({"tools": [FUNCTION], "tool_choice": {"type": "custom", "name": "x"}}, "tool_choice"),
     ({"tools": [FUNCTION], "tool_choice": {"type": "mcp"}}, "tool_choice"),
     ({"input": [{"type": "web_search_call", "id": "ws_1"}]}, "input[0].type"),
@@ -259,6 +286,27 @@ UNSUPPORTED: list[tuple[dict[str, Any], str]] = [
     ),
     ({"reasoning": {"context": "all_turns"}}, "reasoning.context"),
     ({"reasoning": {"mode": "pro"}}, "reasoning.mode"),
+]
+
+
+# Values that ask for nothing, sent to a model that declares nothing. The backend gets none of them.
+ASKS_FOR_NOTHING: list[dict[str, Any]] = [
+    {"reasoning": {}},
+    {"reasoning": {"effort": "none"}},
+    {"reasoning": {"summary": "auto"}},
+    {"reasoning": {"generate_summary": "auto", "context": "auto", "mode": "standard"}},
+    {"include": ["reasoning.encrypted_content"]},
+    {"tools": [{"type": "web_search", "external_web_access": False}]},
+    {"tools": [{"type": "web_search", "external_web_access": False}], "tool_choice": "auto"},
+    {"tools": [{"type": "namespace", "name": "n", "description": "d", "tools": []}]},
+    {"client_metadata": {}},
+    {"client_metadata": {"thread_id": "t", "nested": {"a": [1]}}},
+    {"context_management": []},
+    {"prompt_cache_options": {}},
+    {"prompt_cache_options": {"mode": "implicit", "ttl": "30m", "prewarm": False}},
+    {"access_programs": {}},
+    {"image": {"context_compression": "auto"}},
+    {"image": {"context_compression": "disabled"}},
 ]
 
 
@@ -280,6 +328,13 @@ async def test_accepted(shared: ScriptedGateway, fields: dict[str, Any]) -> None
 
 async def test_null_is_omitted(shared: ScriptedGateway) -> None:
     assert await sent(shared, **dict.fromkeys(NULLABLE)) == await sent(shared)
+
+
+@pytest.mark.parametrize("fields", ASKS_FOR_NOTHING, ids=_name)
+async def test_what_asks_for_nothing_is_dropped(
+    shared: ScriptedGateway, fields: dict[str, Any]
+) -> None:
+    assert await sent(shared, model=BARE, **fields) == await sent(shared, model=BARE)
 
 
 @pytest.mark.parametrize(("fields", "param"), REFUSED, ids=_name)

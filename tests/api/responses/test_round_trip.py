@@ -106,6 +106,7 @@ def _encoder() -> ResponseStream:
         includes_logprobs=False,
         obfuscates=False,
         seal=None,
+        flat_names={},
     )
     nobody: Any = None
     return ResponseStream(nobody, nobody, prepared)

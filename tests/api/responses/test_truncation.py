@@ -89,6 +89,38 @@ async def test_count_decides_where_there_is_one(
     assert len(asked) - 2 <= 4
 
 
+LONG_CONVERSATIONS = {
+    "alike": [100] * 200,
+    "growing": list(range(1, 200)),
+    "shrinking": list(range(200, 1, -1)),
+    "one large turn": [10] * 100 + [3990] + [10] * 100,
+}
+
+
+@pytest.mark.parametrize("digits", [False, True])
+@pytest.mark.parametrize("lengths", LONG_CONVERSATIONS.values(), ids=list(LONG_CONVERSATIONS))
+async def test_a_long_conversation_is_counted_four_times_at_most(
+    counting: ScriptedGateway, lengths: list[int], digits: bool
+) -> None:
+    """However many turns there are. What is kept fits, and half of the room at least is used, though
+    the estimate is twice as high for words and still higher for digits."""
+    scripted = await counting.with_tenant()
+    scripted.upstream.play(counts_words())
+    words = ["1234567 " if digits and at % 3 == 0 else "word " for at in range(len(lengths))]
+    items = [said(word * length) for word, length in zip(words, lengths, strict=True)]
+    before = len(scripted.upstream.requests)
+    left = await kept(scripted, *items)
+    asked = [request.path for request in scripted.upstream.requests[before:]]
+    # One of them is for the hold.
+    assert sum(path.endswith("/tokenize") for path in asked) - 1 <= 4
+    assert left == items[len(items) - len(left) :]
+    counts = [len(item["content"].split()) for item in items]
+    kept_tokens = sum(counts[len(items) - len(left) :])
+    assert kept_tokens <= CONTEXT - 96
+    room_left = CONTEXT - 96 - kept_tokens
+    assert kept_tokens > CONTEXT // 2 or counts[len(items) - len(left) - 1] > room_left
+
+
 async def test_estimate_decides_where_the_count_fails(counting: ScriptedGateway) -> None:
     scripted = await counting.with_tenant()
 

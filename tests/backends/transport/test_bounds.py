@@ -1,6 +1,7 @@
 """Too much of anything: lines, bodies, heads, pieces, and what would unpack to it."""
 
 import asyncio
+import json
 import resource
 from dataclasses import replace
 
@@ -21,6 +22,7 @@ from tests.support.upstream import (
     sse,
     stream,
 )
+from tests.support.upstream_wire import completion
 from tollkeeper.domain.errors import (
     BackendFailed,
 )
@@ -56,6 +58,42 @@ async def test_a_head_above_the_bound() -> None:
             await asyncio.sleep(0)
 
     check_failure(await fault(headers_for_ever), BackendFailed, charged=True)
+
+
+@BOTH
+@pytest.mark.parametrize("part", ["trailers", "extensions"])
+async def test_framing_above_the_bound(part: str, streamed: bool) -> None:
+    """212 MB of trailers once took 518 MB of memory."""
+    peak = peak_memory_bytes()
+    content_type = SSE_TYPE if streamed else "application/json"
+
+    async def for_ever(peer: Peer) -> None:
+        head = "HTTP/1.1 200 OK\r\ncontent-type: %s\r\ntransfer-encoding: chunked\r\n\r\n"
+        await peer.send((head % content_type).encode())
+        await peer.send(b"0\r\n" if part == "trailers" else b"1")
+        while not peer.left:
+            filler = b"x" * 100_000
+            await peer.send(b"x: " + filler + b"\r\n" if part == "trailers" else b";" + filler)
+
+    check_failure(await fault(for_ever, streamed=streamed), BackendFailed, charged=True)
+    assert peak_memory_bytes() - peak < 32 << 20
+
+
+async def test_trailers_within_the_bound_are_no_header() -> None:
+    """They are read past, and the connection can be used again."""
+    body = json.dumps(completion()).encode()
+
+    async def with_trailers(peer: Peer) -> None:
+        await peer.send(
+            b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
+            b"transfer-encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n" % (len(body), body)
+        )
+        await peer.send(b"expires: never\r\nx: " + b"x" * 20_000 + b"\r\n\r\n")
+
+    async with Upstream(with_trailers) as upstream, routed(upstream.url) as backend:
+        for _ in range(2):
+            (await make(backend, make_call())).check_complete()
+        assert upstream.connections == 1
 
 
 async def test_endless_stream_is_cut() -> None:

@@ -6,8 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.journeys.clients.environments import NotInstalled, node_environment, python_environment
-from tests.journeys.clients.programs import NodeClient, PythonClient
+from tests.journeys.clients.environments import (
+    NODE_PROJECT,
+    NODE_PROJECTS,
+    Node,
+    NotInstalled,
+    node_environment,
+    python_environment,
+)
+from tests.journeys.clients.programs import AGENT, CommandLineClient, NodeClient, PythonClient
 from tests.support.databases import own_database
 from tests.support.scripted_gateway import ScriptedGateway, scripted_gateway
 from tests.support.upstream import Upstream, chat
@@ -23,7 +30,19 @@ def conninfo(shared_conninfo: str) -> str:
 async def shared_scripted(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
     async with (
         Upstream(chat()) as upstream,
-        scripted_gateway(data_dir, conninfo, upstream) as running,
+        scripted_gateway(
+            data_dir,
+            conninfo,
+            upstream,
+            more_models=[
+                {
+                    "id": AGENT,
+                    "context_length": 200_000,
+                    "max_output_length": 32_000,
+                    "supported_features": ["tools"],
+                }
+            ],
+        ) as running,
     ):
         yield running
 
@@ -36,11 +55,26 @@ async def scripted(shared_scripted: ScriptedGateway) -> ScriptedGateway:
 
 @pytest.fixture(scope="session")
 async def node() -> NodeClient:
-    # In a thread: gateways of other tests live on in this loop meanwhile.
-    try:
-        return NodeClient(await asyncio.to_thread(node_environment))
-    except NotInstalled as exc:
-        pytest.fail(str(exc), pytrace=False)
+    return NodeClient(await _node_environment(NODE_PROJECT, "npm"))
+
+
+@pytest.fixture(scope="session")
+async def ai_sdk() -> NodeClient:
+    return NodeClient(
+        await _node_environment(NODE_PROJECTS["ai_sdk"], "ai_sdk"), NODE_PROJECTS["ai_sdk"]
+    )
+
+
+@pytest.fixture(scope="session")
+async def codex() -> CommandLineClient:
+    installed = await _node_environment(NODE_PROJECTS["codex"], "codex")
+    return CommandLineClient(installed, "@openai/codex/bin/codex.js")
+
+
+@pytest.fixture(scope="session")
+async def qwen() -> CommandLineClient:
+    installed = await _node_environment(NODE_PROJECTS["qwen"], "qwen")
+    return CommandLineClient(installed, "@qwen-code/qwen-code/cli-entry.js")
 
 
 @pytest.fixture(scope="session")
@@ -56,6 +90,20 @@ async def oldest_anthropic() -> PythonClient:
 @pytest.fixture(scope="session", params=["anthropic-0", "anthropic-1"])
 async def older_anthropic(request: pytest.FixtureRequest) -> PythonClient:
     return await _python_client(request.param)
+
+
+@pytest.fixture(scope="session")
+async def framework(request: pytest.FixtureRequest) -> PythonClient:
+    """The one that the test names by its lock."""
+    return await _python_client(request.param)
+
+
+async def _node_environment(declared_in: Path, name: str) -> Node:
+    # In a thread: gateways of other tests live on in this loop meanwhile.
+    try:
+        return await asyncio.to_thread(node_environment, declared_in, name)
+    except NotInstalled as exc:
+        pytest.fail(str(exc), pytrace=False)
 
 
 async def _python_client(name: str) -> PythonClient:

@@ -18,6 +18,8 @@ _FOLDER = _HERE.parents[2] / ".clients"
 _LOCKS = _HERE / "locks"
 _UV = Path(sys.executable).with_name("uv")
 NODE_PROJECT = _HERE / "node"
+# Agents and SDKs that each have packages of their own.
+NODE_PROJECTS = {name: _HERE / name for name in ("ai_sdk", "codex", "qwen")}
 # A slow network, and the largest of them has sixty megabytes.
 _INSTALL_WITHIN_S = 600
 _COMPLAINTS_MAX = 3
@@ -35,14 +37,16 @@ class Node:
     project: Path
 
 
-def python_environment(name: str, locks: Path = _LOCKS) -> Path:
+def python_environment(
+    name: str, locks: Path = _LOCKS, *, interpreter: str | Path = sys.executable
+) -> Path:
     """The interpreter of an environment that holds what `<name>.lock` names."""
     folder = _FOLDER / name
     python = folder / "bin" / "python"
     lock = locks / f"{name}.lock"
 
     def install() -> None:
-        _run(_UV, "venv", "--python", sys.executable, folder)
+        _run(_UV, "venv", "--python", interpreter, folder)
         _install_packages(python, lock)
 
     install_once(folder, [lock], install)
@@ -83,8 +87,8 @@ def install_once(folder: Path, locks: list[Path], install: Callable[[], None]) -
         try:
             install()
         except NotInstalled as exc:
-            names = locks[-1].name
-            raise NotInstalled(f"What is locked in {names} cannot be installed: {exc}") from exc
+            names = f"What is locked in {locks[-1].name}" if locks else folder.name
+            raise NotInstalled(f"{names} cannot be installed: {exc}") from exc
         mark.write_text(digest.hexdigest())
 
 

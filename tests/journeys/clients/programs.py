@@ -13,6 +13,8 @@ from tests.support.gateway import Gateway, Tenant
 
 _PYTHON_SCRIPTS = Path(__file__).parent / "python"
 _ENDS_WITHIN_S = 240
+# A model for agents, with tools and nothing else: no reasoning and no web search.
+AGENT = "example/agent"
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +41,12 @@ class ClientLogin:
 @dataclass(frozen=True, slots=True)
 class NodeClient:
     node: Node
+    scripts: Path = NODE_PROJECT
 
     async def run(self, script: str, login: ClientLogin, *arguments: str) -> Any:
         """A module that is read from standard input finds the packages of the working folder."""
         command = [str(self.node.program), "--input-type=module", "-", *arguments]
-        source = (NODE_PROJECT / script).read_bytes()
+        source = (self.scripts / script).read_bytes()
         return await _run(command, login.environment, source, folder=self.node.project)
 
 
@@ -56,12 +59,42 @@ class PythonClient:
         return await _run(command, login.environment)
 
 
+@dataclass(frozen=True, slots=True)
+class CommandLineClient:
+    """An agent that is started in a project's folder. All that it keeps goes into `home`."""
+
+    node: Node
+    # Of the program, below the folder with the packages.
+    script: str
+
+    async def run(
+        self, login: ClientLogin, *arguments: str, folder: Path, home: Path, **variables: str
+    ) -> str:
+        """What it prints."""
+        command = [
+            str(self.node.program),
+            str(self.node.project / "node_modules" / self.script),
+            *arguments,
+        ]
+        environment = {**login.environment, "HOME": str(home), **variables}
+        return (await _output_of(command, environment, folder=folder)).decode()
+
+
 async def _run(
     command: list[str],
     environment: Mapping[str, str],
     source: bytes = b"",
     folder: Path | None = None,
 ) -> Any:
+    return json.loads(await _output_of(command, environment, source, folder))
+
+
+async def _output_of(
+    command: list[str],
+    environment: Mapping[str, str],
+    source: bytes = b"",
+    folder: Path | None = None,
+) -> bytes:
     process = await asyncio.create_subprocess_exec(
         *command,
         stdin=asyncio.subprocess.PIPE,
@@ -77,5 +110,5 @@ async def _run(
         if process.returncode is None:
             process.kill()
             await process.wait()
-    assert process.returncode == 0, complaint.decode()
-    return json.loads(printed)
+    assert process.returncode == 0, (complaint + printed).decode()
+    return printed

@@ -1,15 +1,21 @@
 """Resolves the packages for Node anew and writes their locks: part of `make lock`."""
 
+import json
 import subprocess
+from pathlib import Path
 
-from bench.peers import PORTKEY_PROJECT
+from bench.peer_programs import PORTKEY_PROJECT
 
-from tests.journeys.clients.environments import NODE_PROJECT, node_environment
+from tests.journeys.clients.environments import NODE_PROJECT, NODE_PROJECTS, node_environment
+
+# Their optional packages are for terminals, clipboards and sound, on machines of every kind. They
+# are not in every registry, and npm installs nothing if a lock lacks one of them.
+_WITHOUT_OPTIONAL = (NODE_PROJECTS["qwen"],)
 
 
 def main() -> None:
     node = node_environment()
-    for project in (NODE_PROJECT, PORTKEY_PROJECT):
+    for project in (NODE_PROJECT, *NODE_PROJECTS.values(), PORTKEY_PROJECT):
         subprocess.run(
             [
                 *(node.program, node.npm, "update", "--package-lock-only", "--ignore-scripts"),
@@ -18,6 +24,18 @@ def main() -> None:
             cwd=project,
             check=True,
         )
+        if project in _WITHOUT_OPTIONAL:
+            leave_out_optional_packages(project / "package-lock.json")
+
+
+def leave_out_optional_packages(lock: Path) -> None:
+    locked = json.loads(lock.read_text())
+    locked["packages"] = {
+        name: {key: value for key, value in package.items() if key != "optionalDependencies"}
+        for name, package in locked["packages"].items()
+        if not package.get("optional")
+    }
+    lock.write_text(json.dumps(locked, indent=2) + "\n")
 
 
 if __name__ == "__main__":

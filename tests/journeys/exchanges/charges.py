@@ -11,6 +11,13 @@ _CHARGE_HEADER = (
     *("exchange", "uncached", "cache read", "cache write", "cache write 1h", "output"),
     *("searches", "charge in USD", "counted by", "above a token bound", "above the hold"),
 )
+_PRICED_HEADER = (
+    *("exchange", "uncached", "cache read", "cache write", "input audio", "output"),
+    *("output audio", "service tier", "charge in USD", "counted by", "above a token bound"),
+    "above the hold",
+)
+_TIER_HEADER = ("price", "up to 100000 tokens", "above 100000 tokens")
+_MULTIPLIER_HEADER = ("service tier", "multiplier")
 BACKEND, US, RELEASED, UNSETTLED = "the backend", "us", "nobody: released", "nobody: unsettled"
 _COUNTED_BY = (BACKEND, US, RELEASED, UNSETTLED)
 _NO = "no"
@@ -46,6 +53,65 @@ class Row:
     @property
     def prompt(self) -> int:
         return self.uncached + self.cache_read + self.cache_write + self.cache_write_1h
+
+
+@dataclass(frozen=True)
+class PricedRow:
+    """One exchange whose prices depend on it. The counts are disjoint."""
+
+    exchange: str
+    uncached: int
+    cache_read: int
+    cache_write: int
+    input_audio: int
+    output: int
+    output_audio: int
+    # What the answer names; empty where it names none.
+    service_tier: str
+    charge: int
+    counted_by: str
+    above_bound: str
+    above_hold: str
+
+    @property
+    def prompt(self) -> int:
+        return self.uncached + self.cache_read + self.cache_write + self.input_audio
+
+    @property
+    def completion(self) -> int:
+        return self.output + self.output_audio
+
+
+def read_tiers() -> tuple[dict[str, str], dict[str, str]]:
+    """The prices up to the length of the tier, and above it."""
+    rows = _table(_TIER_HEADER)
+    return {row[0]: row[1] for row in rows}, {row[0]: row[2] for row in rows}
+
+
+def read_multipliers() -> dict[str, str]:
+    return {cells[0]: cells[1] for cells in _table(_MULTIPLIER_HEADER)}
+
+
+def read_priced_rows() -> dict[str, PricedRow]:
+    rows = {}
+    for name, *counts, tier, charge, counted_by, above_bound, above_hold in _table(_PRICED_HEADER):
+        assert counted_by in (BACKEND, US), name
+        uncached, cache_read, cache_write, input_audio, output, output_audio = map(int, counts)
+        rows[name] = PricedRow(
+            exchange=name,
+            uncached=uncached,
+            cache_read=cache_read,
+            cache_write=cache_write,
+            input_audio=input_audio,
+            output=output,
+            output_audio=output_audio,
+            service_tier="" if tier == "none" else tier,
+            charge=picousd_from_usd(charge, param=name),
+            counted_by=counted_by,
+            above_bound=_why(above_bound),
+            above_hold=_why(above_hold),
+        )
+    return rows
 
 
 def read_prices() -> dict[str, str]:

@@ -1,14 +1,16 @@
-"""Reads the recorded exchanges (`recorded/*.json`), and plays one as the scripted upstream.
+"""Reads the recorded exchanges (`recorded/*.json`, `priced/*.json`), and plays one as the scripted upstream.
 
 One file is one exchange:
 
 - `who`: the provider or server. `shows`: what is particular about its answer.
 - `source`: where the shape comes from: `SOURCES`.
-- `protocol`: `chat` or `responses`.
+- `protocol`: `chat`, `responses` or `messages`.
 - `request`: what the gateway sends, but for `model`. A text may be given as `{"repeat": [text, n]}`.
-- `answer`: `body` is a JSON answer (`before_body`: what comes before it). Else `lines` are the lines
-  of the event stream, each ended by `line_end` (LF by default). A line is a string, or an object,
-  which is a `data: ` line with that object in JSON.
+- `asks`: what a caller sends to have it, by face (`chat`, `responses`); each of them is played. Only
+  for protocols that are not a face; on others the caller sends `request` itself.
+- `answer`: `body` is a JSON answer (`before_body`: what comes before it; `status`: if not 200). Else
+  `lines` are the lines of the event stream, each ended by `line_end` (LF by default). A line is a
+  string, or an object, which is a `data: ` line with that object in JSON.
 - `caller_reads`: `text`, `reasoning`, `calls` (name and arguments) and `finish`; or `error` with the
   status of a refusal, or with 200 for an error record within the stream.
 """
@@ -21,8 +23,11 @@ from typing import Any
 from tests.support.upstream import JSON_TYPE, SSE_TYPE, Peer, Verb
 
 RECORDED = Path(__file__).parent / "recorded"
+# Exchanges that show which prices apply.
+PRICED = Path(__file__).parent / "priced"
 SOURCES = ("rebuilt from documented facts", "synthetic")
 _FIELDS = {"who", "shows", "source", "protocol", "request", "answer", "caller_reads"}
+_FACES = ("chat", "responses")
 
 
 @dataclass(frozen=True)
@@ -31,12 +36,17 @@ class Exchange:
     who: str
     protocol: str
     request: dict[str, Any]
+    # What a caller sends, by face.
+    asks: dict[str, dict[str, Any]]
     answer: dict[str, Any]
     caller_reads: dict[str, Any]
 
     @property
     def streamed(self) -> bool:
         return "lines" in self.answer
+
+    def played_as(self, face: str) -> str:
+        return self.name if face == self.protocol else f"{self.name}-{face}"
 
     def verb(self) -> Verb:
         """Sends the answer, each line of a stream in a network chunk of its own."""
@@ -45,7 +55,7 @@ class Exchange:
             if not self.streamed:
                 before = self.answer.get("before_body", "").encode()
                 body = before + json.dumps(self.answer["body"]).encode()
-                await peer.send_head(200, JSON_TYPE, length=len(body))
+                await peer.send_head(self.answer.get("status", 200), JSON_TYPE, length=len(body))
                 await peer.send(body)
                 return
             await peer.send_head(200, SSE_TYPE)
@@ -64,16 +74,22 @@ class Exchange:
         return found[-1] if found else None
 
 
-def load(name: str) -> Exchange:
-    written = json.loads((RECORDED / f"{name}.json").read_text())
-    assert set(written) == _FIELDS
+def load(name: str, folder: Path = RECORDED) -> Exchange:
+    written = json.loads((folder / f"{name}.json").read_text())
+    protocol = written["protocol"]
+    assert set(written) == _FIELDS | (set() if protocol in _FACES else {"asks"})
     assert written["source"] in SOURCES
-    assert written["protocol"] in ("chat", "responses")
+    assert protocol in (*_FACES, "messages")
+    request = _with_repeats(written["request"])
+    asks = _with_repeats(written.get("asks", {protocol: request}))
+    assert asks
+    assert set(asks) <= set(_FACES)
     return Exchange(
         name=name,
         who=written["who"],
-        protocol=written["protocol"],
-        request=_with_repeats(written["request"]),
+        protocol=protocol,
+        request=request,
+        asks=asks,
         answer=written["answer"],
         caller_reads=written["caller_reads"],
     )

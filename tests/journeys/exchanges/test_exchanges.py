@@ -1,31 +1,33 @@
 """Recorded exchanges with every provider: the exact charge, the answer, the record, the hold."""
 
-import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 
+from tests.journeys.exchanges.caller_reads import ask, check_answer
 from tests.journeys.exchanges.charges import US, Row, read_prices, read_rows, read_summary
-from tests.journeys.exchanges.exchange import RECORDED, Exchange, load
-from tests.support.responses_answers import respond
-from tests.support.scripted_gateway import Entry, ScriptedGateway, read_stream, scripted_gateway
+from tests.journeys.exchanges.exchange import RECORDED, load
+from tests.support.scripted_gateway import Entry, ScriptedGateway, scripted_gateway
 from tests.support.upstream import Upstream, chat
+from tests.support.upstream_messages import message as native_message
 from tests.support.upstream_responses import respond as native_respond
-from tollkeeper.domain.catalog import pricing_from_declared
+from tollkeeper.domain.declared_prices import pricing_from_declared
 
 PRICES = read_prices()
 ROWS = read_rows()
-MODEL_SETTINGS = {
+MODEL_SETTINGS: dict[str, Any] = {
     "context_length": 131_072,
     "max_output_length": 8192,
     "supported_features": ["tools", "reasoning", "web_search"],
     "pricing": PRICES,
 }
-# Where a caller finds the reason of an answer's end, by the words of Responses.
-FINISHES = {"completed": "stop", "max_output_tokens": "length", "content_filter": "content_filter"}
+PLAYED = [
+    pytest.param(exchange.name, face, id=exchange.played_as(face))
+    for exchange in map(load, ROWS)
+    for face in exchange.asks
+]
 
 
 @pytest.fixture(scope="module")
@@ -48,6 +50,24 @@ async def responses_gateway(data_dir: Path, conninfo: str) -> AsyncIterator[Scri
             ordinary=native_respond,
             backend={"protocol": "responses"},
             model=MODEL_SETTINGS,
+        ) as running,
+    ):
+        yield running
+
+
+@pytest.fixture(scope="module")
+async def messages_gateway(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
+    """The provider's own count is not asked for: the bounds of the others are estimates too."""
+    features = [*MODEL_SETTINGS["supported_features"], "structured_outputs"]
+    async with (
+        Upstream(native_message()) as upstream,
+        scripted_gateway(
+            data_dir,
+            conninfo,
+            upstream,
+            ordinary=native_message,
+            backend={"protocol": "messages", "tokenizer": "none", "credential": "x-api-key"},
+            model={**MODEL_SETTINGS, "supported_features": features},
         ) as running,
     ):
         yield running
@@ -82,21 +102,29 @@ def test_how_often_the_hold_was_below_the_charge() -> None:
     assert read_summary() == f"{summary}: {', '.join(f'`{name}`' for name in named)}."
 
 
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize(("name", "face"), PLAYED)
 async def test_an_exchange(
-    chat_gateway: ScriptedGateway, responses_gateway: ScriptedGateway, name: str
+    chat_gateway: ScriptedGateway,
+    responses_gateway: ScriptedGateway,
+    messages_gateway: ScriptedGateway,
+    name: str,
+    face: str,
 ) -> None:
     exchange, row = load(name), ROWS[name]
-    shared = chat_gateway if exchange.protocol == "chat" else responses_gateway
+    shared = {
+        "chat": chat_gateway,
+        "responses": responses_gateway,
+        "messages": messages_gateway,
+    }[exchange.protocol]
     # An answer that went well, because three failures in a row would rest the upstream.
     await shared.works()
     scripted = await shared.with_tenant()
     shared.upstream.play(exchange.verb())
-    found = await _ask(scripted, exchange)
+    found = await ask(scripted, exchange, face)
 
     sent = shared.upstream.requests[-1].json
     assert sent == {**exchange.request, "model": "upstream-chat"}
-    _check_answer(exchange, row, found)
+    check_answer(exchange, (row.prompt, row.output), found, face)
     # Verifies the whole ledger too.
     balance = await scripted.balance()
     entry = await scripted.entry_of(found)
@@ -129,86 +157,3 @@ def _check_bounds(row: Row, entry: Entry) -> None:
         f"{row.exchange} used {row.prompt} and {row.output} tokens, its bounds are"
         f" {entry.prompt_tokens_max} and {output_max}"
     )
-
-
-async def _ask(scripted: ScriptedGateway, exchange: Exchange) -> httpx2.Response:
-    """Sends the request in the protocol of the backend, so that it passes nearly unchanged."""
-    if exchange.protocol == "chat":
-        return await scripted.chat(**exchange.request)
-    return await respond(scripted, **exchange.request)
-
-
-def _check_answer(exchange: Exchange, row: Row, found: httpx2.Response) -> None:
-    expected = dict(exchange.caller_reads)
-    error_status = expected.pop("error", None)
-    assert found.status_code == (error_status or 200), found.text
-    if error_status not in (None, 200):
-        assert "error" in found.json()
-        return
-    if exchange.protocol == "chat":
-        read, usage, ended = _read_chat(exchange, found)
-    else:
-        read, usage, ended = _read_responses(exchange, found)
-    assert ended == (error_status is None), "a complete answer ends properly, a broken one does not"
-    assert read == {"text": "", "reasoning": "", "calls": [], "finish": None, **expected}
-    if error_status is None:
-        assert usage == (row.prompt, row.output)
-
-
-def _read_chat(
-    exchange: Exchange, found: httpx2.Response
-) -> tuple[dict[str, Any], tuple[int, int] | None, bool]:
-    """What the caller reads of a chat answer: its content, its usage, and whether it is complete."""
-    if exchange.streamed:
-        said = read_stream(found.text)
-        ended = said.done and said.error is None
-        pieces = [choice["delta"] for record in said.chunks for choice in record["choices"]]
-        ends = [choice["finish_reason"] for record in said.chunks for choice in record["choices"]]
-        usage = said.chunks[-1].get("usage")
-    else:
-        ended, answer = True, found.json()
-        [choice] = answer["choices"]
-        pieces, ends, usage = [choice["message"]], [choice["finish_reason"]], answer["usage"]
-    calls: dict[int, list[str]] = {}
-    for piece in pieces:
-        for position, call in enumerate(piece.get("tool_calls") or ()):
-            # A caller may take whatever it finds here for a new id.
-            assert call.get("id") != ""
-            told = calls.setdefault(call.get("index", position), ["", ""])
-            told[0] += call["function"].get("name") or ""
-            told[1] += call["function"].get("arguments") or ""
-    content = {
-        "text": "".join(piece.get("content") or "" for piece in pieces),
-        "reasoning": "".join(piece.get("reasoning_content") or "" for piece in pieces),
-        "calls": list(calls.values()),
-        "finish": next((end for end in ends if end is not None), None),
-    }
-    return content, usage and (usage["prompt_tokens"], usage["completion_tokens"]), ended
-
-
-def _read_responses(
-    exchange: Exchange, found: httpx2.Response
-) -> tuple[dict[str, Any], tuple[int, int] | None, bool]:
-    """The same of a Responses answer, whose last event has all of it."""
-    result = found.json() if not exchange.streamed else _last_event(found.text)["response"]
-    ended = result["status"] in ("completed", "incomplete")
-    content: dict[str, Any] = {"text": "", "reasoning": "", "calls": [], "finish": None}
-    for item in result["output"]:
-        if item["type"] == "message":
-            content["text"] += "".join(part["text"] for part in item["content"])
-        elif item["type"] == "reasoning":
-            parts = [*(item.get("content") or ()), *item["summary"]]
-            content["reasoning"] += "".join(part["text"] for part in parts)
-        elif item["type"] == "function_call":
-            content["calls"].append([item["name"], item["arguments"]])
-    if ended:
-        reason = (result["incomplete_details"] or {}).get("reason", result["status"])
-        content["finish"] = FINISHES[reason]
-    usage = result["usage"]
-    return content, usage and (usage["input_tokens"], usage["output_tokens"]), ended
-
-
-def _last_event(body: str) -> dict[str, Any]:
-    payloads = [line.removeprefix("data: ") for line in body.splitlines() if line[:6] == "data: "]
-    event: dict[str, Any] = json.loads(payloads[-2 if payloads[-1] == "[DONE]" else -1])
-    return event

@@ -3,6 +3,9 @@
 import pytest
 
 from tests.support.gateway import Gateway, Tenant
+from tests.support.ledger_months_fixtures import old
+
+__all__ = ["gateway", "old", "tenant"]
 
 
 @pytest.fixture(scope="session")

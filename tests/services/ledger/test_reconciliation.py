@@ -186,6 +186,12 @@ _BREAKS: dict[str, tuple[LiteralString, ...]] = {
     "every settled row lies in its UTC day": (
         "UPDATE resolutions SET day = day + 1 WHERE organization_id = %(id)s",
     ),
+    "every mark belongs to a reservation": (
+        (
+            "UPDATE unsettled_marks SET reservation_id = gen_random_uuid()"
+            " WHERE organization_id = %(id)s"
+        ),
+    ),
     "every call that may have been charged has its reservation": (
         (
             "INSERT INTO activity (organization_id, request_id, started_at, project_id, api_key_id,"

@@ -50,6 +50,7 @@ async def test_the_gauges_follow_the_books(apart: Process) -> None:
     for name in (
         "tollkeeper_oldest_unsettled_seconds",
         "tollkeeper_negative_accounts",
+        "tollkeeper_stopped_accounts",
         "tollkeeper_oldest_hold_seconds",
     ):
         assert _shown(name) == 0
@@ -78,6 +79,13 @@ async def test_the_gauges_follow_the_books(apart: Process) -> None:
     assert _unsettled() == {"process_died": 1, "backend": 1, "other": 2}
     assert 3600 <= (_shown("tollkeeper_oldest_unsettled_seconds") or 0) < 7200
     assert _shown("tollkeeper_negative_accounts") == 1
+    await run(
+        apart.database,
+        "UPDATE accounts SET stopped = true WHERE organization_id = %s",
+        debtor.organization_id,
+    )
+    await watch.refresh()
+    assert _shown("tollkeeper_stopped_accounts") == 1
     assert 200 <= (_shown("tollkeeper_oldest_hold_seconds") or 0) < 900
 
     for hold in (*unknown, running):

@@ -30,7 +30,7 @@ async def chat_call(
     bound_field = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
     bound = output_bound(body.max_tokens or body.max_completion_tokens, model, param=bound_field)
     caching = caching_wish(services, caller, model, body.prompt_cache_key, body.cache_salt)
-    prompt = read_prompt(body, request.raw_body, caching)
+    prompt = read_prompt(body, request.raw_body, model, caching)
     require_supported(model, prompt)
     call = Call(
         request_id=request.id,

@@ -48,6 +48,9 @@ _MEDIA_MEMBERS = frozenset({"image_url", "input_audio", "audio_url", "video_url"
 _NAMED_MEMBERS = frozenset({*_MEMBERS.values(), "detail"})
 
 
+_LITELLM_FIELD = "provider_specific_fields"
+
+
 class _LooseMessage(msgspec.Struct):
     content: str | list[FreeObject] | None = None
 
@@ -133,10 +136,49 @@ def _tool_calls(message: wire.ChatMessage, place: str) -> list[ToolCall]:
     return calls
 
 
+def without_client_fields(messages: msgspec.Raw) -> msgspec.Raw:
+    """The messages without fields that backends do not know: `model_id`, a field of this interface
+    only, and what LiteLLM's SDK keeps for itself, in messages and in their tool calls."""
+    decoded = msgspec.json.decode(messages, type=list[dict[str, msgspec.Raw]])
+    for message in decoded:
+        message.pop("model_id", None)
+        message.pop(_LITELLM_FIELD, None)
+        if "tool_calls" in message:
+            calls: list[FreeObject] | None = msgspec.json.decode(message["tool_calls"])
+            cleaned = [_without_litellm_field(call) for call in calls or ()]
+            message["tool_calls"] = msgspec.Raw(msgspec.json.encode(cleaned))
+    return msgspec.Raw(msgspec.json.encode(decoded))
+
+
+def has_client_fields(message: wire.ChatMessage) -> bool:
+    return (
+        message.model_id is not msgspec.UNSET
+        or message.provider_specific_fields is not msgspec.UNSET
+        or any(
+            _LITELLM_FIELD in call or _LITELLM_FIELD in _object_or_empty(call.get("function"))
+            for call in message.tool_calls or ()
+        )
+    )
+
+
+def _without_litellm_field(call: FreeObject) -> FreeObject:
+    cleaned = {name: value for name, value in call.items() if name != _LITELLM_FIELD}
+    function = cleaned.get("function")
+    if isinstance(function, dict) and _LITELLM_FIELD in function:
+        cleaned["function"] = {
+            name: value for name, value in function.items() if name != _LITELLM_FIELD
+        }
+    return cleaned
+
+
+def _object_or_empty(value: object) -> FreeObject:
+    return value if isinstance(value, dict) else {}
+
+
 def _tool_call(call: FreeObject, place: str) -> ToolCall:
     """The interface accepts any object as a call. What differs from the published form is kept in
     `extra`."""
-    extra = dict(call)
+    extra = _without_litellm_field(call)
     call_id = extra.pop("id", None)
     if call_id is not None and not isinstance(call_id, str):
         extra["id"], call_id = call_id, None

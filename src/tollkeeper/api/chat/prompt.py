@@ -5,8 +5,9 @@ from typing import Literal
 
 import msgspec
 
-from tollkeeper.api.chat.messages import read_turns
+from tollkeeper.api.chat.messages import has_client_fields, read_turns, without_client_fields
 from tollkeeper.api.wire import chat as wire
+from tollkeeper.domain.catalog import Feature, Model
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.prompt import (
     AllowedFunctions,
@@ -44,11 +45,15 @@ _TOOL_FIELDS = ("tools", "tool_choice", "parallel_tool_calls", "functions", "fun
 _SCHEMA = "response_format.json_schema.schema"
 _TEXT_ONLY = ["text"]
 _NULL = b"null"
+_NO_REASONING = wire.Reasoning(effort="none")
 
 _top_level = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
-def read_prompt(body: wire.ChatRequest, raw_body: bytes, caching: CachingWish) -> Prompt:
+def read_prompt(
+    body: wire.ChatRequest, raw_body: bytes, model: Model, caching: CachingWish
+) -> Prompt:
+    """`model` decides whether the wish for no reasoning is sent."""
     tools = _tools(body)
     return Prompt(
         turns=read_turns(body.messages, raw_body),
@@ -69,7 +74,7 @@ def read_prompt(body: wire.ChatRequest, raw_body: bytes, caching: CachingWish) -
             body.stop,
         ),
         logprobs=Logprobs("logprobs", body.top_logprobs) if body.logprobs else None,
-        reasoning=_reasoning(body),
+        reasoning=_reasoning(body, model),
         caching=caching,
         identity=Identity(body.user, body.safety_identifier, body.metadata),
         options=tuple(_options(body)),
@@ -89,17 +94,9 @@ def _written(body: wire.ChatRequest, raw_body: bytes) -> dict[str, msgspec.Raw]:
         del written["response_format"]
     if body.modalities == _TEXT_ONLY:
         del written["modalities"]
-    if any(message.model_id is not msgspec.UNSET for message in body.messages):
-        written["messages"] = _without_model_ids(raw["messages"])
+    if any(map(has_client_fields, body.messages)):
+        written["messages"] = without_client_fields(raw["messages"])
     return written
-
-
-def _without_model_ids(messages: msgspec.Raw) -> msgspec.Raw:
-    """Removes `model_id`, a field of this interface only, which backends do not know."""
-    decoded = msgspec.json.decode(messages, type=list[dict[str, msgspec.Raw]])
-    for message in decoded:
-        message.pop("model_id", None)
-    return msgspec.Raw(msgspec.json.encode(decoded))
 
 
 def _tools(body: wire.ChatRequest) -> tuple[Tool, ...]:
@@ -273,12 +270,18 @@ def _output_modalities(body: wire.ChatRequest) -> Iterator[OutputModality]:
         yield OutputModality("audio", "audio")
 
 
-def _reasoning(body: wire.ChatRequest) -> ReasoningWish | None:
-    wanted = {
+def _reasoning(body: wire.ChatRequest, model: Model) -> ReasoningWish | None:
+    """The effort `none` asks a model without reasoning for nothing, so it is left out there."""
+    wanted: dict[str, object] = {
         "include_reasoning": body.include_reasoning,
         "reasoning_effort": body.reasoning_effort,
         "reasoning": body.reasoning,
     }
+    if Feature.REASONING not in model.supported_features:
+        if body.reasoning_effort == "none":
+            del wanted["reasoning_effort"]
+        if body.reasoning == _NO_REASONING:
+            del wanted["reasoning"]
     params = tuple(name for name, value in wanted.items() if value is not None)
     if not params:
         return None

@@ -8,6 +8,11 @@ class HttpConventions:
     """The settings that the HTTP API needs."""
 
     body_bytes_max: int
+    # Elements of the arrays and objects of one body.
+    body_elements_max: int
+    # Bytes of the bodies of all requests under way, in this process and of one key in it.
+    bodies_bytes_max: int
+    key_bodies_bytes_max: int
     body_timeout_s: float
     customer_key_header: str
     session_headers: tuple[str, ...]

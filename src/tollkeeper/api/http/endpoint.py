@@ -89,6 +89,7 @@ class HeaderParameter:
     length_min: int = 0
     length_max: int | None = None
     pattern: str | None = None
+    examples: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

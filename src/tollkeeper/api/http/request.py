@@ -1,45 +1,30 @@
-"""Reads and checks the parts of an HTTP request: host, key, content type, body, query."""
+"""Reads and checks the parts of an HTTP request: key, content type, body, query."""
 
-import re
-from collections.abc import Awaitable, Callable, MutableMapping
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from types import NoneType
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import Any, TypeVar, cast
 from urllib.parse import parse_qsl
 
 import msgspec
 
 from tollkeeper.api.http import strict_json
+from tollkeeper.api.http.bodies_in_flight import BodyShare
 from tollkeeper.api.http.endpoint import AnyEndpoint, HeaderIndex
-from tollkeeper.api.http.envelope import BodyTimeout, Headers, PayloadTooLarge, UnsupportedMediaType
+from tollkeeper.api.http.envelope import BodyTimeout, PayloadTooLarge, UnsupportedMediaType
+from tollkeeper.api.http.exchange import Exchange
+from tollkeeper.api.http.json_bounds import is_large
 from tollkeeper.domain.access import KeyKind
 from tollkeeper.domain.errors import InvalidRequest, Unauthenticated
 from tollkeeper.timeouts import timeout
 
 T = TypeVar("T")
-Scope: TypeAlias = MutableMapping[str, Any]
-Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
 PATH_ID_LENGTH_MAX = 200
-_JSON_TYPE = re.compile(
-    rb'\s*application/json\s*(;\s*charset\s*=\s*"?utf-?8"?\s*)?;?\s*', re.IGNORECASE
-)
+_JSON = b"application/json"
+_UTF8 = frozenset({b"utf-8", b"utf8", b'"utf-8"', b'"utf8"'})
 _QUERY_FIELDS_MAX = 1000
-_DIGITS_MAX = 9
-
-
-class ClientGone(Exception):
-    """The caller left before its request was complete, so no answer is sent."""
-
-
-def header_index(headers: Headers) -> HeaderIndex:
-    """Headers by name: a request looks up about six of them, and a dictionary makes that fast."""
-    index: HeaderIndex = {}
-    for name, value in headers:
-        if name in index:
-            index[name] += (value,)
-        else:
-            index[name] = (value,)
-    return index
+_FIRST_SHARE_BYTES = 64 << 10
 
 
 def header_values(headers: HeaderIndex, name: bytes) -> tuple[bytes, ...]:
@@ -66,13 +51,6 @@ def presented_key(headers: HeaderIndex, kind: KeyKind, customer_key_header: byte
     return keys.pop().decode("latin-1")
 
 
-def check_host(headers: HeaderIndex, http_version: str) -> None:
-    """Refuses requests with no Host header or with several; the HTTP server does not check this."""
-    hosts = header_values(headers, b"host")
-    if len(hosts) > 1 or (not hosts and http_version != "1.0"):
-        raise InvalidRequest("The request needs exactly one Host header.")
-
-
 def check_path_ids(path: dict[str, str]) -> None:
     for name, value in path.items():
         if len(value) > PATH_ID_LENGTH_MAX:
@@ -83,7 +61,7 @@ def check_path_ids(path: dict[str, str]) -> None:
 
 def check_content_type(headers: HeaderIndex) -> None:
     values = header_values(headers, b"content-type")
-    if len(values) != 1 or _JSON_TYPE.fullmatch(values[0]) is None:
+    if len(values) != 1 or not _is_json(values[0]):
         raise UnsupportedMediaType
     if header_values(headers, b"content-encoding") not in ((), (b"identity",)):
         raise UnsupportedMediaType(
@@ -91,31 +69,55 @@ def check_content_type(headers: HeaderIndex) -> None:
         )
 
 
+def _is_json(content_type: bytes) -> bool:
+    """Whether it is application/json, perhaps with UTF-8 as its charset. Takes linear time."""
+    if content_type == _JSON:
+        return True
+    kind, *parameters = content_type.lower().split(b";")
+    charsets = [parameter.strip() for parameter in parameters if parameter.strip()]
+    if kind.strip() != _JSON or len(charsets) > 1:
+        return False
+    for charset in charsets:
+        name, _, value = charset.partition(b"=")
+        if name.strip() != b"charset" or value.strip() not in _UTF8:
+            return False
+    return True
+
+
 async def read_body(
-    receive: Receive, headers: HeaderIndex, *, bytes_max: int, timeout_s: float
+    exchange: Exchange, share: BodyShare, *, bytes_max: int, timeout_s: float
 ) -> bytes:
-    declared = header_values(headers, b"content-length")
-    if declared and (len(declared[0]) > _DIGITS_MAX + 3 or int(declared[0]) > bytes_max):
+    """The whole body. It is refused by the length that it declares, before a byte of it is read.
+    The share grows with what may arrive."""
+    expected = exchange.body_bytes
+    if expected > bytes_max:
         raise PayloadTooLarge(f"The body exceeds {bytes_max} bytes.")
-    pieces: list[bytes] = []
-    size = 0
+    share.grow_to(expected)
+    body = exchange.body
+    if body is not None:
+        return body  # Usually the body came with the headers, and nothing waits.
     try:
         with timeout(timeout_s):
-            while True:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise ClientGone
-                piece: bytes = message["body"]
-                size += len(piece)
-                if size > bytes_max:
-                    raise PayloadTooLarge(f"The body exceeds {bytes_max} bytes.")
-                if not pieces and not message["more_body"]:
-                    return piece  # Usually the whole body is one piece, so nothing is joined.
-                pieces.append(piece)
-                if not message["more_body"]:
-                    return b"".join(pieces)
+            return await _receive_body(
+                exchange, share, max(expected, _FIRST_SHARE_BYTES), bytes_max
+            )
     except TimeoutError:
         raise BodyTimeout from None
+
+
+async def _receive_body(
+    exchange: Exchange, share: BodyShare, expected: int, bytes_max: int
+) -> bytes:
+    """A body whose length was not declared gets its share in steps."""
+    while True:
+        allowed = min(expected, bytes_max)
+        share.grow_to(allowed)
+        try:
+            return await exchange.receive_body(allowed)
+        except PayloadTooLarge:
+            if allowed == bytes_max:
+                raise
+        expected = 4 * allowed
 
 
 def decode_query(query_string: bytes, kind: type[T]) -> T:
@@ -152,12 +154,30 @@ def _array_fields(kind: type) -> frozenset[str]:
     )
 
 
-def decode_body(endpoint: AnyEndpoint, decoder: msgspec.json.Decoder[Any], body: bytes) -> Any:
+class JsonDecoding:
+    """Decodes bodies. Large ones are decoded in one thread beside the event loop, one at a time, so
+    that other requests go on and the memory of half-built bodies is bounded."""
+
+    def __init__(self, elements_max: int) -> None:
+        self._elements_max = elements_max
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="large-bodies")
+
+    async def decode(self, body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
+        if not is_large(body):
+            return strict_json.decode(body, decoder, self._elements_max)
+        return await asyncio.get_running_loop().run_in_executor(
+            self._thread, strict_json.decode, body, decoder, self._elements_max
+        )
+
+
+async def decode_body(
+    endpoint: AnyEndpoint, decoder: msgspec.json.Decoder[Any], body: bytes, decoding: JsonDecoding
+) -> Any:
     if not endpoint.takes_body:
         if body:
             raise InvalidRequest("This operation takes no body.")
         return None
-    decoded = strict_json.decode(body, decoder)
+    decoded = await decoding.decode(body, decoder)
     if endpoint.stored:
         strict_json.refuse_nul(body, decoded)
     return decoded

@@ -4,7 +4,7 @@ The router compares the raw path and decodes only the segments that are paramete
 stays part of its segment, and an encoded spelling of a fixed path does not reach a route.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from urllib.parse import unquote_to_bytes
 
 from tollkeeper.api.http.endpoint import AnyEndpoint
@@ -27,6 +27,12 @@ class Router:
             assert endpoint.method not in methods, "method and path of an endpoint are unique"
             methods[endpoint.method] = endpoint
 
+    @property
+    def methods(self) -> str:
+        """All methods that some path takes."""
+        by_path = [*self._fixed.values(), *self._patterns.values()]
+        return _allowed(method for methods in by_path for method in methods)
+
     def find(self, method: str, raw_path: bytes) -> tuple[AnyEndpoint, dict[str, str]]:
         methods = self._fixed.get(raw_path)
         if methods is not None:
@@ -41,10 +47,17 @@ class Router:
 
 
 def _by_method(methods: dict[str, AnyEndpoint], method: str) -> AnyEndpoint:
-    endpoint = methods.get(method)
+    # The server sends the answer to a HEAD without its body.
+    endpoint = methods.get("GET" if method == "HEAD" else method)
     if endpoint is None:
-        raise MethodNotAllowed(", ".join(sorted(methods)))
+        raise MethodNotAllowed(_allowed(methods))
     return endpoint
+
+
+def _allowed(methods: Iterable[str]) -> str:
+    """For the Allow header. Where GET works, HEAD does."""
+    known = set(methods)
+    return ", ".join(sorted(known | {"HEAD"} if "GET" in known else known))
 
 
 def _match(pattern: tuple[bytes, ...], segments: list[bytes]) -> dict[str, bytes] | None:

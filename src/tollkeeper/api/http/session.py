@@ -1,5 +1,7 @@
 """Reads the session header, a hint for cache affinity, which has two names."""
 
+from dataclasses import replace
+
 from tollkeeper.api.http.endpoint import HeaderIndex, HeaderParameter
 from tollkeeper.api.http.request import header_values
 from tollkeeper.domain.conventions import SESSION_HEADERS
@@ -11,7 +13,12 @@ SESSION_HEADER = HeaderParameter(
     description="A cache-affinity hint, isolated to organization and project.",
     length_min=1,
     length_max=SESSION_LENGTH_MAX,
-    pattern=r"^[!-~]([ -~]*[!-~])?$",
+    # What HTTP allows in a value: no control characters, and no blanks at its ends.
+    pattern=r"^[!-~\x80-\xff]([\t -~\x80-\xff]*[!-~\x80-\xff])?$",
+)
+# The second name is accepted for compatibility.
+SESSION_HEADER_ALIAS = replace(
+    SESSION_HEADER, name=SESSION_HEADERS[1], description=f"The same as {SESSION_HEADERS[0]}."
 )
 
 

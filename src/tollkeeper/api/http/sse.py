@@ -4,21 +4,39 @@ Records have no `id:` or `retry:` and always have data, because common clients f
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, MutableMapping
-from contextlib import contextmanager, suppress
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
 
 from tollkeeper.api.http.envelope import REQUEST_ID, Headers
-from tollkeeper.timeouts import timeout
-
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 KEEP_ALIVE = b": keep-alive\n\n"
 DONE = b"data: [DONE]\n\n"
 
 _SILENCE_S = 10.0
-# The longest wait for a slow reader to take the last record of a stream that is cut.
-_CUT_S = 0.5
+
+
+class StreamWriter(Protocol):
+    """The means to send an answer piece by piece."""
+
+    @property
+    def paused(self) -> bool:
+        """Whether the caller reads too slowly, so that a writer should wait."""
+        ...
+
+    async def resumed(self) -> None:
+        """Waits until the caller has read enough, or has left."""
+        ...
+
+    def start(self, status: int, headers: Headers) -> None:
+        """Sets the head, which is sent with the first piece."""
+        ...
+
+    def write(self, piece: bytes) -> None: ...
+
+    def end(self, piece: bytes) -> None:
+        """Sends the last piece and ends the answer."""
+        ...
 
 
 class KeepAlive:
@@ -30,12 +48,12 @@ class KeepAlive:
         self._task: asyncio.Task[None] | None = None
 
     @contextmanager
-    def watching(self, stream: "EventStream") -> Iterator[None]:
+    def watching(self, stream: "EventStream") -> Iterator["EventStream"]:
         self._streams.add(stream)
         if self._task is None:
             self._task = asyncio.create_task(self._run())
         try:
-            yield
+            yield stream
         finally:
             self._streams.discard(stream)
 
@@ -50,18 +68,14 @@ class KeepAlive:
 class EventStream:
     """The response body of one stream. Status and headers are sent with the first record."""
 
-    def __init__(self, send: Send, request_id: str) -> None:
-        self._send = send
+    def __init__(self, writer: StreamWriter, request_id: str) -> None:
+        self._writer = writer
         self._request_id = request_id
         self.started = False
         self._held = False
         # Whether anything was written since the last tick of the keep-alive timer.
         self._wrote = False
         self._ending = False
-        # The number of sends that have not returned. A cancelled send stays counted, because it is
-        # unknown how much of it was sent, so nothing can be sent after it.
-        self._sending = 0
-        self._comment_task: asyncio.Task[None] | None = None
 
     def hold(self) -> None:
         """Says that records exist but must not be sent yet. If that takes long, the stream starts
@@ -70,53 +84,42 @@ class EventStream:
         self._wrote = True  # The silence is measured from here.
 
     async def write(self, records: bytes) -> None:
-        if self._comment_task is not None:
-            await self._comment_task
+        if self._writer.paused and not self._ending:
+            await self._writer.resumed()
         if self._ending:
             return  # The stream was cut. The call still runs, but its answer is not sent.
-        self._sending += 1
         if not self.started:
-            await self._start()
+            self._start()
         self._wrote = True
-        await self._send({"type": "http.response.body", "body": records, "more_body": True})
-        self._sending -= 1
+        self._writer.write(records)
 
     async def end(self, records: bytes = b"") -> None:
-        # Set before the send, which may wait for a slow reader, so that no comment comes after it.
+        # Set before the wait for a slow reader, so that no comment comes meanwhile.
         self._ending = True
-        if self._comment_task is not None:
-            await self._comment_task
+        if self._writer.paused:
+            await self._writer.resumed()
         if not self.started:
-            await self._start()
-        await self._send({"type": "http.response.body", "body": records, "more_body": False})
+            self._start()
+        self._writer.end(records)
 
-    async def cut(self, records: bytes) -> None:
+    def cut(self, records: bytes) -> None:
         """Ends the stream with these records if the reader has taken everything before them. For a
         slow reader they are not sent, and the server closes the connection."""
-        if self._ending or self._sending:
-            self._ending = True
-            return
-        with suppress(TimeoutError), timeout(_CUT_S):
-            await self.end(records)
+        if not self._ending and not self._writer.paused:
+            self._writer.end(records)
+        self._ending = True
 
     def keep_alive(self) -> None:
-        """Called by a timer. Sends a comment if nothing was written since the last tick and no
-        other comment is being sent."""
+        """Called by a timer. Sends a comment if nothing was written since the last tick. A reader
+        that is behind gets none, because for it the stream is not silent."""
         waiting = (self.started or self._held) and not self._ending
-        if waiting and not self._wrote and self._comment_task is None:
-            # `started` is set now and not in the task, so that a failure that comes before the task
-            # runs is already written as a record.
-            starts, self.started = not self.started, True
-            self._comment_task = asyncio.create_task(self._send_comment(starts))
+        if waiting and not self._wrote and not self._writer.paused:
+            if not self.started:
+                self._start()
+            self._writer.write(KEEP_ALIVE)
         self._wrote = False
 
-    async def _send_comment(self, starts: bool) -> None:
-        if starts:
-            await self._start()
-        await self._send({"type": "http.response.body", "body": KEEP_ALIVE, "more_body": True})
-        self._comment_task = None
-
-    async def _start(self) -> None:
+    def _start(self) -> None:
         self.started = True
         headers: Headers = [
             (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -124,4 +127,4 @@ class EventStream:
             (b"x-accel-buffering", b"no"),
             (REQUEST_ID, self._request_id.encode()),
         ]
-        await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+        self._writer.start(200, headers)

@@ -1,4 +1,4 @@
-"""Decodes JSON strictly: no duplicate keys, bounded nesting, errors with the path of the field.
+"""Decodes JSON strictly: no duplicate keys, bounded structure, errors with the path of the field.
 
 msgspec checks syntax, types and bounds in one pass and names the path in its error. It silently
 keeps the last of duplicate keys, so a second pass looks for duplicates.
@@ -6,31 +6,27 @@ keeps the last of duplicate keys, so a second pass looks for duplicates.
 
 import json
 import re
-from itertools import accumulate
 from typing import Any, TypeVar
 
 import msgspec
 
+from tollkeeper.api.http.json_bounds import check_bounds
 from tollkeeper.domain.errors import InvalidRequest
 
 T = TypeVar("T")
 
-DEPTH_MAX = 64
+# Of a body, if the caller of `decode` names no other number.
+_ELEMENTS_MAX = 100_000
 _PATH = re.compile(r" - at (?:`key` in )?`\$(?P<path>.*)`$", re.DOTALL)
 _FIELD = re.compile(r"(?:unknown|required) field `(?P<field>.*?)`", re.DOTALL)
 _PARAM_LENGTH_MAX = 200
 # Up to 18 digits, which is more than any bound needs. Other values stay text and are refused.
 _INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,17})")
-# Matches strings in linear time: the quantifiers are possessive, and a string without its closing
-# quote is accepted, so no byte is scanned twice.
-_STRINGS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
-_ALL_BUT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
-_STEPS = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 
 
-def decode(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
+def decode(body: bytes, decoder: msgspec.json.Decoder[T], elements_max: int = _ELEMENTS_MAX) -> T:
     """The decoded body, or InvalidRequest with the path of the field in `param`."""
-    _check_depth(body)
+    check_bounds(body, elements_max)
     try:
         decoded = decoder.decode(body)
         _check_duplicates(body)
@@ -94,15 +90,6 @@ def refuse_nul(body: bytes, decoded: msgspec.Struct) -> None:
         texts = value if isinstance(value, list) else [value]
         if any(isinstance(text, str) and "\x00" in text for text in texts):
             raise InvalidRequest("The character U+0000 is not allowed.", param=field)
-
-
-def _check_depth(body: bytes) -> None:
-    # A body with few brackets cannot be nested deeply. Most bodies need no further check.
-    if body.count(b"{") + body.count(b"[") <= DEPTH_MAX:
-        return
-    brackets = _STRINGS.sub(b"", body).translate(None, _ALL_BUT_BRACKETS)
-    if max(accumulate(map(_STEPS.__getitem__, brackets)), default=0) > DEPTH_MAX:
-        raise InvalidRequest(f"The body is nested more than {DEPTH_MAX} levels deep.")
 
 
 def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> None:

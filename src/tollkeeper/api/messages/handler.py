@@ -29,13 +29,15 @@ VERSION_HEADER = HeaderParameter(
     length_min=10,
     length_max=10,
     pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$",
+    examples=("2023-06-01",),
 )
+_BETA_FLAG = f"(?:{'|'.join(sorted(KNOWN_BETA_FLAGS))})?"
 BETA_HEADER = HeaderParameter(
     name=MESSAGES_BETA_HEADER,
     description=f"Beta flags, separated by commas. Known: {', '.join(sorted(KNOWN_BETA_FLAGS))}.",
-    length_min=1,
     length_max=_BETA_LENGTH_MAX,
-    pattern=f"^({'|'.join(sorted(KNOWN_BETA_FLAGS))})$",
+    pattern=rf"^[ \t]*{_BETA_FLAG}[ \t]*(,[ \t]*{_BETA_FLAG}[ \t]*)*$",
+    examples=tuple(sorted(KNOWN_BETA_FLAGS)),
 )
 
 
@@ -85,7 +87,7 @@ def _check_protocol(headers: HeaderIndex) -> None:
             f"The header may have at most {_BETA_LENGTH_MAX} characters.",
             param=MESSAGES_BETA_HEADER,
         )
-    for flag in filter(None, (flag.strip() for flag in beta.split(","))):
+    for flag in filter(None, (flag.strip(" \t") for flag in beta.split(","))):
         if flag not in KNOWN_BETA_FLAGS:
             raise InvalidRequest(
                 f"The beta flag {flag[:100]!r} is not supported.", param=MESSAGES_BETA_HEADER

@@ -58,7 +58,8 @@ def _tools(
     server_tools: list[FreeObject] = []
     for at, tool in enumerate(raw_tools):
         place = f"tools[{at}]"
-        kind = decode_within(tool, _tool_head, place).type
+        head = decode_within(tool, _tool_head, place)
+        kind = head.type
         if kind in (None, "custom"):
             custom = decode_within(tool, _custom_tool, place)
             functions.append(
@@ -72,11 +73,24 @@ def _tools(
             )
         elif kind in server_tool_types:
             server_tools.append(msgspec.json.decode(tool))
-        elif _is_published(kind):
-            raise OptionUnsupported(f"Tools of type {kind} are not supported.", param=place)
         else:
-            raise InvalidRequest(f"There is no tool of type {kind[:100]!r}.", param=f"{place}.type")
+            raise _unsupported_tool(head, place, server_tool_types)
     return functions, server_tools
+
+
+def _unsupported_tool(
+    head: wire.ToolHead, place: str, server_tool_types: frozenset[str]
+) -> InvalidRequest | OptionUnsupported:
+    kind = head.type or ""
+    called = f" {head.name[:100]!r}" if isinstance(head.name, str) else ""
+    supported = f"Supported types are {', '.join(['custom', *sorted(server_tool_types)])}."
+    if _is_published(kind):
+        return OptionUnsupported(
+            f"The tool{called} of type {kind} is not supported. {supported}", param=place
+        )
+    return InvalidRequest(
+        f"The tool{called} has the unknown type {kind[:100]!r}. {supported}", param=f"{place}.type"
+    )
 
 
 def _is_published(kind: str) -> bool:

@@ -10,6 +10,7 @@ import msgspec
 from tollkeeper.api.http.endpoint import Request
 from tollkeeper.api.isolated import affinity_of, caching_wish
 from tollkeeper.api.responses.input import ENCRYPTED_REASONING, Conversation
+from tollkeeper.api.responses.namespaces import FlatNames
 from tollkeeper.api.responses.prompt import LOGPROBS, read_prompt
 from tollkeeper.api.responses.tools import Tools, read_tools, shown_choice
 from tollkeeper.api.responses.truncation import truncated
@@ -17,7 +18,7 @@ from tollkeeper.api.wire import responses as wire
 from tollkeeper.api.wire.response_object import ReasoningShown, Response
 from tollkeeper.domain.access import ProjectCaller
 from tollkeeper.domain.catalog import Model
-from tollkeeper.domain.errors import InvalidRequest
+from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
 from tollkeeper.domain.inference import Call
 from tollkeeper.services.calls.options import output_bound, require_supported
 from tollkeeper.services.calls.reasoning_seal import KeptReasoning
@@ -38,6 +39,7 @@ class PreparedResponse:
     # Encrypts reasoning, so that the caller can send it back. None if that was not asked for.
     seal: Callable[[str, tuple[str, ...]], str] | None
     obfuscates: bool
+    flat_names: FlatNames
 
 
 async def responses_call(
@@ -46,6 +48,7 @@ async def responses_call(
     body, caller = request.body, request.project_caller
     _check_stateless(body)
     _check_combinations(body)
+    _refuse_newer_fields(body)
     model = await services.models.model_for_call(caller, body.model)
     bound = output_bound(body.max_output_tokens, model, param="max_output_tokens")
     conversation = Conversation(model, partial(services.reasoning_seal.unseal, caller))
@@ -76,6 +79,7 @@ async def responses_call(
         includes_logprobs=LOGPROBS in include,
         seal=_seal_function(services, caller, model) if ENCRYPTED_REASONING in include else None,
         obfuscates=options is not None and options.include_obfuscation is True,
+        flat_names=tools.flat_names,
     )
 
 
@@ -123,6 +127,21 @@ def _check_combinations(body: wire.ResponsesRequest) -> None:
             "reasoning.summary and reasoning.generate_summary differ: send only summary.",
             param="reasoning.generate_summary",
         )
+
+
+def _refuse_newer_fields(body: wire.ResponsesRequest) -> None:
+    """Refuses published fields that no backend has, unless their value asks for nothing."""
+    image = body.image or wire.ImageOptions()
+    asked: Mapping[str, object] = {
+        "context_management": body.context_management,
+        "moderation": body.moderation is not None,
+        "access_programs": body.access_programs,
+        # No backend compresses images, so only the wish for it cannot be fulfilled.
+        "image.context_compression": image.context_compression == "enabled",
+    }
+    for name, value in asked.items():
+        if value:
+            raise OptionUnsupported(f"{name} is not supported.", param=name)
 
 
 def _begun_response(call: Call, body: wire.ResponsesRequest, tools: Tools, now: int) -> Response:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import msgspec
 
 from tollkeeper.api.http.strict_json import decode_within
+from tollkeeper.api.responses.namespaces import flat_name
 from tollkeeper.api.wire import responses as wire
 from tollkeeper.domain.catalog import Feature, Model
 from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
@@ -131,7 +132,8 @@ class Conversation:
         self._extend_answer(parts or (Text(""),), place)
 
     def _add_call(self, call: wire.EchoedFunctionCall, place: str) -> None:
-        self._extend_answer((ToolCall(call.call_id, call.name, call.arguments, place),), place)
+        name = call.name if call.namespace is None else flat_name(call.namespace, call.name)
+        self._extend_answer((ToolCall(call.call_id, name, call.arguments, place),), place)
         self._call_ids.add(call.call_id)
 
     def _add_output(self, output: wire.FunctionCallOutput, place: str) -> None:

@@ -12,10 +12,12 @@ from typing import Any, Protocol
 
 import msgspec
 
+from tollkeeper.api.responses.namespaces import FlatNames
 from tollkeeper.api.wire import response_object as wire
 from tollkeeper.domain.errors import BackendFailed
 from tollkeeper.domain.inference import Annotation, Delta, Finish, ToolCallPiece
 
+_NO_NAMES: FlatNames = {}
 _json_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
@@ -88,6 +90,9 @@ class Item:
     # For a function call only.
     call_id: str = ""
     name: str = ""
+    namespace: str | msgspec.UnsetType = msgspec.UNSET
+    # The name as the model writes it, which is flat for a function of a namespace.
+    flat_name: str = ""
     # For reasoning only: the values that only the backend can read.
     sealed_by_backend: tuple[str, ...] = ()
     # For reasoning only: its text and the values above, sealed by the gateway when the item closes.
@@ -120,11 +125,13 @@ class Output:
         *,
         logprobs: bool = False,
         seal: Callable[[str, tuple[str, ...]], str] | None = None,
+        flat_names: FlatNames = _NO_NAMES,
     ) -> None:
         self._suffix = request_id.replace("-", "")
         self._listener = listener
         self._includes_logprobs = logprobs
         self._seal = seal
+        self._flat_names = flat_names
         self._items: list[Item] = []
         # The text or reasoning that further pieces extend.
         self._open: OpenText | None = None
@@ -233,8 +240,8 @@ class Output:
         if item is None:
             self._close_finished_items()
             item = self._begin_call(piece)
-        else:
-            item.name += piece.name or ""
+        elif piece.name:
+            self._extend_name(item, piece.name)
         if item.status != "in_progress":
             if piece.arguments.strip():
                 raise BackendFailed("The backend added arguments to a complete function call.")
@@ -246,11 +253,19 @@ class Output:
     def _begin_call(self, piece: ToolCallPiece) -> Item:
         item = self._new_item(ItemKind.CALL)
         item.call_id = piece.id or f"call_{item.id}"
-        item.name = piece.name or ""
+        self._extend_name(item, piece.name or "")
         item.parts.append(OpenText(Kind.ARGUMENTS, item.id, item.output_index, None))
         self._calls[piece.index] = item
         self._announce(item)
         return item
+
+    def _extend_name(self, item: Item, piece: str) -> None:
+        item.flat_name += piece
+        qualified = self._flat_names.get(item.flat_name)
+        if qualified is None:
+            item.name = item.flat_name
+        else:
+            item.name, item.namespace = qualified.name, qualified.namespace
 
     # Items.
 
@@ -327,6 +342,7 @@ def _view(item: Item, status: wire.ItemStatus) -> wire.OutputItem:
             call_id=item.call_id,
             name=item.name,
             arguments=item.parts[0].whole,
+            namespace=item.namespace,
         )
     content: list[Any] = [open_text.part() for open_text in item.parts]
     if item.kind is ItemKind.REASONING:

@@ -8,7 +8,7 @@ from tollkeeper.api.responses.input import ENCRYPTED_REASONING, Conversation
 from tollkeeper.api.responses.tools import Tools, choose_tools
 from tollkeeper.api.wire import chat as chat_wire
 from tollkeeper.api.wire import responses as wire
-from tollkeeper.domain.catalog import Model
+from tollkeeper.domain.catalog import Feature, Model
 from tollkeeper.domain.errors import OptionUnsupported
 from tollkeeper.domain.prompt import (
     CachingWish,
@@ -26,13 +26,17 @@ from tollkeeper.domain.prompt import (
 LOGPROBS = "message.output_text.logprobs"
 # Accepted and without effect: a result never contains the input, so there are no URLs to include.
 _IMAGE_ADDRESSES = "message.input_image.image_url"
-# Values that leave the choice to the backend. They are sent only to a model that maps the option.
+# Values that leave the choice to the backend. They are sent only to a model that maps the option,
+# and ask a model without reasoning for nothing.
 _DEFAULT_REASONING = {
     "summary": "auto",
     "generate_summary": "auto",
     "context": "auto",
     "mode": "standard",
 }
+_NO_REASONING = {"effort": "none", **_DEFAULT_REASONING}
+# The same for published fields that came after the interface.
+_DEFAULT_CACHING = {"mode": "implicit", "ttl": "30m", "prewarm": False}
 
 
 def read_prompt(
@@ -71,7 +75,7 @@ def read_prompt(
         ),
         # `top_logprobs` alone has no effect, because published clients send it with every request.
         logprobs=Logprobs(included[LOGPROBS], body.top_logprobs) if LOGPROBS in included else None,
-        reasoning=_reasoning(body.reasoning, included),
+        reasoning=_reasoning(body.reasoning, model, included),
         caching=caching,
         identity=Identity(body.user, body.safety_identifier, body.metadata),
         options=tuple(_options(body, model, included)),
@@ -101,11 +105,18 @@ def _output_format(text: wire.ResponsesText | None) -> OutputFormat | None:
 
 
 def _reasoning(
-    reasoning: wire.ResponsesReasoning | None, included: Mapping[str, str]
+    reasoning: wire.ResponsesReasoning | None, model: Model, included: Mapping[str, str]
 ) -> ReasoningWish | None:
+    """On a model without reasoning, values that ask for nothing are left out: published clients
+    send them to every model. Its answers have no reasoning that could be encrypted either."""
+    reasons = Feature.REASONING in model.supported_features
     fields = {} if reasoning is None else msgspec.structs.asdict(reasoning)
-    params = [f"reasoning.{name}" for name, value in fields.items() if value is not None]
-    if ENCRYPTED_REASONING in included:
+    params = [
+        f"reasoning.{name}"
+        for name, value in fields.items()
+        if value is not None and (reasons or value != _NO_REASONING.get(name))
+    ]
+    if ENCRYPTED_REASONING in included and reasons:
         params.append(included[ENCRYPTED_REASONING])
     return ReasoningWish(tuple(params), fields.get("effort")) if params else None
 
@@ -128,5 +139,10 @@ def _options(
         yield Option("service_tier", body.service_tier, "service_tier")
     if body.prompt_cache_retention == "24h":
         yield Option("prompt_cache_retention", "24h", "prompt_cache_retention")
+    if body.prompt_cache_options is not None:
+        for name, value in msgspec.structs.asdict(body.prompt_cache_options).items():
+            if value is not None and value != _DEFAULT_CACHING.get(name):
+                option = f"prompt_cache_options.{name}"
+                yield Option(option, value, option)
     if body.max_tool_calls is not None:
         yield Option("max_tool_calls", body.max_tool_calls, "max_tool_calls")

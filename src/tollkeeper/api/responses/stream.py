@@ -47,6 +47,7 @@ class ResponseStream:
             self,
             logprobs=prepared.includes_logprobs,
             seal=prepared.seal,
+            flat_names=prepared.flat_names,
         )
 
     async def run(self, stream: EventStream) -> None:

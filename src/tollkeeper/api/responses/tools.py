@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from tollkeeper.api.http.strict_json import convert_within, decode_within
+from tollkeeper.api.responses.namespaces import QualifiedName, flat_name
 from tollkeeper.api.wire import responses as wire
 from tollkeeper.domain.conventions import PUBLISHED_TOOLS, WEB_SEARCH_TOOLS
 from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
@@ -19,18 +20,25 @@ from tollkeeper.domain.prompt import (
     WebSearch,
 )
 
-_typed = msgspec.json.Decoder(wire.Typed)
+_head = msgspec.json.Decoder(wire.ToolHead)
+_namespace = msgspec.json.Decoder(wire.NamespaceTool)
 _function = msgspec.json.Decoder(wire.FunctionTool)
 _web_search = msgspec.json.Decoder(wire.WebSearchTool)
 _CHOICE = "tool_choice"
+_TOOL_TYPES = ("function", "namespace", *sorted(WEB_SEARCH_TOOLS))
+_TYPES_IN_NAMESPACES = ("function",)
 
 
 @dataclass(slots=True)
 class Tools:
     """The tools of a request. `shown` is how the result repeats them."""
 
+    # By the names that the model sees.
     functions: dict[str, FunctionTool] = field(default_factory=dict)
+    flat_names: dict[str, QualifiedName] = field(default_factory=dict)
     web_search: WebSearch | None = None
+    # The place of a web search that is dropped, because it may not use the live web.
+    offline_search: str | None = None
     shown: list[FreeObject] = field(default_factory=list)
 
     @property
@@ -51,18 +59,34 @@ def read_tools(raw_tools: Sequence[msgspec.Raw]) -> Tools:
     tools = Tools()
     for at, tool in enumerate(raw_tools):
         place = f"tools[{at}]"
-        kind = decode_within(tool, _typed, place).type
-        if kind == "function":
-            _add_function(tools, decode_within(tool, _function, place), place)
-        elif kind in WEB_SEARCH_TOOLS:
+        head = decode_within(tool, _head, place)
+        if head.type == "function":
+            function = decode_within(tool, _function, place)
+            tools.shown.append(_add_function(tools, function, place))
+        elif head.type == "namespace":
+            _add_namespace(tools, decode_within(tool, _namespace, place), place)
+        elif head.type in WEB_SEARCH_TOOLS:
             _add_web_search(tools, decode_within(tool, _web_search, place), place)
-        elif kind is None:
-            raise InvalidRequest("A tool needs a type.", param=f"{place}.type")
-        elif kind in PUBLISHED_TOOLS:
-            raise OptionUnsupported(f"Tools of type {kind} are not supported.", param=place)
         else:
-            raise InvalidRequest(f"There is no tool of type {kind[:100]!r}.", param=f"{place}.type")
+            raise _unsupported_tool(head, place, _TOOL_TYPES)
     return tools
+
+
+def _unsupported_tool(
+    head: wire.ToolHead, place: str, allowed: Sequence[str]
+) -> InvalidRequest | OptionUnsupported:
+    if head.type is None:
+        return InvalidRequest(f"A tool needs a type: {', '.join(allowed)}.", param=f"{place}.type")
+    called = f" {head.name[:100]!r}" if isinstance(head.name, str) else ""
+    supported = f"Supported types are {', '.join(allowed)}."
+    if head.type in PUBLISHED_TOOLS or head.type in _TOOL_TYPES:
+        return OptionUnsupported(
+            f"The tool{called} of type {head.type} is not supported here. {supported}", param=place
+        )
+    return InvalidRequest(
+        f"The tool{called} has the unknown type {head.type[:100]!r}. {supported}",
+        param=f"{place}.type",
+    )
 
 
 def choose_tools(tools: Tools, body: wire.ResponsesRequest) -> ChosenTools:
@@ -70,6 +94,8 @@ def choose_tools(tools: Tools, body: wire.ResponsesRequest) -> ChosenTools:
     choice = body.tool_choice
     if not tools.any:
         if choice not in (None, "none", "auto"):
+            if tools.offline_search is not None:
+                raise _offline_search(tools.offline_search)
             raise InvalidRequest(
                 "tool_choice needs a tool, but the request has no tools.", param=_CHOICE
             )
@@ -106,13 +132,15 @@ def shown_choice(choice: str | FreeObject | None) -> str | FreeObject:
 
 
 def _allowed(tools: Tools, allowed: wire.AllowedTools) -> ChosenTools:
-    functions = {}
+    functions: dict[str, FunctionTool] = {}
     web_search = None
     for at, named in enumerate(allowed.tools):
         place = f"tool_choice.tools[{at}]"
         if named.type == "function":
             name = _known_function(tools, named, place)
             functions[name] = tools.functions[name]
+        elif named.type == "namespace":
+            functions.update(_functions_of(tools, named, place))
         else:
             _require_search(tools, named, place)
             web_search = tools.web_search
@@ -122,9 +150,23 @@ def _allowed(tools: Tools, allowed: wire.AllowedTools) -> ChosenTools:
 
 
 def _known_function(tools: Tools, named: wire.NamedTool, place: str) -> str:
-    if named.name is None or named.name not in tools.functions:
+    name = named.name
+    if name is not None and named.namespace is not None:
+        name = flat_name(named.namespace, name)
+    if name is None or name not in tools.functions:
         raise InvalidRequest("No function in tools has this name.", param=f"{place}.name")
-    return named.name
+    return name
+
+
+def _functions_of(tools: Tools, named: wire.NamedTool, place: str) -> dict[str, FunctionTool]:
+    functions = {
+        flat: tools.functions[flat]
+        for flat, qualified in tools.flat_names.items()
+        if qualified.namespace == named.name
+    }
+    if not functions:
+        raise InvalidRequest("No namespace in tools has this name.", param=f"{place}.name")
+    return functions
 
 
 def _require_search(tools: Tools, named: wire.NamedTool, place: str) -> None:
@@ -133,11 +175,43 @@ def _require_search(tools: Tools, named: wire.NamedTool, place: str) -> None:
             f"A choice of type {named.type[:100]!r} is not supported.", param=place
         )
     if tools.web_search is None:
+        if tools.offline_search is not None:
+            raise _offline_search(tools.offline_search)
         raise InvalidRequest("tools contains no web search.", param=place)
 
 
-def _add_function(tools: Tools, tool: wire.FunctionTool, place: str) -> None:
-    if tool.name in tools.functions:
+def _offline_search(place: str) -> OptionUnsupported:
+    return OptionUnsupported(
+        "A web search without access to the live web is not supported.",
+        param=f"{place}.external_web_access",
+    )
+
+
+def _add_namespace(tools: Tools, namespace: wire.NamespaceTool, place: str) -> None:
+    shown = []
+    for at, tool in enumerate(namespace.tools):
+        inner_place = f"{place}.tools[{at}]"
+        head = decode_within(tool, _head, inner_place)
+        if head.type != "function":
+            raise _unsupported_tool(head, inner_place, _TYPES_IN_NAMESPACES)
+        function = decode_within(tool, _function, inner_place)
+        shown.append(_add_function(tools, function, inner_place, namespace))
+    tools.shown.append(
+        {
+            "type": "namespace",
+            "name": namespace.name,
+            "description": namespace.description or "",
+            "tools": shown,
+        }
+    )
+
+
+def _add_function(
+    tools: Tools, tool: wire.FunctionTool, place: str, namespace: wire.NamespaceTool | None = None
+) -> FreeObject:
+    """Adds a function, and returns how the result repeats it."""
+    name = tool.name if namespace is None else flat_name(namespace.name, tool.name)
+    if name in tools.functions:
         raise InvalidRequest("Two functions have the same name.", param=f"{place}.name")
     unsupported = {
         "async": tool.async_,
@@ -151,19 +225,29 @@ def _add_function(tools: Tools, tool: wire.FunctionTool, place: str) -> None:
         "parameters": tool.parameters,
         "strict": tool.strict,
     }
-    tools.functions[tool.name] = FunctionTool(
-        name=tool.name, place=place, schema_place=f"{place}.parameters", **described
+    shown = {"type": "function", "name": tool.name, **described}
+    if namespace is not None:
+        tools.flat_names[name] = QualifiedName(tool.name, namespace.name)
+        # The model sees no namespaces, so each function says what its namespace says.
+        descriptions = filter(None, (namespace.description, tool.description))
+        described["description"] = "\n\n".join(descriptions) or None
+    tools.functions[name] = FunctionTool(
+        name=name, place=place, schema_place=f"{place}.parameters", **described
     )
-    tools.shown.append({"type": "function", "name": tool.name, **described})
+    return shown
 
 
 def _add_web_search(tools: Tools, tool: wire.WebSearchTool, place: str) -> None:
-    if tools.web_search is not None:
+    if tools.web_search is not None or tools.offline_search is not None:
         raise InvalidRequest("tools may contain one web search only.", param=place)
+    if tool.external_web_access is False:
+        # The model may search, but only in pages that the provider keeps. No backend keeps any, so
+        # this offers nothing. Codex CLI sends it with every request.
+        tools.offline_search = place
+        return
     _refuse_unsupported(
         {
             "filters": tool.filters,
-            "external_web_access": tool.external_web_access is False,
             "search_content_types": tool.search_content_types,
         },
         place,

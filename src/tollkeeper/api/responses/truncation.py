@@ -11,6 +11,8 @@ from tollkeeper.domain.prompt_size import measure_prompt
 from tollkeeper.services.calls.token_counting import TOKENIZER_TIMEOUT_S
 from tollkeeper.services.use_cases import Services
 
+# How often the tokenizer is asked for one request.
+_COUNTS_MAX = 4
 # The positions of turns that are dropped together.
 _Group = list[int]
 
@@ -19,25 +21,74 @@ async def truncated(services: Services, call: Call) -> Call:
     """The call without the oldest turns that do not fit. Instructions and the last group of turns
     always stay.
 
-    The estimate errs high, so a prompt that fits by the estimate needs no exact count. Otherwise a
-    binary search finds how many groups to drop; it asks the backend's tokenizer where there is
-    one."""
+    The estimate errs high, so a prompt that fits by the estimate needs no exact count. Otherwise the
+    backend's tokenizer, where there is one, counts a few cuts, each found by what the estimate and
+    the counts so far say together. What is kept was counted and fits, or fits by the estimate."""
     tokens_max = call.model.context_length - call.output_tokens_max
     if measure_prompt(call.prompt).guess() <= tokens_max:
         return call
     await services.token_counting.require_admissible(call)
-    groups = _groups(call.prompt.turns)
+    search = _Cuts(call, tokens_max)
     deadline = asyncio.get_running_loop().time() + TOKENIZER_TIMEOUT_S
-    fewest, most = 0, max(0, len(groups) - 1)
-    while fewest < most:
-        half = (fewest + most) // 2
-        shorter = _without(call, groups[:half])
-        size = await services.token_counting.prompt_tokens(shorter, deadline)
-        if size <= tokens_max:
-            most = half
+    for _ in range(_COUNTS_MAX):
+        dropped = search.next_cut()
+        if dropped is None:
+            break
+        counted = await services.token_counting.counted_tokens(search.without(dropped), deadline)
+        if counted is None:
+            break
+        search.learn(dropped, counted)
+    return search.without(search.best)
+
+
+class _Cuts:
+    """How many of the oldest groups have to be dropped. Cuts from `best` on fit, those below
+    `_fewest` do not."""
+
+    def __init__(self, call: Call, tokens_max: int) -> None:
+        self._call = call
+        self._tokens_max = tokens_max
+        self._groups = _groups(call.prompt.turns)
+        self._fewest = 0
+        self._most = max(0, len(self._groups) - 1)
+        # The latest count, and the estimate of the same prompt.
+        self._counted, self._estimated = 0, 0
+        self.best = self._fitting_cut(0, self._most)
+
+    def without(self, dropped: int) -> Call:
+        return _without(self._call, self._groups[:dropped])
+
+    def next_cut(self) -> int | None:
+        """The cut to be counted next; None where none is left that could be better."""
+        if self._fewest >= self.best:
+            return None
+        if self._estimated == 0:
+            # The longest prompt first: it tells most about how far the estimate errs.
+            return self._fewest
+        return min(self._fitting_cut(self._fewest, self.best), self.best - 1)
+
+    def learn(self, dropped: int, counted: int) -> None:
+        if counted <= self._tokens_max:
+            self.best = dropped
         else:
-            fewest = half + 1
-    return _without(call, groups[:fewest])
+            self._fewest = dropped + 1
+        self._counted, self._estimated = counted, max(1, self._estimate(dropped))
+
+    def _fitting_cut(self, fewest: int, most: int) -> int:
+        """The least cut whose estimate fits, corrected by the latest count; `most` if none does."""
+        while fewest < most:
+            half = (fewest + most) // 2
+            estimate = self._estimate(half)
+            if self._estimated:
+                estimate = estimate * self._counted // self._estimated
+            if estimate <= self._tokens_max:
+                most = half
+            else:
+                fewest = half + 1
+        return fewest
+
+    def _estimate(self, dropped: int) -> int:
+        return measure_prompt(self.without(dropped).prompt).guess()
 
 
 def _groups(turns: Sequence[Turn]) -> list[_Group]:

@@ -19,6 +19,7 @@ class ResponseAssembly:
             NoListener(),
             logprobs=prepared.includes_logprobs,
             seal=prepared.seal,
+            flat_names=prepared.flat_names,
         )
 
     async def take(self, batch: Batch) -> None:

@@ -37,6 +37,9 @@ class ChatMessage(Received):
     tool_calls: list[FreeObject] | None = None
     function_call: FreeObject | None = None
     model_id: Annotated[str, Meta(min_length=1, max_length=256)] | msgspec.UnsetType = msgspec.UNSET
+    # LiteLLM's SDK keeps here what it found in an answer beyond its own fields, and sends it back.
+    # The answer has the same under its own names, so this is dropped.
+    provider_specific_fields: FreeObject | msgspec.UnsetType | None = msgspec.UNSET
 
 
 class StreamOptions(Received):

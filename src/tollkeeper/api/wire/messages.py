@@ -1,6 +1,6 @@
 """Wire types of token counting, whose input has the shape of a Messages request."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Raw
 
@@ -10,8 +10,9 @@ from tollkeeper.api.wire.base import FreeObject, ModelId, Received, Sent, Tolera
 AnyObject = Annotated[Raw, Meta(extra_json_schema={"type": "object"})]
 
 
-class SystemText(Tolerant, tag="text", tag_field="type"):
+class SystemText(Tolerant):
     text: str
+    type: Literal["text"] = "text"
 
 
 class MessagesMessage(Received):
@@ -51,8 +52,9 @@ class ThinkingBetweenTools(Tolerant, tag="between_tools", tag_field="type"):
     pass
 
 
-class OutputFormat(Received, tag="json_schema", tag_field="type"):
+class OutputFormat(Received):
     schema: FreeObject
+    type: Literal["json_schema"] = "json_schema"
 
 
 class OutputConfig(Received):
@@ -60,7 +62,8 @@ class OutputConfig(Received):
     format: OutputFormat | None = None
 
 
-class CacheControl(Received, tag="ephemeral", tag_field="type"):
+class CacheControl(Received):
+    type: Literal["ephemeral"] = "ephemeral"
     ttl: Literal["5m", "1h"] | None = None
 
 
@@ -148,7 +151,10 @@ class DocumentBlock(Tolerant):
 
 
 class ToolHead(Tolerant):
+    """The properties that say what a tool is. Any name is allowed here: it is for messages only."""
+
     type: str | None = None
+    name: Any = None
 
 
 class CustomTool(Tolerant):

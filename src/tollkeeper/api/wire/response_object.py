@@ -59,6 +59,8 @@ class OutputFunctionCall(Sent, tag="function_call", tag_field="type"):
     call_id: str
     name: str
     arguments: str
+    # For a function of a namespace only.
+    namespace: str | UnsetType = UNSET
 
 
 class OutputReasoning(Sent, tag="reasoning", tag_field="type"):

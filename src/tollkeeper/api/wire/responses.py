@@ -68,6 +68,17 @@ class ResponsesStreamOptions(Received):
     include_obfuscation: bool | None = None
 
 
+class PromptCacheOptions(Received):
+    mode: Literal["implicit", "explicit"] | None = None
+    ttl: Literal["30m", "12h"] | None = None
+    prewarm: bool | None = None
+    comparison_response_id: str | None = None
+
+
+class ImageOptions(Received):
+    context_compression: Literal["auto", "enabled", "disabled"] | None = None
+
+
 class ResponsesRequest(Received):
     model: ModelId
     input: str | Annotated[list[AnyObject], Meta(min_length=1)]
@@ -100,6 +111,14 @@ class ResponsesRequest(Received):
     previous_response_id: NotStored = None
     conversation: NotStored = None
     prompt: NotStored = None
+    # Published after the interface. Values that ask for nothing are accepted; others are refused.
+    context_management: list[FreeObject] | None = None
+    moderation: FreeObject | None = None
+    prompt_cache_options: PromptCacheOptions | None = None
+    access_programs: FreeObject | None = None
+    image: ImageOptions | None = None
+    # A client's own records, for example of Codex CLI. They are not for the model, and are dropped.
+    client_metadata: FreeObject | None = None
 
 
 class Typed(Tolerant):
@@ -107,6 +126,13 @@ class Typed(Tolerant):
 
     type: str | None = None
     role: str | None = None
+
+
+class ToolHead(Tolerant):
+    """The properties that say what a tool is. Any name is allowed here: it is for messages only."""
+
+    type: str | None = None
+    name: Any = None
 
 
 class InputText(Tolerant, tag="input_text", tag_field="type"):
@@ -146,6 +172,8 @@ class EchoedFunctionCall(Tolerant):
     call_id: Annotated[str, Meta(min_length=1)]
     name: Annotated[str, Meta(min_length=1)]
     arguments: str
+    # The caller's function is in this namespace tool.
+    namespace: Annotated[str, Meta(min_length=1)] | None = None
 
 
 class FunctionCallOutput(Tolerant):
@@ -175,6 +203,14 @@ class FunctionTool(Received, tag="function", tag_field="type"):
     async_: bool | None = field(name="async", default=None)
 
 
+class NamespaceTool(Received, tag="namespace", tag_field="type"):
+    """A group of functions. Each is decoded later, by its `type`."""
+
+    name: Annotated[str, Meta(min_length=1)]
+    tools: list[AnyObject]
+    description: str | None = None
+
+
 class UserLocation(Received):
     type: Literal["approximate"] | None = None
     city: str | None = None
@@ -197,6 +233,7 @@ class NamedTool(Tolerant):
 
     type: str
     name: str | None = None
+    namespace: str | None = None
 
 
 ALLOWED_TOOLS_MODE: Literal["auto"] = "auto"

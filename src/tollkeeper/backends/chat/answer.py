@@ -124,21 +124,24 @@ def opened(answer: Chunk | Completion) -> Opened:
     return Opened(answer.system_fingerprint, answer.service_tier, given(prompt_logprobs))
 
 
-def usage_report(usage: msgspec.Raw) -> UsageReport | None:
+def usage_report(usage: msgspec.Raw, service_tier: str | None = None) -> UsageReport | None:
     """The report in a chunk or an answer; None where there is none at all."""
     found = given(usage)
-    return None if found is None else read_chat_usage(anything(found))
+    if found is None:
+        return None
+    return read_chat_usage(anything(found), service_tier=service_tier)
 
 
-def chunk_usage(chunk: Chunk) -> UsageReport | None:
-    """The report in a chunk, wherever its server puts it. Where it stands twice, it is the same."""
-    report = usage_report(chunk.usage)
+def chunk_usage(chunk: Chunk, service_tier: str | None = None) -> UsageReport | None:
+    """The report in a chunk, wherever its server puts it. Where it stands twice, it is the same.
+    `service_tier` is what the stream has named until then."""
+    report = usage_report(chunk.usage, service_tier)
     if report is None and chunk.x_groq is not None:
-        report = usage_report(chunk.x_groq.usage)
+        report = usage_report(chunk.x_groq.usage, service_tier)
     if report is None:
         for choice in chunk.choices or ():
             if choice.finish_reason is not None:
-                report = report or usage_report(choice.usage)
+                report = report or usage_report(choice.usage, service_tier)
     return report
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from tollkeeper.backends.chat.dialect import OPENAI_DIALECT, ChatDialect
 from tollkeeper.backends.options import place_options
 from tollkeeper.domain.inference import Call
 from tollkeeper.domain.prompt import (
@@ -34,19 +35,28 @@ _NOTHING: Mapping[str, Any] = {}
 _encode = msgspec.json.Encoder().encode
 
 
-def encode_request(call: Call, *, stream: bool, extra: Mapping[str, Any] = _NOTHING) -> bytes:
-    """The body for the backend. Usage is always asked for: the account needs it."""
+def encode_request(
+    call: Call,
+    *,
+    stream: bool,
+    extra: Mapping[str, Any] = _NOTHING,
+    dialect: ChatDialect = OPENAI_DIALECT,
+) -> bytes:
+    """The body for the backend. Usage is always asked for, unless the server reports it without:
+    the account needs it."""
     prompt = call.prompt
     body: FreeObject = dict(_written_anew(prompt) if prompt.written is None else prompt.written)
     _add_wishes(body, prompt, call.model.cache_salt_field or "cache_salt")
     place_options(body, call.model, prompt.options)
+    if dialect is not OPENAI_DIALECT:
+        dialect.change(body)
     body.update(extra)
     body["model"] = call.model.upstream_model
-    body[call.output_bound_field] = call.output_tokens_max
+    body[dialect.output_bound_field or call.output_bound_field] = call.output_tokens_max
     body["stream"] = stream
     if call.choices > 1:
         body["n"] = call.choices
-    if stream:
+    if stream and dialect.include_usage:
         body["stream_options"] = {"include_usage": True}
     return _encode(body)
 

@@ -41,6 +41,7 @@ class AnswerStream:
         self._pieces = [0] * call.choices
         self._finished = [False] * call.choices
         self._opened = False
+        self._service_tier: str | None = None
         # Something of substance has come: the backend has accepted the call.
         self.accepted = False
         # An error record is the last word of a chat stream.
@@ -92,7 +93,7 @@ class AnswerStream:
             if delta is not None and self._admit(delta):
                 self.accepted = True
                 events.append(delta)
-        report = chunk_usage(chunk)
+        report = chunk_usage(chunk, self._service_tier)
         if report is not None:
             self.accepted = True
             events.append(report)
@@ -112,13 +113,14 @@ class AnswerStream:
             if self.accepted
             else refusal_record(record, secrets=self._secrets)
         )
-        report = chunk_usage(chunk)
+        report = chunk_usage(chunk, self._service_tier)
         if report is not None and tells_of_use(report):
             self.accepted = True
             events.append(report)
         self.fail(failure)
 
     def _open(self, chunk: Chunk, events: list[Event]) -> None:
+        self._service_tier = chunk.service_tier or self._service_tier
         if not self._opened:
             self._opened = True
             events.append(opened(chunk))

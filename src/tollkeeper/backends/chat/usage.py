@@ -9,6 +9,8 @@ report itself shows which one it is.
 - DashScope, OpenRouter: cache writes in `prompt_tokens_details`, inside the prompt.
 - Mistral: `prompt_token_details`, `num_cached_tokens`. DeepSeek: `prompt_cache_hit_tokens`.
 - Moonshot: `cached_tokens` at the top. SGLang, DeepSeek at Azure: `reasoning_tokens` at the top.
+- OpenAI: `audio_tokens` in both details, inside the counts; Gemini's and SGLang's are the same.
+- OpenAI: the service tier beside the report. Anthropic: in it.
 - OpenRouter, Perplexity: `cost`. OpenRouter: searches in `server_tool_use_details`.
 """
 
@@ -17,24 +19,31 @@ from typing import Any
 from tollkeeper.backends.reported_cost import ticks_in_picousd, usd_in_picousd
 from tollkeeper.domain.inference import UsageReport
 from tollkeeper.domain.prompt import FreeObject
-from tollkeeper.domain.usage import AbsurdCount, ReportedUsage, read_count
+from tollkeeper.domain.usage import (
+    AbsurdCount,
+    ReportedUsage,
+    cached_audio_tokens,
+    read_count,
+    read_service_tier,
+)
 
 _CACHED = ("cached_tokens", "cache_read_tokens")
 _CACHED_AT_TOP = ("cached_tokens", "num_cached_tokens", "prompt_cache_hit_tokens")
 _WRITTEN = ("cache_write_tokens", "cache_creation_input_tokens", "created_cache_tokens")
 
 
-def read_chat_usage(reported: Any) -> UsageReport:
-    """A report that is no object says nothing. One with a count that can be none is absurd."""
+def read_chat_usage(reported: Any, *, service_tier: str | None = None) -> UsageReport:
+    """A report that is no object says nothing. One with a count that can be none is absurd.
+    `service_tier` is what the answer names beside its report."""
     if not isinstance(reported, dict):
-        return UsageReport(ReportedUsage())
+        return UsageReport(ReportedUsage(service_tier=service_tier))
     try:
-        return UsageReport(_read(reported))
+        return UsageReport(_read(reported, service_tier))
     except AbsurdCount:
         return UsageReport(None, absurd=reported)
 
 
-def _read(reported: FreeObject) -> ReportedUsage:
+def _read(reported: FreeObject, service_tier: str | None) -> ReportedUsage:
     prompt_details = _object(reported, "prompt_tokens_details", "prompt_token_details")
     completion_details = _object(reported, "completion_tokens_details")
     inside = _first(prompt_details or {}, _CACHED)
@@ -63,6 +72,10 @@ def _read(reported: FreeObject) -> ReportedUsage:
         cache_is_beside_prompt=bool(is_beside) if is_beside or cached is not None else None,
         reasoning_tokens=reasoning,
         web_searches=_web_searches(reported),
+        input_audio_tokens=read_count((prompt_details or {}).get("audio_tokens")),
+        cached_audio_tokens=cached_audio_tokens(prompt_details),
+        output_audio_tokens=read_count((completion_details or {}).get("audio_tokens")),
+        service_tier=service_tier or read_service_tier(reported),
         cost_picousd=_cost(reported),
         prompt_details=prompt_details,
         completion_details=completion_details,

@@ -19,19 +19,27 @@ from tollkeeper.backends.chat.answer import (
     opened,
     usage_report,
 )
+from tollkeeper.backends.chat.dialect import OPENAI_DIALECT, ChatDialect
 from tollkeeper.backends.chat.request import encode_request
 from tollkeeper.backends.chat.stream import AnswerStream
 from tollkeeper.backends.refusals import refusal_record
 from tollkeeper.backends.wire import AnswerReader, WholeAnswer
+from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.errors import BackendFailed, TollkeeperError
 from tollkeeper.domain.inference import Call, Event, UsageReport
 
 
 class ChatWire:
-    path = "/chat/completions"
+    headers: Mapping[str, str] = {}
+
+    def __init__(self, dialect: ChatDialect = OPENAI_DIALECT) -> None:
+        self._dialect = dialect
+
+    def path_for(self, model: Model, *, stream: bool) -> str:
+        return "chat/completions"
 
     def encode_request(self, call: Call, *, stream: bool, extra: Mapping[str, Any]) -> bytes:
-        return encode_request(call, stream=stream, extra=extra)
+        return encode_request(call, stream=stream, extra=extra, dialect=self._dialect)
 
     def read_whole(self, call: Call, body: bytes, *, secrets: tuple[str, ...]) -> WholeAnswer:
         completion = decode_completion(body)
@@ -49,7 +57,7 @@ class ChatWire:
                 unfinished -= delta.finish is not None
         if not seen:
             raise MalformedAnswer("it has no choice")
-        report = usage_report(completion.usage)
+        report = usage_report(completion.usage, completion.service_tier)
         if report is not None:
             events.append(report)
         if unfinished == 0:
@@ -59,7 +67,8 @@ class ChatWire:
         )
 
     def read_usage(self, body: bytes) -> UsageReport | None:
-        return usage_report(usage_alone(body))
+        alone = usage_alone(body)
+        return usage_report(alone.usage, alone.tier)
 
     def open_stream(self, call: Call, *, secrets: tuple[str, ...]) -> AnswerReader:
         return AnswerStream(call, secrets=secrets)
@@ -75,7 +84,7 @@ def _failed_answer(call: Call, completion: Completion, refusal: TollkeeperError)
             if has_output(delta):
                 deltas.setdefault(delta.choice, replace(delta, finish=None))
     events: list[Event] = [opened(completion), *deltas.values()]
-    report = usage_report(completion.usage)
+    report = usage_report(completion.usage, completion.service_tier)
     if report is not None and tells_of_use(report):
         events.append(report)
     if len(events) == 1:

@@ -317,9 +317,7 @@ class ResponsesAnswer:
 
     def _open(self, result: wire.Response) -> None:
         self._opened = True
-        # "auto" is the requested tier, not the one that the backend used.
-        tier = result.service_tier if result.service_tier != "auto" else None
-        self._events.append(Opened(service_tier=tier))
+        self._events.append(Opened(service_tier=wire.used_tier(result)))
 
     def _end(self, result: wire.Response, status: str) -> None:
         error = error_record(result.error)

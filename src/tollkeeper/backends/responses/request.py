@@ -1,6 +1,6 @@
 """Encodes a call as a Responses request. A field that the protocol lacks is refused by name."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -187,8 +187,3 @@ def _tool_choice(requested: ToolChoice) -> str | FreeObject:
             tools = [{"type": "function", "name": name} for name in names]
             return {"type": "allowed_tools", "mode": mode.value, "tools": tools}
     raise OptionUnsupported("This model can choose only functions.", param=requested.param)
-
-
-def narrowed(declared: Iterable[str], possible: frozenset[str]) -> tuple[str, ...]:
-    """The declared names that are possible, in the order of the declaration."""
-    return tuple(name for name in declared if name in possible)

@@ -227,7 +227,14 @@ def usage_report(result: Response) -> UsageReport | None:
     if found is None:
         return None
     searches = sum(_is_search(item) for item in result.output or ())
-    return read_responses_usage(anything(found), searches_in_output=searches)
+    return read_responses_usage(
+        anything(found), searches_in_output=searches, service_tier=used_tier(result)
+    )
+
+
+def used_tier(result: Response) -> str | None:
+    """The service tier in a result. "auto" is what was asked for, not what the backend used."""
+    return result.service_tier if result.service_tier != "auto" else None
 
 
 def _is_search(raw: msgspec.Raw) -> bool:

@@ -9,20 +9,29 @@ from typing import Any
 from tollkeeper.backends.reported_cost import ticks_in_picousd, usd_in_picousd
 from tollkeeper.domain.inference import UsageReport
 from tollkeeper.domain.prompt import FreeObject
-from tollkeeper.domain.usage import AbsurdCount, ReportedUsage, read_count
+from tollkeeper.domain.usage import (
+    AbsurdCount,
+    ReportedUsage,
+    cached_audio_tokens,
+    read_count,
+    read_service_tier,
+)
 
 
-def read_responses_usage(reported: Any, *, searches_in_output: int = 0) -> UsageReport:
-    """A report that is no object says nothing. One with a count that can be none is absurd."""
+def read_responses_usage(
+    reported: Any, *, searches_in_output: int = 0, service_tier: str | None = None
+) -> UsageReport:
+    """A report that is no object says nothing. One with a count that can be none is absurd.
+    `service_tier` is what the answer names beside its report."""
     if not isinstance(reported, dict):
-        return UsageReport(ReportedUsage())
+        return UsageReport(ReportedUsage(service_tier=service_tier))
     try:
-        return UsageReport(_read(reported, searches_in_output))
+        return UsageReport(_read(reported, searches_in_output, service_tier))
     except AbsurdCount:
         return UsageReport(None, absurd=reported)
 
 
-def _read(reported: FreeObject, searches_in_output: int) -> ReportedUsage:
+def _read(reported: FreeObject, searches_in_output: int, service_tier: str | None) -> ReportedUsage:
     input_details = _details(reported, "input_tokens_details")
     output_details = _details(reported, "output_tokens_details")
     cost = ticks_in_picousd(reported.get("cost_in_usd_ticks"))
@@ -35,6 +44,10 @@ def _read(reported: FreeObject, searches_in_output: int) -> ReportedUsage:
         cache_write_tokens=read_count((input_details or {}).get("cache_write_tokens")),
         reasoning_tokens=read_count((output_details or {}).get("reasoning_tokens")),
         web_searches=searches_in_output if searches is None else searches,
+        input_audio_tokens=read_count((input_details or {}).get("audio_tokens")),
+        cached_audio_tokens=cached_audio_tokens(input_details),
+        output_audio_tokens=read_count((output_details or {}).get("audio_tokens")),
+        service_tier=service_tier or read_service_tier(reported),
         cost_picousd=usd_in_picousd(reported.get("cost")) if cost is None else cost,
         prompt_details=input_details,
         completion_details=output_details,

@@ -9,11 +9,15 @@ from tollkeeper.backends.responses.request import encode_responses_request
 from tollkeeper.backends.responses.result import decode_result
 from tollkeeper.backends.responses.usage import read_responses_usage
 from tollkeeper.backends.wire import AnswerReader, WholeAnswer
+from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.inference import Call, UsageReport
 
 
 class ResponsesWire:
-    path = "/responses"
+    headers: Mapping[str, str] = {}
+
+    def path_for(self, model: Model, *, stream: bool) -> str:
+        return "responses"
 
     def encode_request(self, call: Call, *, stream: bool, extra: Mapping[str, Any]) -> bytes:
         return encode_responses_request(call, stream=stream, extra=extra)
@@ -28,8 +32,11 @@ class ResponsesWire:
         return WholeAnswer(events, answer.failure)
 
     def read_usage(self, body: bytes) -> UsageReport | None:
-        found = given(usage_alone(body))
-        return None if found is None else read_responses_usage(anything(found))
+        alone = usage_alone(body)
+        found = given(alone.usage)
+        if found is None:
+            return None
+        return read_responses_usage(anything(found), service_tier=alone.tier)
 
     def open_stream(self, call: Call, *, secrets: tuple[str, ...]) -> AnswerReader:
         return ResponsesAnswer(call, secrets=secrets)

@@ -87,7 +87,9 @@ class Connection(asyncio.Protocol):
     def _reset_exchange(self) -> None:
         self._head: ResponseHead | None = None
         self._headers: list[tuple[bytes, bytes]] = []
-        self._head_bytes = 0
+        # Bytes received since the exchange began, or since the last piece of the body: of heads, chunk
+        # extensions and trailers.
+        self._overhead_bytes = 0
         self._progressed = False
         self._interim = False
         self._chunks: list[bytes] = []
@@ -177,11 +179,11 @@ class Connection(asyncio.Protocol):
             # Data without a request: the next request could take it for its answer.
             self.abort()
             return
+        self._overhead_bytes += len(data)
         self._feed(data)
-        if self._head is None:
-            self._head_bytes += len(data)
-            if self._head_bytes > HEAD_BYTES_MAX:
-                self._fail(ExchangeBroken("the answer's head is too large"))
+        if self._overhead_bytes > HEAD_BYTES_MAX:
+            part = "head" if self._head is None else "framing"
+            self._fail(ExchangeBroken(f"the answer's {part} is too large"))
         self._after_data()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -204,7 +206,8 @@ class Connection(asyncio.Protocol):
             self._reusable = False
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        if not self._complete:
+        # Trailers are dropped: they come after the head was handed over.
+        if self._head is None:
             self._headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
@@ -216,8 +219,10 @@ class Connection(asyncio.Protocol):
         if self._interim:
             return
         self._head = ResponseHead(status, tuple(headers))
+        self._overhead_bytes = 0
 
     def on_body(self, body: bytes) -> None:
+        self._overhead_bytes = 0
         if not self._complete:
             self._buffered += len(body)
             if not self._draining:
@@ -228,6 +233,7 @@ class Connection(asyncio.Protocol):
             self._interim = False
         elif not self._complete:
             self._complete = True
+            self._overhead_bytes = 0
             self._reusable = self._parser.should_keep_alive()
 
     # Private helpers.

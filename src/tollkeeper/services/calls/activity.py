@@ -1,6 +1,7 @@
 """Records each inference request. Records are written in batches, so that no call waits for them."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from uuid import UUID
 
@@ -12,7 +13,8 @@ from tollkeeper.domain.errors import InvalidRequest, NotFound
 from tollkeeper.services.batches import Backoff, Batches, Limit
 from tollkeeper.services.calls.metrics import count_dropped_activity
 from tollkeeper.services.clock import Clock
-from tollkeeper.storage import activity, activity_partitions
+from tollkeeper.services.ledger.months import dropped_message, find_dropped
+from tollkeeper.storage import activity, activity_partitions, rollups
 from tollkeeper.storage.activity import ActivityEntry
 from tollkeeper.storage.activity_partitions import DAILY_TABLES
 from tollkeeper.storage.database import Connection, Database
@@ -86,8 +88,14 @@ class Activity:
         """One call's record. Before the record is written, what the ledger knows of the call."""
         async with self._database.reading() as connection:
             entry = await activity.find(connection, request_id)
+            dropped = await find_dropped(connection, request_id)
+        if entry is None and dropped is not None:
+            raise NotFound(f"There is no request {request_id}. {dropped_message(dropped)}")
         if entry is None:
             raise NotFound(f"There is no request {request_id}.")
+        if dropped is not None and entry.settlement == "unsettled":
+            # It was resolved before its month was closed; the record only knows how it began.
+            return replace(entry, settlement="dropped", unsettled_reason=dropped_message(dropped))
         return entry
 
     async def activity_list(
@@ -153,3 +161,5 @@ async def _drop_days(connection: Connection, oldest: date) -> None:
                 await activity_partitions.drop_day(connection, day, table)
                 _log.info("an old partition is dropped", table=table.name, day=str(day))
         await activity_partitions.delete_from_default(connection, oldest, table)
+    midnight = datetime(oldest.year, oldest.month, oldest.day, tzinfo=UTC)
+    await rollups.delete_before(connection, int(midnight.timestamp()))

@@ -1,7 +1,7 @@
 """The script of one call, read top to bottom: bound, reserve, judge, dispatch, deliver, resolve.
 
-It runs in a task of its own. The caller's leaving and the process's end reach it as wishes; it
-always comes to its end, where the reservation is resolved and the call is recorded.
+It runs in its request's task, which nobody cancels. The caller's leaving and the process's end reach
+it as wishes; it always comes to its end, where the reservation is resolved and the call is recorded.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from tollkeeper.backends.port import Backend
-from tollkeeper.domain.access import OrganizationId
+from tollkeeper.domain.access import OrganizationId, ProjectId
 from tollkeeper.domain.errors import (
     BackendFailed,
     DeadlineExceeded,
@@ -25,10 +25,11 @@ from tollkeeper.domain.inference import Call
 from tollkeeper.domain.metering import Meter
 from tollkeeper.domain.policy import Direction
 from tollkeeper.domain.policy_set import EMPTY, ActivePolicy
-from tollkeeper.domain.prompt_size import PromptSize, measure_prompt
+from tollkeeper.domain.prompt_size import PromptSize
 from tollkeeper.domain.transcript import transcript
 from tollkeeper.domain.usage import Usage
 from tollkeeper.fair_queue import share
+from tollkeeper.services.calls.measuring import measure
 from tollkeeper.services.calls.recorder import CallRecorder
 from tollkeeper.services.calls.response_gate import ResponseGate
 from tollkeeper.services.calls.running import AnswerSink, RunningCall, SettlementState
@@ -124,33 +125,45 @@ class Inference:
         self._policies = policies
         self._checks = checks
         self._recorder = recorder
-        self._running: dict[asyncio.Task[Outcome], RunningCall] = {}
+        self._running: set[RunningCall] = set()
         self._running_of: Counter[OrganizationId] = Counter()
+        self._none_running = asyncio.Event()
 
     async def infer(self, call: Call, sink: AnswerSink, source: CallSource) -> Outcome:
         """Runs the call to its end. Raises domain errors; what the sink has taken by then stays
-        taken. Cancelling the waiting does not cancel the call."""
+        taken. The source promises not to cancel it: who is told of leaving ends by itself."""
         self._refuse_excess(call.organization_id)
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._limits.deadline_s
+        deadline = asyncio.get_running_loop().time() + self._limits.deadline_s
         running = RunningCall(call, source.operation, sink, deadline=deadline)
-        task = loop.create_task(self._run_recorded(running, source))
-        self._running[task] = running
+        self._running.add(running)
         self._running_of[call.organization_id] += 1
-        task.add_done_callback(self._forget)
+        self._recorder.started(running)
         source.on_disconnect(lambda: self._abandon(running))
-        return await asyncio.shield(task)
+        try:
+            return await self._run_recorded(running, source)
+        finally:
+            self._forget(running)
+
+    def require_rate(self, project_id: ProjectId) -> None:
+        """Raises RateLimited where the project has nothing left of its rate, as far as this process
+        knows: for requests whose body is not read yet."""
+        self._admission.require_rate(project_id)
 
     async def drain(self, grace_s: float) -> None:
         """Lets running calls end within the grace, then stops and settles them."""
-        if self._running:
-            await asyncio.wait(list(self._running), timeout=grace_s)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace_s):
+                await self._all_ended()
         now = asyncio.get_running_loop().time()
-        for running in self._running.values():
+        for running in self._running:
             running.stopped = True
             running.end_by(now)
-        if self._running:
-            await asyncio.wait(list(self._running))
+        await self._all_ended()
+
+    async def _all_ended(self) -> None:
+        while self._running:
+            self._none_running.clear()
+            await self._none_running.wait()
 
     @property
     def running(self) -> int:
@@ -162,17 +175,18 @@ class Inference:
         if len(self._running) >= limit or self._running_of[organization_id] >= share(limit):
             raise Unavailable("Too many calls are in progress; try again.", retry_after_s=1)
 
-    def _forget(self, task: asyncio.Task[Outcome]) -> None:
-        organization_id = self._running.pop(task).call.organization_id
+    def _forget(self, running: RunningCall) -> None:
+        organization_id = running.call.organization_id
+        self._running.discard(running)
         self._running_of[organization_id] -= 1
         if not self._running_of[organization_id]:
             del self._running_of[organization_id]
-        if not task.cancelled():
-            task.exception()  # Marked as seen: whoever waits has it, or has left.
+        if not self._running:
+            self._none_running.set()
 
     def _abandon(self, running: RunningCall) -> None:
         running.abandoned = True
-        drains = sum(other.abandoned for other in self._running.values())
+        drains = sum(other.abandoned for other in self._running)
         within_s = self._limits.drain_s if drains <= self._limits.drains_max else 0.0
         running.end_by(asyncio.get_running_loop().time() + within_s)
 
@@ -192,13 +206,19 @@ class Inference:
             await self._policies.require_published(call)
         if backend.counts_tokens:
             await self._admissibility.require(call)
-        size = measure_prompt(call.prompt)
+        size = await measure(call.prompt)
         copies = backend.prompts_sent(call)
-        prompt_tokens = copies * await self._prompt_tokens(backend, call, size)
+        prompt_tokens = await self._prompt_tokens(backend, call, size)
+        audio_tokens = copies * size.audio_bound(call.model, prompt_tokens)
         reservation = await self._admission.reserve(
-            call, prompt_tokens, copies * size.images, copies * size.web_searches
+            call,
+            copies * prompt_tokens,
+            copies * size.images,
+            copies * size.web_searches,
+            prompts=copies,
+            input_audio_tokens=audio_tokens,
         )
-        meter = Meter(call, prompt_tokens)
+        meter = Meter(call, copies * prompt_tokens, copies, audio_tokens)
         running.reserved(reservation, meter)
         try:
             judged = await self._judge_request(running)
@@ -242,7 +262,7 @@ class Inference:
                 verdict.add_done_callback(running.end_if_refused)
             return JudgedRequest(for_answer, verdict)
         try:
-            with running.waiting_until(running.deadline):
+            with running.waiting_until(running.deadline), running.judging():
                 await self._checks.check(*asked)
         except TimeoutError:
             raise (_not_dispatched() if running.unwanted else DeadlineExceeded()) from None
@@ -255,6 +275,7 @@ class Inference:
             raise _not_dispatched()
         gate = self._gate(running, judged)
         sink = gate or running.sink
+        running.dispatched()
         try:
             with running.waiting_until(running.deadline + _DEADLINE_SLACK_S):
                 async with backend.open(running.call, deadline=running.deadline) as answer:
@@ -267,6 +288,7 @@ class Inference:
         except TimeoutError:
             raise _ended_early(running) from None
         finally:
+            running.answered()
             if gate is not None:
                 gate.close()
 
@@ -308,7 +330,7 @@ class Inference:
         running.settlement_state = SettlementState.UNSETTLED
         charge = meter.charge()
         running.settlement = await self._admission.settle(
-            reservation, charge.usage, estimated=charge.estimated
+            reservation, charge.usage, estimated=charge.estimated, parts=charge.parts
         )
         running.settlement_state = SettlementState.SETTLED
 

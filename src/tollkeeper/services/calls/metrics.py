@@ -1,8 +1,66 @@
-"""What is counted of records that are not what they should be: absurd reports of usage, and
-activity that was given up. No tenant data."""
+"""Metrics of calls: rate, errors and durations by operation, model and backend; tokens and cost; and
+what is not as it should be: reports of usage that do not fit, cost beyond the hold, prices that differ
+from the backend's, activity that was given up.
+
+Models and backends are those of the catalogue, so their number is the operator's. Nothing here grows
+with tenants. Amounts are in USD and floats here, and nowhere else: a metric is read, not charged.
+"""
+
+from typing import Literal
 
 from prometheus_client import Counter
 
+from tollkeeper.domain.activity import ActivityRecord
+from tollkeeper.domain.money import PICOUSD_PER_USD
+from tollkeeper.domain.usage import Usage
+from tollkeeper.services.tallies import CounterTally, HistogramTally, schedule_write
+
+_BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
+_OVERHEAD_BUCKETS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
+
+_CALLS = CounterTally(
+    "tollkeeper_calls",
+    "Calls by operation, model, backend and the status that the caller saw.",
+    ["operation", "model", "backend", "status"],
+)
+_SETTLEMENTS = CounterTally(
+    "tollkeeper_settlements",
+    "Calls by what became of their reservation.",
+    ["model", "settlement"],
+)
+_DURATION = HistogramTally(
+    "tollkeeper_call_duration_seconds",
+    "Seconds from a call's arrival to its end, settlement included.",
+    ["operation", "model", "backend"],
+    buckets=_BUCKETS_S,
+)
+_FIRST_BYTE = HistogramTally(
+    "tollkeeper_call_first_byte_seconds",
+    "Seconds from a call's arrival to the first piece of the backend's answer.",
+    ["model", "backend"],
+    buckets=_BUCKETS_S,
+)
+_UPSTREAM = HistogramTally(
+    "tollkeeper_upstream_duration_seconds",
+    "Seconds that a backend took, from the dispatch of a call to the end of its answer.",
+    ["model", "backend"],
+    buckets=_BUCKETS_S,
+)
+_OVERHEAD = HistogramTally(
+    "tollkeeper_gateway_overhead_seconds",
+    "Seconds of a call that were neither the backend's nor the judge's.",
+    ["operation"],
+    buckets=_OVERHEAD_BUCKETS_S,
+)
+_TOKENS = CounterTally(
+    "tollkeeper_tokens",
+    "Tokens that were charged. `cached` and `cache_write` are part of `prompt`, `reasoning` of "
+    "`completion`.",
+    ["model", "kind"],
+)
+_COST = CounterTally(
+    "tollkeeper_cost_usd", "What settled calls cost, in USD. The ledger is exact.", ["model"]
+)
 _ABSURD_USAGE = Counter(
     "tollkeeper_absurd_usage_reports",
     "Reports of usage that cannot be true and were not believed, by backend.",
@@ -14,10 +72,84 @@ _EXCESSIVE_USAGE = Counter(
     "declaration is wrong.",
     ["backend"],
 )
+_ABOVE_BOUND = Counter(
+    "tollkeeper_usage_above_bound_reports",
+    "Reports of more usage than the hold reckoned with, by backend and bound.",
+    ["backend", "bound"],
+)
+_OVERAGE = Counter(
+    "tollkeeper_overage_usd",
+    "What calls cost beyond their holds in USD, by backend.",
+    ["backend"],
+)
+_OVERAGE_CALLS = Counter(
+    "tollkeeper_overage_calls",
+    "Calls that cost more than their hold, by backend.",
+    ["backend"],
+)
+_REPORTED_COST = Counter(
+    "tollkeeper_reported_cost_usd",
+    "What backends say that settled calls cost in USD, by backend.",
+    ["backend"],
+)
+_DIFFERENCE = Counter(
+    "tollkeeper_cost_difference_usd",
+    "By how much that differs from what was charged in USD, by backend and direction.",
+    ["backend", "direction"],
+)
+_DIFFERENCES = Counter(
+    "tollkeeper_cost_differences",
+    "Settled calls whose backend says another cost than was charged, by backend and direction.",
+    ["backend", "direction"],
+)
 _DROPPED_ACTIVITY = Counter(
     "tollkeeper_dropped_activity_records",
     "Activity records that were given up: the database was away for too long, or refused them.",
 )
+
+
+class CallTimes:
+    """Where the time of one call went, in seconds."""
+
+    __slots__ = ("first_byte", "judging", "total", "upstream")
+
+    def __init__(
+        self, total: float, first_byte: float | None, upstream: float | None, judging: float
+    ) -> None:
+        self.total = total
+        self.first_byte = first_byte
+        # None where the call was never dispatched.
+        self.upstream = upstream
+        self.judging = judging
+
+
+def count_call(record: ActivityRecord, backend: str, times: CallTimes) -> None:
+    model = record.model
+    _CALLS.add((record.operation, model, backend, str(record.status)))
+    _SETTLEMENTS.add((model, record.settlement))
+    _DURATION.observe((record.operation, model, backend), times.total)
+    if times.first_byte is not None:
+        _FIRST_BYTE.observe((model, backend), times.first_byte)
+    if times.upstream is not None:
+        _UPSTREAM.observe((model, backend), times.upstream)
+        overhead = times.total - times.upstream - times.judging
+        _OVERHEAD.observe((record.operation,), max(0.0, overhead))
+    if record.usage is not None:
+        _count_tokens(model, record.usage)
+    if record.cost_picousd is not None:
+        _COST.add((model,), record.cost_picousd / PICOUSD_PER_USD)
+    schedule_write()
+
+
+def _count_tokens(model: str, usage: Usage) -> None:
+    _TOKENS.add((model, "prompt"), usage.prompt_tokens)
+    _TOKENS.add((model, "completion"), usage.completion_tokens)
+    if usage.cached_tokens:
+        _TOKENS.add((model, "cached"), usage.cached_tokens)
+    if usage.cache_write_tokens:
+        _TOKENS.add((model, "cache_write"), usage.cache_write_tokens)
+    if usage.reasoning_tokens:
+        _TOKENS.add((model, "reasoning"), usage.reasoning_tokens)
 
 
 def count_absurd_usage(backend: str) -> None:
@@ -26,6 +158,24 @@ def count_absurd_usage(backend: str) -> None:
 
 def count_excessive_usage(backend: str) -> None:
     _EXCESSIVE_USAGE.labels(backend).inc()
+
+
+def count_usage_above_bound(backend: str, bound: Literal["prompt", "output"]) -> None:
+    _ABOVE_BOUND.labels(backend, bound).inc()
+
+
+def count_overage(backend: str, overage_picousd: int) -> None:
+    _OVERAGE.labels(backend).inc(overage_picousd / PICOUSD_PER_USD)
+    _OVERAGE_CALLS.labels(backend).inc()
+
+
+def count_reported_cost(backend: str, reported_picousd: int, charged_picousd: int) -> None:
+    _REPORTED_COST.labels(backend).inc(reported_picousd / PICOUSD_PER_USD)
+    difference = reported_picousd - charged_picousd
+    if difference:
+        direction = "reported_more" if difference > 0 else "charged_more"
+        _DIFFERENCE.labels(backend, direction).inc(abs(difference) / PICOUSD_PER_USD)
+        _DIFFERENCES.labels(backend, direction).inc()
 
 
 def count_dropped_activity(records: int) -> None:

@@ -39,7 +39,7 @@ def require_supported(model: Model, prompt: Prompt) -> None:
             raise _unsupported(model, name)
     for feature, param in _features(prompt):
         if feature not in model.supported_features:
-            raise _unsupported(model, param)
+            raise _lacking(model, feature, param)
     for option in prompt.options:
         if option.name not in model.options:
             raise _unsupported(model, option.param)
@@ -83,6 +83,15 @@ def _require_own_content(model: Model, media: Media) -> None:
 
 def _unsupported(model: Model, param: str) -> OptionUnsupported:
     return OptionUnsupported(f"The model {model.id} does not support {param}.", param=param)
+
+
+def _lacking(model: Model, feature: Feature, param: str) -> OptionUnsupported:
+    declared = ", ".join(model.supported_features) or "none"
+    return OptionUnsupported(
+        f"The model {model.id} does not support {param}: it has no {feature}. "
+        f"Its features: {declared}.",
+        param=param,
+    )
 
 
 def _require_small_schemas(model: Model, prompt: Prompt) -> None:

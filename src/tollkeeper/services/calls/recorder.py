@@ -1,10 +1,13 @@
 """Hands the records of ended calls to the activity; waits for late verdicts off the path."""
 
 import asyncio
+from collections.abc import Callable
 
 from tollkeeper.services.calls.activity import Activity
-from tollkeeper.services.calls.metrics import count_absurd_usage, count_excessive_usage
+from tollkeeper.services.calls.bill_checks import check_bill
+from tollkeeper.services.calls.metrics import count_call
 from tollkeeper.services.calls.running import RunningCall
+from tollkeeper.services.request_log import RequestLog
 
 # Calls that wait for their last verdicts; beyond it they are recorded without them.
 _WAITING_MAX = 1024
@@ -12,20 +15,33 @@ _WAITING_MAX = 1024
 _DRAIN_TIMEOUT_S = 5.0
 
 
+_ABSURD = "The backend reported usage that cannot be true; the calls stay unsettled."
+_EXCESSIVE = "The backend reported more usage than the model's declared context holds."
+
+
 class CallRecorder:
-    def __init__(self, activity: Activity) -> None:
+    def __init__(
+        self, activity: Activity, log: RequestLog, on_misreport: Callable[[str, str], None]
+    ) -> None:
+        """`on_misreport` hears of a backend whose report of usage does not fit, and why."""
         self._activity = activity
+        self._on_misreport = on_misreport
+        self._log = log
         self._waiting: set[asyncio.Task[None]] = set()
+
+    def started(self, running: RunningCall) -> None:
+        self._log.call_started(running.call.request_id)
 
     def ended(self, running: RunningCall, status: int, error_code: str | None) -> None:
         """Takes the call; neither blocks nor raises."""
         meter = running.meter
         if meter is not None and meter.reported_nonsense:
-            count_absurd_usage(running.call.model.backend)
+            self._on_misreport(running.call.model.backend, _ABSURD)
         if meter is not None and meter.exceeds_context:
-            count_excessive_usage(running.call.model.backend)
+            self._on_misreport(running.call.model.backend, _EXCESSIVE)
+        check_bill(running)
         if not running.evidence.pending or len(self._waiting) >= _WAITING_MAX:
-            self._activity.record(running.record(status, error_code))
+            self._record(running, status, error_code)
             return
         task = asyncio.create_task(self._record_later(running, status, error_code))
         self._waiting.add(task)
@@ -41,4 +57,10 @@ class CallRecorder:
     ) -> None:
         running.end()
         await running.evidence.wait_until_complete()
-        self._activity.record(running.record(status, error_code))
+        self._record(running, status, error_code)
+
+    def _record(self, running: RunningCall, status: int, error_code: str | None) -> None:
+        record = running.record(status, error_code)
+        self._activity.record(record)
+        count_call(record, running.call.model.backend, running.times)
+        self._log.call_ended(record)

@@ -2,6 +2,8 @@
 
 import asyncio
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from types import TracebackType
 from typing import Protocol, Self
@@ -9,6 +11,7 @@ from typing import Protocol, Self
 from tollkeeper.domain.activity import ActivityRecord
 from tollkeeper.domain.inference import Batch, Call
 from tollkeeper.domain.metering import Meter
+from tollkeeper.services.calls.metrics import CallTimes
 from tollkeeper.services.ledger.admission import Reservation, Settlement
 from tollkeeper.services.policies.checks import Evidence
 from tollkeeper.timeouts import Timeout
@@ -59,6 +62,9 @@ class RunningCall:
         self._started = time.perf_counter()
         self._first_piece: float | None = None
         self._ended: float | None = None
+        self._dispatched: float | None = None
+        self._answered: float | None = None
+        self._judging_s = 0.0
         self._wait: CallWait | None = None
         self._ends_by: float | None = None
 
@@ -93,6 +99,35 @@ class RunningCall:
             self._first_piece = time.perf_counter()
         assert self.meter is not None
         self.meter.count(batch)
+
+    def dispatched(self) -> None:
+        """The call goes to its backend now."""
+        self._dispatched = time.perf_counter()
+
+    def answered(self) -> None:
+        """The backend has nothing more to do for the call."""
+        self._answered = time.perf_counter()
+
+    @contextmanager
+    def judging(self) -> Iterator[None]:
+        """The call waits for verdicts on its request."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._judging_s += time.perf_counter() - started
+
+    @property
+    def times(self) -> CallTimes:
+        """Where the time went, of a call that is over."""
+        assert self._ended is not None
+        first, sent = self._first_piece, self._dispatched
+        return CallTimes(
+            total=self._ended - self._started,
+            first_byte=None if first is None else first - self._started,
+            upstream=None if sent is None else (self._answered or self._ended) - sent,
+            judging=self._judging_s,
+        )
 
     def end(self) -> None:
         """The call is over; only its record is left to be written."""

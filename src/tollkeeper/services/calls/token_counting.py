@@ -8,7 +8,7 @@ from tollkeeper.backends.port import Backend
 from tollkeeper.domain.access import ProjectCaller
 from tollkeeper.domain.admission import ProjectLimits
 from tollkeeper.domain.inference import Call
-from tollkeeper.domain.prompt_size import measure_prompt
+from tollkeeper.services.calls.measuring import measure
 from tollkeeper.services.ledger.admissibility import Admissibility
 from tollkeeper.services.ledger.admission import refusal_error
 from tollkeeper.storage.database import Database
@@ -48,7 +48,7 @@ class TokenCounting:
         deadline = asyncio.get_running_loop().time() + TOKENIZER_TIMEOUT_S
         counted = await self._ask_backend(call, deadline)
         if counted is None:
-            return Counted(measure_prompt(call.prompt).guess(), estimated=True)
+            return Counted((await measure(call.prompt)).guess(), estimated=True)
         return Counted(counted, estimated=False)
 
     async def require_admissible(self, call: Call) -> None:
@@ -56,10 +56,10 @@ class TokenCounting:
         if self._backends[call.model.backend].counts_tokens:
             await self._admissibility.require(call)
 
-    async def prompt_tokens(self, call: Call, deadline: float) -> int:
-        """The count for a request that becomes a call, which takes from the rate limit itself."""
-        counted = await self._ask_backend(call, deadline)
-        return measure_prompt(call.prompt).guess() if counted is None else counted
+    async def counted_tokens(self, call: Call, deadline: float) -> int | None:
+        """The backend's own count for a request that becomes a call, which takes from the rate limit
+        itself; None where the backend does not count."""
+        return await self._ask_backend(call, deadline)
 
     async def _ask_backend(self, call: Call, deadline: float) -> int | None:
         return await self._backends[call.model.backend].count_prompt_tokens(call, deadline=deadline)

@@ -3,15 +3,17 @@
 from tollkeeper.domain.admission import ProjectLimits
 from tollkeeper.domain.inference import Call
 from tollkeeper.domain.pricing import Bounds, hold_picousd
-from tollkeeper.services.ledger.admission import refusal_error
+from tollkeeper.services.clock import Clock, unix_now
+from tollkeeper.services.ledger.admission import asked_service_tier, refusal_error
 from tollkeeper.storage.admissibility import could_admit
 from tollkeeper.storage.database import Database
 
 
 class Admissibility:
-    def __init__(self, database: Database, limits: ProjectLimits) -> None:
+    def __init__(self, database: Database, limits: ProjectLimits, clock: Clock = unix_now) -> None:
         self._database = database
         self._limits = limits
+        self._clock = clock
 
     async def require(self, call: Call) -> None:
         """Raises what admission would raise, by a lower bound of the call's cost: its output alone.
@@ -21,14 +23,16 @@ class Admissibility:
             choices=call.choices,
             output_tokens_each=call.output_tokens_max,
             images=0,
+            service_tier=asked_service_tier(call),
         )
+        pricing = call.model.pricing_at(self._clock())
         async with self._database.reading() as connection:
             decision = await could_admit(
                 connection,
                 organization_id=call.organization_id,
                 project_id=call.project_id,
                 key_id=call.key_id,
-                least_picousd=hold_picousd(call.model.pricing, least),
+                least_picousd=hold_picousd(pricing, least),
                 limits=self._limits,
             )
         if decision.refusal is not None:

@@ -1,12 +1,12 @@
 """What every inference call does with the ledger: reserve before it is dispatched, settle once after."""
 
+from collections.abc import Sequence
 from uuid import UUID
 
 import msgspec
 
-from tollkeeper.domain.access import OrganizationId
+from tollkeeper.domain.access import OrganizationId, ProjectId
 from tollkeeper.domain.admission import Decision, Refusal
-from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.errors import (
     PaymentRequired,
     RateLimited,
@@ -19,16 +19,17 @@ from tollkeeper.domain.money import usd_from_picousd
 from tollkeeper.domain.policy_set import PolicySet
 from tollkeeper.domain.pricing import Bounds, cost_of, hold_picousd
 from tollkeeper.domain.usage import Usage
+from tollkeeper.services.clock import Clock, unix_now
 from tollkeeper.services.ledger.ledger import Ledger
+from tollkeeper.services.ledger.standing_refusals import StandingRefusals
 
 _RESOLVED_BY_CALL = "call"
 
 
 class Reservation(msgspec.Struct, frozen=True):
-    """A committed hold, with the model, and so the prices, as they were at admission."""
+    """A committed hold, with the prices of the moment of its admission."""
 
     hold: Hold
-    model: Model
     policies: PolicySet | None = None
 
     @property
@@ -53,22 +54,37 @@ class Settlement(msgspec.Struct, frozen=True, gc=False):
 
 
 class Admission:
-    def __init__(self, ledger: Ledger) -> None:
+    def __init__(self, ledger: Ledger, clock: Clock = unix_now) -> None:
         self._ledger = ledger
+        self._clock = clock
+        self._rates = StandingRefusals()
 
     async def reserve(
-        self, call: Call, prompt_tokens_max: int, images: int, web_searches: int = 0
+        self,
+        call: Call,
+        prompt_tokens_max: int,
+        images: int,
+        web_searches: int = 0,
+        *,
+        prompts: int = 1,
+        input_audio_tokens: int = 0,
     ) -> Reservation:
-        """Holds the upper bound of what the call can cost. Raises where it is refused, with the
-        numbers of the refusal in the message."""
+        """Holds the upper bound of what the call can cost, by the prices of this moment. Raises
+        where it is refused, with the numbers of the refusal in the message. All counts are those
+        of `prompts` prompts together."""
+        audio_output = "audio" in call.model.output_modalities
         bounds = Bounds(
             prompt_tokens=prompt_tokens_max,
             choices=call.choices,
             output_tokens_each=call.output_tokens_max,
             images=images,
             web_searches=web_searches,
+            input_audio_tokens=input_audio_tokens,
+            output_audio_tokens_each=call.output_tokens_max if audio_output else 0,
+            prompts=prompts,
+            service_tier=asked_service_tier(call),
         )
-        pricing = call.model.pricing
+        pricing = call.model.pricing_at(self._clock())
         hold = Hold(
             organization_id=call.organization_id,
             id=UUID(call.request_id),
@@ -81,14 +97,27 @@ class Admission:
         )
         decision = await self._ledger.hold(hold)
         if decision.refusal is not None:
+            self._rates.note(call.project_id, decision)
             raise refusal_error(decision)
-        return Reservation(hold, call.model, decision.policies)
+        return Reservation(hold, decision.policies)
+
+    def require_rate(self, project_id: ProjectId) -> None:
+        """Raises where the project was refused by its rate so recently that it would be again."""
+        decision = self._rates.standing_refusal(project_id)
+        if decision is not None:
+            raise refusal_error(decision)
 
     async def settle(
-        self, reservation: Reservation, usage: Usage, *, estimated: bool
+        self,
+        reservation: Reservation,
+        usage: Usage,
+        *,
+        estimated: bool,
+        parts: Sequence[Usage] = (),
     ) -> Settlement:
         """Charges what was used and releases the rest of the hold. Durable when it returns."""
-        cost = cost_of(reservation.model.pricing, usage, reservation.hold.bounds.images)
+        hold = reservation.hold
+        cost = cost_of(hold.pricing, usage, hold.bounds.images, parts)
         await self._ledger.resolve(
             Resolution(
                 organization_id=reservation.organization_id,
@@ -98,7 +127,7 @@ class Admission:
                 estimated=estimated,
                 **cost.by_dimension,
             ),
-            reservation.hold,
+            hold,
         )
         return Settlement(cost.total_picousd, estimated, usage)
 
@@ -119,6 +148,14 @@ class Admission:
         await self._ledger.mark_unsettled(reservation.hold, reason)
 
 
+def asked_service_tier(call: Call) -> str | None:
+    """The service tier that the request names; None where it leaves the tier to the backend."""
+    for option in call.prompt.options:
+        if option.name == "service_tier":
+            return str(option.value)
+    return None
+
+
 def refusal_error(decision: Decision) -> TollkeeperError:
     """The error for the caller, with the numbers that the decision was made on."""
     match decision.refusal:
@@ -126,6 +163,13 @@ def refusal_error(decision: Decision) -> TollkeeperError:
             return Unauthenticated(f"This API key is {decision.key_status or 'not valid'}.")
         case Refusal.PROJECT_ARCHIVED:
             return Unauthenticated("The project of this API key is archived.")
+        case Refusal.OVERAGE:
+            return PaymentRequired(
+                "The organization's calls are stopped, because its balance fell below "
+                f"{usd_from_picousd(-decision.limit)} USD; it is now "
+                f"{usd_from_picousd(decision.available_picousd)} USD. The operator of the service "
+                "has to clear this."
+            )
         case Refusal.RATE:
             return RateLimited(
                 f"The project's limit of {decision.limit} requests per minute is reached.",

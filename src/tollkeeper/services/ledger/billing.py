@@ -19,8 +19,10 @@ from tollkeeper.domain.admission import (
 )
 from tollkeeper.domain.errors import InvalidRequest, NotFound, StateConflict
 from tollkeeper.domain.money import PICOUSD_MAX, usd_from_picousd
+from tollkeeper.services.audit import record_change
+from tollkeeper.services.ledger.overage_alerts import report_stopped
 from tollkeeper.storage import accounts, ledger, organizations, projects
-from tollkeeper.storage.accounts import Balance, CapUse
+from tollkeeper.storage.accounts import Balance, CapUse, OwnLimits
 from tollkeeper.storage.database import Connection, Database
 
 _NOTE_LENGTH_MAX = 1000
@@ -59,6 +61,21 @@ class LimitsInForce:
     live_holds: int
 
 
+@dataclass(frozen=True, slots=True)
+class OverageUse:
+    """What an organization's calls cost beyond their holds, and how far its balance may fall."""
+
+    # What was granted and is not spent.
+    balance_picousd: int
+    overage_picousd: int
+    # None: there is no bound.
+    bound_picousd: int | None
+    # The bound is that of the settings.
+    is_default: bool
+    # The balance was below the bound; no call is admitted until an operator clears this.
+    stopped: bool
+
+
 class Billing:
     def __init__(self, database: Database, limits: ProjectLimits) -> None:
         self._database = database
@@ -78,7 +95,20 @@ class Billing:
             _check_grant(state, amount_picousd)
             await accounts.insert_grant(connection, organization_id, grant_id, amount_picousd, note)
             balance = await accounts.find_balance(connection, organization_id)
-        assert balance is not None
+            assert balance is not None
+            await record_change(
+                connection,
+                organization_id,
+                "credit_grant",
+                "credit",
+                organization_id,
+                before={"available": usd_from_picousd(balance.available_picousd - amount_picousd)},
+                after={
+                    "available": usd_from_picousd(balance.available_picousd),
+                    "grant": usd_from_picousd(amount_picousd),
+                    "note": note,
+                },
+            )
         return Grant(grant_id, organization_id, amount_picousd, note, balance)
 
     async def credit_show(self, organization_id: OrganizationId) -> Balance:
@@ -106,6 +136,7 @@ class Billing:
             spend = state.spend if project_id is None else state.projects[project_id].spend
             excess = max(0, spend.counted(period) - amount_picousd)
             await accounts.write_cap(connection, organization_id, project_id, cap, excess)
+            await _record_cap(connection, "cap_set", organization_id, project_id, state, cap)
             caps = await accounts.find_caps(connection, organization_id)
         (found,) = (use for use in caps if use.project_id == project_id)
         return found
@@ -115,8 +146,9 @@ class Billing:
     ) -> None:
         """Removes a cap; succeeds also where there is none."""
         async with self._database.transaction() as connection:
-            await self._lock(connection, organization_id, project_id)
+            state = await self._lock(connection, organization_id, project_id)
             await accounts.write_cap(connection, organization_id, project_id, None, 0)
+            await _record_cap(connection, "cap_clear", organization_id, project_id, state, None)
 
     async def cap_show(self, organization_id: OrganizationId) -> list[CapUse]:
         """All caps: the organization's own first, then those of its projects."""
@@ -124,6 +156,56 @@ class Billing:
             if await organizations.find(connection, organization_id) is None:
                 raise _no_organization(organization_id)
             return await accounts.find_caps(connection, organization_id)
+
+    async def overage_set(
+        self, organization_id: OrganizationId, bound_picousd: int | None
+    ) -> OverageUse:
+        """Sets how far the balance may fall below zero; None: as the settings say. It stops nobody
+        and clears nothing by itself."""
+        if bound_picousd is not None and not 0 <= bound_picousd <= PICOUSD_MAX:
+            raise InvalidRequest("A bound is an amount of 0 USD or more.", param="bound")
+        async with self._database.transaction() as connection:
+            await self._lock(connection, organization_id)
+            before = await self._overage(connection, organization_id)
+            await accounts.write_overage_bound(connection, organization_id, bound_picousd)
+            after = await self._overage(connection, organization_id)
+            await _record_overage(connection, "overage_set", organization_id, before, after)
+        return after
+
+    async def overage_clear(self, organization_id: OrganizationId) -> OverageUse:
+        """Lets the calls of an organization begin again. Its balance must be within the bound."""
+        async with self._database.transaction() as connection:
+            state = await self._lock(connection, organization_id)
+            if state.is_below_bound:
+                raise StateConflict(
+                    f"The balance is {usd_from_picousd(state.balance_picousd)} USD, still below "
+                    f"the bound of {usd_from_picousd(-(state.overage_bound_picousd or 0))} USD: "
+                    "grant credit or set another bound first."
+                )
+            before = await self._overage(connection, organization_id)
+            cleared = replace(state, stopped=False)
+            await ledger.write_states(connection, {organization_id: cleared})
+            after = await self._overage(connection, organization_id)
+            await _record_overage(connection, "overage_clear", organization_id, before, after)
+        return after
+
+    async def overage_show(self, organization_id: OrganizationId) -> OverageUse:
+        async with self._database.reading() as connection:
+            return await self._overage(connection, organization_id)
+
+    async def _overage(self, connection: Connection, organization_id: OrganizationId) -> OverageUse:
+        found = await accounts.find_overage(connection, organization_id)
+        if found is None:
+            raise _no_organization(organization_id)
+        default = self._limits.overage_bound_picousd
+        own = found.own_bound_picousd
+        return OverageUse(
+            balance_picousd=found.balance_picousd,
+            overage_picousd=found.overage_picousd,
+            bound_picousd=default if own is None else own,
+            is_default=own is None,
+            stopped=found.stopped,
+        )
 
     async def limit_set(
         self,
@@ -150,6 +232,17 @@ class Billing:
             )
             changed = replace(state, projects={project_id: project})
             await ledger.write_states(connection, {organization_id: changed})
+            await record_change(
+                connection,
+                organization_id,
+                "limit_set",
+                "limit",
+                project_id,
+                before=_own_limits(own),
+                after=_own_limits(
+                    await accounts.find_limits(connection, organization_id, project_id)
+                ),
+            )
             return await self._limits_in_force(connection, organization_id, project_id)
 
     async def limit_show(self, project_id: ProjectId) -> LimitsInForce:
@@ -194,7 +287,68 @@ class Billing:
         # `decide` brings a state up to date, also where there is nothing to decide on.
         state, _ = decide(found, (), now_us=locked.now_us, month=locked.month)
         await ledger.write_states(connection, {organization_id: state})
+        report_stopped(locked.states, {organization_id: state})
         return state
+
+
+async def _record_overage(
+    connection: Connection,
+    operation: str,
+    organization_id: OrganizationId,
+    before: OverageUse,
+    after: OverageUse,
+) -> None:
+    if before != after:
+        await record_change(
+            connection,
+            organization_id,
+            operation,
+            "overage",
+            organization_id,
+            before=_shown_overage(before),
+            after=_shown_overage(after),
+        )
+
+
+def _shown_overage(use: OverageUse) -> dict[str, str | bool | None]:
+    bound = use.bound_picousd
+    return {
+        "bound": None if bound is None else usd_from_picousd(bound),
+        "is_default": use.is_default,
+        "stopped": use.stopped,
+    }
+
+
+async def _record_cap(
+    connection: Connection,
+    operation: str,
+    organization_id: OrganizationId,
+    project_id: ProjectId | None,
+    state: AccountState,
+    cap: Cap | None,
+) -> None:
+    before = state.cap if project_id is None else state.projects[project_id].cap
+    if before == cap:
+        return
+    await record_change(
+        connection,
+        organization_id,
+        operation,
+        "cap",
+        project_id or organization_id,
+        before=_shown_cap(before),
+        after=_shown_cap(cap),
+    )
+
+
+def _shown_cap(cap: Cap | None) -> dict[str, str] | None:
+    if cap is None:
+        return None
+    return {"amount": usd_from_picousd(cap.amount_picousd), "period": cap.period.value}
+
+
+def _own_limits(own: OwnLimits) -> dict[str, int | None]:
+    return {"requests_per_minute": own.requests_per_minute, "concurrency": own.concurrency}
 
 
 def _check_grant(state: AccountState, amount_picousd: int) -> None:

@@ -7,12 +7,15 @@ interrupted and repeated at any time: a reservation is resolved once.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from uuid import UUID
 
 from tollkeeper.domain.access import OrganizationId, ProjectId
 from tollkeeper.domain.admission import ProjectLimits, decide
 from tollkeeper.domain.ledger import Resolution, ResolutionKind
+from tollkeeper.domain.money import usd_from_picousd
+from tollkeeper.services.audit import record_change
 from tollkeeper.storage import ledger, resolutions, unsettled
-from tollkeeper.storage.database import Database
+from tollkeeper.storage.database import Connection, Database
 from tollkeeper.storage.unsettled import (
     FIRST_KEY,
     ReasonTotal,
@@ -102,13 +105,14 @@ class BulkResolution:
         gone_through, resolved, hold_picousd = 0, 0, 0
         after = FIRST_KEY
         while True:
-            async with self._database.reading() as connection:
+            async with self._database.transaction() as connection:
                 page = await unsettled.find_page(connection, selection, after, self._batch)
                 if not page:
                     return Resolved(resolved, hold_picousd)
                 wanted = [_resolution(key, hold, action, resolved_by) for key, hold in page]
                 done = await resolutions.resolve(connection, wanted)
-            await self._fold([key.organization_id for key, _ in page])
+                await _record(connection, page, done, action, resolved_by)
+            await self.fold([key.organization_id for key, _ in page])
             resolved += len(done)
             hold_picousd += sum(hold for key, hold in page if key.id in done)
             gone_through += len(page)
@@ -122,7 +126,7 @@ class BulkResolution:
             UnsettledSelection(marked_before), rule.action, resolved_by=rule.resolved_by
         )
 
-    async def _fold(self, organizations: Sequence[OrganizationId]) -> None:
+    async def fold(self, organizations: Sequence[OrganizationId]) -> None:
         """Takes what was given back into the accounts. The next call would do it, but it must not
         wait for the work of thousands."""
         for organization_id in sorted(set(organizations)):
@@ -135,6 +139,34 @@ class BulkResolution:
                     locked.states[organization_id], (), now_us=locked.now_us, month=locked.month
                 )
                 await ledger.write_states(connection, {organization_id: state})
+
+
+async def _record(
+    connection: Connection,
+    page: Sequence[tuple[UnsettledKey, int]],
+    done: set[UUID],
+    action: BulkAction,
+    resolved_by: str,
+) -> None:
+    """One change for each organization of a batch."""
+    holds: dict[OrganizationId, list[int]] = {}
+    for key, hold in page:
+        if key.id in done:
+            holds.setdefault(key.organization_id, []).append(hold)
+    for organization_id, amounts in sorted(holds.items()):
+        await record_change(
+            connection,
+            organization_id,
+            "ledger_resolve_all",
+            "ledger",
+            organization_id,
+            before={"unsettled_reservations": len(amounts)},
+            after={
+                "action": action.value,
+                "resolved_by": resolved_by,
+                "hold": usd_from_picousd(sum(amounts)),
+            },
+        )
 
 
 def _resolution(

@@ -11,6 +11,7 @@ from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.admission import UNKNOWN, AdmissionRequest, Decision, decide
 from tollkeeper.domain.ledger import Hold, LockedAccounts
 from tollkeeper.domain.policy_set import PolicySet
+from tollkeeper.services.ledger.overage_alerts import report_stopped
 from tollkeeper.services.policies.directory import PolicyDirectory
 from tollkeeper.storage.database import Connection
 
@@ -51,6 +52,7 @@ async def hold_all(
             for hold, decision in zip(holds, decisions, strict=True)
         ]
         await transaction.write(accounts, admitted(holds, decisions))
+    report_stopped(locked.states, accounts.states)
     return decisions
 
 

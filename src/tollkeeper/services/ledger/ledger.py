@@ -82,6 +82,16 @@ class Ledger:
         """The number of holds of this process that are neither resolved nor marked yet."""
         return len(self._open)
 
+    @property
+    def queued(self) -> dict[str, int]:
+        """How many items wait to be written, by queue."""
+        return {
+            "holds": sum(writer.queued for writer in self._holds.writers),
+            "resolutions": self._resolutions.queued,
+            "marks": self._marks.queued,
+            "holds in doubt": self._in_doubt.queued,
+        }
+
     async def hold(self, hold: Hold) -> Decision:
         """Decides on the hold and, where it is admitted, makes it. The hold is committed when this
         returns. Where it raises, also because of a cancellation, nothing stays held."""

@@ -10,7 +10,9 @@ from typing import Literal
 from prometheus_client import Gauge
 
 from tollkeeper.domain.errors import DeadlineExceeded
+from tollkeeper.storage.accounts import Totals
 
+_PICOUSD_PER_USD = 10**12
 _LAST_WRITTEN: Literal["mostrecent"] = "mostrecent"
 
 _UNSETTLED = Gauge(
@@ -27,6 +29,21 @@ _OLDEST_UNSETTLED = Gauge(
 _NEGATIVE = Gauge(
     "tollkeeper_negative_accounts",
     "Organizations whose balance is below zero.",
+    multiprocess_mode=_LAST_WRITTEN,
+)
+_STOPPED = Gauge(
+    "tollkeeper_stopped_accounts",
+    "Organizations whose calls are stopped, because their balance fell below the overage bound.",
+    multiprocess_mode=_LAST_WRITTEN,
+)
+_HELD = Gauge(
+    "tollkeeper_held_usd",
+    "USD that running calls hold. The ledger is exact.",
+    multiprocess_mode=_LAST_WRITTEN,
+)
+_UNSETTLED_USD = Gauge(
+    "tollkeeper_unsettled_usd",
+    "USD that are held for calls whose cost nobody knows.",
     multiprocess_mode=_LAST_WRITTEN,
 )
 _OLDEST_HOLD = Gauge(
@@ -68,8 +85,14 @@ def show_unsettled(reservations: Mapping[ReasonLabel, int], oldest_age_s: float)
     _OLDEST_UNSETTLED.set(oldest_age_s)
 
 
-def show_negative_accounts(count: int) -> None:
-    _NEGATIVE.set(count)
+def show_totals(totals: Totals) -> None:
+    _NEGATIVE.set(totals.negative)
+    _HELD.set(totals.held_picousd / _PICOUSD_PER_USD)
+    _UNSETTLED_USD.set(totals.unsettled_picousd / _PICOUSD_PER_USD)
+
+
+def show_stopped_accounts(count: int) -> None:
+    _STOPPED.set(count)
 
 
 def show_oldest_hold(age_s: float) -> None:

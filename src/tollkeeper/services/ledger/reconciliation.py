@@ -1,43 +1,36 @@
 """What an operator does with the ledger: verify it, and resolve reservations by hand."""
 
-from dataclasses import dataclass
 from uuid import UUID
 
 from tollkeeper.domain.errors import InvalidRequest, NotFound, StateConflict
 from tollkeeper.domain.ledger import Resolution, ResolutionKind
-from tollkeeper.domain.money import PICOUSD_MAX
-from tollkeeper.storage import reservations, resolutions, verification
+from tollkeeper.domain.money import PICOUSD_MAX, usd_from_picousd
+from tollkeeper.services.audit import record_change
+from tollkeeper.services.ledger.months import dropped_message, find_dropped
+from tollkeeper.services.ledger.verification import Difference, Progress, Verification
+from tollkeeper.storage import money_totals, reservations, resolutions
 from tollkeeper.storage.database import Database
 from tollkeeper.storage.reservations import ReservationEntry, ReservationStatus
+from tollkeeper.storage.verification import Ages
 
 UNSETTLED_LIST_MAX = 1000
 _RESOLVED_BY = "operator"
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """A row that breaks an invariant: the name of the invariant, the row, and what is wrong."""
-
-    invariant: str
-    subject: str
-    detail: str
-
-
 class Reconciliation:
     def __init__(self, database: Database, *, deadline_s: float, lease_s: float) -> None:
         self._database = database
-        self._hold_age_s = deadline_s + lease_s
-        self._lease_s = lease_s
+        self._verification = Verification(database, Ages(deadline_s + lease_s, lease_s))
 
-    async def ledger_verify(self) -> list[Difference]:
-        """Every difference between balances and the rows that they are made from, as of one moment.
-        An empty list means that all invariants hold."""
-        async with self._database.snapshot() as connection:
-            await verification.allow_long_statements(connection)
-            found = await verification.find_differences(
-                connection, age_s=self._hold_age_s, lease_s=self._lease_s
-            )
-        return [Difference(*difference) for difference in found]
+    async def ledger_verify(
+        self, *, full: bool = False, on_progress: Progress = lambda _done, _all: None
+    ) -> list[Difference]:
+        """Every difference between balances and the rows that they are made from. An empty list
+        means that all invariants hold. The number of differences is written down."""
+        found = await self._verification.verify(full=full, on_progress=on_progress)
+        async with self._database.transaction() as connection:
+            await money_totals.write_verification(connection, len(found))
+        return found
 
     async def ledger_unsettled(self, *, limit: int = UNSETTLED_LIST_MAX) -> list[ReservationEntry]:
         """Unsettled reservations, oldest first."""
@@ -62,19 +55,41 @@ class Reconciliation:
             resolved_by=_RESOLVED_BY,
             other=settle_picousd or 0,
         )
-        async with self._database.reading() as connection:
+        async with self._database.transaction() as connection:
             resolved = await resolutions.resolve(connection, [resolution])
-        after = await self._find(reservation_id)
-        if reservation_id not in resolved:
-            raise _not_unsettled(after)
+            after = await reservations.find(connection, reservation_id)
+            assert after is not None, "a reservation is never deleted"
+            if reservation_id not in resolved:
+                raise _not_unsettled(after)
+            await record_change(
+                connection,
+                found.organization_id,
+                "ledger_resolve",
+                "reservation",
+                reservation_id,
+                before=_shown(found),
+                after=_shown(after),
+            )
         return after
 
     async def _find(self, reservation_id: UUID) -> ReservationEntry:
         async with self._database.reading() as connection:
             found = await reservations.find(connection, reservation_id)
+            dropped = None if found is not None else await find_dropped(connection, reservation_id)
+        if dropped is not None:
+            raise NotFound(f"There is no reservation {reservation_id}. {dropped_message(dropped)}")
         if found is None:
             raise NotFound(f"There is no reservation {reservation_id}.")
         return found
+
+
+def _shown(entry: ReservationEntry) -> dict[str, str | None]:
+    cost = entry.cost_picousd
+    return {
+        "settlement": entry.status.value,
+        "hold": usd_from_picousd(entry.hold_picousd),
+        "cost": None if cost is None else usd_from_picousd(cost),
+    }
 
 
 def _not_unsettled(found: ReservationEntry) -> StateConflict:

@@ -10,6 +10,7 @@ from tollkeeper.domain.inference import Call
 from tollkeeper.domain.policy import (
     Policy,
     PolicyState,
+    PolicyVersion,
     Rule,
     check_revision,
     check_rule,
@@ -19,6 +20,7 @@ from tollkeeper.domain.policy import (
     published,
     resumed,
 )
+from tollkeeper.services.audit import record_change
 from tollkeeper.services.clock import Clock
 from tollkeeper.services.policies.directory import PolicyDirectory
 from tollkeeper.services.tenants.idempotency import Idempotency, IdempotentRequest
@@ -26,6 +28,7 @@ from tollkeeper.storage import organizations, policies, projects
 from tollkeeper.storage.database import Connection, Database
 
 OPERATION_CREATE = "policy_create"
+VERSIONS_SHOWN_MAX = 100
 
 
 class Policies:
@@ -65,6 +68,7 @@ class Policies:
                 return await _find(connection, request.organization_id, replay.resource_id)
             await _require_own_projects(connection, request.organization_id, draft.project_ids)
             await policies.insert(connection, policy)
+            await _record(connection, OPERATION_CREATE, None, policy)
         return policy
 
     async def policy_show(self, organization_id: OrganizationId, policy_id: str) -> Policy:
@@ -76,6 +80,16 @@ class Policies:
             if await organizations.find(connection, organization_id) is None:
                 raise NotFound(f"There is no organization {organization_id}.")
             return await policies.find_all(connection, organization_id)
+
+    async def policy_versions(
+        self, organization_id: OrganizationId, policy_id: str
+    ) -> list[PolicyVersion]:
+        """What was published so far, the newest first."""
+        async with self._database.reading() as connection:
+            await _find(connection, organization_id, policy_id)
+            return await policies.find_versions(
+                connection, organization_id, policy_id, limit=VERSIONS_SHOWN_MAX
+            )
 
     async def policy_edit(
         self,
@@ -101,20 +115,29 @@ class Policies:
             await policies.update(connection, policy)
             if policy.name != current.name:  # a new name takes effect without being published
                 await policies.raise_epoch(connection, organization_id)
+            await _record(connection, "policy_edit", current, policy)
         return policy
 
     async def policy_pause(
         self, organization_id: OrganizationId, policy_id: str, revision: int
     ) -> Policy:
         return await self._change(
-            organization_id, policy_id, revision, lambda policy: paused(policy, now=self._clock())
+            "policy_pause",
+            organization_id,
+            policy_id,
+            revision,
+            lambda policy: paused(policy, now=self._clock()),
         )
 
     async def policy_resume(
         self, organization_id: OrganizationId, policy_id: str, revision: int
     ) -> Policy:
         return await self._change(
-            organization_id, policy_id, revision, lambda policy: resumed(policy, now=self._clock())
+            "policy_resume",
+            organization_id,
+            policy_id,
+            revision,
+            lambda policy: resumed(policy, now=self._clock()),
         )
 
     async def policy_publish(
@@ -126,6 +149,7 @@ class Policies:
             await policies.insert_version(connection, policy)
             await policies.update(connection, policy)
             await policies.raise_epoch(connection, organization_id)
+            await _record(connection, "policy_publish", current, policy)
         return policy
 
     async def require_published(self, call: Call) -> None:
@@ -155,16 +179,33 @@ class Policies:
 
     async def _change(
         self,
+        operation: str,
         organization_id: OrganizationId,
         policy_id: str,
         revision: int,
         change: Callable[[Policy], Policy],
     ) -> Policy:
         async with self._database.transaction() as connection:
-            policy = change(await _find_and_lock(connection, organization_id, policy_id, revision))
+            current = await _find_and_lock(connection, organization_id, policy_id, revision)
+            policy = change(current)
             await policies.update(connection, policy)
             await policies.raise_epoch(connection, organization_id)
+            await _record(connection, operation, current, policy)
         return policy
+
+
+async def _record(
+    connection: Connection, operation: str, before: Policy | None, after: Policy
+) -> None:
+    await record_change(
+        connection,
+        after.organization_id,
+        operation,
+        "policy",
+        after.id,
+        before=before,
+        after=after,
+    )
 
 
 async def _find(connection: Connection, organization_id: OrganizationId, policy_id: str) -> Policy:

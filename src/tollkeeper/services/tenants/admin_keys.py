@@ -8,6 +8,7 @@ from tollkeeper.domain.access import ADMIN_PERMISSIONS, KeyId, KeyKind, Organiza
 from tollkeeper.domain.errors import NotFound
 from tollkeeper.domain.keys import mint_key
 from tollkeeper.domain.organization import AdminKey
+from tollkeeper.services.audit import record_change
 from tollkeeper.services.clock import Clock
 from tollkeeper.services.tenants.organizations import checked_name
 from tollkeeper.services.tenants.project_keys import checked_permissions, expiry
@@ -51,6 +52,9 @@ class AdminKeys:
             if await organizations.find(connection, organization_id) is None:
                 raise NotFound(f"There is no organization {organization_id}.")
             await admin_keys.insert(connection, key, minted.digest)
+            await record_change(
+                connection, organization_id, "admin_key_create", "admin_key", key.id, after=key
+            )
         return key, minted.value
 
     async def admin_key_list(
@@ -82,6 +86,16 @@ class AdminKeys:
 
     async def admin_key_revoke(self, organization_id: OrganizationId, key_id: KeyId) -> KeyId:
         async with self._database.transaction() as connection:
+            before = await admin_keys.find_anywhere(connection, key_id)
             if not await admin_keys.revoke(connection, organization_id, key_id, self._clock()):
                 raise NotFound("There is no such Admin API key.", param="api_key_id")
+            await record_change(
+                connection,
+                organization_id,
+                "admin_key_revoke",
+                "admin_key",
+                key_id,
+                before=before,
+                after=await admin_keys.find_anywhere(connection, key_id),
+            )
         return key_id

@@ -1,12 +1,23 @@
 """Project keys: callers and operators create them; operators list, suspend and revoke them."""
 
 from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
 from uuid import UUID, uuid4
 
-from tollkeeper.domain.access import CUSTOMER_PERMISSIONS, KeyId, KeyKind, OrganizationId, ProjectId
+import msgspec
+
+from tollkeeper.domain.access import (
+    CUSTOMER_PERMISSIONS,
+    KeyId,
+    KeyKind,
+    KeyStatus,
+    OrganizationId,
+    ProjectId,
+)
 from tollkeeper.domain.errors import InvalidRequest, NotFound, StateConflict
 from tollkeeper.domain.keys import MintedKey, mint_key
 from tollkeeper.domain.organization import ProjectKey
+from tollkeeper.services.audit import record_change
 from tollkeeper.services.clock import Clock
 from tollkeeper.services.tenants.idempotency import Idempotency, IdempotentRequest
 from tollkeeper.services.tenants.organizations import checked_name
@@ -17,6 +28,17 @@ from tollkeeper.storage.resolutions import lock_account
 OPERATION_CREATE = "project_key_create"
 # A hundred years, so that the time of expiry is in the range of every clock and column.
 _EXPIRES_IN_S_MAX = 100 * 366 * 86400
+
+
+@dataclass(frozen=True, slots=True)
+class Rotation:
+    """A key that takes the place of another one."""
+
+    new: ProjectKey
+    # Shown this once.
+    value: str
+    # Works until its `expires_at`.
+    old: ProjectKey
 
 
 class ProjectKeys:
@@ -90,22 +112,83 @@ class ProjectKeys:
                 connection, project.organization_id, project_id
             )
 
+    async def project_key_list_of_organization(
+        self, organization_id: OrganizationId, *, limit: int
+    ) -> list[ProjectKey]:
+        """The newest first."""
+        async with self._database.reading() as connection:
+            return await project_keys.find_of_organization(connection, organization_id, limit=limit)
+
+    async def project_key_show(self, key_id: KeyId) -> ProjectKey:
+        async with self._database.reading() as connection:
+            key = await project_keys.find_anywhere(connection, key_id)
+        if key is None:
+            raise NotFound(f"There is no project key {key_id}.")
+        return key
+
     async def project_key_revoke(self, key_id: KeyId) -> ProjectKey:
         async def revoke(connection: Connection, key: ProjectKey) -> bool:
             return await project_keys.revoke(connection, key, self._clock())
 
-        return await self._change(key_id, revoke, "The key is revoked already.")
+        return await self._change(
+            "project_key_revoke", key_id, revoke, "The key is revoked already."
+        )
 
     async def project_key_suspend(self, key_id: KeyId) -> ProjectKey:
         async def suspend(connection: Connection, key: ProjectKey) -> bool:
             return await project_keys.suspend(connection, key, self._clock())
 
-        return await self._change(key_id, suspend, "Only a key that is in use can be suspended.")
+        return await self._change(
+            "project_key_suspend", key_id, suspend, "Only a key that is in use can be suspended."
+        )
 
     async def project_key_unsuspend(self, key_id: KeyId) -> ProjectKey:
         return await self._change(
-            key_id, project_keys.unsuspend, "Only a suspended key can be unsuspended."
+            "project_key_unsuspend",
+            key_id,
+            project_keys.unsuspend,
+            "Only a suspended key can be unsuspended.",
         )
+
+    async def project_key_rotate(self, key_id: KeyId, grace_s: int) -> "Rotation":
+        """Makes a key with the same name, permissions and lifetime; the old one goes on working for
+        the grace. A key is rotated once."""
+        if not 0 <= grace_s <= _EXPIRES_IN_S_MAX:
+            raise InvalidRequest("A grace is a time of 0 s or more.", param="grace")
+        minted = mint_key(KeyKind.PROJECT)
+        now = self._clock()
+        async with self._database.transaction() as connection:
+            old = await _find(connection, key_id)
+            # As for every change of a key: see `_change`.
+            await lock_account(connection, old.organization_id)
+            old = await _find(connection, key_id)
+            status = old.status(now)
+            if status is not KeyStatus.ACTIVE:
+                raise StateConflict(f"Only an active key can be rotated: this one is {status}.")
+            lifetime = None if old.expires_at is None else old.expires_at - old.created_at
+            new = await self._insert(
+                connection,
+                minted,
+                key_id=KeyId(uuid4()),
+                organization_id=old.organization_id,
+                project_id=old.project_id,
+                name=old.name,
+                permissions=old.permissions,
+                expires_in_s=lifetime,
+            )
+            if not await project_keys.replace(connection, old, new.id, now + grace_s):
+                raise StateConflict("The key was rotated already.")
+            expiring = await _find(connection, key_id)
+            await record_change(
+                connection,
+                old.organization_id,
+                "project_key_rotate",
+                "project_key",
+                key_id,
+                before=old,
+                after={**msgspec.to_builtins(expiring), "replaced_by": str(new.id)},
+            )
+        return Rotation(new, minted.value, expiring)
 
     async def _insert(
         self,
@@ -142,26 +225,44 @@ class ProjectKeys:
             revoked_at=None,
         )
         await project_keys.insert(connection, key, minted.digest)
+        await record_change(
+            connection, organization_id, OPERATION_CREATE, "project_key", key.id, after=key
+        )
         return key
 
     async def _change(
         self,
+        operation: str,
         key_id: KeyId,
         change: Callable[[Connection, ProjectKey], Awaitable[bool]],
         refusal: str,
     ) -> ProjectKey:
         async with self._database.transaction() as connection:
-            key = await project_keys.find_anywhere(connection, key_id)
-            if key is None:
-                raise NotFound(f"There is no project key {key_id}.")
+            key = await _find(connection, key_id)
             # Admission holds this lock too. So every admission that saw the old state of the key
             # has ended before the key changes, and later ones see the new state.
             await lock_account(connection, key.organization_id)
             if not await change(connection, key):
                 raise StateConflict(refusal)
             changed = await project_keys.find_anywhere(connection, key_id)
-        assert changed is not None
+            assert changed is not None
+            await record_change(
+                connection,
+                key.organization_id,
+                operation,
+                "project_key",
+                key_id,
+                before=key,
+                after=changed,
+            )
         return changed
+
+
+async def _find(connection: Connection, key_id: KeyId) -> ProjectKey:
+    key = await project_keys.find_anywhere(connection, key_id)
+    if key is None:
+        raise NotFound(f"There is no project key {key_id}.")
+    return key
 
 
 def checked_permissions(requested: Iterable[str], allowed: frozenset[str]) -> tuple[str, ...]:

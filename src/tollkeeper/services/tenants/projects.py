@@ -1,10 +1,12 @@
 """Projects: operators create and list them; operators and callers archive them."""
 
+from dataclasses import replace
 from uuid import uuid4
 
 from tollkeeper.domain.access import OrganizationId, ProjectId
 from tollkeeper.domain.errors import NotFound
 from tollkeeper.domain.organization import Project
+from tollkeeper.services.audit import record_change
 from tollkeeper.services.clock import Clock
 from tollkeeper.services.tenants.organizations import checked_name
 from tollkeeper.storage import organizations, projects
@@ -29,6 +31,9 @@ class Projects:
             if await organizations.find(connection, organization_id) is None:
                 raise NotFound(f"There is no organization {organization_id}.")
             await projects.insert(connection, project)
+            await record_change(
+                connection, organization_id, "project_create", "project", project.id, after=project
+            )
         return project
 
     async def project_list(self, organization_id: OrganizationId) -> list[Project]:
@@ -47,10 +52,21 @@ class Projects:
     ) -> ProjectId:
         """Archives the project. Succeeds also for a project that is archived already."""
         async with self._database.transaction() as connection:
-            if await projects.find(connection, organization_id, project_id) is None:
+            before = await projects.find(connection, organization_id, project_id)
+            if before is None:
                 raise NotFound("There is no such project.", param="project_id")
             # Admission holds this lock too. So every admission that saw the project active has
             # ended before it is archived.
             await lock_account(connection, organization_id)
-            await projects.archive(connection, organization_id, project_id, self._clock())
+            now = self._clock()
+            if await projects.archive(connection, organization_id, project_id, now):
+                await record_change(
+                    connection,
+                    organization_id,
+                    "project_archive",
+                    "project",
+                    project_id,
+                    before=before,
+                    after=replace(before, archived_at=now),
+                )
         return project_id

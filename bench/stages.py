@@ -1,0 +1,44 @@
+"""To which stage of a call a sampled stack belongs, and the budget of each stage."""
+
+from typing import Final
+
+LOOP: Final = "event loop, sockets, HTTP on both sides"
+REQUEST: Final = "request to call: key, headers, JSON, checks, estimate"
+SCRIPT: Final = "the script of the call and the exchange with the backend"
+HOLDS: Final = "holds, client side"
+SETTLEMENTS: Final = "settlements, client side"
+REST: Final = "activity, metrics, the rest"
+
+# Microseconds of CPU per request, on the machine for which the bars were set.
+BUDGET_US = {LOOP: 60, REQUEST: 30, SCRIPT: 35, HOLDS: 25, SETTLEMENTS: 20, REST: 10}
+
+# The first entry that is part of a frame's file decides. Files that serve several stages (the domain,
+# storage, batches) are not listed: their caller decides.
+_FILES = (
+    ("tollkeeper/hosting/", LOOP),
+    ("tollkeeper/backends/transport/", LOOP),
+    ("tollkeeper/services/ledger/hold", HOLDS),
+    ("tollkeeper/services/ledger/admission", HOLDS),
+    ("tollkeeper/services/ledger/admissibility", HOLDS),
+    ("tollkeeper/storage/reservations", HOLDS),
+    ("tollkeeper/storage/round_trips", HOLDS),
+    ("tollkeeper/services/ledger/", SETTLEMENTS),
+    ("tollkeeper/storage/resolutions", SETTLEMENTS),
+    ("tollkeeper/services/calls/activity", REST),
+    ("tollkeeper/services/calls/recorder", REST),
+    ("tollkeeper/services/calls/metrics", REST),
+    ("tollkeeper/storage/activity", REST),
+    ("tollkeeper/api/http/metrics", REST),
+    ("tollkeeper/services/", SCRIPT),
+    ("tollkeeper/backends/", SCRIPT),
+    ("tollkeeper/api/", REQUEST),
+)
+
+
+def stage_of(frames: list[str]) -> str:
+    """The stage of a stack. `frames` goes from the outermost to the innermost."""
+    for frame in reversed(frames):
+        for file, stage in _FILES:
+            if file in frame:
+                return stage
+    return LOOP

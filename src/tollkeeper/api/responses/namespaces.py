@@ -1,0 +1,34 @@
+"""Names of functions that a `namespace` tool groups.
+
+A prompt has functions only. A function of a namespace is offered to the model under one flat name,
+and a call of it goes back to the caller with its own name and its namespace.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+_SEPARATOR = "__"
+# The longest name of a function that published backends take.
+_NAME_LENGTH_MAX = 64
+_DIGEST_LENGTH = 8
+
+
+@dataclass(frozen=True, slots=True)
+class QualifiedName:
+    name: str
+    namespace: str
+
+
+# The functions of namespaces by their flat names.
+FlatNames = Mapping[str, QualifiedName]
+
+
+def flat_name(namespace: str, name: str) -> str:
+    """The name that the model sees. The same names always give the same flat name, because callers
+    send earlier calls back. A name that is too long ends with a digest of the whole."""
+    flat = f"{namespace}{_SEPARATOR}{name}"
+    if len(flat) <= _NAME_LENGTH_MAX:
+        return flat
+    digest = hashlib.sha256(flat.encode(errors="surrogatepass")).hexdigest()[:_DIGEST_LENGTH]
+    return f"{flat[: _NAME_LENGTH_MAX - _DIGEST_LENGTH - 1]}_{digest}"

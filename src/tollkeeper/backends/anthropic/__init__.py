@@ -1,0 +1,1 @@
+"""The Messages wire of Anthropic, at its own endpoint and at Vertex AI."""

@@ -1,0 +1,60 @@
+"""The caller's marks for the provider's prompt cache: `cache_control` in parts and tools.
+
+Parts and tools of a prompt keep the properties that its protocol does not name (`extra`). On this
+wire one of them has a meaning, `cache_control`. Any other one is refused, because it would be lost.
+"""
+
+from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
+from tollkeeper.domain.messages_behavior import PromptCaching
+from tollkeeper.domain.prompt import FreeObject
+
+_MARK = "cache_control"
+_LIFETIMES = ("5m", "1h")
+# What clients leave in a message that they send back. It asks for nothing.
+_WITHOUT_EFFECT = frozenset({"index", "provider_specific_fields"})
+
+
+class Marks:
+    """Reads the marks of one request."""
+
+    def __init__(self, caching: PromptCaching) -> None:
+        self._caching = caching
+        # Whether the caller has marked anything.
+        self.found = False
+
+    def read(self, extra: FreeObject | None, place: str) -> FreeObject:
+        """The fields that a block gets from the further properties of its part."""
+        if not extra:
+            return {}
+        for name in extra:
+            if name != _MARK and name not in _WITHOUT_EFFECT:
+                raise OptionUnsupported(
+                    f"The backend's protocol has no field for {name[:100]}.",
+                    param=f"{place}.{name[:100]}",
+                )
+        mark = extra.get(_MARK)
+        return {} if mark is None else {_MARK: self._checked(mark, f"{place}.{_MARK}")}
+
+    def automatic(self) -> FreeObject | None:
+        """The mark for the whole prompt, where the model has one and the caller has set none."""
+        match self._caching:
+            case _ if self.found:
+                return None
+            case PromptCaching.FIVE_MINUTES:
+                return {"type": "ephemeral"}
+            case PromptCaching.ONE_HOUR:
+                return {"type": "ephemeral", "ttl": "1h"}
+        return None
+
+    def _checked(self, mark: object, place: str) -> FreeObject:
+        if self._caching is PromptCaching.OFF:
+            raise OptionUnsupported("This model does not cache prompts.", param=place)
+        if not isinstance(mark, dict) or mark.get("type") != "ephemeral":
+            raise InvalidRequest("The type of cache_control must be ephemeral.", param=place)
+        lifetime = mark.get("ttl")
+        if lifetime not in (None, *_LIFETIMES) or set(mark) - {"type", "ttl"}:
+            raise InvalidRequest(
+                "cache_control has a type, and a ttl of 5m or 1h, and nothing else.", param=place
+            )
+        self.found = True
+        return {"type": "ephemeral"} if lifetime is None else {"type": "ephemeral", "ttl": lifetime}

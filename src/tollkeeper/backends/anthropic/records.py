@@ -1,0 +1,157 @@
+"""The records that a Messages backend sends: stream events, blocks, deltas and the whole message.
+
+Reading is tolerant, because servers that imitate the protocol differ. An event or block of a type
+that is not listed here is ignored, whatever its fields are.
+"""
+
+from typing import Any
+
+import msgspec
+
+from tollkeeper.backends.answer_json import ABSENT, MalformedAnswer, decode, decode_whole, given
+from tollkeeper.domain.inference import Finish
+
+MESSAGE_START = "message_start"
+MESSAGE_DELTA = "message_delta"
+MESSAGE_STOP = "message_stop"
+BLOCK_START = "content_block_start"
+BLOCK_DELTA = "content_block_delta"
+BLOCK_STOP = "content_block_stop"
+ERROR = "error"
+_KNOWN_EVENTS = frozenset(
+    {MESSAGE_START, MESSAGE_DELTA, MESSAGE_STOP, BLOCK_START, BLOCK_DELTA, BLOCK_STOP, ERROR}
+)
+
+TEXT = "text"
+THINKING = "thinking"
+REDACTED_THINKING = "redacted_thinking"
+TOOL_USE = "tool_use"
+_KNOWN_BLOCKS = frozenset({TEXT, THINKING, REDACTED_THINKING, TOOL_USE})
+
+# Why an answer ended. A paused answer is not complete: the provider wants to be called again.
+FINISHES = {
+    "end_turn": Finish.STOP,
+    "stop_sequence": Finish.STOP,
+    "max_tokens": Finish.LENGTH,
+    "model_context_window_exceeded": Finish.LENGTH,
+    "pause_turn": Finish.LENGTH,
+    "tool_use": Finish.TOOL_CALLS,
+    "refusal": Finish.CONTENT_FILTER,
+}
+# The status that an error record within an answer stands for.
+_STATUSES = {
+    "invalid_request_error": 400,
+    "authentication_error": 401,
+    "billing_error": 402,
+    "permission_error": 403,
+    "not_found_error": 404,
+    "request_too_large": 413,
+    "rate_limit_error": 429,
+    "api_error": 500,
+    "timeout_error": 504,
+    "overloaded_error": 529,
+}
+
+
+class Citation(msgspec.Struct, gc=False):
+    type: str | None = None
+    url: str | None = None
+    title: str | None = None
+
+
+class Block(msgspec.Struct, gc=False):
+    """A block of content, or the beginning of one."""
+
+    type: str | None = None
+    text: str | None = None
+    thinking: str | None = None
+    signature: str | None = None
+    data: str | None = None
+    id: str | None = None
+    name: str | None = None
+    input: msgspec.Raw = ABSENT
+    citations: list[Citation] | None = None
+
+
+class BlockDelta(msgspec.Struct, gc=False):
+    """What a record adds to a block, or in a `message_delta` to the message."""
+
+    text: str | None = None
+    thinking: str | None = None
+    signature: str | None = None
+    partial_json: str | None = None
+    citation: Citation | None = None
+    stop_reason: str | None = None
+
+
+class StreamEvent(msgspec.Struct, gc=False):
+    type: str | None = None
+    index: int = 0
+    message: msgspec.Raw = ABSENT
+    content_block: msgspec.Raw = ABSENT
+    delta: BlockDelta | None = None
+    usage: msgspec.Raw = ABSENT
+    error: msgspec.Raw = ABSENT
+
+
+class Message(msgspec.Struct, gc=False):
+    """A whole answer, or its beginning, which has no content yet."""
+
+    type: str | None = None
+    content: list[msgspec.Raw] | None = None
+    stop_reason: str | None = None
+    usage: msgspec.Raw = ABSENT
+    error: msgspec.Raw = ABSENT
+
+
+class _TypeOnly(msgspec.Struct, gc=False):
+    type: Any = None
+
+
+_event_decoder = msgspec.json.Decoder(StreamEvent)
+_block_decoder = msgspec.json.Decoder(Block)
+_message_decoder = msgspec.json.Decoder(Message)
+_type_decoder = msgspec.json.Decoder(_TypeOnly)
+
+
+def decode_event(payload: bytes) -> StreamEvent | None:
+    """None for an event of another type, such as a ping."""
+    try:
+        event = decode(_event_decoder, payload)
+    except MalformedAnswer:
+        if decode(_type_decoder, payload).type in _KNOWN_EVENTS:
+            raise
+        return None
+    # An error may come without a type, as servers of other protocols send it.
+    if event.type in _KNOWN_EVENTS or given(event.error) is not None:
+        return event
+    return None
+
+
+def decode_block(raw: msgspec.Raw) -> Block | None:
+    """None for a block of a type that is not read, such as the result of a search."""
+    record = given(raw)
+    if record is None:
+        raise MalformedAnswer("a block is missing")
+    if decode(_type_decoder, record).type not in _KNOWN_BLOCKS:
+        return None
+    return decode(_block_decoder, record)
+
+
+def decode_start(raw: msgspec.Raw) -> Message:
+    """The message that a stream begins with; an empty one where the event has none."""
+    record = given(raw)
+    return Message() if record is None else decode(_message_decoder, record)
+
+
+def decode_message(body: bytes) -> Message:
+    return decode_whole(_message_decoder, body)
+
+
+def with_status(error: Any) -> Any:
+    """An error record with the status that its type stands for, in the place of a code."""
+    if not isinstance(error, dict) or error.get("code") is not None:
+        return error
+    kind = error.get("type")
+    status = _STATUSES.get(kind) if isinstance(kind, str) else None
+    return {**error, "code": status}

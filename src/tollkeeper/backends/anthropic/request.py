@@ -1,0 +1,212 @@
+"""Encodes a call as a Messages request. A field that the protocol lacks is refused by name."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from tollkeeper.backends.anthropic.input import Input
+from tollkeeper.backends.anthropic.marks import Marks
+from tollkeeper.backends.anthropic.thinking import is_native, thinking_fields
+from tollkeeper.backends.options import place_options
+from tollkeeper.domain.catalog import Feature
+from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
+from tollkeeper.domain.inference import Call
+from tollkeeper.domain.prompt import (
+    AllowedFunctions,
+    FreeObject,
+    FunctionTool,
+    NamedFunction,
+    Prompt,
+    SchemaOutput,
+    Tool,
+    ToolMode,
+    WebSearch,
+)
+from tollkeeper.domain.prompt_size import WEB_SEARCHES_MAX
+
+# What this protocol supports. A model of a backend that speaks it has no more than this.
+SAMPLING_PARAMETERS = frozenset({"temperature", "top_p", "stop"})
+INPUT_MODALITIES = frozenset({"text", "image", "file"})
+OUTPUT_MODALITIES = frozenset({"text"})
+FEATURES = frozenset(
+    {Feature.TOOLS, Feature.STRUCTURED_OUTPUTS, Feature.REASONING, Feature.WEB_SEARCH}
+)
+_TEMPERATURE_MAX = 1.0
+_NO_PARAMETERS: FreeObject = {"type": "object", "properties": {}}
+_MODES = {ToolMode.NONE: "none", ToolMode.AUTO: "auto", ToolMode.REQUIRED: "any"}
+_SEARCH_TOOL = {"type": "web_search_20250305", "name": "web_search", "max_uses": WEB_SEARCHES_MAX}
+_DEFAULT_SEARCH_SIZE = "medium"
+# The fields that a request for a count may have.
+_COUNTED = frozenset(
+    {
+        *("model", "messages", "system", "tools", "tool_choice"),
+        *("thinking", "output_config", "cache_control"),
+    }
+)
+_encode = msgspec.json.Encoder().encode
+
+
+def messages_request(
+    call: Call, *, stream: bool, extra: Mapping[str, Any], takes_image_urls: bool
+) -> FreeObject:
+    """The body for the backend. The output bound is always sent: the provider requires it."""
+    prompt = call.prompt
+    _refuse_unsupported(prompt)
+    marks = Marks(call.model.messages.caching)
+    tools = _tool_fields(prompt, marks)
+    conversation = Input(marks, takes_image_urls=takes_image_urls).add(prompt.turns)
+    thinking = thinking_fields(call)
+    output = {"effort": thinking.effort, "format": _output_format(prompt)}
+    fields: FreeObject = {
+        "system": _system(conversation.system),
+        **tools,
+        "thinking": thinking.thinking,
+        "output_config": {name: value for name, value in output.items() if value is not None},
+        "cache_control": marks.automatic(),
+        "temperature": prompt.sampling.temperature,
+        "top_p": prompt.sampling.top_p,
+        "stop_sequences": _stop(prompt.sampling.stop),
+        "metadata": _metadata(prompt),
+    }
+    body = {name: value for name, value in fields.items() if value}
+    if prompt.sampling.temperature == 0:
+        body["temperature"] = prompt.sampling.temperature
+    options = [option for option in prompt.options if not is_native(option.name, call)]
+    place_options(body, call.model, options)
+    body.update(extra)
+    body["model"] = call.model.upstream_model
+    body["messages"] = conversation.messages
+    body["max_tokens"] = call.output_tokens_max
+    body["stream"] = stream
+    return body
+
+
+def count_request(call: Call, *, takes_image_urls: bool) -> FreeObject:
+    """The body that asks for the number of input tokens."""
+    body = messages_request(call, stream=False, extra={}, takes_image_urls=takes_image_urls)
+    if call.prompt.server_tools:
+        body["tools"] = [*body.get("tools", ()), *call.prompt.server_tools]
+    return {name: value for name, value in body.items() if name in _COUNTED}
+
+
+def _refuse_unsupported(prompt: Prompt) -> None:
+    requested = [name for name in prompt.sampling.given() if name not in SAMPLING_PARAMETERS]
+    requested += [
+        modality.param for modality in prompt.output_modalities if modality.name != "text"
+    ]
+    if prompt.speech is not None:
+        requested.append("audio")
+    if prompt.logprobs is not None:
+        requested.append(prompt.logprobs.param)
+    if prompt.caching.salt is not None:
+        requested.append("cache_salt")
+    if prompt.output_format is not None and not isinstance(prompt.output_format, SchemaOutput):
+        requested.append(prompt.output_format.param)
+    for name in requested:
+        raise OptionUnsupported(f"The backend's protocol does not support {name}.", param=name)
+    temperature = prompt.sampling.temperature
+    if temperature is not None and not 0 <= temperature <= _TEMPERATURE_MAX:
+        raise InvalidRequest("The backend takes a temperature from 0 to 1.", param="temperature")
+
+
+def _system(blocks: list[FreeObject]) -> str | list[FreeObject] | None:
+    """One plain text is a string: every server of this protocol takes that."""
+    if len(blocks) == 1 and blocks[0].keys() == {"type", "text"}:
+        text: str = blocks[0]["text"]
+        return text
+    return blocks or None
+
+
+def _stop(stop: str | list[str] | None) -> list[str] | None:
+    return [stop] if isinstance(stop, str) else stop
+
+
+def _metadata(prompt: Prompt) -> FreeObject | None:
+    user = prompt.identity.safety_identifier or prompt.identity.user
+    return {"user_id": user} if user else None
+
+
+def _output_format(prompt: Prompt) -> FreeObject | None:
+    output = prompt.output_format
+    if not isinstance(output, SchemaOutput):
+        return None
+    schema = output.schema
+    if output.description is not None and "description" not in schema:
+        schema = {**schema, "description": output.description}
+    return {"type": "json_schema", "schema": schema}
+
+
+def _tool_fields(prompt: Prompt, marks: Marks) -> FreeObject:
+    offered: tuple[Tool, ...] = prompt.tools
+    choice = None if prompt.tool_choice is None else prompt.tool_choice.choice
+    if isinstance(choice, AllowedFunctions):
+        # The protocol has no list of allowed functions: only those are offered.
+        names = choice.names
+        offered = tuple(
+            tool for tool in offered if isinstance(tool, FunctionTool) and tool.name in names
+        )
+    tools = [_tool(tool, marks) for tool in offered]
+    if prompt.web_search is not None:
+        tools.append(_search_tool(prompt.web_search))
+    if not tools:
+        return {}
+    return {"tools": tools, "tool_choice": _tool_choice(prompt)}
+
+
+def _tool(tool: Tool, marks: Marks) -> FreeObject:
+    if not isinstance(tool, FunctionTool):
+        place = "functions" if tool.legacy else tool.place
+        raise OptionUnsupported("This model supports only tools of type function.", param=place)
+    described: FreeObject = {"name": tool.name, "input_schema": tool.parameters or _NO_PARAMETERS}
+    if tool.description is not None:
+        described["description"] = tool.description
+    if tool.strict:
+        described["strict"] = True
+    return {
+        **described,
+        **marks.read(tool.extra, tool.place),
+        **marks.read(tool.tool_extra, tool.place),
+    }
+
+
+def _search_tool(search: WebSearch) -> FreeObject:
+    if search.extra:
+        raise InvalidRequest(
+            f"{search.param} has fields that are not supported.", param=search.param
+        )
+    if search.context_size not in (None, _DEFAULT_SEARCH_SIZE):
+        raise OptionUnsupported(
+            "The backend has no choice of how much a search finds.",
+            param=f"{search.param}.search_context_size",
+        )
+    tool: FreeObject = dict(_SEARCH_TOOL)
+    if search.location is not None:
+        tool["user_location"] = {"type": "approximate", **search.location.given()}
+    return tool
+
+
+def _tool_choice(prompt: Prompt) -> FreeObject | None:
+    """None where the provider's own default is right: the model decides, and may call several."""
+    # A legacy answer has room for one call only.
+    single = prompt.parallel_tool_calls is False or prompt.has_legacy_functions_only
+    chosen: FreeObject | None = None
+    if prompt.tool_choice is not None:
+        match prompt.tool_choice.choice:
+            case ToolMode() as mode:
+                chosen = {"type": _MODES[mode]}
+            case AllowedFunctions(mode=mode):
+                chosen = {"type": _MODES[mode]}
+            case NamedFunction(name=name):
+                chosen = {"type": "tool", "name": name}
+            case _:
+                raise OptionUnsupported(
+                    "This model can choose only functions.", param=prompt.tool_choice.param
+                )
+    if single and (chosen is None or chosen["type"] != "none"):
+        chosen = {**(chosen or {"type": "auto"}), "disable_parallel_tool_use": True}
+    return chosen
+
+
+def encoded(body: FreeObject) -> bytes:
+    return _encode(body)

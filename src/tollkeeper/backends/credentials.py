@@ -1,0 +1,149 @@
+"""Credentials of backends: how a call proves who pays for it.
+
+A credential is asked for its headers before every call, so that a key can change while the gateway
+runs: a key from a file is read again when the file has changed. A kind whose tokens expire or that
+signs requests fits the same interface (`Credential`), because it sees the request and may wait.
+
+No message, log line or representation of an object here contains a key.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Protocol
+
+import structlog
+
+_KEY_BYTES_MAX = 64 << 10
+_log = structlog.get_logger("tollkeeper.backends")
+
+
+class CredentialKind(StrEnum):
+    """The header that carries the key. The value is what the settings call the kind."""
+
+    BEARER = "bearer"
+    X_API_KEY = "x-api-key"
+    API_KEY = "api-key"
+    X_GOOG_API_KEY = "x-goog-api-key"
+
+
+@dataclass(frozen=True, slots=True)
+class OutgoingRequest:
+    """A request that needs headers, as far as a signature covers it."""
+
+    host: str
+    path: str
+    body: bytes
+
+
+class Credential(Protocol):
+    async def headers_for(self, request: OutgoingRequest, *, deadline: float) -> bytes:
+        """Header lines, each ended by CRLF. `deadline` is a time of the event loop's clock.
+
+        Raises domain errors, none of which is charged: nothing was sent."""
+        ...
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """What no message to a caller may contain: the present key and those before it."""
+        ...
+
+
+class NoCredential:
+    async def headers_for(self, request: OutgoingRequest, *, deadline: float) -> bytes:
+        return b""
+
+    secrets: tuple[str, ...] = ()
+
+
+class FixedKey:
+    """A key that stays the same as long as the process runs."""
+
+    def __init__(self, kind: CredentialKind, key: str) -> None:
+        self._headers = key_header(kind, key)
+        self.secrets = (key,)
+
+    async def headers_for(self, request: OutgoingRequest, *, deadline: float) -> bytes:
+        return self._headers
+
+
+class KeyInFile:
+    """A key in a file. It is read again before the next call after the file has changed. While the
+    file is missing or holds no key, as in the middle of a rotation, the last key stays in use."""
+
+    def __init__(self, kind: CredentialKind, path: Path, key: str) -> None:
+        """`key` is what the file held when the gateway started."""
+        self._kind = kind
+        self._path = path
+        self._key = key
+        self._headers = key_header(kind, key)
+        self._previous: str | None = None
+        # Not that of the file that `key` was read from: it may have changed since.
+        self._version: tuple[int, ...] | None = None
+
+    async def headers_for(self, request: OutgoingRequest, *, deadline: float) -> bytes:
+        version = _version_of(self._path)
+        if version != self._version:
+            self._version = version
+            self._read_again()
+        return self._headers
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        return (self._key,) if self._previous is None else (self._key, self._previous)
+
+    def _read_again(self) -> None:
+        try:
+            key = read_key(self._path)
+        except ValueError as exc:
+            _log.warning("credential kept", file=str(self._path), reason=str(exc))
+            return
+        if key != self._key:
+            self._previous, self._key = self._key, key
+            self._headers = key_header(self._kind, key)
+            _log.info("credential changed", file=str(self._path))
+
+
+def open_credential(kind: CredentialKind, key: str | None, file: str | None) -> Credential:
+    """`key` is the key itself; where a file is named, it is what the file held at first."""
+    if key is None:
+        return NoCredential()
+    return FixedKey(kind, key) if file is None else KeyInFile(kind, Path(file), key)
+
+
+def key_header(kind: CredentialKind, key: str) -> bytes:
+    """Raises ValueError for a key that is no header value."""
+    if not is_header_text(key):
+        raise ValueError("the API key must be printable ASCII without spaces")
+    if kind is CredentialKind.BEARER:
+        return f"authorization: Bearer {key}\r\n".encode("ascii")
+    return f"{kind.value}: {key}\r\n".encode("ascii")
+
+
+def read_key(path: Path) -> str:
+    """The key in a file. Raises ValueError, whose message does not quote the file's content."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(_KEY_BYTES_MAX).strip()
+    except OSError as exc:
+        raise ValueError(f"it cannot be read: {exc.strerror}") from None
+    try:
+        key = content.decode("ascii")
+    except UnicodeDecodeError:
+        key = ""
+    if not is_header_text(key):
+        raise ValueError("it holds no key of printable ASCII without spaces")
+    return key
+
+
+def is_header_text(text: str) -> bool:
+    return bool(text) and text.isascii() and text.isprintable() and " " not in text
+
+
+def _version_of(path: Path) -> tuple[int, ...]:
+    """Differs when the file was replaced or written to; empty where there is no file."""
+    try:
+        found = path.stat()
+    except OSError:
+        return ()
+    return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size

@@ -1,0 +1,187 @@
+"""Presets: what is known of a provider or a server, as a table.
+
+A preset sets defaults of a backend's settings; whatever the operator sets wins. A new provider with
+an OpenAI-compatible endpoint is one entry here, a recorded exchange
+(`tests/journeys/exchanges/recorded`) and a row in `docs/providers.md`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tollkeeper.backends.config import OutputBound, Tokenizer, WireProtocol
+from tollkeeper.backends.credentials import CredentialKind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preset:
+    # The base address. Empty: it differs by installation, and `address_form` shows its form.
+    url: str = ""
+    address_form: str = ""
+    protocol: WireProtocol = WireProtocol.CHAT
+    credential: CredentialKind = CredentialKind.BEARER
+    # The environment variable with the key, by the provider's own documents. Empty: there may be
+    # no key, or none that a variable can hold.
+    key_env: str = ""
+    # The field of a chat request that bounds the output.
+    output_bound: OutputBound = OutputBound.CALLER
+    # Whether a chat stream is asked for its usage. False: it reports without, or refuses the field.
+    include_usage: bool = True
+    # Whether it makes several completions in one call.
+    native_n: bool = True
+    tokenizer: Tokenizer | None = None
+    # Fields of a chat request: those that are 501, those with another name, and those that are left
+    # out, because the answer does not depend on them.
+    refused: tuple[str, ...] = ()
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    omitted: tuple[str, ...] = ()
+    # The most input tokens of one image, for holds. None: the most of any published family.
+    tokens_per_image: int | None = None
+
+    def settings(self) -> dict[str, Any]:
+        """The settings of a backend that the preset sets."""
+        found: dict[str, Any] = {
+            "protocol": self.protocol.value,
+            "credential": self.credential.value,
+            "output_bound": self.output_bound.value,
+            "include_usage": self.include_usage,
+            "native_n": self.native_n,
+            "refused_fields": self.refused,
+            "renamed_fields": dict(self.renamed),
+            "omitted_fields": self.omitted,
+        }
+        if self.tokenizer is not None:
+            found["tokenizer"] = self.tokenizer.value
+        if self.url:
+            found["urls"] = (self.url,)
+        return found
+
+
+_ABUSE_HINTS = ("user", "safety_identifier", "metadata")
+
+PRESETS: Mapping[str, Preset] = {
+    "openai": Preset(
+        url="https://api.openai.com/v1",
+        key_env="OPENAI_API_KEY",
+        output_bound=OutputBound.MAX_COMPLETION_TOKENS,
+    ),
+    "azure": Preset(
+        address_form="https://RESOURCE.openai.azure.com/openai/v1",
+        credential=CredentialKind.API_KEY,
+        key_env="AZURE_OPENAI_API_KEY",
+        output_bound=OutputBound.MAX_COMPLETION_TOKENS,
+    ),
+    "anthropic": Preset(
+        url="https://api.anthropic.com/v1",
+        protocol=WireProtocol.MESSAGES,
+        credential=CredentialKind.X_API_KEY,
+        key_env="ANTHROPIC_API_KEY",
+        tokens_per_image=4784,
+    ),
+    "gemini": Preset(
+        url="https://generativelanguage.googleapis.com/v1beta/openai",
+        key_env="GEMINI_API_KEY",
+        omitted=_ABUSE_HINTS,
+    ),
+    "mistral": Preset(
+        url="https://api.mistral.ai/v1",
+        key_env="MISTRAL_API_KEY",
+        output_bound=OutputBound.MAX_TOKENS,
+        include_usage=False,
+        refused=("logit_bias", "logprobs", "top_logprobs", "functions", "function_call"),
+        renamed={"seed": "random_seed"},
+        omitted=_ABUSE_HINTS,
+        tokens_per_image=4160,
+    ),
+    "groq": Preset(
+        url="https://api.groq.com/openai/v1",
+        key_env="GROQ_API_KEY",
+        output_bound=OutputBound.MAX_COMPLETION_TOKENS,
+        native_n=False,
+        refused=("logit_bias", "logprobs", "top_logprobs"),
+    ),
+    "deepseek": Preset(
+        url="https://api.deepseek.com/v1",
+        key_env="DEEPSEEK_API_KEY",
+        output_bound=OutputBound.MAX_TOKENS,
+        native_n=False,
+        refused=("logit_bias", "seed"),
+    ),
+    "xai": Preset(
+        url="https://api.x.ai/v1",
+        key_env="XAI_API_KEY",
+        refused=("logit_bias",),
+        tokens_per_image=1792,
+    ),
+    "together": Preset(
+        url="https://api.together.ai/v1",
+        key_env="TOGETHER_API_KEY",
+        output_bound=OutputBound.MAX_TOKENS,
+    ),
+    "fireworks": Preset(
+        url="https://api.fireworks.ai/inference/v1",
+        key_env="FIREWORKS_API_KEY",
+        output_bound=OutputBound.MAX_TOKENS,
+    ),
+    "openrouter": Preset(
+        url="https://openrouter.ai/api/v1",
+        key_env="OPENROUTER_API_KEY",
+        output_bound=OutputBound.MAX_TOKENS,
+        include_usage=False,
+        native_n=False,
+    ),
+    "cohere": Preset(
+        url="https://api.cohere.ai/compatibility/v1",
+        key_env="COHERE_API_KEY",
+        output_bound=OutputBound.MAX_TOKENS,
+        native_n=False,
+        refused=("logit_bias", "parallel_tool_calls"),
+        omitted=_ABUSE_HINTS,
+    ),
+    "bedrock": Preset(
+        address_form="https://bedrock-runtime.REGION.amazonaws.com/openai/v1",
+        key_env="AWS_BEARER_TOKEN_BEDROCK",
+        native_n=False,
+    ),
+    "vertex": Preset(
+        address_form=(
+            "https://REGION-aiplatform.googleapis.com/v1/projects/PROJECT/locations/REGION"
+            "/publishers/anthropic/models"
+        ),
+        protocol=WireProtocol.VERTEX_MESSAGES,
+        tokens_per_image=4784,
+    ),
+    "vllm": Preset(
+        address_form="http://HOST:8000/v1",
+        tokenizer=Tokenizer.VLLM,
+    ),
+    "sglang": Preset(
+        address_form="http://HOST:30000/v1",
+        output_bound=OutputBound.MAX_TOKENS,
+    ),
+    "llamacpp": Preset(
+        address_form="http://HOST:8080/v1",
+        output_bound=OutputBound.MAX_TOKENS,
+        native_n=False,
+        tokenizer=Tokenizer.LLAMA_CPP,
+    ),
+    "ollama": Preset(
+        url="http://127.0.0.1:11434/v1",
+        output_bound=OutputBound.MAX_TOKENS,
+        native_n=False,
+        refused=("logit_bias", "tool_choice", "parallel_tool_calls"),
+        omitted=_ABUSE_HINTS,
+    ),
+    "tgi": Preset(
+        address_form="http://HOST:3000/v1",
+        output_bound=OutputBound.MAX_TOKENS,
+        native_n=False,
+        omitted=_ABUSE_HINTS,
+    ),
+    "lmstudio": Preset(
+        url="http://127.0.0.1:1234/v1",
+        output_bound=OutputBound.MAX_TOKENS,
+        native_n=False,
+        omitted=_ABUSE_HINTS,
+    ),
+}

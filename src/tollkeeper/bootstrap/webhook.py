@@ -1,0 +1,85 @@
+"""The webhook of alerts: an HTTP POST whose body is signed."""
+
+import asyncio
+import hashlib
+import hmac
+import os
+import time
+import urllib.error
+import urllib.request
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any
+
+from tollkeeper.bootstrap.secrets import read_secret
+from tollkeeper.services.alerts import DeliveryFailed, PostAlert
+from tollkeeper.settings import Settings, SettingsError, shown_variable
+
+SIGNATURE = "X-Tollkeeper-Signature"
+DELIVERY = "X-Tollkeeper-Delivery"
+_SOCKET_TIMEOUT_S = 10.0
+# For the whole delivery, however slowly the other side answers.
+_DEADLINE_S = 30.0
+
+
+class _NoRedirect(urllib.request.HTTPRedirectHandler):
+    """A signed body goes where the settings say, and nowhere else."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+def alert_webhook(settings: Settings) -> PostAlert | None:
+    declared = settings.alerts
+    if not declared.webhook_url:
+        return None
+    secret = _secret(settings)
+    opener = urllib.request.build_opener(_NoRedirect)
+
+    async def post(delivery_id: str, body: str) -> None:
+        request = _request(declared.webhook_url, secret, delivery_id, body.encode())
+        try:
+            async with asyncio.timeout(_DEADLINE_S):
+                await asyncio.to_thread(_send, opener, request)
+        except TimeoutError:
+            raise DeliveryFailed("the webhook did not answer in time") from None
+
+    return post
+
+
+def signature(secret: bytes, body: bytes, moment: int) -> str:
+    """`t=<unix seconds>,v1=<hex>`: an HMAC-SHA256 of the time, a dot and the body."""
+    signed = hmac.new(secret, b"%d." % moment + body, hashlib.sha256).hexdigest()
+    return f"t={moment},v1={signed}"
+
+
+def _request(url: str, secret: bytes, delivery_id: str, body: bytes) -> urllib.request.Request:
+    headers = {
+        "Content-Type": "application/json",
+        DELIVERY: delivery_id,
+        SIGNATURE: signature(secret, body, int(time.time())),
+    }
+    return urllib.request.Request(url, data=body, headers=headers, method="POST")  # noqa: S310
+
+
+def _send(opener: urllib.request.OpenerDirector, request: urllib.request.Request) -> None:
+    try:
+        with opener.open(request, timeout=_SOCKET_TIMEOUT_S):
+            return
+    except urllib.error.HTTPError as exc:
+        exc.close()
+        raise DeliveryFailed(f"the webhook answered {exc.code}") from None
+    except (OSError, HTTPException, ValueError) as exc:
+        raise DeliveryFailed(f"the webhook cannot be reached: {type(exc).__name__}") from None
+
+
+def _secret(settings: Settings) -> bytes:
+    declared = settings.alerts
+    if declared.webhook_secret_file:
+        found = read_secret(Path(declared.webhook_secret_file))
+    else:
+        found = os.environ.get(declared.webhook_secret_env, "").encode()
+    if not found:
+        name = shown_variable(declared.webhook_secret_env)
+        raise SettingsError(f"alerts.webhook_secret_env: {name} is not set")
+    return found

@@ -1,0 +1,107 @@
+"""`tollkeeper audit`: who changed what, and when."""
+
+from typing import Annotated, Any
+
+import typer
+
+from tollkeeper.cli.amounts import unix_seconds
+from tollkeeper.cli.command import noun_app, service_command
+from tollkeeper.cli.output import Listing
+from tollkeeper.domain.audit import AuditEntry, ObjectState
+from tollkeeper.services.audit import AUDIT_PAGE_MAX
+from tollkeeper.services.use_cases import Services
+
+app = noun_app("Who changed what, and when.")
+
+# A longer value is cut in the table; the JSON has all of it.
+_SHOWN_LENGTH_MAX = 40
+
+
+@service_command(
+    app, "list", example="tollkeeper audit list --organization Acme --since 2026-01-01"
+)
+async def audit_list(
+    services: Services,
+    organization: Annotated[
+        str | None, typer.Option(metavar="ORG", help="Only changes in this organization.")
+    ] = None,
+    object_id: Annotated[
+        str | None,
+        typer.Option("--object", metavar="ID", help="Only changes of the object with this id."),
+    ] = None,
+    since: Annotated[
+        int | None,
+        typer.Option(metavar="WHEN", help="YYYY-MM-DD or unix seconds.", parser=unix_seconds),
+    ] = None,
+    until: Annotated[
+        int | None,
+        typer.Option(
+            metavar="WHEN", help="YYYY-MM-DD or unix seconds; not included.", parser=unix_seconds
+        ),
+    ] = None,
+    before: Annotated[
+        int | None,
+        typer.Option(metavar="N", help="Only changes with a smaller id: the next page.", min=1),
+    ] = None,
+    limit: Annotated[
+        int, typer.Option(metavar="N", help="How many changes at most.", min=1, max=AUDIT_PAGE_MAX)
+    ] = 20,
+) -> Listing:
+    """List changes, newest first."""
+    of_organization = (
+        None if organization is None else await services.names.organization_named(organization)
+    )
+    if of_organization is not None:
+        await services.organizations.organization_show(of_organization)
+    page = await services.audit.audit_list(
+        organization_id=of_organization,
+        object_id=object_id,
+        since=since,
+        until=until,
+        before_id=before,
+        limit=limit,
+    )
+    return Listing(
+        [_view(entry) for entry in page.entries],
+        columns=("id", "at", "who", "operation", "object_id", "change"),
+        short_ids=("object_id",),
+        summary={"next_before": page.next_before},
+        note=""
+        if page.next_before is None
+        else f"There are older ones: add --before {page.next_before}.",
+    )
+
+
+def _view(entry: AuditEntry) -> dict[str, Any]:
+    change = entry.change
+    return {
+        "id": entry.id,
+        "at": entry.at,
+        "who": str(entry.actor),
+        "operation": change.operation,
+        "organization_id": change.organization_id,
+        "object_kind": change.object_kind,
+        "object_id": change.object_id,
+        "before": change.before,
+        "after": change.after,
+        "change": _difference(change.before, change.after),
+    }
+
+
+def _difference(before: ObjectState | None, after: ObjectState | None) -> str:
+    """The fields that differ, as one line. A created object shows its name."""
+    if before is None:
+        name = (after or {}).get("name")
+        return "" if name is None else _shown(name)
+    after = after or {}
+    differing = [
+        f"{field}: {_shown(before.get(field))} -> {_shown(after.get(field))}"
+        for field in {**before, **after}
+        if before.get(field) != after.get(field)
+    ]
+    return ", ".join(differing)
+
+
+def _shown(value: object) -> str:
+    text = "-" if value is None else str(value)
+    return text if len(text) <= _SHOWN_LENGTH_MAX else text[:_SHOWN_LENGTH_MAX] + "..."

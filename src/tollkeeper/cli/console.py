@@ -1,0 +1,118 @@
+"""`tollkeeper console`: runs the web console until a signal stops it."""
+
+import os
+import signal
+import socket
+import sys
+import threading
+from contextlib import ExitStack
+from typing import Annotated
+
+import typer
+import uvloop
+
+from tollkeeper.bootstrap import located_database
+from tollkeeper.cli.command import Invocation, command, command_app
+from tollkeeper.cli.output import SHOWN_ONCE, Record, show
+from tollkeeper.console.context import ReplicaState
+from tollkeeper.console.sessions import new_token, token_digest
+from tollkeeper.console.start import is_secure, require_safe_address, run_console
+from tollkeeper.hosting.listeners import address_of, bind
+from tollkeeper.hosting.logs import configure_logs
+from tollkeeper.hosting.replica_probe import probe_replicas
+from tollkeeper.settings import Settings
+from tollkeeper.storage.schema import check_database
+
+app = command_app()
+
+
+@command(app, "console", example="tollkeeper console --port 8090")
+def console(
+    invocation: Invocation,
+    host: Annotated[
+        str | None, typer.Option(help="The address.", show_default="console.host")
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option(help="The port. 0: any free one.", show_default="console.port")
+    ] = None,
+    print_token: Annotated[
+        bool,
+        typer.Option("--new-token", help="Make an operator token, print it and its digest, end."),
+    ] = False,
+    child_socket: Annotated[int | None, typer.Option(hidden=True)] = None,
+) -> Record | None:
+    """Run the web console, or make an operator token for it."""
+    if print_token:
+        made = new_token()
+        return Record({"value": made, "token_sha256": token_digest(made)}, note=SHOWN_ONCE)
+    # As environment variables, options are checked like settings.
+    for name, value in (("HOST", host), ("PORT", port)):
+        if value is not None:
+            os.environ[f"TOLLKEEPER_CONSOLE__{name}"] = str(value)
+    settings = invocation.settings()
+    require_safe_address(settings)
+    with ExitStack() as stack:
+        listener = _listener(settings, child_socket)
+        stack.callback(listener.close)
+        configure_logs()
+        conninfo = stack.enter_context(located_database(settings))
+        check_database(conninfo)
+        token = None if settings.console.token_sha256 else new_token()
+        digest = settings.console.token_sha256 or token_digest(token or "")
+        if child_socket is None:
+            _announce(invocation, settings, listener, token)
+            sys.stdout.flush()
+        else:
+            _end_with_parent()
+        uvloop.run(
+            run_console(
+                settings,
+                conninfo,
+                listener,
+                digest,
+                config=invocation.config,
+                ask_replicas=lambda: _replicas(settings),
+            )
+        )
+    return None
+
+
+def _listener(settings: Settings, inherited: int | None) -> socket.socket:
+    if inherited is not None:
+        return socket.socket(fileno=inherited)
+    return bind(settings.console.host, settings.console.port, setting="console")
+
+
+def _announce(
+    invocation: Invocation, settings: Settings, listener: socket.socket, token: str | None
+) -> None:
+    address = console_address(settings, listener)
+    if invocation.as_json:
+        show(Record({"console": address, "operator_token": token}), as_json=True)
+        return
+    typer.echo(f"The console is at {address}. Ctrl-C stops it.")
+    if token is not None:
+        typer.echo(f"operator token  {token}  (for this start; --new-token makes one to keep)")
+
+
+def console_address(settings: Settings, listener: socket.socket) -> str:
+    scheme = "https" if is_secure(settings) and not settings.console.trusted_proxies else "http"
+    return f"{scheme}://{address_of(listener)}"
+
+
+def _end_with_parent() -> None:
+    """The process that started this one holds the other end of standard input."""
+
+    def wait() -> None:
+        while os.read(0, 1):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+async def _replicas(settings: Settings) -> list[ReplicaState]:
+    return [
+        ReplicaState(found.backend, found.url, found.result.ok, found.result.detail)
+        for found in await probe_replicas(settings)
+    ]

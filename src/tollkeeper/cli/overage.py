@@ -1,0 +1,71 @@
+"""`tollkeeper overage`: how far an organization's balance may fall below zero."""
+
+from typing import Annotated, Any
+
+import typer
+
+from tollkeeper.cli.amounts import amount_picousd
+from tollkeeper.cli.arguments import OrganizationArgument
+from tollkeeper.cli.command import noun_app, service_command
+from tollkeeper.cli.output import Record
+from tollkeeper.domain.access import OrganizationId
+from tollkeeper.domain.money import usd_from_picousd
+from tollkeeper.services.ledger.billing import OverageUse
+from tollkeeper.services.use_cases import Services
+
+app = noun_app("How far an organization's balance may fall below zero.")
+
+_DEFAULT = "default"
+
+
+def _bound(text: str) -> int | str:
+    return _DEFAULT if text == _DEFAULT else amount_picousd(text)
+
+
+@service_command(app, "set", example="tollkeeper overage set Acme 5")
+async def overage_set(
+    services: Services,
+    organization: OrganizationArgument,
+    # Typer does not support `int | "default"`, which is what the parser returns.
+    bound: Annotated[
+        Any,
+        typer.Argument(
+            metavar="USD|default",
+            help="A decimal amount in USD, or the bound of the settings.",
+            parser=_bound,
+            show_default=False,
+        ),
+    ],
+) -> Record:
+    """Set the bound below which calls of an organization are stopped, until it is cleared."""
+    identity = await services.names.organization_named(organization)
+    own = None if bound == _DEFAULT else bound
+    return _record(identity, await services.billing.overage_set(identity, own))
+
+
+@service_command(app, "clear", example="tollkeeper overage clear Acme")
+async def overage_clear(services: Services, organization: OrganizationArgument) -> Record:
+    """Let a stopped organization make calls again. Its balance must be within the bound."""
+    identity = await services.names.organization_named(organization)
+    return _record(identity, await services.billing.overage_clear(identity))
+
+
+@service_command(app, "show", example="tollkeeper overage show Acme")
+async def overage_show(services: Services, organization: OrganizationArgument) -> Record:
+    """Show the balance, the overage, the bound, and whether calls are stopped."""
+    identity = await services.names.organization_named(organization)
+    return _record(identity, await services.billing.overage_show(identity))
+
+
+def _record(organization: OrganizationId, use: OverageUse) -> Record:
+    """Amounts in USD. `overage` is all that calls ever cost beyond their holds."""
+    return Record(
+        {
+            "organization_id": organization,
+            "balance": usd_from_picousd(use.balance_picousd),
+            "overage": usd_from_picousd(use.overage_picousd),
+            "bound": None if use.bound_picousd is None else usd_from_picousd(use.bound_picousd),
+            "source": "default" if use.is_default else "organization",
+            "stopped": use.stopped,
+        }
+    )

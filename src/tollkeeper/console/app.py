@@ -1,0 +1,125 @@
+"""The console as an ASGI application: its addresses, and what is said of errors."""
+
+import structlog
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from tollkeeper.console import sign_in, static_files
+from tollkeeper.console.context import Console
+from tollkeeper.console.guard import Guard
+from tollkeeper.console.pages import (
+    activity,
+    audit,
+    backends,
+    call,
+    costs,
+    keys,
+    models,
+    organizations,
+    overview,
+    policies,
+    policy,
+    policy_trial,
+    projects,
+    settings,
+    unsettled,
+)
+from tollkeeper.console.rendering import render
+from tollkeeper.console.sessions import Session
+from tollkeeper.domain.errors import (
+    InvalidRequest,
+    NotFound,
+    PermissionDenied,
+    TollkeeperError,
+    Unavailable,
+)
+
+_log = structlog.get_logger("tollkeeper.console")
+_STATUS: tuple[tuple[type[TollkeeperError], int], ...] = (
+    (NotFound, 404),
+    (InvalidRequest, 400),
+    (PermissionDenied, 403),
+    (Unavailable, 503),
+)
+
+ROUTES = [
+    Route("/sign-in", sign_in.show_sign_in),
+    Route("/sign-in", sign_in.sign_in, methods=["POST"]),
+    Route("/sign-out", sign_in.sign_out, methods=["POST"]),
+    Route("/static/{name}", static_files.static_file),
+    Route("/", overview.show),
+    Route("/verify", overview.verify, methods=["POST"]),
+    Route("/organizations", organizations.show_all),
+    Route("/organizations", organizations.create, methods=["POST"]),
+    Route("/organizations/{organization}", organizations.show),
+    Route("/organizations/{organization}/{action}", organizations.change, methods=["POST"]),
+    Route("/projects", projects.show_all),
+    Route("/projects", projects.create, methods=["POST"]),
+    Route("/projects/{project}", projects.show),
+    Route("/projects/{project}/{action}", projects.change, methods=["POST"]),
+    Route("/keys", keys.show_all),
+    Route("/keys", keys.create, methods=["POST"]),
+    Route("/keys/{key}/{action}", keys.change, methods=["POST"]),
+    Route("/costs", costs.show),
+    Route("/costs.csv", costs.download),
+    Route("/activity", activity.show),
+    Route("/activity/{request_id}", call.show),
+    Route("/unsettled", unsettled.show),
+    Route("/unsettled/all", unsettled.resolve_all, methods=["POST"]),
+    Route("/unsettled/{reservation}", unsettled.resolve, methods=["POST"]),
+    Route("/policies", policies.show_all),
+    Route("/policies", policies.create, methods=["POST"]),
+    Route("/policies/try", policy_trial.show),
+    Route("/policies/try", policy_trial.run, methods=["POST"]),
+    Route("/policies/{policy}", policy.show),
+    Route("/policies/{policy}/{action}", policy.change, methods=["POST"]),
+    Route("/models", models.show),
+    Route("/backends", backends.show),
+    Route("/settings", settings.show),
+    Route("/audit", audit.show),
+]
+
+
+def build_console(console: Console, hosts: frozenset[str]) -> Starlette:
+    app = Starlette(
+        routes=ROUTES,
+        middleware=[
+            Middleware(Guard, sessions=console.sessions, hosts=hosts, secure=console.secure)
+        ],
+        exception_handlers={
+            TollkeeperError: _refused,
+            HTTPException: _no_such_page,
+            Exception: _failed,
+        },
+    )
+    app.state.console = console
+    return app
+
+
+async def _refused(request: Request, exc: Exception) -> Response:
+    assert isinstance(exc, TollkeeperError)
+    found = [status for kind, status in _STATUS if isinstance(exc, kind)]
+    return _problem(request, exc.message, found[0] if found else 409)
+
+
+async def _no_such_page(request: Request, exc: Exception) -> Response:
+    assert isinstance(exc, HTTPException)
+    text = "There is no such page." if exc.status_code == 404 else exc.detail
+    return _problem(request, text, exc.status_code)
+
+
+async def _failed(request: Request, exc: Exception) -> Response:
+    _log.error("a page failed", path=request.url.path, exc_info=exc)
+    return _problem(request, "The console failed. Its log says why.", 500)
+
+
+def _problem(request: Request, message: str, status: int) -> Response:
+    if not isinstance(request.scope.get("session"), Session):
+        return PlainTextResponse(message, status)
+    page = render(request, "problem.html", nav="", title="Not possible", message=message)
+    page.status_code = status
+    return page

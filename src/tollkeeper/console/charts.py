@@ -1,0 +1,68 @@
+"""What charts show, as plain data; static/charts.js draws them."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from tollkeeper.domain.traffic import STEP_S, StepCount, TimeRange
+
+# How many bars a chart of calls over time has at most.
+_BARS_MAX = 72
+_CLASSES = (("2xx", "good"), ("4xx", "warning"), ("5xx", "bad"))
+
+
+def traffic_chart(steps: Sequence[StepCount], time: TimeRange) -> dict[str, Any]:
+    """Bars of calls over time, stacked by the class of their status."""
+    first, last = time.start // STEP_S, (time.end - 1) // STEP_S
+    width = -(-(last - first + 1) // _BARS_MAX)
+    first -= first % width
+    starts = range(first, last + 1, width)
+    counts = {name: [0] * len(starts) for name, _ in _CLASSES}
+    for found in steps:
+        name = f"{min(max(found.status // 100, 2), 5)}xx"
+        position = (found.step - first) // width
+        if 0 <= position < len(starts):
+            counts["4xx" if name == "3xx" else name][position] += found.requests
+    return {
+        "kind": "bars",
+        "x": [_iso(start * STEP_S) for start in starts],
+        "step_s": width * STEP_S,
+        "unit": "calls",
+        "zoom": True,
+        "series": [{"name": name, "tone": tone, "values": counts[name]} for name, tone in _CLASSES],
+    }
+
+
+def stacked_days(days: Sequence[str], series: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """Bars of amounts by day, one colour for each name. Amounts are decimal strings."""
+    return {
+        "kind": "bars",
+        "x": list(days),
+        "step_s": 86_400,
+        "unit": "USD",
+        "series": [
+            {"name": name, "values": [float(value) for value in values]}
+            for name, values in series.items()
+        ],
+    }
+
+
+def counted_days(days: Sequence[str], series: Mapping[str, Sequence[int]]) -> dict[str, Any]:
+    """Bars of counts by day, beside each other."""
+    return {
+        "kind": "bars",
+        "x": list(days),
+        "step_s": 86_400,
+        "unit": "calls",
+        "beside": True,
+        "series": [{"name": name, "values": list(values)} for name, values in series.items()],
+    }
+
+
+def threshold_chart(points: Sequence[tuple[int, int]], threshold: int) -> dict[str, Any]:
+    """How often each probability was found, and the threshold that can be moved over them."""
+    return {"kind": "threshold", "points": [list(point) for point in points], "at": threshold}
+
+
+def _iso(unix_s: int) -> str:
+    return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%d %H:%M")

@@ -1,0 +1,29 @@
+"""The organization that an address names, for pages that show one at a time."""
+
+from dataclasses import dataclass
+
+from starlette.requests import Request
+
+from tollkeeper.console.context import console_of
+from tollkeeper.console.forms import optional, organization_id
+from tollkeeper.domain.organization import Organization
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenOrganization:
+    """None where there is no organization at all."""
+
+    organization: Organization | None
+    all: tuple[Organization, ...]
+
+
+async def chosen_organization(request: Request) -> ChosenOrganization:
+    """The one that the address names, else the first."""
+    organizations = console_of(request).services.organizations
+    every = tuple(await organizations.organization_list())
+    named = optional(request.query_params, "organization")
+    if named is not None:
+        return ChosenOrganization(
+            await organizations.organization_show(organization_id(named)), every
+        )
+    return ChosenOrganization(every[0] if every else None, every)

@@ -1,0 +1,142 @@
+"""Reads forms and addresses; what is wrong in them is an error that names its field."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from uuid import UUID
+
+from starlette.datastructures import FormData, QueryParams, UploadFile
+from starlette.requests import Request
+
+from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
+from tollkeeper.domain.errors import InvalidRequest, NotFound
+from tollkeeper.domain.money import picousd_from_usd
+from tollkeeper.domain.reports import TIME_MAX
+from tollkeeper.domain.traffic import StatusRange, TimeRange
+
+_FIELDS_MAX = 200
+# Beyond what the guard lets through.
+_TEXT_MAX = 8_388_608
+RANGES_S = {"1h": 3600, "6h": 21_600, "24h": 86_400, "7d": 604_800, "30d": 2_592_000}
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    data: FormData
+
+    @property
+    def filled(self) -> Mapping[str, str]:
+        return {name: value for name, value in self.data.multi_items() if isinstance(value, str)}
+
+    def text(self, name: str, *, default: str | None = None) -> str:
+        value = self.data.get(name)
+        if isinstance(value, str) and value.strip():
+            return value.strip()
+        if default is None:
+            raise InvalidRequest(f"{_title(name)} is missing.", param=name)
+        return default
+
+    def texts(self, name: str) -> list[str]:
+        return [value for value in self.data.getlist(name) if isinstance(value, str) and value]
+
+    def integer(self, name: str, *, optional: bool = False) -> int | None:
+        text = self.text(name, default="" if optional else None)
+        if not text:
+            return None
+        if not re.fullmatch(r"-?[0-9]{1,12}", text):
+            raise InvalidRequest(f"{_title(name)} is a whole number.", param=name)
+        return int(text)
+
+    def required_integer(self, name: str) -> int:
+        found = self.integer(name)
+        assert found is not None
+        return found
+
+    def picousd(self, name: str) -> int:
+        return picousd_from_usd(self.text(name), param=name)
+
+    async def file(self, name: str) -> bytes:
+        value = self.data.get(name)
+        return await value.read() if isinstance(value, UploadFile) else b""
+
+
+async def read_form(request: Request) -> Form:
+    return Form(await request.form(max_fields=_FIELDS_MAX, max_files=1, max_part_size=_TEXT_MAX))
+
+
+def organization_id(text: str) -> OrganizationId:
+    return OrganizationId(_id(text, "organization"))
+
+
+def project_id(text: str) -> ProjectId:
+    return ProjectId(_id(text, "project"))
+
+
+def key_id(text: str) -> KeyId:
+    return KeyId(_id(text, "key"))
+
+
+def request_id(text: str) -> UUID:
+    return _id(text, "request")
+
+
+def _id(text: str, noun: str) -> UUID:
+    try:
+        return UUID(text)
+    except ValueError:
+        raise NotFound(f"There is no {noun} {text[:80]}.") from None
+
+
+def optional(query: QueryParams, name: str) -> str | None:
+    return query.get(name, "").strip() or None
+
+
+def status_range(text: str | None) -> StatusRange | None:
+    """A status like 429, or a class like 4xx; `error` is everything from 400 on."""
+    if text is None:
+        return None
+    if text == "error":
+        return StatusRange(400, 599)
+    found = re.fullmatch(r"([1-5])(?:xx|([0-9]{2}))", text)
+    if found is None:
+        raise InvalidRequest(f"{text[:20]!r} is no status: use 200, 4xx or error.", param="status")
+    if found[2] is None:
+        return StatusRange(int(found[1]) * 100, int(found[1]) * 100 + 99)
+    return StatusRange(int(text), int(text))
+
+
+def time_range(query: QueryParams, now: int, *, default: str = "24h") -> TimeRange:
+    """`since` and `until`, or the last so many hours or days that `range` names."""
+    since, until = optional(query, "since"), optional(query, "until")
+    if since is not None or until is not None:
+        end = now + 1 if until is None else moment(until, "until")
+        start = end - RANGES_S[default] if since is None else moment(since, "since")
+        if start > end:
+            raise InvalidRequest("The time ends before it begins.", param="until")
+        return TimeRange(max(0, start), end)
+    name = query.get("range", default)
+    if name not in RANGES_S:
+        raise InvalidRequest(f"A range is one of {', '.join(RANGES_S)}.", param="range")
+    return TimeRange(max(0, now + 1 - RANGES_S[name]), now + 1)
+
+
+def moment(text: str, param: str) -> int:
+    """Unix seconds, a date, or a date and a time; UTC."""
+    try:
+        if text.isascii() and text.isdigit():
+            found = int(text)
+        elif len(text) == len("2026-01-31"):
+            day = date.fromisoformat(text)
+            found = int(datetime(day.year, day.month, day.day, tzinfo=UTC).timestamp())
+        else:
+            found = int(datetime.fromisoformat(text).replace(tzinfo=UTC).timestamp())
+    except ValueError:
+        found = -1
+    if not 0 <= found <= TIME_MAX:
+        raise InvalidRequest(f"{text[:40]!r} is no date of the form YYYY-MM-DD.", param=param)
+    return found
+
+
+def _title(name: str) -> str:
+    return name.replace("_", " ").capitalize()

@@ -1,0 +1,143 @@
+"""What stands before every page: the Host header, the size of the body, the session, and the headers
+that tell a browser what the page may do."""
+
+import asyncio
+from urllib.parse import quote
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import cookie_parser
+from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from tollkeeper.console.sessions import COOKIE, Sessions
+
+BODY_BYTES_MAX = 4 * 1024 * 1024
+_BODY_TIMEOUT_S = 60
+_PUBLIC = ("/sign-in", "/static/", "/healthz")
+_READING = frozenset({"GET", "HEAD"})
+
+# Plotly's script adds one style element, for maps. The hash is that of its text, so no other inline
+# style is allowed. The style sheet for its charts it leaves to console.css (templates/base.html).
+_PLOTLY_STYLE = "'sha256-ji27qzEtxXZW+7dun6UwjHXJ18e6WAin1VvNtkzIE/o='"
+CONTENT_POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        f"style-src 'self' {_PLOTLY_STYLE}",
+        "img-src 'self' data:",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'self'",
+        "frame-ancestors 'none'",
+    )
+)
+_HEADERS = {
+    "Content-Security-Policy": CONTENT_POLICY,
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+    "Referrer-Policy": "same-origin",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+
+
+class BodyTooLarge(Exception):
+    """The body is larger than any form."""
+
+
+class Guard:
+    def __init__(
+        self, app: ASGIApp, *, sessions: Sessions, hosts: frozenset[str], secure: bool
+    ) -> None:
+        self._app = app
+        self._sessions = sessions
+        self._hosts = hosts
+        self._secure = secure
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        headers = Headers(scope=scope)
+        refusal = self._refusal(scope, headers)
+        respond = self._with_headers(scope, send)
+        if refusal is not None:
+            await refusal(scope, receive, respond)
+            return
+        try:
+            await self._app(scope, _bounded(receive), respond)
+        except BodyTooLarge:
+            await PlainTextResponse("The form is too large.", 413)(scope, receive, respond)
+
+    def _refusal(self, scope: Scope, headers: Headers) -> Response | None:
+        """The answer to a request that reaches no page; None where it may go on."""
+        host = headers.get("host", "").lower()
+        if _without_port(host) not in self._hosts:
+            # A page elsewhere may let its name point here: it must not be able to read ours.
+            return PlainTextResponse("This console does not have that name.", 421)
+        method, path = scope["method"], scope["path"]
+        if method not in _READING and not _same_origin(headers, host):
+            return PlainTextResponse("This form comes from another site.", 403)
+        if _length(headers) > BODY_BYTES_MAX:
+            return PlainTextResponse("The form is too large.", 413)
+        cookie = cookie_parser(headers.get("cookie", "")).get(COOKIE, "")
+        scope["session"] = self._sessions.read(cookie)
+        if scope["session"] is None and not path.startswith(_PUBLIC):
+            wanted = path if method in _READING else "/"
+            query = scope["query_string"].decode("latin-1") if method in _READING else ""
+            there = quote(wanted + (f"?{query}" if query else ""), safe="/")
+            return RedirectResponse(f"/sign-in?next={there}", 303)
+        return None
+
+    def _with_headers(self, scope: Scope, send: Send) -> Send:
+        cacheable = scope["path"].startswith("/static/")
+
+        async def respond(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                headers.update(_HEADERS)
+                if not cacheable:
+                    headers["Cache-Control"] = "no-store"
+                if self._secure:
+                    headers["Strict-Transport-Security"] = "max-age=31536000"
+            await send(message)
+
+        return respond
+
+
+def _bounded(receive: Receive) -> Receive:
+    """Bounds the body by its size, and each piece of it by the time that it may take."""
+    read, complete = 0, False
+
+    async def bounded() -> Message:
+        nonlocal read, complete
+        if complete:  # What still comes is that the browser leaves, at any time.
+            return await receive()
+        async with asyncio.timeout(_BODY_TIMEOUT_S):
+            message = await receive()
+        complete = not message.get("more_body", False)
+        read += len(message.get("body", b""))
+        if read > BODY_BYTES_MAX:
+            raise BodyTooLarge
+        return message
+
+    return bounded
+
+
+def _same_origin(headers: Headers, host: str) -> bool:
+    origin = headers.get("origin")
+    site = headers.get("sec-fetch-site", "same-origin")
+    return site in ("same-origin", "none") and (
+        origin is None or origin.partition("://")[2].lower() == host
+    )
+
+
+def _without_port(host: str) -> str:
+    if host.startswith("["):
+        return host.partition("]")[0] + "]"
+    return host.partition(":")[0]
+
+
+def _length(headers: Headers) -> int:
+    text = headers.get("content-length", "0")
+    return int(text) if text.isdecimal() else BODY_BYTES_MAX + 1

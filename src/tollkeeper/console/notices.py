@@ -1,0 +1,25 @@
+"""What a page says after a change. An address names one of these, so it cannot say anything else."""
+
+NOTICES = {
+    "organization-created": "The organization was created.",
+    "credit-granted": "The credit was granted.",
+    "cap-set": "The cap is set.",
+    "cap-cleared": "The cap was removed.",
+    "check-granted": "The check was granted.",
+    "check-revoked": "The check was revoked.",
+    "project-created": "The project was created.",
+    "project-archived": "The project is archived: its keys admit no new calls.",
+    "limits-set": "The limits are set.",
+    "key-suspended": "The key is suspended.",
+    "key-unsuspended": "The key is in use again.",
+    "key-revoked": "The key is revoked.",
+    "resolved": "The reservation is resolved.",
+    "all-resolved": "The unsettled reservations are resolved.",
+    "verified": "The ledger was verified.",
+    "policy-created": "The policy was created as a draft. Nothing is judged before it is published.",
+    "policy-edited": "The draft was changed. What is published stays in force until you publish.",
+    "policy-published": "The draft is published.",
+    "policy-paused": "The policy is paused.",
+    "policy-resumed": "The policy is in force again.",
+    "signed-out": "You are signed out.",
+}

@@ -1,0 +1,45 @@
+"""Backends: replicas, whether they can be reached, how they answer, and what the settings say."""
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tollkeeper.console.context import console_of
+from tollkeeper.console.forms import RANGES_S, time_range
+from tollkeeper.console.rendering import render
+from tollkeeper.domain.traffic import BackendTraffic
+
+
+async def show(request: Request) -> Response:
+    console = console_of(request)
+    services = console.services
+    time = time_range(request.query_params, services.clock())
+    report = await services.traffic.traffic_report(time)
+    by_replica: dict[tuple[str, str], list[BackendTraffic]] = {}
+    for found in report.backends:
+        by_replica.setdefault((found.backend, found.replica), []).append(found)
+    names = [backend.name for backend in console.settings.backends]
+    return render(
+        request,
+        "backends.html",
+        nav="backends",
+        title="Backends",
+        backends=console.settings.backends,
+        replicas=await console.probe(),
+        traffic=by_replica,
+        report=report,
+        configured={
+            name: [
+                origin
+                for origin in console.origins
+                if origin.name.startswith(f"backends[{name}].") and origin.value
+            ]
+            for name in names
+        },
+        models={
+            name: [model.id for model in services.catalog.catalog.models if model.backend == name]
+            for name in names
+        },
+        judge=console.settings.judge,
+        ranges=RANGES_S,
+        range=request.query_params.get("range", "24h"),
+    )

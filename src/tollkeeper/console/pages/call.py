@@ -1,0 +1,161 @@
+"""One call's whole story: admission, verdicts, replica, times, usage and settlement."""
+
+from dataclasses import dataclass
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tollkeeper.console.context import console_of
+from tollkeeper.console.forms import request_id
+from tollkeeper.console.rendering import render
+from tollkeeper.services.calls.traffic import CallStory
+from tollkeeper.storage.call_ledger import HoldTerms
+
+# The width of the waterfall in units of its drawing.
+_WIDTH = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One product of the admission's arithmetic."""
+
+    title: str
+    count: str
+    price_picousd: int
+    amount_picousd: int
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A stretch of the call's time, in milliseconds since its start."""
+
+    title: str
+    start_ms: int
+    end_ms: int
+    tone: str
+    # Where it is drawn.
+    x: int = 0
+    width: int = 1
+
+
+async def show(request: Request) -> Response:
+    services = console_of(request).services
+    story = await services.traffic.call_story(request_id(request.path_params["request_id"]))
+    entry = story.entry
+    organization = await services.organizations.organization_show(entry.organization_id)
+    project = await services.projects.project_show(entry.project_id)
+    key = await services.project_keys.project_key_show(entry.key_id)
+    policies = {
+        policy.id: policy.name
+        for policy in await services.policies.policy_list(entry.organization_id)
+    }
+    return render(
+        request,
+        "call.html",
+        nav="activity",
+        title="Call",
+        entry=entry,
+        ledger=story.ledger,
+        terms=[] if story.ledger is None else _terms(story.ledger.hold),
+        spans=_drawn(_spans(story)),
+        organization=organization,
+        project=project,
+        key=key,
+        policy_names=policies,
+        reported=None
+        if entry.reported_usage is None
+        else msgspec.json.format(msgspec.json.encode(entry.reported_usage), indent=2).decode(),
+    )
+
+
+def _terms(hold: HoldTerms) -> list[Term]:
+    """How the hold was computed: each bound at its dearest price."""
+    prompt_price = max(
+        hold.price_prompt,
+        hold.price_cache_read,
+        hold.price_cache_write,
+        hold.price_cache_write_1h,
+    )
+    output = hold.choices * hold.output_tokens_max
+    terms = [
+        Term(
+            "Prompt, at most",
+            f"{hold.prompt_tokens_max} tokens",
+            prompt_price,
+            prompt_price * hold.prompt_tokens_max,
+        ),
+        Term(
+            "Completion, at most",
+            f"{hold.choices} \u00d7 {hold.output_tokens_max} tokens",
+            hold.price_completion,
+            hold.price_completion * output,
+        ),
+    ]
+    terms += _audio_terms(hold, prompt_price)
+    if hold.images:
+        amount = hold.price_image * hold.images
+        terms.append(Term("Images", str(hold.images), hold.price_image, amount))
+    if hold.web_searches:
+        price = hold.price_web_search
+        terms.append(Term("Web searches", str(hold.web_searches), price, price * hold.web_searches))
+    if hold.price_request:
+        terms.append(Term("Request", "1", hold.price_request, hold.price_request))
+    assert sum(term.amount_picousd for term in terms) == hold.hold_picousd
+    return terms
+
+
+def _audio_terms(hold: HoldTerms, prompt_price: int) -> list[Term]:
+    """What audio costs beyond the price of the text that was counted already."""
+    output = hold.choices * hold.output_audio_tokens_max
+    dearer = (
+        ("Audio in the prompt", hold.input_audio_tokens_max, hold.price_input_audio - prompt_price),
+        ("Audio in the answer", output, hold.price_output_audio - hold.price_completion),
+    )
+    return [
+        Term(name, f"{tokens} tokens", extra, extra * tokens)
+        for name, tokens, extra in dearer
+        if extra > 0 and tokens
+    ]
+
+
+def _spans(story: CallStory) -> list[Span]:
+    entry, ledger = story.entry, story.ledger
+    start = entry.started_at_ms
+    spans: list[Span] = []
+    end_ms = entry.duration_ms
+    if ledger is not None:
+        held_ms = max(0, ledger.hold.held_at_ms - start)
+        spans.append(Span("Admission until the hold", 0, held_ms, "calm"))
+    for verdict in entry.verdicts:
+        judged_ms = max(0, verdict.judged_at_ms - start)
+        spans.append(
+            Span(
+                f"Judged: {verdict.direction}",
+                max(0, judged_ms - verdict.duration_ms),
+                judged_ms,
+                "warning",
+            )
+        )
+    if entry.backend is not None and end_ms is not None:
+        held = spans[0].end_ms if spans else 0
+        first = end_ms if entry.first_piece_ms is None else entry.first_piece_ms
+        spans.append(Span("Backend until the first piece", min(held, first), first, "accent"))
+        if entry.first_piece_ms is not None:
+            spans.append(Span("Answer", first, end_ms, "good"))
+    if ledger is not None and ledger.resolution is not None:
+        resolved_ms = max(0, ledger.resolution.resolved_at_ms - start)
+        spans.append(Span("Settled in the ledger", resolved_ms, resolved_ms, "calm"))
+    return spans
+
+
+def _drawn(spans: list[Span]) -> list[Span]:
+    """The spans at their places. One that lies far behind the call's end is drawn at the edge."""
+    ends = sorted(span.end_ms for span in spans if span.title != "Settled in the ledger")
+    longest = max([1, *ends])
+    placed = []
+    for span in spans:
+        x = min(span.start_ms * _WIDTH // longest, _WIDTH - 4)
+        width = max(4, min((span.end_ms - span.start_ms) * _WIDTH // longest, _WIDTH - x))
+        placed.append(Span(span.title, span.start_ms, span.end_ms, span.tone, x, width))
+    return placed

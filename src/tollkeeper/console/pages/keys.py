@@ -1,0 +1,120 @@
+"""Keys of projects: last used, expiry, permissions; create, suspend, revoke."""
+
+from collections.abc import Awaitable, Callable
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tollkeeper.console.changes import Change, Refused, answer_form, done, make_change
+from tollkeeper.console.chosen import chosen_organization
+from tollkeeper.console.context import console_of
+from tollkeeper.console.forms import Form, key_id, optional, project_id
+from tollkeeper.console.rendering import render
+from tollkeeper.domain.access import CUSTOMER_PERMISSIONS, KeyId
+from tollkeeper.domain.errors import NotFound
+from tollkeeper.domain.organization import Project, ProjectKey
+from tollkeeper.services.use_cases import Services
+
+_SHOWN_MAX = 500
+_DAY_S = 86_400
+
+
+async def show_all(request: Request, refused: Refused | None = None) -> Response:
+    services = console_of(request).services
+    chosen = await chosen_organization(request)
+    wanted = optional(request.query_params, "project")
+    keys: list[ProjectKey] = []
+    projects: list[Project] = []
+    if chosen.organization is not None:
+        projects = await services.projects.project_list(chosen.organization.id)
+        if wanted is None:
+            keys = await services.project_keys.project_key_list_of_organization(
+                chosen.organization.id, limit=_SHOWN_MAX
+            )
+        else:
+            keys = await services.project_keys.project_key_list(project_id(wanted))
+    return render(
+        request,
+        "keys.html",
+        nav="keys",
+        title="Keys",
+        refused=refused,
+        chosen=chosen,
+        projects=projects,
+        keys=keys,
+        shown_max=_SHOWN_MAX,
+        permissions=sorted(CUSTOMER_PERMISSIONS),
+        defaults=console_of(request).settings.auth.project_key_default_permissions,
+    )
+
+
+async def create(request: Request) -> Response:
+    """Shows the value on the page that answers the form, and nowhere else: no address leads to it."""
+
+    async def handle(form: Form) -> Response:
+        services = console_of(request).services
+        project, name = project_id(form.text("project")), form.text("name")
+        days = form.integer("expires_in_days", optional=True)
+        expires_in_s = None if days is None else days * _DAY_S
+        permissions = form.texts("permission")
+        key, value = await make_change(
+            request,
+            Change("project_key_create", str(project)),
+            lambda: services.project_keys.project_key_create_by_operator(
+                project, name, permissions, expires_in_s
+            ),
+        )
+        return created(request, key, value)
+
+    return await answer_form(request, handle, on_refusal=lambda refused: show_all(request, refused))
+
+
+def created(request: Request, key: ProjectKey, value: str) -> Response:
+    settings = console_of(request).settings
+    return render(
+        request,
+        "key_created.html",
+        nav="keys",
+        title="Key created",
+        key=key,
+        value=value,
+        base_url=f"http://{settings.server.host}:{settings.server.port}/v1",
+        model=settings.models[0].id if settings.models else "MODEL",
+    )
+
+
+async def change(request: Request) -> Response:
+    services, identity = console_of(request).services, key_id(request.path_params["key"])
+    key = await services.project_keys.project_key_show(identity)
+    action = _ACTIONS.get(request.path_params["action"])
+    if action is None:
+        raise NotFound("There is no such page.")
+    operation, notice, verb = action
+
+    async def handle(_form: Form) -> Response:
+        await make_change(
+            request, Change(operation, str(identity)), lambda: verb(services, identity)
+        )
+        return done(f"/keys?organization={key.organization_id}&project={key.project_id}", notice)
+
+    return await answer_form(request, handle, on_refusal=lambda refused: show_all(request, refused))
+
+
+Verb = Callable[[Services, KeyId], Awaitable[ProjectKey]]
+_ACTIONS: dict[str, tuple[str, str, Verb]] = {
+    "suspend": (
+        "project_key_suspend",
+        "key-suspended",
+        lambda services, key: services.project_keys.project_key_suspend(key),
+    ),
+    "unsuspend": (
+        "project_key_unsuspend",
+        "key-unsuspended",
+        lambda services, key: services.project_keys.project_key_unsuspend(key),
+    ),
+    "revoke": (
+        "project_key_revoke",
+        "key-revoked",
+        lambda services, key: services.project_keys.project_key_revoke(key),
+    ),
+}

@@ -1,0 +1,90 @@
+"""The first page: is everything well, and how much money is at risk?"""
+
+from dataclasses import dataclass
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tollkeeper.console.changes import Change, Refused, answer_form, done, make_change
+from tollkeeper.console.charts import traffic_chart
+from tollkeeper.console.context import console_of
+from tollkeeper.console.forms import RANGES_S, Form, time_range
+from tollkeeper.console.rendering import render
+from tollkeeper.services.calls.traffic import TrafficReport
+
+_SHARES = (0.5, 0.95, 0.99)
+
+
+@dataclass(frozen=True, slots=True)
+class LatencyRow:
+    name: str
+    requests: int
+    errors: int
+    duration_ms: tuple[float | None, ...]
+    first_piece_ms: tuple[float | None, ...]
+
+
+async def show(request: Request, refused: Refused | None = None) -> Response:
+    console = console_of(request)
+    services = console.services
+    time = time_range(request.query_params, services.clock())
+    report = await services.traffic.traffic_report(time)
+    money = await services.ledger_overview.ledger_overview()
+    replicas = await console.probe()
+    requests = sum(found.requests for found in report.steps)
+    return render(
+        request,
+        "overview.html",
+        nav="overview",
+        title="Overview",
+        refused=refused,
+        ranges=RANGES_S,
+        range=request.query_params.get("range", "24h"),
+        requests=requests,
+        errors=sum(found.requests for found in report.steps if found.status >= 400),
+        failures=sum(found.requests for found in report.steps if found.status >= 500),
+        prompt_tokens=sum(found.prompt_tokens for found in report.backends),
+        completion_tokens=sum(found.completion_tokens for found in report.backends),
+        cached_tokens=sum(found.cached_tokens for found in report.backends),
+        total=_row("all", report, requests, None),
+        rows=_rows(report),
+        money=money,
+        replicas=replicas,
+        chart=traffic_chart(report.steps, time),
+        has_organizations=bool(requests) or bool(await services.organizations.organization_list()),
+    )
+
+
+async def verify(request: Request) -> Response:
+    async def handle(_form: Form) -> Response:
+        reconciliation = console_of(request).services.reconciliation
+        await make_change(request, Change("ledger_verify", ""), reconciliation.ledger_verify)
+        return done("/", "verified")
+
+    return await answer_form(request, handle, on_refusal=lambda refused: show(request, refused))
+
+
+def _rows(report: TrafficReport) -> list[LatencyRow]:
+    by_model: dict[str, list[int]] = {}
+    for found in report.backends:
+        counts = by_model.setdefault(found.model, [0, 0])
+        counts[0] += found.requests
+        counts[1] += found.errors
+    return [
+        _row(model, report, requests, model, errors)
+        for model, (requests, errors) in sorted(by_model.items())
+    ]
+
+
+def _row(
+    name: str, report: TrafficReport, requests: int, model: str | None, errors: int = 0
+) -> LatencyRow:
+    whole = report.latencies("duration", model=model)
+    first = report.latencies("first_piece", model=model)
+    return LatencyRow(
+        name,
+        requests,
+        errors,
+        tuple(whole.percentile_ms(share) for share in _SHARES),
+        tuple(first.percentile_ms(share) for share in _SHARES),
+    )

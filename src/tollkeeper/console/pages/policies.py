@@ -1,0 +1,64 @@
+"""Policies of an organization: their states and how often they matched; a new draft."""
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tollkeeper.console.changes import Change, Refused, answer_form, done, make_change
+from tollkeeper.console.chosen import chosen_organization
+from tollkeeper.console.context import console_of
+from tollkeeper.console.forms import Form, organization_id
+from tollkeeper.console.policy_form import description_of, name_of, rule_of
+from tollkeeper.console.rendering import render
+from tollkeeper.domain.organization import Project
+from tollkeeper.domain.policy import Policy
+from tollkeeper.services.policies.policies import OPERATION_CREATE
+from tollkeeper.services.tenants.idempotency import IdempotentRequest
+
+_DAYS = 7
+
+
+async def show_all(request: Request, refused: Refused | None = None) -> Response:
+    services = console_of(request).services
+    chosen = await chosen_organization(request)
+    policies: list[Policy] = []
+    projects: list[Project] = []
+    counts: dict[str, tuple[int, int]] = {}
+    if chosen.organization is not None:
+        identity = chosen.organization.id
+        policies = await services.policies.policy_list(identity)
+        projects = await services.projects.project_list(identity)
+        counts = await services.policy_statistics.policy_counts(identity, days=_DAYS)
+    return render(
+        request,
+        "policies.html",
+        nav="policies",
+        title="Policies",
+        refused=refused,
+        chosen=chosen,
+        policies=policies,
+        projects=projects,
+        counts=counts,
+        days=_DAYS,
+        judge=console_of(request).settings.judge,
+        default_threshold=services.default_threshold,
+    )
+
+
+async def create(request: Request) -> Response:
+    async def handle(form: Form) -> Response:
+        services = console_of(request).services
+        organization = organization_id(form.text("organization"))
+        name, description, rule = name_of(form), description_of(form), rule_of(form)
+        meaning = msgspec.json.encode([name, description, rule])
+        asked = IdempotentRequest(
+            organization, OPERATION_CREATE, f"console-{form.text('once')}", meaning
+        )
+        made = await make_change(
+            request,
+            Change("policy_create", str(organization)),
+            lambda: services.policies.policy_create(name, description, rule, asked),
+        )
+        return done(f"/policies/{made.id}", "policy-created")
+
+    return await answer_form(request, handle, on_refusal=lambda refused: show_all(request, refused))

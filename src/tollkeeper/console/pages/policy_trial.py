@@ -1,0 +1,104 @@
+"""Tries a rule on texts before it becomes a policy, with the judge that policies use."""
+
+import asyncio
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tollkeeper.console.changes import Refused, answer_form
+from tollkeeper.console.charts import threshold_chart
+from tollkeeper.console.context import console_of
+from tollkeeper.console.forms import Form
+from tollkeeper.console.rendering import render
+from tollkeeper.domain.errors import DeadlineExceeded, InvalidRequest, Unavailable
+from tollkeeper.domain.policy import Direction
+from tollkeeper.domain.trial import calibrate
+from tollkeeper.services.policies.trial import PolicyTrial, Trial, TrialText
+
+# A person waits for the answer. `tollkeeper policy try` takes as many texts as there are.
+_TEXTS_MAX = 200
+_DEADLINE_S = 180
+
+# One trial at a time: the local engine is started for each.
+_running = asyncio.Semaphore(1)
+
+
+class _Line(msgspec.Struct):
+    text: str
+    label: bool | None = None
+
+
+_line = msgspec.json.Decoder(_Line)
+
+
+async def show(
+    request: Request, refused: Refused | None = None, trial: Trial | None = None
+) -> Response:
+    console = console_of(request)
+    threshold = console.services.default_threshold
+    samples = [] if trial is None else trial.samples
+    points: dict[int, int] = {}
+    for sample in samples:
+        if sample.probability_basis_points is not None:
+            probability = sample.probability_basis_points
+            points[probability] = points.get(probability, 0) + 1
+    return render(
+        request,
+        "policy_trial.html",
+        nav="policies",
+        title="Try a rule",
+        refused=refused,
+        trial=trial,
+        calibration=None if trial is None else calibrate(trial.samples, threshold),
+        threshold=threshold,
+        chart=threshold_chart(sorted(points.items()), threshold),
+        judge=console.settings.judge,
+        texts_max=_TEXTS_MAX,
+        rule=request.query_params.get("rule", ""),
+    )
+
+
+async def run(request: Request) -> Response:
+    async def handle(form: Form) -> Response:
+        open_judge = console_of(request).open_judge
+        if open_judge is None:
+            raise Unavailable("No judge is configured: the settings have no [judge].")
+        rule = form.text("rule")
+        direction = (
+            Direction.RESPONSE if form.text("direction") == "response" else Direction.REQUEST
+        )
+        texts = await _texts(form)
+        if _running.locked():
+            raise Unavailable("Another trial is running; try again when it has ended.")
+        try:
+            async with _running, asyncio.timeout(_DEADLINE_S), open_judge() as judge:
+                trial = await PolicyTrial(judge).try_rule(rule, texts, direction=direction)
+        except TimeoutError:
+            raise DeadlineExceeded(
+                f"The judge took longer than {_DEADLINE_S} s: try fewer texts."
+            ) from None
+        return await show(request, Refused(InvalidRequest(""), form.filled), trial)
+
+    return await answer_form(request, handle, on_refusal=lambda refused: show(request, refused))
+
+
+async def _texts(form: Form) -> list[TrialText]:
+    uploaded = await form.file("file")
+    texts = _labelled(uploaded) if uploaded.strip() else [TrialText(form.text("text"))]
+    if not 1 <= len(texts) <= _TEXTS_MAX:
+        raise InvalidRequest(f"Give 1 to {_TEXTS_MAX} texts.", param="file")
+    return texts
+
+
+def _labelled(content: bytes) -> list[TrialText]:
+    texts = []
+    for number, line in enumerate(content.splitlines(), start=1):
+        if not line.strip():
+            continue
+        try:
+            entry = _line.decode(line)
+        except (msgspec.DecodeError, UnicodeDecodeError) as exc:
+            raise InvalidRequest(f"Line {number} of the file: {exc}.", param="file") from exc
+        texts.append(TrialText(entry.text, entry.label))
+    return texts

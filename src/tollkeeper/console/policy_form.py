@@ -1,0 +1,48 @@
+"""Reads the draft of a policy from a form, with the bounds that the API has."""
+
+from tollkeeper.console.forms import Form, project_id
+from tollkeeper.domain.errors import InvalidRequest
+from tollkeeper.domain.policy import Direction, Mode, Rule, Scope, check_rule
+from tollkeeper.domain.trial import THRESHOLD_MAX, THRESHOLD_MIN
+from tollkeeper.services.policies.trial import RULE_LENGTH_MAX
+
+_NAME_LENGTH_MAX = 80
+_DESCRIPTION_LENGTH_MAX = 240
+
+
+def name_of(form: Form) -> str:
+    return _bounded(form.text("name"), _NAME_LENGTH_MAX, "name")
+
+
+def description_of(form: Form) -> str:
+    return _bounded(form.text("description", default=""), _DESCRIPTION_LENGTH_MAX, "description")
+
+
+def rule_of(form: Form) -> Rule:
+    try:
+        direction = Direction(form.text("direction"))
+        mode = Mode(form.text("mode"))
+        scope = Scope(form.text("scope"))
+    except ValueError as exc:
+        raise InvalidRequest(f"The form is not complete: {exc}.") from None
+    threshold = form.integer("threshold", optional=True)
+    if threshold is not None and not THRESHOLD_MIN <= threshold <= THRESHOLD_MAX:
+        raise InvalidRequest(
+            f"A threshold is {THRESHOLD_MIN} to {THRESHOLD_MAX} basis points.", param="threshold"
+        )
+    rule = Rule(
+        rule=_bounded(form.text("rule"), RULE_LENGTH_MAX, "rule"),
+        direction=direction,
+        mode=mode,
+        scope=scope,
+        project_ids=tuple(project_id(text) for text in form.texts("project_ids")),
+        match_threshold_basis_points=threshold,
+    )
+    check_rule(rule)
+    return rule
+
+
+def _bounded(text: str, longest: int, name: str) -> str:
+    if len(text) > longest or "\x00" in text:
+        raise InvalidRequest(f"The {name} has at most {longest} characters.", param=name)
+    return text

@@ -1,0 +1,253 @@
+"""Turns values into pages: the templates, how numbers, amounts and times are written, and what every
+page has around its content."""
+
+import json
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from decimal import Decimal, localcontext
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from tollkeeper.console.changes import Refused
+from tollkeeper.console.context import console_of, session_of
+from tollkeeper.console.notices import NOTICES
+from tollkeeper.domain.money import usd_from_picousd
+
+_TEMPLATES = Path(__file__).parent / "templates"
+_SHORT_DIGITS = 3
+_DOLLAR_PLACES = 4
+# A dash in the place of a value that there is not.
+_NOTHING = "\u2013"
+_MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class NavEntry:
+    key: str
+    address: str
+    title: str
+
+
+NAVIGATION = (
+    (
+        "",
+        (
+            NavEntry("overview", "/", "Overview"),
+            NavEntry("activity", "/activity", "Activity"),
+            NavEntry("costs", "/costs", "Costs"),
+            NavEntry("unsettled", "/unsettled", "Unsettled"),
+        ),
+    ),
+    (
+        "Tenants",
+        (
+            NavEntry("organizations", "/organizations", "Organizations"),
+            NavEntry("projects", "/projects", "Projects"),
+            NavEntry("keys", "/keys", "Keys"),
+            NavEntry("policies", "/policies", "Policies"),
+        ),
+    ),
+    (
+        "System",
+        (
+            NavEntry("models", "/models", "Models"),
+            NavEntry("backends", "/backends", "Backends"),
+            NavEntry("settings", "/settings", "Settings"),
+            NavEntry("audit", "/audit", "Audit"),
+        ),
+    ),
+)
+
+
+class Fields(dict[str, str]):
+    """Fields of a form or an address; one that is not there is empty."""
+
+    def __missing__(self, name: str) -> str:
+        return ""
+
+
+def render(
+    request: Request,
+    template: str,
+    *,
+    nav: str,
+    title: str,
+    refused: Refused | None = None,
+    **values: Any,
+) -> Response:
+    """A page. `refused` is shown at its top, and fills its forms with what was sent."""
+    console = console_of(request)
+    session = session_of(request)
+    text = _environment.get_template(template).render(
+        nav=nav,
+        title=title,
+        navigation=NAVIGATION,
+        form_token=console.sessions.form_token(session),
+        once=_once,
+        problem=None if refused is None else refused.error,
+        filled=Fields({} if refused is None else refused.filled),
+        notice=NOTICES.get(request.query_params.get("notice", "")),
+        now=console.services.clock(),
+        query=Fields(request.query_params),
+        path=request.url.path,
+        address=lambda **changes: address_with(request, **changes),
+        **values,
+    )
+    return HTMLResponse(text)
+
+
+def render_outside(template: str, **values: Any) -> HTMLResponse:
+    """A page for somebody who is not signed in."""
+    return HTMLResponse(_environment.get_template(template).render(**values))
+
+
+def address_with(request: Request, **changes: object) -> str:
+    """The address of this page with other filters; None takes one away."""
+    kept = {
+        name: value
+        for name, value in request.query_params.items()
+        if name not in ("notice", *changes)
+    }
+    kept |= {name: str(value) for name, value in changes.items() if value is not None}
+    return request.url.path + (f"?{urlencode(kept)}" if kept else "")
+
+
+def _once() -> str:
+    return secrets.token_hex(16)
+
+
+def usd(picousd: int | None) -> Markup | str:
+    """An amount, short, with the exact one beside the pointer: four places where there are dollars,
+    else the first digits that count."""
+    if picousd is None:
+        return _NOTHING
+    exact = usd_from_picousd(picousd)
+    digits = Decimal(exact)
+    places = _DOLLAR_PLACES if abs(digits) >= 1 else _SHORT_DIGITS - 1 - digits.adjusted()
+    with localcontext(prec=40):
+        short = f"{abs(round(digits, places) if digits else digits):f}"
+    whole, _, fraction = short.partition(".")
+    fraction = fraction.rstrip("0")
+    if abs(digits) >= 1:
+        fraction = fraction.ljust(2, "0")
+    short = f"{whole}.{fraction}" if fraction else whole
+    sign = "-" if picousd < 0 else ""
+    if Decimal(short) == abs(digits):
+        return f"{sign}${short}"
+    return Markup('<span title="{}${}">{}${}</span>').format(sign, exact.lstrip("-"), sign, short)
+
+
+def exact_usd(picousd: int | None) -> str:
+    return _NOTHING if picousd is None else f"${usd_from_picousd(picousd)}"
+
+
+def number(value: float | None) -> str:
+    return _NOTHING if value is None else f"{value:,.0f}".replace(",", "\u202f")
+
+
+def compact(value: float | None) -> str:
+    """1234567 as 1.2 M."""
+    if value is None:
+        return _NOTHING
+    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e4)):
+        if abs(value) >= size:
+            return f"{value / (1e3 if unit == 'k' else size):.1f} {unit}"
+    return number(value)
+
+
+def milliseconds(value: float | None) -> str:
+    if value is None:
+        return _NOTHING
+    if value < 1000:
+        return f"{value:.0f} ms"
+    return f"{value / 1000:.2f} s" if value < 60_000 else f"{value / 60_000:.1f} min"
+
+
+def percent(part: float, whole: float) -> str:
+    return _NOTHING if not whole else f"{100 * part / whole:.1f} %"
+
+
+def duration(seconds: float | None) -> str:
+    if seconds is None:
+        return _NOTHING
+    for unit, size in (("d", _DAY_S), ("h", _HOUR_S), ("min", _MINUTE_S)):
+        if seconds >= size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{max(0, seconds):.0f} s"
+
+
+def when(unix_s: float | None) -> Markup | str:
+    if unix_s is None:
+        return _NOTHING
+    moment = datetime.fromtimestamp(unix_s, UTC)
+    return Markup('<time datetime="{}">{}</time>').format(
+        moment.isoformat(), moment.strftime("%Y-%m-%d %H:%M:%S")
+    )
+
+
+def clock(unix_s: float) -> Markup:
+    """A time of this year, short."""
+    moment = datetime.fromtimestamp(unix_s, UTC)
+    return Markup('<time datetime="{}">{}</time>').format(
+        moment.isoformat(), moment.strftime("%b %d %H:%M:%S")
+    )
+
+
+def day(unix_s: float | None) -> str:
+    return _NOTHING if unix_s is None else datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%d")
+
+
+def ago(unix_s: float | None, now: int) -> Markup | str:
+    """How long ago, with the time beside the pointer."""
+    if unix_s is None:
+        return "never"
+    moment = datetime.fromtimestamp(unix_s, UTC)
+    text = f"{duration(now - unix_s)} ago" if now >= unix_s else f"in {duration(unix_s - now)}"
+    return Markup('<time datetime="{}" title="{} UTC">{}</time>').format(
+        moment.isoformat(), moment.strftime("%Y-%m-%d %H:%M:%S"), text
+    )
+
+
+def chart_data(value: Mapping[str, Any]) -> Markup:
+    """The JSON of a chart, safe inside of a script element."""
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=True)
+    return Markup(  # noqa: S704 - every character with a meaning in HTML is escaped
+        text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+    )
+
+
+def _make_environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    environment.filters |= {
+        "usd": usd,
+        "exact_usd": exact_usd,
+        "number": number,
+        "compact": compact,
+        "ms": milliseconds,
+        "duration": duration,
+        "when": when,
+        "clock": clock,
+        "day": day,
+        "ago": ago,
+        "chart_data": chart_data,
+    }
+    environment.globals["percent"] = percent
+    return environment
+
+
+_environment = _make_environment()

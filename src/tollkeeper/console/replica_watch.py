@@ -1,0 +1,33 @@
+"""What is known of the replicas. Asking takes up to seconds, so pages see the last answer."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+
+from tollkeeper.console.context import ReplicaState
+
+_FRESH_S = 5.0
+# How long a page waits for the answer; after it, it shows the one before.
+_PATIENCE_S = 0.25
+
+
+class ReplicaWatch:
+    def __init__(self, ask: Callable[[], Awaitable[list[ReplicaState]]]) -> None:
+        self._ask = ask
+        self._known: list[ReplicaState] = []
+        self._asked_at = float("-inf")
+        self._asking: asyncio.Task[None] | None = None
+
+    async def __call__(self) -> list[ReplicaState]:
+        if time.monotonic() - self._asked_at > _FRESH_S and self._asking is None:
+            self._asking = asyncio.create_task(self._refresh())
+        if self._asking is not None:
+            await asyncio.wait([self._asking], timeout=_PATIENCE_S)
+        return self._known
+
+    async def _refresh(self) -> None:
+        try:
+            self._known = await self._ask()
+        finally:
+            self._asked_at = time.monotonic()
+            self._asking = None

@@ -1,0 +1,30 @@
+"""The console's HTTP server: the only file that knows which one it is."""
+
+import socket
+from typing import Any
+
+import uvicorn
+
+from tollkeeper.settings import Settings
+
+_KEEP_ALIVE_S = 30
+_GRACE_S = 3
+
+
+async def serve(app: Any, settings: Settings, listener: socket.socket) -> None:
+    """Serves on the bound socket until SIGTERM or SIGINT."""
+    console = settings.console
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        lifespan="off",
+        server_header=False,
+        proxy_headers=bool(console.trusted_proxies),
+        forwarded_allow_ips=list(console.trusted_proxies),
+        timeout_keep_alive=_KEEP_ALIVE_S,
+        timeout_graceful_shutdown=_GRACE_S,
+        ssl_certfile=console.tls_certificate_file or None,
+        ssl_keyfile=console.tls_key_file or None,
+    )
+    await uvicorn.Server(config).serve(sockets=[listener])

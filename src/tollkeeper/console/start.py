@@ -1,0 +1,105 @@
+"""Starts the console: where it may listen, by which names it may be called, and what it is made of."""
+
+import ipaddress
+import socket
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from functools import partial
+from pathlib import Path
+
+from starlette.applications import Starlette
+
+from tollkeeper.bootstrap import master_secret, running_judge, running_services
+from tollkeeper.console.app import build_console
+from tollkeeper.console.context import Console, ReplicaState
+from tollkeeper.console.replica_watch import ReplicaWatch
+from tollkeeper.console.server import serve
+from tollkeeper.console.sessions import Sessions, SignInAttempts
+from tollkeeper.domain.errors import StateConflict
+from tollkeeper.services.policies.judge import Judge
+from tollkeeper.services.use_cases import Services
+from tollkeeper.services.vault import Vault
+from tollkeeper.settings import Settings
+from tollkeeper.settings.origins import setting_origins
+
+AskReplicas = Callable[[], Awaitable[list[ReplicaState]]]
+
+
+def require_safe_address(settings: Settings) -> None:
+    """Raises StateConflict where the console would send its token over a network in the clear."""
+    console = settings.console
+    if console.tls_certificate_file or console.trusted_proxies or _is_loopback(console.host):
+        return
+    raise StateConflict(
+        f"console.host = {console.host} is not loopback: set console.tls_certificate_file and "
+        "console.tls_key_file, or console.trusted_proxies for a proxy that speaks HTTPS."
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def allowed_hosts(settings: Settings) -> frozenset[str]:
+    """The names that a browser may call the console by."""
+    console = settings.console
+    own = f"[{console.host}]" if ":" in console.host else console.host
+    loopback = ("localhost", "127.0.0.1", "[::1]") if _is_loopback(console.host) else ()
+    return frozenset(name.lower() for name in (own, *loopback, *console.allowed_hosts))
+
+
+def is_secure(settings: Settings) -> bool:
+    """Whether browsers reach it by HTTPS."""
+    console = settings.console
+    return bool(console.tls_certificate_file or console.trusted_proxies)
+
+
+def make_console(
+    settings: Settings,
+    services: Services,
+    token_sha256: str,
+    *,
+    config: Path | None,
+    ask_replicas: AskReplicas,
+    open_judge: Callable[[], AbstractAsyncContextManager[Judge]] | None = None,
+) -> Starlette:
+    sessions = Sessions(
+        Vault(master_secret(settings)),
+        token_sha256,
+        services.clock,
+        session_s=settings.console.session_s,
+    )
+    judge = None if settings.judge is None else open_judge or partial(running_judge, settings)
+    console = Console(
+        services=services,
+        settings=settings,
+        origins=setting_origins(settings, config),
+        sessions=sessions,
+        attempts=SignInAttempts(services.clock),
+        probe=ReplicaWatch(ask_replicas),
+        open_judge=judge,
+        secure=is_secure(settings),
+    )
+    return build_console(console, allowed_hosts(settings))
+
+
+async def run_console(
+    settings: Settings,
+    conninfo: str,
+    listener: socket.socket,
+    token_sha256: str,
+    *,
+    config: Path | None,
+    ask_replicas: AskReplicas,
+) -> None:
+    """Serves until SIGTERM or SIGINT."""
+    async with running_services(settings, conninfo) as services:
+        app = make_console(
+            settings, services, token_sha256, config=config, ask_replicas=ask_replicas
+        )
+        await serve(app, settings, listener)

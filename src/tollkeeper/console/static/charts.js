@@ -1,0 +1,157 @@
+// Draws the charts of a page with Plotly, in the colours of the style sheet.
+"use strict";
+
+const CONFIG = { displayModeBar: false, responsive: true, displaylogo: false };
+const BIN_WIDTH = 250;
+
+function color(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+}
+
+function frame(extra) {
+  const axis = { gridcolor: color("line"), linecolor: color("line-strong"), zerolinecolor: color("line"), automargin: true, fixedrange: true };
+  return {
+    paper_bgcolor: "rgba(0,0,0,0)",
+    plot_bgcolor: "rgba(0,0,0,0)",
+    font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: color("muted") },
+    margin: { l: 48, r: 8, t: 8, b: 32 },
+    bargap: 0.18,
+    hovermode: "x unified",
+    hoverlabel: { bgcolor: color("surface"), bordercolor: color("line-strong"), font: { color: color("text") } },
+    legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 },
+    ...extra,
+    xaxis: { ...axis, showgrid: false, ...(extra.xaxis || {}) },
+    yaxis: { ...axis, rangemode: "tozero", ...(extra.yaxis || {}) },
+  };
+}
+
+function bars(data) {
+  const money = data.unit === "USD";
+  const traces = data.series.map((series, number) => ({
+    type: "bar",
+    name: series.name,
+    x: data.x,
+    y: series.values,
+    marker: { color: series.tone ? color(`chart-${series.tone}`) : color(`chart-${1 + (number % 10)}`) },
+    hovertemplate: money ? "$%{y:.8~f}" : "%{y}",
+  }));
+  const layout = frame({
+    barmode: data.beside ? "overlay" : "stack",
+    dragmode: data.zoom ? "zoom" : false,
+    showlegend: data.series.length > 1,
+    xaxis: { type: "date", fixedrange: !data.zoom },
+    yaxis: money ? { tickprefix: "$", tickformat: "~g" } : { tickformat: "~s" },
+  });
+  return { traces, layout };
+}
+
+// The address gets the time that was dragged over.
+function zoomByDragging(plot) {
+  plot.on("plotly_relayout", (change) => {
+    const from = change["xaxis.range[0]"];
+    const to = change["xaxis.range[1]"];
+    if (from === undefined || to === undefined) return;
+    const seconds = (text) => Math.round(Date.parse(`${text.replace(" ", "T")}Z`) / 1000);
+    const address = new URL(location.href);
+    for (const name of ["range", "before", "notice"]) address.searchParams.delete(name);
+    address.searchParams.set("since", seconds(from));
+    address.searchParams.set("until", Math.max(seconds(to), seconds(from) + 1));
+    address.pathname = "/activity";
+    location.assign(address);
+  });
+}
+
+function thresholdLine(at) {
+  return { type: "line", x0: at, x1: at, y0: 0, y1: 1, yref: "paper", line: { color: color("accent"), width: 3 } };
+}
+
+function histogram(data) {
+  const counts = new Array(10000 / BIN_WIDTH).fill(0);
+  for (const [probability, count] of data.points) {
+    counts[Math.min(Math.floor(probability / BIN_WIDTH), counts.length - 1)] += count;
+  }
+  const traces = [{
+    type: "bar",
+    x: counts.map((_, bin) => bin * BIN_WIDTH + BIN_WIDTH / 2),
+    y: counts,
+    width: BIN_WIDTH,
+    marker: { color: binColors(counts.length, data.at), line: { color: color("surface"), width: 1 } },
+    hovertemplate: "%{y} verdicts<extra></extra>",
+  }];
+  const layout = frame({
+    hovermode: "closest",
+    dragmode: false,
+    bargap: 0,
+    shapes: [thresholdLine(data.at)],
+    xaxis: { range: [0, 10000], tickformat: "d", title: { text: "probability, basis points" } },
+    margin: { l: 48, r: 16, t: 8, b: 46 },
+  });
+  return { traces, layout };
+}
+
+function binColors(bins, threshold) {
+  return Array.from({ length: bins }, (_, bin) => color((bin + 0.5) * BIN_WIDTH >= threshold ? "chart-2" : "chart-9"));
+}
+
+function matchesAt(points, threshold) {
+  let sum = 0;
+  for (const [probability, count] of points) if (probability >= threshold) sum += count;
+  return sum;
+}
+
+// The line in the chart and the slider move each other; the counts follow at once.
+function moveThreshold(plot, data) {
+  const slider = document.getElementById("threshold-slider");
+  if (!slider) return;
+  const total = data.points.reduce((sum, [, count]) => sum + count, 0);
+  let drawn = data.at;
+
+  function say(threshold) {
+    const matches = matchesAt(data.points, threshold);
+    document.getElementById("threshold-value").textContent = threshold;
+    document.getElementById("threshold-matches").textContent = matches;
+    document.getElementById("threshold-share").textContent = total ? `${(100 * matches / total).toFixed(1)} %` : "–";
+  }
+
+  function draw(threshold) {
+    drawn = threshold;
+    Plotly.update(plot, { "marker.color": [binColors(plot.data[0].y.length, threshold)] }, { shapes: [thresholdLine(threshold)] });
+  }
+
+  slider.addEventListener("input", () => {
+    say(Number(slider.value));
+    draw(Number(slider.value));
+  });
+  const follow = (change) => {
+    const at = change["shapes[0].x0"];
+    if (at === undefined) return;
+    const threshold = Math.min(9999, Math.max(1, Math.round(at)));
+    slider.value = threshold;
+    say(threshold);
+  };
+  plot.on("plotly_relayouting", follow);
+  plot.on("plotly_relayout", (change) => {
+    follow(change);
+    if (change["shapes[0].x0"] !== undefined && Number(slider.value) !== drawn) draw(Number(slider.value));
+  });
+  say(Number(slider.value));
+}
+
+async function drawChart(figure) {
+  const data = JSON.parse(figure.querySelector("script").textContent);
+  const plot = figure.querySelector(".plot");
+  const { traces, layout } = data.kind === "threshold" ? histogram(data) : bars(data);
+  const config = data.kind === "threshold" ? { ...CONFIG, edits: { shapePosition: true } } : CONFIG;
+  await Plotly.newPlot(plot, traces, layout, config);
+  if (data.zoom) zoomByDragging(plot);
+  if (data.kind === "threshold") moveThreshold(plot, data);
+  figure.dataset.drawn = "yes";
+}
+
+function drawAll() {
+  for (const figure of document.querySelectorAll("figure.chart")) drawChart(figure);
+}
+
+drawAll();
+document.addEventListener("refreshed", drawAll);
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);

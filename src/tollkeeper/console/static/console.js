@@ -1,0 +1,59 @@
+// Comfort for pages that work without it: copying, confirming, and pages that follow by themselves.
+"use strict";
+
+document.documentElement.classList.add("js");
+
+document.addEventListener("click", async (event) => {
+  const button = event.target.closest("[data-copy]");
+  if (!button) return;
+  const text = document.getElementById(button.dataset.copy).textContent;
+  try {
+    await navigator.clipboard.writeText(text);
+    button.textContent = "Copied";
+  } catch {
+    getSelection().selectAllChildren(document.getElementById(button.dataset.copy));
+    button.textContent = "Press Ctrl-C";
+  }
+  setTimeout(() => { button.textContent = "Copy"; }, 2000);
+});
+
+document.addEventListener("submit", (event) => {
+  const question = event.target.dataset.confirm;
+  if (question && !confirm(question)) event.preventDefault();
+});
+
+document.addEventListener("change", (event) => {
+  const form = event.target.closest("form[data-submit-on-change]");
+  if (form) form.requestSubmit();
+});
+
+// A filter that is empty does not have to be in the address.
+document.addEventListener("formdata", (event) => {
+  if (event.target.method !== "get") return;
+  for (const [name, value] of [...event.formData.entries()]) {
+    if (value === "") event.formData.delete(name);
+  }
+});
+
+// The part of the page that is marked is fetched again and replaced, while somebody can see it and
+// nobody works in it.
+function isBusy(part) {
+  return document.hidden || part.contains(document.activeElement) || part.matches(":hover");
+}
+
+async function refresh(part) {
+  const answer = await fetch(location.href, { redirect: "error", headers: { Accept: "text/html" } });
+  if (!answer.ok) return;
+  const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+  const fresh = page.querySelector(`[data-refresh="${part.dataset.refresh}"]`);
+  if (!fresh || isBusy(part)) return;
+  part.replaceChildren(...fresh.childNodes);
+  document.dispatchEvent(new CustomEvent("refreshed"));
+}
+
+for (const part of document.querySelectorAll("[data-refresh-every]")) {
+  setInterval(() => {
+    if (isBusy(part)) return;
+    refresh(part).catch(() => {});
+  }, Number(part.dataset.refreshEvery) * 1000);
+}

@@ -1,0 +1,65 @@
+"""The console's own style sheet and scripts, and Plotly's script from its installed package."""
+
+import gzip
+import hashlib
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+
+_OWN = Path(__file__).parent / "static"
+
+
+def _plotly() -> Path:
+    """The script in the installed package, which is not imported for it."""
+    package = find_spec("plotly")
+    assert package is not None
+    assert package.origin is not None
+    return Path(package.origin).parent / "package_data" / "plotly.min.js"
+
+
+_FILES = {
+    "console.css": (_OWN / "console.css", "text/css; charset=utf-8"),
+    "console.js": (_OWN / "console.js", "text/javascript; charset=utf-8"),
+    "charts.js": (_OWN / "charts.js", "text/javascript; charset=utf-8"),
+    "icon.svg": (_OWN / "icon.svg", "image/svg+xml"),
+    "plotly.js": (_plotly(), "text/javascript; charset=utf-8"),
+}
+_COMPRESSION = 6
+
+
+@dataclass(frozen=True, slots=True)
+class StaticFile:
+    content: bytes
+    compressed: bytes
+    media_type: str
+    tag: str
+
+
+@cache
+def _read(name: str) -> StaticFile:
+    path, media_type = _FILES[name]
+    content = path.read_bytes()
+    return StaticFile(
+        content,
+        gzip.compress(content, _COMPRESSION),
+        media_type,
+        f'"{hashlib.sha256(content).hexdigest()[:32]}"',
+    )
+
+
+async def static_file(request: Request) -> Response:
+    name = request.path_params["name"]
+    if name not in _FILES:
+        return PlainTextResponse("There is no such file.", 404)
+    found = _read(name)
+    headers = {"ETag": found.tag, "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
+    if request.headers.get("if-none-match") == found.tag:
+        return Response(status_code=304, headers=headers)
+    if "gzip" in request.headers.get("accept-encoding", ""):
+        headers["Content-Encoding"] = "gzip"
+        return Response(found.compressed, media_type=found.media_type, headers=headers)
+    return Response(found.content, media_type=found.media_type, headers=headers)

@@ -1,0 +1,170 @@
+"""Reads declared prices: decimal strings in USD, tiers by length of the prompt, service tiers.
+
+Every price that a call may have is computed here, once and exactly. A price that would be finer
+than the unit of account is refused, also where only a multiplier makes it so.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from tollkeeper.domain.catalog import PriceVariant, Pricing
+from tollkeeper.domain.errors import InvalidRequest
+from tollkeeper.domain.money import picousd_from_usd, usd_from_picousd
+
+# The public prices, and those that only the account knows.
+PUBLIC_PRICES = ("prompt", "completion", "image", "request", "input_cache_read")
+INTERNAL_PRICES = (
+    *("input_cache_write", "input_cache_write_1h", "web_search"),
+    *("input_audio", "output_audio"),
+)
+# Prices per token. The length of a prompt and the service tier change these.
+_TOKEN_PRICES = (
+    *("prompt", "completion", "input_cache_read", "input_cache_write", "input_cache_write_1h"),
+    *("input_audio", "output_audio"),
+)
+# A price that is not declared is that of another dimension, never zero: input is input.
+_FALLBACKS = {
+    "input_cache_read": "prompt",
+    "input_cache_write": "prompt",
+    "input_cache_write_1h": "input_cache_write",
+    "input_audio": "prompt",
+    "output_audio": "completion",
+}
+_MULTIPLIER = re.compile(r"(?P<whole>\d{1,6})(?:\.(?P<fraction>\d{1,9}))?", re.ASCII)
+_SERVICE_TIER = re.compile(r"[!-~]{1,64}", re.ASCII)
+# The ordinary service tier: its prices are the declared ones.
+_ORDINARY_TIERS = ("auto", "default")
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredTier:
+    """Prices of calls whose prompt has more tokens than `above_tokens`."""
+
+    above_tokens: int
+    prices: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredPrices:
+    """The prices of one model for one time, as the settings declare them."""
+
+    prices: Mapping[str, str]
+    tiers: Sequence[DeclaredTier] = ()
+    # Multipliers of the prices per token, by service tier.
+    service_tiers: Mapping[str, str] = field(default_factory=dict)
+    unasked_service_tier: str = ""
+
+
+def pricing_from_declared(declared: Mapping[str, str], *, param: str) -> Pricing:
+    prices: dict[str, str] = {}
+    amounts: dict[str, int] = {}
+    for dimension in (*PUBLIC_PRICES, *INTERNAL_PRICES):
+        fallback = prices.get(_FALLBACKS.get(dimension, ""), "0")
+        prices[dimension] = declared.get(dimension, fallback)
+        price = picousd_from_usd(prices[dimension], param=f"{param}.{dimension}")
+        if price < 0:
+            raise InvalidRequest("A price cannot be negative.", param=f"{param}.{dimension}")
+        amounts[dimension] = price
+    shown = {dimension: prices[dimension] for dimension in PUBLIC_PRICES}
+    return _pricing(amounts, shown)
+
+
+def _pricing(amounts: Mapping[str, int], shown: dict[str, str]) -> Pricing:
+    return Pricing(
+        prompt=amounts["prompt"],
+        completion=amounts["completion"],
+        image=amounts["image"],
+        request=amounts["request"],
+        input_cache_read=amounts["input_cache_read"],
+        input_cache_write=amounts["input_cache_write"],
+        input_cache_write_1h=amounts["input_cache_write_1h"],
+        web_search=amounts["web_search"],
+        input_audio=amounts["input_audio"],
+        output_audio=amounts["output_audio"],
+        declared=shown,
+    )
+
+
+def pricing_with_variants(declared: DeclaredPrices, *, param: str = "") -> Pricing:
+    """`param` stands before the names of settings in errors."""
+    base = pricing_from_declared(declared.prices, param=f"{param}pricing")
+    tiers = _tiers(declared, f"{param}price_tiers")
+    variants = [PriceVariant(None, from_tokens, prices) for from_tokens, prices in tiers]
+    for name, multiplier in declared.service_tiers.items():
+        place = f"{param}service_tiers.{name}"
+        _check_service_tier(name, place)
+        for from_tokens, prices in ((0, base), *tiers):
+            multiplied = _multiplied(prices, multiplier, place)
+            variants.append(PriceVariant(name, from_tokens, multiplied))
+    unasked = declared.unasked_service_tier
+    if unasked and unasked != "default" and unasked not in declared.service_tiers:
+        raise InvalidRequest(
+            f"{unasked!r} is not declared in service_tiers.", param=f"{param}unasked_service_tier"
+        )
+    return replace(base, variants=tuple(variants), unasked_service_tier=unasked or None)
+
+
+def _tiers(declared: DeclaredPrices, place: str) -> list[tuple[int, Pricing]]:
+    """The prices from each length of the prompt on. What is not charged per token is the same for
+    every length, unless the tier declares it."""
+    inherited = {
+        dimension: price
+        for dimension, price in declared.prices.items()
+        if dimension not in _TOKEN_PRICES
+    }
+    found: dict[int, Pricing] = {}
+    for position, tier in enumerate(declared.tiers):
+        missing = [
+            dimension
+            for dimension in _TOKEN_PRICES
+            if dimension in declared.prices and dimension not in tier.prices
+        ]
+        if missing:
+            raise InvalidRequest(
+                f"The tier needs every price per token that the model has; {', '.join(missing)} "
+                "is missing.",
+                param=f"{place}.{position}.pricing",
+            )
+        if tier.above_tokens + 1 in found:
+            raise InvalidRequest(
+                f"Two tiers begin above {tier.above_tokens} tokens.",
+                param=f"{place}.{position}.above_tokens",
+            )
+        found[tier.above_tokens + 1] = pricing_from_declared(
+            {**inherited, **tier.prices}, param=f"{place}.{position}.pricing"
+        )
+    return sorted(found.items())
+
+
+def _check_service_tier(name: str, place: str) -> None:
+    if name in _ORDINARY_TIERS:
+        raise InvalidRequest(
+            f"The service tier {name!r} has the ordinary prices and cannot be declared.",
+            param=place,
+        )
+    if _SERVICE_TIER.fullmatch(name) is None:
+        raise InvalidRequest("A service tier has 1 to 64 printable characters.", param=place)
+
+
+def _multiplied(prices: Pricing, multiplier: str, place: str) -> Pricing:
+    """The prices per token times a decimal string, exactly."""
+    match = _MULTIPLIER.fullmatch(multiplier)
+    if match is None:
+        raise InvalidRequest(
+            f'{multiplier[:40]!r} is not a multiplier: a decimal string such as "0.5".',
+            param=place,
+        )
+    fraction = match["fraction"] or ""
+    numerator, denominator = int(match["whole"] + fraction), 10 ** len(fraction)
+    amounts = {name: getattr(prices, name) for name in (*PUBLIC_PRICES, *INTERNAL_PRICES)}
+    for dimension in _TOKEN_PRICES:
+        price = amounts[dimension]
+        amounts[dimension], rest = divmod(price * numerator, denominator)
+        if rest:
+            raise InvalidRequest(
+                f"{multiplier} times the {dimension} price, {usd_from_picousd(price)} USD, is "
+                "finer than the unit of account, 10^-12 USD.",
+                param=place,
+            )
+    return _pricing(amounts, prices.declared)

@@ -1,0 +1,34 @@
+"""How a model behaves on the Messages wire, where its provider's models differ from each other."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class PromptCaching(StrEnum):
+    """Who marks the parts of a prompt that the provider caches. Writing to a cache has a price."""
+
+    # Nobody: a request with marks is refused.
+    OFF = "off"
+    # The caller, with `cache_control` in parts and tools.
+    CALLER = "caller"
+    # The gateway marks every prompt without marks, for five minutes or for an hour.
+    FIVE_MINUTES = "5m"
+    ONE_HOUR = "1h"
+
+
+class ThinkingStyle(StrEnum):
+    """How the model is asked to reason."""
+
+    # It decides for itself how much, within an effort.
+    ADAPTIVE = "adaptive"
+    # It is given a number of tokens, as models before Claude 4.6 need.
+    BUDGET = "budget"
+
+
+@dataclass(frozen=True, slots=True)
+class MessagesBehavior:
+    caching: PromptCaching = PromptCaching.CALLER
+    thinking: ThinkingStyle = ThinkingStyle.ADAPTIVE
+
+
+DEFAULT_MESSAGES_BEHAVIOR = MessagesBehavior()

@@ -1,0 +1,316 @@
+"""One request on a connection, and its answer: the server's side of `api.http.exchange`."""
+
+import asyncio
+import http
+import time
+from collections.abc import Callable
+from email.utils import formatdate
+from typing import Protocol
+
+from tollkeeper.api.http.endpoint import HeaderIndex
+from tollkeeper.api.http.envelope import Headers, PayloadTooLarge
+from tollkeeper.api.http.exchange import Application, ClientGone
+from tollkeeper.domain.errors import TollkeeperError
+
+# So much of a body is read ahead while the application has not asked for it.
+_READ_AHEAD_BYTES = 64 << 10
+# A larger body is not copied behind its head.
+_ONE_SEGMENT_BYTES = 64 << 10
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_NO_CONTENT_STATUSES = frozenset({204, 304})
+
+STATUS_LINES = {
+    status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode()
+    for status in http.HTTPStatus
+}
+
+
+class Link(Protocol):
+    """What an exchange needs of its connection."""
+
+    @property
+    def peer(self) -> str: ...
+
+    @property
+    def paused(self) -> bool: ...
+
+    async def resumed(self) -> None: ...
+
+    def send(self, data: bytes) -> None: ...
+
+    def read_on(self) -> None: ...
+
+    def read_no_further(self) -> None: ...
+
+    def answered(self, exchange: "HttpExchange") -> None: ...
+
+    def abandoned(self, exchange: "HttpExchange") -> None: ...
+
+
+class HttpExchange:
+    """One request and its answer. The connection fills in the body while it arrives."""
+
+    __slots__ = (
+        "_begun",
+        "_bytes_max",
+        "_chunked",
+        "_complete",
+        "_expects_continue",
+        "_failure",
+        "_gone",
+        "_head",
+        "_is_http10",
+        "_link",
+        "_on_leave",
+        "_on_stop",
+        "_pieces",
+        "_size",
+        "_waiter",
+        "declared",
+        "finished",
+        "headers",
+        "keep_alive",
+        "method",
+        "path",
+        "query",
+        "task",
+    )
+
+    def __init__(
+        self,
+        link: Link,
+        method: str,
+        path: bytes,
+        query: bytes,
+        headers: HeaderIndex,
+        *,
+        is_http10: bool,
+        keep_alive: bool,
+    ) -> None:
+        self._link = link
+        self.method = method
+        self.path = path
+        self.query = query
+        self.headers = headers
+        self.keep_alive = keep_alive
+        length = headers.get(b"content-length")
+        # The declared length of the body; 0 if there is none, or if the body is chunked.
+        self.declared = int(length[0]) if length is not None else 0
+        self.finished = False
+        self.task: asyncio.Task[None] | None = None
+        self._is_http10 = is_http10
+        expects = headers.get(b"expect")
+        self._expects_continue = (
+            expects is not None and not is_http10 and expects[0].lower() == b"100-continue"
+        )
+        self._pieces: list[bytes] = []
+        self._size = 0
+        self._complete = False
+        self._failure: TollkeeperError | None = None
+        self._gone = False
+        self._bytes_max: int | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self._head: bytes | None = None
+        self._begun = False
+        self._chunked = False
+        self._on_leave: Callable[[], None] | None = None
+        self._on_stop: Callable[[], None] | None = None
+
+    # Called by the application.
+
+    @property
+    def peer(self) -> str:
+        return self._link.peer
+
+    @property
+    def body(self) -> bytes | None:
+        if not self._complete:
+            return None
+        pieces = self._pieces
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    @property
+    def body_bytes(self) -> int:
+        return max(self.declared, self._size)
+
+    async def receive_body(self, bytes_max: int) -> bytes:
+        self._bytes_max = bytes_max
+        if self._expects_continue and not self._pieces and not self._complete:
+            self._link.send(_CONTINUE)
+        self._link.read_on()
+        while True:
+            if self._failure is not None:
+                raise self._failure
+            if self._size > bytes_max:
+                raise PayloadTooLarge(f"The body exceeds {bytes_max} bytes.")
+            body = self.body
+            if body is not None:
+                return body
+            if self._gone:
+                raise ClientGone
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+
+    def answer(self, status: int, headers: Headers, body: bytes) -> None:
+        if self.finished or self._begun:
+            return
+        self.finished = True
+        head = self._head_of(status, headers)
+        if self.method == "HEAD" or status in _NO_CONTENT_STATUSES:
+            self._link.send(head)
+        elif len(body) > _ONE_SEGMENT_BYTES:
+            self._link.send(head)
+            self._link.send(body)
+        else:
+            self._link.send(head + body)
+        self._link.answered(self)
+
+    @property
+    def paused(self) -> bool:
+        return self._link.paused
+
+    async def resumed(self) -> None:
+        await self._link.resumed()
+
+    def start(self, status: int, headers: Headers) -> None:
+        assert not self._begun, "an answer starts once"
+        self._begun = True
+        if self._is_http10:
+            # HTTP/1.0 has no chunks: the end of the connection is the end of the answer.
+            self.keep_alive = False
+        else:
+            self._chunked = True
+            headers = [*headers, (b"transfer-encoding", b"chunked")]
+        self._head = self._head_of(status, headers)
+
+    def write(self, piece: bytes) -> None:
+        if not self.finished and piece:
+            self._link.send(self._framed(piece))
+
+    def end(self, piece: bytes) -> None:
+        if self.finished:
+            return
+        self.finished = True
+        last = self._framed(piece) if piece else self._taken_head()
+        if self._chunked and self.method != "HEAD":
+            last += b"0\r\n\r\n"
+        if last:
+            self._link.send(last)
+        self._link.answered(self)
+
+    def abandon(self) -> None:
+        if not self.finished:
+            self.finished = True
+            self._link.abandoned(self)
+
+    def on_leave(self, callback: Callable[[], None]) -> None:
+        self._on_leave = callback
+        if self._gone:
+            callback()
+
+    def on_stop(self, callback: Callable[[], None]) -> None:
+        self._on_stop = callback
+
+    # Called by the connection and the server.
+
+    async def serve(self, app: Application, serving: "set[HttpExchange]") -> None:
+        """Runs the application. `serving` contains the exchange until that has ended."""
+        try:
+            await app(self)
+        finally:
+            serving.discard(self)
+            # Does nothing after a complete answer.
+            self.abandon()
+
+    @property
+    def complete(self) -> bool:
+        """Whether the whole request has arrived."""
+        return self._complete
+
+    @property
+    def ends_by_itself(self) -> bool:
+        """Whether the application has taken care of a caller that leaves, and so also of the end."""
+        return self._on_leave is not None
+
+    def add_piece(self, piece: bytes) -> None:
+        if self.finished:
+            return  # The answer was given before the body was read: the rest is dropped.
+        self._pieces.append(piece)
+        self._size += len(piece)
+        if self._bytes_max is None:
+            if self._size > _READ_AHEAD_BYTES:
+                self._link.read_no_further()
+        elif self._size > self._bytes_max:
+            self._wake()
+
+    def completed(self) -> None:
+        self._complete = True
+        self._wake()
+        # A large body pauses the reading. The body is complete now, and reading must go on, because
+        # only a read notices that the caller leaves.
+        self._link.read_on()
+
+    def spoiled(self, failure: TollkeeperError) -> None:
+        """What comes after the part of the body that has arrived is not HTTP."""
+        self._failure = failure
+        self.keep_alive = False
+        self._wake()
+
+    def left(self) -> None:
+        """The connection is lost."""
+        if self._gone or self.finished:
+            return
+        self._gone = True
+        self._wake()
+        if self._on_leave is not None:
+            self._on_leave()
+
+    def stop(self) -> None:
+        """The server stops: the caller is told, and nothing more is sent."""
+        self.keep_alive = False
+        if not self.finished and self._on_stop is not None:
+            self._on_stop()
+        self.abandon()
+
+    # Private helpers.
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+    def _framed(self, piece: bytes) -> bytes:
+        head = self._taken_head()
+        if self.method == "HEAD":
+            return head
+        if not self._chunked:
+            return head + piece
+        return b"%b%x\r\n%b\r\n" % (head, len(piece), piece)
+
+    def _taken_head(self) -> bytes:
+        head, self._head = self._head, None
+        return head or b""
+
+    def _head_of(self, status: int, headers: Headers) -> bytes:
+        parts = [STATUS_LINES[status], date_line()]
+        for name, value in headers:
+            parts += (name, b": ", value, b"\r\n")
+        if not self._complete:
+            # The rest of the request is in the way of the next one on this connection.
+            self.keep_alive = False
+        parts.append(b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n")
+        return b"".join(parts)
+
+
+_date: tuple[int, bytes] = (0, b"")
+
+
+def date_line() -> bytes:
+    """The Date header of this second."""
+    global _date  # noqa: PLW0603 - one clock for all connections
+    now = int(time.time())
+    if _date[0] != now:
+        _date = (now, b"date: " + formatdate(now, usegmt=True).encode() + b"\r\n")
+    return _date[1]

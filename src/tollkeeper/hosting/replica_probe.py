@@ -1,0 +1,65 @@
+"""Asks every replica whether it can be reached, from outside of the gateway's own process."""
+
+import asyncio
+import json
+from dataclasses import dataclass
+
+from tollkeeper.hosting.backend_probe import CONNECT_TIMEOUT_S, ProbeResult, reach
+from tollkeeper.settings import BackendSettings, Settings
+
+_ANSWER_BYTES_MAX = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaProbe:
+    backend: str
+    url: str
+    result: ProbeResult
+
+
+async def probe_replicas(settings: Settings) -> list[ReplicaProbe]:
+    """The replicas of all backends, in the order of the settings."""
+    checks = [_probe(settings, backend) for backend in settings.backends]
+    return [found for of_backend in await asyncio.gather(*checks) for found in of_backend]
+
+
+async def _probe(settings: Settings, backend: BackendSettings) -> list[ReplicaProbe]:
+    if backend.kind == "embedded":
+        return [
+            ReplicaProbe(
+                backend.name, "embedded engine", await _engine_state(settings, backend.name)
+            )
+        ]
+    results = await asyncio.gather(*(reach(url, CONNECT_TIMEOUT_S) for url in backend.urls))
+    return [
+        ReplicaProbe(backend.name, url, result)
+        for url, result in zip(backend.urls, results, strict=True)
+    ]
+
+
+async def _engine_state(settings: Settings, backend: str) -> ProbeResult:
+    """Only the gateway that started the engine knows it: its operator listener says."""
+    operator = settings.operator
+    try:
+        async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            said = await _readiness(operator.host, operator.port)
+    except (OSError, TimeoutError, ValueError):
+        return ProbeResult(False, "The gateway's operator listener does not answer.")
+    line = said.get(f"backend {backend}", "unknown")
+    return ProbeResult(line.startswith("ready"), line)
+
+
+async def _readiness(host: str, port: int) -> dict[str, str]:
+    reader, writer = await asyncio.open_connection(host, port)
+    try:
+        writer.write(f"GET /readyz HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+        answer = await reader.read(_ANSWER_BYTES_MAX)
+        while piece := await reader.read(_ANSWER_BYTES_MAX):
+            answer += piece
+            if len(answer) > _ANSWER_BYTES_MAX:
+                raise ValueError("the answer is too long")
+    finally:
+        writer.close()
+    document = json.loads(answer.partition(b"\r\n\r\n")[2])
+    parts = document.get("parts", document) if isinstance(document, dict) else {}
+    return {str(name): str(line) for name, line in parts.items()}

@@ -1,0 +1,199 @@
+"""Parses requests. llhttp (httptools) does the framing and refuses what is ambiguous; this class
+bounds sizes, checks heads, and reads past an Upgrade.
+
+An Upgrade is ignored, as RFC 9110 allows: the request is answered as if it had none.
+"""
+
+from enum import Enum
+from typing import Protocol
+
+import httptools
+
+from tollkeeper.api.http.endpoint import HeaderIndex
+from tollkeeper.api.http.envelope import HeadersTooLarge
+from tollkeeper.domain.errors import InvalidRequest, TollkeeperError
+from tollkeeper.hosting.http_exchange import HttpExchange, Link
+from tollkeeper.hosting.request_rules import check_headers, check_version, split_target
+
+_HEADERS_MAX = 100
+# So much of a chunked body is parsed at once: what follows its end is parsed with it.
+_CHUNKS_BYTES = 8 << 10
+_HEAD_END = b"\r\n\r\n"
+
+
+class _Phase(Enum):
+    # Between requests.
+    IDLE = 0
+    HEAD = 1
+    BODY = 2
+
+
+class Receiver(Link, Protocol):
+    def request_begun(self, exchange: HttpExchange) -> None:
+        """The head of a request is complete. Its body may still be arriving."""
+        ...
+
+
+class RequestParser:
+    """The parser of one connection. It fills in the body of the exchanges that it makes."""
+
+    def __init__(self, receiver: Receiver, header_bytes_max: int) -> None:
+        self._receiver = receiver
+        self._header_bytes_max = header_bytes_max
+        self._llhttp = httptools.HttpRequestParser(self)
+        self._phase = _Phase.IDLE
+        self._target = b""
+        self._headers: HeaderIndex = {}
+        self._repeats = 0
+        # The rest of a body whose length was declared; 0 for a chunked one.
+        self._body_left = 0
+        self._upgrading = False
+        self._refusal: TollkeeperError | None = None
+        # The request whose body is arriving.
+        self.exchange: HttpExchange | None = None
+        # Bytes received since the last complete head, piece of a body or end of a request.
+        self.overhead_bytes = 0
+
+    @property
+    def in_head(self) -> bool:
+        """Whether a head has begun and is not complete."""
+        return self._phase is _Phase.HEAD
+
+    @property
+    def has_target(self) -> bool:
+        """Whether a method was read, so that what arrives begins like a request."""
+        return bool(self._target)
+
+    def feed(self, data: bytes, start: int) -> int:
+        """Parses from `start` on, at most to the end of one head or one body, and returns how many
+        bytes that were. Raises InvalidRequest or HeadersTooLarge; then nothing more can be parsed.
+        """
+        end = self._piece_end(data, start)
+        piece = data if end - start == len(data) else data[start:end]
+        self.overhead_bytes += len(piece)
+        used = len(piece)
+        try:
+            self._llhttp.feed_data(piece)
+        except httptools.HttpParserUpgrade as upgrade:
+            used = int(upgrade.args[0])
+            if self._upgrading:
+                self._ignore_upgrade()
+        except httptools.HttpParserError:
+            raise self._refusal or _not_http() from None
+        if self._refusal is not None:
+            raise self._refusal
+        if self.overhead_bytes > self._header_bytes_max:
+            raise HeadersTooLarge
+        return used
+
+    # Called by llhttp.
+
+    def on_message_begin(self) -> None:
+        self._phase = _Phase.HEAD
+        self._headers = {}
+        self._repeats = 0
+
+    def on_url(self, url: bytes) -> None:
+        self._target += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._phase is not _Phase.HEAD:
+            return  # Trailers are dropped: they come after the headers were checked.
+        name = name.lower()
+        value = value.strip(b" \t")
+        if name not in self._headers:
+            self._headers[name] = (value,)
+            return
+        self._repeats += 1
+        if self._repeats <= _HEADERS_MAX:
+            self._headers[name] += (value,)
+
+    def on_headers_complete(self) -> None:
+        self._phase = _Phase.BODY
+        if self._refusal is not None:
+            return
+        if self._llhttp.should_upgrade() and self._llhttp.get_method() != b"CONNECT":
+            self._upgrading = True
+            return
+        try:
+            self._check_size()
+            exchange = self._new_exchange()
+        except TollkeeperError as error:
+            self._refusal = error
+            return
+        self.overhead_bytes = 0
+        self._body_left = exchange.declared
+        self.exchange = exchange
+        self._receiver.request_begun(exchange)
+
+    def on_body(self, body: bytes) -> None:
+        self.overhead_bytes = 0
+        if self.exchange is not None:
+            if self._body_left:
+                self._body_left -= len(body)
+            self.exchange.add_piece(body)
+
+    def on_message_complete(self) -> None:
+        if self.exchange is not None:
+            self._phase = _Phase.IDLE
+            self._target = b""
+            self.overhead_bytes = 0
+            exchange, self.exchange = self.exchange, None
+            exchange.completed()
+
+    # Private helpers.
+
+    def _piece_end(self, data: bytes, start: int) -> int:
+        """Where a piece ends that contains no more than one head, and no more than one body."""
+        if self.exchange is not None:
+            return min(len(data), start + (self._body_left or _CHUNKS_BYTES))
+        end = data.find(_HEAD_END, start)
+        bound = start + self._header_bytes_max + 1
+        return min(len(data) if end < 0 else end + len(_HEAD_END), bound)
+
+    def _ignore_upgrade(self) -> None:
+        """Parses the head again without its Upgrade, because llhttp leaves HTTP after it."""
+        self._upgrading = False
+        version = self._llhttp.get_http_version().encode()
+        head = [b"%b %b HTTP/%b\r\n" % (self._llhttp.get_method(), self._target, version)]
+        for name, values in self._headers.items():
+            if name != b"upgrade":
+                head += [b"%b: %b\r\n" % (name, value) for value in values]
+        self._target = b""
+        self._llhttp = httptools.HttpRequestParser(self)
+        try:
+            self._llhttp.feed_data(b"".join([*head, b"\r\n"]))
+        except httptools.HttpParserError:
+            raise _not_http() from None
+
+    def _check_size(self) -> None:
+        if len(self._headers) + self._repeats > _HEADERS_MAX:
+            raise HeadersTooLarge
+        # The bytes since the last request contain the head, and rarely much more.
+        if self.overhead_bytes > self._header_bytes_max:
+            size = len(self._target)
+            for name, values in self._headers.items():
+                size += sum(len(name) + len(value) + 4 for value in values)
+            if size > self._header_bytes_max:
+                raise HeadersTooLarge
+
+    def _new_exchange(self) -> HttpExchange:
+        llhttp = self._llhttp
+        version = llhttp.get_http_version()
+        method = llhttp.get_method().decode("ascii")
+        check_version(version)
+        check_headers(self._headers, version)
+        path, query = split_target(method, self._target)
+        return HttpExchange(
+            self._receiver,
+            method,
+            path,
+            query,
+            self._headers,
+            is_http10=version == "1.0",
+            keep_alive=version != "1.0" and llhttp.should_keep_alive(),
+        )
+
+
+def _not_http() -> InvalidRequest:
+    return InvalidRequest("This is not a valid HTTP request.")

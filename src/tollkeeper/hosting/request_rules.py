@@ -1,0 +1,65 @@
+"""What the head of a request must look like beyond what llhttp checks (RFC 9110 and RFC 9112)."""
+
+import re
+
+from tollkeeper.api.http.endpoint import HeaderIndex
+from tollkeeper.api.http.exchange import SERVER_WIDE
+from tollkeeper.domain.errors import InvalidRequest
+
+# A registered name or an IPv4 address, or an IPv6 address in brackets; then perhaps a port. The
+# alternatives begin with different characters, and no part can match what the next one begins
+# with, so the match takes linear time.
+_AUTHORITY = re.compile(
+    rb"(?:[A-Za-z0-9._~!$&'()*+,;=%-]*|\[[0-9A-Fa-f:.]{2,45}\])(?::(?P<port>[0-9]{0,5}))?"
+)
+_ABSOLUTE = re.compile(rb"https?://(?P<authority>[^/?#]*)(?P<rest>/.*)", re.IGNORECASE | re.DOTALL)
+_PORT_MAX = 65535
+
+
+def check_version(version: str) -> None:
+    if version not in ("1.1", "1.0"):
+        raise InvalidRequest("This server speaks HTTP/1.1 and HTTP/1.0 only.")
+
+
+def check_headers(headers: HeaderIndex, version: str) -> None:
+    """Checks the headers that decide where a request goes and where it ends."""
+    hosts = headers.get(b"host", ())
+    if len(hosts) > 1 or (not hosts and version != "1.0"):
+        raise InvalidRequest("The request needs exactly one Host header.")
+    if hosts:
+        _check_authority(hosts[0], "The Host header is not valid.")
+    codings = headers.get(b"transfer-encoding")
+    if codings is not None:
+        if version == "1.0":
+            raise InvalidRequest("An HTTP/1.0 request cannot have a Transfer-Encoding.")
+        if len(codings) > 1 or codings[0].lower() != b"chunked":
+            raise InvalidRequest("The only Transfer-Encoding that is accepted is chunked.")
+
+
+def split_target(method: str, target: bytes) -> tuple[bytes, bytes]:
+    """The path and the query of a request target, as they were written. The asterisk of a
+    server-wide OPTIONS is returned as the path."""
+    if method == "CONNECT":
+        raise InvalidRequest("This server is no proxy.")
+    if not target.startswith(b"/"):
+        if target == SERVER_WIDE and method == "OPTIONS":
+            return target, b""
+        absolute = _ABSOLUTE.fullmatch(target)
+        if absolute is None:
+            raise InvalidRequest("The request target is not valid.")
+        if not absolute["authority"]:
+            raise InvalidRequest("The request target names no host.")
+        _check_authority(absolute["authority"], "The host in the request target is not valid.")
+        target = absolute["rest"]
+    if b"#" in target:
+        raise InvalidRequest("A request target cannot have a fragment.")
+    if not target.isascii():
+        raise InvalidRequest("The request target is not ASCII.")
+    path, _, query = target.partition(b"?")
+    return path, query
+
+
+def _check_authority(authority: bytes, message: str) -> None:
+    match = _AUTHORITY.fullmatch(authority)
+    if match is None or (match["port"] and int(match["port"]) > _PORT_MAX):
+        raise InvalidRequest(message)

@@ -1,0 +1,104 @@
+"""The audit: every use case that changes something records it in its own transaction.
+
+Who makes the change is a context variable, which each entry to the services sets: the command line
+once, the console and the API for each request.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from tollkeeper.domain.access import OrganizationId
+from tollkeeper.domain.audit import Actor, ActorKind, AuditEntry, Change, ObjectState
+from tollkeeper.storage import audit
+from tollkeeper.storage.database import Connection, Database
+
+AUDIT_PAGE_MAX = 1000
+SYSTEM: Final = Actor(ActorKind.SYSTEM, "tollkeeper")
+_actor: ContextVar[Actor] = ContextVar("tollkeeper_actor", default=SYSTEM)
+
+
+def act_as(actor: Actor) -> None:
+    """Names who makes the changes of the current task from now on."""
+    _actor.set(actor)
+
+
+@contextmanager
+def acting_as(actor: Actor) -> Iterator[None]:
+    token = _actor.set(actor)
+    try:
+        yield
+    finally:
+        _actor.reset(token)
+
+
+def current_actor() -> Actor:
+    return _actor.get()
+
+
+async def record_change(
+    connection: Connection,
+    organization_id: OrganizationId,
+    operation: str,
+    object_kind: str,
+    object_id: object,
+    *,
+    before: object = None,
+    after: object = None,
+) -> None:
+    """Writes one change in the transaction of `connection`. `before` and `after` are objects of the
+    domain or mappings; they must hold no secret."""
+    change = Change(
+        organization_id, operation, object_kind, str(object_id), _state(before), _state(after)
+    )
+    await audit.insert(connection, _actor.get(), change)
+
+
+@dataclass(frozen=True, slots=True)
+class AuditPage:
+    entries: list[AuditEntry]
+    # The id after which the next page starts; None on the last page.
+    next_before: int | None
+
+
+class Audit:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def audit_list(
+        self,
+        *,
+        organization_id: OrganizationId | None = None,
+        object_id: str | None = None,
+        since: int | None = None,
+        until: int | None = None,
+        before_id: int | None = None,
+        limit: int = 100,
+    ) -> AuditPage:
+        """Changes, newest first. `object_id` is the id of what was changed."""
+        assert 1 <= limit <= AUDIT_PAGE_MAX
+        async with self._database.reading() as connection:
+            # One entry more than the limit shows whether there is a next page.
+            found = await audit.find_page(
+                connection,
+                organization_id=organization_id,
+                object_id=object_id,
+                since=since,
+                until=until,
+                before_id=before_id,
+                limit=limit + 1,
+            )
+        entries = found[:limit]
+        return AuditPage(entries, entries[-1].id if len(found) > limit else None)
+
+
+def _state(value: object) -> ObjectState | None:
+    if value is None:
+        return None
+    state = msgspec.to_builtins(value)
+    assert isinstance(state, dict), "an audited object has named fields"
+    return state

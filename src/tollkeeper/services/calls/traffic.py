@@ -1,0 +1,176 @@
+"""Reports on calls over time, from the roll-ups: never a count over all records."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from uuid import UUID
+
+from tollkeeper.domain.access import OrganizationId
+from tollkeeper.domain.errors import InvalidRequest
+from tollkeeper.domain.traffic import (
+    STEP_S,
+    BackendTraffic,
+    Latencies,
+    LatencyCount,
+    StepCount,
+    TimeRange,
+    TrafficFilter,
+)
+from tollkeeper.services.calls.activity import Activity
+from tollkeeper.services.models import CurrentCatalog
+from tollkeeper.storage import activity_pages, call_ledger, traffic
+from tollkeeper.storage.activity import ActivityEntry
+from tollkeeper.storage.activity_pages import Position, RareFilter
+from tollkeeper.storage.call_ledger import CallLedger
+from tollkeeper.storage.database import Database
+
+PAGE_MAX = 200
+RANGE_S_MAX = 366 * 86_400
+# How many records one page reads where a filter is not in the roll-ups.
+_READ_MAX = 30_000
+# How many steps one page searches: each costs a search of an index.
+_STEPS_MAX = 600
+
+
+@dataclass(frozen=True, slots=True)
+class TrafficReport:
+    """All calls of a time, by step and by backend."""
+
+    steps: tuple[StepCount, ...]
+    backends: tuple[BackendTraffic, ...]
+    latency_counts: tuple[LatencyCount, ...]
+
+    def latencies(
+        self, measure: str, *, backend: str | None = None, model: str | None = None
+    ) -> Latencies:
+        by_rung: dict[int, int] = {}
+        for found in self.latency_counts:
+            if (
+                found.measure == measure
+                and backend in (None, found.backend)
+                and model in (None, found.model)
+            ):
+                by_rung[found.rung] = by_rung.get(found.rung, 0) + found.requests
+        return Latencies(by_rung)
+
+
+@dataclass(frozen=True, slots=True)
+class ActivityPage:
+    entries: tuple[ActivityEntry, ...]
+    # Where older records go on; None where there are none.
+    older: Position | None
+    # The calls that the filters of the roll-ups let through, by step, the newest first.
+    steps: tuple[StepCount, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CallStory:
+    """One call: its record, and what the ledger knows of it (None where nothing was reserved)."""
+
+    entry: ActivityEntry
+    ledger: CallLedger | None
+
+
+@dataclass(frozen=True, slots=True)
+class CacheSaving:
+    """What cached prompt tokens of a model would have cost more, at the catalogue's prices of now."""
+
+    model: str
+    cached_tokens: int
+    saved_picousd: int
+
+
+class Traffic:
+    def __init__(self, database: Database, activity: Activity, catalog: CurrentCatalog) -> None:
+        self._database = database
+        self._activity = activity
+        self._catalog = catalog
+
+    async def traffic_report(self, time: TimeRange) -> TrafficReport:
+        _check(time)
+        async with self._database.reading() as connection:
+            return TrafficReport(
+                steps=tuple(await traffic.count_by_step(connection, TrafficFilter(), time)),
+                backends=tuple(await traffic.sum_by_backend(connection, time)),
+                latency_counts=tuple(await traffic.count_latencies(connection, time)),
+            )
+
+    async def activity_page(
+        self,
+        wanted: TrafficFilter,
+        rare: RareFilter,
+        time: TimeRange,
+        *,
+        before: Position | None = None,
+        limit: int = 50,
+    ) -> ActivityPage:
+        """The newest records first. The roll-up says in which steps there are records at all, and
+        how many steps are needed for a page."""
+        _check(time)
+        if not 1 <= limit <= PAGE_MAX:
+            raise InvalidRequest(f"A page has 1 to {PAGE_MAX} entries.", param="limit")
+        async with self._database.reading() as connection:
+            steps = await traffic.count_by_step(connection, wanted, time)
+            searched, more = _steps_to_search(steps, before, _READ_MAX if rare else limit + 1)
+            found = await activity_pages.find_in_steps(
+                connection, searched, wanted, rare, before=before, end=time.end, limit=limit + 1
+            )
+        older = None
+        if len(found) > limit:
+            older = Position(found[limit - 1].started_at_ms, found[limit - 1].request_id)
+        elif more:
+            # Everything down to this step was read.
+            older = Position(searched[-1] * STEP_S * 1000, UUID(int=0))
+        return ActivityPage(tuple(found[:limit]), older, tuple(steps))
+
+    async def call_story(self, request_id: UUID) -> CallStory:
+        entry = await self._activity.activity_show(request_id)
+        async with self._database.reading() as connection:
+            found = await call_ledger.find(connection, entry.organization_id, request_id)
+        return CallStory(entry, found)
+
+    async def cache_savings(
+        self, organization_id: OrganizationId, time: TimeRange
+    ) -> list[CacheSaving]:
+        """Models that are no longer in the catalogue are left out: their prices are not known."""
+        _check(time)
+        async with self._database.reading() as connection:
+            cached = await traffic.sum_cached_tokens(connection, organization_id, time)
+        prices = {model.id: model.pricing for model in self._catalog.catalog.models}
+        return [
+            CacheSaving(
+                model, tokens, tokens * (prices[model].prompt - prices[model].input_cache_read)
+            )
+            for model, tokens in sorted(cached.items())
+            if model in prices
+        ]
+
+
+def _check(time: TimeRange) -> None:
+    if not 0 <= time.end - time.start <= RANGE_S_MAX:
+        raise InvalidRequest(f"A report covers at most {RANGE_S_MAX // 86_400} days.")
+
+
+def _steps_to_search(
+    steps: Sequence[StepCount], before: Position | None, records_wanted: int
+) -> tuple[list[int], bool]:
+    """The newest steps that hold at least so many records, and whether older steps have more."""
+    newest = None if before is None else before.started_at_ms // 1000 // STEP_S
+    searched: list[int] = []
+    counted = 0
+    for step, requests in _totals(steps):
+        if newest is not None and step > newest:
+            continue
+        if counted >= records_wanted or len(searched) == _STEPS_MAX:
+            return searched, True
+        searched.append(step)
+        # Some of the step in which the page before ended were shown already.
+        counted += 0 if step == newest else requests
+    return searched, False
+
+
+def _totals(steps: Iterable[StepCount]) -> Iterable[tuple[int, int]]:
+    """The records of each step, whatever their status, in the order of the steps."""
+    totals: dict[int, int] = {}
+    for found in steps:
+        totals[found.step] = totals.get(found.step, 0) + found.requests
+    return totals.items()

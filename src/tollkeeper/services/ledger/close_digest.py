@@ -1,0 +1,21 @@
+"""The digest of a close, which also covers the close before it."""
+
+import hashlib
+
+from tollkeeper.domain.months import Month
+from tollkeeper.storage import ledger_months
+from tollkeeper.storage.database import Connection
+
+_NO_CLOSE_BEFORE = bytes(32)
+
+
+async def close_digest(
+    connection: Connection, month: Month, reservations: int, previous_digest: bytes | None
+) -> bytes:
+    """SHA-256 over the digest before, the month, its number of reservations, and all its totals
+    and lines, as they are in the database now."""
+    digest = hashlib.sha256(previous_digest or _NO_CLOSE_BEFORE)
+    digest.update(f"close|{month.number}|{reservations}\n".encode())
+    async for row in ledger_months.stream_close_rows(connection, month):
+        digest.update(f"{row}\n".encode())
+    return digest.digest()

@@ -1,0 +1,314 @@
+"""The months of the ledger: their partitions, and what an operator does with a month that is over.
+
+A month is closed (its rows become immutable, and their totals are written), proven (`ledger verify`
+finds that the totals are the sum of the rows), exported, and dropped, in this order.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from uuid import UUID
+
+from tollkeeper.domain.errors import StateConflict
+from tollkeeper.domain.months import Month, month_of_day, month_of_id
+from tollkeeper.services.clock import Clock
+from tollkeeper.services.ledger.bulk_resolution import BulkResolution
+from tollkeeper.services.ledger.close_digest import close_digest
+from tollkeeper.storage import ledger_export, ledger_months, verification
+from tollkeeper.storage.database import Connection, Contention, Database
+from tollkeeper.storage.ledger_months import Close, Step
+
+# Partitions are created this many months ahead.
+MONTHS_AHEAD = 2
+# A month can be closed when it has been over for this long: by then no call of it can still begin,
+# also on a machine whose clock is behind.
+CLOSE_AFTER_S = 86_400
+_UNRESOLVED_NAMED_MAX = 5
+_DROP_TRIES = 10
+_DROP_PAUSE_S = 1.0
+_DAY_S = 86_400
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerMonth:
+    """A month of the ledger and what was done with it; None where it was not done yet."""
+
+    month: Month
+    close: Close | None
+    proven: Step | None
+    exported: Step | None
+    dropped: Step | None
+
+    @property
+    def state(self) -> str:
+        """The last thing that was done with it."""
+        for step in (self.dropped, self.exported, self.proven):
+            if step is not None:
+                return step.step
+        return "open" if self.close is None else "closed"
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """The text that was written: SHA-256 of it without compression, and its rows without header."""
+
+    month: Month
+    digest: bytes
+    rows: int
+
+
+class LedgerMonths:
+    def __init__(self, database: Database, clock: Clock, bulk_resolution: BulkResolution) -> None:
+        self._database = database
+        self._clock = clock
+        self._bulk_resolution = bulk_resolution
+
+    async def keep_months(self) -> None:
+        """Creates the partitions of this month and of the next ones. Does nothing while somebody
+        else changes months or verifies the ledger."""
+        current = month_at(self._clock())
+        async with self._database.transaction() as connection:
+            if not await ledger_months.try_lock_months(connection):
+                return
+            existing = await ledger_months.find_months(connection)
+            closed = {close.month for close in await ledger_months.find_closes(connection)}
+            await ledger_months.limit_lock_waits(connection)
+            for ahead in range(MONTHS_AHEAD + 1):
+                month = current.plus(ahead)
+                if month not in existing and month not in closed:
+                    await ledger_months.add_month(connection, month)
+
+    async def ledger_months(self) -> list[LedgerMonth]:
+        """Every month that has rows or was closed, oldest first."""
+        async with self._database.reading() as connection:
+            return await _find_all(connection)
+
+    async def ledger_close(self, month: Month | None = None) -> LedgerMonth:
+        """Closes the month, or the next one that is to be closed. Nothing is changed where it is
+        refused."""
+        async with self._database.transaction() as connection:
+            await _lock(connection)
+            month, previous = await _next_to_close(connection, month)
+            if month not in await ledger_months.find_months(connection):
+                await ledger_months.add_month(connection, month)
+            await verification.allow_long_statements(connection)
+            await ledger_months.seal_month(connection, month)
+            await _check_resolved(connection, month)
+            reservations = await ledger_months.write_totals(connection, month)
+            digest = await close_digest(
+                connection, month, reservations, None if previous is None else previous.digest
+            )
+            await ledger_months.write_close(
+                connection,
+                month,
+                None if previous is None else previous.month,
+                reservations,
+                digest,
+            )
+            return await _find(connection, month)
+
+    async def ledger_export(self, month: Month, write: Callable[[bytes], object]) -> Export:
+        """Passes the CSV of a closed month to `write`, piece by piece. It counts as exported when
+        `ledger_exported` says so. An export that differs from the first one is refused."""
+        found = await self._closed_and_there(month)
+        digest, lines = hashlib.sha256(), _Rows()
+        async with self._keeping_months() as connection, connection.transaction():
+            await verification.allow_long_statements(connection)
+            async for piece in ledger_export.stream_csv(connection, month):
+                digest.update(piece)
+                lines.read(piece)
+                write(piece)
+        export = Export(month, digest.digest(), lines.count)
+        assert found.close is not None, "it is closed"
+        if export.rows != found.close.reservations:
+            raise StateConflict(
+                f"The month {month} was closed with {found.close.reservations} reservations, and "
+                f"{export.rows} were read. Run `ledger verify --full`."
+            )
+        if found.exported is not None and found.exported.csv_digest != export.digest:
+            raise StateConflict(
+                f"This export of {month} differs from the first one, {found.exported.file_name}. "
+                "Run `ledger verify --full`."
+            )
+        return export
+
+    async def ledger_exported(self, export: Export, file_name: str) -> LedgerMonth:
+        """Notes the export in the close: the file is safe."""
+        async with self._database.transaction() as connection:
+            await ledger_months.write_step(
+                connection,
+                export.month,
+                "exported",
+                csv_digest=export.digest,
+                csv_rows=export.rows,
+                file_name=file_name,
+            )
+            return await _find(connection, export.month)
+
+    async def ledger_check_drop(self, month: Month) -> LedgerMonth:
+        """Refuses a month that must not be dropped, and says why."""
+        found = await self._closed_and_there(month)
+        if found.proven is None:
+            raise StateConflict(f"The month {month} is not proven yet. Run `ledger verify` first.")
+        if found.exported is None:
+            raise StateConflict(
+                f"The month {month} is not exported yet. Run `ledger export {month} --to FILE`."
+            )
+        return found
+
+    async def ledger_drop(self, month: Month) -> LedgerMonth:
+        """Drops the rows of a month that is closed, proven and exported; its totals stay."""
+        for attempt in range(1, _DROP_TRIES + 1):
+            await self.ledger_check_drop(month)
+            try:
+                return await self._drop(month)
+            except Contention:
+                if attempt == _DROP_TRIES:
+                    raise
+                await asyncio.sleep(_DROP_PAUSE_S)
+        raise AssertionError("the last try returns or raises")
+
+    async def _drop(self, month: Month) -> LedgerMonth:
+        async with self._database.reading() as connection:
+            unfolded = await ledger_months.find_unfolded(connection, month)
+        # A fold asks the marks of the month, which are dropped with it.
+        await self._bulk_resolution.fold(unfolded)
+        async with self._database.transaction() as connection:
+            await _lock(connection)
+            await ledger_months.limit_lock_waits(connection)
+            await ledger_months.drop_month(connection, month)
+            await ledger_months.write_step(connection, month, "dropped")
+            return await _find(connection, month)
+
+    async def _closed_and_there(self, month: Month) -> LedgerMonth:
+        async with self._database.reading() as connection:
+            found = await _find(connection, month)
+        if found.close is None:
+            raise StateConflict(f"The month {month} is not closed. Run `ledger close {month}`.")
+        if found.dropped is not None:
+            raise StateConflict(dropped_message(found))
+        return found
+
+    @asynccontextmanager
+    async def _keeping_months(self) -> AsyncIterator[Connection]:
+        async with (
+            self._database.reading() as connection,
+            ledger_months.keeping_months(connection) as kept,
+        ):
+            if not kept:
+                raise months_in_use()
+            yield connection
+
+
+async def find_dropped(connection: Connection, identity: UUID) -> LedgerMonth | None:
+    """The month of a reservation with this id, where that month is dropped."""
+    found = await _find(connection, month_of_id(identity))
+    return None if found.dropped is None else found
+
+
+def dropped_message(found: LedgerMonth) -> str:
+    assert found.exported is not None, "only what is exported is dropped"
+    digest = (found.exported.csv_digest or b"").hex()
+    return (
+        f"The month {found.month} was exported to {found.exported.file_name} (SHA-256 {digest}) and "
+        "dropped: its reservations are in that file only."
+    )
+
+
+def months_in_use() -> StateConflict:
+    return StateConflict(
+        "Another command works on the months of the ledger (verify, close, export or drop). "
+        "Try again when it has ended."
+    )
+
+
+def month_at(now_s: int) -> Month:
+    """The month of a time in seconds since 1970."""
+    return month_of_day(now_s // _DAY_S)
+
+
+async def _lock(connection: Connection) -> None:
+    if not await ledger_months.try_lock_months(connection):
+        raise months_in_use()
+
+
+async def _next_to_close(
+    connection: Connection, wanted: Month | None
+) -> tuple[Month, Close | None]:
+    """The month to close, with the close before it."""
+    closes = await ledger_months.find_closes(connection)
+    previous = closes[-1] if closes else None
+    if previous is None:
+        partitions = await ledger_months.find_months(connection)
+        current = await ledger_months.read_current(connection)
+        expected = min([current, *partitions])
+    else:
+        expected = previous.month.next
+    if wanted is not None and wanted < expected:
+        raise StateConflict(
+            f"The month {wanted} is closed already."
+            if closes and wanted >= closes[0].month
+            else f"The books by month begin with {expected}."
+        )
+    if wanted is not None and wanted > expected:
+        raise StateConflict(f"Months are closed in order: close {expected} first.")
+    if expected >= await ledger_months.read_current(connection, seconds_ago=CLOSE_AFTER_S):
+        raise StateConflict(f"The month {expected} can be closed when it has been over for a day.")
+    return expected, previous
+
+
+async def _check_resolved(connection: Connection, month: Month) -> None:
+    count = await ledger_months.count_unresolved(connection, month)
+    if not count:
+        return
+    named = await ledger_months.find_unresolved(connection, month, _UNRESOLVED_NAMED_MAX)
+    names = ", ".join(
+        f"{found.id} ({'unsettled' if found.unsettled else 'held'})" for found in named
+    )
+    more = f" and {count - len(named)} more" if count > len(named) else ""
+    raise StateConflict(
+        f"The month {month} has {count} reservations that are not resolved: {names}{more}. "
+        "`ledger recover` and `ledger resolve` end them."
+    )
+
+
+async def _find(connection: Connection, month: Month) -> LedgerMonth:
+    close = await ledger_months.find_close(connection, month)
+    return _with_steps(month, close, await ledger_months.find_steps(connection))
+
+
+async def _find_all(connection: Connection) -> list[LedgerMonth]:
+    closes = {close.month: close for close in await ledger_months.find_closes(connection)}
+    months = {*closes, *await ledger_months.find_months(connection)}
+    steps = await ledger_months.find_steps(connection)
+    return [_with_steps(month, closes.get(month), steps) for month in sorted(months)]
+
+
+def _with_steps(
+    month: Month, close: Close | None, steps: dict[tuple[Month, str], Step]
+) -> LedgerMonth:
+    done = [steps.get((month, step)) for step in ("proven", "exported", "dropped")]
+    return LedgerMonth(month, close, *done)
+
+
+class _Rows:
+    """Counts the rows of CSV text that comes in pieces: a line break inside quotes is no end."""
+
+    def __init__(self) -> None:
+        self._ends = 0
+        self._quoted = False
+
+    @property
+    def count(self) -> int:
+        """Without the header."""
+        return self._ends - 1
+
+    def read(self, piece: bytes) -> None:
+        for part in piece.split(b'"'):
+            if not self._quoted:
+                self._ends += part.count(b"\n")
+            self._quoted = not self._quoted
+        # One quote fewer than parts.
+        self._quoted = not self._quoted

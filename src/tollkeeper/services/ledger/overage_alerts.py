@@ -1,0 +1,26 @@
+"""The alert lines of overage: for who watches the logs."""
+
+from collections.abc import Mapping
+
+import structlog
+
+from tollkeeper.domain.access import OrganizationId
+from tollkeeper.domain.admission import AccountState
+from tollkeeper.domain.money import usd_from_picousd
+
+_log = structlog.get_logger("tollkeeper.ledger")
+
+
+def report_stopped(
+    before: Mapping[OrganizationId, AccountState], after: Mapping[OrganizationId, AccountState]
+) -> None:
+    """Logs which organizations a transaction has stopped, once, when it is committed."""
+    for organization_id, state in after.items():
+        if state.stopped and not before[organization_id].stopped:
+            _log.error(
+                "an organization's calls are stopped: its balance is below the bound",
+                organization_id=str(organization_id),
+                balance_usd=usd_from_picousd(state.balance_picousd),
+                overage_bound_usd=usd_from_picousd(state.overage_bound_picousd or 0),
+                overage_usd=usd_from_picousd(state.overage_picousd),
+            )

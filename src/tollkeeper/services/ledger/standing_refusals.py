@@ -1,0 +1,35 @@
+"""Remembers for a moment which projects have nothing left of their rate.
+
+A bucket that was found empty stays empty for as long as its refill takes, whoever asks. So a request
+that comes within that time is refused without asking the database, before its body is read. The
+memory is short, because a limit that an operator raises must count at once.
+"""
+
+import time
+
+from tollkeeper.domain.access import ProjectId
+from tollkeeper.domain.admission import Decision
+
+_REMEMBERED_S_MAX = 1.0
+_PROJECTS_MAX = 10_000
+
+
+class StandingRefusals:
+    def __init__(self) -> None:
+        self._refusals: dict[ProjectId, tuple[float, Decision]] = {}
+
+    def note(self, project_id: ProjectId, decision: Decision) -> None:
+        if decision.wait_us:
+            if len(self._refusals) >= _PROJECTS_MAX:
+                self._refusals.clear()
+            until = time.monotonic() + min(decision.wait_us / 1e6, _REMEMBERED_S_MAX)
+            self._refusals[project_id] = (until, decision)
+
+    def standing_refusal(self, project_id: ProjectId) -> Decision | None:
+        known = self._refusals.get(project_id)
+        if known is None:
+            return None
+        if time.monotonic() < known[0]:
+            return known[1]
+        del self._refusals[project_id]
+        return None

@@ -1,0 +1,215 @@
+"""Verifies the ledger in slices: each slice is a short transaction of its own.
+
+The sums of an organization are compared with its accounts in one snapshot, so that they are exact
+beside live traffic; rows that are checked one by one are read partition by partition. Months that are
+closed are not read again: their totals are used, after their digest was checked. A close is proven
+against its rows once, while they are there.
+"""
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from uuid import UUID
+
+from tollkeeper.domain.months import FIRST_ID, LAST_ID, Month
+from tollkeeper.services.ledger.close_digest import close_digest
+from tollkeeper.services.ledger.months import months_in_use
+from tollkeeper.storage import close_proof, ledger_months, verification
+from tollkeeper.storage.database import Connection, Database
+from tollkeeper.storage.ledger_months import Close
+from tollkeeper.storage.verification import Ages, Slice
+
+# Organizations whose sums one transaction compares.
+ORGANIZATIONS_PER_SLICE = 50
+# Differences that are kept; behind them only their number is.
+DIFFERENCES_MAX = 10_000
+CLOSES_ARE_UNCHANGED = "closed months are as they were closed"
+_LEFT_OUT = "further differences"
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A row that breaks an invariant: the name of the invariant, the row, and what is wrong."""
+
+    invariant: str
+    subject: str
+    detail: str
+
+
+# Hears how many slices are done, and how many there are.
+Progress = Callable[[int, int], None]
+
+
+class _Findings:
+    """The differences so far, of which a bounded number is kept, and the progress."""
+
+    def __init__(self, on_progress: Progress) -> None:
+        self._on_progress = on_progress
+        self._kept: list[Difference] = []
+        self._left_out = 0
+        self._done = 0
+        self.slices = 0
+
+    def add(self, differences: Sequence[tuple[str, str, str]]) -> None:
+        room = DIFFERENCES_MAX - len(self._kept)
+        self._kept += [Difference(*found) for found in differences[:room]]
+        self._left_out += max(0, len(differences) - room)
+
+    def slice_done(self) -> None:
+        self._done += 1
+        # Organizations may have been added since they were counted.
+        self.slices = max(self.slices, self._done)
+        self._on_progress(self._done, self.slices)
+
+    @property
+    def all(self) -> list[Difference]:
+        if not self._left_out:
+            return self._kept
+        return [*self._kept, Difference(_LEFT_OUT, str(self._left_out), "are not shown")]
+
+
+class Verification:
+    def __init__(self, database: Database, ages: Ages) -> None:
+        self._database = database
+        self._ages = ages
+
+    async def verify(
+        self, *, full: bool = False, on_progress: Progress = lambda _done, _all: None
+    ) -> list[Difference]:
+        """Every difference. With `full`, months that were proven before are proven again, where
+        their rows are still there."""
+        async with (
+            self._database.reading() as connection,
+            ledger_months.keeping_months(connection) as kept,
+        ):
+            if not kept:
+                raise months_in_use()
+            return await self._verify(connection, _Findings(on_progress), full=full)
+
+    async def _verify(
+        self, connection: Connection, findings: _Findings, *, full: bool
+    ) -> list[Difference]:
+        closes = await ledger_months.find_closes(connection)
+        to_prove = await _find_to_prove(connection, closes, full=full)
+        ranges = _open_ranges(await ledger_months.find_months(connection), closes)
+        pages = await verification.count_organizations(connection) // ORGANIZATIONS_PER_SLICE + 1
+        findings.slices = 1 + len(closes) + pages * (1 + len(ranges) + len(to_prove))
+        async with _slice(connection):
+            found = await verification.find_in_slice(
+                connection, verification.SCHEMA, Slice(), self._ages
+            )
+        findings.add(found)
+        findings.slice_done()
+        await _check_chain(connection, closes, findings)
+        unproven: set[Month] = set()
+        closed_from, closed_to = await verification.find_closed_range(connection)
+        async for organizations in _pages_of_organizations(connection):
+            part = replace(organizations, closed_from=closed_from, closed_to=closed_to)
+            await self._check(connection, verification.SUMS, part, findings)
+            for first_id, last_id in ranges:
+                rows = replace(part, first_id=first_id, last_id=last_id)
+                await self._check(connection, verification.ROWS, rows, findings)
+            for month in to_prove:
+                if not await self._prove(connection, month, organizations, findings):
+                    unproven.add(month)
+        for month in to_prove:
+            if month not in unproven:
+                await ledger_months.write_step(connection, month, "proven")
+        return findings.all
+
+    async def _check(
+        self,
+        connection: Connection,
+        queries: dict[str, verification.Query],
+        part: Slice,
+        findings: _Findings,
+    ) -> None:
+        async with _slice(connection):
+            found = await verification.find_in_slice(connection, queries, part, self._ages)
+        findings.add(found)
+        findings.slice_done()
+
+    async def _prove(
+        self, connection: Connection, month: Month, organizations: Slice, findings: _Findings
+    ) -> bool:
+        """Compares the totals of the close with the rows, and checks the rows themselves."""
+        rows = replace(organizations, first_id=month.first_id, last_id=_before(month.end_id))
+        async with _slice(connection):
+            found = await close_proof.find_close_differences(connection, month, organizations)
+            found += await verification.find_in_slice(
+                connection, verification.ROWS, rows, self._ages
+            )
+        findings.add(found)
+        findings.slice_done()
+        return not found
+
+
+@asynccontextmanager
+async def _slice(connection: Connection) -> AsyncIterator[None]:
+    """All statements of the block see the books as of the same moment."""
+    async with connection.transaction():
+        await verification.begin_snapshot(connection)
+        yield
+
+
+async def _find_to_prove(
+    connection: Connection, closes: Sequence[Close], *, full: bool
+) -> list[Month]:
+    """Closed months whose rows are there; without `full` only those that were never proven."""
+    steps = await ledger_months.find_steps(connection)
+    return [
+        close.month
+        for close in closes
+        if (close.month, "dropped") not in steps and (full or (close.month, "proven") not in steps)
+    ]
+
+
+async def _check_chain(
+    connection: Connection, closes: Sequence[Close], findings: _Findings
+) -> None:
+    """Computes the digest of every close again. Each covers the one before."""
+    previous: Close | None = None
+    for close in closes:
+        async with _slice(connection):
+            digest = await close_digest(
+                connection,
+                close.month,
+                close.reservations,
+                None if previous is None else previous.digest,
+            )
+        found = []
+        if digest != close.digest:
+            detail = f"closed with digest {close.digest.hex()}, its totals have {digest.hex()}"
+            found.append((CLOSES_ARE_UNCHANGED, str(close.month), detail))
+        if close.previous_month != (None if previous is None else previous.month):
+            detail = f"follows {close.previous_month}, not the close before it"
+            found.append((CLOSES_ARE_UNCHANGED, str(close.month), detail))
+        findings.add(found)
+        findings.slice_done()
+        previous = close
+
+
+async def _pages_of_organizations(connection: Connection) -> AsyncIterator[Slice]:
+    after = FIRST_ID
+    while after != LAST_ID:
+        end = await verification.find_organizations_end(connection, after, ORGANIZATIONS_PER_SLICE)
+        yield Slice(after=after, end=end)
+        after = end
+
+
+def _open_ranges(months: Sequence[Month], closes: Sequence[Close]) -> list[tuple[UUID, UUID]]:
+    """The ids outside of closed months: each month by itself, and what lies between and around."""
+    closed = {close.month for close in closes}
+    ranges = []
+    begin = FIRST_ID
+    for month in sorted({*months, *closed}):
+        if begin < month.first_id:
+            ranges.append((begin, _before(month.first_id)))
+        if month not in closed:
+            ranges.append((month.first_id, _before(month.end_id)))
+        begin = month.end_id
+    return [*ranges, (begin, LAST_ID)]
+
+
+def _before(identity: UUID) -> UUID:
+    return UUID(int=identity.int - 1)

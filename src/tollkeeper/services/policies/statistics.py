@@ -1,0 +1,63 @@
+"""How often policies were asked and matched, from the roll-up of verdicts."""
+
+from dataclasses import dataclass
+
+from tollkeeper.domain.access import OrganizationId
+from tollkeeper.domain.errors import InvalidRequest
+from tollkeeper.domain.reports import DAY_S, DayRange
+from tollkeeper.services.clock import Clock
+from tollkeeper.storage import verdict_counts
+from tollkeeper.storage.database import Database
+from tollkeeper.storage.verdict_counts import ProbabilityCount, VerdictsOfDay
+
+_DAYS_MAX = 366
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyReport:
+    """One policy over some days. `by_day` has every day, also those without a verdict."""
+
+    by_day: tuple[VerdictsOfDay, ...]
+    by_probability: tuple[ProbabilityCount, ...]
+
+
+class PolicyStatistics:
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+
+    async def policy_report(
+        self, organization_id: OrganizationId, policy_id: str, *, days: int
+    ) -> PolicyReport:
+        """The last days, today included."""
+        wanted = self._last(days)
+        async with self._database.reading() as connection:
+            found = await verdict_counts.count_by_day(
+                connection, organization_id, policy_id, wanted
+            )
+            by_probability = await verdict_counts.count_by_probability(
+                connection, organization_id, policy_id, wanted
+            )
+        known = {one.day: one for one in found}
+        return PolicyReport(
+            by_day=tuple(
+                known.get(day, VerdictsOfDay(day, 0, 0, 0))
+                for day in range(wanted.first, wanted.last)
+            ),
+            by_probability=tuple(by_probability),
+        )
+
+    async def policy_counts(
+        self, organization_id: OrganizationId, *, days: int
+    ) -> dict[str, tuple[int, int]]:
+        """How often each policy was asked and matched in the last days."""
+        async with self._database.reading() as connection:
+            return await verdict_counts.count_by_policy(
+                connection, organization_id, self._last(days)
+            )
+
+    def _last(self, days: int) -> DayRange:
+        if not 1 <= days <= _DAYS_MAX:
+            raise InvalidRequest(f"A report covers 1 to {_DAYS_MAX} days.", param="days")
+        today = self._clock() // DAY_S
+        return DayRange(first=today - days + 1, last=today + 1)

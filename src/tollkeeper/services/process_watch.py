@@ -1,0 +1,102 @@
+"""Samples what a process is like inside: queues, connections, replicas, the delay of its loop."""
+
+import asyncio
+import platform
+from collections import Counter as Tally
+from collections.abc import Mapping
+
+from prometheus_client import Gauge
+
+from tollkeeper import __version__
+from tollkeeper.backends.port import Backend
+from tollkeeper.services.calls.activity import Activity
+from tollkeeper.services.calls.inference import Inference
+from tollkeeper.services.ledger.ledger import Ledger
+from tollkeeper.services.tallies import HistogramTally, schedule_write
+from tollkeeper.storage.database import Database
+
+_REPLICA_STATES = ("healthy", "ejected", "probing")
+# How long the loop is asked to sleep; what it sleeps longer is its delay.
+_LAG_PROBE_S = 0.05
+
+_QUEUE = Gauge(
+    "tollkeeper_queue_length",
+    "Items that wait to be written, by queue.",
+    ["queue"],
+    multiprocess_mode="livesum",
+)
+_CALLS = Gauge("tollkeeper_running_calls", "Calls under way.", multiprocess_mode="livesum")
+_POOL = Gauge(
+    "tollkeeper_database_connections",
+    "Connections to the database by state.",
+    ["state"],
+    multiprocess_mode="livesum",
+)
+_POOL_WAITING = Gauge(
+    "tollkeeper_database_waiting",
+    "Requests that wait for a connection to the database.",
+    multiprocess_mode="livesum",
+)
+# The largest number that any worker sees: no healthy replica means that no worker sees one.
+_REPLICAS = Gauge(
+    "tollkeeper_replicas",
+    "Replicas of a backend by state.",
+    ["backend", "state"],
+    multiprocess_mode="livemax",
+)
+_LAG = HistogramTally(
+    "tollkeeper_event_loop_lag_seconds",
+    "Seconds by which a worker's loop runs late, sampled.",
+    [],
+    buckets=(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5),
+)
+_BUILD = Gauge(
+    "tollkeeper_build_info",
+    "1, with what runs here.",
+    ["version", "python"],
+    multiprocess_mode="max",
+)
+
+
+class ProcessWatch:
+    def __init__(
+        self,
+        database: Database,
+        backends: Mapping[str, Backend],
+        ledger: Ledger,
+        activity: Activity,
+        inference: Inference,
+    ) -> None:
+        self._database = database
+        self._backends = backends
+        self._ledger = ledger
+        self._activity = activity
+        self._inference = inference
+
+    async def sample(self) -> None:
+        _BUILD.labels(__version__, platform.python_version()).set(1)
+        for queue, length in self._ledger.queued.items():
+            _QUEUE.labels(queue).set(length)
+        _QUEUE.labels("activity").set(self._activity.queued)
+        _CALLS.set(self._inference.running)
+        self._sample_connections()
+        for name, backend in self._backends.items():
+            found = Tally(backend.health().replicas.values())
+            for state in _REPLICA_STATES:
+                _REPLICAS.labels(name, state).set(found[state])
+        await _sample_lag()
+
+    def _sample_connections(self) -> None:
+        found = self._database.statistics()
+        size, idle = found.get("pool_size", 0), found.get("pool_available", 0)
+        _POOL.labels("idle").set(idle)
+        _POOL.labels("in_use").set(size - idle)
+        _POOL_WAITING.set(found.get("requests_waiting", 0))
+
+
+async def _sample_lag() -> None:
+    loop = asyncio.get_running_loop()
+    started = loop.time()
+    await asyncio.sleep(_LAG_PROBE_S)
+    _LAG.observe((), max(0.0, loop.time() - started - _LAG_PROBE_S))
+    schedule_write()

@@ -1,0 +1,120 @@
+"""Metrics that are counted in memory and written together.
+
+An update of a metric that all processes share is slow compared with the rest of a request: it writes
+into a file that is mapped into memory. So what a request changes is added up here first, and the sums
+are written at an interval.
+"""
+
+import asyncio
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+from weakref import WeakMethod
+
+from prometheus_client import Counter, Gauge, Histogram
+
+Labels: TypeAlias = tuple[str, ...]
+
+_WRITE_INTERVAL_S = 0.5
+# What is written at the interval: every tally of this process.
+_writers: list[Callable[[], None]] = []
+
+
+class CounterTally:
+    def __init__(self, name: str, meaning: str, labels: Sequence[str] = ()) -> None:
+        self._counter = Counter(name, meaning, labels)
+        self._counts: dict[Labels, float] = {}
+        _writers.append(self.write)
+
+    def add(self, labels: Labels, amount: float = 1) -> None:
+        counts = self._counts
+        counts[labels] = counts.get(labels, 0) + amount
+
+    def write(self) -> None:
+        counts, self._counts = self._counts, {}
+        for labels, amount in counts.items():
+            counter = self._counter.labels(*labels) if labels else self._counter
+            counter.inc(amount)
+
+
+class HistogramTally:
+    def __init__(
+        self, name: str, meaning: str, labels: Sequence[str], *, buckets: Sequence[float]
+    ) -> None:
+        self._histogram = Histogram(name, meaning, labels, buckets=buckets)
+        self._bounds = tuple(buckets)
+        # For each bucket how many values it has, and the sum of all values.
+        self._counts: dict[Labels, tuple[list[int], list[float]]] = {}
+        _writers.append(self.write)
+
+    def observe(self, labels: Labels, value: float) -> None:
+        found = self._counts.get(labels)
+        if found is None:
+            found = self._counts[labels] = ([0] * (len(self._bounds) + 1), [0.0])
+        found[0][bisect_left(self._bounds, value)] += 1
+        found[1][0] += value
+
+    def write(self) -> None:
+        counts, self._counts = self._counts, {}
+        for labels, (buckets, total) in counts.items():
+            histogram = self._histogram.labels(*labels) if labels else self._histogram
+            # The library can only add one value after the other. Its parts take sums;
+            # tests/services/test_tallies.py holds that they are what they are here.
+            histogram._sum.inc(total[0])
+            for bucket, count in zip(histogram._buckets, buckets, strict=True):
+                if count:
+                    bucket.inc(count)
+
+
+class OpenTally:
+    """How many of something are open now, in all processes together."""
+
+    def __init__(self, name: str, meaning: str) -> None:
+        self._gauge = Gauge(name, meaning, multiprocess_mode="livesum")
+        self.open = 0
+        _writers.append(lambda: self._gauge.set(self.open))
+
+
+def write_also(write: Callable[[], None]) -> None:
+    """Has something else written at the same interval, for as long as its object lives."""
+    known = WeakMethod(write)
+
+    def write_if_alive() -> None:
+        method = known()
+        if method is None:
+            _writers.remove(write_if_alive)
+        else:
+            method()
+
+    _writers.append(write_if_alive)
+
+
+class _Schedule:
+    def __init__(self) -> None:
+        # The event loop that has a write scheduled. Tests close loops, and a closed loop never
+        # runs the write, so a new loop schedules one of its own.
+        self._scheduled_in: asyncio.AbstractEventLoop | None = None
+
+    def ensure(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._scheduled_in is not loop:
+            self._scheduled_in = loop
+            loop.call_later(_WRITE_INTERVAL_S, self.write)
+
+    def write(self) -> None:
+        self._scheduled_in = None
+        for write in tuple(_writers):
+            write()
+
+
+_schedule = _Schedule()
+
+
+def schedule_write() -> None:
+    """Something was counted: it is written within the interval."""
+    _schedule.ensure()
+
+
+def write_tallies() -> None:
+    """Writes everything at once, for a process that ends and for tests."""
+    _schedule.write()

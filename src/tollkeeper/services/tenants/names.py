@@ -1,0 +1,112 @@
+"""What an operator means by a text: an id, the beginning of an id, or a name.
+
+Names are chosen by tenants, and two tenants may choose the same one. So a name must fit as a whole,
+and a text that fits several things is refused with a list of them.
+"""
+
+import re
+from typing import LiteralString
+from uuid import UUID
+
+from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
+from tollkeeper.domain.errors import NotFound, StateConflict
+from tollkeeper.storage import names
+from tollkeeper.storage.database import Database
+
+# The beginning of an id has at least so many characters, so that a short name is not taken for one.
+ID_PREFIX_MIN = 4
+_LISTED_MAX = 5
+_ID_DIGITS = 32
+_HEX = re.compile(r"[0-9a-f]{4,32}")
+_POLICY_ID = re.compile(r"pol_[0-9a-f]{32}")
+
+
+class Names:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def organization_named(self, text: str) -> OrganizationId:
+        return OrganizationId(await self._find(names.ORGANIZATIONS, "organization", text))
+
+    async def project_named(
+        self, text: str, organization_id: OrganizationId | None = None
+    ) -> ProjectId:
+        return ProjectId(await self._find(names.PROJECTS, "project", text, organization_id))
+
+    async def project_key_named(
+        self, text: str, organization_id: OrganizationId | None = None
+    ) -> KeyId:
+        return KeyId(await self._find(names.PROJECT_KEYS, "project key", text, organization_id))
+
+    async def admin_key_named(self, text: str) -> KeyId:
+        return KeyId(await self._find(names.ADMIN_KEYS, "admin key", text))
+
+    async def policy_named(self, text: str) -> str:
+        if _POLICY_ID.fullmatch(text):
+            return text
+        if not _is_searchable(text):
+            raise _not_found("policy", text)
+        async with self._database.reading() as connection:
+            found = await names.find_policies(connection, text=text, limit=_LISTED_MAX + 1)
+        if len(found) != 1:
+            raise _refusal("policy", text, [(one.id, one.name) for one in found])
+        return found[0].id
+
+    async def _find(
+        self,
+        table: LiteralString,
+        noun: str,
+        text: str,
+        organization_id: OrganizationId | None = None,
+    ) -> UUID:
+        whole = _whole_id(text)
+        if whole is not None:
+            # The use case says whether there is such a thing.
+            return whole
+        if not _is_searchable(text):
+            raise _not_found(noun, text)
+        async with self._database.reading() as connection:
+            found = await names.find(
+                connection,
+                table,
+                name=text,
+                ids=_id_range(text),
+                organization_id=organization_id,
+                limit=_LISTED_MAX + 1,
+            )
+        if len(found) != 1:
+            raise _refusal(noun, text, [(str(one.id), one.name) for one in found])
+        return found[0].id
+
+
+def _whole_id(text: str) -> UUID | None:
+    try:
+        return UUID(text)
+    except ValueError:
+        return None
+
+
+def _is_searchable(text: str) -> bool:
+    return bool(text) and "\x00" not in text
+
+
+def _id_range(text: str) -> tuple[UUID, UUID] | None:
+    """The first and the last id that begin with the text."""
+    digits = text.lower().replace("-", "")
+    if _HEX.fullmatch(digits) is None:
+        return None
+    return UUID(digits.ljust(_ID_DIGITS, "0")), UUID(digits.ljust(_ID_DIGITS, "f"))
+
+
+def _refusal(noun: str, text: str, found: list[tuple[str, str]]) -> NotFound | StateConflict:
+    if not found:
+        return _not_found(noun, text)
+    listed = ", ".join(f"{name} ({identity})" for identity, name in found[:_LISTED_MAX])
+    more = " and more" if len(found) > _LISTED_MAX else ""
+    return StateConflict(
+        f"{text!r} fits more than one {noun}: {listed}{more}. Give the id, or the beginning of it."
+    )
+
+
+def _not_found(noun: str, text: str) -> NotFound:
+    return NotFound(f"There is no {noun} {text}.")

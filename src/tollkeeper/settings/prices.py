@@ -1,0 +1,68 @@
+"""The settings of a model's prices: dimensions, tiers, service tiers, changes that are declared ahead."""
+
+from datetime import UTC, date, datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field
+
+from tollkeeper.settings.section import Section
+
+PriceDimension = Literal[
+    "prompt",
+    "completion",
+    "image",
+    "request",
+    "input_cache_read",
+    "input_cache_write",
+    "input_cache_write_1h",
+    "web_search",
+    "input_audio",
+    "output_audio",
+]
+_TIERS_MAX = 16
+_CHANGES_MAX = 100
+
+
+def _in_utc(value: Any) -> Any:
+    """A date is its first moment in UTC. A time has to say which time zone it means."""
+    if isinstance(value, str):
+        try:
+            value = datetime.fromisoformat(value) if len(value) > 10 else date.fromisoformat(value)
+        except ValueError:
+            raise ValueError("it is neither a date nor a time in the form of ISO 8601") from None
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
+            raise ValueError("the time needs its offset to UTC, for example 2027-01-01T00:00:00Z")
+        return value.astimezone(UTC)
+    if isinstance(value, date):
+        return datetime(value.year, value.month, value.day, tzinfo=UTC)
+    raise ValueError("it is neither a date nor a time")
+
+
+Moment = Annotated[datetime, BeforeValidator(_in_utc)]
+
+
+class PriceTierSettings(Section):
+    # Where the whole input has more tokens, these prices apply to the whole call.
+    above_tokens: int = Field(ge=1, le=2**53)
+    pricing: dict[PriceDimension, str]
+
+
+class PricesSettings(Section):
+    """All prices of a model for one time."""
+
+    pricing: dict[PriceDimension, str] = {}
+    price_tiers: tuple[PriceTierSettings, ...] = Field(default=(), max_length=_TIERS_MAX)
+    # Multipliers of the prices per token, by the service tier that an answer names.
+    service_tiers: dict[str, str] = Field(default={}, max_length=_TIERS_MAX)
+    # The service tier of requests that name none; empty: any of those that are declared.
+    unasked_service_tier: str = ""
+
+
+class PriceChangeSettings(PricesSettings):
+    """Prices that replace all earlier ones from a moment on; nothing is taken over from them."""
+
+    valid_from: Moment
+
+
+PriceChanges = Annotated[tuple[PriceChangeSettings, ...], Field(max_length=_CHANGES_MAX)]

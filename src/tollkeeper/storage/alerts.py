@@ -1,0 +1,179 @@
+"""SQL of alerts: what fills up, what is raised, what processes have seen, what is to be delivered."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import LiteralString
+
+import msgspec
+
+from tollkeeper.domain.access import OrganizationId, ProjectId
+from tollkeeper.domain.alerts import AlertChange, AlertKind, AlertState, Condition, RaisedAlert
+from tollkeeper.storage.accounts import with_balances
+from tollkeeper.storage.database import Connection
+
+# Any number that no other advisory lock of ours has.
+_ALERTS_LOCK = 7_239_004
+
+
+@dataclass(frozen=True, slots=True)
+class Fill:
+    """A cap or a credit, and how much of it is used."""
+
+    kind: AlertKind
+    organization_id: OrganizationId
+    project_id: ProjectId | None
+    amount_picousd: int
+    used_picousd: int
+
+    @property
+    def percent(self) -> int:
+        return 100 if self.amount_picousd == 0 else self.used_picousd * 100 // self.amount_picousd
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    id: int
+    body: str
+    attempts: int
+
+
+async def try_lock(connection: Connection) -> bool:
+    """Until the transaction ends; False where another process has the lock."""
+    cursor = await connection.execute("SELECT pg_try_advisory_xact_lock(%s)", (_ALERTS_LOCK,))
+    [[found]] = await cursor.fetchall()
+    return bool(found)
+
+
+async def find_fills(connection: Connection, percent: int) -> list[Fill]:
+    """Caps and credits of which at least so much is used."""
+    cursor = await connection.execute(_FIND_FILLS, {"percent": percent}, prepare=False)
+    return [Fill(AlertKind(row[0]), *row[1:]) for row in await cursor.fetchall()]
+
+
+_FIND_FILLS: LiteralString = with_balances(
+    """
+    , clock AS (
+        SELECT to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYYMM')::integer AS month
+    ), filled AS (
+        SELECT 'cap' AS kind, organization_id, NULL::uuid AS project_id, cap AS amount,
+               CASE WHEN cap_period = 'total' THEN held + unsettled + settled
+                    WHEN b.month >= c.month THEN month_held + month_settled ELSE 0 END AS used
+        FROM balances b, clock c WHERE cap IS NOT NULL
+        UNION ALL
+        SELECT 'cap', organization_id, project_id, cap,
+               CASE WHEN cap_period = 'total' THEN held + unsettled + settled
+                    WHEN b.month >= c.month THEN month_held + month_settled ELSE 0 END
+        FROM project_balances b, clock c WHERE cap IS NOT NULL
+        UNION ALL
+        SELECT 'credit', organization_id, NULL, granted, granted - available
+        FROM balances WHERE granted > 0
+    )
+    SELECT kind, organization_id, project_id, amount, used FROM filled
+    WHERE used * 100 >= amount * %(percent)s
+    """
+)
+
+
+async def find_negative(connection: Connection) -> list[tuple[OrganizationId, int]]:
+    """Organizations whose balance is below zero, with the balance."""
+    cursor = await connection.execute(_FIND_NEGATIVE, prepare=False)
+    return [(row[0], row[1]) for row in await cursor.fetchall()]
+
+
+_FIND_NEGATIVE: LiteralString = with_balances(
+    "SELECT organization_id, available FROM balances WHERE available < 0"
+)
+
+
+async def find_raised(connection: Connection) -> dict[str, RaisedAlert]:
+    cursor = await connection.execute("SELECT key, kind, level, subject, detail FROM alerts")
+    return {
+        key: RaisedAlert(key, AlertKind(kind), level, subject, detail)
+        for key, kind, level, subject, detail in await cursor.fetchall()
+    }
+
+
+async def write_change(connection: Connection, change: AlertChange) -> None:
+    alert = change.alert
+    if change.state is AlertState.CLEARED:
+        await connection.execute("DELETE FROM alerts WHERE key = %s", (alert.key,))
+        return
+    await connection.execute(
+        """
+        INSERT INTO alerts (key, kind, level, subject, detail) VALUES (%s, %s, %s, %s::jsonb, %s)
+        ON CONFLICT (key) DO UPDATE SET level = excluded.level, detail = excluded.detail
+        """,
+        (alert.key, alert.kind, alert.level, _json(alert.subject), alert.detail),
+    )
+
+
+async def observe(connection: Connection, seen: Condition, counts_s: float) -> None:
+    """Notes what this process sees; it counts for so long."""
+    await connection.execute(
+        """
+        INSERT INTO alert_observations (key, kind, subject, detail, expires_at)
+        VALUES (%s, %s, %s::jsonb, %s, clock_timestamp() + make_interval(secs => %s))
+        ON CONFLICT (key) DO UPDATE SET detail = excluded.detail,
+            expires_at = greatest(alert_observations.expires_at, excluded.expires_at)
+        """,
+        (seen.key, seen.kind, _json(seen.subject), seen.detail, counts_s),
+    )
+
+
+async def find_observed(connection: Connection) -> list[Condition]:
+    await connection.execute("DELETE FROM alert_observations WHERE expires_at < clock_timestamp()")
+    cursor = await connection.execute("SELECT key, kind, subject, detail FROM alert_observations")
+    return [
+        Condition(key, AlertKind(kind), subject, detail)
+        for key, kind, subject, detail in await cursor.fetchall()
+    ]
+
+
+async def queue_deliveries(connection: Connection, bodies: Sequence[str], most: int) -> int:
+    """Queues the bodies. Returns how many old ones were given up, because the queue is bounded."""
+    await connection.execute(
+        "INSERT INTO alert_deliveries (body) SELECT unnest(%s::text[])", (list(bodies),)
+    )
+    cursor = await connection.execute(
+        """
+        DELETE FROM alert_deliveries WHERE id <= (
+            SELECT id FROM alert_deliveries ORDER BY id DESC OFFSET %s LIMIT 1)
+        """,
+        (most,),
+    )
+    return cursor.rowcount
+
+
+async def claim_deliveries(
+    connection: Connection, *, limit: int, claimed_s: float
+) -> list[Delivery]:
+    """Deliveries that are due. For so long no other process takes them."""
+    cursor = await connection.execute(
+        """
+        UPDATE alert_deliveries SET attempts = attempts + 1,
+            due_at = clock_timestamp() + make_interval(secs => %s)
+        WHERE id IN (SELECT id FROM alert_deliveries WHERE due_at <= clock_timestamp()
+                     ORDER BY id LIMIT %s FOR UPDATE SKIP LOCKED)
+        RETURNING id, body, attempts
+        """,
+        (claimed_s, limit),
+    )
+    return sorted((Delivery(*row) for row in await cursor.fetchall()), key=lambda one: one.id)
+
+
+async def forget_delivery(connection: Connection, delivery_id: int) -> None:
+    await connection.execute("DELETE FROM alert_deliveries WHERE id = %s", (delivery_id,))
+
+
+async def delay_delivery(connection: Connection, delivery_id: int, seconds: float) -> None:
+    await connection.execute(
+        """
+        UPDATE alert_deliveries SET due_at = clock_timestamp() + make_interval(secs => %s)
+        WHERE id = %s
+        """,
+        (seconds, delivery_id),
+    )
+
+
+def _json(value: object) -> str:
+    return msgspec.json.encode(value).decode()

@@ -1,0 +1,86 @@
+"""SQL of the audit."""
+
+from typing import Any, LiteralString
+
+import msgspec
+
+from tollkeeper.domain.access import OrganizationId
+from tollkeeper.domain.audit import Actor, ActorKind, AuditEntry, Change, ObjectState
+from tollkeeper.storage.database import Connection
+
+# Of a UUID with dashes, and of a policy's id with its prefix.
+_WHOLE_ID_LENGTH = 36
+
+
+async def insert(connection: Connection, actor: Actor, change: Change) -> None:
+    await connection.execute(
+        """
+        INSERT INTO audit (organization_id, actor_kind, actor, operation, object_kind, object_id,
+                           before, after)
+        VALUES (%s, %s, %s, %s, %s, %s, %s::jsonb, %s::jsonb)
+        """,
+        (
+            change.organization_id,
+            actor.kind,
+            actor.name,
+            change.operation,
+            change.object_kind,
+            change.object_id,
+            _encoded(change.before),
+            _encoded(change.after),
+        ),
+    )
+
+
+_FIND_PAGE: LiteralString = """
+    SELECT id, extract(epoch FROM at)::bigint, actor_kind, actor, organization_id, operation,
+           object_kind, object_id, before, after
+    FROM audit
+"""
+
+
+async def find_page(
+    connection: Connection,
+    *,
+    organization_id: OrganizationId | None,
+    object_id: str | None,
+    since: int | None,
+    until: int | None,
+    before_id: int | None,
+    limit: int,
+) -> list[AuditEntry]:
+    """Newest first. `before_id` is the last id of the page before."""
+    # One fixed text for each filter that is given: an index serves each of them.
+    filters: list[LiteralString] = []
+    parameters: list[object] = []
+    if organization_id is not None:
+        filters.append("organization_id = %s")
+        parameters.append(organization_id)
+    if object_id is not None:
+        # The beginning of an id is searched among all rows; a whole one has an index.
+        whole = len(object_id) >= _WHOLE_ID_LENGTH
+        filters.append("object_id = %s" if whole else "starts_with(object_id, %s)")
+        parameters.append(object_id)
+    if since is not None:
+        filters.append("at >= to_timestamp(%s)")
+        parameters.append(since)
+    if until is not None:
+        filters.append("at < to_timestamp(%s)")
+        parameters.append(until)
+    if before_id is not None:
+        filters.append("id < %s")
+        parameters.append(before_id)
+    where: LiteralString = f"WHERE {' AND '.join(filters)}" if filters else ""
+    cursor = await connection.execute(
+        f"{_FIND_PAGE} {where} ORDER BY id DESC LIMIT %s", (*parameters, limit)
+    )
+    return [_entry(row) for row in await cursor.fetchall()]
+
+
+def _encoded(state: ObjectState | None) -> str | None:
+    return None if state is None else msgspec.json.encode(state).decode()
+
+
+def _entry(row: tuple[Any, ...]) -> AuditEntry:
+    identity, at, kind, actor, *change = row
+    return AuditEntry(identity, at, Actor(ActorKind(kind), actor), Change(*change))

@@ -1,0 +1,53 @@
+"""The prices of a hold, as its reservation keeps them."""
+
+from typing import Any
+
+from tollkeeper.domain.catalog import Pricing
+from tollkeeper.domain.ledger import Hold
+from tollkeeper.domain.pricing import dearest_prices
+
+# The columns of prices, and what each is called in the domain.
+_COLUMNS = {
+    "price_prompt": "prompt",
+    "price_completion": "completion",
+    "price_image": "image",
+    "price_request": "request",
+    "price_cache_read": "input_cache_read",
+    "price_cache_write": "input_cache_write",
+    "price_cache_write_1h": "input_cache_write_1h",
+    "price_web_search": "web_search",
+    "price_input_audio": "input_audio",
+    "price_output_audio": "output_audio",
+}
+
+
+def hold_prices(hold: Hold) -> dict[str, Any]:
+    """The prices that the hold was computed with, and all those that its answer may have. Amounts
+    are text, because they can be wider than the integers of JSON readers."""
+    dearest = dearest_prices(hold.pricing, hold.bounds)
+    columns: dict[str, Any] = {
+        column: str(getattr(dearest, name)) for column, name in _COLUMNS.items()
+    }
+    columns["price_variants"] = _variants(hold.pricing)
+    return columns
+
+
+def _variants(pricing: Pricing) -> list[dict[str, Any]] | None:
+    if not pricing.variants:
+        return None
+    ordinary = {"service_tier": None, "from_tokens": 0, **_amounts(pricing)}
+    return [
+        ordinary,
+        *(
+            {
+                "service_tier": variant.service_tier,
+                "from_tokens": variant.from_tokens,
+                **_amounts(variant.prices),
+            }
+            for variant in pricing.variants
+        ),
+    ]
+
+
+def _amounts(prices: Pricing) -> dict[str, str]:
+    return {name: str(getattr(prices, name)) for name in _COLUMNS.values()}

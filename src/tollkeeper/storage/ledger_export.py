@@ -1,0 +1,87 @@
+"""SQL of the export of a month: one line of CSV for each reservation, in one order.
+
+The text depends on the rows alone, so that two exports of the same month are the same bytes.
+"""
+
+from collections.abc import AsyncIterator
+from typing import LiteralString
+
+from psycopg import sql
+
+from tollkeeper.domain.months import Month
+from tollkeeper.storage.database import Connection
+
+# Name and expression of each column. A file of a month outlives the program that wrote it: columns
+# are added at the end only.
+_COLUMNS: tuple[tuple[LiteralString, LiteralString], ...] = (
+    ("organization_id", "r.organization_id"),
+    ("reservation_id", "r.id"),
+    ("project_id", "r.project_id"),
+    ("api_key_id", "r.api_key_id"),
+    ("model", "r.model"),
+    ("held_at", "to_char(r.held_at AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')"),
+    ("spending_month", "r.month"),
+    ("hold_picousd", "r.hold"),
+    ("price_prompt_picousd", "r.price_prompt"),
+    ("price_completion_picousd", "r.price_completion"),
+    ("price_image_picousd", "r.price_image"),
+    ("price_request_picousd", "r.price_request"),
+    ("price_cache_read_picousd", "r.price_cache_read"),
+    ("price_cache_write_picousd", "r.price_cache_write"),
+    ("price_cache_write_1h_picousd", "r.price_cache_write_1h"),
+    ("price_web_search_picousd", "r.price_web_search"),
+    ("prompt_tokens_max", "r.prompt_tokens_max"),
+    ("choices", "r.choices"),
+    ("output_tokens_max", "r.output_tokens_max"),
+    ("images", "r.images"),
+    ("web_searches", "r.web_searches"),
+    ("unsettled_reason", "m.reason"),
+    ("resolution", "d.kind"),
+    ("settled_picousd", "d.settled"),
+    ("released_picousd", "d.released"),
+    ("overage_picousd", "coalesce(o.amount, 0)"),
+    ("prompt_picousd", "d.prompt"),
+    ("completion_picousd", "d.completion"),
+    ("input_cache_read_picousd", "d.input_cache_read"),
+    ("input_cache_write_picousd", "d.input_cache_write"),
+    ("image_picousd", "d.image"),
+    ("request_picousd", "d.request"),
+    ("web_search_picousd", "d.web_search"),
+    ("other_picousd", "d.other"),
+    ("estimated", "d.estimated"),
+    ("resolved_by", "d.resolved_by"),
+    (
+        "resolved_at",
+        "to_char(d.resolved_at AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')",
+    ),
+    ("day", "to_char(date '1970-01-01' + d.day, 'YYYY-MM-DD')"),
+)
+COLUMNS = tuple(name for name, _ in _COLUMNS)
+_SELECTED: LiteralString = ", ".join(expression + " AS " + name for name, expression in _COLUMNS)
+
+
+async def stream_csv(connection: Connection, month: Month) -> AsyncIterator[bytes]:
+    """The text in pieces, as the server sends them."""
+    query = sql.SQL(_EXPORT).format(
+        first=sql.Literal(month.first_id), behind=sql.Literal(month.end_id)
+    )
+    async with connection.cursor() as cursor, cursor.copy(query) as copy:
+        async for piece in copy:
+            yield bytes(piece)
+
+
+_EXPORT: LiteralString = (
+    "COPY (SELECT "  # noqa: S608 - the pieces are constants of this file
+    + _SELECTED
+    + """
+    FROM reservations r
+    JOIN resolutions d ON d.organization_id = r.organization_id AND d.reservation_id = r.id
+      AND d.reservation_id >= {first} AND d.reservation_id < {behind}
+    LEFT JOIN overages o ON o.organization_id = r.organization_id AND o.reservation_id = r.id
+      AND o.reservation_id >= {first} AND o.reservation_id < {behind}
+    LEFT JOIN unsettled_marks m ON m.organization_id = r.organization_id AND m.reservation_id = r.id
+    WHERE r.id >= {first} AND r.id < {behind}
+    ORDER BY r.organization_id, r.id
+    ) TO STDOUT WITH (FORMAT csv, HEADER true, ENCODING 'UTF8')
+    """
+)

@@ -1,0 +1,346 @@
+"""SQL of the months of the ledger: their partitions, their closes, and what was done with those."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import date, datetime
+from typing import LiteralString
+from uuid import UUID
+
+from psycopg import errors as pg
+from psycopg import sql
+
+from tollkeeper.domain.access import OrganizationId
+from tollkeeper.domain.months import Month, month_of_number
+from tollkeeper.storage.database import Connection, Contention
+from tollkeeper.storage.verification import LINES
+
+# The advisory lock for all that changes months; a proof of a close shares it.
+_MONTHS_LOCK = 7461_0004
+# A month is added or dropped while calls run: they wait for as long as this waits for a lock. After
+# this time it fails, and is tried again later.
+_LOCK_TIMEOUT_MS = 2000
+# From the referencing table to the referenced one.
+_TABLES = ("overages", "resolutions", "reservations")
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """A closed month."""
+
+    month: Month
+    previous_month: Month | None
+    reservations: int
+    digest: bytes
+    closed_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What was done with a closed month: `proven`, `exported` or `dropped`."""
+
+    step: str
+    done_at: datetime
+    # Of an export.
+    csv_digest: bytes | None
+    csv_rows: int | None
+    file_name: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Unresolved:
+    """A reservation that keeps its month from being closed."""
+
+    organization_id: OrganizationId
+    id: UUID
+    unsettled: bool
+
+
+@asynccontextmanager
+async def keeping_months(connection: Connection) -> AsyncIterator[bool]:
+    """Keeps months as they are for as long as the block runs; others may do the same. Yields False
+    where somebody changes them. It is no transaction, so that no snapshot is kept."""
+    cursor = await connection.execute("SELECT pg_try_advisory_lock_shared(%s)", (_MONTHS_LOCK,))
+    [[kept]] = await cursor.fetchall()
+    try:
+        yield bool(kept)
+    finally:
+        if kept and not connection.closed:
+            await connection.execute("SELECT pg_advisory_unlock_shared(%s)", (_MONTHS_LOCK,))
+
+
+async def try_lock_months(connection: Connection) -> bool:
+    """Takes the lock of everybody who changes months, until the transaction ends. False where
+    somebody else has it, or keeps months as they are."""
+    cursor = await connection.execute("SELECT pg_try_advisory_xact_lock(%s)", (_MONTHS_LOCK,))
+    [[taken]] = await cursor.fetchall()
+    return bool(taken)
+
+
+async def limit_lock_waits(connection: Connection) -> None:
+    """No statement of this transaction waits longer for a lock than calls may wait behind it."""
+    await connection.execute(
+        "SELECT set_config('lock_timeout', %s, true)", (f"{_LOCK_TIMEOUT_MS}ms",)
+    )
+
+
+async def read_current(connection: Connection, *, seconds_ago: int = 0) -> Month:
+    """The month of the server's clock, so many seconds ago."""
+    cursor = await connection.execute(
+        """
+        SELECT to_char((clock_timestamp() - make_interval(secs => %s)) AT TIME ZONE 'UTC',
+                       'YYYYMM')::integer
+        """,
+        (seconds_ago,),
+    )
+    [[number]] = await cursor.fetchall()
+    return month_of_number(number)
+
+
+# Partitions.
+
+
+async def find_months(connection: Connection) -> list[Month]:
+    """The months that have partitions, oldest first."""
+    cursor = await connection.execute(_FIND_PARTITIONS, prepare=False)
+    return [month_of_number(row[0]) for row in await cursor.fetchall()]
+
+
+_FIND_PARTITIONS: LiteralString = r"""
+    SELECT right(c.relname, 6)::integer AS month
+    FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
+    WHERE i.inhparent = 'reservations'::regclass AND c.relname ~ '^reservations_\d{6}$'
+    ORDER BY month
+"""
+
+
+async def add_month(connection: Connection, month: Month) -> None:
+    """Adds the partitions of a month, and moves rows of it there that came before."""
+    await connection.execute(
+        "SELECT ledger_add_month(%s)", (date(month.year, month.month, 1),), prepare=False
+    )
+
+
+async def drop_month(connection: Connection, month: Month) -> None:
+    """Drops the partitions, and the marks of reservations that were unsettled once. Raises
+    `Contention` where calls or readers keep the tables for too long."""
+    await connection.execute(
+        "DELETE FROM unsettled_marks WHERE reservation_id >= %s AND reservation_id < %s",
+        (month.first_id, month.end_id),
+    )
+    try:
+        # In the order in which calls lock them.
+        await connection.execute(
+            "LOCK TABLE ONLY reservations, ONLY resolutions, ONLY overages IN ACCESS EXCLUSIVE MODE"
+        )
+        await connection.execute(sql.SQL("DROP TABLE {}").format(_partitions(month)))
+    except pg.LockNotAvailable as exc:
+        raise Contention from exc
+
+
+def _partitions(month: Month) -> sql.Composed:
+    return sql.SQL(", ").join(_partition(table, month) for table in _TABLES)
+
+
+def _partition(table: str, month: Month) -> sql.Identifier:
+    return sql.Identifier(f"{table}_{month.number}")
+
+
+async def find_unfolded(connection: Connection, month: Month) -> list[OrganizationId]:
+    """Organizations whose accounts have not yet taken in all resolutions of the month."""
+    cursor = await connection.execute(
+        """
+        SELECT DISTINCT organization_id FROM unfolded
+        WHERE reservation_id >= %s AND reservation_id < %s ORDER BY organization_id
+        """,
+        (month.first_id, month.end_id),
+        prepare=False,
+    )
+    return [row[0] for row in await cursor.fetchall()]
+
+
+# Closing.
+
+
+async def seal_month(connection: Connection, month: Month) -> None:
+    """From here on, nothing in the partitions of the month can be added or changed. Waits for
+    transactions that write there."""
+    await connection.execute(
+        sql.SQL("LOCK TABLE {} IN SHARE ROW EXCLUSIVE MODE").format(_partitions(month))
+    )
+    await connection.execute("SELECT ledger_seal_month(%s)", (month.number,), prepare=False)
+
+
+async def count_unresolved(connection: Connection, month: Month) -> int:
+    cursor = await connection.execute("SELECT count(*)" + _UNRESOLVED, _ids(month), prepare=False)
+    [[found]] = await cursor.fetchall()
+    return int(found)
+
+
+async def find_unresolved(connection: Connection, month: Month, limit: int) -> list[Unresolved]:
+    """Oldest first."""
+    query = (
+        "SELECT r.organization_id, r.id, m.reservation_id IS NOT NULL"
+        + _UNRESOLVED
+        + "ORDER BY r.id LIMIT %(limit)s"
+    )
+    cursor = await connection.execute(query, {**_ids(month), "limit": limit}, prepare=False)
+    return [Unresolved(*row) for row in await cursor.fetchall()]
+
+
+_UNRESOLVED: LiteralString = """
+    FROM reservations r
+    LEFT JOIN resolutions d ON d.organization_id = r.organization_id AND d.reservation_id = r.id
+      AND d.reservation_id >= %(first)s AND d.reservation_id < %(behind)s
+    LEFT JOIN unsettled_marks m ON m.organization_id = r.organization_id AND m.reservation_id = r.id
+    WHERE r.id >= %(first)s AND r.id < %(behind)s AND d.reservation_id IS NULL
+"""
+
+
+def _ids(month: Month) -> dict[str, object]:
+    return {"first": month.first_id, "behind": month.end_id, "month": month.number}
+
+
+async def write_totals(connection: Connection, month: Month) -> int:
+    """Writes the totals and lines of the month; returns how many reservations they are made of."""
+    cursor = await connection.execute(_WRITE_TOTALS, _ids(month), prepare=False)
+    [[reservations]] = await cursor.fetchall()
+    await connection.execute(_WRITE_LINES, _ids(month), prepare=False)
+    return int(reservations)
+
+
+# What the totals of a month are, by organization, project and month of spending.
+TOTALS: LiteralString = """
+    SELECT r.organization_id, %(month)s::integer AS month, r.project_id, r.month AS spending_month,
+        count(*) FILTER (WHERE d.kind = 'settled') AS settled_count,
+        count(*) FILTER (WHERE d.kind = 'released') AS released_count,
+        sum(d.hold) AS hold, sum(d.settled) AS settled, sum(d.released) AS released,
+        coalesce(sum(o.amount), 0) AS overage
+    FROM reservations r
+    JOIN resolutions d ON d.organization_id = r.organization_id AND d.reservation_id = r.id
+      AND d.reservation_id >= %(first)s AND d.reservation_id < %(behind)s
+    LEFT JOIN overages o ON o.organization_id = r.organization_id AND o.reservation_id = r.id
+      AND o.reservation_id >= %(first)s AND o.reservation_id < %(behind)s
+    WHERE r.id >= %(first)s AND r.id < %(behind)s
+"""
+CLOSE_LINES: LiteralString = (
+    """
+    SELECT d.organization_id, %(month)s::integer AS month, d.day, r.project_id, r.api_key_id,
+        r.model || ', ' || line.dimension AS line_item, sum(line.amount) AS amount
+    FROM resolutions d
+    JOIN reservations r ON r.organization_id = d.organization_id AND r.id = d.reservation_id
+      AND r.id >= %(first)s AND r.id < %(behind)s,
+    LATERAL
+    """  # noqa: S608 - the pieces are constants
+    + LINES
+    + """
+    WHERE line.amount > 0 AND d.reservation_id >= %(first)s AND d.reservation_id < %(behind)s
+    """
+)
+_WRITE_TOTALS: LiteralString = (
+    "WITH written AS (INSERT INTO ledger_close_totals (organization_id, month, project_id,"  # noqa: S608
+    " spending_month, settled_count, released_count, hold, settled, released, overage)"
+    + TOTALS
+    + """
+    GROUP BY r.organization_id, r.project_id, r.month
+    RETURNING settled_count + released_count AS reservations
+    ) SELECT coalesce(sum(reservations), 0)::bigint FROM written
+    """
+)
+_WRITE_LINES: LiteralString = (
+    "INSERT INTO ledger_close_lines (organization_id, month, day, project_id, api_key_id,"
+    " line_item, amount)"
+    + CLOSE_LINES
+    + "GROUP BY d.organization_id, d.day, r.project_id, r.api_key_id, line_item"
+)
+
+
+async def write_close(
+    connection: Connection, month: Month, previous: Month | None, reservations: int, digest: bytes
+) -> None:
+    await connection.execute(
+        """
+        INSERT INTO ledger_closes (month, previous_month, reservations, digest)
+        VALUES (%s, %s, %s, %s)
+        """,
+        (month.number, None if previous is None else previous.number, reservations, digest),
+    )
+
+
+async def stream_close_rows(connection: Connection, month: Month) -> AsyncIterator[str]:
+    """All totals and then all lines of a close in one order, each as one line of text. Read through
+    a cursor of the server, so that memory does not grow with them."""
+    for number, query in enumerate((_TOTALS_AS_TEXT, _LINES_AS_TEXT)):
+        async with connection.cursor(f"close_rows_{number}") as cursor:
+            await cursor.execute(query, (month.number,))
+            async for row in cursor:
+                yield row[0]
+
+
+_TOTALS_AS_TEXT: LiteralString = """
+    SELECT concat_ws('|', 'total', month, organization_id, project_id, spending_month,
+                     settled_count, released_count, hold, settled, released, overage)
+    FROM ledger_close_totals WHERE month = %s
+    ORDER BY organization_id, project_id, spending_month
+"""
+# The name of a model may contain anything, so it comes last and is encoded.
+_LINES_AS_TEXT: LiteralString = """
+    SELECT concat_ws('|', 'line', month, organization_id, day, project_id, api_key_id, amount,
+                     encode(convert_to(line_item, 'UTF8'), 'hex'))
+    FROM ledger_close_lines WHERE month = %s
+    ORDER BY organization_id, day, project_id, api_key_id, line_item COLLATE "C"
+"""
+
+
+async def find_closes(connection: Connection) -> list[Close]:
+    """Oldest first."""
+    cursor = await connection.execute(
+        """
+        SELECT month, previous_month, reservations, digest, closed_at FROM ledger_closes
+        ORDER BY month
+        """,
+        prepare=False,
+    )
+    return [
+        Close(
+            month_of_number(month),
+            None if previous is None else month_of_number(previous),
+            reservations,
+            digest,
+            closed_at,
+        )
+        for month, previous, reservations, digest, closed_at in await cursor.fetchall()
+    ]
+
+
+async def find_close(connection: Connection, month: Month) -> Close | None:
+    return next((found for found in await find_closes(connection) if found.month == month), None)
+
+
+async def find_steps(connection: Connection) -> dict[tuple[Month, str], Step]:
+    cursor = await connection.execute(
+        """
+        SELECT month, step, done_at, csv_digest, csv_rows, file_name FROM ledger_close_steps
+        """,
+        prepare=False,
+    )
+    return {(month_of_number(row[0]), row[1]): Step(*row[1:]) for row in await cursor.fetchall()}
+
+
+async def write_step(
+    connection: Connection,
+    month: Month,
+    step: str,
+    *,
+    csv_digest: bytes | None = None,
+    csv_rows: int | None = None,
+    file_name: str | None = None,
+) -> None:
+    """A step that was done before stays as it is."""
+    await connection.execute(
+        """
+        INSERT INTO ledger_close_steps (month, step, csv_digest, csv_rows, file_name)
+        VALUES (%s, %s, %s, %s, %s) ON CONFLICT DO NOTHING
+        """,
+        (month.number, step, csv_digest, csv_rows, file_name),
+    )

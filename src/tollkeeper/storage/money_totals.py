@@ -1,0 +1,87 @@
+"""SQL of sums over all organizations, for operators."""
+
+from dataclasses import dataclass
+from typing import LiteralString
+
+from tollkeeper.domain.access import OrganizationId
+from tollkeeper.storage.accounts import Balance, with_balances
+from tollkeeper.storage.database import Connection
+
+
+@dataclass(frozen=True, slots=True)
+class MoneyTotals:
+    """The money of all organizations, and how many of them are below zero."""
+
+    available_picousd: int
+    held_picousd: int
+    unsettled_picousd: int
+    settled_picousd: int
+    negative: int
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerVerification:
+    """When the whole ledger was verified last, and how many differences were found."""
+
+    verified_at: int
+    differences: int
+
+
+async def find_totals(connection: Connection) -> MoneyTotals:
+    cursor = await connection.execute(_FIND_TOTALS, prepare=False)
+    [row] = await cursor.fetchall()
+    return MoneyTotals(*row)
+
+
+_FIND_TOTALS: LiteralString = with_balances(
+    """
+    SELECT coalesce(sum(available), 0), coalesce(sum(held), 0), coalesce(sum(unsettled), 0),
+        coalesce(sum(settled), 0), count(*) FILTER (WHERE available < 0)
+    FROM balances
+    """
+)
+
+
+async def find_all_balances(connection: Connection) -> dict[OrganizationId, Balance]:
+    cursor = await connection.execute(_FIND_ALL_BALANCES, prepare=False)
+    return {row[0]: Balance(*row[1:]) for row in await cursor.fetchall()}
+
+
+_FIND_ALL_BALANCES: LiteralString = with_balances(
+    "SELECT organization_id, granted, available, held, settled, unsettled FROM balances"
+)
+
+
+async def sum_cost_of_day(connection: Connection, day: int) -> int:
+    """One search of an index for each organization."""
+    cursor = await connection.execute(
+        """
+        SELECT coalesce(sum(c.amount), 0) FROM organizations o CROSS JOIN LATERAL (
+            SELECT sum(amount_picousd) AS amount FROM cost_rollup
+            WHERE organization_id = o.id AND day = %s
+        ) c
+        """,
+        (day,),
+        prepare=False,
+    )
+    [[found]] = await cursor.fetchall()
+    return int(found)
+
+
+async def write_verification(connection: Connection, differences: int) -> None:
+    await connection.execute(
+        """
+        INSERT INTO ledger_verification (verified_at, differences) VALUES (clock_timestamp(), %s)
+        ON CONFLICT (only_row) DO UPDATE
+        SET verified_at = excluded.verified_at, differences = excluded.differences
+        """,
+        (differences,),
+    )
+
+
+async def find_verification(connection: Connection) -> LedgerVerification | None:
+    cursor = await connection.execute(
+        "SELECT extract(epoch FROM verified_at)::bigint, differences FROM ledger_verification"
+    )
+    row = await cursor.fetchone()
+    return None if row is None else LedgerVerification(*row)

@@ -1,0 +1,114 @@
+"""SQL that keeps the roll-ups of activity and verdicts. Each is the end of the statement that inserts
+the records: it reads from `fresh`, the rows that were really inserted, so that nothing counts twice."""
+
+from typing import LiteralString
+
+from tollkeeper.domain.traffic import STEP_S
+from tollkeeper.storage.database import Connection
+
+_DAY_S = 86_400
+
+# 300 is `domain.traffic.STEP_S`, and 1.1 its `RUNG_RATIO`. Each roll-up waits for the one before it,
+# and writes its rows in one order: two processes that write the same rows wait for each other and do
+# not deadlock.
+ROLL_UP_ACTIVITY: LiteralString = """
+    , by_tenant AS (
+        INSERT INTO traffic AS t (organization_id, step, project_id, api_key_id, model, status,
+            requests, prompt_tokens, completion_tokens, cached_tokens)
+        SELECT organization_id, floor(extract(epoch FROM started_at) / 300)::integer AS step,
+            project_id, api_key_id, model, status, count(*), coalesce(sum(prompt_tokens), 0),
+            coalesce(sum(completion_tokens), 0), coalesce(sum(cached_tokens), 0)
+        FROM fresh GROUP BY 1, 2, 3, 4, 5, 6 ORDER BY 1, 2, 3, 4, 5, 6
+        ON CONFLICT (organization_id, step, project_id, api_key_id, model, status)
+        DO UPDATE SET requests = t.requests + excluded.requests,
+            prompt_tokens = t.prompt_tokens + excluded.prompt_tokens,
+            completion_tokens = t.completion_tokens + excluded.completion_tokens,
+            cached_tokens = t.cached_tokens + excluded.cached_tokens
+        RETURNING 1
+    ), by_backend AS (
+        INSERT INTO traffic_by_backend AS t (step, model, backend, replica, status, requests,
+            prompt_tokens, completion_tokens, cached_tokens, duration_ms, first_pieces,
+            first_piece_ms, streamed_tokens, streaming_ms)
+        SELECT floor(extract(epoch FROM started_at) / 300)::integer AS step, model,
+            coalesce(backend, '') AS backend, coalesce(replica, '') AS replica, status, count(*),
+            coalesce(sum(prompt_tokens), 0), coalesce(sum(completion_tokens), 0),
+            coalesce(sum(cached_tokens), 0), sum(duration_ms), count(first_piece_ms),
+            coalesce(sum(first_piece_ms), 0),
+            coalesce(sum(completion_tokens) FILTER (WHERE streamed
+                AND duration_ms > first_piece_ms), 0),
+            coalesce(sum(duration_ms - first_piece_ms) FILTER (WHERE streamed
+                AND duration_ms > first_piece_ms AND completion_tokens > 0), 0)
+        FROM fresh WHERE (SELECT count(*) FROM by_tenant) >= 0
+        GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 2, 3, 4, 5
+        ON CONFLICT (step, model, backend, replica, status)
+        DO UPDATE SET requests = t.requests + excluded.requests,
+            prompt_tokens = t.prompt_tokens + excluded.prompt_tokens,
+            completion_tokens = t.completion_tokens + excluded.completion_tokens,
+            cached_tokens = t.cached_tokens + excluded.cached_tokens,
+            duration_ms = t.duration_ms + excluded.duration_ms,
+            first_pieces = t.first_pieces + excluded.first_pieces,
+            first_piece_ms = t.first_piece_ms + excluded.first_piece_ms,
+            streamed_tokens = t.streamed_tokens + excluded.streamed_tokens,
+            streaming_ms = t.streaming_ms + excluded.streaming_ms
+        RETURNING 1
+    ), by_day AS (
+        INSERT INTO backend_usage AS t (backend, model, day, requests, unsettled_requests,
+            estimated_requests, input_tokens, cached_tokens, cache_write_tokens, output_tokens,
+            cost, reported_cost)
+        SELECT backend, model, floor(extract(epoch FROM started_at) / 86400)::integer AS day,
+            count(*), count(*) FILTER (WHERE settlement = 'unsettled'),
+            count(*) FILTER (WHERE estimated), coalesce(sum(prompt_tokens), 0),
+            coalesce(sum(cached_tokens), 0), coalesce(sum(cache_write_tokens), 0),
+            coalesce(sum(completion_tokens), 0), coalesce(sum(cost), 0),
+            coalesce(sum(reported_cost), 0)
+        FROM fresh
+        WHERE backend IS NOT NULL AND settlement IN ('settled', 'unsettled')
+          AND (SELECT count(*) FROM by_backend) >= 0
+        GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
+        ON CONFLICT (backend, model, day) DO UPDATE SET
+            requests = t.requests + excluded.requests,
+            unsettled_requests = t.unsettled_requests + excluded.unsettled_requests,
+            estimated_requests = t.estimated_requests + excluded.estimated_requests,
+            input_tokens = t.input_tokens + excluded.input_tokens,
+            cached_tokens = t.cached_tokens + excluded.cached_tokens,
+            cache_write_tokens = t.cache_write_tokens + excluded.cache_write_tokens,
+            output_tokens = t.output_tokens + excluded.output_tokens,
+            cost = t.cost + excluded.cost,
+            reported_cost = t.reported_cost + excluded.reported_cost
+        RETURNING 1
+    )
+    INSERT INTO traffic_latency AS t (step, model, backend, measure, rung, requests)
+    SELECT floor(extract(epoch FROM started_at) / 300)::integer AS step, model,
+        coalesce(backend, '') AS backend, measure,
+        ceil(ln(greatest(ms, 1)::float8) / ln(1.1::float8))::integer AS rung, count(*)
+    FROM fresh, LATERAL (VALUES ('duration', duration_ms), ('first_piece', first_piece_ms))
+        AS taken (measure, ms)
+    WHERE ms IS NOT NULL AND (SELECT count(*) FROM by_day) >= 0
+    GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 2, 3, 4, 5
+    ON CONFLICT (step, model, backend, measure, rung)
+    DO UPDATE SET requests = t.requests + excluded.requests
+"""
+ROLL_UP_VERDICTS: LiteralString = """
+    INSERT INTO verdict_counts AS t (organization_id, policy_id, day, version, direction,
+        probability_basis_points, asked, matched)
+    SELECT organization_id, policy_id, floor(extract(epoch FROM judged_at) / 86400)::integer AS day,
+        version, direction, coalesce(probability_basis_points, -1) AS probability, count(*),
+        count(*) FILTER (WHERE matched)
+    FROM fresh GROUP BY 1, 2, 3, 4, 5, 6 ORDER BY 1, 2, 3, 4, 5, 6
+    ON CONFLICT (organization_id, policy_id, day, version, direction, probability_basis_points)
+    DO UPDATE SET asked = t.asked + excluded.asked, matched = t.matched + excluded.matched
+"""
+
+
+async def delete_before(connection: Connection, unix_s: int) -> None:
+    """Deletes what is older than the records themselves may be."""
+    for statement in _DELETE_STEPS:
+        await connection.execute(statement, (unix_s // STEP_S,))
+    await connection.execute("DELETE FROM verdict_counts WHERE day < %s", (unix_s // _DAY_S,))
+
+
+_DELETE_STEPS: tuple[LiteralString, ...] = (
+    "DELETE FROM traffic WHERE step < %s",
+    "DELETE FROM traffic_by_backend WHERE step < %s",
+    "DELETE FROM traffic_latency WHERE step < %s",
+)

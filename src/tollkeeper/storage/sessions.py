@@ -1,0 +1,89 @@
+"""What every connection of the gateway sets for its session, and whether the session keeps it.
+
+A pooler between the gateway and PostgreSQL may drop settings of a session, or give the session to
+another client between two transactions. Both would lose money in silence, so both are refused.
+"""
+
+from typing import LiteralString
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from tollkeeper.domain.errors import StateConflict
+
+_CONNECT_TIMEOUT_S = 5
+# A settlement that is acknowledged is durable, whatever the server's default is.
+_DURABLE_COMMIT = ("on", "remote_write", "remote_apply")
+_SETTINGS: dict[LiteralString, tuple[str, ...]] = {
+    "synchronous_commit": _DURABLE_COMMIT,
+    "transaction_isolation": ("read committed",),
+    "TimeZone": ("UTC",),
+    "client_encoding": ("UTF8",),
+}
+
+
+def session_conninfo(conninfo: str) -> str:
+    """The address with what a connection of the gateway needs."""
+    given = conninfo_to_dict(conninfo)
+    wanted: dict[str, str | int] = {
+        "connect_timeout": _CONNECT_TIMEOUT_S,
+        "application_name": "tollkeeper",
+        # `round_trips` sends and reads text in this encoding.
+        "client_encoding": "utf8",
+    }
+    if "," in str(given.get("host") or given.get("hostaddr") or ""):
+        # Of several servers, only the primary can be written to.
+        wanted["target_session_attrs"] = given.get("target_session_attrs") or "read-write"
+    return make_conninfo(conninfo, **wanted)
+
+
+def session_settings(statement_timeout_s: float) -> str:
+    """The statement that prepares a new session. Poolers do not pass settings on that are part of
+    the connection's start, so they are set afterwards."""
+    statement_ms = int(statement_timeout_s * 1000)
+    settings = {
+        "statement_timeout": statement_ms,
+        "lock_timeout": statement_ms,
+        "idle_in_transaction_session_timeout": 2 * statement_ms,
+        "timezone": "UTC",
+        "synchronous_commit": "on",
+        "default_transaction_isolation": "read committed",
+    }
+    return "SELECT " + ", ".join(
+        f"set_config('{name}', '{value}', false)" for name, value in settings.items()
+    )
+
+
+def check_session(connection: psycopg.Connection) -> None:
+    """Raises an error of one line where the session does not have what it was asked for."""
+    for name, allowed in _SETTINGS.items():
+        row = connection.execute("SELECT current_setting(%s)", (name,)).fetchone()
+        assert row is not None
+        if row[0] not in allowed:
+            raise StateConflict(
+                f"A session of the database has {name}={row[0]}, though {' or '.join(allowed)} was "
+                "set: something between the gateway and the database drops settings of sessions."
+            )
+
+
+def check_pooler(conninfo: str, connection: psycopg.Connection) -> None:
+    """Raises an error of one line where a session changes its server process between transactions.
+
+    A pooler in transaction mode gives the process that was used last to whoever asks next. So while
+    another connection keeps a transaction open, this one would get a different process.
+    """
+    before = _server_process(connection)
+    with psycopg.connect(conninfo) as other:
+        _server_process(other)  # Begins a transaction, which stays open until the block ends.
+        after = _server_process(connection)
+    if before != after:
+        raise StateConflict(
+            "The connection pooler in front of the database works in transaction mode, and the "
+            "gateway needs session mode: it prepares statements and has settings for each session."
+        )
+
+
+def _server_process(connection: psycopg.Connection) -> int:
+    row = connection.execute("SELECT pg_backend_pid()").fetchone()
+    assert row is not None
+    return int(row[0])

@@ -1,0 +1,67 @@
+"""SQL that reads the roll-up of verdicts: how often a policy was asked and matched."""
+
+from dataclasses import dataclass
+
+from tollkeeper.domain.access import OrganizationId
+from tollkeeper.domain.reports import DayRange
+from tollkeeper.storage.database import Connection
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictsOfDay:
+    day: int
+    asked: int
+    matched: int
+    # The judge gave no probability.
+    unanswered: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProbabilityCount:
+    probability_basis_points: int
+    asked: int
+
+
+async def count_by_day(
+    connection: Connection, organization_id: OrganizationId, policy_id: str, days: DayRange
+) -> list[VerdictsOfDay]:
+    cursor = await connection.execute(
+        """
+        SELECT day, sum(asked)::bigint, sum(matched)::bigint,
+            coalesce(sum(asked) FILTER (WHERE probability_basis_points < 0), 0)::bigint
+        FROM verdict_counts WHERE organization_id = %s AND policy_id = %s AND day >= %s AND day < %s
+        GROUP BY day ORDER BY day
+        """,
+        (organization_id, policy_id, days.first, days.last),
+    )
+    return [VerdictsOfDay(*row) for row in await cursor.fetchall()]
+
+
+async def count_by_probability(
+    connection: Connection, organization_id: OrganizationId, policy_id: str, days: DayRange
+) -> list[ProbabilityCount]:
+    """Lowest probability first; verdicts without one are left out."""
+    cursor = await connection.execute(
+        """
+        SELECT probability_basis_points, sum(asked)::bigint FROM verdict_counts
+        WHERE organization_id = %s AND policy_id = %s AND day >= %s AND day < %s
+          AND probability_basis_points >= 0
+        GROUP BY probability_basis_points ORDER BY probability_basis_points
+        """,
+        (organization_id, policy_id, days.first, days.last),
+    )
+    return [ProbabilityCount(*row) for row in await cursor.fetchall()]
+
+
+async def count_by_policy(
+    connection: Connection, organization_id: OrganizationId, days: DayRange
+) -> dict[str, tuple[int, int]]:
+    """How often each policy of the organization was asked and matched."""
+    cursor = await connection.execute(
+        """
+        SELECT policy_id, sum(asked)::bigint, sum(matched)::bigint FROM verdict_counts
+        WHERE organization_id = %s AND day >= %s AND day < %s GROUP BY policy_id
+        """,
+        (organization_id, days.first, days.last),
+    )
+    return {row[0]: (row[1], row[2]) for row in await cursor.fetchall()}

@@ -1,0 +1,83 @@
+"""Fields of chat requests that ask for nothing: accepted, and never sent to a backend."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.scripted_gateway import MODEL, ScriptedGateway, chat_body, scripted_gateway
+from tests.support.upstream import Upstream, chat
+
+MESSAGES = [{"role": "user", "content": "Hello"}]
+REASONING = "example/reasoning"
+
+
+@pytest.fixture(scope="module")
+async def scripted(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
+    """A model that has tools only, and one that reasons."""
+    async with (
+        Upstream(chat()) as upstream,
+        scripted_gateway(
+            data_dir,
+            conninfo,
+            upstream,
+            model={"supported_features": ["tools"]},
+            more_models=[{"id": REASONING}],
+        ) as running,
+    ):
+        yield running
+
+
+async def sent_upstream(scripted: ScriptedGateway, **fields: Any) -> dict[str, Any]:
+    answer = await scripted.chat(**fields)
+    assert answer.status_code == 200, answer.text
+    return scripted.upstream.requests[-1].json
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"reasoning_effort": "none"}, {"reasoning": {"effort": "none"}}],
+    ids=str,
+)
+async def test_no_effort_asks_a_model_without_reasoning_for_nothing(
+    scripted: ScriptedGateway, fields: dict[str, Any]
+) -> None:
+    plain = await sent_upstream(scripted, model=MODEL)
+    assert await sent_upstream(scripted, model=MODEL, **fields) == plain
+    # A model that reasons by itself is told not to.
+    assert (await sent_upstream(scripted, model=REASONING, **fields))["reasoning_effort"] == "none"
+
+
+async def test_what_litellm_keeps_for_itself_stays_here(scripted: ScriptedGateway) -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    kept = {"refusal": None, "reasoning": "Hm."}
+    replayed = {
+        "role": "assistant",
+        "content": None,
+        "provider_specific_fields": kept,
+        "tool_calls": [
+            {
+                **call,
+                "provider_specific_fields": kept,
+                "function": {"name": "f", "arguments": "{}", "provider_specific_fields": None},
+            }
+        ],
+    }
+    result = {"role": "tool", "tool_call_id": "c", "content": "ok"}
+    clean = {"role": "assistant", "content": None, "tool_calls": [call]}
+    for answered in (replayed, {**clean, "provider_specific_fields": None}):
+        sent = await sent_upstream(scripted, messages=[*MESSAGES, answered, result])
+        assert sent["messages"] == [*MESSAGES, clean, result]
+    # The name may be written with escapes, which must not carry text past the policies.
+    body = json.dumps(chat_body(messages=[*MESSAGES, replayed, result]))
+    for name in ("provider_specific_fields", "tool_calls"):
+        body = body.replace(f'"{name}"', '"' + "".join(f"\\u{ord(c):04x}" for c in name) + '"')
+    answer = await scripted.gateway.client.post(
+        "/v1/chat/completions",
+        content=body,
+        headers={**scripted.tenant.as_customer, "content-type": "application/json"},
+    )
+    assert answer.status_code == 200, answer.text
+    assert scripted.upstream.requests[-1].json["messages"] == [*MESSAGES, clean, result]

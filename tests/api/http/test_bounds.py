@@ -1,0 +1,302 @@
+"""Bounds before building: the structure of a body, bodies in flight, the rate before the body."""
+
+import asyncio
+import json
+import random
+from collections.abc import AsyncIterator
+from pathlib import Path
+from uuid import uuid4
+
+import httpx2
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.api.http.raw_http import RawConnection, raw_connection
+from tests.support.gateway import Tenant, assert_error
+from tests.support.scripted_gateway import ScriptedGateway, chat_body, eventually, scripted_gateway
+from tests.support.upstream import Upstream, chat, hang
+from tollkeeper.api.http.bodies_in_flight import BodiesInFlight
+from tollkeeper.api.http.json_bounds import DEPTH_MAX, check_bounds
+from tollkeeper.domain.access import KeyId
+from tollkeeper.domain.errors import InvalidRequest, RateLimited, Unavailable
+
+_MANY = 10**9
+_ELEMENTS_MAX = 1000
+_BODY_MAX = 2 << 20
+_KEY_MAX = 3 << 20
+_PATH = "/v1/chat/completions"
+
+
+@pytest.fixture(scope="module")
+async def shared(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
+    limits = {
+        "body_bytes": _BODY_MAX,
+        "body_elements": _ELEMENTS_MAX,
+        "bodies_bytes": 2 * _KEY_MAX,
+        "key_bodies_bytes": _KEY_MAX,
+        "drain_s": 0,
+    }
+    async with (
+        Upstream(chat()) as upstream,
+        scripted_gateway(data_dir, conninfo, upstream, limits=limits) as running,
+    ):
+        yield running
+
+
+@pytest.fixture
+async def scripted(shared: ScriptedGateway) -> ScriptedGateway:
+    shared.upstream.play(chat())
+    return await shared.with_tenant()
+
+
+# The pass over a body.
+
+
+def _elements(value: object) -> int:
+    """As the bound counts them: an empty array or object counts as one element of its own."""
+    if isinstance(value, dict):
+        return max(len(value), 1) + sum(map(_elements, value.values()))
+    if isinstance(value, list):
+        return max(len(value), 1) + sum(map(_elements, value))
+    return 0
+
+
+_TEXTS = st.text(st.sampled_from('ab"\\,[]{}:\n é'), max_size=20)
+_VALUES = st.recursive(
+    st.none() | st.integers() | _TEXTS,
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(_TEXTS, inner, max_size=5),
+    max_leaves=30,
+)
+
+
+@given(value=_VALUES, ascii_only=st.booleans(), repeats=st.sampled_from([1, 4000]))
+def test_elements_are_counted_exactly(*, value: object, ascii_only: bool, repeats: int) -> None:
+    """Strings count nothing, whatever they contain and wherever a slice ends in them."""
+    whole = [value] * repeats
+    body = json.dumps(whole, ensure_ascii=ascii_only).encode()
+    elements = _elements(whole)
+    check_bounds(body, elements)
+    with pytest.raises(InvalidRequest, match=f"more than {elements - 1} elements"):
+        check_bounds(body, elements - 1)
+
+
+@pytest.mark.parametrize("text", ['"', "\\", '\\"', "[", "{", ",", '"[', "\\\\[", '\\",[{'])
+@pytest.mark.parametrize("size", [1, 32 << 10, (32 << 10) + 1, 100_000])
+def test_text_has_no_elements(text: str, size: int) -> None:
+    for before in range(4):
+        body = json.dumps(["x" * before, text * size, 1]).encode()
+        check_bounds(body, 3)
+
+
+@pytest.mark.parametrize("end", [b"", b'"', b"\\", b'\\"', b"]", b"}]" * 100])
+def test_what_is_no_json_is_passed_on(end: bytes) -> None:
+    """The pass refuses too much of anything; the decoder refuses what is no JSON."""
+    check_bounds(b'["' + b"x" * 40_000 + end, 10**6)
+
+
+def test_depth_counts_across_slices() -> None:
+    filler = b'"' + b"x" * (33 << 10) + b'",'
+    nested = (b"[" + filler) * DEPTH_MAX + b"1" + b"]" * DEPTH_MAX
+    check_bounds(nested, _MANY)
+    with pytest.raises(InvalidRequest, match="nested more than"):
+        check_bounds(b"[" + nested + b"]", _MANY)
+
+
+# One body over HTTP.
+
+
+def _saying(text: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": text}]
+
+
+_MESSAGES = [{"role": "user", "content": "Hello"}]
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"messages": _MESSAGES * 600},
+        {"messages": _MESSAGES, "tools": [[]] * 1000},
+        {"messages": _MESSAGES, "metadata": {str(number): "x" for number in range(1000)}},
+        {"messages": _MESSAGES, "logit_bias": {str(number): 1 for number in range(1000)}},
+    ],
+)
+async def test_a_body_of_many_elements_is_refused_by_name(
+    scripted: ScriptedGateway, field: dict[str, object]
+) -> None:
+    answer = await scripted.gateway.client.post(
+        _PATH, json=chat_body(**field), headers=scripted.tenant.as_customer
+    )
+    assert_error(answer, 400, "invalid_request")
+    assert "1000 elements" in answer.json()["error"]["message"]
+
+
+async def test_a_large_body_within_its_bounds_is_answered(scripted: ScriptedGateway) -> None:
+    """It is decoded and measured beside the event loop."""
+    for content in ("word, [" * 100_000, '\\"' * 100_000):
+        answer = await scripted.chat(messages=[{"role": "user", "content": content}])
+        assert answer.status_code == 200, answer.text
+        sent = scripted.upstream.requests[-1].json
+        assert sent["messages"][0]["content"] == content
+
+
+async def test_a_large_body_that_is_wrong_is_refused_as_a_small_one(
+    scripted: ScriptedGateway,
+) -> None:
+    large = "x" * 300_000
+    wrong = json.dumps(chat_body(messages=[{"role": "nobody", "content": large}])).encode()
+    twice = b'{"model":"a","model":"b","messages":[{"role":"user","content":"%b"}]}'
+    cut = json.dumps(chat_body(messages=_saying(large))).encode()[:-1]
+    headers = {**scripted.tenant.as_customer, "Content-Type": "application/json"}
+    for content, param in (
+        (wrong, "messages[0].role"),
+        (twice % large.encode(), "model"),
+        (cut, None),
+    ):
+        answer = await scripted.gateway.client.post(_PATH, content=content, headers=headers)
+        assert_error(answer, 400, "invalid_request", param=param)
+
+
+# Two tenants: what one posts is refused while the other's calls go on.
+
+
+async def test_a_hostile_body_leaves_others_alone(scripted: ScriptedGateway) -> None:
+    hostile = await scripted.gateway.make_tenant("Hostile")
+    bodies = [
+        json.dumps(chat_body(messages=_MESSAGES * 30_000)).encode(),
+        json.dumps(chat_body(tools=[[]] * 400_000)).encode(),
+        json.dumps(chat_body(messages=_saying("x, " * 500_000))).encode(),
+    ]
+
+    async def attack(body: bytes) -> httpx2.Response:
+        headers = {**hostile.as_customer, "Content-Type": "application/json"}
+        return await scripted.gateway.client.post(_PATH, content=body, headers=headers)
+
+    attacks = [asyncio.create_task(attack(random.choice(bodies))) for _ in range(8)]
+    for _ in range(8):
+        assert (await scripted.chat()).status_code == 200
+    for answer in await asyncio.gather(*attacks):
+        assert answer.status_code in (400, 402, 429), answer.text
+
+
+# Bodies in flight.
+
+
+def test_shares_are_taken_and_given_back() -> None:
+    bodies = BodiesInFlight(bytes_max=100, key_bytes_max=60)
+    mine, other = KeyId(uuid4()), KeyId(uuid4())
+    first, second, third = bodies.share_of(mine), bodies.share_of(mine), bodies.share_of(other)
+    first.grow_to(40)
+    first.grow_to(30)
+    second.grow_to(20)
+    with pytest.raises(RateLimited, match="60 bytes"):
+        second.grow_to(21)
+    third.grow_to(40)
+    with pytest.raises(Unavailable):
+        third.grow_to(41)
+    assert bodies.bytes == 100
+    for share in (first, second, third):
+        share.release()
+        share.release()
+    assert bodies.bytes == 0
+    second.grow_to(60)
+
+
+def _declared(tenant: Tenant, size: int) -> bytes:
+    return (
+        f"POST {_PATH} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {tenant.project_key}\r\n"
+        f"Content-Type: application/json\r\nContent-Length: {size}\r\n\r\n"
+    ).encode()
+
+
+async def _is_refused(connection: RawConnection, status: int, code: str) -> None:
+    answer = await connection.answer()
+    answer.assert_error(status, code)
+    assert answer.headers["retry-after"] == "1"
+
+
+async def test_bodies_of_one_key_are_bounded(scripted: ScriptedGateway) -> None:
+    """A body counts by the length that it declares, before it arrives, until its request has ended."""
+    gateway, tenant = scripted.gateway, scripted.tenant
+    async with raw_connection(gateway) as first, raw_connection(gateway) as second:
+        await first.send(_declared(tenant, _BODY_MAX), b"{")
+        await asyncio.sleep(0.1)
+        await second.send(_declared(tenant, _BODY_MAX), b"{")
+        await _is_refused(second, 429, "rate_limit_exceeded")
+        # Others, and small bodies of the same key, are not concerned.
+        assert (await scripted.chat()).status_code == 200
+        other = await scripted.with_tenant()
+        assert (await other.chat(messages=_saying("x" * 200_000))).status_code == 200
+        first.abort()
+
+    async def has_room() -> bool:
+        async with raw_connection(gateway) as third:
+            await third.send(_declared(tenant, _BODY_MAX), b"{" + b" " * (_BODY_MAX - 1))
+            return (await third.answer()).status == 400
+
+    async with asyncio.timeout(20):
+        while not await has_room():  # noqa: ASYNC110 - nobody tells when the caller's leaving is seen
+            await asyncio.sleep(0.05)
+
+
+async def test_bodies_without_a_length_count_as_they_grow(scripted: ScriptedGateway) -> None:
+    gateway, tenant = scripted.gateway, scripted.tenant
+    head = _declared(tenant, 0).replace(b"Content-Length: 0", b"Transfer-Encoding: chunked")
+    piece = b"%x\r\n%b\r\n" % (1 << 20, b" " * (1 << 20))
+    async with raw_connection(gateway) as first, raw_connection(gateway) as second:
+        await first.send(_declared(tenant, _BODY_MAX), b"{")
+        await asyncio.sleep(0.1)
+        await second.send(head, piece)
+        await _is_refused(second, 429, "rate_limit_exceeded")
+
+
+async def test_bodies_of_the_process_are_bounded(scripted: ScriptedGateway) -> None:
+    gateway = scripted.gateway
+    tenants = [await gateway.make_tenant() for _ in range(4)]
+    async with (
+        raw_connection(gateway) as first,
+        raw_connection(gateway) as second,
+        raw_connection(gateway) as third,
+        raw_connection(gateway) as fourth,
+    ):
+        for connection, tenant in zip((first, second, third), tenants, strict=False):
+            await connection.send(_declared(tenant, _BODY_MAX), b"{")
+        await asyncio.sleep(0.1)
+        await fourth.send(_declared(tenants[3], _BODY_MAX), b"{")
+        await _is_refused(fourth, 503, "service_unavailable")
+
+
+async def test_a_running_call_keeps_its_share(scripted: ScriptedGateway) -> None:
+    """The body is in memory for as long as its call runs."""
+    scripted.upstream.play(hang())
+    gateway, tenant = scripted.gateway, scripted.tenant
+    body = json.dumps(chat_body(messages=_saying("x" * (_BODY_MAX - 1000)))).encode()
+    async with raw_connection(gateway) as first, raw_connection(gateway) as second:
+        await first.send(_declared(tenant, len(body)), body)
+        await eventually(lambda: scripted.upstream.under_way == 1)
+        await second.send(_declared(tenant, _BODY_MAX), b"{")
+        await _is_refused(second, 429, "rate_limit_exceeded")
+        first.abort()
+        await eventually(lambda: scripted.upstream.under_way == 0)
+
+
+# Rate before the body.
+
+
+async def test_who_is_beyond_its_rate_is_refused_before_its_body(
+    scripted: ScriptedGateway,
+) -> None:
+    await scripted.gateway.services.billing.limit_set(
+        scripted.tenant.project_id, requests_per_minute=1
+    )
+    assert (await scripted.chat()).status_code == 200
+    assert_error(await scripted.chat(), 429, "rate_limit_exceeded")
+    async with raw_connection(scripted.gateway) as connection:
+        # Nothing of the body comes, and the refusal does not wait for it.
+        await connection.send(_declared(scripted.tenant, 1000))
+        answer = await connection.answer()
+    answer.assert_error(429, "rate_limit_exceeded")
+    assert "1 requests per minute" in answer.json()["error"]["message"]
+    other = await scripted.with_tenant()
+    assert (await other.chat()).status_code == 200

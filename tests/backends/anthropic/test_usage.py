@@ -1,0 +1,129 @@
+"""Usage as Messages servers report it: merged, split by lifetime, with what stands apart."""
+
+from typing import Any
+
+import pytest
+
+from tollkeeper.backends.anthropic.usage import UsageReader
+from tollkeeper.domain.usage import ReportedUsage, Usage, merged, normalised
+
+
+def _merged(*reports: dict[str, Any]) -> Usage | None:
+    """The usage of a stream whose last report is the final one."""
+    reader = UsageReader()
+    total: ReportedUsage | None = None
+    for number, reported in enumerate(reports, 1):
+        usage = reader.read(reported, is_final=number == len(reports)).usage
+        assert usage is not None
+        total = merged(total, usage)
+    assert total is not None
+    return normalised(total)
+
+
+def _counts(usage: Usage | None) -> tuple[int, ...]:
+    assert usage is not None
+    return (
+        usage.uncached_tokens,
+        usage.cached_tokens,
+        usage.cache_write_tokens,
+        usage.cache_write_1h_tokens,
+        usage.completion_tokens,
+    )
+
+
+def _split(short: int, long: int) -> dict[str, Any]:
+    return {"ephemeral_5m_input_tokens": short, "ephemeral_1h_input_tokens": long}
+
+
+_START = {
+    "input_tokens": 10,
+    "cache_read_input_tokens": 200,
+    "cache_creation_input_tokens": 70,
+    "cache_creation": _split(50, 20),
+    "output_tokens": 1,
+}
+
+
+@pytest.mark.parametrize(
+    ("last", "counts"),
+    [
+        ({"output_tokens": 7}, (10, 200, 50, 20, 7)),
+        # The input grew: the last word counts.
+        ({"input_tokens": 60, "output_tokens": 7}, (60, 200, 50, 20, 7)),
+        ({"cache_read_input_tokens": 0, "output_tokens": 7}, (10, 0, 50, 20, 7)),
+        # Writes that grew have no known lifetime: the dearer one. Those that fell are the dearer.
+        ({"cache_creation_input_tokens": 100, "output_tokens": 7}, (10, 200, 50, 50, 7)),
+        ({"cache_creation_input_tokens": 30, "output_tokens": 7}, (10, 200, 10, 20, 7)),
+        ({"cache_creation_input_tokens": 5, "output_tokens": 7}, (10, 200, 0, 5, 7)),
+        ({"cache_creation_input_tokens": 0, "output_tokens": 7}, (10, 200, 0, 0, 7)),
+    ],
+)
+def test_the_last_word_with_the_first_split(last: dict[str, Any], counts: tuple[int, ...]) -> None:
+    assert _counts(_merged(_START, last)) == counts
+
+
+def test_writes_without_any_split_have_the_ordinary_lifetime() -> None:
+    start = {"input_tokens": 10, "cache_creation_input_tokens": 70, "output_tokens": 1}
+    assert _counts(_merged(start, {"output_tokens": 7})) == (10, 0, 70, 0, 7)
+    assert _counts(_merged({**start, "output_tokens": 7})) == (10, 0, 70, 0, 7)
+
+
+def test_a_split_that_does_not_cover_all_writes() -> None:
+    reported = {**_START, "cache_creation_input_tokens": 100}
+    assert _counts(_merged(reported)) == (10, 200, 50, 50, 1)
+
+
+def test_details_for_callers() -> None:
+    details = {"thinking_tokens": 4}
+    usage = _merged(_START, {"output_tokens": 7, "output_tokens_details": details})
+    assert usage is not None
+    assert usage.reasoning_tokens == 4
+    assert (usage.prompt_details, usage.completion_details) == (
+        {"cached_tokens": 200},
+        {"reasoning_tokens": 4},
+    )
+
+
+def test_fees_of_searches() -> None:
+    used = {"web_search_requests": 3, "web_fetch_requests": 1}
+    usage = _merged(_START, {"output_tokens": 7, "server_tool_use": used})
+    assert usage is not None
+    assert usage.web_searches == 3
+
+
+@pytest.mark.parametrize("kind", ["compaction", "advisor_message"])
+def test_iterations_that_stand_apart_are_added(kind: str) -> None:
+    apart = {
+        "type": kind,
+        "input_tokens": 1000,
+        "output_tokens": 100,
+        "cache_read_input_tokens": 30,
+        "cache_creation_input_tokens": 5,
+        "cache_creation": _split(2, 3),
+    }
+    inside = {**apart, "type": "message"}
+    last = {"output_tokens": 7, "iterations": [apart, inside, 7, {"type": "fallback_message"}]}
+    assert _counts(_merged({**_START, **last})) == (1010, 230, 52, 23, 107)
+
+
+def test_before_the_end_nothing_is_known_of_the_output() -> None:
+    report = UsageReader().read(_START, is_final=False).usage
+    assert report is not None
+    assert (report.prompt_tokens, report.completion_tokens) == (10, None)
+    assert normalised(report) is None
+
+
+@pytest.mark.parametrize("count", [-1, 1.5, "7", True, 2**60])
+@pytest.mark.parametrize(
+    "name",
+    ["input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"],
+)
+def test_a_count_that_can_be_none_is_absurd(name: str, count: object) -> None:
+    reported = {**_START, name: count}
+    report = UsageReader().read(reported, is_final=True)
+    assert (report.usage, report.absurd) == (None, reported)
+
+
+@pytest.mark.parametrize("reported", [[], "7", 7])
+def test_a_report_that_is_no_object_says_nothing(reported: object) -> None:
+    assert UsageReader().read(reported, is_final=True).usage == ReportedUsage()

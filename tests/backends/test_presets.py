@@ -1,0 +1,172 @@
+"""Presets: each of them is a backend that can be built, and what it knows reaches the request."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from tests.journeys.exchanges.exchange import RECORDED
+from tests.support.backend_calls import make_call
+from tollkeeper.backends.config import BackendConfig, Tokenizer, WireProtocol
+from tollkeeper.backends.credentials import CredentialKind
+from tollkeeper.backends.presets import PRESETS
+from tollkeeper.backends.wires import wire_for
+from tollkeeper.bootstrap import build_catalog
+from tollkeeper.bootstrap.backends import backend_config
+from tollkeeper.domain.errors import OptionUnsupported
+from tollkeeper.settings import BackendSettings, Settings
+
+_URL = "https://127.0.0.1:9/v1"
+# Presets whose recorded exchanges have another name.
+_EXCHANGES = {
+    "llamacpp": "llama-cpp",
+    "lmstudio": "lm-studio",
+    # Vertex AI's Claude answers in Anthropic's protocol.
+    "vertex": "anthropic",
+}
+_DOCUMENT = Path(__file__).parents[2] / "docs" / "providers.md"
+
+
+def _declared(preset: str, **changes: Any) -> BackendSettings:
+    urls = {} if PRESETS[preset].url else {"urls": [_URL]}
+    return BackendSettings.model_validate({"name": "b", "preset": preset, **urls, **changes})
+
+
+def _config(preset: str, monkeypatch: pytest.MonkeyPatch, **changes: Any) -> BackendConfig:
+    if PRESETS[preset].key_env:
+        monkeypatch.setenv(PRESETS[preset].key_env, "key-of-the-provider")
+    return backend_config(_declared(preset, **changes), None)
+
+
+def _sent(preset: str, monkeypatch: pytest.MonkeyPatch, **fields: Any) -> dict[str, Any]:
+    wire = wire_for(_config(preset, monkeypatch))
+    call = make_call(streamed=True, **fields)
+    body = json.loads(wire.encode_request(call, stream=True, extra={}))
+    assert isinstance(body, dict)
+    return body
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_preset_is_a_backend(preset: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = _config(preset, monkeypatch)
+    assert config.urls == (PRESETS[preset].url or _URL,)
+    assert config.api_key == ("key-of-the-provider" if PRESETS[preset].key_env else None)
+    assert (config.protocol, config.credential) == (
+        PRESETS[preset].protocol,
+        PRESETS[preset].credential,
+    )
+    body = _sent(preset, monkeypatch)
+    assert body["stream"] is True
+    bounds = {"max_tokens", "max_completion_tokens"} & set(body)
+    assert len(bounds) == 1
+    assert bool(PRESETS[preset].url) is not bool(PRESETS[preset].address_form)
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+def test_a_preset_has_a_recorded_exchange_and_a_row(preset: str) -> None:
+    prefix = _EXCHANGES.get(preset, preset)
+    assert [path for path in RECORDED.iterdir() if path.stem.startswith(prefix)]
+    assert f"| `{preset}` |" in _DOCUMENT.read_text()
+
+
+@pytest.mark.parametrize("preset", ["mistral", "ollama", "together", "lmstudio"])
+def test_the_bound_goes_where_the_server_reads_it(
+    preset: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A caller of `max_completion_tokens`: Ollama would ignore it, Mistral would refuse it."""
+    body = _sent(preset, monkeypatch, output_tokens_max=77)
+    assert body["max_tokens"] == 77
+    assert "max_completion_tokens" not in body
+
+
+def test_openai_gets_the_bound_that_all_its_models_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _sent("openai", monkeypatch)["max_completion_tokens"] == 1024
+
+
+def test_fields_are_refused_renamed_and_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    body = _sent("mistral", monkeypatch, seed=7, user="u", metadata={"a": "b"})
+    assert body["random_seed"] == 7
+    assert not {"seed", "user", "metadata", "stream_options"} & set(body)
+    with pytest.raises(OptionUnsupported) as refused:
+        _sent("mistral", monkeypatch, logit_bias={"1": 1})
+    assert refused.value.param == "logit_bias"
+    assert (
+        _sent("openai", monkeypatch, seed=7, user="u").items() >= {"seed": 7, "user": "u"}.items()
+    )
+
+
+def test_a_refused_field_with_the_value_that_holds_anyway(monkeypatch: pytest.MonkeyPatch) -> None:
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    body = _sent("ollama", monkeypatch, tools=tools, tool_choice="auto", parallel_tool_calls=True)
+    assert "tools" in body
+    assert not {"tool_choice", "parallel_tool_calls"} & set(body)
+    for fields in {"tool_choice": "required"}, {"parallel_tool_calls": False}:
+        with pytest.raises(OptionUnsupported):
+            _sent("ollama", monkeypatch, tools=tools, **fields)
+
+
+def test_what_is_set_wins_over_the_preset(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    key = tmp_path / "key"
+    key.write_text("key-of-the-file")
+    config = _config(
+        "anthropic",
+        monkeypatch,
+        urls=["https://proxy.example/v1"],
+        credential="bearer",
+        api_key_file=str(key),
+        tokenizer="none",
+    )
+    assert config.urls == ("https://proxy.example/v1",)
+    assert (config.credential, config.api_key) == (CredentialKind.BEARER, "key-of-the-file")
+    assert (config.protocol, config.tokenizer) == (WireProtocol.MESSAGES, Tokenizer.NONE)
+    assert _config("mistral", monkeypatch, include_usage=True).include_usage
+
+
+def test_settings_survive_the_way_to_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker gets the settings with every field set, and reads the same backend of them."""
+    declared = _declared("mistral", api_key_env="OTHER_KEY")
+    assert BackendSettings.model_validate(declared.model_dump(mode="json")) == declared
+
+
+def test_an_address_that_a_preset_cannot_know() -> None:
+    with pytest.raises(ValidationError, match=r"of the form https://RESOURCE\.openai\.azure\.com"):
+        BackendSettings.model_validate({"name": "b", "preset": "azure"})
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"preset": "netscape"}, "there are: openai, azure"),
+        ({"preset": "openai", "kind": "embedded", "urls": []}, "preset: a backend of kind"),
+    ],
+)
+def test_a_preset_that_cannot_be(changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        BackendSettings.model_validate({"name": "b", **changes})
+
+
+@pytest.mark.parametrize(
+    ("preset", "own", "bound"),
+    [
+        ("anthropic", None, 4784),
+        ("anthropic", 99, 99),
+        ("anthropic", 0, None),
+        ("openai", None, 48_169),
+    ],
+)
+def test_the_bound_of_an_image(preset: str, own: int | None, bound: int | None) -> None:
+    model: dict[str, Any] = {
+        "id": "m",
+        "backend": "b",
+        "upstream_model": "u",
+        "context_length": 1000,
+        "max_output_length": 100,
+    }
+    if own is not None:
+        model["tokens_per_image"] = own
+    settings = Settings.model_validate(
+        {"backends": [{"name": "b", "preset": preset}], "models": [model]}
+    )
+    assert build_catalog(settings).models[0].token_bounds.image == bound

@@ -1,0 +1,21 @@
+"""Sampled stacks and the stages of a call."""
+
+import pytest
+from bench.stages import HOLDS, LOOP, REQUEST, SCRIPT, SETTLEMENTS, stage_of
+
+
+@pytest.mark.parametrize(
+    ("innermost", "stage"),
+    [
+        ("feed_data (tollkeeper/hosting/http_protocol.py:10)", LOOP),
+        ("select (asyncio/base_events.py:1)", LOOP),
+        ("decode (tollkeeper/api/chat/call.py:4)", REQUEST),
+        ("price (tollkeeper/domain/pricing.py:4)", REQUEST),
+        ("run (tollkeeper/services/calls/running.py:4)", SCRIPT),
+        ("hold_all (tollkeeper/services/ledger/hold.py:4)", HOLDS),
+        ("write (tollkeeper/services/ledger/group_writer.py:4)", SETTLEMENTS),
+    ],
+)
+def test_the_innermost_file_with_a_stage_decides(innermost: str, stage: str) -> None:
+    outer = [] if stage == LOOP else ["route (tollkeeper/api/app.py:1)"]
+    assert stage_of([*outer, innermost]) == stage

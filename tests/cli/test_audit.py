@@ -1,0 +1,41 @@
+"""`tollkeeper audit`."""
+
+from tests.support.program import Program
+
+
+def test_changes_are_listed_with_who_made_them(program: Program) -> None:
+    as_dana = program.with_environment(SUDO_USER="dana")
+    organization = as_dana.json("organization", "create", "Audited")["id"]
+    project = as_dana.json("project", "create", organization, "Web")["id"]
+    as_dana.json("cap", "set", organization, "1.5", "--period", "month")
+    as_dana.json("cap", "set", organization, "2.5", "--period", "month")
+    listed = program.json("audit", "list", "--organization", organization)
+    assert [entry["operation"] for entry in listed["data"]] == [
+        "cap_set",
+        "cap_set",
+        "project_create",
+        "organization_create",
+    ]
+    assert {entry["who"] for entry in listed["data"]} == {"cli:dana"}
+    assert listed["data"][0]["before"] == {"amount": "1.5", "period": "month"}
+    assert listed["data"][0]["after"] == {"amount": "2.5", "period": "month"}
+    assert listed["next_before"] is None
+    of_project = program.json("audit", "list", "--object", project)["data"]
+    assert [entry["operation"] for entry in of_project] == ["project_create"]
+
+    shown = program.run("audit", "list", "--organization", organization).out
+    assert "amount: 1.5 -> 2.5" in shown
+    assert "cli:dana" in shown
+
+
+def test_pages(program: Program) -> None:
+    organization = program.json("organization", "create", "Paged")["id"]
+    for number in range(3):
+        program.json("project", "create", organization, f"p{number}")
+    line = ("audit", "list", "--organization", organization, "--limit", "3")
+    first = program.json(*line)
+    assert len(first["data"]) == 3
+    assert f"--before {first['next_before']}" in program.run(*line).out
+    second = program.json(*line, "--before", str(first["next_before"]))
+    assert [entry["operation"] for entry in second["data"]] == ["organization_create"]
+    assert program.json(*line, "--since", "2099-01-01")["data"] == []

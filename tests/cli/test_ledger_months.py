@@ -1,0 +1,191 @@
+"""`tollkeeper ledger close`, `export`, `drop` and `reconcile`: what an operator sees at a month's end."""
+
+import asyncio
+import csv
+import gzip
+import hashlib
+import json
+import secrets
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+from psycopg.conninfo import conninfo_to_dict
+
+from tests.support.activity_records import record_of, written
+from tests.support.books import USD, Books
+from tests.support.databases import own_database
+from tests.support.ledger import LedgerTenant, make_tenant, running_process
+from tests.support.ledger_months import OldBooks, this_month
+from tests.support.program import Outcome, Program, write_config
+
+MONTH = this_month().plus(-2)
+_BILL = """
+[[backends]]
+name = "acme"
+kind = "openai"
+urls = ["http://127.0.0.1:9/v1"]
+bill_columns = { day = "Date", model = "Model", cost = "Amount" }
+bill_models = { "acme/large" = "large-1" }
+"""
+
+
+async def _run(program: Program, *line: object) -> Outcome:
+    return await asyncio.to_thread(program.run, *map(str, line))
+
+
+async def _json(program: Program, *line: object) -> Any:
+    return await asyncio.to_thread(program.json, *map(str, line))
+
+
+async def _refusal(program: Program, *line: object) -> str:
+    return await asyncio.to_thread(program.refusal, *map(str, line))
+
+
+@pytest.fixture
+async def books_of_the_past(shared_conninfo: str) -> AsyncIterator[tuple[str, OldBooks]]:
+    conninfo = own_database(shared_conninfo, f"past_{secrets.token_hex(4)}")
+    async with running_process(conninfo) as process:
+        old = OldBooks(process)
+        await old.begin(MONTH)
+        yield conninfo, old
+
+
+@pytest.fixture
+def past(
+    program: Program,
+    books_of_the_past: tuple[str, OldBooks],
+    data_dir: Path,
+    tmp_path: Path,
+) -> Program:
+    parts = conninfo_to_dict(books_of_the_past[0])
+    host, user = quote(str(parts["host"]), safe=""), quote(str(parts["user"]))
+    url = f"postgresql://{user}@/{parts['dbname']}?host={host}"
+    (tmp_path / "settings").mkdir()
+    return program.with_config(write_config(tmp_path / "settings", data_dir, url=url))
+
+
+async def _fill(old: OldBooks) -> LedgerTenant:
+    tenant = await make_tenant(old.process.database, credit=1000)
+    for cost in (1, 10, 13):
+        await old.spend(tenant, MONTH, 10, cost)
+    return tenant
+
+
+async def test_the_end_of_a_month(
+    past: Program, books_of_the_past: tuple[str, OldBooks], tmp_path: Path
+) -> None:
+    _, old = books_of_the_past
+    await _fill(old)
+    file, packed = tmp_path / "month.csv", tmp_path / "month.csv.gz"
+    refused = await _refusal(past, "ledger", "export", MONTH, "--to", file)
+    assert refused == f"The month {MONTH} is not closed. Run `ledger close {MONTH}`."
+    assert not file.exists()
+    closed = await _json(past, "ledger", "close")
+    assert (closed["month"], closed["state"], closed["reservations"]) == (str(MONTH), "closed", 3)
+    assert len(closed["digest"]) == 64
+    assert await _json(past, "ledger", "verify") == {"ok": True, "differences": []}
+    exported = await _json(past, "ledger", "export", MONTH, "--to", packed)
+    text = gzip.decompress(packed.read_bytes())
+    assert exported["csv_sha256"] == hashlib.sha256(text).hexdigest()
+    assert exported["exported_to"] == "month.csv.gz"
+    await _json(past, "ledger", "export", MONTH, "--to", file)
+    assert file.read_bytes() == text
+    assert len(list(csv.reader(text.decode().splitlines()))) == 4
+    again = await _refusal(past, "ledger", "export", MONTH, "--to", file)
+    assert again == f"{file} exists already."
+    names = await asyncio.to_thread(lambda: {path.name for path in tmp_path.glob("*month*")})
+    assert names == {"month.csv", "month.csv.gz"}
+    asked = await _refusal(past, "ledger", "drop", MONTH)
+    assert asked == "Nobody can be asked here: give --yes to drop the month."
+    dropped = await _json(past, "ledger", "drop", MONTH, "--yes")
+    assert dropped["state"] == "dropped"
+    listed = await _json(past, "ledger", "months")
+    assert [(row["month"], row["state"]) for row in listed["data"]][:2] == [
+        (str(MONTH), "dropped"),
+        (str(this_month()), "open"),
+    ]
+    shown = await _run(past, "ledger", "verify", "--full")
+    assert (shown.code, shown.out) == (0, "Every invariant holds.\n")
+    # In a pipe the progress is plain text.
+    lines = shown.err.splitlines()
+    assert lines[-1].split(" of ")[0] == lines[-1].split(" of ")[1]
+
+
+async def test_a_month_that_cannot_be_closed(
+    past: Program, books_of_the_past: tuple[str, OldBooks]
+) -> None:
+    _, old = books_of_the_past
+    tenant = await make_tenant(old.process.database, credit=1000)
+    hold = await old.hold(tenant, MONTH, 1)
+    assert f"{hold.id} (held)" in await _refusal(past, "ledger", "close", MONTH)
+    wrong = await _refusal(past, "ledger", "close", "September")
+    assert wrong == "A month is written YYYY-MM, as in 2026-09: September"
+
+
+@pytest.fixture
+def billed(operator: Program, tmp_path: Path) -> Program:
+    config = tmp_path / "tollkeeper.toml"
+    config.write_text(operator.config.read_text() + _BILL)
+    return operator.with_config(config)
+
+
+async def test_a_bill_beside_the_books(billed: Program, books: Books, tmp_path: Path) -> None:
+    # A day of its own: others use the same backend.
+    day = 30_000 + secrets.randbelow(30_000)
+    record = record_of(
+        books,
+        settlement="settled",
+        cost_picousd=USD,
+        backend="acme",
+        model="acme/large",
+        started_at_ms=day * 86_400_000,
+    )
+    await written(books.services.activity, record)
+    [[shown]] = await books.sql("SELECT (date '1970-01-01' + %s)::text", day)
+    file = tmp_path / "bill.csv"
+    file.write_text(f"Date,Model,Amount,Out\n{shown},large-1,1.00,20\n")
+    assert await _json(billed, "ledger", "reconcile", "acme", file) == {
+        "ok": True,
+        "backend": "acme",
+        "since": shown,
+        "until": shown,
+        "compared": 1,
+        "differences": [],
+        "totals": {"cost": {"bill": "1", "books": "1", "difference": "0", "differs": False}},
+    }
+    file.write_text(f"Date,Model,Amount,Out\n{shown},large-1,1.01,21\n{shown},tiny,0.5,1\n")
+    line = ("ledger", "reconcile", "acme", file, "--columns", "output_tokens=Out")
+    outcome = await _run(billed, *line, "--json")
+    assert outcome.code == 1
+    assert outcome.err == "tollkeeper: The bill and the books differ in 2 places.\n"
+    first, second = json.loads(outcome.out)["differences"]
+    assert (first["kind"], second["kind"]) == ("differs", "missing in the books")
+    assert first["figures"]["cost"]["difference"] == "0.01"
+    assert first["figures"]["output_tokens"] == {
+        "bill": "21",
+        "books": "20",
+        "difference": "1",
+        "differs": True,
+    }
+    table = await _run(billed, *line)
+    assert "missing in the books" in table.out
+    within = await _run(billed, *line, "--tolerance", "5%", "--json")
+    assert [found["model"] for found in json.loads(within.out)["differences"]] == ["tiny"]
+
+
+async def test_a_bill_that_cannot_be_read(billed: Program, tmp_path: Path) -> None:
+    file = tmp_path / "bill.csv"
+    file.write_text("Date,Model,Amount\n2026-09-01,large-1,much\n")
+    refused = await _refusal(billed, "ledger", "reconcile", "acme", file)
+    assert refused == "Line 2 column Amount: 'much' is not an amount in USD."
+    refused = await _refusal(billed, "ledger", "reconcile", "local", file)
+    assert refused.startswith("Name the columns of the file: day, model and")
+    line = ("ledger", "reconcile", "acme", file)
+    refused = await _refusal(billed, *line, "--columns", "money=Amount")
+    assert refused == "There is nothing to compare called money."
+    assert "bill.csv" in await _refusal(billed, *line[:3], tmp_path / "no" / "bill.csv")
+    for wrong in (("--columns", "cost"), ("--tolerance", "much"), ("--since", "today")):
+        assert (await _run(billed, *line, *wrong)).code == 2

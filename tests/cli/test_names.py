@@ -1,0 +1,96 @@
+"""Names and beginnings of ids, where commands take ids."""
+
+from uuid import uuid4
+
+import pytest
+
+from tests.support.program import Program
+
+
+@pytest.fixture(scope="module")
+def named(program: Program) -> dict[str, str]:
+    """An organization with names that no other test uses."""
+    mark = uuid4().hex
+    organization = program.json("organization", "create", f"org {mark}")
+    project = program.json("project", "create", organization["id"], f"project {mark}")
+    key = program.json("project-key", "create", project["id"], f"key {mark}")
+    admin = program.json(
+        "admin-key", "create", organization["id"], f"a {mark}", "--all-permissions"
+    )
+    return {
+        "mark": mark,
+        "organization": organization["id"],
+        "project": project["id"],
+        "key": key["id"],
+        "admin": admin["id"],
+    }
+
+
+def test_an_organization_by_its_name_in_any_case(program: Program, named: dict[str, str]) -> None:
+    for name in (f"org {named['mark']}", f"ORG {named['mark'].upper()}"):
+        assert program.json("organization", "show", name)["id"] == named["organization"]
+    assert program.json("credit", "show", f"org {named['mark']}")["available"] == "0"
+
+
+@pytest.mark.parametrize("length", [13, 18, 30])
+def test_things_by_the_beginning_of_their_id(
+    program: Program, named: dict[str, str], length: int
+) -> None:
+    def beginning(noun: str) -> str:
+        return named[noun][:length]
+
+    found = program.json("organization", "show", beginning("organization"))
+    assert found["id"] == named["organization"]
+    assert program.json("project", "show", beginning("project"))["id"] == named["project"]
+    assert program.json("project-key", "suspend", beginning("key"))["id"] == named["key"]
+    assert program.json("project-key", "unsuspend", named["key"])["status"] == "active"
+
+
+def test_projects_and_keys_by_name(program: Program, named: dict[str, str]) -> None:
+    project = f"project {named['mark']}"
+    assert program.json("project", "show", project)["id"] == named["project"]
+    assert program.json("limit", "show", project)["project_id"] == named["project"]
+    listed = program.json("project-key", "list", project)["data"]
+    assert [key["id"] for key in listed] == [named["key"]]
+    suspended = program.json("project-key", "suspend", f"key {named['mark']}")
+    assert suspended["status"] == "suspended"
+    program.json("project-key", "unsuspend", named["key"])
+    line = ("cap", "set", f"org {named['mark']}", "1", "--period", "total", "--project", project)
+    assert program.json(*line)["project_id"] == named["project"]
+
+
+def test_what_fits_several_things_is_refused_and_lists_them(program: Program) -> None:
+    name = f"twin {uuid4().hex}"
+    ids = [program.json("organization", "create", name)["id"] for _ in range(2)]
+    refusal = program.refusal("organization", "show", name)
+    assert "fits more than one organization" in refusal
+    for identity in ids:
+        assert identity in refusal
+
+
+def test_a_name_that_looks_like_another_keys_id_does_not_take_its_place(
+    program: Program, named: dict[str, str]
+) -> None:
+    """Tenants choose the names of their keys."""
+    beginning = named["key"][:8]
+    other = program.json("organization", "create", f"hostile {uuid4().hex}")["id"]
+    project = program.json("project", "create", other, "p")["id"]
+    theirs = program.json("project-key", "create", project, beginning)["id"]
+    refusal = program.refusal("project-key", "revoke", beginning)
+    assert named["key"] in refusal
+    assert theirs in refusal
+    assert program.json("project-key", "suspend", named["key"])["status"] == "suspended"
+    program.json("project-key", "unsuspend", named["key"])
+
+
+def test_a_project_is_looked_for_in_its_organization(
+    program: Program, named: dict[str, str]
+) -> None:
+    other = program.json("organization", "create", f"other {uuid4().hex}")["id"]
+    line = ("cap", "clear", other, "--project", f"project {named['mark']}")
+    assert "There is no project" in program.refusal(*line)
+
+
+@pytest.mark.parametrize("text", ["", "x", "abc", "%", "no such name", "'; DROP TABLE x"])
+def test_what_fits_nothing(program: Program, text: str) -> None:
+    assert program.refusal("organization", "show", text).startswith("There is no organization")

@@ -1,0 +1,127 @@
+"""The numbers of the costs page are the numbers of the API, in its chart, its tables and its file."""
+
+import csv
+import io
+from collections import defaultdict
+from collections.abc import AsyncIterator, Sequence
+from decimal import Decimal
+from typing import Any
+
+import httpx2
+import pytest
+from playwright.async_api import BrowserContext
+
+from tests.support.console_site import TOKEN, serving_console, sign_in, watched_page
+from tests.support.gateway import Gateway
+from tests.support.known_costs import DAY_S, FIRST_DAY, KnownCosts, make_known_costs
+from tollkeeper.settings import Settings
+
+_DIMENSIONS = {"project": "project_id", "key": "api_key_id", "line_item": "line_item"}
+_DAYS = 10
+
+
+@pytest.fixture(scope="module")
+async def address(settings: Settings, gateway: Gateway) -> AsyncIterator[str]:
+    """A console beside the gateway that every folder shares."""
+    async with serving_console(settings, gateway.services) as running:
+        yield running
+
+
+@pytest.fixture
+async def known(gateway: Gateway) -> KnownCosts:
+    return await make_known_costs(gateway)
+
+
+def _query(known: KnownCosts, by: str, more: str = "") -> str:
+    start, end = FIRST_DAY * DAY_S, (FIRST_DAY + _DAYS) * DAY_S
+    return f"organization={known.tenant.organization_id}&by={by}&since={start}&until={end}{more}"
+
+
+async def _reported(known: KnownCosts, by: str, more: str = "") -> dict[str, list[Decimal]]:
+    """What the API says: for each group one amount for each day."""
+    dimension = _DIMENSIONS[by]
+    answer = await known.report(f"group_by={dimension}&limit=100{more}")
+    assert answer.status_code == 200, answer.text
+    buckets: list[dict[str, Any]] = answer.json()["data"]
+    assert len(buckets) == _DAYS
+    amounts: dict[str, list[Decimal]] = defaultdict(lambda: [Decimal()] * _DAYS)
+    for number, bucket in enumerate(buckets):
+        for result in bucket["results"]:
+            amounts[result[dimension]][number] = Decimal(result["amount"]["value"])
+    return dict(amounts)
+
+
+def _shown(amounts: Sequence[Decimal | int]) -> str:
+    return f"${sum(amounts):f}".rstrip("0")
+
+
+@pytest.mark.parametrize("by", list(_DIMENSIONS))
+async def test_the_chart_and_the_table_show_the_numbers_of_the_api(
+    address: str, known: KnownCosts, context: BrowserContext, by: str
+) -> None:
+    watched = await watched_page(context)
+    page = watched.page
+    await sign_in(page, address)
+    await page.goto(f"{address}/costs?{_query(known, by)}")
+    await page.wait_for_function("document.querySelector('#costs').dataset.drawn === 'yes'")
+    reported = await _reported(known, by)
+    # What Plotly has drawn, not what it was given.
+    drawn = await page.evaluate(
+        "document.querySelector('#costs .plot').data.map(one => ({name: one.name, x: one.x, y: one.y}))"
+    )
+    assert all(len(trace["x"]) == _DAYS for trace in drawn)
+    assert sorted(trace["y"] for trace in drawn) == sorted(
+        [float(amount) for amount in amounts] for amounts in reported.values()
+    )
+    rows = await page.locator("#cost-table tbody tr").all()
+    shown = {
+        await row.get_attribute("data-group"): await row.locator("td").first.text_content()
+        for row in rows
+    }
+    assert shown == {group: _shown(amounts) for group, amounts in reported.items()}
+    total = await page.locator("#cost-total").get_attribute("data-exact")
+    assert total == _shown([sum(amounts) for amounts in reported.values()])
+    assert watched.faults == []
+
+
+async def test_a_filter_by_project_is_the_api_s_filter(
+    address: str, known: KnownCosts, context: BrowserContext
+) -> None:
+    page = await context.new_page()
+    await sign_in(page, address)
+    chosen = known.projects[1]
+    await page.goto(f"{address}/costs?{_query(known, 'key', f'&project={chosen}')}")
+    reported = await _reported(known, "key", f"&project_ids={chosen}")
+    assert len(reported) == 2
+    total = await page.locator("#cost-total").get_attribute("data-exact")
+    assert total == _shown([sum(amounts) for amounts in reported.values()])
+
+
+async def test_the_file_has_the_same_numbers(address: str, known: KnownCosts) -> None:
+    async with httpx2.AsyncClient(base_url=address) as client:
+        await client.post("/sign-in", data={"token": TOKEN})
+        answer = await client.get(f"/costs.csv?{_query(known, 'line_item')}")
+    assert answer.headers["content-type"] == "text/csv; charset=utf-8"
+    rows = list(csv.DictReader(io.StringIO(answer.text)))
+    reported = await _reported(known, "line_item")
+    assert sum(Decimal(row["amount_usd"]) for row in rows) == sum(map(sum, reported.values()))
+    assert {row["line_item"] for row in rows} == set(reported)
+    assert len(rows) == 2 * (_DAYS - 1)  # The fourth day saw no cost.
+
+
+async def test_names_cannot_become_formulas(
+    address: str, known: KnownCosts, gateway: Gateway
+) -> None:
+    made = await gateway.services.projects.project_create(
+        known.tenant.organization_id, "=HYPERLINK(1)"
+    )
+    async with gateway.services.database.transaction() as connection:
+        await connection.execute(
+            "UPDATE cost_rollup SET project_id = %s WHERE organization_id = %s",
+            (made.id, known.tenant.organization_id),
+        )
+    async with httpx2.AsyncClient(base_url=address) as client:
+        await client.post("/sign-in", data={"token": TOKEN})
+        answer = await client.get(f"/costs.csv?{_query(known, 'project')}")
+    names = {row["name"] for row in csv.DictReader(io.StringIO(answer.text))}
+    assert names == {"'=HYPERLINK(1)"}

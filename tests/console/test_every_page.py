@@ -1,0 +1,151 @@
+"""Every page, with and without content: no error in its scripts, no violation of the content policy,
+nothing that an accessibility checker calls serious, and no page that is wider than a phone."""
+
+import json
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pytest
+from playwright.async_api import Browser, Page
+
+from tests.support.console_site import ConsoleSite, sign_in, watched_page
+from tests.support.upstream import reset_before_headers
+
+Scheme = Literal["light", "dark"]
+_PATIENCE_MS = 20_000
+
+
+@dataclass(frozen=True)
+class Addresses:
+    """Pages of a tenant that has something of everything."""
+
+    paths: tuple[str, ...]
+
+
+async def _addresses(site: ConsoleSite) -> Addresses:
+    judged, tenant = site.judged, site.judged.scripted.tenant
+    policy = await judged.publish("secret", direction="request")
+    answered = await judged.chat("a secret")
+    judged.model.play(reset_before_headers())
+    lost = await judged.chat("Hello")
+    assert (await judged.entry(answered)).verdicts
+    assert (await judged.entry(lost)).settlement == "unsettled"
+    organization = f"organization={tenant.organization_id}"
+    return Addresses(
+        (
+            "/",
+            "/activity",
+            f"/activity?{organization}&status=2xx&policy={policy.id}&matched=1",
+            f"/activity/{answered.headers['x-request-id']}",
+            f"/activity/{lost.headers['x-request-id']}",
+            *(f"/costs?{organization}&by={by}" for by in ("model", "project", "key", "line_item")),
+            "/unsettled",
+            "/organizations",
+            f"/organizations/{tenant.organization_id}",
+            f"/projects?{organization}",
+            f"/projects/{tenant.project_id}",
+            f"/keys?{organization}",
+            f"/policies?{organization}",
+            f"/policies/{policy.id}",
+            "/policies/try",
+            "/models",
+            "/backends",
+            "/settings",
+            "/audit",
+            "/no-such-page",
+        )
+    )
+
+
+async def _serious(page: Page, axe: str) -> list[str]:
+    # The checker comes by the debugger, which the page's content policy does not bind.
+    await page.evaluate(axe)
+    found: dict[str, Any] = await page.evaluate("axe.run(document, {resultTypes: ['violations']})")
+    return [
+        f"{violation['id']}: {json.dumps([node['html'] for node in violation['nodes'][:3]])}"
+        for violation in found["violations"]
+        if violation["impact"] in ("serious", "critical")
+    ]
+
+
+async def _charts_are_drawn(page: Page) -> None:
+    await page.wait_for_function(
+        "[...document.querySelectorAll('figure.chart')].every(one => one.dataset.drawn)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("scheme", "width"), [("light", 1280), ("dark", 1280), ("light", 390), ("dark", 390)]
+)
+async def test_every_page(
+    site: ConsoleSite, browser: Browser, axe_script: str, scheme: Scheme, width: int
+) -> None:
+    addresses = await _addresses(site)
+    context = await browser.new_context(
+        viewport={"width": width, "height": 844}, color_scheme=scheme
+    )
+    context.set_default_timeout(_PATIENCE_MS)
+    watched = await watched_page(context)
+    page = watched.page
+    await sign_in(page, site.address)
+    problems: dict[str, object] = {}
+    for path in addresses.paths:
+        watched.faults.clear()
+        answer = await page.goto(site.address + path)
+        assert answer is not None
+        await _charts_are_drawn(page)
+        status, expected = answer.status, 404 if path == "/no-such-page" else 200
+        # A browser says in its console that a page was not found.
+        faults = [] if status == 404 else list(watched.faults)
+        wider = await page.evaluate("document.documentElement.scrollWidth") - width
+        serious = await _serious(page, axe_script)
+        if status != expected or faults or wider > 0 or serious:
+            problems[path] = (status, faults, wider, serious)
+    await context.close()
+    assert problems == {}
+
+
+async def test_sign_in_page_is_accessible(
+    site: ConsoleSite, browser: Browser, axe_script: str
+) -> None:
+    context = await browser.new_context()
+    page = await context.new_page()
+    await page.goto(f"{site.address}/sign-in")
+    assert await _serious(page, axe_script) == []
+    await context.close()
+
+
+async def test_pages_work_without_scripts(site: ConsoleSite, browser: Browser) -> None:
+    """Charts aside: their numbers are in tables."""
+    tenant = site.judged.scripted.tenant
+    answered = await site.judged.chat()
+    await site.judged.entry(answered)
+    context = await browser.new_context(java_script_enabled=False)
+    page = await context.new_page()
+    await sign_in(page, site.address)
+    await page.goto(f"{site.address}/costs?organization={tenant.organization_id}&by=line_item")
+    rows = await page.locator("#cost-table tbody tr").count()
+    assert rows == 2
+    await page.goto(f"{site.address}/organizations/{tenant.organization_id}")
+    await page.get_by_label("Amount in USD").fill("2.5")
+    await page.get_by_role("button", name="Grant credit").click()
+    await page.get_by_text("The credit was granted.").wait_for()
+    balance = await site.services.billing.credit_show(tenant.organization_id)
+    assert balance.granted_picousd == 10**13 + 25 * 10**11
+    await context.close()
+
+
+async def test_every_page_is_reached_by_keyboard(site: ConsoleSite, browser: Browser) -> None:
+    context = await browser.new_context(viewport={"width": 1280, "height": 900})
+    page = await context.new_page()
+    await sign_in(page, site.address)
+    seen = set()
+    for _ in range(40):
+        await page.keyboard.press("Tab")
+        seen.add(
+            await page.evaluate(
+                "document.activeElement.closest('nav.links') && document.activeElement.textContent"
+            )
+        )
+    assert {"Overview", "Activity", "Costs", "Unsettled", "Keys", "Policies", "Audit"} <= seen
+    await context.close()

@@ -1,0 +1,221 @@
+"""What an operator does in a browser, and what the services have of it afterwards."""
+
+from collections.abc import Callable
+from uuid import UUID
+
+from playwright.async_api import expect
+
+from tests.support.console_site import ConsoleSite, Watched
+from tests.support.judged_gateway import Asked, Opinion
+from tests.support.upstream import chat, reset_before_headers
+from tollkeeper.domain.policy import PolicyState
+
+
+def _always(probability: int) -> Callable[[Asked], Opinion]:
+    return lambda _: probability
+
+
+async def test_from_an_organization_to_a_key_that_works(
+    site: ConsoleSite, watched: Watched
+) -> None:
+    page = watched.page
+    await page.goto(f"{site.address}/organizations")
+    await page.get_by_label("Name", exact=True).fill("Northwind")
+    await page.get_by_role("button", name="Create organization").click()
+    await expect(page.get_by_role("heading", name="Northwind")).to_be_visible()
+    await page.get_by_label("Amount in USD").fill("12.5")
+    await page.get_by_label("Note").fill("first credit")
+    await page.get_by_role("button", name="Grant credit").click()
+    await expect(page.get_by_text("The credit was granted.")).to_be_visible()
+    await page.get_by_label("New project").fill("Shop")
+    await page.get_by_role("button", name="Create project").click()
+    await expect(page.get_by_role("heading", name="Shop")).to_be_visible()
+    await page.get_by_label("Requests a minute").fill("30")
+    await page.get_by_role("button", name="Set limits").click()
+    await expect(page.get_by_text("The limits are set.")).to_be_visible()
+    await page.get_by_label("More of this project").get_by_role("link", name="Keys").click()
+    await page.get_by_label("Name", exact=True).fill("shop server")
+    await page.get_by_role("button", name="Create key").click()
+    value = await page.locator("#key-value").text_content()
+    assert value is not None
+    answered = await site.judged.chat(headers={"Authorization": f"Bearer {value}"})
+    assert answered.status_code == 200, answered.text
+    entry = await site.judged.entry(answered)
+    limits = await site.services.billing.limit_show(entry.project_id)
+    assert (limits.requests_per_minute.value, limits.concurrency.is_default) == (30, True)
+    balance = await site.services.billing.credit_show(entry.organization_id)
+    assert balance.granted_picousd == 125 * 10**11
+
+
+async def test_the_value_of_a_key_is_shown_once(site: ConsoleSite, watched: Watched) -> None:
+    page, tenant = watched.page, site.judged.scripted.tenant
+    keys = f"{site.address}/keys?organization={tenant.organization_id}"
+    await page.goto(keys)
+    await page.get_by_label("Name", exact=True).fill("once")
+    await page.get_by_role("button", name="Create key").click()
+    value = await page.locator("#key-value").text_content()
+    assert value is not None
+    assert value.startswith("tkp_")
+    # Loading the page again sends the form again, and makes no second key.
+    await page.reload()
+    await expect(page.get_by_role("alert")).to_contain_text("was sent before")
+    watched.faults.clear()  # The browser's console says that the answer was a 409.
+    for path in (keys, f"{site.address}/projects/{tenant.project_id}"):
+        await page.goto(path)
+        assert value not in await page.content()
+    made = await site.services.project_keys.project_key_list(tenant.project_id)
+    assert [key.name for key in made] == ["app", "once"]
+
+
+async def test_a_key_is_suspended_and_revoked(site: ConsoleSite, watched: Watched) -> None:
+    page, tenant = watched.page, site.judged.scripted.tenant
+    await page.goto(f"{site.address}/keys?organization={tenant.organization_id}")
+    await page.get_by_role("button", name="Suspend app").click()
+    await expect(page.get_by_text("The key is suspended.")).to_be_visible()
+    assert (await site.judged.chat()).status_code == 401
+    await page.get_by_role("button", name="Unsuspend app").click()
+    await expect(page.get_by_text("The key is in use again.")).to_be_visible()
+    assert (await site.judged.chat()).status_code == 200
+    page.on("dialog", lambda dialog: dialog.accept())
+    await page.get_by_role("button", name="Revoke app").click()
+    await expect(page.get_by_text("The key is revoked.")).to_be_visible()
+    assert (await site.judged.chat()).status_code == 401
+
+
+async def test_a_policy_from_a_question_to_enforcing(site: ConsoleSite, watched: Watched) -> None:
+    page, tenant = watched.page, site.judged.scripted.tenant
+    await page.goto(f"{site.address}/policies?organization={tenant.organization_id}")
+    await page.get_by_label("Name", exact=True).fill("No bombs")
+    await page.get_by_label("Question").fill("Does it say bomb?")
+    await page.get_by_label("Judges").select_option("request")
+    await page.get_by_label("Mode").select_option("enforcing")
+    await page.get_by_role("button", name="Create draft").click()
+    await expect(page.get_by_text("Nothing is judged before it is published.")).to_be_visible()
+    address = page.url
+    await page.get_by_role("link", name="Try it").click()
+    await page.get_by_label("A text").fill("there is a bomb")
+    await page.get_by_role("button", name="Ask the judge").click()
+    await expect(page.locator("#samples tbody tr td").first).to_have_text("9000")
+    await page.goto(address)
+    await page.get_by_role("button", name="Publish draft").click()
+    await expect(page.get_by_text("The draft is published.")).to_be_visible()
+    assert (await site.judged.chat("a bomb")).status_code == 403
+    assert (await site.judged.chat("peace")).status_code == 200
+    await page.get_by_role("button", name="Pause").click()
+    await expect(page.get_by_text("The policy is paused.")).to_be_visible()
+    assert (await site.judged.chat("a bomb")).status_code == 200
+    await page.get_by_role("button", name="Resume").click()
+    await expect(page.get_by_text("The policy is in force again.")).to_be_visible()
+    await page.get_by_label("Question").fill("Does it say grenade?")
+    await page.get_by_role("button", name="Save draft").click()
+    pending = page.locator(".difference").first
+    await expect(pending).to_contain_text("+ Does it say grenade?")
+    await page.get_by_role("button", name="Publish draft").click()
+    life = page.locator(".life")
+    await expect(life).to_contain_text("Version 2")
+    await expect(life.locator(".removed")).to_contain_text("Does it say bomb?")
+    [policy] = await site.services.policies.policy_list(tenant.organization_id)
+    assert policy.state is PolicyState.ENFORCING
+    assert policy.published is not None
+    assert policy.published.version == 2
+
+
+async def test_a_labelled_file_suggests_a_threshold(site: ConsoleSite, watched: Watched) -> None:
+    page = watched.page
+    await page.goto(f"{site.address}/policies/try")
+    await page.get_by_label("Question").fill("Does it say bomb?")
+    lines = '{"text": "a bomb", "label": true}\n{"text": "peace", "label": false}\n'
+    await page.get_by_label("or a labelled file").set_input_files(
+        {"name": "texts.jsonl", "mimeType": "application/jsonl", "buffer": lines.encode()}
+    )
+    await page.get_by_role("button", name="Ask the judge").click()
+    await expect(page.get_by_text("Suggested threshold: 5000")).to_be_visible()
+    await expect(page.locator("#threshold-matches")).to_have_text("1")
+
+
+async def test_a_threshold_is_dragged(site: ConsoleSite, watched: Watched) -> None:
+    """The line in the chart, by mouse; then the slider, by keyboard: the counts follow at once."""
+    page = watched.page
+    policy = await site.judged.publish("bomb", direction="request")
+    probabilities = (1200, 3400, 5600, 7800, 9000)
+    for probability in probabilities:
+        site.judged.judge.opinion = _always(probability)
+        await site.judged.entry(await site.judged.chat(f"Hello {probability}"))
+    await page.goto(f"{site.address}/policies/{policy.id}")
+    matches = page.locator("#threshold-matches")
+    await expect(matches).to_have_text("3")
+    await page.wait_for_function("document.querySelector('#probabilities').dataset.drawn === 'yes'")
+    line = await page.locator("#probabilities .shapelayer path").first.bounding_box()
+    drag_layer = await page.locator("#probabilities .draglayer .nsewdrag").bounding_box()
+    assert line is not None
+    assert drag_layer is not None
+    x, y = line["x"] + line["width"] / 2, drag_layer["y"] + drag_layer["height"] / 2
+    await page.mouse.move(x, y)
+    await page.mouse.down()
+    await page.mouse.move(drag_layer["x"] + drag_layer["width"] * 0.25, y, steps=12)
+    await page.mouse.up()
+    await expect(matches).to_have_text("4")
+    slider = page.locator("#threshold-slider")
+    dragged = int(await slider.input_value())
+    assert 2300 <= dragged <= 2700
+    await slider.focus()
+    await slider.press("Home")
+    await expect(matches).to_have_text("5")
+    for _ in range(3):
+        await slider.press("ArrowRight")
+    await expect(page.locator("#threshold-value")).to_have_text("4")
+    await page.get_by_role("button", name="Take it into the draft").click()
+    await expect(page.get_by_text("The draft was changed.")).to_be_visible()
+    shown = await site.services.policies.policy_show(policy.organization_id, policy.id)
+    assert shown.draft.match_threshold_basis_points == 4
+    assert shown.published == policy.published
+
+
+async def test_a_call_is_found_by_its_id(site: ConsoleSite, watched: Watched) -> None:
+    page = watched.page
+    policy = await site.judged.publish("Hello", direction="request")
+    answered = await site.judged.chat("Hello")
+    entry = await site.judged.entry(answered)
+    await page.goto(f"{site.address}/activity")
+    await page.get_by_label("Find a call by its id").fill(str(entry.request_id))
+    await page.get_by_role("button", name="Find").click()
+    await page.wait_for_url(f"**/activity/{entry.request_id}")
+    # The arithmetic of its admission, to the last digit.
+    story = await site.services.traffic.call_story(UUID(str(entry.request_id)))
+    assert story.ledger is not None
+    hold = story.ledger.hold
+    assert hold.hold_picousd == 200_000 * hold.prompt_tokens_max + 800_000 * hold.output_tokens_max
+    shown = await page.locator("#hold-total").text_content()
+    assert shown == f"${hold.hold_picousd / 10**12:.12f}".rstrip("0")
+    content = await page.locator("main").inner_text()
+    for expected in (policy.name, "9000", "matched", entry.replica, "settled", "Admission until"):
+        assert expected is not None
+        assert expected in content, expected
+
+
+async def test_unsettled_calls_are_resolved(site: ConsoleSite, watched: Watched) -> None:
+    page, services = watched.page, site.services
+    site.judged.model.play(reset_before_headers())
+    lost = [await site.judged.chat() for _ in range(3)]
+    site.judged.model.play(chat())
+    entries = [await site.judged.entry(answer) for answer in lost]
+    assert [entry.settlement for entry in entries] == ["unsettled"] * 3
+    await page.goto(f"{site.address}/unsettled")
+    row = page.locator("#unsettled tr", has_text=str(entries[0].request_id)[:8])
+    await row.get_by_label(f"Cost of {entries[0].request_id} in USD").fill("0.0001")
+    await row.get_by_role("button", name="Settle").click()
+    await expect(page.get_by_text("The reservation is resolved.")).to_be_visible()
+    settled = await services.activity.activity_show(entries[0].request_id)
+    assert (settled.settlement, settled.cost_picousd) == ("settled", 10**8)
+    # All of a backend.
+    page.on("dialog", lambda dialog: dialog.accept())
+    form = page.locator("form[action='/unsettled/all']")
+    await form.get_by_label("Backend").select_option("scripted")
+    await form.get_by_label("Release").check()
+    await form.get_by_role("button", name="Resolve all").click()
+    await expect(page.get_by_text("The unsettled reservations are resolved.")).to_be_visible()
+    for entry in entries[1:]:
+        resolved = await services.activity.activity_show(entry.request_id)
+        assert (resolved.settlement, resolved.cost_picousd) == ("released", 0)
+    await expect(page.get_by_text("Nothing is unsettled")).to_be_visible()
+    assert await services.reconciliation.ledger_verify() == []

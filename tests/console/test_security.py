@@ -1,0 +1,282 @@
+"""Who may see and change what: without a browser, so that a test can send what no browser would."""
+
+import re
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.support.console_site import TOKEN, ConsoleSite, serving_console
+from tollkeeper.console.app import ROUTES
+from tollkeeper.console.guard import BODY_BYTES_MAX
+from tollkeeper.console.sessions import COOKIE
+from tollkeeper.console.start import allowed_hosts, require_safe_address
+from tollkeeper.domain.errors import StateConflict
+from tollkeeper.services.clock import unix_now
+from tollkeeper.settings import Settings
+
+_FORM_TOKEN = re.compile(r'name="form_token" value="([0-9a-f]+)"')
+
+
+@pytest.fixture
+async def address(site: ConsoleSite) -> AsyncIterator[str]:
+    """A console of its own: attempts to sign in are counted."""
+    async with serving_console(site.settings, site.services) as running:
+        yield running
+
+
+@pytest.fixture
+async def stranger(address: str) -> AsyncIterator[httpx2.AsyncClient]:
+    async with httpx2.AsyncClient(base_url=address) as client:
+        yield client
+
+
+@pytest.fixture
+async def operator(stranger: httpx2.AsyncClient) -> httpx2.AsyncClient:
+    answer = await stranger.post("/sign-in", data={"token": TOKEN})
+    assert answer.status_code == 303
+    return stranger
+
+
+async def _form_token(operator: httpx2.AsyncClient) -> str:
+    found = _FORM_TOKEN.search((await operator.get("/organizations")).text)
+    assert found is not None
+    return found[1]
+
+
+async def _organizations(site: ConsoleSite) -> set[str]:
+    return {one.name for one in await site.services.organizations.organization_list()}
+
+
+_PLACES = {"organization", "project", "key", "policy", "reservation", "request_id"}
+
+
+def _paths(method: str) -> list[str]:
+    filled = []
+    for route in ROUTES:
+        if method in (route.methods or ()) and not route.path.startswith(("/sign-in", "/static")):
+            path = re.sub(
+                r"\{(\w+)\}",
+                lambda found: "x" if found[1] in _PLACES else "archive",
+                route.path,
+            )
+            filled.append(path)
+    return filled
+
+
+@pytest.mark.parametrize("path", _paths("GET"))
+async def test_a_stranger_sees_only_the_way_in(stranger: httpx2.AsyncClient, path: str) -> None:
+    answer = await stranger.get(path)
+    assert answer.status_code == 303
+    assert answer.headers["location"] == f"/sign-in?next={path}"
+
+
+@pytest.mark.parametrize("path", _paths("POST"))
+async def test_a_stranger_changes_nothing(stranger: httpx2.AsyncClient, path: str) -> None:
+    answer = await stranger.post(path, data={"name": "x"})
+    assert answer.status_code == 303
+    assert answer.headers["location"] == "/sign-in?next=/"
+
+
+@pytest.mark.parametrize("path", [path for path in _paths("POST") if path != "/sign-out"])
+async def test_every_form_needs_the_token_of_its_session(
+    operator: httpx2.AsyncClient, site: ConsoleSite, path: str
+) -> None:
+    tenant = site.judged.scripted.tenant
+    [key] = await site.services.project_keys.project_key_list(tenant.project_id)
+    policy = await site.judged.draft()
+    ids = {
+        "organizations": tenant.organization_id,
+        "projects": tenant.project_id,
+        "keys": key.id,
+        "policies": policy.id,
+        "unsettled": key.id,
+    }
+    first = path.split("/")[1]
+    actions = {"organizations": "grant-credit", "keys": "revoke", "policies": "publish"}
+    filled = path.replace("/x", f"/{ids.get(first)}").replace(
+        "archive", actions.get(first, "archive")
+    )
+    answer = await operator.post(filled, data={"form_token": "0" * 32, "once": "1", "name": "x"})
+    assert answer.status_code == 409, answer.text
+    assert "not from a page of this session" in answer.text
+    project = await site.services.projects.project_show(tenant.project_id)
+    assert project.archived_at is None
+
+
+async def test_a_form_from_another_site_is_refused(
+    operator: httpx2.AsyncClient, site: ConsoleSite
+) -> None:
+    data = {"form_token": await _form_token(operator), "once": "1", "name": "Evil"}
+    for headers in (
+        {"Origin": "http://evil.example"},
+        {"Origin": "null"},
+        {"Sec-Fetch-Site": "cross-site"},
+    ):
+        answer = await operator.post("/organizations", data=data, headers=headers)
+        assert answer.status_code == 403
+    assert "Evil" not in await _organizations(site)
+    answer = await operator.post("/organizations", data=data)
+    assert answer.status_code == 303
+    assert "Evil" in await _organizations(site)
+
+
+async def test_a_form_counts_once(operator: httpx2.AsyncClient, site: ConsoleSite) -> None:
+    tenant = site.judged.scripted.tenant
+    data = {"form_token": await _form_token(operator), "once": "abc", "amount": "1"}
+    path = f"/organizations/{tenant.organization_id}/grant-credit"
+    assert (await operator.post(path, data=data)).status_code == 303
+    again = await operator.post(path, data=data)
+    assert again.status_code == 409
+    assert "was sent before" in again.text
+    balance = await site.services.billing.credit_show(tenant.organization_id)
+    assert balance.granted_picousd == 10**13 + 10**12
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", ""])
+async def test_other_names_are_refused(operator: httpx2.AsyncClient, host: str) -> None:
+    """A page elsewhere that lets its own name point here reads nothing."""
+    answer = await operator.get("/", headers={"Host": host})
+    assert answer.status_code == 421
+
+
+async def test_the_cookie_is_for_this_site_and_not_for_scripts(
+    stranger: httpx2.AsyncClient,
+) -> None:
+    answer = await stranger.post("/sign-in", data={"token": TOKEN, "next": "/keys?project=x"})
+    assert answer.headers["location"] == "/keys?project=x"
+    cookie = answer.headers["set-cookie"].lower()
+    assert cookie.startswith(COOKIE)
+    for part in ("httponly", "samesite=strict", "path=/", "max-age=28800"):
+        assert part in cookie
+
+
+@pytest.mark.parametrize(
+    "there", ["//evil.example", "https://evil.example", "/\\evil.example", "x"]
+)
+async def test_signing_in_leads_nowhere_else(stranger: httpx2.AsyncClient, there: str) -> None:
+    answer = await stranger.post("/sign-in", data={"token": TOKEN, "next": there})
+    assert answer.headers["location"] == "/"
+
+
+async def test_a_changed_cookie_is_none(stranger: httpx2.AsyncClient) -> None:
+    answer = await stranger.post("/sign-in", data={"token": TOKEN})
+    value = answer.cookies[COOKIE].strip('"')
+    stranger.cookies.clear()
+    flipped = ("A" if value[40] != "A" else "B").join((value[:40], value[41:]))
+    for cookie, status in ((value, 200), (flipped, 303), ("", 303), ("!", 303)):
+        headers = {"Cookie": f"{COOKIE}={cookie}"}
+        assert (await stranger.get("/models", headers=headers)).status_code == status, cookie
+
+
+async def test_signing_out_ends_the_session(operator: httpx2.AsyncClient) -> None:
+    cookie = operator.cookies[COOKIE]
+    answer = await operator.post(
+        "/sign-out", data={"form_token": await _form_token(operator), "once": "1"}
+    )
+    assert answer.headers["location"] == "/sign-in?notice=signed-out"
+    operator.cookies.clear()
+    kept = await operator.get("/models", headers={"Cookie": f"{COOKIE}={cookie}"})
+    assert kept.status_code == 303
+
+
+async def test_a_session_expires_and_a_new_token_ends_all(site: ConsoleSite) -> None:
+    late = 0
+    services = replace(site.services, clock=lambda: unix_now() + late)
+    async with (
+        serving_console(site.settings, services) as address,
+        httpx2.AsyncClient(base_url=address) as client,
+    ):
+        await client.post("/sign-in", data={"token": TOKEN})
+        late = int(site.settings.console.session_s) - 5
+        assert (await client.get("/models")).status_code == 200
+        late += 10
+        assert (await client.get("/models")).status_code == 303
+        late = 0
+        cookie = client.cookies[COOKIE]
+    async with (
+        serving_console(site.settings, services, "tko_another") as address,
+        httpx2.AsyncClient(base_url=address) as client,
+    ):
+        answer = await client.get("/models", headers={"Cookie": f"{COOKIE}={cookie}"})
+        assert answer.status_code == 303
+
+
+async def test_attempts_to_sign_in_are_bounded(site: ConsoleSite) -> None:
+    late = 0
+    services = replace(site.services, clock=lambda: unix_now() + late)
+    async with (
+        serving_console(site.settings, services) as address,
+        httpx2.AsyncClient(base_url=address) as client,
+    ):
+        statuses = [
+            (await client.post("/sign-in", data={"token": "wrong"})).status_code for _ in range(12)
+        ]
+        assert statuses == [403] * 10 + [429] * 2
+        # Even the right one waits, or guessing could go on.
+        refused = await client.post("/sign-in", data={"token": TOKEN})
+        assert refused.status_code == 429
+        assert 0 < int(refused.headers["retry-after"]) <= 300
+        late = 301
+        assert (await client.post("/sign-in", data={"token": TOKEN})).status_code == 303
+
+
+async def test_every_answer_says_what_a_page_may_do(operator: httpx2.AsyncClient) -> None:
+    for path in ("/", "/sign-in", "/static/console.js", "/no-such-page", "/costs.csv?by=nothing"):
+        headers = (await operator.get(path)).headers
+        policy = headers["content-security-policy"]
+        assert "default-src 'none'" in policy
+        assert "unsafe" not in policy
+        assert headers["x-frame-options"] == "DENY"
+        assert headers["x-content-type-options"] == "nosniff"
+    assert (await operator.get("/")).headers["cache-control"] == "no-store"
+
+
+async def test_a_large_body_is_refused(operator: httpx2.AsyncClient) -> None:
+    async def pieces() -> AsyncIterator[bytes]:
+        for _ in range(BODY_BYTES_MAX // 65_536 + 2):
+            yield b"x" * 65_536
+
+    form = {"Content-Type": "application/x-www-form-urlencoded"}
+    whole = await operator.post("/organizations", content=b"x" * (BODY_BYTES_MAX + 1), headers=form)
+    streamed = await operator.post("/organizations", content=pieces(), headers=form)
+    assert (whole.status_code, streamed.status_code) == (413, 413)
+
+
+async def test_secrets_of_the_settings_are_not_shown(site: ConsoleSite) -> None:
+    settings = site.settings.model_copy(
+        update={"secrets": site.settings.secrets.model_copy(update={"master_key_env": ""})}
+    )
+    hidden = settings.console.model_copy(update={"token_sha256": "ab" * 32})
+    shown = settings.model_copy(update={"console": hidden})
+    async with (
+        serving_console(shown, site.services) as address,
+        httpx2.AsyncClient(base_url=address) as client,
+    ):
+        await client.post("/sign-in", data={"token": TOKEN})
+        text = (await client.get("/settings")).text
+    assert "ab" * 32 not in text
+    assert "(secret)" in text
+
+
+def _settings(**console: Any) -> Settings:
+    return Settings.model_validate({"console": console})
+
+
+def test_beyond_loopback_it_needs_tls_or_a_proxy() -> None:
+    for host in ("127.0.0.1", "127.3.3.3", "::1", "localhost"):
+        require_safe_address(_settings(host=host))
+    for host in ("0.0.0.0", "::", "10.0.0.5", "console.example"):
+        with pytest.raises(StateConflict, match="is not loopback"):
+            require_safe_address(_settings(host=host))
+    require_safe_address(_settings(host="0.0.0.0", trusted_proxies=["10.0.0.1"]))
+    files = {"tls_certificate_file": "c.pem", "tls_key_file": "k.pem"}
+    require_safe_address(_settings(host="0.0.0.0", **files))
+
+
+def test_names_by_which_it_may_be_called() -> None:
+    assert allowed_hosts(_settings()) == {"127.0.0.1", "localhost", "[::1]"}
+    behind_proxy = _settings(host="10.0.0.5", allowed_hosts=["Console.example"])
+    assert allowed_hosts(behind_proxy) == {"10.0.0.5", "console.example"}

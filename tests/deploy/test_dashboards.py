@@ -1,0 +1,118 @@
+"""The dashboard and the alert rules name metrics and labels that exist."""
+
+import json
+import re
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import REGISTRY
+from prometheus_client.metrics import MetricWrapperBase
+
+from tollkeeper.bootstrap import build_app
+
+_DEPLOY = Path(__file__).parents[2] / "deploy"
+_RULES = _DEPLOY / "prometheus" / "alerts.yml"
+_DASHBOARD = _DEPLOY / "grafana" / "tollkeeper.json"
+_OUR_METRIC = re.compile(r"\btollkeeper_\w+")
+_LABELS = re.compile(r"\bby \(([^)]*)\)|\{\s*(\w+)\s*(?:=~|!=|=)")
+# What Prometheus adds.
+_ADDED_LABELS = {"le", "instance", "job"}
+_SUFFIXES = {
+    "counter": ("_total",),
+    "gauge": ("",),
+    "histogram": ("_bucket", "_sum", "_count"),
+}
+
+
+def _shown_metrics() -> dict[str, set[str]]:
+    """Each name that /metrics shows, with its labels."""
+    # With the application every metric is defined.
+    assert build_app.__module__ == "tollkeeper.bootstrap.app"
+    found: dict[str, set[str]] = {}
+    for collector in set(REGISTRY._collector_to_names):
+        if isinstance(collector, MetricWrapperBase) and collector._name.startswith("tollkeeper_"):
+            for suffix in _SUFFIXES[str(collector._type)]:
+                found[collector._name + suffix] = set(collector._labelnames)
+    return found
+
+
+def _expressions(node: Any) -> Iterator[str]:
+    if isinstance(node, dict):
+        if "expr" in node:
+            yield node["expr"]
+        for inner in node.values():
+            yield from _expressions(inner)
+    elif isinstance(node, list):
+        for inner in node:
+            yield from _expressions(inner)
+
+
+def _rules() -> list[str]:
+    """The rules are YAML; what stands between `expr:` and `for:` or `labels:` is an expression."""
+    return re.findall(r"expr: (?:\|\n)?(.*?)\n\s+(?:for|labels):", _RULES.read_text(), re.DOTALL)
+
+
+def _all_expressions() -> list[str]:
+    return [*_expressions(json.loads(_DASHBOARD.read_text())), *_rules()]
+
+
+def test_there_are_panels_and_rules() -> None:
+    assert len(_rules()) == _RULES.read_text().count("- alert:") > 10
+    assert len(list(_expressions(json.loads(_DASHBOARD.read_text())))) > 20
+
+
+@pytest.mark.parametrize("expression", _all_expressions())
+def test_every_metric_and_label_exists(expression: str) -> None:
+    shown = _shown_metrics()
+    names = _OUR_METRIC.findall(expression)
+    if not names:
+        assert expression.startswith("up{")
+        return
+    assert set(names) <= set(shown), expression
+    known = set().union(*(shown[name] for name in names)) | _ADDED_LABELS
+    for several, one in _LABELS.findall(expression):
+        used = {label.strip() for label in (several or one).split(",")}
+        assert used <= known, expression
+
+
+def test_every_metric_of_calls_is_on_the_dashboard() -> None:
+    on_it = set(_OUR_METRIC.findall(" ".join(_expressions(json.loads(_DASHBOARD.read_text())))))
+    families = {re.sub(r"_(total|bucket|sum|count)$", "", name) for name in on_it}
+    missing = {
+        name
+        for name in _shown_metrics()
+        if re.sub(r"_(total|bucket|sum|count)$", "", name) not in families
+    }
+    assert missing <= {"tollkeeper_dropped_activity_records_total"}
+
+
+def test_panels_do_not_overlap() -> None:
+    taken: set[tuple[int, int]] = set()
+    for panel in json.loads(_DASHBOARD.read_text())["panels"]:
+        at = panel["gridPos"]
+        cells = {
+            (x, y)
+            for x in range(at["x"], at["x"] + at["w"])
+            for y in range(at["y"], at["y"] + at["h"])
+        }
+        assert not cells & taken, panel["title"]
+        assert max(x for x, _ in cells) < 24
+        taken |= cells
+
+
+@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
+@pytest.mark.parametrize("line", [("rules", "alerts.yml"), ("config", "prometheus.yml")])
+def test_promtool_accepts_the_files(line: tuple[str, str]) -> None:
+    kind, name = line
+    done = subprocess.run(
+        ["promtool", "check", kind, str(_DEPLOY / "prometheus" / name)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,150 @@
+"""Prices that depend on the call, through a real gateway: what is held, pinned, charged and shown."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.gateway import assert_error
+from tests.support.paused_answer import PausedAnswer
+from tests.support.scripted_gateway import MODEL, ScriptedGateway, scripted_gateway
+from tests.support.upstream import USAGE, Peer, Upstream, answer, chat, completion
+
+# 2033-05-18T03:33:20Z
+CHANGE = 2_000_000_000
+PATIENCE_S = 20
+MICRO = 10**6
+PROMPT, COMPLETION = USAGE["prompt_tokens"], USAGE["completion_tokens"]
+
+
+class MovingClock:
+    """A clock that a test sets."""
+
+    def __init__(self) -> None:
+        self.now = CHANGE - 1
+
+    def __call__(self) -> int:
+        return self.now
+
+
+def tier(prompt: str, completion: str) -> dict[str, str]:
+    return {"prompt": prompt, "completion": completion}
+
+
+MODEL_SETTINGS: dict[str, Any] = {
+    "pricing": tier("0.000001", "0.000002"),
+    "price_tiers": [{"above_tokens": 100, "pricing": tier("0.000003", "0.000004")}],
+    "service_tiers": {"priority": "2"},
+    "unasked_service_tier": "default",
+    "options": {"service_tier": "service_tier"},
+    "price_changes": [
+        {"valid_from": "2033-05-18T03:33:20Z", "pricing": tier("0.00001", "0.00002")}
+    ],
+}
+
+
+@pytest.fixture
+def clock() -> MovingClock:
+    return MovingClock()
+
+
+@pytest.fixture
+async def scripted(
+    data_dir: Path, conninfo: str, clock: MovingClock
+) -> AsyncIterator[ScriptedGateway]:
+    async with (
+        Upstream(chat()) as upstream,
+        scripted_gateway(
+            data_dir,
+            conninfo,
+            upstream,
+            backend={"native_n": False},
+            model=MODEL_SETTINGS,
+            clock=clock,
+        ) as running,
+    ):
+        yield running
+
+
+async def shown_price(scripted: ScriptedGateway) -> str:
+    path = f"/v1/models/{MODEL.replace('/', '%2F')}"
+    read = await scripted.gateway.client.get(path, headers=scripted.tenant.as_customer)
+    price: str = read.json()["pricing"]["prompt"]
+    return price
+
+
+async def test_a_call_has_the_prices_of_its_admission(
+    scripted: ScriptedGateway, clock: MovingClock
+) -> None:
+    """The change comes while the call runs: it has the prices from before, the next one those from
+    after, and the catalogue shows what a call costs now."""
+    assert await shown_price(scripted) == "0.000001"
+    paused = PausedAnswer()
+    begun = asyncio.Event()
+
+    async def play(peer: Peer) -> None:
+        begun.set()
+        await paused.verb()(peer)
+
+    scripted.upstream.play(play)
+    asked = asyncio.ensure_future(scripted.chat(stream=True))
+    await asyncio.wait_for(begun.wait(), PATIENCE_S)
+    clock.now = CHANGE
+    paused.may_end.set()
+    before = await scripted.entry_of(await asked)
+    assert before.cost == PROMPT * MICRO + COMPLETION * 2 * MICRO
+    scripted.upstream.play(chat())
+    after = await scripted.entry_of(await scripted.chat())
+    assert after.cost == 10 * before.cost
+    assert await shown_price(scripted) == "0.00001"
+
+
+async def test_a_hold_is_made_by_the_dearest_prices(scripted: ScriptedGateway) -> None:
+    short = await scripted.entry_of(await scripted.chat(max_tokens=10))
+    assert short.hold == short.prompt_tokens_max * MICRO + 10 * 2 * MICRO
+    priority = await scripted.entry_of(await scripted.chat(max_tokens=10, service_tier="priority"))
+    assert priority.hold == 2 * short.hold
+    messages = [{"role": "user", "content": "word " * 100}]
+    long = await scripted.entry_of(await scripted.chat(max_tokens=10, messages=messages))
+    assert long.prompt_tokens_max > 100
+    assert long.hold == long.prompt_tokens_max * 3 * MICRO + 10 * 4 * MICRO
+    # What was reported is short, so the ordinary prices apply.
+    assert long.cost == PROMPT * MICRO + COMPLETION * 2 * MICRO
+
+
+async def test_each_part_of_a_fan_out_has_its_own_prices(scripted: ScriptedGateway) -> None:
+    """Two prompts of 60 tokens are no prompt of 120, and each answer names its own service tier."""
+    usage = {"prompt_tokens": 60, "completion_tokens": 5, "total_tokens": 65}
+    plain = completion(usage=usage)
+    scripted.upstream.play(answer(plain), answer({**plain, "service_tier": "priority"}))
+    entry = await scripted.entry_of(await scripted.chat(n=2))
+    one = 60 * MICRO + 5 * 2 * MICRO
+    assert entry.cost == one + 2 * one
+
+
+async def test_a_reservation_keeps_every_price_that_may_apply(scripted: ScriptedGateway) -> None:
+    answered = await scripted.chat(max_tokens=10)
+    [(price, variants)] = await scripted.sql(
+        "SELECT price_prompt, price_variants FROM reservations WHERE id = %s",
+        answered.headers["x-request-id"],
+    )
+    assert price == MICRO
+    kept = {(one["service_tier"], one["from_tokens"]): one["prompt"] for one in variants}
+    assert kept == {
+        (None, 0): "1000000",
+        (None, 101): "3000000",
+        ("priority", 0): "2000000",
+        ("priority", 101): "6000000",
+    }
+
+
+async def test_a_service_tier_needs_its_option(data_dir: Path, conninfo: str) -> None:
+    """A caller cannot ask for a tier that the operator has not mapped."""
+    async with (
+        Upstream(chat()) as upstream,
+        scripted_gateway(data_dir, conninfo, upstream) as running,
+    ):
+        refused = await running.chat(service_tier="priority")
+        assert_error(refused, 501, "not_implemented", "service_tier")

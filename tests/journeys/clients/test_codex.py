@@ -1,0 +1,153 @@
+"""OpenAI's Codex CLI, unmodified and with its default settings: an edit from the task to its end."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.journeys.clients.programs import AGENT, ClientLogin, CommandLineClient
+from tests.support.responses_answers import both, calls
+from tests.support.scripted_gateway import COST, ScriptedGateway
+from tests.support.upstream import USAGE, Peer, Verb
+
+# The first of them installs.
+pytestmark = pytest.mark.timeout(900)
+
+PATCH = """apply_patch <<'EOF'
+*** Begin Patch
+*** Update File: greeting.txt
+@@
+-hello
++goodbye
+*** End Patch
+EOF
+"""
+
+
+def edits_a_file() -> Verb:
+    """A model that reads a file, changes it with a patch, and then says so."""
+    turns = (
+        ("exec_command", {"cmd": "cat greeting.txt"}),
+        ("exec_command", {"cmd": PATCH}),
+        ("exec_command", {"cmd": "cat greeting.txt"}),
+    )
+
+    async def verb(peer: Peer) -> None:
+        messages = peer.request.json["messages"]
+        results = [message["content"] for message in messages if message["role"] == "tool"]
+        if len(results) < len(turns):
+            name, arguments = turns[len(results)]
+            called = calls((f"call_{len(results)}", name, json.dumps(arguments)))
+            await both(called, finish="tool_calls")(peer)
+        else:
+            await both({"content": f"It says {results[-1].split()[-1]} now."})(peer)
+
+    return verb
+
+
+# All that a user sets: where the gateway is, and the model.
+CONFIG = """
+model = "{model}"
+model_provider = "gateway"
+
+[model_providers.gateway]
+name = "Gateway"
+base_url = "{base_url}/v1"
+env_key = "OPENAI_API_KEY"
+"""
+
+
+@pytest.fixture
+def login(scripted: ScriptedGateway) -> ClientLogin:
+    return ClientLogin(scripted.gateway, scripted.tenant, AGENT)
+
+
+@pytest.fixture
+def home(scripted: ScriptedGateway, tmp_path: Path) -> Path:
+    home = tmp_path / "home"
+    (home / ".codex").mkdir(parents=True)
+    config = CONFIG.format(model=AGENT, base_url=scripted.gateway.base_url)
+    (home / ".codex" / "config.toml").write_text(config)
+    return home
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "greeting.txt").write_text("hello\n")
+    return project
+
+
+@pytest.fixture
+async def sandbox(
+    codex: CommandLineClient, login: ClientLogin, project: Path, home: Path
+) -> list[str]:
+    """Where Codex may write, which is the default of a trusted folder. A machine that forbids
+    namespaces cannot confine it; there it runs without, and offers the same tools."""
+    try:
+        await codex.run(login, "sandbox", "--", "true", folder=project, home=home)
+    except AssertionError:
+        return ["--sandbox", "danger-full-access", "--config", 'web_search="cached"']
+    return ["--sandbox", "workspace-write"]
+
+
+async def test_an_edit_with_default_settings(
+    codex: CommandLineClient,
+    scripted: ScriptedGateway,
+    login: ClientLogin,
+    sandbox: list[str],
+    project: Path,
+    home: Path,
+) -> None:
+    scripted.upstream.play(edits_a_file())
+    before = len(scripted.upstream.requests)
+    task = ("--skip-git-repo-check", "--json", "Say goodbye instead of hello.")
+    printed = await codex.run(login, "exec", *sandbox, *task, folder=project, home=home)
+    assert (project / "greeting.txt").read_text() == "goodbye\n"
+
+    events = [json.loads(line) for line in printed.splitlines()]
+    done = [event["item"] for event in events if event["type"] == "item.completed"]
+    assert [item["type"] for item in done if item["type"] != "error"] == [
+        *("command_execution", "file_change", "command_execution", "agent_message"),
+    ]
+    assert done[-1]["text"] == "It says goodbye now."
+    assert events[-1]["type"] == "turn.completed"
+    assert events[-1]["usage"]["input_tokens"] == 4 * USAGE["prompt_tokens"]
+
+    asked = [request.json for request in scripted.upstream.requests[before:]]
+    assert [request["stream"] for request in asked] == [True] * 4
+    for request in asked:
+        names = {tool["function"]["name"] for tool in request["tools"]}
+        # Its own functions, and those of its namespace.
+        assert {"exec_command", "multi_agent_v1__spawn_agent"} <= names
+        # What asks this model for nothing is not sent to it.
+        dropped = {"client_metadata", "web_search_options", "reasoning", "reasoning_effort"}
+        assert not dropped & set(request)
+    assert (await scripted.balance())["settled"] == 4 * COST
+
+
+async def test_a_function_of_a_namespace_is_found(
+    codex: CommandLineClient,
+    scripted: ScriptedGateway,
+    login: ClientLogin,
+    sandbox: list[str],
+    project: Path,
+    home: Path,
+) -> None:
+    """Codex runs the function that the model calls by its flat name."""
+    arguments = {"target": "nobody"}
+    scripted.upstream.play(
+        both(calls(("call_0", "multi_agent_v1__close_agent", json.dumps(arguments))), "tool_calls"),
+        both({"content": "There is nobody."}),
+    )
+    task = ("--skip-git-repo-check", "--json", "Close the agent.")
+    printed = await codex.run(login, "exec", *sandbox, *task, folder=project, home=home)
+    assert json.loads(printed.splitlines()[-1])["type"] == "turn.completed"
+    messages = scripted.upstream.requests[-1].json["messages"]
+    assert messages[-2]["tool_calls"][0]["function"] == {
+        "name": "multi_agent_v1__close_agent",
+        "arguments": json.dumps(arguments),
+    }
+    # Its own complaint about the id, and not that there is no such tool.
+    assert "invalid agent id" in messages[-1]["content"]

@@ -1,0 +1,43 @@
+"""SDKs and agent frameworks for Python, unmodified: each looks around with a tool until the model
+has seen enough, and sends the history back as its own objects."""
+
+import pytest
+
+from tests.journeys.clients.programs import AGENT, ClientLogin, PythonClient
+from tests.support.responses_answers import look_then_tell
+from tests.support.scripted_gateway import COST, ScriptedGateway
+
+# The first of them installs.
+pytestmark = pytest.mark.timeout(900)
+
+SEEN = "I saw a room 0 and a room 1."
+CHAT = ("chat", "chat streamed")
+BOTH = (*CHAT, "responses", "responses streamed")
+
+
+@pytest.mark.parametrize(
+    ("framework", "script", "ways", "questions"),
+    [
+        pytest.param("litellm", "litellm_tools.py", CHAT, 4, id="litellm"),
+        pytest.param("langchain", "langchain_tools.py", BOTH, 4, id="langchain"),
+        pytest.param("llama-index", "llama_index_tools.py", CHAT, 6, id="llama-index"),
+        pytest.param("pydantic-ai", "pydantic_ai_tools.py", BOTH, 4, id="pydantic-ai"),
+    ],
+    indirect=["framework"],
+)
+async def test_tools_over_several_turns(
+    framework: PythonClient,
+    scripted: ScriptedGateway,
+    script: str,
+    ways: tuple[str, ...],
+    questions: int,
+) -> None:
+    scripted.upstream.play(look_then_tell())
+    before = len(scripted.upstream.requests)
+    told = await framework.run(script, ClientLogin(scripted.gateway, scripted.tenant, AGENT))
+    expected = {"places": ["room 0", "room 1"], "text": SEEN, "farewell": SEEN}
+    assert told == dict.fromkeys(ways, expected)
+    asked = [request.json for request in scripted.upstream.requests[before:]]
+    streamed = [request["stream"] for request in asked]
+    assert streamed == [way.endswith("streamed") for way in ways for _ in range(questions)]
+    assert (await scripted.balance())["settled"] == len(asked) * COST

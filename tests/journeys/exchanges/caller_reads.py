@@ -1,0 +1,109 @@
+"""What a caller reads of a recorded exchange."""
+
+import json
+from typing import Any
+
+import httpx2
+
+from tests.journeys.exchanges.exchange import Exchange
+from tests.support.responses_answers import respond
+from tests.support.scripted_gateway import ScriptedGateway, read_stream
+
+# Where a caller finds the reason of an answer's end, by the words of Responses.
+FINISHES = {"completed": "stop", "max_output_tokens": "length", "content_filter": "content_filter"}
+
+
+async def ask(scripted: ScriptedGateway, exchange: Exchange, face: str) -> httpx2.Response:
+    """Sends the request in the protocol of the backend where that is a face, so that it passes
+    nearly unchanged."""
+    if face == "chat":
+        return await scripted.chat(**exchange.asks[face])
+    return await respond(scripted, **exchange.asks[face])
+
+
+def check_answer(
+    exchange: Exchange, used: tuple[int, int], found: httpx2.Response, face: str
+) -> None:
+    """The caller reads what the exchange says, and the usage (prompt, completion) that is charged."""
+    expected = dict(exchange.caller_reads)
+    error_status = expected.pop("error", None)
+    assert found.status_code == (error_status or 200), found.text
+    if error_status not in (None, 200):
+        assert "error" in found.json()
+        return
+    if face == "chat":
+        read, usage, ended = _read_chat(exchange, found)
+    else:
+        read, usage, ended = _read_responses(exchange, found)
+        if exchange.protocol != "responses":
+            # By the words of Responses: calls are a proper end, and what broke off has none.
+            expected["finish"] = _finish_of_responses(expected.get("finish"), error_status)
+    assert ended == (error_status is None), "a complete answer ends properly, a broken one does not"
+    assert read == {"text": "", "reasoning": "", "calls": [], "finish": None, **expected}
+    if error_status is None:
+        assert usage == used
+
+
+def _read_chat(
+    exchange: Exchange, found: httpx2.Response
+) -> tuple[dict[str, Any], tuple[int, int] | None, bool]:
+    """What the caller reads of a chat answer: its content, its usage, and whether it is complete."""
+    if exchange.streamed:
+        said = read_stream(found.text)
+        ended = said.done and said.error is None
+        pieces = [choice["delta"] for record in said.chunks for choice in record["choices"]]
+        ends = [choice["finish_reason"] for record in said.chunks for choice in record["choices"]]
+        usage = said.chunks[-1].get("usage")
+    else:
+        ended, answer = True, found.json()
+        [choice] = answer["choices"]
+        pieces, ends, usage = [choice["message"]], [choice["finish_reason"]], answer["usage"]
+    calls: dict[int, list[str]] = {}
+    for piece in pieces:
+        for position, call in enumerate(piece.get("tool_calls") or ()):
+            # A caller may take whatever it finds here for a new id.
+            assert call.get("id") != ""
+            told = calls.setdefault(call.get("index", position), ["", ""])
+            told[0] += call["function"].get("name") or ""
+            told[1] += call["function"].get("arguments") or ""
+    content = {
+        "text": "".join(piece.get("content") or "" for piece in pieces),
+        "reasoning": "".join(piece.get("reasoning_content") or "" for piece in pieces),
+        "calls": list(calls.values()),
+        "finish": next((end for end in ends if end is not None), None),
+    }
+    return content, usage and (usage["prompt_tokens"], usage["completion_tokens"]), ended
+
+
+def _read_responses(
+    exchange: Exchange, found: httpx2.Response
+) -> tuple[dict[str, Any], tuple[int, int] | None, bool]:
+    """The same of a Responses answer, whose last event has all of it."""
+    result = found.json() if not exchange.streamed else _last_event(found.text)["response"]
+    ended = result["status"] in ("completed", "incomplete")
+    content: dict[str, Any] = {"text": "", "reasoning": "", "calls": [], "finish": None}
+    for item in result["output"]:
+        if item["type"] == "message":
+            content["text"] += "".join(part["text"] for part in item["content"])
+        elif item["type"] == "reasoning":
+            parts = [*(item.get("content") or ()), *item["summary"]]
+            content["reasoning"] += "".join(part["text"] for part in parts)
+        elif item["type"] == "function_call":
+            content["calls"].append([item["name"], item["arguments"]])
+    if ended:
+        reason = (result["incomplete_details"] or {}).get("reason", result["status"])
+        content["finish"] = FINISHES[reason]
+    usage = result["usage"]
+    return content, usage and (usage["input_tokens"], usage["output_tokens"]), ended
+
+
+def _finish_of_responses(finish: str | None, error_status: int | None) -> str | None:
+    if error_status is not None:
+        return None
+    return "stop" if finish == "tool_calls" else finish
+
+
+def _last_event(body: str) -> dict[str, Any]:
+    payloads = [line.removeprefix("data: ") for line in body.splitlines() if line[:6] == "data: "]
+    event: dict[str, Any] = json.loads(payloads[-2 if payloads[-1] == "[DONE]" else -1])
+    return event

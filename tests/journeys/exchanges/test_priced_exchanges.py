@@ -1,0 +1,116 @@
+"""Recorded exchanges whose prices depend on the call: long prompts, audio, service tiers."""
+
+from collections.abc import AsyncIterator
+from fractions import Fraction
+from pathlib import Path
+
+import pytest
+
+from tests.journeys.exchanges.caller_reads import ask, check_answer
+from tests.journeys.exchanges.charges import (
+    US,
+    PricedRow,
+    read_multipliers,
+    read_priced_rows,
+    read_tiers,
+)
+from tests.journeys.exchanges.exchange import PRICED, load
+from tests.support.scripted_gateway import ScriptedGateway, scripted_gateway
+from tests.support.upstream import Upstream, chat
+from tests.support.upstream_responses import respond as native_respond
+from tollkeeper.domain.money import picousd_from_usd
+
+ROWS = read_priced_rows()
+SHORT, LONG = read_tiers()
+MULTIPLIERS = read_multipliers()
+ABOVE_TOKENS = 100_000
+MODEL_SETTINGS = {
+    "context_length": 131_072,
+    "max_output_length": 8192,
+    "input_modalities": ["text", "audio"],
+    "tokens_per_audio": 1000,
+    "pricing": SHORT,
+    "price_tiers": [{"above_tokens": ABOVE_TOKENS, "pricing": LONG}],
+    "service_tiers": MULTIPLIERS,
+    "options": {"service_tier": "service_tier"},
+}
+
+
+@pytest.fixture(scope="module")
+async def chat_gateway(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
+    model = {**MODEL_SETTINGS, "output_modalities": ["text", "audio"]}
+    async with (
+        Upstream(chat()) as upstream,
+        scripted_gateway(data_dir, conninfo, upstream, model=model) as running,
+    ):
+        yield running
+
+
+@pytest.fixture(scope="module")
+async def responses_gateway(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
+    async with (
+        Upstream(native_respond()) as upstream,
+        scripted_gateway(
+            data_dir,
+            conninfo,
+            upstream,
+            ordinary=native_respond,
+            backend={"protocol": "responses"},
+            model=MODEL_SETTINGS,
+        ) as running,
+    ):
+        yield running
+
+
+def test_every_exchange_has_its_row() -> None:
+    assert {path.stem for path in PRICED.iterdir()} == set(ROWS)
+
+
+@pytest.mark.parametrize("row", ROWS.values(), ids=list(ROWS))
+def test_every_charge_is_the_sum_of_its_counts(row: PricedRow) -> None:
+    declared = LONG if row.prompt > ABOVE_TOKENS else SHORT
+    prices = {name: picousd_from_usd(price) for name, price in declared.items()}
+    by_token = (
+        row.uncached * prices["prompt"]
+        + row.cache_read * prices["input_cache_read"]
+        + row.cache_write * prices["input_cache_write"]
+        + row.input_audio * prices["input_audio"]
+        + row.output * prices["completion"]
+        + row.output_audio * prices["output_audio"]
+    )
+    multiplier = Fraction(MULTIPLIERS.get(row.service_tier, "1"))
+    assert row.charge == by_token * multiplier + prices["request"]
+
+
+@pytest.mark.parametrize("name", ROWS)
+async def test_an_exchange(
+    chat_gateway: ScriptedGateway, responses_gateway: ScriptedGateway, name: str
+) -> None:
+    exchange, row = load(name, PRICED), ROWS[name]
+    shared = chat_gateway if exchange.protocol == "chat" else responses_gateway
+    scripted = await shared.with_tenant()
+    shared.upstream.play(exchange.verb())
+    found = await ask(scripted, exchange, exchange.protocol)
+
+    assert shared.upstream.requests[-1].json == {**exchange.request, "model": "upstream-chat"}
+    check_answer(exchange, (row.prompt, row.completion), found, exchange.protocol)
+    # Verifies the whole ledger too.
+    balance = await scripted.balance()
+    entry = await scripted.entry_of(found)
+    assert (entry.status, entry.estimated) == ("settled", row.counted_by == US)
+    assert (balance["settled"], balance["held"]) == (row.charge, 0)
+    assert (entry.cost, entry.overage) == (row.charge, max(0, row.charge - entry.hold))
+    assert bool(entry.overage) == bool(row.above_hold)
+    above_bound = row.prompt > entry.prompt_tokens_max or row.completion > entry.output_tokens_max
+    assert above_bound == bool(row.above_bound)
+    activity = await scripted.activity_of(found)
+    assert activity.cost_picousd == row.charge
+    assert activity.reported_usage == exchange.last_report()
+    usage = activity.usage
+    assert usage is not None
+    assert (usage.prompt_tokens, usage.completion_tokens) == (row.prompt, row.completion)
+    assert (usage.input_audio_tokens, usage.output_audio_tokens) == (
+        row.input_audio,
+        row.output_audio,
+    )
+    assert usage.service_tier == (row.service_tier or None)

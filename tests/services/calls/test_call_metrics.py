@@ -1,0 +1,143 @@
+"""What is counted and logged of a call: by operation, model and backend, without tenants."""
+
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from prometheus_client import REGISTRY, generate_latest
+
+from tests.support.gateway import Gateway, Tenant
+from tests.support.scripted_gateway import MODEL, ScriptedGateway, scripted_gateway
+from tests.support.upstream import Upstream, chat, refuse
+from tollkeeper.services.tallies import write_tallies
+
+
+@pytest.fixture(scope="module")
+async def shared(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
+    async with (
+        Upstream(chat()) as upstream,
+        scripted_gateway(data_dir, conninfo, upstream) as running,
+    ):
+        yield running
+
+
+@pytest.fixture
+async def scripted(shared: ScriptedGateway) -> ScriptedGateway:
+    shared.upstream.play(chat())
+    return await shared.with_tenant()
+
+
+def _sample(name: str, **labels: str) -> float:
+    return REGISTRY.get_sample_value(name, labels) or 0
+
+
+def _labels(scripted: ScriptedGateway) -> dict[str, str]:
+    (backend,) = scripted.gateway.services.backends
+    return {"model": MODEL, "backend": backend}
+
+
+async def test_a_call_is_counted_once_everywhere(scripted: ScriptedGateway) -> None:
+    labels = _labels(scripted)
+    by_operation = {"operation": "chat_create", **labels}
+    names = {
+        "tollkeeper_calls_total": {**by_operation, "status": "200"},
+        "tollkeeper_call_duration_seconds_count": by_operation,
+        "tollkeeper_call_first_byte_seconds_count": labels,
+        "tollkeeper_upstream_duration_seconds_count": labels,
+        "tollkeeper_gateway_overhead_seconds_count": {"operation": "chat_create"},
+        "tollkeeper_settlements_total": {"model": MODEL, "settlement": "settled"},
+    }
+    write_tallies()
+    before = {name: _sample(name, **found) for name, found in names.items()}
+    tokens = _sample("tollkeeper_tokens_total", model=MODEL, kind="completion")
+    cost = _sample("tollkeeper_cost_usd_total", model=MODEL)
+    answer = await scripted.chat()
+    assert answer.status_code == 200
+    usage = answer.json()["usage"]
+    write_tallies()
+    assert {name: _sample(name, **found) - before[name] for name, found in names.items()} == (
+        dict.fromkeys(names, 1)
+    )
+    after = _sample("tollkeeper_tokens_total", model=MODEL, kind="completion")
+    assert after - tokens == usage["completion_tokens"]
+    entry = await scripted.entry_of(answer)
+    spent = _sample("tollkeeper_cost_usd_total", model=MODEL) - cost
+    assert spent == pytest.approx(entry.cost / 10**12)
+
+
+async def test_time_upstream_and_overhead_add_up(scripted: ScriptedGateway) -> None:
+    labels = _labels(scripted)
+    sums = (
+        ("tollkeeper_call_duration_seconds_sum", {"operation": "chat_create", **labels}),
+        ("tollkeeper_upstream_duration_seconds_sum", labels),
+        ("tollkeeper_gateway_overhead_seconds_sum", {"operation": "chat_create"}),
+    )
+    write_tallies()
+    before = [_sample(name, **found) for name, found in sums]
+    await scripted.chat()
+    write_tallies()
+    total, upstream, overhead = (
+        _sample(name, **found) - earlier
+        for (name, found), earlier in zip(sums, before, strict=True)
+    )
+    assert total == pytest.approx(upstream + overhead)
+    assert overhead > 0
+
+
+async def test_a_refused_call_has_its_status_and_no_tokens(scripted: ScriptedGateway) -> None:
+    scripted.upstream.play(refuse(422))
+    labels = {"operation": "chat_create", **_labels(scripted), "status": "422"}
+    write_tallies()
+    before = _sample("tollkeeper_calls_total", **labels)
+    tokens = _sample("tollkeeper_tokens_total", model=MODEL, kind="completion")
+    assert (await scripted.chat()).status_code == 422
+    write_tallies()
+    assert _sample("tollkeeper_calls_total", **labels) == before + 1
+    assert _sample("tollkeeper_tokens_total", model=MODEL, kind="completion") == tokens
+
+
+async def test_no_label_names_a_tenant(scripted: ScriptedGateway) -> None:
+    await scripted.chat()
+    write_tallies()
+    shown = generate_latest(REGISTRY).decode()
+    tenant = scripted.tenant
+    for secret in (tenant.organization_id, tenant.project_id, tenant.project_key):
+        assert str(secret) not in shown
+
+
+async def test_one_line_for_each_request(
+    scripted: ScriptedGateway, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_tallies()
+    capsys.readouterr()
+    called = await scripted.chat(messages=[{"role": "user", "content": "My secret plan"}])
+    unknown = await scripted.chat(model="absent")
+    tenant, client = scripted.tenant, scripted.gateway.client
+    shown = await client.get("/v1/organization/costs?start_time=1", headers=tenant.as_admin)
+    write_tallies()
+    written = capsys.readouterr().err
+    lines = {
+        line["request_id"]: line
+        for line in map(json.loads, written.splitlines())
+        if line["event"] == "request"
+    }
+    ids = [answer.headers["x-request-id"] for answer in (called, unknown, shown)]
+    assert [lines[found]["status"] for found in ids] == [200, 404, 200]
+    call = lines[ids[0]]
+    assert call["model"] == MODEL
+    assert call["completion_tokens"] == called.json()["usage"]["completion_tokens"]
+    assert call["organization_id"] == str(tenant.organization_id)
+    assert lines[ids[2]]["operation"] == "cost_report"
+    assert len([found for found in lines if found in ids]) == 3
+    for secret in ("My secret plan", tenant.project_key, tenant.admin_key):
+        assert secret not in written
+
+
+async def test_a_gateway_without_the_log_of_requests(
+    gateway: Gateway, tenant: Tenant, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Requests that are no calls leave nothing behind, whether they are logged or not."""
+    for _ in range(3):
+        await gateway.client.get("/v1/models/x", headers=tenant.as_customer)
+    assert gateway.services.request_log._calls == set()

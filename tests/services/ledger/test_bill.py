@@ -1,0 +1,262 @@
+"""A provider's bill: read exactly, and compared with what the books have of its backend."""
+
+import io
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.activity_records import record_of, written
+from tests.support.books import USD, Books
+from tollkeeper.domain.catalog import Catalog
+from tollkeeper.domain.errors import InvalidRequest, NotFound
+from tollkeeper.domain.usage import Usage
+from tollkeeper.services.ledger import bill_file
+from tollkeeper.services.ledger.bill import BillComparison, BillReconciliation, Tolerance
+from tollkeeper.services.ledger.bill_file import Bill, BillColumns, Figure, read_bill
+
+_COLUMNS = BillColumns(
+    "date", "model", {Figure.COST: "usd", Figure.INPUT_TOKENS: "in", Figure.OUTPUT_TOKENS: "out"}
+)
+_HEADER = "date,model,in,out,usd\n"
+_DAY = 20_000
+_EXACTLY = Tolerance()
+_DATE = "2024-10-04"
+
+
+def _bill(*lines: str, header: str = _HEADER) -> Bill:
+    return read_bill(io.StringIO(header + "".join(f"{line}\n" for line in lines)), _COLUMNS)
+
+
+# The file.
+
+
+def test_lines_of_one_day_and_model_are_added_up() -> None:
+    bill = _bill(
+        f"{_DATE},large,10,2,0.1",
+        f"{_DATE}T23:59:59Z,large,1,,0.2",
+        f"{_DATE} 12:00:00+00:00,small,5,1,$3",
+        "2024-10-05T00:30:00+02:00,large,100,0,1e-15",
+        "",
+    )
+    assert bill.lines == 4
+    assert bill.entries == {
+        (_DAY, "large"): {
+            Figure.COST: Decimal("0.300000000000001"),
+            Figure.INPUT_TOKENS: Decimal(111),
+            Figure.OUTPUT_TOKENS: Decimal(2),
+        },
+        (_DAY, "small"): {
+            Figure.COST: Decimal(3),
+            Figure.INPUT_TOKENS: Decimal(5),
+            Figure.OUTPUT_TOKENS: Decimal(1),
+        },
+    }
+
+
+@given(st.lists(st.decimals(-1000, 1000, places=30), min_size=1, max_size=30))
+def test_amounts_are_added_exactly(amounts: list[Decimal]) -> None:
+    bill = _bill(*(f"{_DATE},m,0,0,{amount:f}" for amount in amounts))
+    exact = sum(int(amount.scaleb(30, bill_file._EXACT)) for amount in amounts)
+    assert bill.entries[_DAY, "m"][Figure.COST] == Decimal(exact).scaleb(-30, bill_file._EXACT)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "The file is empty"),
+        (_HEADER, "no lines"),
+        ("date,model,in,out\nx\n", "no column usd; its header is: date, model, in, out"),
+        ("date,model,in,out,usd,usd\n", "several columns usd"),
+        (f"{_HEADER}{_DATE},m,1,1\n", "Line 2 has 4 columns, the header has 5"),
+        (f"{_HEADER}{_DATE},m,1,1,1\n{_DATE},m,1,1.5,1\n", "Line 3 column out: '1.5' is not"),
+        (f"{_HEADER}{_DATE},m,1,-1,1\n", "Line 2 column out: '-1' is not a number"),
+        (f"{_HEADER}{_DATE},m,1,1,cheap\n", "Line 2 column usd: 'cheap' is not an amount"),
+        (f"{_HEADER}{_DATE},m,1,1,nan\n", "Line 2 column usd: 'nan' is not an amount"),
+        (
+            f"{_HEADER}{_DATE},m,1,1,1e99\n{_DATE},m,1,1,1e-99\n",
+            "Line 3 has an amount that cannot be added up exactly",
+        ),
+        (f"{_HEADER}4 October,m,1,1,1\n", "Line 2 column date: '4 October' is not a day"),
+        (f"{_HEADER}{_DATE},,1,1,1\n", "Line 2 column model: there is no model"),
+        (f'{_HEADER}{_DATE},"m,1,1,1\n', "Line 2 is not CSV"),
+        (f'{_HEADER}{_DATE},m"m",1,1,1\n"a"b', "Line 3 is not CSV"),
+    ],
+)
+def test_what_cannot_be_read_is_named(text: str, said: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        read_bill(io.StringIO(text, newline=""), _COLUMNS)
+    assert said in refused.value.message
+    assert refused.value.param in ("file", "columns")
+
+
+def test_text_of_another_encoding_is_refused(tmp_path: Any) -> None:
+    file = tmp_path / "bill.csv"
+    file.write_bytes(_HEADER.encode() + f"{_DATE},m".encode() + b"\xff,1,1,1\n")
+    with (
+        file.open(encoding="utf-8", newline="") as lines,
+        pytest.raises(InvalidRequest, match="is not UTF-8"),
+    ):
+        read_bill(lines, _COLUMNS)
+
+
+def test_a_byte_order_mark_is_no_part_of_the_name() -> None:
+    assert _bill(f"{_DATE},m,1,1,1", header="\ufeff" + _HEADER).lines == 1
+
+
+def test_a_bill_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bill_file, "ENTRIES_MAX", 2)
+    with pytest.raises(InvalidRequest, match="more than 2 days and models"):
+        _bill(*(f"{_DATE},model-{number},1,1,1" for number in range(3)))
+
+
+@pytest.mark.parametrize(
+    ("tolerance", "bill", "books", "same"),
+    [
+        (Tolerance(), "1", "1.000", True),
+        (Tolerance(), "1", "1.000000000000000000001", False),
+        (Tolerance(usd=Decimal("0.01")), "1", "1.01", True),
+        (Tolerance(usd=Decimal("0.01")), "1.0100001", "1", False),
+        (Tolerance(part=Decimal("0.01")), "100", "99", True),
+        (Tolerance(part=Decimal("0.01")), "99", "100", True),
+        (Tolerance(part=Decimal("0.01")), "100", "98.9", False),
+    ],
+)
+def test_a_tolerance(tolerance: Tolerance, bill: str, books: str, same: bool) -> None:
+    assert tolerance.allows(Figure.COST, Decimal(bill), Decimal(books)) is same
+
+
+def test_usd_are_no_tolerance_for_tokens() -> None:
+    tolerance = Tolerance(usd=Decimal(10))
+    assert not tolerance.allows(Figure.OUTPUT_TOKENS, Decimal(1), Decimal(2))
+
+
+# The books.
+
+
+async def _used(
+    books: Books, backend: str, model: str, cost: int | None, day: int = _DAY, **fields: Any
+) -> None:
+    """A call that the backend answered on this day."""
+    settlement = "unsettled" if cost is None else "settled"
+    values = {
+        "usage": Usage(10, 4, 3),
+        "settlement": settlement,
+        "cost_picousd": cost,
+        "backend": backend,
+        "model": model,
+        "started_at_ms": day * 86_400_000 + 5,
+        **fields,
+    }
+    await written(books.services.activity, record_of(books, **values))
+
+
+async def _compare(
+    books: Books,
+    backend: str,
+    bill: Bill,
+    *,
+    names: Mapping[str, str] | None = None,
+    tolerance: Tolerance = _EXACTLY,
+    **options: Any,
+) -> BillComparison:
+    return await BillReconciliation(books.services.database).ledger_reconcile(
+        backend,
+        bill,
+        catalog=options.pop("catalog", Catalog(())),
+        names=names or {},
+        tolerance=tolerance,
+        **options,
+    )
+
+
+def _kinds(found: BillComparison) -> list[tuple[int, str, str]]:
+    return [(entry.day, entry.model, entry.kind) for entry in found.days]
+
+
+async def test_a_bill_that_says_what_the_books_say(books: Books) -> None:
+    backend = f"b-{books.project}"
+    for _ in range(2):
+        await _used(books, backend, "acme/large", USD // 3)
+    # Calls that were not charged are not on a bill.
+    await _used(books, backend, "acme/large", 0, settlement="released")
+    await _used(books, backend, "acme/large", None, settlement="none")
+    bill = _bill(f"{_DATE},large,20,8,0.666666666666")
+    found = await _compare(books, backend, bill, names={"acme/large": "large"})
+    assert _kinds(found) == [(_DAY, "large", "same")]
+    assert found.differences == ()
+    near = _bill(f"{_DATE},large,20,8,0.6666666666661")
+    names = {"acme/large": "large"}
+    assert len((await _compare(books, backend, near, names=names)).differences) == 1
+    close = Tolerance(usd=Decimal("0.000000000001"))
+    found = await _compare(books, backend, near, names=names, tolerance=close)
+    assert found.differences == ()
+
+
+async def test_what_differs_and_what_is_missing_on_a_side(books: Books) -> None:
+    backend = f"b-{books.project}"
+    await _used(books, backend, "a", USD)
+    await _used(books, backend, "a", None)
+    await _used(books, backend, "b", USD, day=_DAY + 1)
+    await _used(books, backend, "a", USD, day=_DAY + 9)
+    await _used(books, f"other-{books.project}", "a", USD)
+    bill = _bill(f"{_DATE},a,20,9,1", f"{_DATE},c,1,1,1", "2024-10-06,a,0,0,0")
+    found = await _compare(books, backend, bill)
+    assert _kinds(found) == [
+        (_DAY, "a", "differs"),
+        (_DAY, "c", "missing in the books"),
+        (_DAY + 1, "b", "missing in the bill"),
+        (_DAY + 2, "a", "missing in the books"),
+    ]
+    first = found.differences[0]
+    assert first.unsettled_requests == 1
+    assert [(pair.figure, pair.difference, pair.differs) for pair in first.figures] == [
+        (Figure.COST, Decimal(0), False),
+        (Figure.INPUT_TOKENS, Decimal(0), False),
+        (Figure.OUTPUT_TOKENS, Decimal(1), True),
+    ]
+    totals = {pair.figure: (pair.bill, pair.books) for pair in found.totals}
+    assert totals[Figure.COST] == (Decimal(2), Decimal(2))
+    wider = await _compare(books, backend, bill, days=(None, _DAY + 9))
+    assert (_DAY + 9, "a", "missing in the bill") in _kinds(wider)
+    narrow = await _compare(books, backend, bill, days=(_DAY + 1, _DAY + 1))
+    assert _kinds(narrow) == [(_DAY + 1, "b", "missing in the bill")]
+
+
+async def test_every_figure_has_its_own_sum(books: Books) -> None:
+    backend = f"b-{books.project}"
+    usage = Usage(100, 7, 30, cache_write_tokens=8, cache_write_1h_tokens=2)
+    await _used(books, backend, "a", 5, usage=usage, reported_cost_picousd=6)
+    columns = BillColumns("date", "model", {figure: figure.value for figure in Figure})
+    header = ",".join(["date", "model", *Figure])
+    text = f"{header}\n{_DATE},a,1,100,60,30,10,7,0.000000000006\n"
+    bill = read_bill(io.StringIO(text), columns)
+    assert (await _compare(books, backend, bill, reported=True)).differences == ()
+    (only,) = (await _compare(books, backend, bill)).differences
+    assert [pair.figure for pair in only.figures if pair.differs] == [Figure.COST]
+
+
+async def test_the_sums_outlive_the_records_and_count_each_once(books: Books) -> None:
+    backend = f"b-{books.project}"
+    record = record_of(
+        books,
+        settlement="settled",
+        cost_picousd=USD,
+        backend=backend,
+        model="a",
+        started_at_ms=_DAY * 86_400_000,
+    )
+    # A batch whose commit was in doubt is written again.
+    for _ in range(2):
+        await written(books.services.activity, record)
+    await books.sql("DELETE FROM activity WHERE request_id = %s::uuid", record.request_id)
+    found = await _compare(books, backend, _bill(f"{_DATE},a,10,20,1"))
+    assert _kinds(found) == [(_DAY, "a", "same")]
+
+
+async def test_a_backend_that_nobody_knows_is_refused(books: Books) -> None:
+    with pytest.raises(NotFound, match="backend nowhere"):
+        await _compare(books, "nowhere", _bill(f"{_DATE},a,1,1,1"))

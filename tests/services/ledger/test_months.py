@@ -1,0 +1,311 @@
+"""Months of the ledger: made ahead, closed, proven, exported and dropped, beside live traffic."""
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator
+from typing import LiteralString
+
+import pytest
+from msgspec.structs import replace
+from psycopg import errors as pg
+
+from tests.support.databases import own_database
+from tests.support.ledger import (
+    balance_of,
+    count,
+    held,
+    hold_of,
+    make_tenant,
+    release,
+    rows,
+    run,
+    running_process,
+    settlement,
+)
+from tests.support.ledger_months import OldBooks, busy, despite_guards, this_month
+from tollkeeper.domain.errors import StateConflict
+from tollkeeper.domain.ledger import Hold
+from tollkeeper.domain.months import RANDOM_BITS, Month, request_id
+from tollkeeper.services.ledger.bulk_resolution import BulkResolution
+from tollkeeper.services.ledger.close_digest import close_digest
+from tollkeeper.services.ledger.months import MONTHS_AHEAD, LedgerMonths
+from tollkeeper.services.ledger.verification import CLOSES_ARE_UNCHANGED
+from tollkeeper.storage import ledger_months
+from tollkeeper.storage.close_proof import CLOSE_IS_ITS_ROWS
+from tollkeeper.storage.ledger_store import MonthClosed
+
+NOW = this_month()
+LAST = NOW.plus(-1)
+BEFORE = NOW.plus(-2)
+_DAY_S = 86_400
+
+
+async def _partition_of(old: OldBooks, hold: Hold) -> list[str]:
+    found = await rows(
+        old.process.database,
+        """
+        SELECT tableoid::regclass::text FROM reservations WHERE id = %(id)s
+        UNION ALL SELECT tableoid::regclass::text FROM resolutions WHERE reservation_id = %(id)s
+        UNION ALL SELECT tableoid::regclass::text FROM overages WHERE reservation_id = %(id)s
+        """.replace("%(id)s", f"'{hold.id}'"),
+    )
+    return [row[0] for row in found]
+
+
+# Partitions.
+
+
+async def test_months_are_made_ahead_and_filled_from_the_default(old: OldBooks) -> None:
+    future = NOW.plus(12)
+    tenant = await make_tenant(old.process.database, credit=100)
+    early = await old.spend(tenant, future, 1, 3)
+    stray = await old.spend(tenant, future.plus(60), 1, 1)
+    assert await _partition_of(old, early) == [
+        "reservations_default",
+        "resolutions_default",
+        "overages_default",
+    ]
+    then = (future.first_day + 3) * _DAY_S
+    limits = BulkResolution(old.process.database, old.process.store._limits)
+    months = LedgerMonths(old.process.database, lambda: then, limits)
+    for _ in range(2):
+        await months.keep_months()
+    assert await _partition_of(old, early) == [
+        f"{table}_{future.number}" for table in ("reservations", "resolutions", "overages")
+    ]
+    assert "reservations_default" in await _partition_of(old, stray)
+    async with old.process.database.reading() as connection:
+        found = await ledger_months.find_months(connection)
+    ahead = [future.plus(number) for number in range(MONTHS_AHEAD + 1)]
+    assert [month for month in found if month >= future] == ahead
+    assert not await old.process.ledger.resolve(settlement(early, 3), early)
+    assert await old.verify() == []
+
+
+async def test_a_month_is_added_beside_live_traffic(old: OldBooks) -> None:
+    tenant = await make_tenant(old.process.database, credit=10_000)
+    stop = asyncio.Event()
+
+    async def traffic() -> None:
+        while not stop.is_set():
+            hold = await held(old.process, tenant, 1)
+            await old.process.ledger.resolve(settlement(hold, 1), hold)
+
+    callers = [asyncio.create_task(traffic()) for _ in range(4)]
+    for number in range(5, 10):
+        await old.begin(NOW.plus(number))
+    stop.set()
+    await asyncio.gather(*callers)
+    assert await old.verify() == []
+
+
+@pytest.mark.parametrize("number", [-24, -1, 0, 1, 24])
+async def test_one_resolution_in_whatever_month_the_id_lies(old: OldBooks, number: int) -> None:
+    """The clock of the machine that made the id may have shown anything."""
+    tenant = await make_tenant(old.process.database, credit=100)
+    hold = await old.hold(tenant, NOW.plus(number), 10)
+    done = await asyncio.gather(
+        *(old.process.ledger.resolve(settlement(hold, 4), hold) for _ in range(3)),
+        *(old.process.ledger.resolve(release(hold), hold) for _ in range(3)),
+    )
+    assert sum(done) == 1
+    # The partition in which it would lie if the clock of now decided.
+    for table in ("reservations", "resolutions"):
+        copied: LiteralString = "INSERT INTO {0} SELECT * FROM {0} WHERE organization_id = %s"
+        with pytest.raises(pg.UniqueViolation):
+            await run(old.process.database, copied.format(table), tenant.organization_id)
+    assert await count(
+        old.process.database,
+        "SELECT count(*) FROM resolutions WHERE reservation_id = %s",
+        hold.id,
+    )
+    assert await old.verify() == []
+
+
+# Closing.
+
+
+async def test_a_close_is_the_sum_of_its_month(old: OldBooks) -> None:
+    tenant = await busy(old)
+    before = await balance_of(old.process, tenant)
+    closed = await old.months.ledger_close()
+    assert (closed.month, closed.state) == (BEFORE, "closed")
+    assert closed.close is not None
+    assert (closed.close.reservations, closed.close.previous_month) == (4, None)
+    [total] = await rows(
+        old.process.database,
+        """
+        SELECT project_id, spending_month, settled_count, released_count, hold, settled, released,
+               overage FROM ledger_close_totals
+        """,
+    )
+    assert total == (tenant.project_id, NOW.number, 3, 1, 70, 44, 26, 3)
+    lines = await rows(
+        old.process.database, "SELECT line_item, amount FROM ledger_close_lines ORDER BY 1"
+    )
+    assert lines == [("example/chat, completion", 3 + 9 + 20), ("example/chat, prompt", 15)]
+    assert await balance_of(old.process, tenant) == before
+    assert await old.verify() == []
+    (listed, *_) = await old.months.ledger_months()
+    assert (listed.month, listed.state) == (BEFORE, "proven")
+    assert await old.verify(full=True) == []
+
+
+async def test_months_are_closed_in_order_and_when_they_are_over(old: OldBooks) -> None:
+    with pytest.raises(StateConflict, match=f"close {BEFORE} first"):
+        await old.months.ledger_close(LAST)
+    with pytest.raises(StateConflict, match=f"begin with {BEFORE}"):
+        await old.months.ledger_close(BEFORE.plus(-1))
+    await old.months.ledger_close(BEFORE)
+    with pytest.raises(StateConflict, match="closed already"):
+        await old.months.ledger_close(BEFORE)
+    if await _is_over(old, LAST):
+        await old.months.ledger_close(LAST)
+        with pytest.raises(StateConflict, match="over for a day"):
+            await old.months.ledger_close()
+
+
+async def _is_over(old: OldBooks, month: Month) -> bool:
+    """On the first day of a month, the one before cannot be closed yet."""
+    async with old.process.database.reading() as connection:
+        return month < await ledger_months.read_current(connection, seconds_ago=_DAY_S)
+
+
+async def test_what_is_not_resolved_keeps_its_month_open(old: OldBooks) -> None:
+    tenant = await make_tenant(old.process.database, credit=100)
+    running = await old.hold(tenant, BEFORE, 1)
+    marked = await old.hold(tenant, BEFORE, 2)
+    await old.process.ledger.mark_unsettled(marked, "nobody knows")
+    with pytest.raises(StateConflict) as refused:
+        await old.months.ledger_close()
+    assert "has 2 reservations that are not resolved" in refused.value.message
+    assert f"{running.id} (held)" in refused.value.message
+    assert f"{marked.id} (unsettled)" in refused.value.message
+    # The refusal has changed nothing: the month goes on.
+    for hold in (running, marked):
+        assert await old.process.ledger.resolve(settlement(hold, 1), hold)
+    assert (await old.months.ledger_close()).state == "closed"
+    assert await old.verify() == []
+
+
+async def test_many_that_are_not_resolved_are_counted(old: OldBooks) -> None:
+    tenant = await make_tenant(old.process.database, credit=100)
+    for _ in range(7):
+        await old.hold(tenant, BEFORE, 1)
+    with pytest.raises(StateConflict, match=r"has 7 reservations .* and 2 more"):
+        await old.months.ledger_close()
+
+
+_CHANGES: dict[str, LiteralString] = {
+    "a total": "UPDATE ledger_close_totals SET settled = settled - 1, released = released + 1",
+    "a deleted total": "DELETE FROM ledger_close_totals",
+    "a line": "UPDATE ledger_close_lines SET amount = amount + 1",
+    "a close": "UPDATE ledger_closes SET reservations = 7",
+    "a deleted close": "DELETE FROM ledger_closes",
+    "all totals": "TRUNCATE ledger_close_totals",
+    "a step": "UPDATE ledger_close_steps SET done_at = now()",
+    "a reservation": "UPDATE reservations SET model = 'other'",
+    "a deleted overage": "DELETE FROM overages",
+    "a resolution": "UPDATE resolutions SET resolved_by = 'somebody'",
+    "a total more": (
+        "INSERT INTO ledger_close_totals SELECT gen_random_uuid(), month, project_id,"
+        " spending_month, settled_count, released_count, hold, settled, released, overage"
+        " FROM ledger_close_totals"
+    ),
+    "an overage more": (
+        "INSERT INTO overages SELECT organization_id, reservation_id, 1 FROM resolutions"
+        " WHERE kind = 'released'"
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+async def closed(shared_conninfo: str) -> AsyncIterator[OldBooks]:
+    conninfo = own_database(shared_conninfo, f"closed_{secrets.token_hex(4)}")
+    async with running_process(conninfo) as process:
+        books = OldBooks(process)
+        await books.begin(BEFORE)
+        tenant = await make_tenant(process.database, credit=100)
+        await books.spend(tenant, BEFORE, 10, 13)
+        await process.ledger.resolve(release(await books.hold(tenant, BEFORE, 5)))
+        await books.months.ledger_close()
+        assert await books.verify() == []
+        yield books
+
+
+@pytest.mark.parametrize("what", _CHANGES)
+async def test_the_database_refuses_to_change(closed: OldBooks, what: str) -> None:
+    with pytest.raises(pg.RestrictViolation):
+        await run(closed.process.database, _CHANGES[what])
+
+
+@pytest.mark.parametrize("table", ["ledger_close_totals", "ledger_close_lines", "ledger_closes"])
+async def test_verify_finds_what_somebody_changed_all_the_same(
+    closed: OldBooks, table: str
+) -> None:
+    """The owner of the database can put every guard aside."""
+    change: dict[str, LiteralString] = {
+        "ledger_close_totals": "UPDATE ledger_close_totals SET released_count = released_count + 1",
+        "ledger_close_lines": "UPDATE ledger_close_lines SET day = day + 1",
+        "ledger_closes": "UPDATE ledger_closes SET reservations = reservations + 1",
+    }
+    back: dict[str, LiteralString] = {
+        "ledger_close_totals": "UPDATE ledger_close_totals SET released_count = released_count - 1",
+        "ledger_close_lines": "UPDATE ledger_close_lines SET day = day - 1",
+        "ledger_closes": "UPDATE ledger_closes SET reservations = reservations - 1",
+    }
+    await despite_guards(closed, change[table])
+    try:
+        assert (CLOSES_ARE_UNCHANGED, str(BEFORE)) in await closed.verify()
+        proofs = [name for name, _ in await closed.verify(full=True) if name == CLOSE_IS_ITS_ROWS]
+        assert bool(proofs) is (table != "ledger_closes")
+    finally:
+        await despite_guards(closed, back[table])
+    assert await closed.verify(full=True) == []
+
+
+async def test_a_digest_covers_the_close_before(old: OldBooks) -> None:
+    await busy(old)
+    first = (await old.months.ledger_close()).close
+    if not await _is_over(old, LAST):
+        return
+    second = (await old.months.ledger_close()).close
+    assert first is not None
+    assert second is not None
+    assert second.previous_month == first.month
+    async with old.process.database.transaction() as connection:
+        for previous, same in ((first.digest, True), (second.digest, False), (None, False)):
+            digest = await close_digest(connection, LAST, second.reservations, previous)
+            assert (digest == second.digest) is same
+
+
+async def test_totals_that_are_wrong_are_not_proven(old: OldBooks) -> None:
+    """A close whose digest is right and whose totals were wrong from the beginning."""
+    await busy(old)
+    await old.months.ledger_close()
+    await despite_guards(
+        old, "UPDATE ledger_close_totals SET settled = settled - 1, released = released + 1"
+    )
+    async with old.process.database.transaction() as connection:
+        digest = await close_digest(connection, BEFORE, 4, None)
+        await connection.execute("SET LOCAL session_replication_role TO replica")
+        await connection.execute("UPDATE ledger_closes SET digest = %s", (digest,))
+    found = await old.verify()
+    assert CLOSE_IS_ITS_ROWS in {name for name, _ in found}
+    assert CLOSES_ARE_UNCHANGED not in {name for name, _ in found}
+    await old.export(BEFORE)
+    with pytest.raises(StateConflict, match="not proven"):
+        await old.months.ledger_drop(BEFORE)
+
+
+async def test_a_hold_of_a_closed_month_is_refused(old: OldBooks) -> None:
+    """A machine whose clock shows a month that is over."""
+    tenant = await make_tenant(old.process.database, credit=100)
+    await old.months.ledger_close()
+    with pytest.raises(MonthClosed, match="clock of the gateway is wrong"):
+        await old.hold(tenant, BEFORE, 1)
+    # Another time that is wrong, but not closed, does no harm.
+    odd = replace(hold_of(tenant, 1), id=request_id(1000, secrets.randbits(RANDOM_BITS)))
+    for hold in (odd, hold_of(tenant, 1)):
+        assert (await old.process.ledger.hold(hold)).refusal is None
+    assert (await balance_of(old.process, tenant)).held == 2

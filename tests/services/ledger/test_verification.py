@@ -1,0 +1,96 @@
+"""`ledger verify` goes through the books in slices, and leaves none out."""
+
+import secrets
+from collections.abc import AsyncIterator
+from itertools import pairwise
+from typing import LiteralString
+
+import pytest
+
+from tests.support.databases import own_database
+from tests.support.large_books import fill_books
+from tests.support.ledger import make_tenant, release, run, running_process
+from tests.support.ledger_months import OldBooks, this_month
+from tollkeeper.domain.months import FIRST_ID, LAST_ID
+from tollkeeper.services.ledger import verification
+
+NOW = this_month()
+
+
+@pytest.fixture
+async def books(shared_conninfo: str) -> AsyncIterator[OldBooks]:
+    conninfo = own_database(shared_conninfo, f"slices_{secrets.token_hex(4)}")
+    async with running_process(conninfo) as process:
+        found = OldBooks(process)
+        await found.begin(NOW.plus(-2))
+        yield found
+
+
+async def test_every_slice_is_looked_at(books: OldBooks, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A single wrong row is found, in whichever organization and month it lies."""
+    tenants = await fill_books(
+        books.process.database, calls=600, organizations=20, months=(NOW.plus(-2), NOW)
+    )
+    monkeypatch.setattr(verification, "ORGANIZATIONS_PER_SLICE", 7)
+    tenants.sort(key=lambda tenant: tenant.organization_id)
+    database = books.process.database
+    for tenant in (tenants[0], tenants[6], tenants[7], tenants[-1]):
+        await run(
+            database,
+            "UPDATE accounts SET overage = overage + 1 WHERE organization_id = %s",
+            tenant.organization_id,
+        )
+        found = await books.verify()
+        assert found == [("balances are the sum of their rows", str(tenant.organization_id))]
+        await run(
+            database,
+            "UPDATE accounts SET overage = overage - 1 WHERE organization_id = %s",
+            tenant.organization_id,
+        )
+    # In every range of ids: months of before, this one, the next one, and what lies around.
+    fresh = await make_tenant(database, credit=100)
+    for number in (-400, -2, -1, 0, 1, 2, 3, 400):
+        hold = await books.hold(fresh, NOW.plus(number), 1)
+        await books.process.ledger.resolve(release(hold))
+        wrong = "UPDATE resolutions SET day = day + %s WHERE reservation_id = %s"
+        await run(database, wrong, 1, hold.id)
+        assert await books.verify() == [("every settled row lies in its UTC day", str(hold.id))]
+        await run(database, wrong, -1, hold.id)
+    assert await books.verify() == []
+
+
+async def test_the_progress_comes_to_its_end(books: OldBooks) -> None:
+    await fill_books(books.process.database, calls=500, organizations=70, months=(NOW.plus(-2),))
+    await books.months.ledger_close()
+    told: list[tuple[int, int]] = []
+    for full in (False, False, True):
+        told.clear()
+        await books.reconciliation.ledger_verify(
+            full=full, on_progress=lambda done, of: told.append((done, of))
+        )
+        assert [done for done, _ in told] == list(range(1, len(told) + 1))
+        assert {of for _, of in told} == {len(told)}
+
+
+async def test_no_more_differences_are_kept_than_a_person_reads(
+    books: OldBooks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await fill_books(books.process.database, calls=300, organizations=2, months=(NOW,))
+    monkeypatch.setattr(verification, "DIFFERENCES_MAX", 40)
+    wrong: LiteralString = "UPDATE resolutions SET day = day + 1"
+    await run(books.process.database, wrong)
+    found = await books.reconciliation.ledger_verify()
+    assert len(found) == 41
+    assert found[-1].invariant == "further differences"
+    assert int(found[-1].subject) > 200
+
+
+def test_ids_are_in_one_range_each() -> None:
+    """Open months, closed ones, and gaps between them: no id is left out, and none comes twice."""
+    months = [NOW.plus(number) for number in (-5, -4, -3, 0, 1)]
+    ranges = verification._open_ranges(months, [])
+    assert ranges[0][0] == FIRST_ID
+    assert ranges[-1][1] == LAST_ID
+    for (_, last), (first, _) in pairwise(ranges):
+        assert first.int == last.int + 1
+    assert {month.first_id for month in months} <= {first for first, _ in ranges}

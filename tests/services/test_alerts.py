@@ -1,0 +1,274 @@
+"""Alerts over the real books: raised once over several processes, delivered signed, tried again."""
+
+import asyncio
+import hashlib
+import hmac
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.databases import own_database
+from tests.support.ledger import (
+    LIMITS,
+    LedgerTenant,
+    Process,
+    held,
+    make_tenant,
+    running_process,
+    settlement,
+)
+from tollkeeper.backends.port import BackendHealth
+from tollkeeper.bootstrap.webhook import alert_webhook
+from tollkeeper.domain.admission import CapPeriod
+from tollkeeper.domain.alerts import AlertChange
+from tollkeeper.services.alerts import Alerts, DeliveryFailed
+from tollkeeper.services.ledger.billing import Billing
+from tollkeeper.settings import Settings, SettingsError
+from tollkeeper.storage import money_totals
+
+_SECRET = "a secret to sign with"
+
+
+@pytest.fixture(scope="module")
+async def apart(shared_conninfo: str) -> AsyncIterator[Process]:
+    """With a database of its own: alerts are about everything in it."""
+    async with running_process(own_database(shared_conninfo, "alerts")) as found:
+        yield found
+
+
+@pytest.fixture
+async def fresh(apart: Process) -> AsyncIterator[Process]:
+    yield apart
+    async with apart.database.reading() as connection:
+        await connection.execute("TRUNCATE alerts, alert_observations, alert_deliveries")
+
+
+class _Down:
+    """The health of a backend, as a test sets it."""
+
+    def __init__(self) -> None:
+        self.ready = True
+
+    def health(self) -> BackendHealth:
+        return BackendHealth("b", self.ready, "", {})
+
+
+def _alerts(process: Process, **backends: Any) -> Alerts:
+    return Alerts(process.database, backends, None, 60)
+
+
+def _told(changes: list[AlertChange], subject: object) -> list[tuple[str, str, int]]:
+    return [
+        (change.alert.kind.value, change.state.value, change.alert.level)
+        for change in changes
+        if str(subject) in change.alert.subject.values()
+    ]
+
+
+def _states(changes: list[AlertChange], kind: str) -> list[str]:
+    """Tenants of other tests have alerts of their own."""
+    return [change.state.value for change in changes if change.alert.kind == kind]
+
+
+async def _spend(process: Process, tenant: LedgerTenant, amount: int) -> None:
+    hold = await held(process, tenant, amount)
+    await process.ledger.resolve(settlement(hold, amount))
+
+
+async def test_a_cap_and_a_credit_at_80_and_at_100_percent(fresh: Process) -> None:
+    tenant = await make_tenant(fresh.database, credit=100)
+    billing = Billing(fresh.database, LIMITS)
+    await billing.cap_set(tenant.organization_id, 50, CapPeriod.TOTAL)
+    alerts = _alerts(fresh)
+    organization = tenant.organization_id
+    assert _told(await alerts.check(), organization) == []
+    await _spend(fresh, tenant, 40)
+    assert _told(await alerts.check(), organization) == [("cap", "raised", 80)]
+    assert _told(await alerts.check(), organization) == []
+    await _spend(fresh, tenant, 10)
+    assert _told(await alerts.check(), organization) == [("cap", "raised", 100)]
+    await billing.cap_clear(organization)
+    assert _told(await alerts.check(), organization) == [("cap", "cleared", 100)]
+    await _spend(fresh, tenant, 50)
+    assert _told(await alerts.check(), organization) == [("credit", "raised", 100)]
+    await billing.credit_grant(organization, 100)
+    assert _told(await alerts.check(), organization) == [("credit", "cleared", 100)]
+
+
+async def test_one_of_many_processes_tells(fresh: Process) -> None:
+    tenant = await make_tenant(fresh.database, credit=100)
+    await _spend(fresh, tenant, 90)
+    watchers = [_alerts(fresh) for _ in range(8)]
+    found = await asyncio.gather(*(watcher.check() for watcher in watchers))
+    told = [change for changes in found for change in _told(changes, tenant.organization_id)]
+    assert told == [("credit", "raised", 80)]
+
+
+async def test_a_backend_without_healthy_replicas(fresh: Process) -> None:
+    backend = _Down()
+    alerts = _alerts(fresh, b=backend)
+    assert _told(await alerts.check(), "b") == []
+    backend.ready = False
+    assert _told(await alerts.check(), "b") == [("backend_down", "raised", 100)]
+    assert _told(await alerts.check(), "b") == []
+    backend.ready = True
+    async with fresh.database.reading() as connection:
+        await connection.execute("UPDATE alert_observations SET expires_at = now() - interval '1s'")
+    assert _told(await alerts.check(), "b") == [("backend_down", "cleared", 100)]
+
+
+async def test_reports_of_usage_and_differences_of_the_ledger(fresh: Process) -> None:
+    alerts = _alerts(fresh)
+    for _ in range(100):
+        alerts.note_usage_report("cluster", "It does not fit.")
+    assert _told(await alerts.check(), "cluster") == [("usage_report", "raised", 100)]
+    assert _told(await alerts.check(), "cluster") == []
+    for differences, expected in ((2, "raised"), (0, "cleared")):
+        async with fresh.database.transaction() as connection:
+            await money_totals.write_verification(connection, differences)
+        assert _states(await alerts.check(), "ledger_difference") == [expected]
+
+
+@dataclass
+class _Receiver:
+    """A webhook: answers with the statuses it was given, then 204."""
+
+    statuses: list[int] = field(default_factory=list)
+    received: list[tuple[dict[str, str], bytes]] = field(default_factory=list)
+    url: str = ""
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+        headers = {
+            name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:])
+        }
+        body = await reader.readexactly(int(headers["content-length"]))
+        self.received.append((headers, body))
+        status = self.statuses.pop(0) if self.statuses else 204
+        location = f"Location: {self.url}\r\n" if status == 302 else ""
+        writer.write(f"HTTP/1.1 {status} x\r\n{location}Content-Length: 0\r\n\r\n".encode())
+        await writer.drain()
+        writer.close()
+
+
+@pytest.fixture
+async def receiver() -> AsyncIterator[_Receiver]:
+    found = _Receiver()
+    server = await asyncio.start_server(found.serve, "127.0.0.1", 0)
+    found.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/hook"
+    async with server:
+        yield found
+
+
+def _settings(url: str, **changes: str) -> Settings:
+    declared = {"webhook_url": url, "webhook_secret_env": "ALERTS_SECRET", **changes}
+    return Settings.model_validate({"alerts": declared})
+
+
+@pytest.fixture
+def posting(fresh: Process, receiver: _Receiver, monkeypatch: pytest.MonkeyPatch) -> Alerts:
+    monkeypatch.setenv("ALERTS_SECRET", _SECRET)
+    return Alerts(fresh.database, {}, alert_webhook(_settings(receiver.url)), 60)
+
+
+async def test_an_alert_is_delivered_signed_and_once(
+    posting: Alerts, receiver: _Receiver, fresh: Process
+) -> None:
+    tenant = await make_tenant(fresh.database, credit=100)
+    await _spend(fresh, tenant, 85)
+    await posting.check()
+    assert await posting.deliver() >= 1
+    assert await posting.deliver() == 0
+    bodies = [json.loads(body) for _, body in receiver.received]
+    (mine,) = (
+        body
+        for body in bodies
+        if body["subject"].get("organization_id") == str(tenant.organization_id)
+    )
+    assert (mine["kind"], mine["state"], mine["level"]) == ("credit", "raised", 80)
+    assert len(receiver.received) == len(bodies)
+    headers, body = receiver.received[0]
+    moment, _, signed = headers["x-tollkeeper-signature"].partition(",v1=")
+    content = moment.removeprefix("t=").encode() + b"." + body
+    assert signed == hmac.new(_SECRET.encode(), content, hashlib.sha256).hexdigest()
+    assert headers["x-tollkeeper-delivery"]
+
+
+async def test_a_delivery_that_failed_is_tried_again(
+    posting: Alerts, receiver: _Receiver, fresh: Process
+) -> None:
+    receiver.statuses = [500, 302]
+    posting.note_usage_report("retried", "It does not fit.")
+    await posting.check()
+    async with fresh.database.reading() as connection:
+        # Of this backend only: other tests' tenants have alerts of their own.
+        await connection.execute("DELETE FROM alert_deliveries WHERE body NOT LIKE '%retried%'")
+    for _ in range(2):
+        assert await posting.deliver() == 0
+        assert await posting.deliver() == 0  # not due yet
+        async with fresh.database.reading() as connection:
+            await connection.execute("UPDATE alert_deliveries SET due_at = now()")
+    assert await posting.deliver() == 1
+    # A redirect is not followed.
+    assert len(receiver.received) == 3
+    assert len({headers["x-tollkeeper-delivery"] for headers, _ in receiver.received}) == 1
+
+
+async def test_a_webhook_that_is_away(fresh: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ALERTS_SECRET", _SECRET)
+    post = alert_webhook(_settings("http://127.0.0.1:1/x"))
+    assert post is not None
+    with pytest.raises(DeliveryFailed, match="cannot be reached"):
+        await post("1", "{}")
+
+
+async def test_the_queue_is_bounded(
+    posting: Alerts, fresh: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tollkeeper.services.alerts._QUEUED_MAX", 3)
+    for number in range(5):
+        posting.note_usage_report(f"backend {number}", "It does not fit.")
+    await posting.check()
+    async with fresh.database.reading() as connection:
+        cursor = await connection.execute("SELECT count(*) FROM alert_deliveries")
+        assert await cursor.fetchall() == [(3,)]
+
+
+def test_a_webhook_needs_a_secret(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="to sign with"):
+        Settings.model_validate({"alerts": {"webhook_url": "https://x"}})
+    with pytest.raises(SettingsError, match=r"\$ALERTS_SECRET is not set"):
+        alert_webhook(_settings("https://x"))
+    assert alert_webhook(Settings()) is None
+
+
+async def test_what_is_unsettled_for_more_than_an_hour(fresh: Process) -> None:
+    tenant = await make_tenant(fresh.database, credit=1000)
+    alerts = _alerts(fresh)
+    hold = await held(fresh, tenant, 1)
+    await fresh.ledger.mark_unsettled(hold, "nobody knows")
+    assert _states(await alerts.check(), "unsettled") == []
+    async with fresh.database.reading() as connection:
+        await connection.execute(
+            "UPDATE unsettled_marks SET marked_at = now() - interval '2h' WHERE reservation_id = %s",
+            (hold.id,),
+        )
+    assert _states(await alerts.check(), "unsettled") == ["raised"]
+    await fresh.ledger.resolve(settlement(hold, 1))
+    assert _states(await alerts.check(), "unsettled") == ["cleared"]
+
+
+async def test_a_negative_balance(fresh: Process) -> None:
+    tenant = await make_tenant(fresh.database, credit=10)
+    alerts = _alerts(fresh)
+    hold = await held(fresh, tenant, 10)
+    await fresh.ledger.resolve(settlement(hold, 30))
+    told = _told(await alerts.check(), tenant.organization_id)
+    assert sorted(told) == [("credit", "raised", 100), ("negative_balance", "raised", 100)]
+    await Billing(fresh.database, LIMITS).credit_grant(tenant.organization_id, 100)
+    told = _told(await alerts.check(), tenant.organization_id)
+    assert sorted(told) == [("credit", "cleared", 100), ("negative_balance", "cleared", 100)]

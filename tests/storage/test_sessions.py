@@ -1,0 +1,63 @@
+"""Sessions of the database: what a connection asks for, and poolers that take it away."""
+
+from uuid import uuid4
+
+import psycopg
+import pytest
+from psycopg.conninfo import conninfo_to_dict
+
+from tests.support.databases import own_database
+from tests.support.pooler import pooler
+from tollkeeper.domain.errors import StateConflict
+from tollkeeper.storage.schema import check_database
+from tollkeeper.storage.sessions import check_session, session_conninfo, session_settings
+
+
+def test_a_direct_connection_keeps_its_settings(conninfo: str) -> None:
+    check_database(conninfo)
+
+
+def test_a_database_with_other_defaults_is_overruled(conninfo: str) -> None:
+    """Defaults of the role or of the database do not reach the gateway's sessions."""
+    check_database(_weak_database(conninfo))
+
+
+def test_a_session_that_is_not_durable_is_refused(conninfo: str) -> None:
+    with psycopg.connect(conninfo) as connection:
+        connection.execute(session_settings(5).encode())
+        check_session(connection)
+        connection.execute("SET synchronous_commit = off")
+        with pytest.raises(StateConflict, match="synchronous_commit=off"):
+            check_session(connection)
+
+
+def test_a_pooler_in_session_mode_keeps_the_settings(conninfo: str) -> None:
+    with pooler(_weak_database(conninfo), "session") as address:
+        check_database(address)
+
+
+def test_a_pooler_in_transaction_mode_is_refused(conninfo: str) -> None:
+    own = own_database(conninfo, f"pooled_{uuid4().hex}")
+    with (
+        pooler(own, "transaction") as address,
+        pytest.raises(StateConflict, match="transaction mode"),
+    ):
+        check_database(address)
+
+
+def _weak_database(conninfo: str) -> str:
+    own = own_database(conninfo, f"weak_{uuid4().hex}")
+    with psycopg.connect(own) as connection:
+        for setting in ("synchronous_commit = off", "timezone = 'CET'"):
+            connection.execute(f"ALTER DATABASE {connection.info.dbname} SET {setting}")
+    return own
+
+
+def test_of_several_servers_the_primary_is_wanted() -> None:
+    several = session_conninfo("postgresql://one,two/books")
+    assert conninfo_to_dict(several)["target_session_attrs"] == "read-write"
+    one = session_conninfo("postgresql://one/books")
+    assert "target_session_attrs" not in conninfo_to_dict(one)
+    chosen = "postgresql://one,two/books?target_session_attrs=primary"
+    found = conninfo_to_dict(session_conninfo(chosen))
+    assert found["target_session_attrs"] == "primary"

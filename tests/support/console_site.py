@@ -1,0 +1,132 @@
+"""The console as a site in a browser: in front of a gateway with a scripted model and judge."""
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from playwright.async_api import BrowserContext, Page
+
+from tests.support.gateway import running_gateway
+from tests.support.judged_gateway import JudgedGateway, ScriptedJudge
+from tests.support.scripted_gateway import ScriptedGateway, eventually, scripted_settings
+from tests.support.upstream import Upstream, chat
+from tollkeeper.console.context import ReplicaState
+from tollkeeper.console.sessions import token_digest
+from tollkeeper.console.start import make_console
+from tollkeeper.hosting.listeners import address_of, bind
+from tollkeeper.services.use_cases import Services
+from tollkeeper.settings import Settings
+
+TOKEN = "tko_for-tests"
+
+
+@dataclass(frozen=True)
+class ConsoleSite:
+    address: str
+    settings: Settings
+    # What the pages work with, with the same clock and database as the gateway's.
+    judged: JudgedGateway
+
+    @property
+    def services(self) -> Services:
+        return self.judged.scripted.gateway.services
+
+    async def for_next_test(self) -> "ConsoleSite":
+        """With a tenant of its own."""
+        return replace(self, judged=await self.judged.for_next_test())
+
+
+@dataclass
+class Watched:
+    """A page, and everything that went wrong in it."""
+
+    page: Page
+    faults: list[str] = field(default_factory=list)
+
+
+@asynccontextmanager
+async def console_site(data_dir: Path, conninfo: str) -> AsyncIterator[ConsoleSite]:
+    async with Upstream(chat()) as model, ScriptedJudge() as judge:
+        settings = scripted_settings(
+            data_dir,
+            model.url,
+            backends=[
+                {"name": "scripted", "kind": "openai", "urls": [model.url]},
+                {"name": "judge", "kind": "openai", "urls": [judge.url], "retries": 0},
+            ],
+            judge={"backend": "judge", "model": "the-judge", "deadline_s": 30},
+        )
+        async with running_gateway(settings, conninfo) as gateway:
+            tenant = await gateway.make_tenant()
+            scripted = ScriptedGateway(gateway, model, tenant, probe_tenant=tenant)
+            await scripted.grant(10**13)
+            async with serving_console(settings, gateway.services) as address:
+                yield ConsoleSite(address, settings, JudgedGateway(scripted, judge))
+
+
+@asynccontextmanager
+async def serving_console(
+    settings: Settings, services: Services, token: str = TOKEN
+) -> AsyncIterator[str]:
+    """The console's address, on a free port and in this event loop."""
+
+    async def ask_replicas() -> list[ReplicaState]:
+        return [
+            ReplicaState(backend.name, url, True, "accepts connections")
+            for backend in settings.backends
+            for url in backend.urls
+        ]
+
+    app = make_console(
+        settings, services, token_digest(token), config=None, ask_replicas=ask_replicas
+    )
+    listener = bind("127.0.0.1", 0, setting="test")
+    async with _serving(app, listener):
+        yield f"http://{address_of(listener)}"
+
+
+@asynccontextmanager
+async def _serving(app: Any, listener: socket.socket) -> AsyncIterator[None]:
+    server = uvicorn.Server(
+        uvicorn.Config(app, lifespan="off", log_config=None, timeout_graceful_shutdown=1)
+    )
+    # Its own `serve` would take the signals of the test run.
+    task = asyncio.create_task(server._serve([listener]))
+    await eventually(lambda: server.started)
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        await task
+
+
+async def watched_page(context: BrowserContext) -> Watched:
+    """A page that notes errors of its scripts, violations of the content policy and failed loads."""
+    watched = Watched(await context.new_page())
+    page = watched.page
+
+    def note_message(kind: str, text: str) -> None:
+        if kind in ("error", "warning"):
+            watched.faults.append(f"{kind}: {text}")
+
+    def note_failure(url: str, reason: str | None) -> None:
+        # What a page still loads when it is left, the browser gives up.
+        if reason != "net::ERR_ABORTED":
+            watched.faults.append(f"not loaded: {url}: {reason}")
+
+    page.on("console", lambda message: note_message(message.type, message.text))
+    page.on("pageerror", lambda error: watched.faults.append(f"script: {error}"))
+    page.on("requestfailed", lambda request: note_failure(request.url, request.failure))
+    return watched
+
+
+async def sign_in(page: Page, address: str, token: str = TOKEN) -> None:
+    await page.goto(f"{address}/sign-in")
+    await page.get_by_label("Operator token").fill(token)
+    await page.get_by_role("button", name="Sign in").click()
+    await page.wait_for_url(f"{address}/")

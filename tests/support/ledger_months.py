@@ -1,0 +1,108 @@
+"""Books with months that are over: calls of the past, closed, proven and exported."""
+
+import secrets
+from dataclasses import dataclass
+from typing import LiteralString
+
+from msgspec.structs import replace
+
+from tests.support.ledger import (
+    LIMITS,
+    LedgerTenant,
+    Process,
+    hold_of,
+    make_tenant,
+    release,
+    settlement,
+)
+from tollkeeper.domain.ledger import Hold
+from tollkeeper.domain.months import RANDOM_BITS, Month, request_id
+from tollkeeper.services.clock import unix_now
+from tollkeeper.services.ledger.bulk_resolution import BulkResolution
+from tollkeeper.services.ledger.months import Export, LedgerMonths, month_at
+from tollkeeper.services.ledger.reconciliation import Reconciliation
+from tollkeeper.storage import ledger_months
+
+_MS_PER_DAY = 86_400_000
+
+
+def this_month() -> Month:
+    return month_at(unix_now())
+
+
+@dataclass(frozen=True)
+class OldBooks:
+    """One process whose ledger has months of the past."""
+
+    process: Process
+
+    @property
+    def months(self) -> LedgerMonths:
+        database = self.process.database
+        return LedgerMonths(database, unix_now, BulkResolution(database, LIMITS))
+
+    @property
+    def reconciliation(self) -> Reconciliation:
+        return Reconciliation(self.process.database, deadline_s=10**7, lease_s=10**7)
+
+    async def begin(self, *months: Month) -> None:
+        """As if upkeep had made these months when they were current."""
+        for month in months:
+            async with self.process.database.transaction() as connection:
+                await ledger_months.add_month(connection, month)
+
+    async def hold(self, tenant: LedgerTenant, month: Month, amount: int) -> Hold:
+        """A hold of a call that arrived on the second day of the month."""
+        now_ms = (month.first_day + 1) * _MS_PER_DAY
+        identity = request_id(now_ms, secrets.randbits(RANDOM_BITS))
+        hold = replace(hold_of(tenant, amount), id=identity)
+        decision = await self.process.ledger.hold(hold)
+        assert decision.refusal is None, decision
+        return hold
+
+    async def spend(self, tenant: LedgerTenant, month: Month, amount: int, cost: int) -> Hold:
+        hold = await self.hold(tenant, month, amount)
+        assert await self.process.ledger.resolve(settlement(hold, cost), hold)
+        return hold
+
+    async def export(self, month: Month) -> tuple[Export, bytes]:
+        pieces: list[bytes] = []
+        export = await self.months.ledger_export(month, pieces.append)
+        await self.months.ledger_exported(export, f"{month}.csv")
+        return export, b"".join(pieces)
+
+    async def verify(self, *, full: bool = False) -> list[tuple[str, str]]:
+        found = await self.reconciliation.ledger_verify(full=full)
+        return [(difference.invariant, difference.subject) for difference in found]
+
+
+NOW = this_month()
+
+
+async def busy(old: OldBooks) -> LedgerTenant:
+    """Calls in three months: settled, released, with overage, and once unsettled."""
+    tenant = await make_tenant(old.process.database, credit=1000)
+    for month in (NOW.plus(-2), NOW.plus(-1), NOW):
+        await old.spend(tenant, month, 10, 4)
+        await old.spend(tenant, month, 10, 13)
+        released = await old.hold(tenant, month, 20)
+        await old.process.ledger.resolve(release(released))
+        marked = await old.hold(tenant, month, 30)
+        await old.process.ledger.mark_unsettled(marked, "nobody knows")
+        await old.process.ledger.resolve(settlement(marked, 30), marked)
+    return tenant
+
+
+async def end_month(old: OldBooks, month: Month) -> None:
+    """Everything up to the drop."""
+    await old.months.ledger_close(month)
+    assert await old.verify() == []
+    await old.export(month)
+    await old.months.ledger_drop(month)
+
+
+async def despite_guards(books: OldBooks, statement: LiteralString) -> None:
+    """As the owner of the database can: no trigger runs."""
+    async with books.process.database.transaction() as connection:
+        await connection.execute("SET LOCAL session_replication_role TO replica")
+        await connection.execute(statement)
