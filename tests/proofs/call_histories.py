@@ -98,8 +98,8 @@ class Asked:
     """One request, as its caller saw it."""
 
     call: Call
-    # The clock before and after it was admitted.
-    admitted_at: set[int]
+    # The clock when it was admitted.
+    admitted_at: int | None = None
     # None while nobody has an answer.
     succeeded: bool | None = None
     left: bool = False
@@ -143,6 +143,7 @@ class CallHistory:
         self.gateways = [self._gateway(ledger) for ledger in self.ledgers]
         self.asked: dict[UUID, Asked] = {}
         self.seen: Counter[str] = Counter()
+        self._asked_by: dict[asyncio.Task[Any] | None, Asked] = {}
         self._tasks: list[asyncio.Task[None]] = []
 
     def uuid(self) -> UUID:
@@ -174,7 +175,7 @@ class CallHistory:
 
     def _gateway(self, ledger: Ledger) -> Inference:
         return Inference(
-            Admission(ledger, lambda: self.now),
+            Admission(ledger, self._clock),
             cast("Admissibility", None),
             {"cluster": FanOutBackend(self.provider, concurrency=2)},
             InferenceLimits(deadline_s=60, drain_s=1, drains_max=2, calls_max=1000),
@@ -182,6 +183,12 @@ class CallHistory:
             checks=PolicyChecks(None),
             recorder=cast("CallRecorder", _Recorder()),
         )
+
+    def _clock(self) -> int:
+        """A call reads the clock when it is admitted, and nothing later may change its price."""
+        asked = self._asked_by[asyncio.current_task()]
+        asked.admitted_at = self.now if asked.admitted_at is None else asked.admitted_at
+        return self.now
 
     async def run(self) -> None:
         for _ in range(self.rng.randint(2, CALLS_MAX)):
@@ -216,8 +223,9 @@ class CallHistory:
             choices=self.rng.choice((1, 1, 1, 3)),
             output_tokens_max=8,
         )
-        asked = Asked(call, {self.now})
+        asked = Asked(call)
         self.asked[UUID(call.request_id)] = asked
+        self._asked_by[asyncio.current_task()] = asked
         gateway = self.rng.choice(self.gateways)
         try:
             await gateway.infer(call, _Sink(), _Source(asked))
@@ -242,8 +250,6 @@ class CallHistory:
             case 4:
                 # The clock jumps over the change of prices, or back.
                 self.now = CHANGE_AT + self.rng.choice((-100_000, -1, 0, 100_000))
-                for asked in self.asked.values():
-                    asked.admitted_at.add(self.now)
                 self.seen["clock jumps"] += 1
             case 5:
                 try:
@@ -289,8 +295,9 @@ class CallHistory:
         elif not asked.left:
             assert told, "nobody has said what it cost"
             assert len(bills) == asked.call.choices
-            expected = {billed(bills, at) for at in asked.admitted_at}
-            assert cost_of(resolution) in expected, (cost_of(resolution), expected, bills)
+            assert asked.admitted_at is not None
+            expected = billed(bills, asked.admitted_at)
+            assert cost_of(resolution) == expected, (cost_of(resolution), expected, bills)
 
 
 def run_call_history(seed: int) -> Counter[str]:

@@ -124,13 +124,13 @@ def build_services(
     bulk_resolution, months = _bulk_resolution_and_months(database, clock, project_limits)
     activity = Activity(database, clock, retention_days=settings.activity.retention_days)
     backends = build_backends(settings, engine) if serving else {}
-    judge = build_judge(settings, backends, judge_secret(vault)) if serving else None
-    checks = PolicyChecks(judge, denied_unread=denied_unread(settings))
-    request_log = _request_log(settings, serving=serving)
-    alerts = _alerts(settings, database, backends, serving=serving)
+    checks = _checks(settings, backends, vault, serving=serving)
+    request_log, alerts = _log_and_alerts(settings, database, backends, serving=serving)
     recorder = CallRecorder(activity, request_log, alerts.note_usage_report)
     policies = Policies(database, idempotency, clock, directory)
     inference = _inference(settings, admission, admissibility, backends, policies, checks, recorder)
+    keepers = (key_use, idempotency, lease, recovery, bulk_resolution, ledger_watch, months)
+    watchers = (activity, ProcessWatch(database, backends, ledger, activity, inference), alerts)
     return Services(
         clock=clock,
         database=database,
@@ -154,20 +154,7 @@ def build_services(
         traffic=Traffic(database, activity, catalog),
         ledger_overview=LedgerOverview(database, clock),
         policy_statistics=PolicyStatistics(database, clock),
-        upkeep=_upkeep(
-            settings,
-            database,
-            key_use=key_use,
-            idempotency=idempotency,
-            lease=lease,
-            recovery=recovery,
-            bulk_resolution=bulk_resolution,
-            ledger_watch=ledger_watch,
-            ledger_months=months,
-            activity=activity,
-            process_watch=ProcessWatch(database, backends, ledger, activity, inference),
-            alerts=alerts,
-        ),
+        upkeep=_upkeep(settings, database, *keepers, *watchers),
         catalog=catalog,
         isolation=Isolation(vault),
         reasoning_seal=ReasoningSeal(vault),
@@ -195,7 +182,6 @@ def _project_limits(settings: Settings) -> ProjectLimits:
 def _upkeep(
     settings: Settings,
     database: Database,
-    *,
     key_use: KeyUse,
     idempotency: Idempotency,
     lease: Lease,
@@ -233,17 +219,22 @@ def _database(settings: Settings, conninfo: str) -> Database:
     )
 
 
-def _alerts(
+def _checks(
+    settings: Settings, backends: dict[str, Backend], vault: Vault, *, serving: bool
+) -> PolicyChecks:
+    judge = build_judge(settings, backends, judge_secret(vault)) if serving else None
+    return PolicyChecks(judge, denied_unread=denied_unread(settings))
+
+
+def _log_and_alerts(
     settings: Settings, database: Database, backends: dict[str, Backend], *, serving: bool
-) -> Alerts:
+) -> tuple[RequestLog, Alerts]:
+    """A command logs no requests and posts no alerts."""
     post = alert_webhook(settings) if serving else None
-    return Alerts(database, backends, post, settings.alerts.interval_s)
-
-
-def _request_log(settings: Settings, *, serving: bool) -> RequestLog:
+    alerts = Alerts(database, backends, post, settings.alerts.interval_s)
     if not serving or not settings.logs.requests:
-        return RequestLog(None)
-    return RequestLog(text_line if settings.logs.format == "text" else json_line)
+        return RequestLog(None), alerts
+    return RequestLog(text_line if settings.logs.format == "text" else json_line), alerts
 
 
 def _project_keys(

@@ -147,6 +147,7 @@ class RunningCall:
     def record(self, status: int, error_code: str | None) -> ActivityRecord:
         self.end()
         assert self._ended is not None
+        sent, times = self._dispatched, self.times
         call, meter, reservation = self.call, self.meter, self.reservation
         settlement, first = self.settlement, self._first_piece
         return ActivityRecord(
@@ -175,6 +176,11 @@ class RunningCall:
             reported_cost_picousd=None
             if meter is None or meter.report is None
             else meter.report.cost_picousd,
+            dispatched_ms=None if sent is None else _ms(sent - self._started),
+            upstream_ms=None if times.upstream is None else _ms(times.upstream),
+            overhead_us=None
+            if times.upstream is None
+            else int(max(0.0, times.total - times.upstream - times.judging) * 1_000_000),
         )
 
 
