@@ -111,10 +111,11 @@ class _FallbackCall:
 
     async def _try(self, route: Route) -> Answer:
         backend = self._backend.backend_of(route)
-        attempt = backend.open(call_on(route, self._call), deadline=self._deadline)
+        call = call_on(route, self._call)
+        attempt = backend.open(call, deadline=self._deadline)
         answer = await attempt.__aenter__()
         self._attempt = attempt
-        return replace(answer, backend=route.model.backend)
+        return replace(answer, backend=route.model.backend, prompts=backend.prompts_sent(call))
 
     async def __aexit__(
         self,

@@ -12,7 +12,9 @@ from tests.support.upstream import (
     USAGE,
     Upstream,
     Verb,
+    answer,
     chat,
+    completion,
     refuse,
     reset_after,
     reset_before_headers,
@@ -176,6 +178,19 @@ async def test_several_completions(two: TwoBackends) -> None:
     assert len(answered.json()["choices"]) == 3
     entry = await two.scripted.entry_of(answered)
     assert (entry.cost, entry.overage) == (3 * _DEAR_COST, 0)
+
+
+async def test_several_completions_in_one_call_have_one_prompt(two: TwoBackends) -> None:
+    """Also where the backend reports nothing, so that we count."""
+    bare = completion(choices=3)
+    del bare["usage"]
+    two.near.play(answer(bare))
+    answered = await two.scripted.chat(n=3)
+    entry = await two.scripted.entry_of(answered)
+    assert (entry.status, entry.estimated) == ("settled", True)
+    one_prompt = entry.prompt_tokens_max // 3
+    output = answered.json()["usage"]["completion_tokens"]
+    assert entry.cost == _hold(one_prompt, output, {"prompt": 1, "completion": 2})
 
 
 async def test_a_backend_that_cannot_be_reached(data_dir: Path, conninfo: str) -> None:

@@ -284,8 +284,7 @@ class Inference:
         try:
             with running.waiting_until(running.deadline + _DEADLINE_SLACK_S):
                 async with backend.open(running.call, deadline=running.deadline) as answer:
-                    running.replica = answer.replica
-                    running.backend = answer.backend or running.backend
+                    running.served_by(answer)
                     async for batch in answer.batches:
                         running.count(batch)
                         await sink.take(batch)

@@ -8,6 +8,7 @@ from enum import StrEnum
 from types import TracebackType
 from typing import Protocol, Self
 
+from tollkeeper.backends.port import Answer
 from tollkeeper.domain.activity import ActivityRecord
 from tollkeeper.domain.inference import Batch, Call
 from tollkeeper.domain.metering import Meter
@@ -98,6 +99,13 @@ class RunningCall:
             self.refusal = verdict.exception()
             self.end_by(asyncio.get_running_loop().time())
 
+    def served_by(self, answer: Answer) -> None:
+        """A backend has begun to answer: from now on its prices apply, and its number of prompts."""
+        self.replica = answer.replica
+        self.backend = answer.backend or self.backend
+        if answer.prompts and self.meter is not None:
+            self.meter.send_prompts(answer.prompts)
+
     def count(self, batch: Batch) -> None:
         """Counts what the backend delivers."""
         if self._first_piece is None:
@@ -142,6 +150,7 @@ class RunningCall:
     def record(self, status: int, error_code: str | None) -> ActivityRecord:
         self.end()
         assert self._ended is not None
+        sent, times = self._dispatched, self.times
         call, meter, reservation = self.call, self.meter, self.reservation
         settlement, first = self.settlement, self._first_piece
         return ActivityRecord(
@@ -170,6 +179,11 @@ class RunningCall:
             reported_cost_picousd=None
             if meter is None or meter.report is None
             else meter.report.cost_picousd,
+            dispatched_ms=None if sent is None else _ms(sent - self._started),
+            upstream_ms=None if times.upstream is None else _ms(times.upstream),
+            overhead_us=None
+            if times.upstream is None
+            else int(max(0.0, times.total - times.upstream - times.judging) * 1_000_000),
         )
 
 
