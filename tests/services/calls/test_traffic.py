@@ -1,0 +1,140 @@
+"""Pages of activity: every record once, newest first, whatever the filters and the page's length."""
+
+import random
+from collections.abc import Sequence
+from uuid import UUID
+
+import pytest
+
+from tests.support.activity_records import VERDICT, record_of, written
+from tests.support.books import Books
+from tollkeeper.domain.activity import ActivityRecord
+from tollkeeper.domain.errors import InvalidRequest
+from tollkeeper.domain.traffic import STEP_S, StatusRange, TimeRange, TrafficFilter
+from tollkeeper.storage.activity_pages import Position, RareFilter
+
+_START_S = 1_960_000_000 - 1_960_000_000 % STEP_S
+_TIME = TimeRange(_START_S, _START_S + 40 * STEP_S)
+_NOTHING = RareFilter()
+
+
+@pytest.fixture
+async def records(books: Books) -> list[ActivityRecord]:
+    """Many in one moment, many in one step, and steps without any."""
+    chance = random.Random(7)
+    moments = [chance.randrange(40) * STEP_S * 1000 + chance.randrange(3) for _ in range(30)]
+    made = [
+        record_of(
+            books,
+            started_at_ms=_START_S * 1000 + chance.choice(moments),
+            status=chance.choice([200, 200, 200, 404, 502]),
+            cost_picousd=chance.choice([None, 10, 1000]),
+            verdicts=chance.choice([(), (VERDICT,)]),
+        )
+        for _ in range(120)
+    ]
+    # A verdict lies near its call.
+    placed = [
+        record_of(
+            books,
+            request_id=one.request_id,
+            started_at_ms=one.started_at_ms,
+            status=one.status,
+            cost_picousd=one.cost_picousd,
+            verdicts=tuple(
+                type(verdict)(
+                    **{
+                        name: getattr(verdict, name)
+                        for name in verdict.__struct_fields__
+                        if name != "judged_at_ms"
+                    },
+                    judged_at_ms=one.started_at_ms + 5,
+                )
+                for verdict in one.verdicts
+            ),
+        )
+        for one in made
+    ]
+    await written(books.services.activity, *placed)
+    return placed
+
+
+def _newest_first(records: Sequence[ActivityRecord]) -> list[UUID]:
+    ordered = sorted(
+        records, key=lambda one: (one.started_at_ms, UUID(one.request_id).bytes), reverse=True
+    )
+    return [UUID(one.request_id) for one in ordered]
+
+
+async def _all_pages(
+    books: Books, wanted: TrafficFilter, rare: RareFilter, limit: int
+) -> list[UUID]:
+    found: list[UUID] = []
+    before: Position | None = None
+    while True:
+        page = await books.services.traffic.activity_page(
+            wanted, rare, _TIME, before=before, limit=limit
+        )
+        found += [entry.request_id for entry in page.entries]
+        before = page.older
+        if before is None:
+            return found
+
+
+@pytest.mark.parametrize("limit", [1, 7, 200])
+async def test_pages_have_every_record_once(
+    books: Books, records: list[ActivityRecord], limit: int
+) -> None:
+    wanted = TrafficFilter(organization_id=books.organization)
+    assert await _all_pages(books, wanted, _NOTHING, limit) == _newest_first(records)
+
+
+async def test_filters_by_status_policy_and_cost(
+    books: Books, records: list[ActivityRecord]
+) -> None:
+    organization = books.organization
+    errors = TrafficFilter(organization_id=organization, status=StatusRange(400, 599))
+    assert await _all_pages(books, errors, _NOTHING, 7) == _newest_first(
+        [one for one in records if one.status >= 400]
+    )
+    everything = TrafficFilter(organization_id=organization)
+    dear = RareFilter(cost_picousd_min=1000)
+    assert await _all_pages(books, everything, dear, 7) == _newest_first(
+        [one for one in records if one.cost_picousd == 1000]
+    )
+    judged = RareFilter(policy_id=VERDICT.policy_id)
+    assert await _all_pages(books, everything, judged, 7) == _newest_first(
+        [one for one in records if one.verdicts]
+    )
+    matched = RareFilter(policy_id=VERDICT.policy_id, matched_only=True)
+    assert await _all_pages(books, everything, matched, 7) == []
+
+
+async def test_a_rare_match_is_found_by_searching_on(
+    books: Books, records: list[ActivityRecord], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A page reads a bounded number of records; one without a match leads on to older ones."""
+    monkeypatch.setattr("tollkeeper.services.calls.traffic._READ_MAX", 10)
+    dear = RareFilter(cost_picousd_min=1000)
+    wanted = TrafficFilter(organization_id=books.organization)
+    assert await _all_pages(books, wanted, dear, 50) == _newest_first(
+        [one for one in records if one.cost_picousd == 1000]
+    )
+
+
+async def test_another_organization_sees_nothing(
+    books: Books, records: list[ActivityRecord]
+) -> None:
+    assert records
+    other = await books.services.organizations.organization_create("Other")
+    page = await books.services.traffic.activity_page(
+        TrafficFilter(organization_id=other.id), _NOTHING, _TIME
+    )
+    assert (page.entries, page.steps, page.older) == ((), (), None)
+
+
+async def test_bounds_of_reports(books: Books) -> None:
+    with pytest.raises(InvalidRequest):
+        await books.services.traffic.traffic_report(TimeRange(0, 367 * 86_400))
+    with pytest.raises(InvalidRequest):
+        await books.services.traffic.activity_page(TrafficFilter(), _NOTHING, _TIME, limit=201)

@@ -1,0 +1,175 @@
+"""The roll-ups say what a count over all records would say, however often a batch is written."""
+
+import asyncio
+import random
+from collections import Counter
+from uuid import uuid4
+
+from tests.support.activity_records import record_of, written
+from tests.support.books import Books
+from tollkeeper.domain.access import OrganizationId
+from tollkeeper.domain.activity import ActivityRecord, VerdictRecord
+from tollkeeper.domain.reports import DayRange
+from tollkeeper.domain.traffic import (
+    STEP_S,
+    Latencies,
+    LatencyCount,
+    StatusRange,
+    TimeRange,
+    TrafficFilter,
+)
+from tollkeeper.domain.usage import Usage
+from tollkeeper.storage import activity, rollups, traffic, verdict_counts
+
+_START_S = 1_950_000_000 - 1_950_000_000 % STEP_S
+_POLICY = "pol_rollup"
+
+
+def _records(books: Books, count: int, *, seed: int) -> list[ActivityRecord]:
+    chance = random.Random(seed)
+    return [
+        record_of(
+            books,
+            model=f"model-{seed}-{chance.randrange(3)}",
+            backend=chance.choice([None, "cluster"]),
+            status=chance.choice([200, 200, 429, 502]),
+            started_at_ms=_START_S * 1000 + chance.randrange(6 * STEP_S * 1000),
+            duration_ms=chance.randrange(1, 5000),
+            first_piece_ms=chance.choice([None, 20]),
+            usage=chance.choice([None, Usage(10, 20, 3, 4)]),
+            verdicts=(_verdict(chance),),
+        )
+        for _ in range(count)
+    ]
+
+
+def _verdict(chance: random.Random) -> VerdictRecord:
+    probability = chance.choice([None, 100, 4999, 5000, 9000])
+    return VerdictRecord(
+        policy_id=_POLICY,
+        version=1,
+        direction="request",
+        mode="monitoring",
+        probability_basis_points=probability,
+        threshold_basis_points=5000,
+        matched=probability is not None and probability >= 5000,
+        duration_ms=5,
+        judged_at_ms=_START_S * 1000,
+    )
+
+
+async def test_roll_ups_count_every_record_once(books: Books) -> None:
+    records = _records(books, 300, seed=1)
+    database = books.services.database
+    # Three processes write, and one of them writes its batch again because its commit was in doubt.
+    batches = [records[:100], records[100:200], records[200:], records[50:150]]
+
+    async def write(batch: list[ActivityRecord]) -> None:
+        async with database.transaction() as connection:
+            await activity.insert(connection, batch)
+
+    await asyncio.gather(*(write(batch) for batch in batches))
+    time = TimeRange(_START_S, _START_S + 6 * STEP_S)
+    async with database.reading() as connection:
+        by_tenant = await traffic.count_by_step(
+            connection, TrafficFilter(organization_id=books.organization), time
+        )
+        by_backend = [
+            found
+            for found in await traffic.sum_by_backend(connection, time)
+            if found.model.startswith("model-1-")
+        ]
+        latencies = [
+            found
+            for found in await traffic.count_latencies(connection, time)
+            if found.model.startswith("model-1-")
+        ]
+    expected = Counter((one.started_at_ms // 1000 // STEP_S, one.status) for one in records)
+    assert {(one.step, one.status): one.requests for one in by_tenant} == expected
+    assert sum(one.requests for one in by_backend) == 300
+    assert sum(one.errors for one in by_backend) == sum(one.status >= 400 for one in records)
+    with_usage = sum(one.usage is not None for one in records)
+    assert sum(one.cached_tokens for one in by_backend) == 3 * with_usage
+    assert sum(one.duration_ms for one in by_backend) == sum(one.duration_ms for one in records)
+    whole = [one for one in latencies if one.measure == "duration"]
+    assert sum(one.requests for one in whole) == 300
+    first = [one for one in latencies if one.measure == "first_piece"]
+    assert sum(one.requests for one in first) == sum(
+        one.first_piece_ms is not None for one in records
+    )
+    # A percentile is right to a tenth of itself.
+    found = Latencies(_by_rung(whole)).percentile_ms(0.5)
+    median = sorted(one.duration_ms for one in records)[150]
+    assert found is not None
+    assert 0.9 * median <= found <= 1.1 * median
+
+
+def _by_rung(counts: list[LatencyCount]) -> dict[int, int]:
+    by_rung: Counter[int] = Counter()
+    for found in counts:
+        by_rung[found.rung] += found.requests
+    return dict(by_rung)
+
+
+async def test_filters_of_the_roll_up(books: Books) -> None:
+    records = _records(books, 60, seed=2)
+    await written(books.services.activity, *records)
+    time = TimeRange(_START_S, _START_S + 6 * STEP_S)
+    wanted = TrafficFilter(
+        organization_id=books.organization,
+        project_id=books.project,
+        key_id=books.key,
+        model="model-2-1",
+        status=StatusRange(400, 499),
+    )
+    async with books.services.database.reading() as connection:
+        found = await traffic.count_by_step(connection, wanted, time)
+        of_nobody = await traffic.count_by_step(
+            connection, TrafficFilter(organization_id=OrganizationId(uuid4())), time
+        )
+    expected = sum(one.model == "model-2-1" and one.status == 429 for one in records)
+    assert sum(one.requests for one in found) == expected
+    assert of_nobody == []
+
+
+async def test_verdicts_are_counted_by_probability(books: Books) -> None:
+    records = _records(books, 80, seed=3)
+    await written(books.services.activity, *records)
+    day = _START_S // 86_400
+    async with books.services.database.reading() as connection:
+        by_day = await verdict_counts.count_by_day(
+            connection, books.organization, _POLICY, DayRange(day, day + 1)
+        )
+        by_probability = await verdict_counts.count_by_probability(
+            connection, books.organization, _POLICY, DayRange(day, day + 1)
+        )
+    verdicts = [one.verdicts[0] for one in records]
+    [found] = by_day
+    assert (found.asked, found.matched) == (80, sum(one.matched for one in verdicts))
+    assert found.unanswered == sum(one.probability_basis_points is None for one in verdicts)
+    expected = Counter(
+        one.probability_basis_points for one in verdicts if one.probability_basis_points is not None
+    )
+    assert {one.probability_basis_points: one.asked for one in by_probability} == expected
+
+
+async def test_what_is_older_than_the_records_is_deleted(books: Books) -> None:
+    old = record_of(books, started_at_ms=1_000_000_000_000, verdicts=())
+    await written(books.services.activity, old)
+    database = books.services.database
+    time = TimeRange(999_999_000, 1_000_001_000)
+    wanted = TrafficFilter(organization_id=books.organization)
+    async with database.reading() as connection:
+        assert len(await traffic.count_by_step(connection, wanted, time)) == 1
+        await rollups.delete_before(connection, 1_000_100_000)
+        assert await traffic.count_by_step(connection, wanted, time) == []
+        assert [
+            found for found in await traffic.sum_by_backend(connection, time) if found.requests
+        ] == []
+
+
+def test_percentiles_of_nothing_and_of_one() -> None:
+    assert Latencies({}).percentile_ms(0.99) is None
+    one = Latencies({10: 1}).percentile_ms(0.5)
+    assert one is not None
+    assert 1.1**9 <= one <= 1.1**10
