@@ -87,15 +87,12 @@ def _installed() -> Chromium | None:
     if not (_FOLDER / ".complete").is_file():
         return None
     libraries = [str(path) for path in unpacked.glob("usr/lib/*-linux-gnu*")]
-    return Chromium(
-        program_file,
-        {
-            "LD_LIBRARY_PATH": ":".join(
-                [*libraries, *(f"{path}/pulseaudio" for path in libraries)]
-            ),
-            "FONTCONFIG_SYSROOT": str(unpacked),
-        },
-    )
+    paths = [*libraries, *(f"{path}/pulseaudio" for path in libraries)]
+    environment = {"LD_LIBRARY_PATH": ":".join(paths)}
+    if (unpacked / "etc/fonts").is_dir() and (unpacked / "usr/share/fonts").is_dir():
+        # The machine has no fonts of its own.
+        environment["FONTCONFIG_SYSROOT"] = str(unpacked)
+    return Chromium(program_file, environment)
 
 
 def _install_as_root() -> None:
@@ -108,7 +105,7 @@ def _install_as_root() -> None:
 
 
 def _unpack() -> None:
-    """Fetches the package and everything that it depends on, and unpacks them side by side."""
+    """Fetches the package and what this machine lacks of its dependencies, and unpacks them."""
     shutil.rmtree(_FOLDER, ignore_errors=True)
     packages, root, lists = (_FOLDER / name for name in ("packages", "root", "lists"))
     for folder in (packages / "partial", root, lists / "partial"):
@@ -118,19 +115,19 @@ def _unpack() -> None:
         *("-o", "Debug::NoLocking=1", "-o", "APT::Sandbox::User="),
     )
     _run("apt-get", *own, "update")
-    depends = _run(
-        *("apt-cache", *own, "depends", "--recurse", "--important", _PACKAGE),
+    planned = _run(
+        *("apt-get", *own, "install", "--print-uris", "-qq", "--no-install-recommends", _PACKAGE)
     )
-    names = sorted({line for line in depends.splitlines() if line and line[0].isalnum()})
-    for name in names:
-        # A name that only stands for others has no file of its own.
-        _run("apt-get", *own, "download", name, folder=packages, must=name == _PACKAGE)
+    # Each line: 'address' name_version_architecture.deb size digest
+    files = [line.split()[1] for line in planned.splitlines() if line.startswith("'")]
+    for file in files:
+        _run("apt-get", *own, "download", file.partition("_")[0], folder=packages)
     for package in sorted(packages.glob("*.deb")):
         _run("dpkg-deb", "-x", str(package), str(root))
     (_FOLDER / ".complete").touch()
 
 
-def _run(*command: str, folder: Path | None = None, must: bool = True) -> str:
+def _run(*command: str, folder: Path | None = None) -> str:
     done = subprocess.run(
         command,
         cwd=folder,
@@ -140,7 +137,7 @@ def _run(*command: str, folder: Path | None = None, must: bool = True) -> str:
         check=False,
         timeout=_INSTALL_WITHIN_S,
     )
-    if done.returncode and must:
+    if done.returncode:
         last = (done.stderr.strip() or done.stdout.strip()).splitlines()[-1:]
         raise NoBrowser(f"{command[0]} {command[-1]}: {' '.join(last)}")
     return done.stdout

@@ -63,6 +63,7 @@ ROUTES = [
     Route("/projects/{project}/{action}", projects.change, methods=["POST"]),
     Route("/keys", keys.show_all),
     Route("/keys", keys.create, methods=["POST"]),
+    Route("/keys/{key}/rotate", keys.rotate, methods=["POST"]),
     Route("/keys/{key}/{action}", keys.change, methods=["POST"]),
     Route("/costs", costs.show),
     Route("/costs.csv", costs.download),

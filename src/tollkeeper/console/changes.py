@@ -11,12 +11,14 @@ from starlette.responses import RedirectResponse, Response
 
 from tollkeeper.console.context import console_of, session_of
 from tollkeeper.console.forms import Form, read_form
+from tollkeeper.domain.audit import Actor, ActorKind
 from tollkeeper.domain.errors import (
     InvalidRequest,
     PermissionDenied,
     StateConflict,
     TollkeeperError,
 )
+from tollkeeper.services.audit import acting_as
 
 T = TypeVar("T")
 _log = structlog.get_logger("tollkeeper.console")
@@ -49,11 +51,11 @@ async def checked_form(request: Request) -> Form:
     return form
 
 
-async def make_change(
-    _request: Request, change: Change, operation: Callable[[], Awaitable[T]]
-) -> T:
-    """Every change of the console passes here."""
-    result = await operation()
+async def make_change(request: Request, change: Change, operation: Callable[[], Awaitable[T]]) -> T:
+    """Every change of the console passes here. The service records it in the audit, as a change of
+    the session that makes it."""
+    with acting_as(Actor(ActorKind.CONSOLE, session_of(request).name)):
+        result = await operation()
     _log.info("changed by the console", operation=change.operation, subject=change.subject)
     return result
 

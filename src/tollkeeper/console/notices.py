@@ -5,6 +5,8 @@ NOTICES = {
     "credit-granted": "The credit was granted.",
     "cap-set": "The cap is set.",
     "cap-cleared": "The cap was removed.",
+    "overage-set": "The bound of overage is set.",
+    "overage-cleared": "Calls of the organization are admitted again.",
     "check-granted": "The check was granted.",
     "check-revoked": "The check was revoked.",
     "project-created": "The project was created.",

@@ -171,6 +171,12 @@ def milliseconds(value: float | None) -> str:
     return f"{value / 1000:.2f} s" if value < 60_000 else f"{value / 60_000:.1f} min"
 
 
+def microseconds(value: float | None) -> str:
+    if value is None or value >= 1000:
+        return milliseconds(None if value is None else value / 1000)
+    return f"{value:.0f} µs"
+
+
 def percent(part: float, whole: float) -> str:
     return _NOTHING if not whole else f"{100 * part / whole:.1f} %"
 
@@ -239,6 +245,7 @@ def _make_environment() -> Environment:
         "number": number,
         "compact": compact,
         "ms": milliseconds,
+        "us": microseconds,
         "duration": duration,
         "when": when,
         "clock": clock,

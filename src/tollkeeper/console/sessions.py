@@ -39,6 +39,11 @@ class Session:
     id: bytes
     expires_at: int
 
+    @property
+    def name(self) -> str:
+        """What tells the sessions of one token apart, and lets nobody take one over."""
+        return f"session {hashlib.sha256(self.id).hexdigest()[:8]}"
+
 
 class Remembered:
     """The newest so many values."""

@@ -55,3 +55,8 @@ class ActivityRecord(msgspec.Struct, frozen=True, gc=False):
     # The backend's last report as it came, and its own price in it.
     reported_usage: FreeObject | None = None
     reported_cost_picousd: int | None = None
+    # The time until the call went to its backend, how long the backend worked, and what of the
+    # call's time neither the backend nor the judge took. None if it was not dispatched.
+    dispatched_ms: int | None = None
+    upstream_ms: int | None = None
+    overhead_us: int | None = None

@@ -88,7 +88,7 @@ class Latencies:
 
     def percentile_ms(self, share: float) -> float | None:
         """The time that this share of the calls did not exceed, to a tenth of itself; None where
-        there are no calls."""
+        there are no calls. In microseconds where the rungs are those of the overhead."""
         total = sum(self.by_rung.values())
         if not total:
             return None

@@ -79,8 +79,8 @@ ROLL_UP_ACTIVITY: LiteralString = """
     SELECT floor(extract(epoch FROM started_at) / 300)::integer AS step, model,
         coalesce(backend, '') AS backend, measure,
         ceil(ln(greatest(ms, 1)::float8) / ln(1.1::float8))::integer AS rung, count(*)
-    FROM fresh, LATERAL (VALUES ('duration', duration_ms), ('first_piece', first_piece_ms))
-        AS taken (measure, ms)
+    FROM fresh, LATERAL (VALUES ('duration', duration_ms), ('first_piece', first_piece_ms),
+        ('overhead', overhead_us)) AS taken (measure, ms)
     WHERE ms IS NOT NULL AND (SELECT count(*) FROM for_bills) >= 0
     GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 2, 3, 4, 5
     ON CONFLICT (step, model, backend, measure, rung)

@@ -1,10 +1,78 @@
 """The audit list: who changed what, and when."""
 
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
+from tollkeeper.console.context import console_of
+from tollkeeper.console.forms import moment, optional, organization_id
 from tollkeeper.console.rendering import render
+from tollkeeper.domain.audit import AuditEntry, ObjectState
+from tollkeeper.domain.errors import InvalidRequest
+
+_LIMIT = 50
+_ID_DIGITS_MAX = 18
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedField:
+    name: str
+    # None where the object did not have the field.
+    before: str | None
+    after: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ShownEntry:
+    entry: AuditEntry
+    fields: tuple[ChangedField, ...]
 
 
 async def show(request: Request) -> Response:
-    return render(request, "audit.html", nav="audit", title="Audit", entries=None)
+    services, query = console_of(request).services, request.query_params
+    organization = optional(query, "organization")
+    since, until = optional(query, "since"), optional(query, "until")
+    page = await services.audit.audit_list(
+        organization_id=None if organization is None else organization_id(organization),
+        object_id=optional(query, "object"),
+        since=None if since is None else moment(since, "since"),
+        until=None if until is None else moment(until, "until"),
+        before_id=_before(optional(query, "before")),
+        limit=_LIMIT,
+    )
+    organizations = await services.organizations.organization_list()
+    return render(
+        request,
+        "audit.html",
+        nav="audit",
+        title="Audit",
+        entries=[ShownEntry(entry, tuple(_fields(entry))) for entry in page.entries],
+        next_before=page.next_before,
+        organizations={found.id: found.name for found in organizations},
+    )
+
+
+def _before(text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) <= _ID_DIGITS_MAX):
+        raise InvalidRequest("This is no page of the list.", param="before")
+    return int(text)
+
+
+def _fields(entry: AuditEntry) -> Iterator[ChangedField]:
+    """The fields that the change made, changed or removed."""
+    before, after = entry.change.before or {}, entry.change.after or {}
+    for name in dict.fromkeys([*before, *after]):
+        if before.get(name) != after.get(name):
+            yield ChangedField(name, _shown(before, name), _shown(after, name))
+
+
+def _shown(state: ObjectState, name: str) -> str | None:
+    value = state.get(name)
+    if value is None:
+        return None
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()

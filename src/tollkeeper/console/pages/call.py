@@ -1,5 +1,6 @@
 """One call's whole story: admission, verdicts, replica, times, usage and settlement."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import msgspec
@@ -10,10 +11,12 @@ from tollkeeper.console.context import console_of
 from tollkeeper.console.forms import request_id
 from tollkeeper.console.rendering import render
 from tollkeeper.services.calls.traffic import CallStory
+from tollkeeper.storage.activity import ActivityEntry
 from tollkeeper.storage.call_ledger import HoldTerms
 
 # The width of the waterfall in units of its drawing.
 _WIDTH = 1000
+_SETTLED = "Settled in the ledger"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +104,9 @@ def _terms(hold: HoldTerms) -> list[Term]:
         terms.append(Term("Web searches", str(hold.web_searches), price, price * hold.web_searches))
     if hold.price_request:
         terms.append(Term("Request", "1", hold.price_request, hold.price_request))
-    assert sum(term.amount_picousd for term in terms) == hold.hold_picousd
+    rest = hold.hold_picousd - sum(term.amount_picousd for term in terms)
+    if rest:
+        terms.append(Term("Other bounds", "", rest, rest))
     return terms
 
 
@@ -123,35 +128,38 @@ def _spans(story: CallStory) -> list[Span]:
     entry, ledger = story.entry, story.ledger
     start = entry.started_at_ms
     spans: list[Span] = []
-    end_ms = entry.duration_ms
+    held_ms = 0
     if ledger is not None:
         held_ms = max(0, ledger.hold.held_at_ms - start)
         spans.append(Span("Admission until the hold", 0, held_ms, "calm"))
     for verdict in entry.verdicts:
         judged_ms = max(0, verdict.judged_at_ms - start)
-        spans.append(
-            Span(
-                f"Judged: {verdict.direction}",
-                max(0, judged_ms - verdict.duration_ms),
-                judged_ms,
-                "warning",
-            )
-        )
-    if entry.backend is not None and end_ms is not None:
-        held = spans[0].end_ms if spans else 0
-        first = end_ms if entry.first_piece_ms is None else entry.first_piece_ms
-        spans.append(Span("Backend until the first piece", min(held, first), first, "accent"))
-        if entry.first_piece_ms is not None:
-            spans.append(Span("Answer", first, end_ms, "good"))
+        began_ms = max(0, judged_ms - verdict.duration_ms)
+        spans.append(Span(f"Judged: {verdict.direction}", began_ms, judged_ms, "warning"))
+    spans += _backend_spans(entry, held_ms)
     if ledger is not None and ledger.resolution is not None:
         resolved_ms = max(0, ledger.resolution.resolved_at_ms - start)
-        spans.append(Span("Settled in the ledger", resolved_ms, resolved_ms, "calm"))
+        spans.append(Span(_SETTLED, resolved_ms, resolved_ms, "calm"))
     return spans
+
+
+def _backend_spans(entry: ActivityEntry, held_ms: int) -> Iterator[Span]:
+    """From the dispatch to the first piece, and on to the answer's end."""
+    if entry.backend is None or entry.duration_ms is None:
+        return
+    sent = held_ms if entry.dispatched_ms is None else entry.dispatched_ms
+    end = entry.duration_ms if entry.upstream_ms is None else sent + entry.upstream_ms
+    first = entry.first_piece_ms
+    if first is None:
+        yield Span("Backend", min(sent, end), end, "accent")
+        return
+    yield Span("Backend until the first piece", min(sent, first), first, "accent")
+    yield Span("Answer", first, max(first, end), "good")
 
 
 def _drawn(spans: list[Span]) -> list[Span]:
     """The spans at their places. One that lies far behind the call's end is drawn at the edge."""
-    ends = sorted(span.end_ms for span in spans if span.title != "Settled in the ledger")
+    ends = sorted(span.end_ms for span in spans if span.title != _SETTLED)
     longest = max([1, *ends])
     placed = []
     for span in spans:

@@ -1,4 +1,4 @@
-"""Keys of projects: last used, expiry, permissions; create, suspend, revoke."""
+"""Keys of projects: last used, expiry, permissions; create, rotate, suspend, revoke."""
 
 from collections.abc import Awaitable, Callable
 
@@ -16,6 +16,7 @@ from tollkeeper.domain.organization import Project, ProjectKey
 from tollkeeper.services.use_cases import Services
 
 _SHOWN_MAX = 500
+_HOUR_S = 3600
 _DAY_S = 86_400
 
 
@@ -69,7 +70,9 @@ async def create(request: Request) -> Response:
     return await answer_form(request, handle, on_refusal=lambda refused: show_all(request, refused))
 
 
-def created(request: Request, key: ProjectKey, value: str) -> Response:
+def created(
+    request: Request, key: ProjectKey, value: str, replaced: ProjectKey | None = None
+) -> Response:
     settings = console_of(request).settings
     return render(
         request,
@@ -78,9 +81,26 @@ def created(request: Request, key: ProjectKey, value: str) -> Response:
         title="Key created",
         key=key,
         value=value,
+        replaced=replaced,
         base_url=f"http://{settings.server.host}:{settings.server.port}/v1",
         model=settings.models[0].id if settings.models else "MODEL",
     )
+
+
+async def rotate(request: Request) -> Response:
+    """Makes a key in the place of another one, which goes on working for the grace."""
+
+    async def handle(form: Form) -> Response:
+        services, identity = console_of(request).services, key_id(request.path_params["key"])
+        grace_s = form.required_integer("grace_hours") * _HOUR_S
+        rotation = await make_change(
+            request,
+            Change("project_key_rotate", str(identity)),
+            lambda: services.project_keys.project_key_rotate(identity, grace_s),
+        )
+        return created(request, rotation.new, rotation.value, replaced=rotation.old)
+
+    return await answer_form(request, handle, on_refusal=lambda refused: show_all(request, refused))
 
 
 async def change(request: Request) -> Response:

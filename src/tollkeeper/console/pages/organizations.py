@@ -54,6 +54,7 @@ async def show(request: Request, refused: Refused | None = None) -> Response:
         organization=organization,
         balance=await services.billing.credit_show(identity),
         caps=await services.billing.cap_show(identity),
+        overage=await services.billing.overage_show(identity),
         projects=projects,
         project_names={project.id: project.name for project in projects},
         periods=[period.value for period in CapPeriod],
@@ -112,6 +113,30 @@ async def _clear_cap(
     return "cap-cleared"
 
 
+async def _set_overage(
+    request: Request, services: Services, identity: OrganizationId, form: Form
+) -> str:
+    """An empty field means the bound of the settings."""
+    bound = form.picousd("bound") if form.text("bound", default="") else None
+    await make_change(
+        request,
+        Change("overage_set", str(identity)),
+        lambda: services.billing.overage_set(identity, bound),
+    )
+    return "overage-set"
+
+
+async def _clear_overage(
+    request: Request, services: Services, identity: OrganizationId, _form: Form
+) -> str:
+    await make_change(
+        request,
+        Change("overage_clear", str(identity)),
+        lambda: services.billing.overage_clear(identity),
+    )
+    return "overage-cleared"
+
+
 async def _grant_check(
     request: Request, services: Services, identity: OrganizationId, form: Form
 ) -> str:
@@ -140,6 +165,8 @@ _ACTIONS = {
     "grant-credit": _grant_credit,
     "set-cap": _set_cap,
     "clear-cap": _clear_cap,
+    "set-overage": _set_overage,
+    "clear-overage": _clear_overage,
     "grant-check": _grant_check,
     "revoke-check": _revoke_check,
 }

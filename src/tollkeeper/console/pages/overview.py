@@ -48,6 +48,7 @@ async def show(request: Request, refused: Refused | None = None) -> Response:
         cached_tokens=sum(found.cached_tokens for found in report.backends),
         total=_row("all", report, requests, None),
         rows=_rows(report),
+        overhead_us=[report.latencies("overhead").percentile_ms(share) for share in _SHARES],
         money=money,
         replicas=replicas,
         chart=traffic_chart(report.steps, time),

@@ -13,6 +13,7 @@ from tollkeeper.domain.activity import ActivityRecord
 from tollkeeper.domain.inference import Batch, Call
 from tollkeeper.domain.metering import Meter
 from tollkeeper.services.calls.metrics import CallTimes
+from tollkeeper.services.calls.tracing import CallSpan
 from tollkeeper.services.ledger.admission import Reservation, Settlement
 from tollkeeper.services.policies.checks import Evidence
 from tollkeeper.timeouts import Timeout
@@ -54,6 +55,8 @@ class RunningCall:
         self.settlement_state = SettlementState.NONE
         self.settlement: Settlement | None = None
         self.evidence = Evidence()
+        # Where calls are traced.
+        self.span: CallSpan | None = None
         # The caller left before the answer was complete.
         self.abandoned = False
         # The process ends.
@@ -147,6 +150,7 @@ class RunningCall:
     def record(self, status: int, error_code: str | None) -> ActivityRecord:
         self.end()
         assert self._ended is not None
+        sent, times = self._dispatched, self.times
         call, meter, reservation = self.call, self.meter, self.reservation
         settlement, first = self.settlement, self._first_piece
         return ActivityRecord(
@@ -175,6 +179,11 @@ class RunningCall:
             reported_cost_picousd=None
             if meter is None or meter.report is None
             else meter.report.cost_picousd,
+            dispatched_ms=None if sent is None else _ms(sent - self._started),
+            upstream_ms=None if times.upstream is None else _ms(times.upstream),
+            overhead_us=None
+            if times.upstream is None
+            else int(max(0.0, times.total - times.upstream - times.judging) * 1_000_000),
         )
 
 

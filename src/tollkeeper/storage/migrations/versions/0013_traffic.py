@@ -11,6 +11,13 @@ revision = "0013"
 down_revision = "0012"
 
 _SQL = """
+ALTER TABLE activity
+    -- The time until the call went to its backend, and how long the backend worked.
+    ADD COLUMN dispatched_ms bigint,
+    ADD COLUMN upstream_ms bigint,
+    -- What of the call's time neither the backend nor the judge took.
+    ADD COLUMN overhead_us bigint;
+
 CREATE TABLE traffic (
     organization_id    uuid NOT NULL,
     -- Steps of 300 seconds since the epoch.
@@ -52,8 +59,8 @@ CREATE TABLE traffic_latency (
     step      integer NOT NULL,
     model     text NOT NULL,
     backend   text NOT NULL,
-    measure   text NOT NULL CHECK (measure IN ('duration', 'first_piece')),
-    -- Times up to 1.1 ^ rung milliseconds.
+    measure   text NOT NULL CHECK (measure IN ('duration', 'first_piece', 'overhead')),
+    -- Times up to 1.1 ^ rung milliseconds; microseconds for `overhead`.
     rung      integer NOT NULL,
     requests  bigint NOT NULL,
     PRIMARY KEY (step, model, backend, measure, rung)
