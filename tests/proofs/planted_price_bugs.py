@@ -53,14 +53,14 @@ PRICE_BUGS = {
     ),
     "a call has the prices of its end": Bug(
         "services/ledger/admission.py",
-        "        cost = cost_of(hold.pricing, usage,",
+        "        cost = cost_of(pricing, usage,",
         "        cost = cost_of(self._last.pricing_at(self._clock()), usage,",
         CALL_HISTORIES,
         also=(
             (
-                "        pricing = call.model.pricing_at(self._clock())\n",
+                "        pricing = dearest_pricing(call.model, now, bounds)\n",
                 """        self._last = call.model
-        pricing = call.model.pricing_at(self._clock())
+        pricing = dearest_pricing(call.model, now, bounds)
 """,
             ),
         ),
@@ -153,7 +153,7 @@ PRICE_BUGS = {
     ),
     "a price change is ignored by holds": Bug(
         "services/ledger/admission.py",
-        "        pricing = call.model.pricing_at(self._clock())\n",
+        "        pricing = dearest_pricing(call.model, now, bounds)\n",
         "        pricing = call.model.pricing\n",
         ("journeys/calls/test_prices.py",),
     ),
