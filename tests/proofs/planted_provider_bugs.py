@@ -34,7 +34,7 @@ PROVIDER_BUGS = {
     "an error before any output is charged": Bug(
         _ANSWER,
         "        if is_final and tells_of_use(report):\n",
-        "        if tells_of_use(report):\n",
+        "        if report.usage is not None:\n",
         _ANSWER_TESTS,
     ),
     "another backend is tried after a charge": Bug(
