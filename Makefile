@@ -33,11 +33,12 @@ serve: $(INSTALLED) ## run the service with embedded database and engine, and pr
 test: $(INSTALLED) ## run every test
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal $(ARGS)
 
-check: $(INSTALLED) ## format, lint, types, layers
+check: $(INSTALLED) ## format, lint, types, layers, versions with known faults
 	$(BIN)/ruff format --check src tests bench tools
 	$(BIN)/ruff check src tests bench tools
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m pytest -q tests/journeys/attacks/test_version_floors.py
 
 bench: $(INSTALLED) ## measure, beside others; prints a table and writes bench/result.json
 	$(BIN)/python -m bench $(ARGS)
@@ -53,7 +54,7 @@ openapi: $(INSTALLED) ## write openapi.json anew
 
 lock: $(INSTALLED) ## resolve the dependencies anew and write the locks
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
-	  --upgrade --extra embedded --extra console --group dev pyproject.toml -o requirements.lock
+	  --upgrade --extra embedded --extra console --extra otel --group dev pyproject.toml -o requirements.lock
 	echo uv | $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate - -o requirements-uv.lock
 	for wanted in tests/journeys/clients/locks/*.in bench/locks/*.in; do \
 	  $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \

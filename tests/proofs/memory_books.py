@@ -7,7 +7,7 @@ from uuid import UUID
 from msgspec.structs import replace
 
 from tollkeeper.domain.access import OrganizationId, ProjectId
-from tollkeeper.domain.admission import AccountState, Fold, FoldKind, Spend
+from tollkeeper.domain.admission import AccountState, Fold, FoldKind, Spend, decide
 from tollkeeper.domain.ledger import Hold, LockedAccounts, Resolution
 
 
@@ -26,6 +26,8 @@ class Books:
     marks: set[UUID] = field(default_factory=set)
     resolutions: dict[UUID, Resolution] = field(default_factory=dict)
     unfolded: set[tuple[UUID, FoldKind]] = field(default_factory=set)
+    # Organizations that a transaction has found below their overage bound: nobody clears them.
+    debtors: set[OrganizationId] = field(default_factory=set)
 
     def copy(self) -> "Books":
         return Books(
@@ -35,6 +37,7 @@ class Books:
             self.marks.copy(),
             self.resolutions.copy(),
             self.unfolded.copy(),
+            self.debtors.copy(),
         )
 
     def lock(
@@ -54,6 +57,30 @@ class Books:
             organization_id = self.reservations[one[0]].hold.organization_id
             states[organization_id] = states[organization_id].folded(self._fold(one))
         return LockedAccounts(states, dict.fromkeys(states, 0), now_us, month), taken
+
+    def note_debtors(self, organizations: Iterable[OrganizationId]) -> None:
+        """A transaction has locked these accounts, so it sees what they owe."""
+        self.debtors |= {one for one in organizations if self._owes_too_much(one)}
+
+    def _owes_too_much(self, organization_id: OrganizationId) -> bool:
+        """By the rows alone: what was granted, and what calls cost."""
+        bound = self.accounts[organization_id].overage_bound_picousd
+        spent = sum(
+            cost_of(resolution)
+            for resolution in self.resolutions.values()
+            if resolution.organization_id == organization_id
+        )
+        return bound is not None and spent > self.granted[organization_id] + bound
+
+    def grant(self, organization_id: OrganizationId, amount: int) -> None:
+        """Adds credit, as an operator's command does: it brings the account up to date first."""
+        self.note_debtors([organization_id])
+        locked, taken = self.lock([organization_id], 0, 0)
+        state, _ = decide(locked.states[organization_id], (), now_us=0, month=0)
+        self.unfolded -= taken
+        self.granted[organization_id] += amount
+        available = state.available_picousd + amount
+        self.accounts[organization_id] = replace(state, available_picousd=available)
 
     def _fold(self, one: tuple[UUID, FoldKind]) -> Fold:
         reservation_id, kind = one
@@ -126,6 +153,7 @@ class Books:
         state = self.accounts[hold.organization_id]
         project = state.projects[hold.project_id]
         assert state.available_picousd >= 0
+        assert hold.organization_id not in self.debtors, "an organization in debt is stopped"
         assert project.live_holds <= project.concurrency
         for cap, spend in ((state.cap, state.spend), (project.cap, project.spend)):
             assert cap is None or spend.counted(cap.period) <= cap.amount_picousd

@@ -142,6 +142,13 @@ class MemoryDatabase:
             self.books.accounts[organization_id] = replace(state, keys=keys)
             self.committed(durable=True)
 
+    async def grant(self, organization_id: OrganizationId, amount: int) -> None:
+        epoch = self.epoch
+        async with self.locked([organization_id], epoch):
+            await self.step(epoch=epoch)
+            self.books.grant(organization_id, amount)
+            self.committed(durable=True)
+
 
 class MemoryStore:
     """The store of one process."""
@@ -281,6 +288,7 @@ class MemoryTransaction:
             database.locked(organizations, self.epoch, lock_wait_s)
         )
         await database.step(self._store, self.epoch)
+        database.books.note_debtors(organizations)
         locked, self._folded = database.books.lock(organizations, database.now_us, database.month)
         return locked
 

@@ -37,6 +37,7 @@ from tollkeeper.domain.usage import Usage
 from tollkeeper.services import batches as batches_module
 from tollkeeper.services.ledger import hold_queue as hold_queue_module
 from tollkeeper.services.ledger import ledger as ledger_module
+from tollkeeper.services.ledger import overage_alerts as overage_alerts_module
 from tollkeeper.services.ledger.admission import Admission, Reservation
 from tollkeeper.services.ledger.ledger import Ledger
 
@@ -105,6 +106,7 @@ class History:
                 cap=self._cap(),
                 projects={},
                 keys={},
+                overage_bound_picousd=self.rng.choice((None, 0, 5)),
             )
             for organization_id, credit in granted.items()
         }
@@ -177,7 +179,7 @@ class History:
     def _make_call(self, tenant: tuple[OrganizationId, ProjectId, KeyId]) -> Call:
         organization_id, project_id, key_id = tenant
         return replace(
-            _CALL,
+            CALL,
             request_id=str(self.uuid()),
             organization_id=organization_id,
             project_id=project_id,
@@ -293,7 +295,7 @@ class Outcome:
 def run_history(seed: int) -> Outcome:
     """Raises an error that names the seed where a check fails."""
     loop = SeededLoop(seed)  # type: ignore[abstract]
-    with _quiet(seed):
+    with quiet(seed):
         try:
             history = _within(loop, seed)
             faults = [fault for fault in loop.faults if "exception" in fault]
@@ -329,19 +331,20 @@ class _NullLogger:
 
 
 @contextmanager
-def _quiet(seed: int) -> Iterator[None]:
+def quiet(seed: int) -> Iterator[None]:
     """The ledger's jitter comes from the seed, and its warnings are not logged."""
     jitter = random.Random(seed)
     with (
         mock.patch.object(ledger_module, "_log", _NullLogger()),
         mock.patch.object(hold_queue_module, "_log", _NullLogger()),
+        mock.patch.object(overage_alerts_module, "_log", _NullLogger()),
         mock.patch.object(ledger_module, "random", jitter),
         mock.patch.object(batches_module, "random", jitter),
     ):
         yield
 
 
-_MODEL = Model(
+MODEL = Model(
     id="example/chat",
     backend="cluster",
     upstream_model="chat",
@@ -364,12 +367,12 @@ _MODEL = Model(
     options={},
 )
 _NOBODY = UUID(int=0)
-_CALL = Call(
+CALL = Call(
     request_id="",
     organization_id=OrganizationId(_NOBODY),
     project_id=ProjectId(_NOBODY),
     key_id=KeyId(_NOBODY),
-    model=_MODEL,
+    model=MODEL,
     choices=1,
     output_tokens_max=1,
     output_bound_field="max_tokens",

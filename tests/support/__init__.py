@@ -24,6 +24,8 @@ What talks to a gateway:
 The ledger and its database:
     databases          a database of its own for tests that verify all of it
     ledger             a ledger process without a gateway, and rows by SQL
+    ledger_months      a ledger with months that are over: closed, exported, dropped
+    large_books        many calls at once, by SQL
     books              one tenant's holds, settlements and balance, through the services
     activity_records   records of activity
     known_costs        an organization whose costs are known

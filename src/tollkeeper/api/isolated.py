@@ -26,9 +26,11 @@ def caching_wish(
     share entries of a backend's cache. A backend that can keep caches apart gets a salt with every
     call: how much of a prompt was cached would tell what another project has sent."""
     isolated = services.isolation.isolated
+    is_asked = salt is not None
     if salt is None and model.isolates_cache:
         salt = ""
     return CachingWish(
         key=None if key is None else isolated(caller, CachePurpose.PROMPT_CACHE_KEY, key),
         salt=None if salt is None else isolated(caller, CachePurpose.CACHE_SALT, salt),
+        salt_is_asked=is_asked,
     )

@@ -5,6 +5,7 @@ from typing import cast
 from tollkeeper.api.http.endpoint import Request
 from tollkeeper.api.wire import models as wire
 from tollkeeper.domain.catalog import Model, ModelAccess
+from tollkeeper.domain.routes import shown_prices
 from tollkeeper.services.use_cases import Services
 
 
@@ -38,7 +39,7 @@ def model_view(model: Model, access: ModelAccess, now: int) -> wire.Model:
         created=model.created,
         input_modalities=cast("list[wire.Modality]", list(model.input_modalities)),
         output_modalities=cast("list[wire.Modality]", list(model.output_modalities)),
-        pricing=wire.ModelPricing(**model.pricing_at(now).declared),
+        pricing=wire.ModelPricing(**shown_prices(model, now)),
         supported_sampling_parameters=list(model.supported_sampling_parameters),
         sampling_limits=model.sampling_limits,
         sampling_limits_revision=model.sampling_limits_revision,

@@ -1,6 +1,6 @@
 """The route table: one row for each endpoint."""
 
-from tollkeeper.api import models
+from tollkeeper.api import key_usage, models
 from tollkeeper.api.chat import handler as chat
 from tollkeeper.api.http.conventions import HttpConventions
 from tollkeeper.api.http.endpoint import AnyEndpoint, Endpoint, ResultHeader
@@ -15,6 +15,7 @@ from tollkeeper.api.wire import models as models_wire
 from tollkeeper.api.wire import organization as wire
 from tollkeeper.api.wire import response_object
 from tollkeeper.api.wire import responses as responses_wire
+from tollkeeper.api.wire.key_usage import KeyUsage
 from tollkeeper.domain.access import KeyKind, Permission
 from tollkeeper.domain.conventions import (
     MESSAGES_REQUEST_ID_HEADER,
@@ -266,9 +267,25 @@ MODEL_LISTING: AnyEndpoint = Endpoint(
     errors=frozenset(),
 )
 
+KEY_USAGE: AnyEndpoint = Endpoint(
+    operation="key_usage_read",
+    method="GET",
+    path="/v1/key/usage",
+    tag="Extensions",
+    summary="Read what the caller's own key has spent",
+    permission=Permission.INFERENCE_WRITE,
+    key_kind=KeyKind.PROJECT,
+    handle=key_usage.key_usage_read,
+    result=KeyUsage,
+    errors=frozenset(),
+)
+
+EXTENSION_ROUTES: tuple[AnyEndpoint, ...] = (MODEL_LISTING, KEY_USAGE)
+
 ROUTES: tuple[AnyEndpoint, ...] = INFERENCE_ROUTES + ORGANIZATION_ROUTES + MODEL_ROUTES
 
 
 def routes_for(conventions: HttpConventions) -> tuple[AnyEndpoint, ...]:
     """The routes of the interface, and the additional ones that the operator has enabled."""
-    return (*ROUTES, MODEL_LISTING) if conventions.model_listing else ROUTES
+    enabled = (conventions.model_listing, conventions.key_usage)
+    return (*ROUTES, *(route for route, on in zip(EXTENSION_ROUTES, enabled, strict=True) if on))

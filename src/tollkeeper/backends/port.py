@@ -26,6 +26,10 @@ class Answer(msgspec.Struct, frozen=True):
 
     replica: str
     batches: AsyncIterator[Batch]
+    # The backend that serves the call, where the model has several; empty where it has one.
+    backend: str = ""
+    # How often that backend is sent the prompt; 0: as often as `prompts_sent` says.
+    prompts: int = 0
 
 
 class Backend(Protocol):

@@ -2,12 +2,14 @@
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import Any
 
 from tollkeeper.backends.anthropic import request as messages
 from tollkeeper.backends.anthropic.thinking import OPTIONS as THINKING_OPTIONS
 from tollkeeper.backends.config import WireProtocol
 from tollkeeper.backends.presets import PRESETS
 from tollkeeper.backends.responses import request as responses
+from tollkeeper.bootstrap.combined_model import combined
 from tollkeeper.domain.catalog import (
     DEFAULT_TOKEN_BOUNDS,
     Catalog,
@@ -26,6 +28,7 @@ from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.messages_behavior import MessagesBehavior, PromptCaching, ThinkingStyle
 from tollkeeper.embedded.engine_limits import ENGINE_SCHEMA_BOUNDS
 from tollkeeper.settings import (
+    AlternativeSettings,
     BackendSettings,
     ModelSettings,
     PricesSettings,
@@ -38,18 +41,36 @@ def build_catalog(settings: Settings) -> Catalog:
     backends = {backend.name: backend for backend in settings.backends}
     models = []
     for declared in settings.models:
-        backend = backends[declared.backend]
-        model = replace(
-            _model(declared, backend),
-            cache_salt_field=backend.cache_salt_field,
-            shares_cache=backend.cache_shared,
-            allows_remote_media=backend.allow_remote_media,
-        )
-        if backend.kind == "embedded":
-            models.append(_on_engine(model, settings.embedded.context_length))
-        else:
-            models.append(_on_protocol(model, WireProtocol(backend.protocol)))
+        on_backends = [_on_backend(declared, backends[declared.backend], settings)]
+        on_backends += [
+            _on_backend(_on_alternative(declared, other), backends[other.backend], settings)
+            for other in declared.alternatives
+        ]
+        models.append(combined(declared, on_backends, backends))
     return Catalog(tuple(models))
+
+
+def _on_alternative(declared: ModelSettings, other: AlternativeSettings) -> ModelSettings:
+    """The model as it is declared on a further backend."""
+    changes: dict[str, Any] = {"backend": other.backend}
+    if other.upstream_model:
+        changes["upstream_model"] = other.upstream_model
+    if other.pricing:
+        changes |= {name: getattr(other, name) for name in PricesSettings.model_fields}
+        changes["price_changes"] = ()
+    return declared.model_copy(update=changes)
+
+
+def _on_backend(declared: ModelSettings, backend: BackendSettings, settings: Settings) -> Model:
+    model = replace(
+        _model(declared, backend),
+        cache_salt_field=backend.cache_salt_field,
+        shares_cache=backend.cache_shared,
+        allows_remote_media=backend.allow_remote_media,
+    )
+    if backend.kind == "embedded":
+        return _on_engine(model, settings.embedded.context_length)
+    return _on_protocol(model, WireProtocol(backend.protocol))
 
 
 def _on_engine(model: Model, slot_tokens: int) -> Model:
@@ -147,6 +168,15 @@ def _model(declared: ModelSettings, backend: BackendSettings) -> Model:
     )
 
 
+def _tokens_per_image(declared: ModelSettings, backend: BackendSettings) -> int | None:
+    """The model's own bound, else that of the backend's preset, else the largest of any family."""
+    if declared.tokens_per_image is not None:
+        return declared.tokens_per_image or None
+    preset = PRESETS.get(backend.preset)
+    known = None if preset is None else preset.tokens_per_image
+    return DEFAULT_TOKEN_BOUNDS.image if known is None else known
+
+
 def _pricing(declared: PricesSettings, param: str = "") -> Pricing:
     tiers = [
         DeclaredTier(tier.above_tokens, {str(name): price for name, price in tier.pricing.items()})
@@ -174,12 +204,3 @@ def _price_changes(declared: ModelSettings) -> tuple[PriceChange, ...]:
             )
         changes[valid_from] = PriceChange(valid_from, _pricing(change, place))
     return tuple(changes[valid_from] for valid_from in sorted(changes))
-
-
-def _tokens_per_image(declared: ModelSettings, backend: BackendSettings) -> int | None:
-    """The model's own bound, else that of the backend's preset, else the largest of any family."""
-    if declared.tokens_per_image is not None:
-        return declared.tokens_per_image or None
-    preset = PRESETS.get(backend.preset)
-    known = None if preset is None else preset.tokens_per_image
-    return DEFAULT_TOKEN_BOUNDS.image if known is None else known

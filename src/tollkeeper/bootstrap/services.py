@@ -1,5 +1,6 @@
 """Builds the services from the settings, and runs and drains them."""
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from uuid import uuid4
@@ -8,6 +9,7 @@ from tollkeeper.backends.port import Backend
 from tollkeeper.bootstrap.backends import build_backends, build_judge, judge_secret
 from tollkeeper.bootstrap.catalog import build_catalog
 from tollkeeper.bootstrap.secrets import master_secret
+from tollkeeper.bootstrap.telemetry import build_tracer
 from tollkeeper.bootstrap.webhook import alert_webhook
 from tollkeeper.domain.admission import ProjectLimits
 from tollkeeper.domain.conventions import DEFAULT_THRESHOLD_BASIS_POINTS
@@ -94,6 +96,8 @@ async def running_services(
         await services.checks.drain()
         await services.recorder.drain()
         await services.activity.drain()
+        if services.recorder.tracer is not None:
+            await asyncio.to_thread(services.recorder.tracer.close)
         for backend in services.backends.values():
             await backend.close()
         await services.database.close()
@@ -124,13 +128,14 @@ def build_services(
     bulk_resolution, months = _bulk_resolution_and_months(database, clock, project_limits)
     activity = Activity(database, clock, retention_days=settings.activity.retention_days)
     backends = build_backends(settings, engine) if serving else {}
-    judge = build_judge(settings, backends, judge_secret(vault)) if serving else None
-    checks = PolicyChecks(judge, denied_unread=denied_unread(settings))
-    request_log = _request_log(settings, serving=serving)
-    alerts = _alerts(settings, database, backends, serving=serving)
-    recorder = CallRecorder(activity, request_log, alerts.note_usage_report)
+    checks = _checks(settings, backends, vault, serving=serving)
+    request_log, alerts = _log_and_alerts(settings, database, backends, serving=serving)
+    tracer = build_tracer(settings) if serving else None
+    recorder = CallRecorder(activity, request_log, alerts.note_usage_report, tracer)
     policies = Policies(database, idempotency, clock, directory)
     inference = _inference(settings, admission, admissibility, backends, policies, checks, recorder)
+    keepers = (key_use, idempotency, lease, recovery, bulk_resolution, ledger_watch, months)
+    watchers = (activity, ProcessWatch(database, backends, ledger, activity, inference), alerts)
     return Services(
         clock=clock,
         database=database,
@@ -154,20 +159,7 @@ def build_services(
         traffic=Traffic(database, activity, catalog),
         ledger_overview=LedgerOverview(database, clock),
         policy_statistics=PolicyStatistics(database, clock),
-        upkeep=_upkeep(
-            settings,
-            database,
-            key_use=key_use,
-            idempotency=idempotency,
-            lease=lease,
-            recovery=recovery,
-            bulk_resolution=bulk_resolution,
-            ledger_watch=ledger_watch,
-            ledger_months=months,
-            activity=activity,
-            process_watch=ProcessWatch(database, backends, ledger, activity, inference),
-            alerts=alerts,
-        ),
+        upkeep=_upkeep(settings, database, *keepers, *watchers),
         catalog=catalog,
         isolation=Isolation(vault),
         reasoning_seal=ReasoningSeal(vault),
@@ -195,7 +187,6 @@ def _project_limits(settings: Settings) -> ProjectLimits:
 def _upkeep(
     settings: Settings,
     database: Database,
-    *,
     key_use: KeyUse,
     idempotency: Idempotency,
     lease: Lease,
@@ -233,17 +224,22 @@ def _database(settings: Settings, conninfo: str) -> Database:
     )
 
 
-def _alerts(
+def _checks(
+    settings: Settings, backends: dict[str, Backend], vault: Vault, *, serving: bool
+) -> PolicyChecks:
+    judge = build_judge(settings, backends, judge_secret(vault)) if serving else None
+    return PolicyChecks(judge, denied_unread=denied_unread(settings))
+
+
+def _log_and_alerts(
     settings: Settings, database: Database, backends: dict[str, Backend], *, serving: bool
-) -> Alerts:
+) -> tuple[RequestLog, Alerts]:
+    """A command logs no requests and posts no alerts."""
     post = alert_webhook(settings) if serving else None
-    return Alerts(database, backends, post, settings.alerts.interval_s)
-
-
-def _request_log(settings: Settings, *, serving: bool) -> RequestLog:
+    alerts = Alerts(database, backends, post, settings.alerts.interval_s)
     if not serving or not settings.logs.requests:
-        return RequestLog(None)
-    return RequestLog(text_line if settings.logs.format == "text" else json_line)
+        return RequestLog(None), alerts
+    return RequestLog(text_line if settings.logs.format == "text" else json_line), alerts
 
 
 def _project_keys(

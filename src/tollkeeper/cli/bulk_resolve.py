@@ -68,9 +68,12 @@ def _models_of(catalog: Catalog, backend: str | None) -> tuple[str, ...] | None:
     """A reservation knows its model; the catalogue knows which backend has it."""
     if backend is None:
         return None
-    found = tuple(model.id for model in catalog.models if model.backend == backend)
+    found = tuple(model.id for model in catalog.models if backend in model.backends)
     if not found:
-        names = ", ".join(sorted({model.backend for model in catalog.models})) or "none"
+        names = (
+            ", ".join(sorted({name for model in catalog.models for name in model.backends}))
+            or "none"
+        )
         raise NotFound(f"No model of the catalogue has the backend {backend}; backends: {names}.")
     return found
 

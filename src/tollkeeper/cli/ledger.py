@@ -42,7 +42,7 @@ command(app, "export", example="tollkeeper ledger export 2026-10 --to october.cs
     ledger_export
 )
 command(app, "drop", example="tollkeeper ledger drop 2026-10")(ledger_drop)
-command(app, "reconcile", example="tollkeeper ledger reconcile openai october.csv")(
+command(app, "reconcile", example="tollkeeper ledger reconcile cluster october.csv")(
     ledger_reconcile
 )
 

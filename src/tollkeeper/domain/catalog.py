@@ -148,6 +148,13 @@ class Model:
 
     # In the order of time.
     price_changes: tuple[PriceChange, ...] = ()
+    # The backends that may serve the model, where there are several; `backend` is the first.
+    routes: tuple["Route", ...] = ()
+
+    @property
+    def backends(self) -> tuple[str, ...]:
+        """The names of all backends that may serve the model."""
+        return tuple(route.model.backend for route in self.routes) or (self.backend,)
 
     @property
     def isolates_cache(self) -> bool:
@@ -159,6 +166,17 @@ class Model:
             if change.valid_from <= now:
                 return change.pricing
         return self.pricing
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One of several backends of a model."""
+
+    # The model as this backend has it: its name there, its prices, what its protocol carries.
+    model: Model
+    # Routes of a lower order are tried first; those of the same order share calls by weight.
+    order: int
+    weight: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,12 @@ class Meter:
     _counted_tokens: int = 0
     _kept: list[str] = field(default_factory=list)
 
+    def send_prompts(self, prompts: int) -> None:
+        """The backend that serves is sent the prompt so often, which may be less than was held."""
+        self.prompt_tokens = self.prompt_tokens // self.prompts * prompts
+        self.input_audio_tokens = self.input_audio_tokens // self.prompts * prompts
+        self.prompts = prompts
+
     def count(self, batch: Iterable[Event]) -> None:
         for event in batch:
             if isinstance(event, Delta):

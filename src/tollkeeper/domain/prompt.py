@@ -304,6 +304,8 @@ class CachingWish(msgspec.Struct, frozen=True, gc=False):
 
     key: str | None = None
     salt: str | None = None
+    # The caller asks for the salt; else the gateway adds it where a backend can use it.
+    salt_is_asked: bool = False
 
 
 _NO_CACHING_WISH = CachingWish()

@@ -59,9 +59,9 @@ class HttpConnection(asyncio.Protocol):
         self._current: HttpExchange | None = None
         # Requests that were parsed together with the end of the one before them.
         self._waiting: deque[HttpExchange] = deque()
-        # Bytes that are not parsed yet, and whether what is parsed now was among them.
+        # Bytes that are not parsed yet.
         self._held = bytearray()
-        self._pipelined = False
+        self._has_served = False
         # Why no further request can be read. It is sent after the answers before it.
         self._refusal: TollkeeperError | None = None
         # Nothing that arrives is parsed any more.
@@ -92,7 +92,6 @@ class HttpConnection(asyncio.Protocol):
         if self._parser.exchange is None and (self._current or self._waiting or self._held):
             self._hold(data)
         else:
-            self._pipelined = False
             self._feed(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -223,6 +222,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _start(self, exchange: HttpExchange) -> None:
         self._current = exchange
+        self._has_served = True
         state = self._state
         state.exchanges.add(exchange)
         exchange.task = self._loop.create_task(exchange.serve(state.app, state.exchanges))
@@ -243,7 +243,6 @@ class HttpConnection(asyncio.Protocol):
         if self._current is None and not self._dropping:
             data = bytes(self._held)
             self._held.clear()
-            self._pipelined = True
             self._feed(data)
             if len(self._held) <= _HELD_BYTES_MAX:
                 self.read_on()
@@ -261,7 +260,7 @@ class HttpConnection(asyncio.Protocol):
             self._refusal = error
         elif last is not None:
             last.keep_alive = False
-        elif self._pipelined and not self._parser.has_target:
+        elif self._has_served and not self._parser.has_target:
             # What follows a complete request does not even begin like another one.
             self._close()
         else:

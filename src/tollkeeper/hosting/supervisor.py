@@ -187,11 +187,12 @@ class Supervisor:
         """Raises SettingsError for a catalogue that the workers could not build."""
         running = {backend.name for backend in self._settings.backends}
         for model in changed.models:
-            if model.backend not in running:
-                raise SettingsError(
-                    f"models: {model.id!r} names the backend {model.backend!r}, "
-                    "which was not declared when the gateway was started"
-                )
+            for name in model.backends:
+                if name not in running:
+                    raise SettingsError(
+                        f"models: {model.id!r} names the backend {name!r}, "
+                        "which was not declared when the gateway was started"
+                    )
         build_catalog(changed)
 
     async def _stop_workers(self, keepers: list[asyncio.Task[None]]) -> None:

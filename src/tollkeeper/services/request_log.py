@@ -48,7 +48,7 @@ Render = Callable[[RequestLine], bytes]
 
 def json_line(line: RequestLine) -> bytes:
     now = time.time()
-    body = memoryview(_encode(line))[:-1]
+    body = _encode(line)[:-1]
     # The fields that every event of the log has.
     return b'%b,"event":"request","level":"info","timestamp":"%b.%03dZ"}\n' % (
         body,

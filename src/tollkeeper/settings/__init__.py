@@ -1,12 +1,14 @@
 """Configuration: one TOML file and the environment, read once, checked whole. Nothing below reads it."""
 
+from tollkeeper.settings.backends import BackendSettings
 from tollkeeper.settings.load import DEFAULT_FILE, SettingsError, load_settings
 from tollkeeper.settings.prices import PricesSettings
-from tollkeeper.settings.schema import BackendSettings, JudgeSettings, ModelSettings, Settings
+from tollkeeper.settings.schema import AlternativeSettings, JudgeSettings, ModelSettings, Settings
 from tollkeeper.settings.secrecy import shown_variable
 
 __all__ = [
     "DEFAULT_FILE",
+    "AlternativeSettings",
     "BackendSettings",
     "JudgeSettings",
     "ModelSettings",

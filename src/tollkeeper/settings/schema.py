@@ -6,8 +6,6 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
-from tollkeeper.backends.config import shown_url
-from tollkeeper.backends.presets import PRESETS
 from tollkeeper.domain import conventions
 from tollkeeper.domain.access import CUSTOMER_PERMISSIONS
 from tollkeeper.domain.catalog import DEFAULT_TOKEN_BOUNDS
@@ -15,29 +13,12 @@ from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.money import picousd_from_usd
 from tollkeeper.domain.trial import THRESHOLD_MAX, THRESHOLD_MIN
 from tollkeeper.embedded.packaged_model import PACKAGED_MODEL
+from tollkeeper.settings.backends import BackendSettings
 from tollkeeper.settings.database_url import check_database_url
 from tollkeeper.settings.prices import PriceChanges, PricesSettings
-from tollkeeper.settings.section import Section
+from tollkeeper.settings.section import Name, Seconds, SecretFile, SecretVariable, Section
 
 Port = Annotated[int, Field(ge=0, le=65535)]
-Name = Annotated[str, Field(min_length=1, max_length=120)]
-Seconds = Annotated[float, Field(gt=0, le=86400)]
-# The name of an environment variable that holds a secret. Not shown where it is no name: it may be
-# the secret itself.
-SecretVariable = Annotated[str, Field(pattern=r"^([A-Za-z_][A-Za-z0-9_]*)?$", repr=False)]
-SecretFile = Annotated[str, Field(repr=False)]
-CredentialName = Literal["bearer", "x-api-key", "api-key", "x-goog-api-key"]
-HeaderName = Annotated[str, Field(pattern=r"^[a-z0-9!#$%&'*+.^_`|~-]{1,64}$")]
-# Printable ASCII.
-HeaderValue = Annotated[str, Field(pattern=r"^[!-~]([ -~]*[!-~])?$", max_length=4096)]
-# Headers that the gateway writes itself.
-_OWN_HEADERS = frozenset(
-    {
-        *("host", "user-agent", "content-type", "content-length", "accept", "accept-encoding"),
-        *("connection", "transfer-encoding", "expect", "upgrade", "te", "trailer"),
-        *("authorization", "x-api-key", "api-key", "x-goog-api-key"),
-    }
-)
 Unread = Literal["allow", "deny"]
 Modality = Literal["text", "image", "file", "audio", "video"]
 
@@ -128,6 +109,15 @@ class AlertsSettings(Section):
                 "webhook_url needs webhook_secret_env or webhook_secret_file, to sign with"
             )
         return self
+
+
+class TelemetrySettings(Section):
+    # The base address of an OTLP collector; empty: nothing is traced or sent.
+    endpoint: str = Field(default="", pattern=r"^(https?://[^\s@]+)?$")
+    service_name: Name = "tollkeeper"
+    # Of the traces that begin here; a caller's own decision is kept.
+    sample_ratio: float = Field(default=1, ge=0, le=1)
+    metrics_interval_s: Seconds = 60
 
 
 class LimitsSettings(Section):
@@ -226,6 +216,9 @@ class PolicySettings(Section):
 
 class ExtensionsSettings(Section):
     model_listing: bool = False
+    key_usage: bool = False
+    # The name of a response header with the cost of the call; empty: none.
+    cost_header: str = Field(default="", pattern=r"^[a-z0-9-]{0,64}$")
 
 
 class EmbeddedSettings(Section):
@@ -237,135 +230,15 @@ class EmbeddedSettings(Section):
     context_length: int = Field(default=PACKAGED_MODEL.context_length, ge=256, le=1_048_576)
 
 
-BillColumn = Literal[
-    "day",
-    "model",
-    "requests",
-    "input_tokens",
-    "uncached_input_tokens",
-    "cached_input_tokens",
-    "cache_write_tokens",
-    "output_tokens",
-    "cost",
-]
+class AlternativeSettings(PricesSettings):
+    """A further backend that may serve a model. Without prices of its own it has the model's."""
 
-
-class BackendSettings(Section):
-    name: Name
-    kind: Literal["embedded", "openai"] = "openai"
-    # What is known of a provider or server: the defaults of what follows.
-    preset: str = ""
-    protocol: Literal["chat", "responses", "messages", "vertex_messages"] = "chat"
-    urls: tuple[str, ...] = ()
-    api_key_env: SecretVariable = ""
-    api_key_file: SecretFile = ""
-    # The header that carries the key.
-    credential: CredentialName = "bearer"
-    # Further headers of every request to the backend. A value may be a secret.
-    headers: dict[HeaderName, HeaderValue] = Field(default={}, repr=False)
-    connect_timeout_s: Seconds = 5
-    idle_timeout_s: Seconds = 60
-    retries: int = Field(default=1, ge=0, le=10)
-    # Replicas with https are trusted by this file alone; empty: by what the system trusts.
-    tls_ca_file: str = ""
-    # Of the chat protocol: the field that bounds the output, whether streams are asked for their
-    # usage, and fields that the server does not have, has by another name, or does not need.
-    output_bound: Literal["caller", "max_tokens", "max_completion_tokens"] = "caller"
-    include_usage: bool = True
-    refused_fields: tuple[Name, ...] = ()
-    renamed_fields: dict[Name, Name] = {}
-    omitted_fields: tuple[Name, ...] = ()
-    native_n: bool = True
-    # Parts of one call that run at once where the gateway fans `n` out.
-    fan_out: int = Field(default=16, ge=1, le=128)
-    # Who counts tokens: "auto" is the provider of the Messages protocol, or a tokenize_path.
-    tokenizer: Literal["auto", "none", "vllm", "llama_cpp", "messages"] = "auto"
-    tokenize_path: str = ""
-    # A call waits no longer than five seconds, however long a count may take.
-    tokenize_timeout_s: float = Field(default=2, gt=0, le=5)
-    # To each replica, from each process.
-    connections: int = Field(default=1024, ge=1, le=1_000_000)
-    idle_connections: int = Field(default=256, ge=0, le=1_000_000)
-    # Calls that wait for a connection while all are in use; one organization has a quarter of them.
-    waiting_calls: int = Field(default=1024, ge=1, le=1_000_000)
-    # Below the five seconds after which common model servers close an idle connection: a request
-    # written into a connection that is just being closed could not be told from one that ran.
-    keep_alive_s: Seconds = 4
-    # The largest answer that is no stream, and the largest record of a stream. 0: 1 MiB, and under
-    # `responses` 16 MiB, where a record may hold the whole result.
-    answer_bytes: int = Field(default=67108864, ge=1024, le=1073741824)
-    record_bytes: int = Field(default=0, ge=0, le=1073741824)
-    # Failures in a row after which a replica is left alone, for how long at first and at most.
-    failures_to_eject: int = Field(default=3, ge=1, le=1_000_000)
-    ejection_s: Seconds = 1
-    ejection_max_s: Seconds = 10
-    # Of how many organizations the failures must be, where so many use the backend.
-    organizations_to_eject: int = Field(default=2, ge=1, le=64)
-    # The field by which the backend keeps prefix caches apart, such as vLLM's `cache_salt`. Every
-    # project has a salt of its own, unless the cache is shared on purpose.
-    cache_salt_field: str = Field(default="", pattern=r"^([A-Za-z_][A-Za-z0-9_]{0,63})?$")
-    cache_shared: bool = False
-    # Whether the backend may be given addresses of media that it has to fetch.
-    allow_remote_media: bool = True
-    # How the provider's exported bill calls its columns, for `ledger reconcile`.
-    bill_columns: dict[BillColumn, str] = {}
-    # Our model, and how the bill calls it; others have their `upstream_model`.
-    bill_models: dict[str, str] = {}
-
-    @model_validator(mode="before")
-    @classmethod
-    def _begin_with_preset(cls, declared: Any) -> Any:
-        """Fills in what the preset knows and the operator has not set."""
-        preset = PRESETS.get(str(declared.get("preset"))) if isinstance(declared, dict) else None
-        if preset is None:
-            return declared
-        filled = {**preset.settings(), **declared}
-        if preset.key_env and not {"api_key_env", "api_key_file"} & set(declared):
-            filled["api_key_env"] = preset.key_env
-        return filled
-
-    @field_validator("preset")
-    @classmethod
-    def _is_known(cls, preset: str) -> str:
-        if preset and preset not in PRESETS:
-            raise ValueError(f"there is no such preset; there are: {', '.join(PRESETS)}")
-        return preset
-
-    @field_validator("urls")
-    @classmethod
-    def _speak_http(cls, urls: tuple[str, ...]) -> tuple[str, ...]:
-        for url in urls:
-            if not url.startswith(("http://", "https://")):
-                raise ValueError(f"{shown_url(url)!r} must start with http:// or https://")
-        return urls
-
-    @field_validator("headers")
-    @classmethod
-    def _are_not_our_own(cls, headers: dict[str, str]) -> dict[str, str]:
-        for name in headers:
-            if name in _OWN_HEADERS:
-                raise ValueError(f"{name} is written by the gateway itself")
-        return headers
-
-    @model_validator(mode="after")
-    def _fits_its_kind(self) -> "BackendSettings":
-        if self.kind == "openai" and not self.urls:
-            form = PRESETS[self.preset].address_form if self.preset else ""
-            shown = f", of the form {form}" if form else ""
-            raise ValueError(f"a backend of kind 'openai' needs at least one url in urls{shown}")
-        if self.kind == "embedded" and self.preset:
-            raise ValueError("preset: a backend of kind 'embedded' has none")
-        if self.kind == "embedded" and self.urls:
-            raise ValueError("a backend of kind 'embedded' has no urls: tollkeeper starts it")
-        if self.kind == "embedded" and self.protocol != "chat":
-            raise ValueError("protocol: a backend of kind 'embedded' speaks 'chat' only")
-        if self.tls_ca_file and not any(url.startswith("https://") for url in self.urls):
-            raise ValueError("tls_ca_file: none of the urls begins with https://")
-        if self.ejection_s > self.ejection_max_s:
-            raise ValueError("ejection_s must not be more than ejection_max_s")
-        if self.api_key_env and self.api_key_file:
-            raise ValueError("api_key_env and api_key_file cannot both be set")
-        return self
+    backend: Name
+    # Empty: as on the model's own backend.
+    upstream_model: str = Field(default="", max_length=512)
+    # The model's own backend has order 0. None: one more than the alternative before it.
+    order: int | None = Field(default=None, ge=0, le=1000)
+    weight: int = Field(default=1, ge=1, le=1_000_000)
 
 
 class ModelSettings(PricesSettings):
@@ -402,6 +275,14 @@ class ModelSettings(PricesSettings):
     # On the Messages protocol: who marks what is cached, and how the model is asked to reason.
     prompt_caching: Literal["off", "caller", "5m", "1h"] = "caller"
     thinking_style: Literal["adaptive", "budget"] = "adaptive"
+    # Further backends that may serve the model, and its share where one of them has order 0.
+    alternatives: tuple[AlternativeSettings, ...] = Field(default=(), max_length=16)
+    weight: int = Field(default=1, ge=1, le=1_000_000)
+
+    @property
+    def backends(self) -> tuple[str, ...]:
+        """The names of all backends that may serve the model."""
+        return (self.backend, *(alternative.backend for alternative in self.alternatives))
 
 
 class Settings(BaseSettings):
@@ -422,6 +303,7 @@ class Settings(BaseSettings):
     secrets: SecretsSettings = SecretsSettings()
     logs: LogsSettings = LogsSettings()
     alerts: AlertsSettings = AlertsSettings()
+    telemetry: TelemetrySettings = TelemetrySettings()
     limits: LimitsSettings = LimitsSettings()
     ledger: LedgerSettings = LedgerSettings()
     activity: ActivitySettings = ActivitySettings()
@@ -456,10 +338,13 @@ class Settings(BaseSettings):
         if len(set(ids)) != len(ids):
             raise ValueError("models: two models have the same id")
         for model in self.models:
-            if model.backend not in names:
-                raise ValueError(
-                    f"models: {model.id!r} names the backend {model.backend!r}, which is not declared"
-                )
+            for name in model.backends:
+                if name not in names:
+                    raise ValueError(
+                        f"models: {model.id!r} names the backend {name!r}, which is not declared"
+                    )
+            if len(set(model.backends)) != len(model.backends):
+                raise ValueError(f"models: {model.id!r} names a backend twice")
         if self.judge is not None and self.judge.backend not in names:
             raise ValueError(f"judge.backend: {self.judge.backend!r} is not declared in backends")
         return self

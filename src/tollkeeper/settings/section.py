@@ -1,6 +1,15 @@
-"""The base of every section of the settings."""
+"""The base of every section of the settings, and the types that several of them have."""
 
-from pydantic import BaseModel, ConfigDict
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Name = Annotated[str, Field(min_length=1, max_length=120)]
+Seconds = Annotated[float, Field(gt=0, le=86400)]
+# The name of an environment variable that holds a secret. Not shown where it is no name: it may be
+# the secret itself.
+SecretVariable = Annotated[str, Field(pattern=r"^([A-Za-z_][A-Za-z0-9_]*)?$", repr=False)]
+SecretFile = Annotated[str, Field(repr=False)]
 
 
 class Section(BaseModel):

@@ -54,7 +54,21 @@ _COLUMNS: tuple[tuple[LiteralString, LiteralString], ...] = (
         "resolved_at",
         "to_char(d.resolved_at AT TIME ZONE 'UTC', 'YYYY-MM-DD\"T\"HH24:MI:SS.US\"Z\"')",
     ),
+    ("price_input_audio_picousd", "r.price_input_audio"),
+    ("price_output_audio_picousd", "r.price_output_audio"),
+    ("input_audio_tokens_max", "r.input_audio_tokens_max"),
+    ("output_audio_tokens_max", "r.output_audio_tokens_max"),
+    ("price_variants", "r.price_variants"),
+    ("input_audio_picousd", "d.input_audio"),
+    ("output_audio_picousd", "d.output_audio"),
     ("day", "to_char(date '1970-01-01' + d.day, 'YYYY-MM-DD')"),
+    ("price_input_audio_picousd", "r.price_input_audio"),
+    ("price_output_audio_picousd", "r.price_output_audio"),
+    ("price_variants", "r.price_variants"),
+    ("input_audio_tokens_max", "r.input_audio_tokens_max"),
+    ("output_audio_tokens_max", "r.output_audio_tokens_max"),
+    ("input_audio_picousd", "d.input_audio"),
+    ("output_audio_picousd", "d.output_audio"),
 )
 COLUMNS = tuple(name for name, _ in _COLUMNS)
 _SELECTED: LiteralString = ", ".join(expression + " AS " + name for name, expression in _COLUMNS)

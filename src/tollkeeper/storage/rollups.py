@@ -51,22 +51,20 @@ ROLL_UP_ACTIVITY: LiteralString = """
             streamed_tokens = t.streamed_tokens + excluded.streamed_tokens,
             streaming_ms = t.streaming_ms + excluded.streaming_ms
         RETURNING 1
-    ), by_day AS (
+    ), for_bills AS (
         INSERT INTO backend_usage AS t (backend, model, day, requests, unsettled_requests,
             estimated_requests, input_tokens, cached_tokens, cache_write_tokens, output_tokens,
             cost, reported_cost)
-        SELECT backend, model, floor(extract(epoch FROM started_at) / 86400)::integer AS day,
-            count(*), count(*) FILTER (WHERE settlement = 'unsettled'),
-            count(*) FILTER (WHERE estimated), coalesce(sum(prompt_tokens), 0),
-            coalesce(sum(cached_tokens), 0), coalesce(sum(cache_write_tokens), 0),
-            coalesce(sum(completion_tokens), 0), coalesce(sum(cost), 0),
-            coalesce(sum(reported_cost), 0)
-        FROM fresh
-        WHERE backend IS NOT NULL AND settlement IN ('settled', 'unsettled')
-          AND (SELECT count(*) FROM by_backend) >= 0
+        SELECT backend, model, floor(extract(epoch FROM started_at) / 86400)::integer, count(*),
+            count(*) FILTER (WHERE settlement = 'unsettled'), count(*) FILTER (WHERE estimated),
+            coalesce(sum(prompt_tokens), 0), coalesce(sum(cached_tokens), 0),
+            coalesce(sum(cache_write_tokens), 0), coalesce(sum(completion_tokens), 0),
+            coalesce(sum(cost), 0), coalesce(sum(reported_cost), 0)
+        FROM fresh WHERE backend IS NOT NULL AND settlement IN ('settled', 'unsettled')
+            AND (SELECT count(*) FROM by_backend) >= 0
         GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
-        ON CONFLICT (backend, model, day) DO UPDATE SET
-            requests = t.requests + excluded.requests,
+        ON CONFLICT (backend, model, day)
+        DO UPDATE SET requests = t.requests + excluded.requests,
             unsettled_requests = t.unsettled_requests + excluded.unsettled_requests,
             estimated_requests = t.estimated_requests + excluded.estimated_requests,
             input_tokens = t.input_tokens + excluded.input_tokens,
@@ -83,7 +81,7 @@ ROLL_UP_ACTIVITY: LiteralString = """
         ceil(ln(greatest(ms, 1)::float8) / ln(1.1::float8))::integer AS rung, count(*)
     FROM fresh, LATERAL (VALUES ('duration', duration_ms), ('first_piece', first_piece_ms),
         ('overhead', overhead_us)) AS taken (measure, ms)
-    WHERE ms IS NOT NULL AND (SELECT count(*) FROM by_day) >= 0
+    WHERE ms IS NOT NULL AND (SELECT count(*) FROM for_bills) >= 0
     GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 2, 3, 4, 5
     ON CONFLICT (step, model, backend, measure, rung)
     DO UPDATE SET requests = t.requests + excluded.requests

@@ -230,6 +230,15 @@ async def test_published_names_of_web_tools_are_a_setting(
     assert [await taken(other, kind) for kind in kinds] == [True, False, True]
 
 
+async def test_refusal_names_the_tool_and_what_is_supported(scripted: ScriptedGateway) -> None:
+    refused = await count(scripted, tools=[TOOL, {"type": "bash_20250124", "name": "bash"}])
+    assert_wrapped(refused, 501, "not_implemented", "tools[1]")
+    message = refused.json()["error"]["message"]
+    assert "'bash' of type bash_20250124" in message
+    assert "custom, " in message
+    assert "web_search_2025_03_05" in message
+
+
 async def test_thinking_reaches_a_template_that_knows_it(scripted: ScriptedGateway) -> None:
     for thinking, thinks in (
         ({"type": "enabled", "budget_tokens": 1024}, True),

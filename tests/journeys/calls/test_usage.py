@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -277,43 +276,6 @@ async def test_odd_but_legal_streams_cut_anywhere(scripted: ScriptedGateway) -> 
     entries = await scripted.entries()
     assert len(entries) == len(answers)
     assert all((entry.cost, entry.estimated) == (COST, False) for entry in entries)
-
-
-async def test_a_broken_replica_is_spared_and_comes_back(data_dir: Path, conninfo: str) -> None:
-    """U21, where another replica is there; no caller notices."""
-    async with (
-        Upstream(refuse(503)) as broken,
-        Upstream(chat()) as spare,
-        scripted_gateway(data_dir, conninfo, spare, urls=(broken.url, spare.url)) as scripted,
-    ):
-        started = time.monotonic()
-        answers = [await scripted.chat(stream=at % 2 == 0) for at in range(20)]
-        assert {found.status_code for found in answers} == {200}
-        # Three failures, and then one attempt a second at most.
-        assert len(broken.requests) <= 4 + (time.monotonic() - started)
-        broken.play(chat())
-        health = scripted.gateway.services.backends["scripted"].health
-        while health().replicas[broken.url] != "healthy":
-            assert (await scripted.chat()).status_code == 200
-            await asyncio.sleep(0.05)
-        assert {entry.status for entry in await scripted.entries()} == {"settled"}
-
-
-async def test_a_broken_backend_is_tried_by_every_call(
-    shared: ScriptedGateway, data_dir: Path, conninfo: str
-) -> None:
-    """U21, where there is no other replica: nobody is refused for what happened to others."""
-    upstream = shared.upstream
-    async with scripted_gateway(data_dir, conninfo, upstream) as scripted:
-        upstream.play(refuse(503))
-        for at in range(20):
-            found = await scripted.chat(stream=at % 2 == 0)
-            assert_error(found, 502, "provider_unavailable")
-        assert {entry.status for entry in await scripted.entries()} == {"released"}
-        upstream.play(chat())
-        assert (await scripted.chat()).status_code == 200
-        balance = await scripted.balance()
-        assert (balance["settled"], balance["held"], balance["unsettled"]) == (COST, 0, 0)
 
 
 def many(count: int, *, missing: int | None = None) -> list[bytes]:

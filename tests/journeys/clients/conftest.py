@@ -78,24 +78,29 @@ async def qwen() -> CommandLineClient:
 
 
 @pytest.fixture(scope="session")
+async def java() -> PythonClient:
+    return await python_client("java")
+
+
+@pytest.fixture(scope="session")
 async def agents() -> PythonClient:
-    return await _python_client("agents")
+    return await python_client("agents")
 
 
 @pytest.fixture(scope="session")
 async def oldest_anthropic() -> PythonClient:
-    return await _python_client("anthropic-0")
+    return await python_client("anthropic-0")
 
 
 @pytest.fixture(scope="session", params=["anthropic-0", "anthropic-1"])
 async def older_anthropic(request: pytest.FixtureRequest) -> PythonClient:
-    return await _python_client(request.param)
+    return await python_client(request.param)
 
 
 @pytest.fixture(scope="session")
 async def framework(request: pytest.FixtureRequest) -> PythonClient:
     """The one that the test names by its lock."""
-    return await _python_client(request.param)
+    return await python_client(request.param)
 
 
 async def _node_environment(declared_in: Path, name: str) -> Node:
@@ -106,7 +111,7 @@ async def _node_environment(declared_in: Path, name: str) -> Node:
         pytest.fail(str(exc), pytrace=False)
 
 
-async def _python_client(name: str) -> PythonClient:
+async def python_client(name: str) -> PythonClient:
     try:
         return PythonClient(await asyncio.to_thread(python_environment, name))
     except NotInstalled as exc:

@@ -54,6 +54,18 @@ class NodeClient:
 class PythonClient:
     python: Path
 
+    async def run_module(
+        self, module: str, login: ClientLogin, *arguments: str, folder: Path, home: Path
+    ) -> str:
+        """What a program that is a module prints. All that it keeps goes into `home`."""
+        environment = {
+            **login.environment,
+            "HOME": str(home),
+            "OPENAI_API_BASE": login.environment["OPENAI_BASE_URL"],
+        }
+        command = [str(self.python), "-P", "-m", module, *arguments]
+        return (await _output_of(command, environment, folder=folder)).decode()
+
     async def run(self, script: str, login: ClientLogin, *arguments: str) -> Any:
         command = [str(self.python), "-P", str(_PYTHON_SCRIPTS / script), *arguments]
         return await _run(command, login.environment)

@@ -53,6 +53,13 @@ def test_what_a_model_does_not_declare(fields: dict[str, Any], param: str, narro
     assert refused.value.param == param
 
 
+def test_a_refusal_says_what_the_model_has() -> None:
+    with pytest.raises(OptionUnsupported, match=r"has no web_search\. Its features: tools\."):
+        require_supported(
+            replace(WIDE, supported_features=("tools",)), make_prompt(web_search_options={})
+        )
+
+
 MEDIA = {
     "image": {"type": "image_url", "image_url": "u"},
     "audio": {"type": "audio_url", "audio_url": "u"},

@@ -1,9 +1,12 @@
 """The handler of POST /v1/chat/completions."""
 
+import msgspec
+
 from tollkeeper.api.chat.call import chat_call
 from tollkeeper.api.chat.completion import ChatAssembly
 from tollkeeper.api.chat.stream import ChatStream
-from tollkeeper.api.http.endpoint import Request, Streamed
+from tollkeeper.api.http.cost_header import with_cost
+from tollkeeper.api.http.endpoint import Reply, Request, Streamed
 from tollkeeper.api.http.session import session_of
 from tollkeeper.api.wire import chat as wire
 from tollkeeper.services.use_cases import Services
@@ -11,11 +14,11 @@ from tollkeeper.services.use_cases import Services
 
 async def chat_create(
     services: Services, request: Request[wire.ChatRequest, None]
-) -> wire.ChatCompletion | Streamed:
+) -> msgspec.Struct | Reply | Streamed:
     session = session_of(request.headers, request.conventions.session_headers)
     prepared = await chat_call(services, request, session)
     if request.body.stream:
         return Streamed(ChatStream(services, request, prepared))
     assembly = ChatAssembly(prepared)
     outcome = await services.inference.infer(prepared.call, assembly, request)
-    return assembly.completion(outcome.usage)
+    return with_cost(assembly.completion(outcome.usage), outcome.cost_picousd, request.conventions)

@@ -20,3 +20,7 @@ class HttpConventions:
     messages_web_tools: frozenset[str]
     # Whether GET /v1/models is served, which is not part of the interface.
     model_listing: bool
+    # Whether GET /v1/key/usage is served, which is not part of the interface.
+    key_usage: bool = False
+    # The name of the header with a call's cost in USD; empty: there is none.
+    cost_header: str = ""

@@ -26,9 +26,10 @@ def is_large(body: bytes) -> bool:
 def check_bounds(body: bytes, elements_max: int) -> None:
     """Refuses a body that is nested too deeply, or whose arrays and objects have together more than
     `elements_max` elements. An empty array or object counts as one element of its own."""
-    openings = _openings(body)
-    if openings <= DEPTH_MAX and openings + body.count(b",") <= elements_max:
-        return  # Even if no bracket and no comma is part of a string.
+    if len(body) <= _SMALL_BYTES:
+        openings = _openings(body)
+        if openings <= DEPTH_MAX and openings + body.count(b",") <= elements_max:
+            return  # Even if no bracket and no comma is part of a string.
     elements = depth = 0
     for structure in _structure(body):
         elements += _openings(structure) + structure.count(b",")

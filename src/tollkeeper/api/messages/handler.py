@@ -31,12 +31,13 @@ VERSION_HEADER = HeaderParameter(
     pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$",
     examples=("2023-06-01",),
 )
-_BETA_FLAG = f"(?:{'|'.join(sorted(KNOWN_BETA_FLAGS))})?"
+_BETA_FLAG = f"({'|'.join(sorted(KNOWN_BETA_FLAGS))})"
 BETA_HEADER = HeaderParameter(
     name=MESSAGES_BETA_HEADER,
     description=f"Beta flags, separated by commas. Known: {', '.join(sorted(KNOWN_BETA_FLAGS))}.",
     length_max=_BETA_LENGTH_MAX,
-    pattern=rf"^[ \t]*{_BETA_FLAG}[ \t]*(,[ \t]*{_BETA_FLAG}[ \t]*)*$",
+    # No blanks at its ends, as in every value of a header.
+    pattern=rf"^{_BETA_FLAG}?([ \t]*,([ \t]*{_BETA_FLAG})?)*$",
     examples=tuple(sorted(KNOWN_BETA_FLAGS)),
 )
 

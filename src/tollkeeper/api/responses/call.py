@@ -48,8 +48,8 @@ async def responses_call(
     body, caller = request.body, request.project_caller
     _check_stateless(body)
     _check_combinations(body)
-    _refuse_newer_fields(body)
     model = await services.models.model_for_call(caller, body.model)
+    _refuse_newer_fields(body)
     bound = output_bound(body.max_output_tokens, model, param="max_output_tokens")
     conversation = Conversation(model, partial(services.reasoning_seal.unseal, caller))
     tools = read_tools(body.tools or ())
@@ -69,6 +69,7 @@ async def responses_call(
         prompt=prompt,
         affinity=affinity_of(services, caller, session, body.prompt_cache_key),
         policy_ids=tuple(dict.fromkeys(body.policy_ids or ())),
+        incoming_trace=request.traceparent,
     )
     if body.truncation == "auto":
         call = await truncated(services, call)

@@ -1,22 +1,25 @@
 """The handler of POST /v1/responses."""
 
-from tollkeeper.api.http.endpoint import Request, Streamed
+import msgspec
+
+from tollkeeper.api.http.cost_header import with_cost
+from tollkeeper.api.http.endpoint import Reply, Request, Streamed
 from tollkeeper.api.http.session import session_of
 from tollkeeper.api.responses.call import responses_call
 from tollkeeper.api.responses.stream import ResponseStream
 from tollkeeper.api.responses.whole import ResponseAssembly
 from tollkeeper.api.wire import responses as wire
-from tollkeeper.api.wire.response_object import Response
 from tollkeeper.services.use_cases import Services
 
 
 async def response_create(
     services: Services, request: Request[wire.ResponsesRequest, None]
-) -> Response | Streamed:
+) -> msgspec.Struct | Reply | Streamed:
     session = session_of(request.headers, request.conventions.session_headers)
     prepared = await responses_call(services, request, session)
     if request.body.stream:
         return Streamed(ResponseStream(services, request, prepared))
     assembly = ResponseAssembly(prepared)
     outcome = await services.inference.infer(prepared.call, assembly, request)
-    return assembly.response(outcome.usage, services.clock())
+    result = assembly.response(outcome.usage, services.clock())
+    return with_cost(result, outcome.cost_picousd, request.conventions)

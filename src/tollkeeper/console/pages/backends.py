@@ -36,7 +36,7 @@ async def show(request: Request) -> Response:
             for name in names
         },
         models={
-            name: [model.id for model in services.catalog.catalog.models if model.backend == name]
+            name: [model.id for model in services.catalog.catalog.models if name in model.backends]
             for name in names
         },
         judge=console.settings.judge,

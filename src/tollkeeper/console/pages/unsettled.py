@@ -35,7 +35,9 @@ async def show(request: Request, refused: Refused | None = None) -> Response:
         backlog=backlog,
         entries=[entry for entry in entries if models is None or entry.model in models],
         shown_max=_SHOWN_MAX,
-        backends=sorted({model.backend for model in services.catalog.catalog.models}),
+        backends=sorted(
+            {name for model in services.catalog.catalog.models for name in model.backends}
+        ),
         backend=backend,
         names=names,
         rule=console.settings.ledger,
@@ -93,7 +95,7 @@ def _models_of(services: Services, backend: str | None) -> tuple[str, ...] | Non
     if backend is None:
         return None
     models = services.catalog.catalog.models
-    found = tuple(model.id for model in models if model.backend == backend)
+    found = tuple(model.id for model in models if backend in model.backends)
     if not found:
         raise InvalidRequest(f"No model is on the backend {backend[:80]!r}.", param="backend")
     return found

@@ -11,7 +11,7 @@ _log = structlog.get_logger("tollkeeper.calls")
 
 def check_bill(running: RunningCall) -> None:
     """Counts reports that do not fit, overage, and prices of the backend that differ from ours."""
-    meter, backend = running.meter, running.call.model.backend
+    meter, backend = running.meter, running.backend
     if meter is None:
         return
     if meter.reported_nonsense:

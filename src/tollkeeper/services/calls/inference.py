@@ -13,6 +13,7 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
+from tollkeeper.backends.fallback import backend_for
 from tollkeeper.backends.port import Backend
 from tollkeeper.domain.access import OrganizationId, ProjectId
 from tollkeeper.domain.errors import (
@@ -100,6 +101,10 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
 
     usage: Usage
     settlement: Settlement | None
+
+    @property
+    def cost_picousd(self) -> int | None:
+        return None if self.settlement is None else self.settlement.cost_picousd
 
 
 class SettlementLate(Unavailable):
@@ -201,7 +206,7 @@ class Inference:
 
     async def _run(self, running: RunningCall) -> Outcome:
         call = running.call
-        backend = self._backends[call.model.backend]
+        backend = backend_for(call.model, self._backends)
         if call.policy_ids:
             await self._policies.require_published(call)
         if backend.counts_tokens:
@@ -279,7 +284,7 @@ class Inference:
         try:
             with running.waiting_until(running.deadline + _DEADLINE_SLACK_S):
                 async with backend.open(running.call, deadline=running.deadline) as answer:
-                    running.replica = answer.replica
+                    running.served_by(answer)
                     async for batch in answer.batches:
                         running.count(batch)
                         await sink.take(batch)
@@ -330,7 +335,11 @@ class Inference:
         running.settlement_state = SettlementState.UNSETTLED
         charge = meter.charge()
         running.settlement = await self._admission.settle(
-            reservation, charge.usage, estimated=charge.estimated, parts=charge.parts
+            reservation,
+            charge.usage,
+            estimated=charge.estimated,
+            parts=charge.parts,
+            backend=running.backend,
         )
         running.settlement_state = SettlementState.SETTLED
 

@@ -8,10 +8,12 @@ from enum import StrEnum
 from types import TracebackType
 from typing import Protocol, Self
 
+from tollkeeper.backends.port import Answer
 from tollkeeper.domain.activity import ActivityRecord
 from tollkeeper.domain.inference import Batch, Call
 from tollkeeper.domain.metering import Meter
 from tollkeeper.services.calls.metrics import CallTimes
+from tollkeeper.services.calls.tracing import CallSpan
 from tollkeeper.services.ledger.admission import Reservation, Settlement
 from tollkeeper.services.policies.checks import Evidence
 from tollkeeper.timeouts import Timeout
@@ -47,10 +49,14 @@ class RunningCall:
         self.deadline = deadline
         self.reservation: Reservation | None = None
         self.meter: Meter | None = None
+        # Of several backends of a model, the one that answers; before that, the first.
+        self.backend = call.model.backend
         self.replica: str | None = None
         self.settlement_state = SettlementState.NONE
         self.settlement: Settlement | None = None
         self.evidence = Evidence()
+        # Where calls are traced.
+        self.span: CallSpan | None = None
         # The caller left before the answer was complete.
         self.abandoned = False
         # The process ends.
@@ -92,6 +98,13 @@ class RunningCall:
         if not verdict.cancelled() and verdict.exception() is not None:
             self.refusal = verdict.exception()
             self.end_by(asyncio.get_running_loop().time())
+
+    def served_by(self, answer: Answer) -> None:
+        """A backend has begun to answer: from now on its prices apply, and its number of prompts."""
+        self.replica = answer.replica
+        self.backend = answer.backend or self.backend
+        if answer.prompts and self.meter is not None:
+            self.meter.send_prompts(answer.prompts)
 
     def count(self, batch: Batch) -> None:
         """Counts what the backend delivers."""
@@ -159,7 +172,7 @@ class RunningCall:
             hold_picousd=None if reservation is None else reservation.hold_picousd,
             cost_picousd=None if settlement is None else settlement.cost_picousd,
             settlement=self.settlement_state.value,
-            backend=None if reservation is None else call.model.backend,
+            backend=None if reservation is None else self.backend,
             replica=self.replica,
             verdicts=tuple(self.evidence.verdicts),
             reported_usage=None if meter is None else meter.reported,

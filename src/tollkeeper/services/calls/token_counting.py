@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tollkeeper.backends.fallback import backend_for
 from tollkeeper.backends.port import Backend
 from tollkeeper.domain.access import ProjectCaller
 from tollkeeper.domain.admission import ProjectLimits
@@ -53,7 +54,7 @@ class TokenCounting:
 
     async def require_admissible(self, call: Call) -> None:
         """Refuses a call that cannot be admitted, before a tokenizer works for it."""
-        if self._backends[call.model.backend].counts_tokens:
+        if backend_for(call.model, self._backends).counts_tokens:
             await self._admissibility.require(call)
 
     async def counted_tokens(self, call: Call, deadline: float) -> int | None:
@@ -62,4 +63,5 @@ class TokenCounting:
         return await self._ask_backend(call, deadline)
 
     async def _ask_backend(self, call: Call, deadline: float) -> int | None:
-        return await self._backends[call.model.backend].count_prompt_tokens(call, deadline=deadline)
+        backend = backend_for(call.model, self._backends)
+        return await backend.count_prompt_tokens(call, deadline=deadline)

@@ -7,6 +7,7 @@ import msgspec
 
 from tollkeeper.domain.access import OrganizationId, ProjectId
 from tollkeeper.domain.admission import Decision, Refusal
+from tollkeeper.domain.catalog import Pricing
 from tollkeeper.domain.errors import (
     PaymentRequired,
     RateLimited,
@@ -18,6 +19,7 @@ from tollkeeper.domain.ledger import Hold, Resolution, ResolutionKind
 from tollkeeper.domain.money import usd_from_picousd
 from tollkeeper.domain.policy_set import PolicySet
 from tollkeeper.domain.pricing import Bounds, cost_of, hold_picousd
+from tollkeeper.domain.routes import dearest_pricing, prices_by_backend
 from tollkeeper.domain.usage import Usage
 from tollkeeper.services.clock import Clock, unix_now
 from tollkeeper.services.ledger.ledger import Ledger
@@ -31,6 +33,8 @@ class Reservation(msgspec.Struct, frozen=True):
 
     hold: Hold
     policies: PolicySet | None = None
+    # The prices of each backend, where several may serve the call. The hold has the dearest.
+    prices: dict[str, Pricing] = {}
 
     @property
     def id(self) -> UUID:
@@ -84,7 +88,8 @@ class Admission:
             prompts=prompts,
             service_tier=asked_service_tier(call),
         )
-        pricing = call.model.pricing_at(self._clock())
+        now = self._clock()
+        pricing = dearest_pricing(call.model, now, bounds)
         hold = Hold(
             organization_id=call.organization_id,
             id=UUID(call.request_id),
@@ -99,7 +104,7 @@ class Admission:
         if decision.refusal is not None:
             self._rates.note(call.project_id, decision)
             raise refusal_error(decision)
-        return Reservation(hold, decision.policies)
+        return Reservation(hold, decision.policies, prices_by_backend(call.model, now))
 
     def require_rate(self, project_id: ProjectId) -> None:
         """Raises where the project was refused by its rate so recently that it would be again."""
@@ -114,10 +119,13 @@ class Admission:
         *,
         estimated: bool,
         parts: Sequence[Usage] = (),
+        backend: str = "",
     ) -> Settlement:
-        """Charges what was used and releases the rest of the hold. Durable when it returns."""
+        """Charges what was used, by the prices of the backend that served, and releases the rest of
+        the hold. Durable when it returns."""
         hold = reservation.hold
-        cost = cost_of(hold.pricing, usage, hold.bounds.images, parts)
+        pricing = reservation.prices.get(backend, hold.pricing)
+        cost = cost_of(pricing, usage, hold.bounds.images, parts)
         await self._ledger.resolve(
             Resolution(
                 organization_id=reservation.organization_id,

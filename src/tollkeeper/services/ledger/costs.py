@@ -3,13 +3,22 @@
 import base64
 import binascii
 import struct
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from uuid import UUID
 
 import msgspec
 
-from tollkeeper.domain.access import OrganizationId
+from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
 from tollkeeper.domain.errors import InvalidRequest, NotFound
-from tollkeeper.domain.reports import CostPage, CostQuery, DayRange, buckets_of, days_of
+from tollkeeper.domain.reports import (
+    DAY_S,
+    CostPage,
+    CostQuery,
+    DayRange,
+    buckets_of,
+    days_of,
+)
 from tollkeeper.services.clock import Clock
 from tollkeeper.services.vault import Vault
 from tollkeeper.storage import costs, project_keys, projects
@@ -19,11 +28,41 @@ _CURSOR = "cost-cursor"
 _POSITION = struct.Struct(">qq")
 
 
+@dataclass(frozen=True, slots=True)
+class KeySpend:
+    """Settled costs of one key."""
+
+    today_picousd: int
+    this_month_picousd: int
+
+
 class Costs:
     def __init__(self, database: Database, vault: Vault, clock: Clock) -> None:
         self._database = database
         self._vault = vault
         self._clock = clock
+
+    async def key_usage(
+        self, organization_id: OrganizationId, project_id: ProjectId, key_id: KeyId
+    ) -> KeySpend:
+        """What one key has spent, of this day and of this month in UTC."""
+        now = self._clock()
+        today = now // DAY_S
+        month = datetime.fromtimestamp(now, UTC).replace(day=1)
+        first = today - (datetime.fromtimestamp(now, UTC).date() - month.date()).days
+        async with self._database.reading() as connection:
+            rows = await costs.find_rows(
+                connection,
+                organization_id,
+                DayRange(first=first, last=today + 1),
+                project_ids=[project_id],
+                api_key_ids=[key_id],
+                group_by=(),
+            )
+        return KeySpend(
+            today_picousd=sum(row.amount_picousd for row in rows if row.day == today),
+            this_month_picousd=sum(row.amount_picousd for row in rows),
+        )
 
     async def cost_report(
         self, organization_id: OrganizationId, query: CostQuery, page: str | None

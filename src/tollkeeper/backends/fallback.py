@@ -1,0 +1,146 @@
+"""One model on several backends: another one is tried only while nothing can have been charged."""
+
+import asyncio
+import random
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+
+from msgspec.structs import replace
+
+from tollkeeper.backends.port import Answer, Backend, BackendHealth
+from tollkeeper.domain.catalog import Model, Route
+from tollkeeper.domain.errors import (
+    BackendFailed,
+    DeadlineExceeded,
+    OptionUnsupported,
+    RateLimited,
+    TollkeeperError,
+    Unavailable,
+)
+from tollkeeper.domain.inference import Call
+
+
+def backend_for(model: Model, backends: Mapping[str, Backend]) -> Backend:
+    """What serves calls of a model: its backend, or all of them in turn."""
+    return FallbackBackend(model, backends) if model.routes else backends[model.backend]
+
+
+class FallbackBackend:
+    """The backends of one model as one."""
+
+    def __init__(self, model: Model, backends: Mapping[str, Backend]) -> None:
+        self.name = model.backend
+        self._routes = model.routes
+        self._backends = backends
+
+    def open(self, call: Call, *, deadline: float) -> AbstractAsyncContextManager[Answer]:
+        return _FallbackCall(self, call, deadline)
+
+    def backend_of(self, route: Route) -> Backend:
+        return self._backends[route.model.backend]
+
+    def order(self, call: Call) -> list[Route]:
+        return attempt_order(self._routes, call.affinity)
+
+    @property
+    def counts_tokens(self) -> bool:
+        """Only where all of them do: a count of one is no bound for another."""
+        return all(self.backend_of(route).counts_tokens for route in self._routes)
+
+    def prompts_sent(self, call: Call) -> int:
+        return max(
+            self.backend_of(route).prompts_sent(call_on(route, call)) for route in self._routes
+        )
+
+    async def count_prompt_tokens(self, call: Call, *, deadline: float) -> int | None:
+        """The largest of their counts, because any of them may serve the call."""
+        if not self.counts_tokens:
+            return None
+        counting = (
+            self.backend_of(route).count_prompt_tokens(call_on(route, call), deadline=deadline)
+            for route in self._routes
+        )
+        counts = await asyncio.gather(*counting)
+        known = [count for count in counts if count is not None]
+        return max(known) if len(known) == len(counts) else None
+
+    def health(self) -> BackendHealth:
+        parts = [self.backend_of(route).health() for route in self._routes]
+        return BackendHealth(
+            name=self.name,
+            ready=any(part.ready for part in parts),
+            detail="; ".join(f"{part.name}: {part.detail}" for part in parts),
+            replicas={url: state for part in parts for url, state in part.replicas.items()},
+        )
+
+    async def start(self) -> None:
+        """The backends are started by whoever owns them."""
+
+    async def close(self) -> None:
+        """The backends are closed by whoever owns them."""
+
+
+class _FallbackCall:
+    """One call, tried on one backend after another until one of them answers."""
+
+    def __init__(self, backend: FallbackBackend, call: Call, deadline: float) -> None:
+        self._backend = backend
+        self._call = call
+        self._deadline = deadline
+        self._attempt: AbstractAsyncContextManager[Answer] | None = None
+
+    async def __aenter__(self) -> Answer:
+        loop = asyncio.get_running_loop()
+        last_error: TollkeeperError | None = None
+        for route in self._backend.order(self._call):
+            try:
+                return await self._try(route)
+            except (
+                BackendFailed,
+                RateLimited,
+                Unavailable,
+                DeadlineExceeded,
+                OptionUnsupported,
+            ) as error:
+                if error.charged or loop.time() >= self._deadline:
+                    raise
+                last_error = error
+        assert last_error is not None, "a model has at least one route"
+        raise last_error
+
+    async def _try(self, route: Route) -> Answer:
+        backend = self._backend.backend_of(route)
+        call = call_on(route, self._call)
+        attempt = backend.open(call, deadline=self._deadline)
+        answer = await attempt.__aenter__()
+        self._attempt = attempt
+        return replace(answer, backend=route.model.backend, prompts=backend.prompts_sent(call))
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        assert self._attempt is not None
+        await self._attempt.__aexit__(exc_type, exc, traceback)
+
+
+def call_on(route: Route, call: Call) -> Call:
+    """The call as one of the backends gets it. A salt that the gateway adds by itself goes only to
+    a backend that has a field for it; one that the caller asks for is never dropped."""
+    caching = call.prompt.caching
+    if caching.salt is None or caching.salt_is_asked or route.model.cache_salt_field:
+        return replace(call, model=route.model)
+    prompt = replace(call.prompt, caching=replace(caching, salt=None))
+    return replace(call, model=route.model, prompt=prompt)
+
+
+def attempt_order(routes: Sequence[Route], affinity: bytes | None) -> list[Route]:
+    """The routes in the order in which one call tries them. Calls of the same session get the same
+    order, so that they find the same caches."""
+    drawing = random.Random(affinity)  # noqa: S311 - it decides on load, not on secrets
+    drawn = [(route, drawing.random() ** (1 / route.weight)) for route in routes]
+    drawn.sort(key=lambda pair: (pair[0].order, -pair[1]))
+    return [route for route, _ in drawn]

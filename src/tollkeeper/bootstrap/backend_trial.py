@@ -1,0 +1,44 @@
+"""One backend without a gateway, for the command that tries it."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from tollkeeper.backends.port import Backend
+from tollkeeper.bootstrap.backends import build_backends
+from tollkeeper.bootstrap.catalog import build_catalog
+from tollkeeper.bootstrap.engine import running_engine
+from tollkeeper.domain.catalog import Model
+from tollkeeper.domain.errors import InvalidRequest, NotFound
+from tollkeeper.settings import Settings
+
+
+def model_on_backend(settings: Settings, backend: str, model_id: str | None) -> Model:
+    """The model of this id as the backend has it; without an id the first one that it serves."""
+    if backend not in {declared.name for declared in settings.backends}:
+        names = ", ".join(declared.name for declared in settings.backends) or "none"
+        raise NotFound(f"There is no backend {backend!r}; there are: {names}.")
+    for model in build_catalog(settings).models:
+        if model_id not in (None, model.id):
+            continue
+        for candidate in (route.model for route in model.routes):
+            if candidate.backend == backend:
+                return candidate
+        if model.backend == backend:
+            return model
+    if model_id is None:
+        raise InvalidRequest(f"No model of the settings is on the backend {backend}.")
+    raise NotFound(f"The backend {backend} does not serve a model {model_id!r}.")
+
+
+@asynccontextmanager
+async def running_backend(settings: Settings, name: str) -> AsyncIterator[Backend]:
+    """Needs the secrets of this backend only. An embedded engine is started for the duration."""
+    own = tuple(backend for backend in settings.backends if backend.name == name)
+    reduced = settings.model_copy(update={"backends": own})
+    async with running_engine(reduced) as engine:
+        backend = build_backends(reduced, None if engine is None else engine.address)[name]
+        await backend.start()
+        try:
+            yield backend
+        finally:
+            await backend.close()

@@ -1,0 +1,65 @@
+"""One model of several backends: what callers may ask of it is what all of them can do."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from tollkeeper.backends.anthropic.thinking import ENCRYPTED_REASONING
+from tollkeeper.domain.catalog import Model, Route
+from tollkeeper.settings import BackendSettings, ModelSettings
+
+# The provider of both accepts the signatures of either.
+_SHARING_SIGNATURES = {"messages", "vertex_messages"}
+
+
+def combined(
+    declared: ModelSettings, on_backends: Sequence[Model], backends: Mapping[str, BackendSettings]
+) -> Model:
+    """`on_backends` has the model as each of its backends has it, its own backend first."""
+    first = on_backends[0]
+    if len(on_backends) == 1:
+        return first
+    options = {
+        name: path
+        for name, path in first.options.items()
+        if all(name in model.options for model in on_backends)
+    }
+    protocols = {backends[model.backend].protocol for model in on_backends}
+    if len(protocols) > 1 and not protocols <= _SHARING_SIGNATURES:
+        # What one protocol has sealed, another cannot read.
+        options.pop(ENCRYPTED_REASONING, None)
+    bounds = [model.token_bounds.image for model in on_backends]
+    known = [bound for bound in bounds if bound is not None]
+    image = max(known) if len(known) == len(bounds) else None
+    salting = next((model for model in on_backends if model.isolates_cache), first)
+    schema_bounds = next(
+        (model.schema_bounds for model in on_backends if model.schema_bounds is not None), None
+    )
+    return replace(
+        first,
+        supported_sampling_parameters=_common(
+            [model.supported_sampling_parameters for model in on_backends]
+        ),
+        supported_features=_common([model.supported_features for model in on_backends]),
+        input_modalities=_common([model.input_modalities for model in on_backends]),
+        output_modalities=_common([model.output_modalities for model in on_backends]),
+        options=options,
+        token_bounds=replace(first.token_bounds, image=image),
+        schema_bounds=schema_bounds,
+        cache_salt_field=salting.cache_salt_field,
+        shares_cache=salting.shares_cache,
+        allows_remote_media=all(model.allows_remote_media for model in on_backends),
+        routes=tuple(_routes(declared, on_backends)),
+    )
+
+
+def _routes(declared: ModelSettings, on_backends: Sequence[Model]) -> list[Route]:
+    routes = [Route(on_backends[0], order=0, weight=declared.weight)]
+    for other, model in zip(declared.alternatives, on_backends[1:], strict=True):
+        order = routes[-1].order + 1 if other.order is None else other.order
+        routes.append(Route(model, order, other.weight))
+    return routes
+
+
+def _common(declared: Sequence[tuple[str, ...]]) -> tuple[str, ...]:
+    """The names that all of them have, in the order of the first."""
+    return tuple(name for name in declared[0] if all(name in names for names in declared))

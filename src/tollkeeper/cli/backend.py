@@ -1,0 +1,57 @@
+"""`tollkeeper backend`: tries a backend with real calls."""
+
+import asyncio
+from typing import Annotated
+
+import typer
+
+from tollkeeper.bootstrap.backend_trial import model_on_backend, running_backend
+from tollkeeper.cli.command import Invocation, command, noun_app
+from tollkeeper.cli.output import Listing
+from tollkeeper.domain.catalog import Model
+from tollkeeper.domain.money import usd_from_picousd
+from tollkeeper.hosting.logs import silence_logs
+from tollkeeper.services.calls.backend_trial import BackendTrial, TrialResult
+from tollkeeper.settings import Settings
+
+_VERDICTS = {True: "works", False: "fails", None: "not offered"}
+
+app = noun_app("Backends: the services that answer calls.")
+
+
+@command(app, "try", example="tollkeeper backend try openai")
+def backend_try(
+    invocation: Invocation,
+    name: Annotated[str, typer.Argument(help="The name of the backend in the settings.")],
+    model: Annotated[
+        str | None, typer.Option(help="A model on it; without this, the first one.")
+    ] = None,
+) -> Listing:
+    """Make real calls: an answer, a stream, a tool, a count. The provider charges for them."""
+    silence_logs()
+    settings = invocation.settings()
+    tried = model_on_backend(settings, name, model)
+    results = asyncio.run(_results(settings, name, tried))
+    failed = [result.check for result in results if result.worked is False]
+    total = sum(result.cost_picousd for result in results)
+    return Listing(
+        [
+            {
+                "check": result.check,
+                "verdict": _VERDICTS[result.worked],
+                "detail": result.detail,
+                "cost_usd": usd_from_picousd(result.cost_picousd),
+            }
+            for result in results
+        ],
+        columns=("check", "verdict", "detail", "cost_usd"),
+        summary={"ok": not failed, "model": tried.id, "cost_usd": usd_from_picousd(total)},
+        note=f"With the model {tried.id}: {usd_from_picousd(total)} USD by its prices, on nobody's books.",
+        refusal=f"The backend {name} fails at: {', '.join(failed)}." if failed else "",
+    )
+
+
+async def _results(settings: Settings, name: str, model: Model) -> list[TrialResult]:
+    async with running_backend(settings, name) as backend:
+        trial = BackendTrial(backend, model, deadline_s=settings.limits.inference_deadline_s)
+        return [result async for result in trial.results()]

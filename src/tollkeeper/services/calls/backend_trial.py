@@ -1,0 +1,131 @@
+"""Tries a backend with real calls: one whole answer, one stream, one with a tool, one count.
+
+For the operator. The calls are no tenant's: they have no reservation and are on nobody's books, but
+the provider charges for them, so each result says what it cost by the model's prices.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from uuid import uuid4
+
+from tollkeeper.backends.port import Backend
+from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
+from tollkeeper.domain.catalog import Feature, Model
+from tollkeeper.domain.errors import TollkeeperError
+from tollkeeper.domain.inference import Batch, Call, Delta
+from tollkeeper.domain.metering import Meter
+from tollkeeper.domain.pricing import cost_of
+from tollkeeper.domain.prompt import FunctionTool, Prompt, Role, Text, Turn
+from tollkeeper.domain.prompt_size import measure_prompt
+from tollkeeper.services.clock import Clock, unix_now
+
+# Enough for a word or a call, and for the thoughts that some models cannot leave out.
+_OUTPUT_TOKENS_MAX = 512
+_WORDS = "Reply with the single word: hello"
+_TOOL_WORDS = "What is the weather in Paris? Use the tool."
+_TOOL = FunctionTool(
+    name="weather",
+    description="The weather of a place.",
+    parameters={
+        "type": "object",
+        "properties": {"place": {"type": "string"}},
+        "required": ["place"],
+    },
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TrialResult:
+    """One check. `worked` is None where the model does not offer it."""
+
+    check: str
+    worked: bool | None
+    detail: str
+    cost_picousd: int = 0
+
+
+class BackendTrial:
+    def __init__(
+        self, backend: Backend, model: Model, *, deadline_s: float, clock: Clock = unix_now
+    ) -> None:
+        self._backend = backend
+        self._model = model
+        self._deadline_s = deadline_s
+        self._clock = clock
+
+    async def results(self) -> AsyncIterator[TrialResult]:
+        yield await self._answer("answer", _prompt(_WORDS), streamed=False)
+        yield await self._answer("stream", _prompt(_WORDS), streamed=True)
+        if Feature.TOOLS in self._model.supported_features:
+            yield await self._answer("tools", _prompt(_TOOL_WORDS, _TOOL), streamed=False)
+        else:
+            yield TrialResult("tools", None, "the model does not declare tools")
+        yield await self._count()
+
+    async def _answer(self, check: str, prompt: Prompt, *, streamed: bool) -> TrialResult:
+        call = self._call(prompt, streamed=streamed)
+        meter = Meter(call, measure_prompt(prompt).bound(self._model))
+        called: set[str] = set()
+        failure: TollkeeperError | None = None
+        try:
+            async with self._backend.open(call, deadline=self._deadline()) as answer:
+                async for batch in answer.batches:
+                    meter.count(batch)
+                    called.update(_names_of_calls(batch))
+        except TollkeeperError as exc:
+            failure = exc
+        return self._result(check, meter, called, failure)
+
+    def _result(
+        self, check: str, meter: Meter, called: set[str], failure: TollkeeperError | None
+    ) -> TrialResult:
+        if failure is not None and not meter.delivered and meter.usage is None:
+            charged = " It may have been charged." if failure.charged else ""
+            return TrialResult(check, False, f"{failure.message}{charged}")
+        charge = meter.charge()
+        pricing = self._model.pricing_at(self._clock())
+        cost = cost_of(pricing, charge.usage, 0, charge.parts).total_picousd
+        counted = "counted by us: it reports no usage" if charge.estimated else "as it reports"
+        used = charge.usage
+        detail = f"{used.prompt_tokens} and {used.completion_tokens} tokens, {counted}"
+        if failure is not None:
+            return TrialResult(check, False, f"{failure.message} {detail}", cost)
+        if check == "tools" and _TOOL.name not in called:
+            return TrialResult(check, False, f"it did not call the tool; {detail}", cost)
+        return TrialResult(check, True, f"finish {meter.finish}; {detail}", cost)
+
+    async def _count(self) -> TrialResult:
+        if not self._backend.counts_tokens:
+            return TrialResult("count", None, "the backend does not count tokens")
+        call = self._call(_prompt(_WORDS), streamed=False)
+        count = await self._backend.count_prompt_tokens(call, deadline=self._deadline())
+        if count is None:
+            return TrialResult("count", False, "it did not answer with a count")
+        return TrialResult("count", True, f"{count} tokens")
+
+    def _deadline(self) -> float:
+        return asyncio.get_running_loop().time() + self._deadline_s
+
+    def _call(self, prompt: Prompt, *, streamed: bool) -> Call:
+        return Call(
+            request_id=str(uuid4()),
+            organization_id=OrganizationId(uuid4()),
+            project_id=ProjectId(uuid4()),
+            key_id=KeyId(uuid4()),
+            model=self._model,
+            choices=1,
+            output_tokens_max=min(_OUTPUT_TOKENS_MAX, self._model.max_output_length),
+            output_bound_field="max_tokens",
+            streamed=streamed,
+            prompt=prompt,
+        )
+
+
+def _prompt(words: str, *tools: FunctionTool) -> Prompt:
+    return Prompt(turns=(Turn(Role.USER, (Text(words),), place="trial"),), tools=tools)
+
+
+def _names_of_calls(batch: Batch) -> set[str]:
+    deltas = (event for event in batch if isinstance(event, Delta))
+    return {piece.name for delta in deltas for piece in delta.tool_calls if piece.name}

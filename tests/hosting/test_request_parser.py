@@ -1,0 +1,100 @@
+"""The request parser under arbitrary bytes: declared errors only, and the same for every cut."""
+
+import random
+from dataclasses import dataclass, field
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.hosting.raw_corpus import CORPUS
+from tests.support.proof import Proof
+from tollkeeper.api.http.envelope import HeadersTooLarge
+from tollkeeper.domain.errors import InvalidRequest
+from tollkeeper.hosting.http_exchange import HttpExchange
+from tollkeeper.hosting.request_parser import RequestParser
+
+_HEADER_BYTES_MAX = 1 << 20
+_PIECES = [b"\r", b"\n", b"\r\n", b" ", b":", b"0", b"\x00", b"\xff", b"Content-Length: 1\r\n"]
+_PIECES += [
+    b"Transfer-Encoding: chunked\r\n",
+    b"Upgrade: h2c\r\nConnection: Upgrade\r\n",
+    b"GET / ",
+]
+
+
+@dataclass
+class _Receiver:
+    """A connection that only remembers its requests."""
+
+    exchanges: list[HttpExchange] = field(default_factory=list)
+    peer: str = ""
+    paused: bool = False
+
+    async def resumed(self) -> None: ...
+
+    def send(self, data: bytes) -> None:
+        raise AssertionError("nobody answers")
+
+    def read_on(self) -> None: ...
+
+    def read_no_further(self) -> None: ...
+
+    def answered(self, exchange: HttpExchange) -> None: ...
+
+    def abandoned(self, exchange: HttpExchange) -> None: ...
+
+    def request_begun(self, exchange: HttpExchange) -> None:
+        self.exchanges.append(exchange)
+
+
+def _parsed(*segments: bytes) -> tuple[list[object], bool]:
+    """What was parsed, and whether the rest was refused."""
+    receiver = _Receiver()
+    parser = RequestParser(receiver, _HEADER_BYTES_MAX)
+    refused = False
+    try:
+        for segment in segments:
+            start = 0
+            while start < len(segment):
+                used = parser.feed(segment, start)
+                assert used > 0, "every step gets on"
+                start += used
+    except (InvalidRequest, HeadersTooLarge):
+        refused = True
+    found: list[object] = [
+        (exchange.method, exchange.path, exchange.query, exchange.headers, exchange.body)
+        for exchange in receiver.exchanges
+    ]
+    return found, refused
+
+
+@given(data=st.binary(max_size=200), at=st.integers(0, 200))
+def test_arbitrary_bytes(data: bytes, at: int) -> None:
+    assert _parsed(data) == _parsed(data[:at], data[at:])
+
+
+def _mutated(seed: int) -> bytes:
+    chance = random.Random(seed)
+    raw = bytearray(b"".join(chance.choice(CORPUS).raw[:2000] for _ in range(2)))
+    for _ in range(chance.randrange(1, 4)):
+        at = chance.randrange(len(raw) + 1)
+        match chance.randrange(3):
+            case 0:
+                raw[at:at] = chance.choice(_PIECES)
+            case 1:
+                del raw[at : at + chance.randrange(1, 8)]
+            case _:
+                raw[at : at + 1] = bytes([chance.randrange(256)])
+    return bytes(raw)
+
+
+def test_mutations_of_the_corpus(proof: Proof) -> None:
+    """What a request is does not depend on how it arrives: a cut makes no request of a body."""
+    mutations = proof.size(quick=500, long=200_000)
+    for seed in range(mutations):
+        raw = _mutated(seed)
+        whole = _parsed(raw)
+        at = random.Random(seed).randrange(len(raw) + 1)
+        assert _parsed(raw[:at], raw[at:]) == whole, seed
+        assert _parsed(*(bytes([byte]) for byte in raw)) == whole, seed
+    proof.count("mutated requests", mutations)

@@ -1,0 +1,1 @@
+"""Published advisories of gateways and of the libraries below them, replayed against this one."""

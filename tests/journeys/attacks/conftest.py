@@ -1,0 +1,53 @@
+"""The gateway of the replayed attacks."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from tests.support.databases import own_database
+from tests.support.scripted_gateway import ScriptedGateway, scripted_gateway
+from tests.support.upstream import Upstream, chat
+
+
+@pytest.fixture(scope="session")
+def conninfo(shared_conninfo: str) -> str:
+    return own_database(shared_conninfo, "attacks")
+
+
+@pytest.fixture(scope="module")
+async def shared(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
+    async with (
+        Upstream(chat()) as upstream,
+        scripted_gateway(data_dir, conninfo, upstream) as running,
+    ):
+        yield running
+
+
+@pytest.fixture
+async def scripted(shared: ScriptedGateway) -> ScriptedGateway:
+    shared.upstream.play(chat())
+    return await shared.with_tenant()
+
+
+@dataclass
+class Bait:
+    """An address that nobody has a reason to connect to."""
+
+    url: str
+    visits: list[bytes] = field(default_factory=list)
+
+
+@pytest.fixture
+async def bait() -> AsyncIterator[Bait]:
+    async def note(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        found.visits.append(await reader.read(1000))
+        writer.close()
+
+    server = await asyncio.start_server(note, "127.0.0.1", 0)
+    found = Bait(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    yield found
+    server.close()
+    await server.wait_closed()

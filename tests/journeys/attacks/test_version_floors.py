@@ -1,0 +1,66 @@
+"""No locked or installed package is older than the fix of an advisory that is known here.
+
+A list in the repository, because the sources of advisories cannot be asked everywhere. Who learns of
+an advisory adds a line to `version_floors.toml`."""
+
+import importlib.metadata
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.version import Version
+
+_HERE = Path(__file__).parent
+_ROOT = Path(__file__).parents[3]
+_RULES = tomllib.loads((_HERE / "version_floors.toml").read_text())
+_LOCKS = ("requirements.lock", "requirements-uv.lock")
+_PINNED = re.compile(r"^([A-Za-z0-9_.-]+)==([^ ;\\]+)", re.MULTILINE)
+
+
+def _name(text: str) -> str:
+    return re.sub(r"[-_.]+", "-", text).lower()
+
+
+def _locked(lock: str) -> dict[str, str]:
+    found = _PINNED.findall((_ROOT / lock).read_text())
+    return {_name(name): version for name, version in found}
+
+
+def _faults(versions: dict[str, str]) -> list[str]:
+    old = [
+        f"{name} {versions[name]} is older than {floor}: {advisory}"
+        for name, (floor, advisory) in _RULES["floors"].items()
+        if name in versions and Version(versions[name]) < Version(floor)
+    ]
+    return old + [
+        f"{name} {versions[name]} is not its authors' own"
+        for name, poisoned in _RULES["poisoned"].items()
+        if versions.get(name) in poisoned
+    ]
+
+
+@pytest.mark.parametrize("lock", _LOCKS)
+def test_what_is_locked(lock: str) -> None:
+    versions = _locked(lock)
+    assert versions
+    assert _faults(versions) == []
+
+
+def test_what_is_installed() -> None:
+    versions = {
+        _name(found.metadata["Name"]): found.version for found in importlib.metadata.distributions()
+    }
+    assert _faults(versions) == []
+
+
+def test_every_locked_file_has_its_hash() -> None:
+    for lock in _LOCKS:
+        text = (_ROOT / lock).read_text()
+        entries = re.split(r"^(?=[A-Za-z0-9_.-]+==)", text, flags=re.MULTILINE)[1:]
+        assert [entry.split()[0] for entry in entries if "--hash=sha256:" not in entry] == []
+
+
+def test_old_versions_are_found() -> None:
+    assert _faults({"h11": "0.14.0"}) == ["h11 0.14.0 is older than 0.16.0: CVE-2025-43859"]
+    assert _faults({"litellm": "1.82.7"}) == ["litellm 1.82.7 is not its authors' own"]

@@ -1,0 +1,322 @@
+"""One history of calls from a seed: real calls on the real ledger, over a provider that does what
+providers do, with price changes, clock jumps, callers that leave, and processes that are killed.
+
+What the books say is compared with what the provider billed, by prices that are computed here in the
+plainest way.
+"""
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from dataclasses import replace as replace_fields
+from fractions import Fraction
+from typing import Any, cast
+from uuid import UUID
+
+from msgspec.structs import replace
+
+from tests.proofs.memory_books import Books, cost_of
+from tests.proofs.memory_store import MemoryDatabase, MemoryStore, NoPolicies
+from tests.proofs.seeded_loop import SeededLoop
+from tests.proofs.simulated_provider import (
+    FREE,
+    LONG_PROMPT,
+    UNTOLD,
+    Bill,
+    Manner,
+    SimulatedProvider,
+)
+from tests.proofs.simulation import CALL, MODEL, quiet
+from tollkeeper.backends.fan_out import FanOutBackend
+from tollkeeper.domain.access import KeyId, KeyStatus, OrganizationId, ProjectId
+from tollkeeper.domain.admission import (
+    RATE_UNITS_PER_REQUEST,
+    AccountState,
+    ProjectState,
+    Spend,
+)
+from tollkeeper.domain.catalog import Model, PriceChange
+from tollkeeper.domain.declared_prices import (
+    DeclaredPrices,
+    DeclaredTier,
+    pricing_from_declared,
+    pricing_with_variants,
+)
+from tollkeeper.domain.errors import TollkeeperError
+from tollkeeper.domain.inference import Batch, Call
+from tollkeeper.domain.ledger import Mark, Resolution, ResolutionKind
+from tollkeeper.services.calls.inference import Inference, InferenceLimits, NamedPolicies
+from tollkeeper.services.calls.recorder import CallRecorder
+from tollkeeper.services.calls.running import RunningCall
+from tollkeeper.services.ledger.admissibility import Admissibility
+from tollkeeper.services.ledger.admission import Admission
+from tollkeeper.services.ledger.ledger import Ledger
+from tollkeeper.services.policies.checks import PolicyChecks
+
+CALLS_MAX = 6
+_LASTS_S = 4.0
+# Prices of prompt, cached prompt, completion and request, in picousd: for short and long prompts,
+# and after the change.
+SHORT, LONG, CHANGED = (4, 2, 8, 3), (12, 6, 20, 3), (40, 20, 80, 30)
+MULTIPLIERS = {"flex": "0.5", "priority": "2"}
+CHANGE_AT = 1000
+
+
+def _declared(prices: tuple[int, ...]) -> dict[str, str]:
+    names = ("prompt", "input_cache_read", "completion", "request")
+    return {name: f"0.{price:012d}" for name, price in zip(names, prices, strict=True)}
+
+
+def _model() -> Model:
+    tiers = [DeclaredTier(LONG_PROMPT, _declared(LONG))]
+    ordinary = pricing_with_variants(DeclaredPrices(_declared(SHORT), tiers, MULTIPLIERS))
+    change = PriceChange(CHANGE_AT, pricing_from_declared(_declared(CHANGED), param="changed"))
+    return replace_fields(MODEL, pricing=ordinary, price_changes=(change,))
+
+
+PRICED_MODEL = _model()
+
+
+def billed(bills: list[Bill], admitted_at: int) -> int:
+    """What the answers cost by the prices of their admission."""
+    total = CHANGED[3] if admitted_at >= CHANGE_AT else SHORT[3]
+    for bill in bills:
+        prices, multiplier = CHANGED, Fraction(1)
+        if admitted_at < CHANGE_AT:
+            prices = LONG if bill.prompt > LONG_PROMPT else SHORT
+            multiplier = Fraction(MULTIPLIERS.get(bill.tier or "", "1"))
+        tokens = (bill.prompt - bill.cached, bill.cached, bill.completion)
+        amount = sum(price * count for price, count in zip(prices, tokens, strict=False))
+        total += int(amount * multiplier)
+    return total
+
+
+@dataclass
+class Asked:
+    """One request, as its caller saw it."""
+
+    call: Call
+    # The clock when it was admitted.
+    admitted_at: int | None = None
+    # None while nobody has an answer.
+    succeeded: bool | None = None
+    left: bool = False
+    disconnect: Callable[[], None] = lambda: None
+
+
+class _Recorder:
+    def started(self, running: RunningCall) -> None:
+        """Nothing is recorded."""
+
+    def ended(self, running: RunningCall, status: int, error_code: str | None) -> None:
+        """Nothing is recorded."""
+
+
+class _Sink:
+    async def take(self, batch: Batch) -> None:
+        await asyncio.sleep(0)
+
+    def held_back(self) -> None:
+        pass
+
+
+@dataclass
+class _Source:
+    asked: Asked
+    operation: str = "chat_create"
+
+    def on_disconnect(self, leave: Callable[[], None]) -> None:
+        self.asked.disconnect = leave
+
+    def error_words(self, error: BaseException) -> tuple[int, str]:
+        return 500, ""
+
+
+class CallHistory:
+    def __init__(self, seed: int) -> None:
+        self.rng = random.Random(seed)
+        self.now = CHANGE_AT - 1
+        self.tenant = (OrganizationId(self.uuid()), ProjectId(self.uuid()), KeyId(self.uuid()))
+        self.database = MemoryDatabase(self.rng, self._open_books())
+        self.provider = SimulatedProvider(self.rng)
+        self.stores = [MemoryStore(self.database, self.uuid()) for _ in range(2)]
+        self.ledgers = [Ledger(store, NoPolicies()) for store in self.stores]
+        self.gateways = [self._gateway(ledger) for ledger in self.ledgers]
+        self.asked: dict[UUID, Asked] = {}
+        self.seen: Counter[str] = Counter()
+        self._asked_by: dict[asyncio.Task[Any] | None, Asked] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def uuid(self) -> UUID:
+        return UUID(int=self.rng.getrandbits(128))
+
+    def _open_books(self) -> Books:
+        organization_id, project_id, key_id = self.tenant
+        credit = self.rng.choice((3_000, 20_000, 10**6))
+        project = ProjectState(
+            spend=Spend(month=202612),
+            cap=None,
+            archived=False,
+            live_holds=0,
+            concurrency=100,
+            requests_per_minute=6000,
+            rate_units=6000 * RATE_UNITS_PER_REQUEST,
+            rate_at_us=0,
+        )
+        account = AccountState(
+            available_picousd=credit,
+            overage_picousd=0,
+            spend=Spend(month=202612),
+            cap=None,
+            projects={project_id: project},
+            keys={key_id: KeyStatus.ACTIVE},
+            overage_bound_picousd=self.rng.choice((None, 0, 500)),
+        )
+        return Books({organization_id: credit}, {organization_id: account})
+
+    def _gateway(self, ledger: Ledger) -> Inference:
+        return Inference(
+            Admission(ledger, self._clock),
+            cast("Admissibility", None),
+            {"cluster": FanOutBackend(self.provider, concurrency=2)},
+            InferenceLimits(deadline_s=60, drain_s=1, drains_max=2, calls_max=1000),
+            policies=cast("NamedPolicies", None),
+            checks=PolicyChecks(None),
+            recorder=cast("CallRecorder", _Recorder()),
+        )
+
+    def _clock(self) -> int:
+        """A call reads the clock when it is admitted, and nothing later may change its price."""
+        asked = self._asked_by[asyncio.current_task()]
+        asked.admitted_at = self.now if asked.admitted_at is None else asked.admitted_at
+        return self.now
+
+    async def run(self) -> None:
+        for _ in range(self.rng.randint(2, CALLS_MAX)):
+            self._start(self._ask())
+        for _ in range(self.rng.randrange(5)):
+            self._start(self._fault())
+        # Calls of a killed process never end; every other call has ended after this time.
+        for _ in range(30):
+            await asyncio.wait(self._tasks, timeout=_LASTS_S)
+        await self.database.settle_down()
+        for store, ledger in zip(self.stores, self.ledgers, strict=True):
+            assert store.killed or await ledger.drain()
+        await self._recover_killed()
+        for task in self._tasks:
+            if task.done() and not task.cancelled():
+                task.result()
+        self._check()
+
+    def _start(self, work: Coroutine[Any, Any, None]) -> None:
+        self._tasks.append(asyncio.ensure_future(work))
+
+    async def _ask(self) -> None:
+        await asyncio.sleep(self.rng.random() * _LASTS_S)
+        organization_id, project_id, key_id = self.tenant
+        call = replace(
+            CALL,
+            request_id=str(self.uuid()),
+            organization_id=organization_id,
+            project_id=project_id,
+            key_id=key_id,
+            model=PRICED_MODEL,
+            choices=self.rng.choice((1, 1, 1, 3)),
+            output_tokens_max=8,
+        )
+        asked = Asked(call)
+        self.asked[UUID(call.request_id)] = asked
+        self._asked_by[asyncio.current_task()] = asked
+        gateway = self.rng.choice(self.gateways)
+        try:
+            await gateway.infer(call, _Sink(), _Source(asked))
+            asked.succeeded = True
+        except TollkeeperError:
+            asked.succeeded = False
+
+    async def _fault(self) -> None:
+        await asyncio.sleep(self.rng.random() * 2 * _LASTS_S)
+        match self.rng.randrange(6):
+            case 0 | 1:
+                asked = self.rng.choice(list(self.asked.values()) or [None])
+                if asked is not None:
+                    asked.left = True
+                    asked.disconnect()
+                    self.seen["callers that left"] += 1
+            case 2:
+                self.database.crash()
+            case 3:
+                self.rng.choice(self.stores).killed = True
+                self.seen["processes killed"] += 1
+            case 4:
+                # The clock jumps over the change of prices, or back.
+                self.now = CHANGE_AT + self.rng.choice((-100_000, -1, 0, 100_000))
+                self.seen["clock jumps"] += 1
+            case 5:
+                try:
+                    await self.database.grant(self.tenant[0], 10**6)
+                except TollkeeperError:
+                    return
+
+    async def _recover_killed(self) -> None:
+        sweeper = MemoryStore(self.database, self.uuid())
+        killed = {store.process_id for store in self.stores if store.killed}
+        for row in list(self.database.books.reservations.values()):
+            if row.process_id in killed:
+                await sweeper.mark_all([Mark(row.hold.organization_id, row.hold.id, "it died")])
+
+    # What must be true.
+
+    def _check(self) -> None:
+        books = self.database.books
+        books.check()
+        self.seen["organizations stopped"] += len(books.debtors)
+        for request_id, asked in self.asked.items():
+            bills = self.provider.bills.get(str(request_id), [])
+            for bill in bills:
+                self.seen[bill.manner.value] += 1
+            self.seen["calls fanned out"] += len(bills) > 1
+            resolution = books.resolutions.get(request_id)
+            if asked.succeeded:
+                assert resolution is not None, "an answer that was complete is settled"
+                assert resolution.kind is ResolutionKind.SETTLED
+            if resolution is not None:
+                self._check_resolution(asked, bills, resolution)
+
+    def _check_resolution(self, asked: Asked, bills: list[Bill], resolution: Resolution) -> None:
+        manners = {bill.manner for bill in bills}
+        if resolution.kind is ResolutionKind.RELEASED:
+            assert manners <= set(FREE), f"{manners} may be billed, and was released"
+            return
+        assert manners - set(FREE), "a call that was refused is not charged"
+        told = manners.isdisjoint((*FREE, *UNTOLD, Manner.PROXY_TIMEOUT, Manner.CUT_AFTER_HEAD))
+        if resolution.estimated:
+            assert not (asked.succeeded and told), "the provider has said what it bills"
+            assert cost_of(resolution) > SHORT[3], "what was generated is not free"
+        elif not asked.left:
+            assert told, "nobody has said what it cost"
+            assert len(bills) == asked.call.choices
+            assert asked.admitted_at is not None
+            expected = billed(bills, asked.admitted_at)
+            assert cost_of(resolution) == expected, (cost_of(resolution), expected, bills)
+
+
+def run_call_history(seed: int) -> Counter[str]:
+    """What happened in it. Raises an error that names the seed where a check fails."""
+    loop = SeededLoop(seed)  # type: ignore[abstract]
+
+    async def main() -> CallHistory:
+        history = CallHistory(seed)
+        await history.run()
+        return history
+
+    with quiet(seed):
+        try:
+            history = loop.run(main())
+            faults = [fault for fault in loop.faults if "exception" in fault]
+            assert not faults, faults
+        except BaseException as exc:
+            raise AssertionError(f"history of seed {seed}: {exc!r}") from exc
+    return history.seen

@@ -1,0 +1,99 @@
+"""The bugs between tenants that are planted, and the tests that must catch them. A table."""
+
+from tests.proofs.bug import Bug
+
+ROUTING = "backends/routing.py"
+EJECTION = ("backends/test_ejection.py",)
+TRANSCRIPT = "domain/transcript.py"
+MARKERS = ("api/test_markers.py",)
+
+ISOLATION_BUGS = {
+    # Health.
+    "the last healthy replica is ejected": Bug(
+        ROUTING,
+        "            is_last_healthy=not has_spare,\n",
+        "            is_last_healthy=False,\n",
+        EJECTION,
+    ),
+    "one organization ejects what others use": Bug(
+        "backends/health.py",
+        "                and len(self._failed_for) >= needed\n",
+        "",
+        EJECTION,
+    ),
+    "a caller's own deadline ejects": Bug(
+        ROUTING,
+        "            if isinstance(error, DeadlineExceeded) and loop.time() >= self._deadline:\n",
+        "            if isinstance(error, DeadlineExceeded) and self._deadline < 0:\n",
+        EJECTION,
+    ),
+    # Turns.
+    "who comes first is served until it is empty": Bug(
+        "fair_queue.py",
+        "            self._lanes.move_to_end(owner)\n",
+        "            pass\n",
+        ("services/test_fair_queue.py",),
+    ),
+    "one organization holds every slot": Bug(
+        "fair_queue.py",
+        "        return self._held.get(owner, 0) < self._owner_max\n",
+        "        return True\n",
+        ("services/test_fair_queue.py", "backends/transport/test_fair_connections.py"),
+    ),
+    "questions to the judge are answered in order of arrival": Bug(
+        "services/policies/judge.py",
+        "watching=asker.watching, organization=asker.organization_id",
+        "watching=asker.watching",
+        ("services/policies/test_judge_turns.py",),
+    ),
+    "holds are written in order of arrival": Bug(
+        "services/ledger/hold_queue.py",
+        "owner=lambda hold: hold.organization_id",
+        "owner=lambda hold: None",
+        ("services/ledger/test_hold_queue.py",),
+    ),
+    "one organization fills the process": Bug(
+        "services/calls/inference.py",
+        " or self._running_of[organization_id] >= share(limit)",
+        "",
+        ("journeys/isolation/test_overload.py",),
+    ),
+    # What is seen.
+    "keys are not judged": Bug(
+        TRANSCRIPT,
+        '            yield f"{key}: {text}" if key else text\n',
+        "            yield text\n",
+        MARKERS,
+    ),
+    "the choice of a tool is not judged": Bug(
+        TRANSCRIPT,
+        '        yield "tool_choice", list(_choice_texts(prompt.tool_choice))\n',
+        '        yield "tool_choice", []\n',
+        MARKERS,
+    ),
+    "a property hides another of the same name": Bug(
+        "api/chat/messages.py",
+        "    if extra.keys() & source.keys():\n",
+        "    if not extra and not source:\n",
+        MARKERS,
+    ),
+    "what no judge reads is let through": Bug(
+        "services/policies/checks.py",
+        "            if part.kind in self._denied_unread:\n",
+        "            if part.kind in ():\n",
+        ("services/policies/test_unread.py",),
+    ),
+    # Caches and addresses.
+    "projects share a prefix cache": Bug(
+        "api/isolated.py",
+        "    if salt is None and model.isolates_cache:\n",
+        "    if salt is None and model.shares_cache:\n",
+        ("journeys/isolation/test_caches.py",),
+    ),
+    "a backend fetches what a caller names": Bug(
+        "services/calls/options.py",
+        "        if not model.allows_remote_media:\n",
+        "        if not model.backend:\n",
+        ("journeys/isolation/test_caches.py",),
+    ),
+}

@@ -1,0 +1,170 @@
+"""A model provider from a seed: it answers in dialects, fails in every way, and knows what it bills.
+
+What it says goes through the real reader of chat streams and the real table of statuses, so a
+mistake in either is seen on the books.
+"""
+
+import json
+import random
+from asyncio import sleep
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from tollkeeper.backends.chat.wire import ChatWire
+from tollkeeper.backends.failures import domain_error
+from tollkeeper.backends.port import Answer, BackendHealth
+from tollkeeper.backends.refusals import refusal
+from tollkeeper.backends.transport.http1 import HttpFailure
+from tollkeeper.domain.inference import Batch, Call
+
+REFUSALS = (400, 429, 500, 503)
+PROXY_TIMEOUTS = (408, 502, 504, 524)
+# As the model of the histories declares them.
+LONG_PROMPT = 100
+TIERS = (None, "default", "flex", "priority", "scale")
+
+
+class Manner(StrEnum):
+    """How one answer goes."""
+
+    REFUSED = "refused"
+    PROXY_TIMEOUT = "proxy timeout"
+    CUT_AFTER_HEAD = "cut after the head"
+    CUT_STREAM = "stream cut after output"
+    PLAIN = "one report"
+    CUMULATIVE = "cumulative reports"
+    ADDITIVE = "reasoning beside the completion"
+    SPLIT_EARLY = "cache split in an earlier report"
+    NO_USAGE = "no usage"
+
+
+# Nothing was generated: the provider bills nothing.
+FREE = (Manner.REFUSED,)
+# It may have run, and told nothing.
+UNKNOWN = (Manner.PROXY_TIMEOUT, Manner.CUT_AFTER_HEAD)
+# It was generated, and how much is told by nobody.
+UNTOLD = (Manner.CUT_STREAM, Manner.NO_USAGE)
+
+
+@dataclass(frozen=True, slots=True)
+class Bill:
+    """What the provider bills for one answer."""
+
+    manner: Manner
+    prompt: int = 0
+    cached: int = 0
+    completion: int = 0
+    tier: str | None = None
+
+
+@dataclass
+class SimulatedProvider:
+    rng: random.Random
+    name: str = "cluster"
+    # By request, one for each answer that was asked for.
+    bills: dict[str, list[Bill]] = field(default_factory=dict)
+
+    def open(self, call: Call, *, deadline: float) -> AbstractAsyncContextManager[Answer]:
+        return self._answer(call)
+
+    @asynccontextmanager
+    async def _answer(self, call: Call) -> AsyncIterator[Answer]:
+        bill = self._bill()
+        self.bills.setdefault(call.request_id, []).append(bill)
+        await sleep(self.rng.random())
+        if bill.manner is Manner.REFUSED:
+            raise refusal(self.rng.choice(REFUSALS), b"", retry_after=None, secrets=())
+        if bill.manner is Manner.PROXY_TIMEOUT:
+            raise refusal(self.rng.choice(PROXY_TIMEOUTS), b"", retry_after=None, secrets=())
+        if bill.manner is Manner.CUT_AFTER_HEAD:
+            raise domain_error(HttpFailure(), charged=True)
+        yield Answer("replica", self._batches(call, bill))
+
+    async def _batches(self, call: Call, bill: Bill) -> AsyncIterator[Batch]:
+        reader = ChatWire().open_stream(call, secrets=())
+        for record in _records(bill):
+            await sleep(self.rng.random() * 0.2)
+            payload = record.encode() if isinstance(record, str) else json.dumps(record).encode()
+            events = reader.read([payload])
+            if events:
+                yield events
+            if reader.failure is not None:
+                raise reader.failure
+        if bill.manner is Manner.CUT_STREAM:
+            raise domain_error(HttpFailure(), charged=True)
+
+    def _bill(self) -> Bill:
+        rng = self.rng
+        prompt = rng.choice((1, 7, LONG_PROMPT, LONG_PROMPT + 1, 130))
+        return Bill(
+            manner=rng.choice((*Manner, Manner.PLAIN, Manner.CUMULATIVE, Manner.ADDITIVE)),
+            prompt=prompt,
+            cached=rng.choice((0, 0, prompt // 2, prompt)),
+            completion=rng.randint(3, 12),
+            tier=rng.choice(TIERS),
+        )
+
+    @property
+    def counts_tokens(self) -> bool:
+        return False
+
+    def prompts_sent(self, call: Call) -> int:
+        return 1
+
+    async def count_prompt_tokens(self, call: Call, *, deadline: float) -> int | None:
+        return None
+
+    def health(self) -> BackendHealth:
+        return BackendHealth(self.name, True, "", {})
+
+    async def start(self) -> None:
+        pass
+
+    async def close(self) -> None:
+        pass
+
+
+def _records(bill: Bill) -> list[Any]:
+    """The stream: three pieces, with reports wherever the dialect has them, and its end."""
+    reports = _reports(bill)
+    records: list[dict[str, Any]] = [
+        {"choices": [{"index": 0, "delta": {"content": f"{at} "}}], "usage": reports[at]}
+        for at in range(3)
+    ]
+    if bill.tier is not None:
+        records[0]["service_tier"] = bill.tier
+    if bill.manner is Manner.CUT_STREAM:
+        return records
+    end = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
+    last = [] if reports[3] is None else [{"choices": [], "usage": reports[3]}]
+    return [*records, end, *last, "[DONE]"]
+
+
+def _reports(bill: Bill) -> list[dict[str, Any] | None]:
+    """What each of three pieces and the end report; the last word is what is billed."""
+    final = {
+        "prompt_tokens": bill.prompt,
+        "completion_tokens": bill.completion,
+        "total_tokens": bill.prompt + bill.completion,
+        "prompt_tokens_details": {"cached_tokens": bill.cached},
+    }
+    match bill.manner:
+        case Manner.CUT_STREAM | Manner.NO_USAGE:
+            return [None] * 4
+        case Manner.CUMULATIVE:
+            # The prompt's count is higher at first, as Gemini's is.
+            running = [
+                {"prompt_tokens": bill.prompt + 2, "completion_tokens": at, "total_tokens": None}
+                for at in range(3)
+            ]
+            return [*running, final]
+        case Manner.ADDITIVE:
+            told = {**final, "completion_tokens": 1}
+            return [None, None, None, told]
+        case Manner.SPLIT_EARLY:
+            without = {name: final[name] for name in final if name != "prompt_tokens_details"}
+            return [final, None, None, without]
+    return [None, None, None, final]

@@ -1,0 +1,32 @@
+"""Simulated histories of whole calls: the books agree with what the provider billed."""
+
+from collections import Counter
+
+from tests.proofs.call_histories import run_call_history
+from tests.proofs.simulated_provider import Manner
+from tests.support.proof import Proof
+
+QUICK = 1_000
+LONG = 50_000
+
+
+def test_every_call_is_charged_what_was_billed(proof: Proof) -> None:
+    seen: Counter[str] = Counter()
+    histories = proof.size(QUICK, LONG)
+    for seed in range(histories):
+        seen += run_call_history(seed)
+    proof.count("histories of calls", histories)
+    for what, number in seen.items():
+        proof.count(f"histories of calls: {what}", number)
+    # Every kind of event has to occur, or the simulation proves nothing about it.
+    wanted = {
+        *(manner.value for manner in Manner),
+        *("callers that left", "processes killed", "clock jumps", "calls fanned out"),
+        "organizations stopped",
+    }
+    assert wanted <= set(seen), seen
+
+
+def test_the_same_seed_is_the_same_history() -> None:
+    for seed in range(20):
+        assert run_call_history(seed) == run_call_history(seed)

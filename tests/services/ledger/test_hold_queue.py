@@ -1,0 +1,38 @@
+"""Holds of many organizations wait in one queue, and the organizations take turns."""
+
+import asyncio
+from collections.abc import Sequence
+from uuid import uuid4
+
+from tests.support.ledger import LedgerTenant, hold_of
+from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
+from tollkeeper.domain.admission import ADMITTED, Decision
+from tollkeeper.domain.ledger import Hold
+from tollkeeper.services.ledger.group_writer import BATCH_MAX
+from tollkeeper.services.ledger.hold_queue import HoldQueue
+
+
+def _tenant() -> LedgerTenant:
+    return LedgerTenant(OrganizationId(uuid4()), ProjectId(uuid4()), KeyId(uuid4()))
+
+
+async def test_an_organization_that_hammers_its_account_waits_behind_itself() -> None:
+    batches: list[list[Hold]] = []
+    go_on = asyncio.Event()
+
+    async def write(holds: Sequence[Hold], *, lock_wait_s: float | None) -> Sequence[Decision]:
+        batches.append(list(holds))
+        await go_on.wait()
+        return [ADMITTED] * len(holds)
+
+    queue, hostile, quiet = HoldQueue(write), _tenant(), _tenant()
+    first = queue.submit(hold_of(hostile, 1))
+    await asyncio.sleep(0.01)
+    assert len(batches) == 1
+    flood = [queue.submit(hold_of(hostile, 1)) for _ in range(4 * BATCH_MAX)]
+    held = hold_of(quiet, 1)
+    found = queue.submit(held)
+    go_on.set()
+    assert await found is ADMITTED
+    assert held in batches[1][:2]
+    assert len(await asyncio.gather(first, *flood)) == len(flood) + 1

@@ -1,0 +1,56 @@
+"""Two organizations and one judge: a flood of the one waits behind itself."""
+
+import asyncio
+from pathlib import Path
+
+from tests.support.judged_gateway import Asked, JudgedGateway, Opinion, judge_answer, judged_gateway
+from tests.support.scripted_gateway import eventually
+from tests.support.upstream import Peer, hang
+
+
+async def test_a_flood_leaves_the_judge_to_others(judged: JudgedGateway) -> None:
+    hostile, quiet = await judged.with_tenant(), await judged.with_tenant()
+    await hostile.enforce("bomb", direction="request")
+    await quiet.enforce("bomb", direction="request")
+    released = asyncio.Event()
+
+    async def wait(peer: Peer) -> None:
+        await released.wait()
+        await judge_answer(0)(peer)
+
+    def opinion(asked: Asked) -> Opinion:
+        return wait if "flood" in asked.text else 0
+
+    judged.judge.opinion = opinion
+    async with hostile.scripted.another_client() as client:
+        flood = [
+            asyncio.create_task(
+                client.chat(messages=[{"role": "user", "content": f"flood {number}"}])
+            )
+            for number in range(40)
+        ]
+        # One organization has seven of the judge's eight slots.
+        await eventually(lambda: judged.judge.under_way == 7)
+        for number in range(3):
+            assert (await quiet.chat(f"quiet {number}")).status_code == 200
+        assert judged.judge.under_way == 7
+        released.set()
+        answers = await asyncio.gather(*flood)
+    assert {found.status_code for found in answers} == {200}
+
+
+async def test_questions_that_run_out_of_time_are_not_held_against_the_judge(
+    data_dir: Path, conninfo: str
+) -> None:
+    async with judged_gateway(
+        data_dir, conninfo, judge={"deadline_s": 0.3, "concurrency": 8}
+    ) as shared:
+        hostile, quiet = await shared.with_tenant(), await shared.with_tenant()
+        await hostile.enforce("bomb", direction="request")
+        await quiet.enforce("bomb", direction="request")
+        shared.judge.opinion = lambda asked: hang() if "stall" in asked.text else 0
+        for number in range(5):
+            assert (await hostile.chat(f"stall {number}")).status_code == 503
+        judge = shared.scripted.gateway.services.backends["judge"]
+        assert judge.health().ready
+        assert (await quiet.chat("quiet")).status_code == 200
