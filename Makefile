@@ -58,7 +58,7 @@ lock: $(INSTALLED) ## resolve the dependencies anew and write the locks
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	  --upgrade --constraint requirements.lock --extra console pyproject.toml -o deploy/requirements.lock
 	echo uv | $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate - -o requirements-uv.lock
-	for wanted in tests/journeys/clients/locks/*.in bench/locks/*.in; do \
+	for wanted in tests/journeys/clients/locks/*.in tests/deploy/locks/*.in bench/locks/*.in; do \
 	  $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	    --upgrade $$wanted -o $${wanted%.in}.lock || exit 1; done
 	$(BIN)/python -m tests.journeys.clients.relock

@@ -101,7 +101,7 @@ def test_the_settings_load_with_that_environment(
     assert settings.server.host == "0.0.0.0"
     assert settings.database.data_dir == Path("/var/lib/tollkeeper")
     assert not settings.embedded.enabled
-    assert build_catalog(settings)
+    assert build_catalog(settings).find(settings.models[0].id) is not None
 
 
 def test_every_other_variable_is_asked_for() -> None:
@@ -123,8 +123,8 @@ def test_every_command_parses() -> None:
     assert '\nENTRYPOINT ["tollkeeper"]\n' in _DOCKERFILE
     lines = list(_command_lines())
     assert sorted(line[0] for line in lines) == ["migrate", "migrate", "serve", "serve"]
-    for line in lines:
-        parse_arguments(line)
+    for arguments in lines:
+        parse_arguments(arguments)
     commands = [
         line for name in ("ExecStartPre", "ExecStart", "ExecReload") for line in _unit_values(name)
     ]
