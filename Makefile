@@ -54,9 +54,9 @@ openapi: $(INSTALLED) ## write openapi.json anew
 
 lock: $(INSTALLED) ## resolve the dependencies anew and write the locks
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
-	  --upgrade --extra embedded --extra console --group dev pyproject.toml -o requirements.lock
+	  --upgrade --extra embedded --extra console --extra otel --group dev pyproject.toml -o requirements.lock
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
-	  --upgrade --constraint requirements.lock --extra console pyproject.toml -o deploy/requirements.lock
+	  --upgrade --constraint requirements.lock --extra console --extra otel pyproject.toml -o deploy/requirements.lock
 	echo uv | $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate - -o requirements-uv.lock
 	for wanted in tests/journeys/clients/locks/*.in tests/deploy/locks/*.in bench/locks/*.in; do \
 	  $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \

@@ -201,7 +201,7 @@ async def test_unsettled_calls_are_resolved(site: ConsoleSite, watched: Watched)
     entries = [await site.judged.entry(answer) for answer in lost]
     assert [entry.settlement for entry in entries] == ["unsettled"] * 3
     await page.goto(f"{site.address}/unsettled")
-    row = page.locator("#unsettled tr", has_text=str(entries[0].request_id)[:8])
+    row = page.locator("#unsettled tr", has_text=str(entries[0].request_id)[-8:])
     await row.get_by_label(f"Cost of {entries[0].request_id} in USD").fill("0.0001")
     await row.get_by_role("button", name="Settle").click()
     await expect(page.get_by_text("The reservation is resolved.")).to_be_visible()

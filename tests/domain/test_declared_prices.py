@@ -150,6 +150,17 @@ def test_a_hold_takes_the_dearest_that_may_apply() -> None:
     assert dearest_prices(PRICING, bounds(200_002, prompts=2)) == PRICING.applying(priority, 0)
 
 
+def test_a_hold_reckons_with_audio() -> None:
+    dear = pricing_with_variants(
+        DeclaredPrices({**BASE, "input_audio": "0.00004", "output_audio": "0.00008"})
+    )
+    audio = bounds(100, input_audio_tokens=30, output_audio_tokens_each=100)
+    more = hold_picousd(dear, audio) - hold_picousd(dear, bounds(100))
+    assert more == 30 * 38_000_000 + 100 * 70_000_000
+    cheap = pricing_with_variants(DeclaredPrices({**BASE, "input_audio": "0.000001"}))
+    assert hold_picousd(cheap, audio) == hold_picousd(cheap, bounds(100))
+
+
 @pytest.mark.parametrize("unasked", ["default", "flex"])
 def test_the_operator_may_know_the_tier_of_requests_that_name_none(unasked: str) -> None:
     declared = DeclaredPrices(

@@ -107,6 +107,9 @@ class Asked:
 
 
 class _Recorder:
+    def started(self, running: RunningCall) -> None:
+        """Nothing is recorded."""
+
     def ended(self, running: RunningCall, status: int, error_code: str | None) -> None:
         """Nothing is recorded."""
 

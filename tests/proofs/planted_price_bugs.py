@@ -53,15 +53,13 @@ PRICE_BUGS = {
     ),
     "a call has the prices of its end": Bug(
         "services/ledger/admission.py",
-        "        cost = cost_of(hold.pricing, usage,",
-        "        cost = cost_of(self._last.pricing_at(self._clock()), usage,",
+        "        pricing = reservation.prices.get(backend, hold.pricing)\n",
+        "        pricing = self._last.pricing_at(self._clock())\n",
         CALL_HISTORIES,
         also=(
             (
-                "        pricing = call.model.pricing_at(self._clock())\n",
-                """        self._last = call.model
-        pricing = call.model.pricing_at(self._clock())
-""",
+                "        now = self._clock()\n",
+                "        now, self._last = self._clock(), call.model\n",
             ),
         ),
     ),
@@ -153,8 +151,8 @@ PRICE_BUGS = {
     ),
     "a price change is ignored by holds": Bug(
         "services/ledger/admission.py",
-        "        pricing = call.model.pricing_at(self._clock())\n",
-        "        pricing = call.model.pricing\n",
+        "        now = self._clock()\n",
+        "        now = 0\n",
         ("journeys/calls/test_prices.py",),
     ),
     # Overage.
@@ -162,7 +160,7 @@ PRICE_BUGS = {
         ADMISSION,
         "stopped=state.stopped or state.is_below_bound)",
         "stopped=state.is_below_bound)",
-        CALL_HISTORIES,
+        ("domain/test_overage_bound.py",),
     ),
     "an organization beyond its bound is admitted": Bug(
         ADMISSION,
@@ -194,5 +192,11 @@ PRICE_BUGS = {
         "_COUNTS_MAX = 4\n",
         "_COUNTS_MAX = 100\n",
         ("api/responses/test_truncation.py",),
+        also=(
+            (
+                "        return min(self._fitting_cut(self._fewest, self.best), self.best - 1)\n",
+                "        return (self._fewest + self.best) // 2\n",
+            ),
+        ),
     ),
 }

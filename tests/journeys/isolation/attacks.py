@@ -52,15 +52,18 @@ def judge_by_words(asked: Asked) -> Opinion:
 
 
 @asynccontextmanager
-async def _storm(step: Callable[[], Awaitable[object]], workers: int) -> AsyncIterator[None]:
+async def _storm(
+    step: Callable[[], Awaitable[object]], workers: int, *, ends_by_itself: bool = False
+) -> AsyncIterator[None]:
     """Runs the step again and again, by so many workers at once. Every worker has begun when the
-    block begins."""
+    block begins. A step that ends by itself is not cut off at the end."""
 
     begun = asyncio.Semaphore(0)
+    over = False
 
     async def work() -> None:
         begun.release()
-        while True:
+        while not over:
             await step()
             await asyncio.sleep(0)
 
@@ -73,7 +76,8 @@ async def _storm(step: Callable[[], Awaitable[object]], workers: int) -> AsyncIt
         yield
         assert not any(task.done() for task in tasks), [task for task in tasks if task.done()]
     finally:
-        for task in tasks:
+        over = True
+        for task in () if ends_by_itself else tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
@@ -167,7 +171,7 @@ async def comes_and_goes(hostile: JudgedGateway, size: int) -> AsyncIterator[Non
                 await caller.head()
             caller.leave(abruptly=True)
 
-    async with _storm(step, 4 * size):
+    async with _storm(step, 4 * size, ends_by_itself=True):
         yield
 
 
