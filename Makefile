@@ -49,8 +49,9 @@ profile: $(INSTALLED) ## where a call spends its CPU time: a table by stage and 
 prove: $(INSTALLED) ## the long proofs: seeded histories, kills, planted bugs
 	$(BIN)/python -m pytest -q tests --prove $(ARGS)
 
-openapi: $(INSTALLED) ## write openapi.json anew
+openapi: $(INSTALLED) ## write openapi.json and docs/api.md anew
 	$(BIN)/tollkeeper openapi --json > openapi.json
+	$(BIN)/python -m tools.api_reference
 
 lock: $(INSTALLED) ## resolve the dependencies anew and write the locks
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
