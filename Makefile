@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve test check bench profile prove lock openapi clean
+.PHONY: help install serve test check bench profile prove lock openapi docs clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -53,6 +53,9 @@ openapi: $(INSTALLED) ## write openapi.json and docs/api.md anew
 	$(BIN)/tollkeeper openapi --json > openapi.json
 	$(BIN)/python -m tools.api_reference
 
+docs: $(INSTALLED) ## build the documents as a static site in site/
+	@$(BIN)/python -m tools.site
+
 lock: $(INSTALLED) ## resolve the dependencies anew and write the locks
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	  --upgrade --extra embedded --extra console --extra otel --group dev pyproject.toml -o requirements.lock
@@ -65,5 +68,5 @@ lock: $(INSTALLED) ## resolve the dependencies anew and write the locks
 	$(BIN)/python -m tests.journeys.clients.relock
 
 clean: ## remove everything that was installed or made
-	rm -rf $(VENV) .clients .tollkeeper .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .clients .tollkeeper site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -11,6 +11,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from tools.site import slug
+
 ROOT = Path(__file__).parents[2]
 # CONTRIBUTING.md has tests of its own.
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -80,10 +82,8 @@ def links_of(path: Path) -> list[str]:
 
 
 def anchors_of(path: Path) -> set[str]:
-    """What a link to a heading may name, made as the usual viewers make it."""
-    headings = _HEADING.findall(_BLOCK.sub("", path.read_text()))
-    plain = [re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", heading) for heading in headings]
-    return {re.sub(r"[^\w\- ]", "", text.lower()).strip().replace(" ", "-") for text in plain}
+    """What a link to a heading may name."""
+    return {slug(heading) for heading in _HEADING.findall(_BLOCK.sub("", path.read_text()))}
 
 
 def shown(path: Path) -> str:
