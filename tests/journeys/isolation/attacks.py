@@ -83,13 +83,18 @@ async def _storm(
 
 
 @asynccontextmanager
-async def _calls(hostile: JudgedGateway, text: str, workers: int) -> AsyncIterator[None]:
+async def _calls(
+    hostile: JudgedGateway, text: str, workers: int, *, pause_s: float = 0
+) -> AsyncIterator[None]:
+    """`pause_s` is how long a worker waits after an answer. Attacker and gateway share one event
+    loop here, so calls that are refused at once need a pause to be more than a busy loop."""
     numbers = itertools.count()
     async with hostile.scripted.another_client() as client:
 
         async def step() -> None:
             messages = [{"role": "user", "content": f"{text} {next(numbers)}"}]
             await client.chat(messages=messages)
+            await asyncio.sleep(pause_s)
 
         async with _storm(step, workers):
             yield
@@ -102,7 +107,7 @@ def poisons(hostile: JudgedGateway, size: int) -> AbstractAsyncContextManager[No
 
 def hangs(hostile: JudgedGateway, size: int) -> AbstractAsyncContextManager[None]:
     """Calls that never end: more than there are connections, and places for calls."""
-    return _calls(hostile, "hang", 80 * size)
+    return _calls(hostile, "hang", 70 + 10 * size, pause_s=0.2)
 
 
 @asynccontextmanager
