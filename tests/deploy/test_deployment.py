@@ -237,3 +237,14 @@ def test_the_lock_of_the_image_is_a_part_of_the_lock() -> None:
     image = set(pin.findall((_DEPLOY / "requirements.lock").read_text()))
     assert {pin.partition("==")[0] for pin in image} >= {"psycopg", "uvloop", "starlette"}
     assert image <= locked
+
+
+def test_the_context_has_what_the_image_is_made_of() -> None:
+    ignored = (_DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()
+    assert ignored[0] == "*"
+    kept = {line.removeprefix("!") for line in ignored[1:]}
+    assert {name for name in kept if not (_ROOT / name).exists()} == set()
+    named = set(re.findall(r"(?<=[ /])[\w-]*(?:deploy/)?requirements[\w-]*\.lock", _DOCKERFILE))
+    assert {"deploy/requirements.lock", "requirements.lock", "requirements-uv.lock"} <= named & kept
+    # What the build of the package reads.
+    assert {"src", "pyproject.toml", "README.md"} <= kept
