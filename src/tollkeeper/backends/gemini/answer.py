@@ -55,6 +55,8 @@ class GeminiAnswer:
         self._grounded = GroundedText() if call.prompt.web_search is not None else None
         self._calls_read = 0
         self._text_length = 0
+        # The pieces of a thought, whose last one may be signed.
+        self._thought: list[str] = []
         self._opened = False
         self._finished = False
         self._events: list[Event] = []
@@ -145,12 +147,17 @@ class GeminiAnswer:
         if part.function_call is not None:
             self._read_call(part.function_call, part.thought_signature)
         elif part.thought:
-            if part.text:
-                self._emit(Delta(0, reasoning=part.text))
-            if part.thought_signature:
-                self._seal(Seal(part.thought_signature, thought=part.text or ""))
+            self._read_thought(part.text or "", part.thought_signature)
         elif part.text or part.thought_signature:
             self._read_text(part.text or "", part.thought_signature)
+
+    def _read_thought(self, text: str, signature: str | None) -> None:
+        if text:
+            self._thought.append(text)
+            self._emit(Delta(0, reasoning=text))
+        if signature:
+            self._seal(Seal(signature, thought="".join(self._thought)))
+            self._thought = []
 
     def _read_text(self, text: str, signature: str | None) -> None:
         self._text_length += len(text)

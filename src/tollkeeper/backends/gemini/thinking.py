@@ -52,7 +52,11 @@ _BUDGET_TOKENS_MAX = 1 << 20
 UNSIGNED = "skip_thought_signature_validator"
 
 
-class Seal(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="gemini", tag_field="by"):
+# Other backends seal their values in other forms.
+_SEALED_HERE = "gemini:"
+
+
+class Seal(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """A signature, and the part that it belongs to: a call, a thought, or a text."""
 
     signature: str
@@ -64,7 +68,7 @@ class Seal(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, tag="gemin
     text_length: int = 0
 
     def sealed(self) -> str:
-        return _encode(self).decode()
+        return _SEALED_HERE + _encode(self).decode()
 
 
 _encode = msgspec.json.Encoder().encode
@@ -76,8 +80,10 @@ def seals_of(reasonings: Iterable[Reasoning]) -> list[Seal]:
     seals = []
     for reasoning in reasonings:
         for sealed in reasoning.sealed:
+            if not sealed.startswith(_SEALED_HERE):
+                continue
             try:
-                seals.append(_seal_decoder.decode(sealed))
+                seals.append(_seal_decoder.decode(sealed.removeprefix(_SEALED_HERE)))
             except (msgspec.DecodeError, UnicodeEncodeError):
                 continue
     return seals
