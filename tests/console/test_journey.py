@@ -274,3 +274,21 @@ async def test_an_amount_that_is_none_is_explained(site: ConsoleSite, watched: W
     watched.faults.clear()  # The browser's console says that the answer was a 400.
     balance = await site.services.billing.credit_show(tenant.organization_id)
     assert balance.granted_picousd == 10**13
+
+
+async def test_a_list_follows_by_itself(site: ConsoleSite, watched: Watched) -> None:
+    """A call appears on the page that somebody looks at, chart included, without loading it again."""
+    page, tenant = watched.page, site.judged.scripted.tenant
+    await site.judged.entry(await site.judged.chat())
+    await page.goto(f"{site.address}/activity?organization={tenant.organization_id}")
+    rows = page.locator("#calls tbody tr")
+    await expect(rows).to_have_count(1)
+    await page.evaluate("window.loadedOnce = true")
+    later = await site.judged.entry(await site.judged.chat())
+    await expect(rows).to_have_count(2, timeout=20_000)
+    await expect(rows.first).to_contain_text(str(later.request_id)[-8:])
+    drawn = "document.querySelector('#volume').dataset.drawn === 'yes'"
+    await page.wait_for_function(drawn)
+    counted = "document.querySelector('#volume .plot').data.flatMap(one => one.y)"
+    assert sum(await page.evaluate(counted)) == 2
+    assert await page.evaluate("window.loadedOnce") is True

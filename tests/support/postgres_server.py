@@ -70,8 +70,8 @@ class PostgresServer:
         """A running standby that follows this server."""
         self.back_up_to(folder, "--write-recovery-conf")
         standby = PostgresServer(folder)
-        follow = f"host=127.0.0.1 port={self.port} user=postgres application_name={name}"
-        standby.configure(primary_conninfo=follow)
+        # By this name the primary knows it.
+        standby.configure(cluster_name=name)
         standby.start()
         eventually(lambda: bool(self.query("SELECT count(*) FROM pg_stat_replication")[0][0]))
         return standby

@@ -29,6 +29,10 @@ class WireProtocol(StrEnum):
     MESSAGES = "messages"
     # POST {url}/{model}:rawPredict: the same at Vertex AI.
     VERTEX_MESSAGES = "vertex_messages"
+    # POST {url}/models/{model}:generateContent: Google's protocol.
+    GEMINI = "gemini"
+    # POST {url}/{model}:generateContent: the same at Vertex AI.
+    VERTEX_GEMINI = "vertex_gemini"
 
 
 class OutputBound(StrEnum):
@@ -50,6 +54,8 @@ class Tokenizer(StrEnum):
     LLAMA_CPP = "llama_cpp"
     # POST {url}/messages/count_tokens with the Messages body; the answer has `input_tokens`.
     MESSAGES = "messages"
+    # POST {url}/models/{model}:countTokens with the Gemini body; the answer has `totalTokens`.
+    GEMINI = "gemini"
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,6 +79,12 @@ PRESETS: Mapping[str, Preset] = {
         tokens_per_image=4784,
     ),
     "gemini": Preset(
+        url="https://generativelanguage.googleapis.com/v1beta",
+        protocol=WireProtocol.GEMINI,
+        credential=CredentialKind.X_GOOG_API_KEY,
+        key_env="GEMINI_API_KEY",
+    ),
+    "gemini-openai": Preset(
         url="https://generativelanguage.googleapis.com/v1beta/openai",
         key_env="GEMINI_API_KEY",
         omitted=_ABUSE_HINTS,
@@ -150,6 +156,13 @@ PRESETS: Mapping[str, Preset] = {
         ),
         protocol=WireProtocol.VERTEX_MESSAGES,
         tokens_per_image=4784,
+    ),
+    "vertex-gemini": Preset(
+        address_form=(
+            "https://REGION-aiplatform.googleapis.com/v1/projects/PROJECT/locations/REGION"
+            "/publishers/google/models"
+        ),
+        protocol=WireProtocol.VERTEX_GEMINI,
     ),
     "vllm": Preset(
         address_form="http://HOST:8000/v1",

@@ -79,6 +79,7 @@ _MESSAGE_BYTES_MAX = 2048
 _REMOVED = "[removed]"
 # Control characters, and the invisible ones that turn the direction of text around.
 _INVISIBLE = re.compile("[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]+")
+_DELAY = re.compile(r"([0-9]{1,18})((?:\.[0-9]{1,18})?)s")
 _ADDRESS = re.compile(r"\b[a-z][a-z0-9+.-]{0,20}://[^\s\"'<>]*", re.IGNORECASE)
 
 
@@ -87,8 +88,13 @@ def refusal(
 ) -> TollkeeperError:
     """The error for an answer that is not 200."""
     if status in {400, 422}:
-        return ProviderRejected(error_message(_parsed(body), secrets))
+        parsed = _parsed(body)
+        if _refuses_the_key(parsed):
+            return _failed("The backend does not accept its key", 401)
+        return ProviderRejected(error_message(parsed, secrets))
     if status == 429:
+        if retry_after is None:
+            retry_after = _retry_delay(_parsed(body))
         return RateLimited(
             "The backend is handling too many requests.", retry_after_s=retry_after_s(retry_after)
         )
@@ -130,6 +136,29 @@ def retry_after_s(value: bytes | None) -> int:
     if value is None or not value.isdigit() or len(value) > 20:
         return RETRY_AFTER_S_DEFAULT
     return min(max(1, int(value)), RETRY_AFTER_S_MAX)
+
+
+def _refuses_the_key(body: Any) -> bool:
+    """Google answers 400 for a wrong key too, which is no fault of the caller."""
+    return any(detail.get("reason") == "API_KEY_INVALID" for detail in _details(body))
+
+
+def _retry_delay(body: Any) -> bytes | None:
+    """The wait in the details of an error (Google), rounded up to seconds."""
+    for detail in _details(body):
+        delay = detail.get("retryDelay")
+        found = _DELAY.fullmatch(delay) if isinstance(delay, str) else None
+        if found is not None:
+            return b"%d" % (int(found[1]) + bool(found[2].strip(".0")))
+    return None
+
+
+def _details(body: Any) -> list[dict[str, Any]]:
+    error = body.get("error") if isinstance(body, dict) else None
+    details = error.get("details") if isinstance(error, dict) else None
+    if not isinstance(details, list):
+        return []
+    return [detail for detail in details if isinstance(detail, dict)]
 
 
 def error_message(body: Any, secrets: tuple[str, ...]) -> str | None:

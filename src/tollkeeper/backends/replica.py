@@ -84,7 +84,8 @@ class Replica:
         if head is None:
             if len(self._heads) >= _HEADS_MAX:
                 self._heads.clear()
-            full_path = urlsplit(urljoin(f"{self._base}/", path)).path
+            address = urlsplit(urljoin(f"{self._base}/", path))
+            full_path = f"{address.path}?{address.query}" if address.query else address.path
             written = _request_head(full_path, accept, self._shared_headers)
             head = self._heads[path, accept] = RequestHead(full_path, written)
         outgoing = OutgoingRequest(self._netloc, head.path, body)
@@ -116,7 +117,8 @@ class Replica:
 
     async def _count(self, tokenize: TokenizeRequest, call: Call, deadline: float) -> int | None:
         body = tokenize.encode(call)
-        request = await self.request(tokenize.path, _JSON, body, deadline=deadline)
+        path = tokenize.path_for(call.model)
+        request = await self.request(path, _JSON, body, deadline=deadline)
         connection = await self._pool.acquire(deadline=deadline, organization=call.organization_id)
         try:
             connection.send(request, deadline=deadline, idle_s=self.config.idle_timeout_s)

@@ -68,8 +68,7 @@ class StreamedAnswer:
             reader.fail(domain_error(failure, charged=True))
             return []
         if not chunk:
-            ended = "The backend's stream ended before the answer did."
-            reader.fail(BackendFailed(ended, charged=True))
+            reader.end_body()
             return []
         try:
             payloads = self._parser.feed(chunk)

@@ -8,12 +8,16 @@ import msgspec
 from tollkeeper.backends.anthropic.wire import Endpoint, MessagesWire
 from tollkeeper.backends.chat.request import encode_request, encode_template_input
 from tollkeeper.backends.config import BackendConfig, Tokenizer
-from tollkeeper.backends.wires import messages_wire_for
+from tollkeeper.backends.gemini.wire import Endpoint as GeminiEndpoint
+from tollkeeper.backends.gemini.wire import GeminiWire
+from tollkeeper.backends.wires import gemini_wire_for, messages_wire_for
+from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.inference import Call
 
 _COUNT_MAX = 2**53
 # For servers of other protocols that count as Anthropic does: vLLM, SGLang, llama.cpp.
 _MESSAGES_WIRE = MessagesWire(Endpoint.ANTHROPIC)
+_GEMINI_WIRE = GeminiWire(GeminiEndpoint.GEMINI)
 # The request fields that change the prompt that the server renders.
 _VLLM_FIELDS = ("messages", "tools", "chat_template_kwargs")
 
@@ -22,7 +26,7 @@ _VLLM_FIELDS = ("messages", "tools", "chat_template_kwargs")
 class TokenizeRequest:
     """How one kind of server is asked: path, body, and the field of its answer with the count."""
 
-    path: str
+    path_for: Callable[[Model], str]
     encode: Callable[[Call], bytes]
     count_field: str
 
@@ -33,14 +37,25 @@ def tokenize_request(config: BackendConfig) -> TokenizeRequest | None:
         case Tokenizer.NONE:
             return None
         case Tokenizer.VLLM:
-            return TokenizeRequest(config.tokenize_path or "/tokenize", _vllm_body, "count")
+            path = config.tokenize_path or "/tokenize"
+            return TokenizeRequest(_always(path), _vllm_body, "count")
         case Tokenizer.LLAMA_CPP:
             path = config.tokenize_path or "chat/completions/input_tokens"
-            return TokenizeRequest(path, _chat_body, "input_tokens")
+            return TokenizeRequest(_always(path), _chat_body, "input_tokens")
         case Tokenizer.MESSAGES:
             wire = messages_wire_for(config) or _MESSAGES_WIRE
             path = config.tokenize_path or wire.count_path
-            return TokenizeRequest(path, wire.encode_count, "input_tokens")
+            return TokenizeRequest(_always(path), wire.encode_count, "input_tokens")
+        case Tokenizer.GEMINI:
+            counting = gemini_wire_for(config) or _GEMINI_WIRE
+            paths: Callable[[Model], str] = counting.count_path_for
+            if config.tokenize_path is not None:
+                paths = _always(config.tokenize_path)
+            return TokenizeRequest(paths, counting.encode_count, "totalTokens")
+
+
+def _always(path: str) -> Callable[[Model], str]:
+    return lambda model: path
 
 
 def read_count(body: bytes, field: str) -> int | None:

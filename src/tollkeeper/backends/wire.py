@@ -34,6 +34,11 @@ class AnswerReader(Protocol):
         """The stream is over, and this is why, unless it had ended already."""
         ...
 
+    def end_body(self) -> None:
+        """The body of the answer is complete. That is the proper end of an answer only in protocols
+        without a record for it; in others it is a failure."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class WholeAnswer:

@@ -6,6 +6,8 @@ from tollkeeper.backends.anthropic.wire import Endpoint, MessagesWire
 from tollkeeper.backends.chat.dialect import OPENAI_DIALECT, ChatDialect
 from tollkeeper.backends.chat.wire import ChatWire
 from tollkeeper.backends.config import BackendConfig, OutputBound, WireProtocol
+from tollkeeper.backends.gemini.wire import Endpoint as GeminiEndpoint
+from tollkeeper.backends.gemini.wire import GeminiWire
 from tollkeeper.backends.responses.wire import ResponsesWire
 from tollkeeper.backends.wire import Wire
 
@@ -13,9 +15,14 @@ _MESSAGES_WIRES: Mapping[WireProtocol, MessagesWire] = {
     WireProtocol.MESSAGES: MessagesWire(Endpoint.ANTHROPIC),
     WireProtocol.VERTEX_MESSAGES: MessagesWire(Endpoint.VERTEX),
 }
+_GEMINI_WIRES: Mapping[WireProtocol, GeminiWire] = {
+    WireProtocol.GEMINI: GeminiWire(GeminiEndpoint.GEMINI),
+    WireProtocol.VERTEX_GEMINI: GeminiWire(GeminiEndpoint.VERTEX),
+}
 _WIRES: Mapping[WireProtocol, Wire] = {
     WireProtocol.RESPONSES: ResponsesWire(),
     **_MESSAGES_WIRES,
+    **_GEMINI_WIRES,
 }
 
 
@@ -26,6 +33,11 @@ def wire_for(config: BackendConfig) -> Wire:
 def messages_wire_for(config: BackendConfig) -> MessagesWire | None:
     """The Messages wire of a backend that speaks this protocol, else None."""
     return _MESSAGES_WIRES.get(config.protocol)
+
+
+def gemini_wire_for(config: BackendConfig) -> GeminiWire | None:
+    """The Gemini wire of a backend that speaks this protocol, else None."""
+    return _GEMINI_WIRES.get(config.protocol)
 
 
 def _chat_wire(config: BackendConfig) -> ChatWire:

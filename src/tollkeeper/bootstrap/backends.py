@@ -20,7 +20,13 @@ from tollkeeper.settings import BackendSettings, Settings, SettingsError, shown_
 # The bound if `record_bytes` is not set. A record of a Responses stream may hold the whole result.
 _RECORD_BYTES_MAX = {WireProtocol.RESPONSES: 16 << 20}
 _RECORD_BYTES_MAX_OTHERS = 1 << 20
-_MESSAGES_PROTOCOLS = (WireProtocol.MESSAGES, WireProtocol.VERTEX_MESSAGES)
+# Who counts tokens if `tokenizer` is not set.
+_TOKENIZERS = {
+    WireProtocol.MESSAGES: Tokenizer.MESSAGES,
+    WireProtocol.VERTEX_MESSAGES: Tokenizer.MESSAGES,
+    WireProtocol.GEMINI: Tokenizer.GEMINI,
+    WireProtocol.VERTEX_GEMINI: Tokenizer.GEMINI,
+}
 # `top_logprobs` for the judge. The published protocol allows 20; the embedded engine has no bound.
 _JUDGE_ALTERNATIVES = 20
 _JUDGE_ALTERNATIVES_EMBEDDED = 200
@@ -154,9 +160,8 @@ def _tokenizer(declared: BackendSettings) -> Tokenizer:
         return Tokenizer.LLAMA_CPP
     if declared.tokenizer != "auto":
         return Tokenizer(declared.tokenizer)
-    if WireProtocol(declared.protocol) in _MESSAGES_PROTOCOLS:
-        return Tokenizer.MESSAGES
-    return Tokenizer.VLLM if declared.tokenize_path else Tokenizer.NONE
+    ordinary = Tokenizer.VLLM if declared.tokenize_path else Tokenizer.NONE
+    return _TOKENIZERS.get(WireProtocol(declared.protocol), ordinary)
 
 
 def _engine_key(engine: EngineAddress | None) -> str | None:

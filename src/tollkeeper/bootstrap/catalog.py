@@ -7,6 +7,8 @@ from typing import Any
 from tollkeeper.backends.anthropic import request as messages
 from tollkeeper.backends.anthropic.thinking import OPTIONS as THINKING_OPTIONS
 from tollkeeper.backends.config import WireProtocol
+from tollkeeper.backends.gemini import request as gemini
+from tollkeeper.backends.gemini.thinking import OPTIONS as GEMINI_THINKING_OPTIONS
 from tollkeeper.backends.presets import PRESETS
 from tollkeeper.backends.responses import request as responses
 from tollkeeper.bootstrap.combined_model import combined
@@ -88,6 +90,8 @@ def _on_protocol(model: Model, protocol: WireProtocol) -> Model:
             return _on_responses_backend(model)
         case WireProtocol.MESSAGES | WireProtocol.VERTEX_MESSAGES:
             return _on_messages_backend(model)
+        case WireProtocol.GEMINI | WireProtocol.VERTEX_GEMINI:
+            return _on_gemini_backend(model)
     return model
 
 
@@ -103,6 +107,22 @@ def _on_messages_backend(model: Model) -> Model:
         input_modalities=_narrowed(model.input_modalities, messages.INPUT_MODALITIES),
         output_modalities=_narrowed(model.output_modalities, messages.OUTPUT_MODALITIES),
         options={**(THINKING_OPTIONS if reasons else {}), **model.options},
+    )
+
+
+def _on_gemini_backend(model: Model) -> Model:
+    """The model without what the Gemini protocol has no field for."""
+    reasons = Feature.REASONING in model.supported_features
+    thinking = GEMINI_THINKING_OPTIONS if reasons else {}
+    return replace(
+        model,
+        supported_sampling_parameters=_narrowed(
+            model.supported_sampling_parameters, gemini.SAMPLING_PARAMETERS
+        ),
+        supported_features=_narrowed(model.supported_features, gemini.FEATURES),
+        input_modalities=_narrowed(model.input_modalities, gemini.INPUT_MODALITIES),
+        output_modalities=_narrowed(model.output_modalities, gemini.OUTPUT_MODALITIES),
+        options={**gemini.OPTIONS, **thinking, **model.options},
     )
 
 

@@ -1,4 +1,4 @@
-"""How a model behaves on the Messages wire, where its provider's models differ from each other."""
+"""How a model behaves on its provider's own wire, where models of one provider differ from each other."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -21,7 +21,7 @@ class ThinkingStyle(StrEnum):
 
     # It decides for itself how much, within an effort.
     ADAPTIVE = "adaptive"
-    # It is given a number of tokens, as models before Claude 4.6 need.
+    # It is given a number of tokens, as models before Claude 4.6 and Gemini 3 need.
     BUDGET = "budget"
 
 

@@ -28,7 +28,9 @@ class BackendSettings(Section):
     kind: Literal["embedded", "openai"] = "openai"
     # What is known of a provider or server: the defaults of what follows.
     preset: str = ""
-    protocol: Literal["chat", "responses", "messages", "vertex_messages"] = "chat"
+    protocol: Literal[
+        "chat", "responses", "messages", "vertex_messages", "gemini", "vertex_gemini"
+    ] = "chat"
     urls: tuple[str, ...] = ()
     api_key_env: SecretVariable = ""
     api_key_file: SecretFile = ""
@@ -51,8 +53,9 @@ class BackendSettings(Section):
     native_n: bool = True
     # Parts of one call that run at once where the gateway fans `n` out.
     fan_out: int = Field(default=16, ge=1, le=128)
-    # Who counts tokens: "auto" is the provider of the Messages protocol, or a tokenize_path.
-    tokenizer: Literal["auto", "none", "vllm", "llama_cpp", "messages"] = "auto"
+    # Who counts tokens: "auto" is the provider of the Messages or Gemini protocol, or a
+    # tokenize_path.
+    tokenizer: Literal["auto", "none", "vllm", "llama_cpp", "messages", "gemini"] = "auto"
     tokenize_path: str = ""
     # A call waits no longer than five seconds, however long a count may take.
     tokenize_timeout_s: float = Field(default=2, gt=0, le=5)

@@ -4,7 +4,7 @@ One file is one exchange:
 
 - `who`: the provider or server. `shows`: what is particular about its answer.
 - `source`: where the shape comes from: `SOURCES`.
-- `protocol`: `chat`, `responses` or `messages`.
+- `protocol`: `chat`, `responses`, `messages` or `gemini`.
 - `request`: what the gateway sends, but for `model`. A text may be given as `{"repeat": [text, n]}`.
 - `asks`: what a caller sends to have it, by face (`chat`, `responses`); each of them is played. Only
   for protocols that are not a face; on others the caller sends `request` itself.
@@ -79,7 +79,7 @@ def load(name: str, folder: Path = RECORDED) -> Exchange:
     protocol = written["protocol"]
     assert set(written) == _FIELDS | (set() if protocol in _FACES else {"asks"})
     assert written["source"] in SOURCES
-    assert protocol in (*_FACES, "messages")
+    assert protocol in (*_FACES, "messages", "gemini")
     request = _with_repeats(written["request"])
     asks = _with_repeats(written.get("asks", {protocol: request}))
     assert asks
@@ -114,7 +114,7 @@ def _with_repeats(value: Any) -> Any:
 
 def _collect_reports(value: Any, found: list[dict[str, Any]]) -> None:
     for name, item in value.items() if isinstance(value, dict) else ():
-        if name == "usage" and isinstance(item, dict):
+        if name in ("usage", "usageMetadata") and isinstance(item, dict):
             found.append(item)
         elif isinstance(item, dict):
             _collect_reports(item, found)

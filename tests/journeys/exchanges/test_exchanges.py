@@ -11,6 +11,7 @@ from tests.journeys.exchanges.charges import US, Row, read_prices, read_rows, re
 from tests.journeys.exchanges.exchange import RECORDED, load
 from tests.support.scripted_gateway import Entry, ScriptedGateway, scripted_gateway
 from tests.support.upstream import Upstream, chat
+from tests.support.upstream_gemini import generate as native_generate
 from tests.support.upstream_messages import message as native_message
 from tests.support.upstream_responses import respond as native_respond
 from tollkeeper.domain.declared_prices import pricing_from_declared
@@ -73,6 +74,23 @@ async def messages_gateway(data_dir: Path, conninfo: str) -> AsyncIterator[Scrip
         yield running
 
 
+@pytest.fixture(scope="module")
+async def gemini_gateway(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
+    features = [*MODEL_SETTINGS["supported_features"], "structured_outputs"]
+    async with (
+        Upstream(native_generate()) as upstream,
+        scripted_gateway(
+            data_dir,
+            conninfo,
+            upstream,
+            ordinary=native_generate,
+            backend={"protocol": "gemini", "tokenizer": "none", "credential": "x-goog-api-key"},
+            model={**MODEL_SETTINGS, "supported_features": features},
+        ) as running,
+    ):
+        yield running
+
+
 def test_every_exchange_has_its_row() -> None:
     recorded = {path.stem for path in RECORDED.iterdir()}
     assert recorded == set(ROWS)
@@ -107,6 +125,7 @@ async def test_an_exchange(
     chat_gateway: ScriptedGateway,
     responses_gateway: ScriptedGateway,
     messages_gateway: ScriptedGateway,
+    gemini_gateway: ScriptedGateway,
     name: str,
     face: str,
 ) -> None:
@@ -115,6 +134,7 @@ async def test_an_exchange(
         "chat": chat_gateway,
         "responses": responses_gateway,
         "messages": messages_gateway,
+        "gemini": gemini_gateway,
     }[exchange.protocol]
     # An answer that went well, because three failures in a row would rest the upstream.
     await shared.works()
@@ -122,8 +142,12 @@ async def test_an_exchange(
     shared.upstream.play(exchange.verb())
     found = await ask(scripted, exchange, face)
 
-    sent = shared.upstream.requests[-1].json
-    assert sent == {**exchange.request, "model": "upstream-chat"}
+    sent = shared.upstream.requests[-1]
+    if exchange.protocol == "gemini":
+        assert "/models/upstream-chat:" in sent.path
+        assert sent.json == exchange.request
+    else:
+        assert sent.json == {**exchange.request, "model": "upstream-chat"}
     check_answer(exchange, (row.prompt, row.output), found, face)
     # Verifies the whole ledger too.
     balance = await scripted.balance()

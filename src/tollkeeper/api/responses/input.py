@@ -179,7 +179,9 @@ class Conversation:
 
     def _add_turn(self, turn: Turn) -> None:
         """Adds a turn that is not an answer. Reasoning without a message or a call after it is
-        dropped."""
+        dropped, but for values that the backend sealed: they may belong to what is before them."""
+        if self._answer:
+            self._answer += [part for part in self._pending_reasoning if part.sealed]
         self._end_answer()
         self._pending_reasoning = []
         self._turns.append(turn)

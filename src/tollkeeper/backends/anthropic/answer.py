@@ -118,6 +118,10 @@ class MessagesAnswer:
         if not self.ended:
             self.failure = failure
 
+    def end_body(self) -> None:
+        ended = "The backend's stream ended before the answer did."
+        self.fail(BackendFailed(ended, charged=True))
+
     def _take_events(self) -> list[Event]:
         events, self._events = self._events, []
         return events

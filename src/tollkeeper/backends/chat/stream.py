@@ -74,6 +74,10 @@ class AnswerStream:
         if not self.ended:
             self.failure = failure
 
+    def end_body(self) -> None:
+        ended = "The backend's stream ended before the answer did."
+        self.fail(BackendFailed(ended, charged=True))
+
     def _end(self) -> None:
         if not all(self._finished):
             raise MalformedAnswer("it ended before every choice did")

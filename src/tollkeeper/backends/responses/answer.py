@@ -110,6 +110,10 @@ class ResponsesAnswer:
         if not self.ended:
             self.failure = self._error_event or failure
 
+    def end_body(self) -> None:
+        ended = "The backend's stream ended before the answer did."
+        self.fail(BackendFailed(ended, charged=True))
+
     def _take_events(self) -> list[Event]:
         events, self._events = self._events, []
         return events

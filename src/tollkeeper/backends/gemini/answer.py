@@ -1,0 +1,254 @@
+"""Reads a Gemini answer, streamed or whole, as the gateway's own events. Knows no connection.
+
+A stream has no record for its end: it is complete where its body ends after a reason. It is
+malformed where it goes on after its end, and where it is longer than its bound.
+"""
+
+import uuid
+from collections.abc import Iterable
+
+from msgspec import Raw
+
+from tollkeeper.backends.answer_json import (
+    MalformedAnswer,
+    anything,
+    error_record,
+    given,
+    tells_of_use,
+)
+from tollkeeper.backends.gemini import records
+from tollkeeper.backends.gemini.grounding import GroundedText
+from tollkeeper.backends.gemini.records import Candidate, FunctionCall, Part, Record
+from tollkeeper.backends.gemini.thinking import Seal
+from tollkeeper.backends.gemini.usage import read_usage
+from tollkeeper.backends.refusals import refusal_record
+from tollkeeper.domain.errors import BackendFailed, TollkeeperError
+from tollkeeper.domain.inference import (
+    Call,
+    Delta,
+    Event,
+    Finish,
+    FunctionCallPiece,
+    Opened,
+    ToolCallPiece,
+    UsageReport,
+)
+from tollkeeper.domain.usage import ReportedUsage
+
+# A token may come with its signature, which is a piece too.
+_PIECES_PER_TOKEN_MAX = 2
+_SLACK = 64
+_NO_ARGUMENTS = "{}"
+
+
+class GeminiAnswer:
+    """The state of one answer. It has one choice: the wire asks for one candidate."""
+
+    def __init__(self, call: Call, *, secrets: tuple[str, ...] = ()) -> None:
+        self._secrets = secrets
+        self._pieces_left = _PIECES_PER_TOKEN_MAX * call.output_tokens_max + _SLACK
+        self._empty_records_left = call.model.context_length + _SLACK
+        # A caller that sent `functions` reads `function_call`, but not `tool_calls`.
+        self._legacy = call.prompt.has_legacy_functions_only
+        # The protocol cannot ask for a single call, so further ones are left out of the answer.
+        self._single = self._legacy or call.prompt.parallel_tool_calls is False
+        self._grounded = GroundedText() if call.prompt.web_search is not None else None
+        self._calls_read = 0
+        self._text_length = 0
+        # The pieces of a thought, whose last one may be signed.
+        self._thought: list[str] = []
+        self._opened = False
+        self._finished = False
+        self._events: list[Event] = []
+        self.accepted = False
+        self.failing = False
+        self.done = False
+        self.failure: TollkeeperError | None = None
+
+    def read(self, payloads: Iterable[bytes]) -> list[Event]:
+        try:
+            for payload in payloads:
+                if self.ended:
+                    break
+                self._read_counted(records.decode_record(payload))
+        except MalformedAnswer as error:
+            malformed = f"The backend's stream is malformed: {error}."
+            self.fail(BackendFailed(malformed, charged=True))
+        return self._take_events()
+
+    def read_whole(self, record: Record) -> list[Event]:
+        """The events of an answer that is not streamed."""
+        self._read_record(record)
+        if not self.ended:
+            if not self._finished:
+                raise MalformedAnswer("it has no end")
+            self.done = True
+        return self._take_events()
+
+    @property
+    def ended(self) -> bool:
+        return self.done or self.failure is not None
+
+    def fail(self, failure: TollkeeperError) -> None:
+        if not self.ended:
+            self.failure = failure
+
+    def end_body(self) -> None:
+        if self._finished and not self.ended:
+            self.done = True
+        else:
+            ended = "The backend's stream ended before the answer did."
+            self.fail(BackendFailed(ended, charged=True))
+
+    def _take_events(self) -> list[Event]:
+        events, self._events = self._events, []
+        return events
+
+    def _read_counted(self, record: Record) -> None:
+        emitted_before = len(self._events)
+        self._read_record(record)
+        if not any(isinstance(event, Delta) for event in self._events[emitted_before:]):
+            self._empty_records_left -= 1
+            if self._empty_records_left < 0:
+                raise MalformedAnswer("it has too many records without content")
+
+    def _read_record(self, record: Record) -> None:
+        self._open()
+        finish = None
+        for candidate in record.candidates or ():
+            finish = self._read_candidate(candidate) or finish
+        feedback = record.prompt_feedback
+        if feedback is not None and feedback.block_reason and not record.candidates:
+            # The prompt was read and blocked: there is no candidate.
+            finish = finish or "SAFETY"
+        error = error_record(record.error)
+        # What came with an error is a running total and not the last word on the output.
+        self._report(record.usage_metadata, is_final=finish is not None and error is None)
+        if error is not None:
+            self._fail_with(error)
+        elif finish is not None:
+            self._finish(finish)
+
+    def _read_candidate(self, candidate: Candidate) -> str | None:
+        """The reason why it ended, if it did."""
+        if candidate.index:
+            raise MalformedAnswer("it has a choice that was not asked for")
+        parts = () if candidate.content is None else candidate.content.parts or ()
+        for part in parts:
+            self._read_part(part)
+        if candidate.grounding_metadata is not None and self._grounded is not None:
+            self._grounded.take(candidate.grounding_metadata)
+        reason = candidate.finish_reason
+        return None if reason == records.UNSPECIFIED else reason or None
+
+    # Parts.
+
+    def _read_part(self, part: Part) -> None:
+        if part.function_call is not None:
+            self._read_call(part.function_call, part.thought_signature)
+        elif part.thought:
+            self._read_thought(part.text or "", part.thought_signature)
+        elif part.text or part.thought_signature:
+            self._read_text(part.text or "", part.thought_signature)
+
+    def _read_thought(self, text: str, signature: str | None) -> None:
+        if text:
+            self._thought.append(text)
+            self._emit(Delta(0, reasoning=text))
+        if signature:
+            self._seal(Seal(signature, thought="".join(self._thought)))
+            self._thought = []
+
+    def _read_text(self, text: str, signature: str | None) -> None:
+        self._text_length += len(text)
+        if text:
+            if self._grounded is not None:
+                self._grounded.add(text)
+            self._emit(Delta(0, text))
+        if signature:
+            self._seal(Seal(signature, text_end=self._text_length, text_length=len(text)))
+
+    def _read_call(self, called: FunctionCall, signature: str | None) -> None:
+        if not called.name:
+            raise MalformedAnswer("a call has no name")
+        index = self._calls_read
+        self._calls_read += 1
+        if self._single and index:
+            return
+        written = given(called.args)
+        arguments = _NO_ARGUMENTS if written is None else bytes(written).decode()
+        # Models before Gemini 3 give their calls no ids.
+        call_id = called.id or f"call_{uuid.uuid4().hex[:24]}"
+        if signature:
+            self._seal(Seal(signature, call=call_id))
+        if self._legacy:
+            self._emit(Delta(0, function_call=FunctionCallPiece(called.name, arguments)))
+        else:
+            piece = ToolCallPiece(index, call_id, called.name, arguments)
+            self._emit(Delta(0, tool_calls=(piece,)))
+
+    def _seal(self, seal: Seal) -> None:
+        self._emit(Delta(0, sealed_reasoning=seal.sealed()))
+
+    # The beginning and the end.
+
+    def _open(self) -> None:
+        if not self._opened:
+            self._opened = True
+            self._events.append(Opened())
+
+    def _report(self, usage: Raw, *, is_final: bool) -> None:
+        searches = 0 if self._grounded is None else self._grounded.searches
+        found = given(usage)
+        if found is None:
+            if searches:
+                self._events.append(UsageReport(ReportedUsage(web_searches=searches)))
+            return
+        report = read_usage(anything(found), is_final=is_final or self._finished, searches=searches)
+        if tells_of_use(report) and (is_final or report.usage is not None):
+            self.accepted = True
+        self._events.append(report)
+
+    def _finish(self, reason: str) -> None:
+        """Ends the choice. A repeated end is ignored."""
+        if self._finished:
+            return
+        if reason in records.FAILURES:
+            # A caller can provoke it with its tools, so it does not speak against the replica.
+            self.fail(
+                BackendFailed(
+                    f"The model's answer is no valid one ({reason}).", charged=True, blameless=True
+                )
+            )
+            return
+        if self._grounded is not None:
+            annotations = self._grounded.annotations()
+            if annotations:
+                self._emit(Delta(0, annotations=annotations))
+        finish: str = records.FINISHES.get(reason, reason)
+        if finish == Finish.STOP and self._calls_read:
+            finish = Finish.FUNCTION_CALL if self._legacy else Finish.TOOL_CALLS
+        self._emit(Delta(0, finish=finish))
+        self._finished = True
+
+    def _fail_with(self, error: object) -> None:
+        """An error record is the last word of an answer."""
+        if self.accepted:
+            self.fail(BackendFailed("The backend failed while it was answering.", charged=True))
+        else:
+            self.fail(refusal_record(records.with_status(error), secrets=self._secrets))
+
+    def _emit(self, delta: Delta) -> None:
+        if self._finished:
+            raise MalformedAnswer("it goes on after its end")
+        self._pieces_left -= 1
+        if self._pieces_left < 0:
+            raise MalformedAnswer("it is longer than its bound")
+        self.accepted = True
+        self._events.append(delta)
+
+
+def report_alone(usage: Raw) -> UsageReport | None:
+    """The report in an answer of which nothing else can be read."""
+    found = given(usage)
+    return None if found is None else read_usage(anything(found), is_final=True)

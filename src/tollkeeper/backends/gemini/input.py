@@ -1,0 +1,228 @@
+"""Encodes the turns of a prompt as the system instruction and the contents of a Gemini request.
+
+Adjacent turns of one side become one content, because the provider wants the results of tools in
+the content right after the one that called them. Content that the protocol has no part for is
+refused, because the request would mean something else without it.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import get_args
+
+import msgspec
+
+from tollkeeper.backends.gemini.media import media_part
+from tollkeeper.backends.gemini.thinking import UNSIGNED, Seal, seals_of
+from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
+from tollkeeper.domain.prompt import (
+    FreeObject,
+    Media,
+    Part,
+    Reasoning,
+    Refusal,
+    Role,
+    Text,
+    ToolCall,
+    ToolResult,
+    Turn,
+)
+
+_USER = "user"
+_MODEL = "model"
+_MEDIA = get_args(Media)
+# What clients leave in a message that they send back, and the marks of other providers' caches: this
+# one caches by itself. The answer depends on none of them.
+_WITHOUT_EFFECT = frozenset({"index", "provider_specific_fields", "cache_control"})
+_json_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+class Input:
+    """Collects the system instruction and the contents of one request."""
+
+    def __init__(self, *, sends_ids: bool, needs_signatures: bool) -> None:
+        # The text of the system turns, which come first.
+        self.system: list[FreeObject] = []
+        self.contents: list[FreeObject] = []
+        # The other endpoint matches results by their order and has no field for ids.
+        self._sends_ids = sends_ids
+        self._needs_signatures = needs_signatures
+        # The name of the function by the id of its call: results name their function.
+        self._names: dict[str, str] = {}
+
+    def add(self, turns: Sequence[Turn]) -> "Input":
+        for turn in turns:
+            self._add_turn(turn)
+        if not self.contents and self.system:
+            # The protocol needs a content, so the system text becomes the only one.
+            self._add_parts(_USER, self.system)
+            self.system = []
+        return self
+
+    def _add_turn(self, turn: Turn) -> None:
+        if turn.name is not None and turn.role is not Role.FUNCTION:
+            raise OptionUnsupported(
+                "The backend's protocol has no field for the name of a message's author.",
+                param=f"{turn.place}.name",
+            )
+        match turn.role:
+            case Role.SYSTEM | Role.DEVELOPER if not self.contents:
+                self.system += self._system_parts(turn)
+            case Role.SYSTEM | Role.DEVELOPER:
+                raise OptionUnsupported(
+                    "The backend's protocol has system messages only before all others.",
+                    param=f"{turn.place}.role",
+                )
+            case Role.ASSISTANT:
+                self._add_parts(_MODEL, self._answer_parts(turn))
+            case Role.TOOL | Role.FUNCTION:
+                self._add_parts(_USER, [self._result(part, turn) for part in turn.parts])
+            case Role.USER:
+                parts = self._content(turn.parts, f"{turn.place}.content")
+                if not parts:
+                    raise InvalidRequest(
+                        "The message has no content.", param=f"{turn.place}.content"
+                    )
+                self._add_parts(_USER, parts)
+
+    def _add_parts(self, role: str, parts: list[FreeObject]) -> None:
+        if not parts:
+            return
+        if self.contents and self.contents[-1]["role"] == role:
+            self.contents[-1]["parts"] += parts
+        else:
+            self.contents.append({"role": role, "parts": parts})
+
+    def _system_parts(self, turn: Turn) -> list[FreeObject]:
+        for part in turn.parts:
+            if not isinstance(part, Text | Refusal):
+                raise _unsupported(getattr(part, "place", "") or turn.place)
+        return self._content(turn.parts, f"{turn.place}.content")
+
+    def _content(self, parts: Iterable[Part], place: str) -> list[FreeObject]:
+        """Parts of texts and media. An empty text is left out, because it says nothing."""
+        written = []
+        for part in parts:
+            if isinstance(part, Text | Refusal):
+                check_extra(part.extra, place)
+                if part.text:
+                    written.append({"text": part.text})
+            elif isinstance(part, _MEDIA):
+                check_extra(part.extra, part.place)
+                written.append(media_part(part))
+            elif not isinstance(part, Reasoning):
+                raise _unsupported(getattr(part, "place", "") or place)
+        return written
+
+    # Earlier answers.
+
+    def _answer_parts(self, turn: Turn) -> list[FreeObject]:
+        seals = seals_of(part for part in turn.parts if isinstance(part, Reasoning))
+        by_call = {seal.call: seal.signature for seal in seals if seal.call is not None}
+        written: list[FreeObject] = [
+            {"text": seal.thought, "thought": True, "thoughtSignature": seal.signature}
+            for seal in seals
+            if seal.thought is not None
+        ]
+        texts = [seal for seal in seals if seal.call is None and seal.thought is None]
+        text_start = 0
+        has_call = False
+        for part in turn.parts:
+            match part:
+                case Reasoning():
+                    continue
+                case Text() | Refusal():
+                    check_extra(part.extra, f"{turn.place}.content")
+                    written += _signed_texts(part.text, text_start, texts)
+                    text_start += len(part.text)
+                case ToolCall():
+                    signature = by_call.get(part.id or "")
+                    if signature is None and self._needs_signatures and not has_call:
+                        # Of several calls at once only the first one is signed.
+                        signature = UNSIGNED
+                    has_call = True
+                    written.append(self._call(part, signature))
+                case _:
+                    raise _unsupported(getattr(part, "place", "") or turn.place)
+        return written
+
+    def _call(self, call: ToolCall, signature: str | None) -> FreeObject:
+        check_extra(call.extra, call.place)
+        described: FreeObject = {"name": call.name, "args": _arguments(call)}
+        if not call.legacy:
+            if not call.id:
+                raise InvalidRequest("A tool call needs an id.", param=f"{call.place}.id")
+            self._names[call.id] = call.name
+            if self._sends_ids:
+                described = {"id": call.id, **described}
+        part: FreeObject = {"functionCall": described}
+        if signature is not None:
+            part["thoughtSignature"] = signature
+        return part
+
+    def _result(self, result: Part, turn: Turn) -> FreeObject:
+        if not isinstance(result, ToolResult):
+            raise _unsupported(turn.place)
+        content = self._content(result.content, f"{turn.place}.content")
+        texts = [part["text"] for part in content if "text" in part]
+        response: FreeObject = {"response": {"output": "".join(texts)}}
+        media = [part for part in content if "text" not in part]
+        if media:
+            response["parts"] = media
+        return {"functionResponse": {**self._called(result, turn), **response}}
+
+    def _called(self, result: ToolResult, turn: Turn) -> FreeObject:
+        """The id and the name of the call that the result belongs to."""
+        if turn.role is Role.FUNCTION:
+            if not result.name:
+                raise InvalidRequest(
+                    "The output of a function must have its name.", param=f"{turn.place}.name"
+                )
+            return {"name": result.name}
+        name = self._names.get(result.call_id or "")
+        if name is None:
+            raise InvalidRequest(
+                "No tool call before this output has its id.", param=f"{turn.place}.tool_call_id"
+            )
+        return {"id": result.call_id, "name": name} if self._sends_ids else {"name": name}
+
+
+def check_extra(extra: FreeObject | None, place: str) -> None:
+    """Refuses a property that the protocol does not have, because it would be lost."""
+    for name in extra or ():
+        if name not in _WITHOUT_EFFECT:
+            raise OptionUnsupported(
+                f"The backend's protocol has no field for {name[:100]}.",
+                param=f"{place}.{name[:100]}",
+            )
+
+
+def _signed_texts(text: str, start: int, seals: list[Seal]) -> list[FreeObject]:
+    """The text of an answer, split where a signed stretch of it begins and ends. `start` is where it
+    begins within the whole text of the answer. A signature that does not fit is left out."""
+    written: list[FreeObject] = []
+    done = 0
+    for seal in sorted(seals, key=lambda seal: seal.text_end):
+        end, begin = seal.text_end - start, seal.text_end - seal.text_length - start
+        if not done <= begin <= end <= len(text) or (end == 0 and start > 0):
+            continue
+        if begin > done:
+            written.append({"text": text[done:begin]})
+        written.append({"text": text[begin:end], "thoughtSignature": seal.signature})
+        done = end
+    if done < len(text):
+        written.append({"text": text[done:]})
+    return written
+
+
+def _arguments(call: ToolCall) -> FreeObject:
+    """The arguments as an object. The model wrote a JSON text; a call without any may be empty."""
+    try:
+        decoded: FreeObject = dict(_json_object.decode(call.arguments.strip() or "{}"))
+    except msgspec.DecodeError:
+        raise InvalidRequest(
+            "The arguments of the call are not a JSON object.", param=call.place
+        ) from None
+    return decoded
+
+
+def _unsupported(place: str) -> OptionUnsupported:
+    return OptionUnsupported("The backend's protocol cannot carry this content.", param=place)

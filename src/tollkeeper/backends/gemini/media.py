@@ -1,0 +1,86 @@
+"""Images, recordings, videos and files as parts of a Gemini request."""
+
+import mimetypes
+import re
+from urllib.parse import urlsplit
+
+from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
+from tollkeeper.domain.prompt import Audio, File, FreeObject, Image, Media, Video
+
+_DATA_URL = re.compile(r"data:([^;,]*)(?:;[^;,]*)*;base64,", re.IGNORECASE)
+# The hosts of the provider's own storage, which reads with the rights of the gateway's account.
+_OWN_HOSTS = ("generativelanguage.googleapis.com", "aiplatform.googleapis.com")
+_VIDEO_PAGES = ("www.youtube.com", "youtube.com", "youtu.be", "m.youtube.com")
+_PDF = "application/pdf"
+_PLAIN_TEXT = "text/plain"
+# The provider chooses the resolution. These say nothing else than that.
+_DETAILS = (None, "auto", "high")
+
+
+def media_part(media: Media) -> FreeObject:
+    """Raises InvalidRequest and OptionUnsupported."""
+    match media:
+        case Image():
+            if media.detail not in _DETAILS:
+                raise OptionUnsupported(
+                    "The backend has no choice of an image's resolution.",
+                    param=f"{media.place}.detail",
+                )
+            return _by_address(media.url, media.place)
+        case Video():
+            return _by_address(media.url, media.place)
+        case Audio():
+            return _audio_part(media)
+        case File():
+            return _file_part(media)
+
+
+def _audio_part(audio: Audio) -> FreeObject:
+    if audio.url is not None:
+        return _by_address(audio.url, audio.place)
+    data = audio.data or ""
+    if _DATA_URL.match(data):
+        return _by_address(data, audio.place)
+    return _inline(f"audio/{(audio.format or 'wav').lower()}", data, audio.place)
+
+
+def _file_part(file: File) -> FreeObject:
+    if file.url is not None:
+        return _by_address(file.url, file.place)
+    if file.data is None:
+        raise OptionUnsupported("The backend takes no files by their id.", param=file.place)
+    if _DATA_URL.match(file.data):
+        return _by_address(file.data, file.place)
+    guessed = mimetypes.guess_type(file.filename or "")[0]
+    # Callers that leave the type out send PDF.
+    return _inline(guessed or _PDF, file.data, file.place)
+
+
+def _by_address(url: str, place: str) -> FreeObject:
+    found = _DATA_URL.match(url)
+    if found is not None:
+        return _inline(found[1].lower() or _PLAIN_TEXT, url[found.end() :], place)
+    if not url.startswith(("https://", "http://")):
+        raise InvalidRequest("The content is neither a URL nor base64 data.", param=place)
+    try:
+        address = urlsplit(url)
+        host = (address.hostname or "").rstrip(".")
+    except ValueError:
+        raise InvalidRequest("The URL cannot be read.", param=place) from None
+    if host in _OWN_HOSTS or host.endswith(tuple(f"-{own}" for own in _OWN_HOSTS)):
+        raise OptionUnsupported("The backend's own files cannot be named.", param=place)
+    if host in _VIDEO_PAGES:
+        return {"fileData": {"fileUri": url}}
+    media_type = mimetypes.guess_type(address.path)[0]
+    if media_type is None:
+        raise InvalidRequest(
+            "The URL must end in the extension of its file type, or the content must be sent.",
+            param=place,
+        )
+    return {"fileData": {"fileUri": url, "mimeType": media_type}}
+
+
+def _inline(media_type: str, data: str, place: str) -> FreeObject:
+    if not data:
+        raise InvalidRequest("The content is empty.", param=place)
+    return {"inlineData": {"mimeType": media_type, "data": data}}

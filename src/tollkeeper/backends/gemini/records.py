@@ -1,0 +1,148 @@
+"""The records that a Gemini backend sends. A whole answer and a piece of a stream have one shape.
+
+Reading is tolerant: unknown fields and unknown kinds of parts are skipped.
+"""
+
+from typing import Any
+
+import msgspec
+
+from tollkeeper.backends.answer_json import ABSENT, MalformedAnswer, decode, decode_whole
+from tollkeeper.domain.inference import Finish
+
+# Why an answer ended. A call of tools ends with STOP too. Reasons that are not listed are passed on
+# unchanged.
+FINISHES = {
+    "STOP": Finish.STOP,
+    "MAX_TOKENS": Finish.LENGTH,
+    **dict.fromkeys(
+        (
+            *("SAFETY", "RECITATION", "LANGUAGE", "BLOCKLIST", "PROHIBITED_CONTENT", "SPII"),
+            *("IMAGE_SAFETY", "IMAGE_PROHIBITED_CONTENT", "IMAGE_RECITATION", "MODEL_ARMOR"),
+        ),
+        Finish.CONTENT_FILTER,
+    ),
+}
+UNSPECIFIED = "FINISH_REASON_UNSPECIFIED"
+# The model wrote something that is no answer.
+FAILURES = frozenset(
+    {
+        *("MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL", "TOO_MANY_TOOL_CALLS"),
+        *("MISSING_THOUGHT_SIGNATURE", "MALFORMED_RESPONSE"),
+    }
+)
+# The status that the word in an error record stands for, where the record has no number.
+_STATUSES = {
+    "INVALID_ARGUMENT": 400,
+    "FAILED_PRECONDITION": 400,
+    "OUT_OF_RANGE": 400,
+    "UNAUTHENTICATED": 401,
+    "PERMISSION_DENIED": 403,
+    "NOT_FOUND": 404,
+    "ABORTED": 409,
+    "ALREADY_EXISTS": 409,
+    "RESOURCE_EXHAUSTED": 429,
+    "CANCELLED": 499,
+    "INTERNAL": 500,
+    "UNKNOWN": 500,
+    "DATA_LOSS": 500,
+    "UNIMPLEMENTED": 501,
+    "UNAVAILABLE": 503,
+    "DEADLINE_EXCEEDED": 504,
+}
+
+
+class FunctionCall(msgspec.Struct, gc=False):
+    id: str | None = None
+    name: str | None = None
+    args: msgspec.Raw = ABSENT
+
+
+class Part(msgspec.Struct, gc=False, rename="camel"):
+    text: str | None = None
+    thought: bool | None = None
+    thought_signature: str | None = None
+    function_call: FunctionCall | None = None
+
+
+class Content(msgspec.Struct, gc=False):
+    parts: list[Part] | None = None
+
+
+class WebPage(msgspec.Struct, gc=False):
+    uri: str | None = None
+    title: str | None = None
+
+
+class GroundingChunk(msgspec.Struct, gc=False):
+    web: WebPage | None = None
+
+
+class Segment(msgspec.Struct, gc=False, rename="camel"):
+    """A stretch of the answer's text. The indexes count bytes of UTF-8."""
+
+    start_index: int | None = None
+    end_index: int | None = None
+
+
+class GroundingSupport(msgspec.Struct, gc=False, rename="camel"):
+    segment: Segment | None = None
+    grounding_chunk_indices: list[int] | None = None
+
+
+class Grounding(msgspec.Struct, gc=False, rename="camel"):
+    """What a search was asked, what it found, and which text rests on it."""
+
+    web_search_queries: list[str] | None = None
+    grounding_chunks: list[GroundingChunk] | None = None
+    grounding_supports: list[GroundingSupport] | None = None
+
+
+class Candidate(msgspec.Struct, gc=False, rename="camel"):
+    index: int | None = None
+    content: Content | None = None
+    finish_reason: str | None = None
+    grounding_metadata: Grounding | None = None
+
+
+class PromptFeedback(msgspec.Struct, gc=False, rename="camel"):
+    block_reason: str | None = None
+
+
+class Record(msgspec.Struct, gc=False, rename="camel"):
+    candidates: list[Candidate] | None = None
+    prompt_feedback: PromptFeedback | None = None
+    usage_metadata: msgspec.Raw = ABSENT
+    error: msgspec.Raw = ABSENT
+
+
+class _UsageAlone(msgspec.Struct, gc=False, rename="camel"):
+    usage_metadata: msgspec.Raw = ABSENT
+
+
+_record_decoder = msgspec.json.Decoder(Record)
+_usage_decoder = msgspec.json.Decoder(_UsageAlone)
+
+
+def decode_record(payload: bytes) -> Record:
+    return decode(_record_decoder, payload)
+
+
+def decode_answer(body: bytes) -> Record:
+    return decode_whole(_record_decoder, body)
+
+
+def usage_alone(body: bytes) -> msgspec.Raw:
+    """The usage in a body of which nothing else can be read; absent where there is none."""
+    try:
+        return decode_whole(_usage_decoder, body).usage_metadata
+    except MalformedAnswer:
+        return ABSENT
+
+
+def with_status(error: Any) -> Any:
+    """An error record with the number that its status stands for, in the place of a code."""
+    if not isinstance(error, dict) or error.get("code") is not None:
+        return error
+    word = error.get("status")
+    return {**error, "code": _STATUSES.get(word) if isinstance(word, str) else None}

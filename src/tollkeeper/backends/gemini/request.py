@@ -1,0 +1,205 @@
+"""Encodes a call as a Gemini request. A field that the protocol lacks is refused by name."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from tollkeeper.backends.gemini.input import Input, check_extra
+from tollkeeper.backends.gemini.thinking import is_native, needs_signatures, thinking_config
+from tollkeeper.backends.options import place_options
+from tollkeeper.domain.catalog import Feature
+from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
+from tollkeeper.domain.inference import Call
+from tollkeeper.domain.prompt import (
+    AllowedFunctions,
+    FreeObject,
+    FunctionTool,
+    NamedFunction,
+    OutputFormat,
+    Prompt,
+    Sampling,
+    SchemaOutput,
+    Tool,
+    ToolChoice,
+    ToolMode,
+    WebSearch,
+)
+
+# What this protocol supports. A model of a backend that speaks it has no more than this.
+SAMPLING_PARAMETERS = frozenset(
+    {"temperature", "top_p", "frequency_penalty", "presence_penalty", "seed", "stop"}
+)
+INPUT_MODALITIES = frozenset({"text", "image", "audio", "video", "file"})
+OUTPUT_MODALITIES = frozenset({"text"})
+FEATURES = frozenset(
+    {
+        *(Feature.TOOLS, Feature.JSON_MODE, Feature.STRUCTURED_OUTPUTS),
+        *(Feature.REASONING, Feature.WEB_SEARCH),
+    }
+)
+# Options without a published name on our faces, and where this protocol has them.
+OPTIONS = {"top_k": "generationConfig.topK"}
+
+_SEED_MIN, _SEED_MAX = -(2**31), 2**31 - 1
+_DEFAULT_SEARCH_SIZE = "medium"
+_JSON_TYPE = "application/json"
+_MODES = {ToolMode.NONE: "NONE", ToolMode.AUTO: "AUTO", ToolMode.REQUIRED: "ANY"}
+# As AUTO, but calls follow the schemas of their functions, as they always do under ANY.
+_VALIDATED = "VALIDATED"
+_COUNTED = ("contents", "systemInstruction", "tools")
+_encode = msgspec.json.Encoder().encode
+
+
+def generate_request(call: Call, *, extra: Mapping[str, Any], sends_ids: bool) -> FreeObject:
+    """The body for the backend. The output bound is always sent. The model is in the path."""
+    prompt = call.prompt
+    _refuse_unsupported(prompt)
+    conversation = Input(sends_ids=sends_ids, needs_signatures=needs_signatures(call.model))
+    conversation.add(prompt.turns)
+    body: FreeObject = {"contents": conversation.contents}
+    if conversation.system:
+        body["systemInstruction"] = {"parts": conversation.system}
+    body.update(_tool_fields(prompt))
+    generation: FreeObject = {
+        "maxOutputTokens": call.output_tokens_max,
+        **_sampling(prompt.sampling),
+        **_output_format(prompt.output_format),
+        "thinkingConfig": thinking_config(call),
+    }
+    body["generationConfig"] = {
+        name: value for name, value in generation.items() if value is not None
+    }
+    options = [option for option in prompt.options if not is_native(option.name, call)]
+    place_options(body, call.model, options)
+    body.update(extra)
+    return body
+
+
+def count_request(call: Call, *, sends_ids: bool) -> FreeObject:
+    """What of the request is counted. Raises OptionUnsupported for tools of another provider."""
+    if call.prompt.server_tools:
+        raise OptionUnsupported("The backend cannot count these tools.", param="tools")
+    body = generate_request(call, extra={}, sends_ids=sends_ids)
+    return {name: body[name] for name in _COUNTED if name in body}
+
+
+def _refuse_unsupported(prompt: Prompt) -> None:
+    requested = [name for name in prompt.sampling.given() if name not in SAMPLING_PARAMETERS]
+    requested += [
+        modality.param for modality in prompt.output_modalities if modality.name != "text"
+    ]
+    if prompt.speech is not None:
+        requested.append("audio")
+    if prompt.logprobs is not None:
+        requested.append(prompt.logprobs.param)
+    if prompt.caching.salt is not None:
+        requested.append("cache_salt")
+    for name in requested:
+        raise OptionUnsupported(f"The backend's protocol does not support {name}.", param=name)
+
+
+def _sampling(sampling: Sampling) -> FreeObject:
+    seed, stop = sampling.seed, sampling.stop
+    if seed is not None and not _SEED_MIN <= seed <= _SEED_MAX:
+        raise InvalidRequest("The backend takes a seed of 32 bits.", param="seed")
+    return {
+        "temperature": sampling.temperature,
+        "topP": sampling.top_p,
+        "presencePenalty": sampling.presence_penalty,
+        "frequencyPenalty": sampling.frequency_penalty,
+        "seed": seed,
+        "stopSequences": [stop] if isinstance(stop, str) else stop or None,
+    }
+
+
+def _output_format(output: OutputFormat | None) -> FreeObject:
+    if output is None:
+        return {}
+    if not isinstance(output, SchemaOutput):
+        return {"responseMimeType": _JSON_TYPE}
+    schema = output.schema
+    if output.description is not None and "description" not in schema:
+        schema = {**schema, "description": output.description}
+    return {"responseMimeType": _JSON_TYPE, "responseJsonSchema": schema}
+
+
+def _tool_fields(prompt: Prompt) -> FreeObject:
+    choice = prompt.tool_choice
+    offered = [_function(tool) for tool in prompt.tools]
+    config = _calling_config(choice, offered)
+    if choice is not None and isinstance(choice.choice, AllowedFunctions):
+        # The protocol has a list of allowed functions only where one must be called.
+        offered = [tool for tool in offered if tool.name in choice.choice.names]
+    tools: list[FreeObject] = []
+    if offered:
+        tools.append({"functionDeclarations": [_declaration(tool) for tool in offered]})
+    if prompt.web_search is not None:
+        _check_search(prompt.web_search)
+        tools.append({"googleSearch": {}})
+    fields: FreeObject = {}
+    if tools:
+        fields["tools"] = tools
+    if offered and config is not None:
+        fields["toolConfig"] = {"functionCallingConfig": config}
+    return fields
+
+
+def _function(tool: Tool) -> FunctionTool:
+    if not isinstance(tool, FunctionTool):
+        place = "functions" if tool.legacy else tool.place
+        raise OptionUnsupported("This model supports only tools of type function.", param=place)
+    check_extra(tool.extra, tool.place)
+    check_extra(tool.tool_extra, tool.place)
+    return tool
+
+
+def _declaration(tool: FunctionTool) -> FreeObject:
+    described: FreeObject = {"name": tool.name}
+    if tool.description is not None:
+        described["description"] = tool.description
+    if tool.parameters:
+        described["parametersJsonSchema"] = tool.parameters
+    return described
+
+
+def _check_search(search: WebSearch) -> None:
+    if search.extra:
+        raise InvalidRequest(
+            f"{search.param} has fields that are not supported.", param=search.param
+        )
+    if search.context_size not in (None, _DEFAULT_SEARCH_SIZE):
+        raise OptionUnsupported(
+            "The backend has no choice of how much a search finds.",
+            param=f"{search.param}.search_context_size",
+        )
+    if search.location is not None and search.location.given():
+        raise OptionUnsupported(
+            "The backend searches for a place by its coordinates only.",
+            param=f"{search.param}.user_location",
+        )
+
+
+def _calling_config(choice: ToolChoice | None, offered: list[FunctionTool]) -> FreeObject | None:
+    """None where the provider's own default is right: the model decides."""
+    mode = "AUTO"
+    names: list[str] = []
+    if choice is not None:
+        match choice.choice:
+            case ToolMode() as chosen:
+                mode = _MODES[chosen]
+            case AllowedFunctions(mode=chosen):
+                mode = _MODES[chosen]
+            case NamedFunction(name=name):
+                mode, names = "ANY", [name]
+            case _:
+                raise OptionUnsupported("This model can choose only functions.", param=choice.param)
+    if mode == "AUTO" and any(tool.strict for tool in offered):
+        mode = _VALIDATED
+    if mode == "AUTO":
+        return None
+    return {"mode": mode, **({"allowedFunctionNames": names} if names else {})}
+
+
+def encoded(body: FreeObject) -> bytes:
+    return _encode(body)

@@ -1,0 +1,147 @@
+"""Reasoning on the Gemini wire: how it is asked for, and how its signatures go through turns.
+
+The provider signs its state of mind: the signature hangs on a call, on a text, or on a thought. It
+wants each back on the same part. The gateway's faces carry each signature as one sealed value, which
+says where it belongs: the id of the call, or the stretch of the answer's text.
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from tollkeeper.domain.catalog import Feature, Model
+from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
+from tollkeeper.domain.inference import Call
+from tollkeeper.domain.messages_behavior import ThinkingStyle
+from tollkeeper.domain.prompt import FreeObject, Reasoning
+
+_FIELD = "generationConfig.thinkingConfig"
+_THINKING = "thinking"
+_SWITCHES = (_THINKING, "reasoning.enabled")
+_BUDGET = "reasoning.max_tokens"
+_SUMMARIES = ("reasoning.summary", "reasoning.generate_summary")
+_ENCRYPTED = "reasoning.encrypted_content"
+# The options of the faces that this file writes itself. A model of the settings may map them to
+# other fields; then they go there instead.
+OPTIONS = dict.fromkeys((*_SWITCHES, _BUDGET, *_SUMMARIES, _ENCRYPTED), _FIELD)
+
+_NO_EFFORT = "none"
+# The efforts of the faces by the provider's levels, and for models before Gemini 3 by tokens.
+_LEVELS = {
+    "minimal": "MINIMAL",
+    "low": "LOW",
+    "medium": "MEDIUM",
+    "high": "HIGH",
+    "xhigh": "HIGH",
+    "max": "HIGH",
+}
+_BUDGETS = {
+    "minimal": 512,
+    "low": 1024,
+    "medium": 8192,
+    "high": 24_576,
+    "xhigh": 24_576,
+    "max": 24_576,
+}
+# What of the output bound thoughts may take at most, in percent: they count into it.
+_BUDGET_SHARE_MAX = 80
+_BUDGET_TOKENS_MAX = 1 << 20
+
+# The provider's documents name this value for calls that come without a signature, because another
+# model wrote them or the caller has not kept it. Models from Gemini 3 on refuse a call without any.
+UNSIGNED = "skip_thought_signature_validator"
+
+
+# Other backends seal their values in other forms.
+_SEALED_HERE = "gemini:"
+
+
+class Seal(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """A signature, and the part that it belongs to: a call, a thought, or a text."""
+
+    signature: str
+    # The id of the call.
+    call: str | None = None
+    thought: str | None = None
+    # The end of the signed text within the text of the answer, and its length.
+    text_end: int = 0
+    text_length: int = 0
+
+    def sealed(self) -> str:
+        return _SEALED_HERE + _encode(self).decode()
+
+
+_encode = msgspec.json.Encoder().encode
+_seal_decoder = msgspec.json.Decoder(Seal)
+
+
+def seals_of(reasonings: Iterable[Reasoning]) -> list[Seal]:
+    """The signatures in earlier reasoning. Values that another backend sealed are left out."""
+    seals = []
+    for reasoning in reasonings:
+        for sealed in reasoning.sealed:
+            if not sealed.startswith(_SEALED_HERE):
+                continue
+            try:
+                seals.append(_seal_decoder.decode(sealed.removeprefix(_SEALED_HERE)))
+            except (msgspec.DecodeError, UnicodeEncodeError):
+                continue
+    return seals
+
+
+def needs_signatures(model: Model) -> bool:
+    """Whether the provider refuses calls of this model that come back without a signature."""
+    return (
+        Feature.REASONING in model.supported_features
+        and model.messages.thinking is ThinkingStyle.ADAPTIVE
+    )
+
+
+def is_native(name: str, call: Call) -> bool:
+    """Whether this wire writes the option itself."""
+    return name in OPTIONS and call.model.options.get(name) == OPTIONS[name]
+
+
+def thinking_config(call: Call) -> FreeObject | None:
+    """None where the caller does not ask for anything."""
+    wish = call.prompt.reasoning
+    effort = None if wish is None else wish.effort
+    wanted = {
+        option.name: option.value for option in call.prompt.options if is_native(option.name, call)
+    }
+    switches = {name: wanted[name] for name in _SWITCHES if name in wanted}
+    if effort == _NO_EFFORT and wish is not None:
+        return _off(call, wish.params[0])
+    for name, value in switches.items():
+        if value is False:
+            return _off(call, name)
+    budget = wanted.get(_BUDGET)
+    if isinstance(budget, int) and not isinstance(budget, bool):
+        if not 0 <= budget <= _BUDGET_TOKENS_MAX:
+            raise InvalidRequest(
+                f"The budget must be from 0 to {_BUDGET_TOKENS_MAX} tokens.", param=_BUDGET
+            )
+        return {"thinkingBudget": budget, "includeThoughts": True}
+    has_summary = any(name in wanted for name in _SUMMARIES)
+    if effort is None and True not in switches.values() and not has_summary:
+        return None
+    return {**_amount(call, effort), "includeThoughts": True}
+
+
+def _amount(call: Call, effort: str | None) -> FreeObject:
+    """How much the model thinks. Without an effort it decides for itself."""
+    if effort is None:
+        return {}
+    if call.model.messages.thinking is ThinkingStyle.ADAPTIVE:
+        level = _LEVELS.get(effort)
+        return {} if level is None else {"thinkingLevel": level}
+    tokens = _BUDGETS.get(effort)
+    if tokens is None:
+        return {}
+    return {"thinkingBudget": min(tokens, call.output_tokens_max * _BUDGET_SHARE_MAX // 100)}
+
+
+def _off(call: Call, param: str) -> FreeObject:
+    if call.model.messages.thinking is ThinkingStyle.ADAPTIVE:
+        raise OptionUnsupported("This model cannot be told not to reason.", param=param)
+    return {"thinkingBudget": 0}

@@ -1,0 +1,89 @@
+"""Usage as Gemini reports it (`usageMetadata`): running totals in every piece of a stream.
+
+`promptTokenCount` includes what was read from a cache. What the provider's own tools put into the
+prompt is beside it, and thoughts are beside the candidates. Some endpoints count thoughts inside of
+the candidates; the total tells which. A piece may lack the count of candidates: then the output is
+not known yet, unless the piece ends the answer.
+"""
+
+from typing import Any
+
+from tollkeeper.domain.inference import UsageReport
+from tollkeeper.domain.prompt import FreeObject
+from tollkeeper.domain.usage import AbsurdCount, ReportedUsage, read_count
+
+_AUDIO = "AUDIO"
+
+
+def read_usage(reported: Any, *, is_final: bool, searches: int = 0) -> UsageReport:
+    """A report that is no object says nothing. One with a count that can be none is absurd."""
+    if not isinstance(reported, dict):
+        return UsageReport(ReportedUsage())
+    try:
+        return UsageReport(_read(reported, is_final, searches))
+    except AbsurdCount:
+        return UsageReport(None, absurd=reported)
+
+
+def _read(reported: FreeObject, is_final: bool, searches: int) -> ReportedUsage:
+    prompt = read_count(reported.get("promptTokenCount"))
+    by_tools = read_count(reported.get("toolUsePromptTokenCount"))
+    if by_tools is not None:
+        prompt = (prompt or 0) + by_tools
+    total = read_count(reported.get("totalTokenCount"))
+    cached = read_count(reported.get("cachedContentTokenCount"))
+    thoughts = read_count(reported.get("thoughtsTokenCount"))
+    completion = _completion(reported, prompt, thoughts, total, is_final=is_final)
+    audio = _audio(reported, "promptTokensDetails")
+    prompt_details = {"cached_tokens": cached, "audio_tokens": audio}
+    return ReportedUsage(
+        prompt_tokens=prompt,
+        completion_tokens=completion,
+        total_tokens=total,
+        cached_tokens=cached,
+        reasoning_tokens=thoughts,
+        web_searches=searches or None,
+        counts_prompt_first=True,
+        input_audio_tokens=audio,
+        cached_audio_tokens=_audio(reported, "cacheTokensDetails"),
+        output_audio_tokens=_audio(reported, "candidatesTokensDetails"),
+        # By the names that callers know.
+        prompt_details=_given(prompt_details),
+        completion_details=_given({"reasoning_tokens": thoughts}),
+        written=reported,
+    )
+
+
+def _completion(
+    reported: FreeObject,
+    prompt: int | None,
+    thoughts: int | None,
+    total: int | None,
+    *,
+    is_final: bool,
+) -> int | None:
+    written = read_count(reported.get("candidatesTokenCount"))
+    if written is None and not is_final:
+        return None
+    written = written or 0
+    if thoughts and written >= thoughts and total == (prompt or 0) + written:
+        # The thoughts are inside.
+        return written
+    return written + (thoughts or 0)
+
+
+def _audio(reported: FreeObject, name: str) -> int | None:
+    """The tokens of audio among the modalities of a count."""
+    details = reported.get(name)
+    if not isinstance(details, list):
+        return None
+    counts = [
+        read_count(detail.get("tokenCount"))
+        for detail in details
+        if isinstance(detail, dict) and detail.get("modality") == _AUDIO
+    ]
+    return sum(count or 0 for count in counts) if counts else None
+
+
+def _given(details: dict[str, int | None]) -> FreeObject | None:
+    return {name: count for name, count in details.items() if count is not None} or None

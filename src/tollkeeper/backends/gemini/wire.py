@@ -1,0 +1,66 @@
+"""The Gemini protocol behind the interface that the transport uses (`backends/wire`)."""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any
+from urllib.parse import quote
+
+from tollkeeper.backends.gemini import records
+from tollkeeper.backends.gemini.answer import GeminiAnswer, report_alone
+from tollkeeper.backends.gemini.request import count_request, encoded, generate_request
+from tollkeeper.backends.wire import AnswerReader, WholeAnswer
+from tollkeeper.domain.catalog import Model
+from tollkeeper.domain.inference import Call, UsageReport
+
+
+class Endpoint(StrEnum):
+    """Whose service it is. They differ in the path, and in whether calls have ids."""
+
+    # {url}/models/{model}:generateContent
+    GEMINI = "gemini"
+    # {url}/{model}:generateContent, where the url ends in /publishers/google/models
+    VERTEX = "vertex"
+
+
+class GeminiWire:
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._is_vertex = endpoint is Endpoint.VERTEX
+        self.headers: Mapping[str, str] = {}
+
+    def path_for(self, model: Model, *, stream: bool) -> str:
+        # Without `alt` a stream would be one JSON array.
+        return self._path(model, "streamGenerateContent?alt=sse" if stream else "generateContent")
+
+    def count_path_for(self, model: Model) -> str:
+        return self._path(model, "countTokens")
+
+    def _path(self, model: Model, verb: str) -> str:
+        name = quote(model.upstream_model, safe="@")
+        # Without the dot, what comes before the colon would be the scheme of an address.
+        return f"./{name}:{verb}" if self._is_vertex else f"models/{name}:{verb}"
+
+    def encode_request(self, call: Call, *, stream: bool, extra: Mapping[str, Any]) -> bytes:
+        return encoded(generate_request(call, extra=extra, sends_ids=not self._is_vertex))
+
+    def encode_count(self, call: Call) -> bytes:
+        counted = count_request(call, sends_ids=not self._is_vertex)
+        if not self._is_vertex:
+            # Only in this form does the endpoint count more than the contents.
+            model = f"models/{call.model.upstream_model}"
+            counted = {"generateContentRequest": {"model": model, **counted}}
+        return encoded(counted)
+
+    def read_whole(self, call: Call, body: bytes, *, secrets: tuple[str, ...]) -> WholeAnswer:
+        answer = GeminiAnswer(call, secrets=secrets)
+        events = answer.read_whole(records.decode_answer(body))
+        if answer.failure is not None and not answer.accepted:
+            raise answer.failure
+        if answer.failure is not None:
+            answer.failure.charged = True
+        return WholeAnswer(events, answer.failure)
+
+    def read_usage(self, body: bytes) -> UsageReport | None:
+        return report_alone(records.usage_alone(body))
+
+    def open_stream(self, call: Call, *, secrets: tuple[str, ...]) -> AnswerReader:
+        return GeminiAnswer(call, secrets=secrets)

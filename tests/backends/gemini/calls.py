@@ -1,0 +1,34 @@
+"""Calls of a model on the Gemini wire, and what the wire makes of them."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+from tests.support.backend_calls import MODEL, make_call
+from tollkeeper.backends.gemini.request import OPTIONS
+from tollkeeper.backends.gemini.thinking import OPTIONS as THINKING_OPTIONS
+from tollkeeper.backends.gemini.wire import Endpoint, GeminiWire
+from tollkeeper.domain.catalog import Feature, Model
+from tollkeeper.domain.inference import Call
+from tollkeeper.domain.messages_behavior import MessagesBehavior, ThinkingStyle
+
+# A model that is told an effort, as from Gemini 3 on, and one that is given tokens, as before.
+GEMINI = replace(
+    MODEL,
+    options={**OPTIONS, **THINKING_OPTIONS},
+    supported_features=(*MODEL.supported_features, Feature.REASONING),
+)
+OLDER = replace(GEMINI, messages=MessagesBehavior(thinking=ThinkingStyle.BUDGET))
+
+
+def gemini_call(*, model: Model = GEMINI, **fields: Any) -> Call:
+    return make_call(catalog_model=model, **fields)
+
+
+def sent(call: Call, *, endpoint: Endpoint = Endpoint.GEMINI) -> Any:
+    """The body that the wire sends for a call."""
+    return json.loads(GeminiWire(endpoint).encode_request(call, stream=False, extra={}))
+
+
+def sent_for(*, model: Model = GEMINI, endpoint: Endpoint = Endpoint.GEMINI, **fields: Any) -> Any:
+    return sent(gemini_call(model=model, **fields), endpoint=endpoint)

@@ -1,0 +1,176 @@
+"""A conversation of three turns with tools and thoughts, through the wire and back: the same prompt.
+
+What the provider wrote comes back to it part by part, each with its signature.
+"""
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.backends.gemini.calls import GEMINI, OLDER, gemini_call, sent
+from tests.support.upstream_gemini import (
+    answer_records,
+    call_part,
+    text_part,
+    thought_part,
+    whole,
+)
+from tollkeeper.backends.anthropic.thinking import sealed_block
+from tollkeeper.backends.gemini.answer import GeminiAnswer
+from tollkeeper.backends.gemini.records import decode_answer
+from tollkeeper.backends.gemini.thinking import UNSIGNED
+from tollkeeper.backends.gemini.wire import Endpoint
+from tollkeeper.domain.catalog import Model
+from tollkeeper.domain.inference import Delta, Event
+from tollkeeper.domain.prompt import Image, Part, Reasoning, Role, Text, ToolCall, ToolResult, Turn
+
+_ANSWERS: list[list[dict[str, Any]]] = [
+    [
+        text_part("I look."),
+        call_part("c1", "weather", "c2lnMQ==", place="Paris"),
+        call_part("c2", "weather", place="Rome"),
+    ],
+    [thought_part("It is wet.", "c2lnMg=="), text_part("Wet and dry.", "c2lnMw==")],
+    [text_part("Yes."), text_part("", "c2lnNA==")],
+]
+
+
+def _answered(events: list[Event]) -> Turn:
+    """The turn that a caller sends back: reasoning with what is sealed in it, words and calls."""
+    deltas = [event for event in events if isinstance(event, Delta)]
+    thought = "".join(delta.reasoning or "" for delta in deltas)
+    sealed = tuple(delta.sealed_reasoning for delta in deltas if delta.sealed_reasoning)
+    text = "".join(delta.text or "" for delta in deltas)
+    calls = [piece for delta in deltas for piece in delta.tool_calls]
+    parts: list[Part] = [Reasoning(thought, sealed), Text(text)]
+    parts += [ToolCall(call.id, call.name or "", call.arguments) for call in calls]
+    return Turn(Role.ASSISTANT, tuple(parts))
+
+
+def _read_whole(parts: list[dict[str, Any]]) -> Turn:
+    answer = GeminiAnswer(gemini_call())
+    return _answered(answer.read_whole(decode_answer(json.dumps(whole(*parts)).encode())))
+
+
+def _read_stream(parts: list[dict[str, Any]]) -> Turn:
+    answer = GeminiAnswer(gemini_call())
+    payloads = [record.removeprefix(b"data: ").strip() for record in answer_records(*parts)]
+    return _answered(answer.read(payloads))
+
+
+def _conversation(answers: list[Turn]) -> tuple[Turn, ...]:
+    image = Image("data:image/png;base64,iVBORw0KGgo=")
+    return (
+        Turn(Role.SYSTEM, (Text("Be brief."),)),
+        Turn(Role.USER, (Text("Paris and Rome?"), image)),
+        answers[0],
+        Turn(Role.TOOL, (ToolResult((Text("wet"),), "c1"),)),
+        Turn(Role.TOOL, (ToolResult((Text("dry"), image), "c2"),)),
+        answers[1],
+        Turn(Role.USER, (Text("Sure?"),)),
+        answers[2],
+        Turn(Role.USER, (Text("Thanks."),)),
+    )
+
+
+def _sent(
+    turns: tuple[Turn, ...], *, model: Model = GEMINI, endpoint: Endpoint = Endpoint.GEMINI
+) -> Any:
+    call = gemini_call(model=model)
+    prompt = msgspec.structs.replace(call.prompt, turns=turns, written=None)
+    return sent(msgspec.structs.replace(call, prompt=prompt), endpoint=endpoint)
+
+
+def _read_back(body: Any) -> tuple[Turn, ...]:
+    """The turns of a request, as the provider understands them."""
+    system = tuple(Text(part["text"]) for part in body["systemInstruction"]["parts"])
+    turns = [Turn(Role.SYSTEM, system)]
+    for content in body["contents"]:
+        parts = content["parts"]
+        if content["role"] == "model":
+            turns.append(_read_whole(parts))
+            continue
+        turns += [_result(part["functionResponse"]) for part in parts if "functionResponse" in part]
+        rest = tuple(_content(part) for part in parts if "functionResponse" not in part)
+        if rest:
+            turns.append(Turn(Role.USER, rest))
+    return tuple(turns)
+
+
+def _result(response: dict[str, Any]) -> Turn:
+    assert response["name"] == "weather"
+    media = tuple(_content(part) for part in response.get("parts", ()))
+    content = (Text(response["response"]["output"]), *media)
+    return Turn(Role.TOOL, (ToolResult(content, response["id"]),))
+
+
+def _content(part: dict[str, Any]) -> Text | Image:
+    if "text" in part:
+        return Text(part["text"])
+    inline = part["inlineData"]
+    return Image(f"data:{inline['mimeType']};base64,{inline['data']}")
+
+
+def test_the_same_turns_come_back() -> None:
+    turns = _conversation([_read_whole(parts) for parts in _ANSWERS])
+    body = _sent(turns)
+    models = [content["parts"] for content in body["contents"] if content["role"] == "model"]
+    assert models == _ANSWERS
+    roles = [content["role"] for content in body["contents"]]
+    assert roles == ["user", "model"] * 3 + ["user"]
+
+    def plain(turn: Turn) -> Turn:
+        parts = [
+            msgspec.structs.replace(part, arguments=json.loads(part.arguments))
+            if isinstance(part, ToolCall)
+            else part
+            for part in turn.parts
+        ]
+        return Turn(turn.role, tuple(parts))
+
+    assert [plain(turn) for turn in _read_back(body)] == [plain(turn) for turn in turns]
+
+
+def test_pieces_of_a_stream_come_back_with_their_signatures() -> None:
+    """The last half of a text has its signature; joined, they are the same text."""
+    turns = _conversation([_read_stream(parts) for parts in _ANSWERS])
+    models = [
+        content["parts"] for content in _sent(turns)["contents"] if content["role"] == "model"
+    ]
+    assert models[0] == _ANSWERS[0]
+    assert models[1] == [
+        _ANSWERS[1][0],
+        text_part("Wet an"),
+        text_part("d dry.", "c2lnMw=="),
+    ]
+    assert models[2] == _ANSWERS[2]
+
+
+def test_vertex_has_no_ids() -> None:
+    turns = _conversation([_read_whole(parts) for parts in _ANSWERS])
+    body = json.dumps(_sent(turns, endpoint=Endpoint.VERTEX))
+    assert '"id"' not in body
+    assert "c2lnMQ==" in body
+
+
+@pytest.mark.parametrize(("model", "signature"), [(GEMINI, UNSIGNED), (OLDER, None)])
+def test_a_caller_that_has_not_kept_the_signatures(model: Model, signature: str | None) -> None:
+    """A chat caller, or one that comes from another provider."""
+    foreign = sealed_block({"type": "thinking", "thinking": "x", "signature": "y"})
+    answers = []
+    for turn in map(_read_whole, _ANSWERS):
+        rest = [part for part in turn.parts if not isinstance(part, Reasoning)]
+        answers.append(Turn(turn.role, (Reasoning("Hm.", (foreign, "{}", "gAAA")), *rest)))
+    body = _sent(_conversation(answers), model=model)
+    parts = body["contents"][1]["parts"]
+    assert [part.get("thoughtSignature") for part in parts] == [None, signature, None]
+    assert body["contents"][3]["parts"] == [text_part("Wet and dry.")]
+
+
+def test_a_signature_of_an_edited_text_is_left_out() -> None:
+    turn = _read_whole(_ANSWERS[1])
+    edited = Turn(Role.ASSISTANT, (turn.parts[0], Text("Wet.")))
+    body = _sent(_conversation([_read_whole(_ANSWERS[0]), edited, _read_whole(_ANSWERS[2])]))
+    assert body["contents"][3]["parts"] == [_ANSWERS[1][0], text_part("Wet.")]

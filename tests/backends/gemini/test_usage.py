@@ -1,0 +1,125 @@
+"""Usage as Gemini reports it: totals that run, thoughts beside, caches inside, audio by modality."""
+
+from typing import Any
+
+import pytest
+
+from tollkeeper.backends.gemini.usage import read_usage
+from tollkeeper.domain.usage import ReportedUsage, Usage, merged, normalised
+
+
+def _used(*reports: dict[str, Any], is_final: bool = True, searches: int = 0) -> Usage | None:
+    total: ReportedUsage | None = None
+    for number, reported in enumerate(reports, 1):
+        last = is_final and number == len(reports)
+        usage = read_usage(reported, is_final=last, searches=searches).usage
+        assert usage is not None
+        assert usage.written == reported
+        total = merged(total, usage)
+    assert total is not None
+    return normalised(total)
+
+
+def test_thoughts_are_beside_the_candidates() -> None:
+    reported = {
+        "promptTokenCount": 8,
+        "candidatesTokenCount": 7,
+        "thoughtsTokenCount": 81,
+        "totalTokenCount": 96,
+    }
+    used = Usage(8, 88, reasoning_tokens=81, completion_details={"reasoning_tokens": 81})
+    assert _used(reported) == used
+
+
+def test_thoughts_are_inside_where_the_total_says_so() -> None:
+    reported = {
+        "promptTokenCount": 8,
+        "candidatesTokenCount": 88,
+        "thoughtsTokenCount": 81,
+        "totalTokenCount": 96,
+    }
+    found = _used(reported)
+    assert found is not None
+    assert (found.completion_tokens, found.reasoning_tokens) == (88, 81)
+
+
+def test_a_cache_is_inside_the_prompt() -> None:
+    reported = {
+        "promptTokenCount": 2000,
+        "cachedContentTokenCount": 1500,
+        "candidatesTokenCount": 10,
+        "totalTokenCount": 2010,
+    }
+    found = _used(reported)
+    assert found == Usage(2000, 10, cached_tokens=1500, prompt_details={"cached_tokens": 1500})
+    assert found.uncached_tokens == 500
+
+
+def test_what_tools_put_into_the_prompt_is_input() -> None:
+    reported = {
+        "promptTokenCount": 20,
+        "toolUsePromptTokenCount": 300,
+        "candidatesTokenCount": 10,
+        "thoughtsTokenCount": 5,
+        "totalTokenCount": 335,
+    }
+    found = _used(reported, searches=2)
+    assert found is not None
+    assert (found.prompt_tokens, found.completion_tokens, found.web_searches) == (320, 15, 2)
+
+
+def test_the_last_total_counts_even_where_it_falls() -> None:
+    found = _used(
+        {"promptTokenCount": 15, "totalTokenCount": 15},
+        {"promptTokenCount": 15, "candidatesTokenCount": 3, "totalTokenCount": 18},
+        {"promptTokenCount": 13, "candidatesTokenCount": 8, "totalTokenCount": 21},
+    )
+    assert found == Usage(13, 8)
+
+
+def test_output_that_is_not_told_yet_is_unknown() -> None:
+    early = {"promptTokenCount": 15, "thoughtsTokenCount": 4, "totalTokenCount": 19}
+    assert _used(early, is_final=False) is None
+    # The answer has ended without any: a blocked prompt, or thoughts alone.
+    assert _used({"promptTokenCount": 15, "totalTokenCount": 15}) == Usage(15, 0)
+    found = _used(early)
+    assert found is not None
+    assert (found.prompt_tokens, found.completion_tokens) == (15, 4)
+
+
+def test_audio_by_modality() -> None:
+    reported = {
+        "promptTokenCount": 100,
+        "cachedContentTokenCount": 40,
+        "candidatesTokenCount": 20,
+        "totalTokenCount": 120,
+        "promptTokensDetails": [
+            {"modality": "TEXT", "tokenCount": 30},
+            {"modality": "AUDIO", "tokenCount": 70},
+        ],
+        "cacheTokensDetails": [{"modality": "AUDIO", "tokenCount": 25}],
+        "candidatesTokensDetails": [{"modality": "AUDIO", "tokenCount": 20}],
+    }
+    found = _used(reported)
+    assert found is not None
+    assert (found.input_audio_tokens, found.output_audio_tokens) == (45, 20)
+    assert found.prompt_details == {"cached_tokens": 40, "audio_tokens": 70}
+
+
+@pytest.mark.parametrize("count", [-1, 1.5, "7", True, 2**60])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("promptTokenCount", "candidatesTokenCount", "thoughtsTokenCount", "totalTokenCount"),
+        *("cachedContentTokenCount", "toolUsePromptTokenCount"),
+    ],
+)
+def test_a_count_that_can_be_none(name: str, count: Any) -> None:
+    reported = {"promptTokenCount": 1, "candidatesTokenCount": 1, name: count}
+    report = read_usage(reported, is_final=True)
+    assert (report.usage, report.absurd) == (None, reported)
+
+
+@pytest.mark.parametrize("reported", [[], "x", 7, None])
+def test_a_report_that_is_no_object(reported: Any) -> None:
+    assert read_usage(reported, is_final=True).usage == ReportedUsage()
