@@ -98,6 +98,11 @@ async def older_anthropic(request: pytest.FixtureRequest) -> PythonClient:
 
 
 @pytest.fixture(scope="session")
+async def google_genai() -> PythonClient:
+    return await python_client("google-genai")
+
+
+@pytest.fixture(scope="session")
 async def framework(request: pytest.FixtureRequest) -> PythonClient:
     """The one that the test names by its lock."""
     return await python_client(request.param)
