@@ -87,13 +87,17 @@ def tollkeeper(
         made = asyncio.run(_make_tenants(config, server.conninfo, tenants))
         database_pid = int((socket_folder / "postmaster.pid").read_text().splitlines()[0])
         started = time.perf_counter()
-        with subprocess.Popen(
-            [
-                *(python, "-m", "tollkeeper", "serve", "--config", str(config)),
-                *("--workers", str(workers), "--json"),
-            ],
-            stdout=subprocess.PIPE,
-        ) as process:
+        with (
+            (folder / "gateway.log").open("wb") as log,
+            subprocess.Popen(
+                [
+                    *(python, "-m", "tollkeeper", "serve", "--config", str(config)),
+                    *("--workers", str(workers), "--json"),
+                ],
+                stdout=subprocess.PIPE,
+                stderr=log,
+            ) as process,
+        ):
             try:
                 assert process.stdout is not None
                 addresses = json.loads(process.stdout.readline())

@@ -45,6 +45,8 @@ class Meter:
     _pieces: int = 0
     _counted_tokens: int = 0
     _kept: list[str] = field(default_factory=list)
+    # The report that was normalised last, and what came of it.
+    _normalised: tuple[ReportedUsage, Usage | None, bool] | None = None
 
     def send_prompts(self, prompts: int) -> None:
         """The backend that serves is sent the prompt so often, which may be less than was held."""
@@ -64,8 +66,8 @@ class Meter:
     @property
     def usage(self) -> Usage | None:
         """The backend's own count; None where it has reported none that can be used."""
-        found = None if self.report is None else normalised(self.report)
-        if found is None or not self._can_be_true(found):
+        found, can_be_true = self._normalised_report()
+        if found is None or not can_be_true:
             return None
         if found.service_tier is None and self.service_tier is not None:
             return msgspec.structs.replace(found, service_tier=self.service_tier)
@@ -76,8 +78,21 @@ class Meter:
         """All that the backend has reported cannot be true: a person has to look at it."""
         if self.report is None:
             return self.absurd_report is not None
-        found = normalised(self.report)
-        return found is not None and not self._can_be_true(found)
+        found, can_be_true = self._normalised_report()
+        return found is not None and not can_be_true
+
+    def _normalised_report(self) -> tuple[Usage | None, bool]:
+        """The last report in our terms, and whether it can be true. It is asked for at several
+        places of a call, and computed once for each report."""
+        report = self.report
+        if report is None:
+            return None, False
+        known = self._normalised
+        if known is None or known[0] is not report:
+            found = normalised(report)
+            known = (report, found, found is not None and self._can_be_true(found))
+            self._normalised = known
+        return known[1], known[2]
 
     @property
     def reported(self) -> FreeObject | None:
