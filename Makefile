@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve test check bench profile prove lock openapi clean
+.PHONY: help install serve test check bench profile prove lock openapi docs clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -49,18 +49,24 @@ profile: $(INSTALLED) ## where a call spends its CPU time: a table by stage and 
 prove: $(INSTALLED) ## the long proofs: seeded histories, kills, planted bugs
 	$(BIN)/python -m pytest -q tests --prove $(ARGS)
 
-openapi: $(INSTALLED) ## write openapi.json anew
+openapi: $(INSTALLED) ## write openapi.json and docs/api.md anew
 	$(BIN)/tollkeeper openapi --json > openapi.json
+	$(BIN)/python -m tools.api_reference
+
+docs: $(INSTALLED) ## build the documents as a static site in site/
+	@$(BIN)/python -m tools.site
 
 lock: $(INSTALLED) ## resolve the dependencies anew and write the locks
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
-	  --upgrade --extra embedded --extra console --group dev pyproject.toml -o requirements.lock
+	  --upgrade --extra embedded --extra console --extra otel --group dev pyproject.toml -o requirements.lock
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
+	  --upgrade --constraint requirements.lock --extra console --extra otel pyproject.toml -o deploy/requirements.lock
 	echo uv | $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate - -o requirements-uv.lock
-	for wanted in tests/journeys/clients/locks/*.in bench/locks/*.in; do \
+	for wanted in tests/journeys/clients/locks/*.in tests/deploy/locks/*.in bench/locks/*.in; do \
 	  $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	    --upgrade $$wanted -o $${wanted%.in}.lock || exit 1; done
 	$(BIN)/python -m tests.journeys.clients.relock
 
 clean: ## remove everything that was installed or made
-	rm -rf $(VENV) .clients .tollkeeper .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) .clients .tollkeeper site .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -28,7 +28,7 @@ _OWNERS_OF_BROAD_EXCEPT = {
 # Folders of tests that mirror no folder of the source, and what they are for.
 _OTHER_TEST_FOLDERS = {
     "contract",  # the OpenAPI document, and Schemathesis against it
-    "examples",  # the examples of CONTRIBUTING.md
+    "examples",  # the examples of CONTRIBUTING.md and of the documents
     "journeys",  # what crosses the folders of the source; its folders are named by what they follow
     "proofs",  # what `--prove` makes long
     "support",  # what tests use together

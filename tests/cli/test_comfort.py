@@ -155,7 +155,7 @@ def test_the_page_of_the_demo_fits_a_screen() -> None:
     engine = "It answers: " + "a sentence of some length, " * 5
     shown = _welcome(demo, engine)
     lines = shown.strip().splitlines()
-    assert 20 <= len(lines) <= 32
+    assert 20 <= len(lines) <= 30
     assert max(map(len, lines)) <= 80
     assert lines[2].split() == ["console", "http://127.0.0.1:8082"]
     assert f".venv/bin/tollkeeper costs {_TENANT.organization_id[:8]}" in shown

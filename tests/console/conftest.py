@@ -7,12 +7,10 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Browser, BrowserContext
 
-from tests.journeys.clients.environments import NotInstalled, node_environment
+from tests.journeys.clients.environments import AXE_PROJECT, NotInstalled, node_environment
 from tests.support.browser import NoBrowser, find_or_install, running_browser
 from tests.support.console_site import ConsoleSite, Watched, console_site, sign_in, watched_page
 from tests.support.databases import own_database
-
-_AXE = Path(__file__).parent / "axe"
 
 
 @pytest.fixture(scope="session")
@@ -64,7 +62,7 @@ async def watched(context: BrowserContext, site: ConsoleSite) -> AsyncIterator[W
 @pytest.fixture(scope="session")
 async def axe_script() -> str:
     try:
-        node = await asyncio.to_thread(node_environment, _AXE, "axe")
+        node = await asyncio.to_thread(node_environment, AXE_PROJECT, "axe")
     except NotInstalled as exc:
         pytest.fail(str(exc), pytrace=False)
     return (node.project / "node_modules" / "axe-core" / "axe.min.js").read_text()

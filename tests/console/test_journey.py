@@ -201,7 +201,7 @@ async def test_unsettled_calls_are_resolved(site: ConsoleSite, watched: Watched)
     entries = [await site.judged.entry(answer) for answer in lost]
     assert [entry.settlement for entry in entries] == ["unsettled"] * 3
     await page.goto(f"{site.address}/unsettled")
-    row = page.locator("#unsettled tr", has_text=str(entries[0].request_id)[:8])
+    row = page.locator("#unsettled tr", has_text=str(entries[0].request_id)[-8:])
     await row.get_by_label(f"Cost of {entries[0].request_id} in USD").fill("0.0001")
     await row.get_by_role("button", name="Settle").click()
     await expect(page.get_by_text("The reservation is resolved.")).to_be_visible()
@@ -219,3 +219,76 @@ async def test_unsettled_calls_are_resolved(site: ConsoleSite, watched: Watched)
         assert (resolved.settlement, resolved.cost_picousd) == ("released", 0)
     await expect(page.get_by_text("Nothing is unsettled")).to_be_visible()
     assert await services.reconciliation.ledger_verify() == []
+
+
+async def test_a_key_is_rotated_with_a_grace(site: ConsoleSite, watched: Watched) -> None:
+    page, tenant = watched.page, site.judged.scripted.tenant
+    await page.goto(f"{site.address}/keys?organization={tenant.organization_id}")
+    await page.get_by_text("Rotate", exact=True).click()
+    await page.get_by_label("The old one works on for, hours").fill("2")
+    await page.get_by_role("button", name="Rotate now").click()
+    await expect(page.get_by_text("It replaces app")).to_be_visible()
+    value = await page.locator("#key-value").text_content()
+    assert value is not None
+    assert value != tenant.project_key
+    for key in (value, tenant.project_key):
+        answered = await site.judged.chat(headers={"Authorization": f"Bearer {key}"})
+        assert answered.status_code == 200
+    old, new = await site.services.project_keys.project_key_list(tenant.project_id)
+    assert old.expires_at is not None
+    assert new.created_at + 2 * 3600 - 5 <= old.expires_at <= new.created_at + 2 * 3600 + 5
+    assert new.expires_at is None
+
+
+async def test_changes_are_in_the_audit_with_their_session(
+    site: ConsoleSite, watched: Watched
+) -> None:
+    page, tenant = watched.page, site.judged.scripted.tenant
+    organization = tenant.organization_id
+    await page.goto(f"{site.address}/organizations/{organization}")
+    await page.get_by_label("Amount in USD").fill("3")
+    await page.get_by_role("button", name="Grant credit").click()
+    await expect(page.get_by_text("The credit was granted.")).to_be_visible()
+    await page.goto(f"{site.address}/audit?organization={organization}")
+    row = page.locator("#changes tbody tr").first
+    await expect(row).to_contain_text("credit_grant")
+    await expect(row).to_contain_text("console")
+    await row.locator("summary").click()
+    await expect(row.locator("del")).to_have_text("10")
+    await expect(row.locator("ins").first).to_have_text("13")
+    newest = (await site.services.audit.audit_list(organization_id=organization)).entries[0]
+    assert newest.actor.kind == "console"
+    assert newest.actor.name.startswith("session ")
+
+
+async def test_an_amount_that_is_none_is_explained(site: ConsoleSite, watched: Watched) -> None:
+    page, tenant = watched.page, site.judged.scripted.tenant
+    await page.goto(f"{site.address}/organizations/{tenant.organization_id}")
+    await page.get_by_label("Amount in USD").fill("a lot")
+    await page.get_by_label("Note").fill("kept")
+    await page.get_by_role("button", name="Grant credit").click()
+    await expect(page.get_by_role("alert")).to_have_text("'a lot' is not a decimal amount in USD.")
+    # What was filled in is still there, to be corrected.
+    await expect(page.get_by_label("Amount in USD")).to_have_value("a lot")
+    await expect(page.get_by_label("Note")).to_have_value("kept")
+    watched.faults.clear()  # The browser's console says that the answer was a 400.
+    balance = await site.services.billing.credit_show(tenant.organization_id)
+    assert balance.granted_picousd == 10**13
+
+
+async def test_a_list_follows_by_itself(site: ConsoleSite, watched: Watched) -> None:
+    """A call appears on the page that somebody looks at, chart included, without loading it again."""
+    page, tenant = watched.page, site.judged.scripted.tenant
+    await site.judged.entry(await site.judged.chat())
+    await page.goto(f"{site.address}/activity?organization={tenant.organization_id}")
+    rows = page.locator("#calls tbody tr")
+    await expect(rows).to_have_count(1)
+    await page.evaluate("window.loadedOnce = true")
+    later = await site.judged.entry(await site.judged.chat())
+    await expect(rows).to_have_count(2, timeout=20_000)
+    await expect(rows.first).to_contain_text(str(later.request_id)[-8:])
+    drawn = "document.querySelector('#volume').dataset.drawn === 'yes'"
+    await page.wait_for_function(drawn)
+    counted = "document.querySelector('#volume .plot').data.flatMap(one => one.y)"
+    assert sum(await page.evaluate(counted)) == 2
+    assert await page.evaluate("window.loadedOnce") is True

@@ -1,8 +1,8 @@
 """The dashboard and the alert rules name metrics and labels that exist."""
 
 import json
+import os
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +12,7 @@ import pytest
 from prometheus_client import REGISTRY
 from prometheus_client.metrics import MetricWrapperBase
 
+from tests.journeys.clients.debian import debian_program
 from tollkeeper.bootstrap import build_app
 
 _DEPLOY = Path(__file__).parents[2] / "deploy"
@@ -104,12 +105,13 @@ def test_panels_do_not_overlap() -> None:
         taken |= cells
 
 
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool is not installed")
 @pytest.mark.parametrize("line", [("rules", "alerts.yml"), ("config", "prometheus.yml")])
 def test_promtool_accepts_the_files(line: tuple[str, str]) -> None:
     kind, name = line
+    promtool = debian_program("prometheus", "usr/bin/promtool")
     done = subprocess.run(
-        ["promtool", "check", kind, str(_DEPLOY / "prometheus" / name)],
+        [str(promtool.program), "check", kind, str(_DEPLOY / "prometheus" / name)],
+        env={**os.environ, **promtool.environment},
         capture_output=True,
         text=True,
         timeout=60,

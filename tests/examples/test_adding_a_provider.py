@@ -9,7 +9,7 @@ from tests.journeys.exchanges.exchange import RECORDED
 from tollkeeper.backends import presets
 
 _CONTRIBUTING = Path(__file__).parents[2] / "CONTRIBUTING.md"
-_ENTRY = re.compile(r"^    \"\w+\": Preset\(\n.*?^    \),$", re.MULTILINE | re.DOTALL)
+_ENTRY = re.compile(r"^    \"[\w-]+\": Preset\(\n.*?^    \),$", re.MULTILINE | re.DOTALL)
 _LINES_MAX = 10
 
 

@@ -1,6 +1,7 @@
 """The bugs that are planted, and the tests that must catch them. A table."""
 
 from tests.proofs.bug import Bug
+from tests.proofs.planted_isolation_bugs import ISOLATION_BUGS
 from tests.proofs.planted_month_bugs import MONTH_BUGS
 
 ADMISSION = "domain/admission.py"
@@ -372,4 +373,5 @@ BUGS = {
         ("domain/test_folds.py",),
     ),
     **MONTH_BUGS,
+    **ISOLATION_BUGS,
 }

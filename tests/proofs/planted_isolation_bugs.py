@@ -7,7 +7,7 @@ EJECTION = ("backends/test_ejection.py",)
 TRANSCRIPT = "domain/transcript.py"
 MARKERS = ("api/test_markers.py",)
 
-BUGS = {
+ISOLATION_BUGS = {
     # Health.
     "the last healthy replica is ejected": Bug(
         ROUTING,

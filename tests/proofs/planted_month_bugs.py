@@ -71,15 +71,35 @@ MONTH_BUGS = {
         "0, 0\n",
         ("services/ledger/test_months.py",),
     ),
-    "a reservation resolves once a month": Bug(
+    # The usual mistake with partitions: a time becomes part of the key.
+    "a reservation resolves once at each time": Bug(
         "storage/migrations/versions/0010_ledger_months.py",
         "    PRIMARY KEY (organization_id, reservation_id)\n"
         ") PARTITION BY RANGE (reservation_id);\n"
         "CREATE TABLE overages",
-        "    PRIMARY KEY (organization_id, reservation_id, day)\n"
-        ") PARTITION BY RANGE (day);\n"
+        "    PRIMARY KEY (organization_id, reservation_id, resolved_at)\n"
+        ") PARTITION BY RANGE (reservation_id);\n"
         "CREATE TABLE overages",
-        ("services/ledger/test_months.py", "storage/test_constraints.py"),
+        ("services/ledger/test_months.py",),
+        # Nothing else may ask for the key as it was.
+        also=(
+            (
+                "ALTER INDEX resolutions_pkey RENAME TO resolutions_default_pkey;\n",
+                (
+                    "ALTER TABLE overages_default"
+                    " DROP CONSTRAINT overages_organization_id_reservation_id_fkey;\n"
+                    "ALTER TABLE resolutions_default DROP CONSTRAINT resolutions_pkey;\n"
+                ),
+            ),
+            (
+                (
+                    "    EXECUTE format('ALTER TABLE %I ADD FOREIGN KEY (organization_id, reservation_id)\n"
+                    "        REFERENCES %I (organization_id, reservation_id)', 'overages_' || suffix,\n"
+                    "        'resolutions_' || suffix);\n"
+                ),
+                "",
+            ),
+        ),
     ),
     "a settlement opens the partitions of all months": Bug(
         "storage/resolutions.py",

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.proofs import planted_bugs, planted_isolation_bugs, planted_price_bugs
+from tests.proofs import planted_bugs, planted_price_bugs, planted_provider_bugs
 from tests.proofs.bug import Bug
 from tests.support.proof import Proof
 
-BUGS = {**planted_bugs.BUGS, **planted_isolation_bugs.BUGS, **planted_price_bugs.PRICE_BUGS}
+BUGS = {**planted_bugs.BUGS, **planted_price_bugs.PRICE_BUGS, **planted_provider_bugs.PROVIDER_BUGS}
 ROOT = Path(__file__).parents[2]
 TESTS = "tests/"
 TESTS_FAILED = 1

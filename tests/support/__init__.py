@@ -30,6 +30,10 @@ The ledger and its database:
     activity_records   records of activity
     known_costs        an organization whose costs are known
 
+Documents:
+    documents          their blocks, commands and links
+    command_lines      command lines in documents and deployment files, parsed and not run
+
 And `proof`: how far a proof goes, with and without `--prove`. Files that end in `_fixtures` hold
 pytest fixtures over these.
 """

@@ -87,15 +87,12 @@ def _installed() -> Chromium | None:
     if not (_FOLDER / ".complete").is_file():
         return None
     libraries = [str(path) for path in unpacked.glob("usr/lib/*-linux-gnu*")]
-    return Chromium(
-        program_file,
-        {
-            "LD_LIBRARY_PATH": ":".join(
-                [*libraries, *(f"{path}/pulseaudio" for path in libraries)]
-            ),
-            "FONTCONFIG_SYSROOT": str(unpacked),
-        },
-    )
+    paths = [*libraries, *(f"{path}/pulseaudio" for path in libraries)]
+    environment = {"LD_LIBRARY_PATH": ":".join(paths)}
+    if (unpacked / "etc/fonts").is_dir() and (unpacked / "usr/share/fonts").is_dir():
+        # The machine has no fonts of its own.
+        environment["FONTCONFIG_SYSROOT"] = str(unpacked)
+    return Chromium(program_file, environment)
 
 
 def _install_as_root() -> None:

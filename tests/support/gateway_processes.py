@@ -76,6 +76,8 @@ async def installed_program(
 
 
 def _url(conninfo: str) -> str:
+    if conninfo.startswith("postgresql://"):
+        return conninfo
     parts = conninfo_to_dict(conninfo)
     host, user = (quote(str(parts[name]), safe="") for name in ("host", "user"))
     return f"postgresql://{user}@/{parts['dbname']}?host={host}"
@@ -85,7 +87,8 @@ def _toml(head: str, tables: list[dict[str, Any]]) -> str:
     lines = []
     for table in tables:
         lines.append(head)
-        lines += [f"{name} = {_value(value)}" for name, value in table.items()]
+        # TOML has no null: a setting without a value is left out.
+        lines += [f"{name} = {_value(value)}" for name, value in table.items() if value is not None]
     return "\n".join([*lines, ""])
 
 

@@ -82,7 +82,7 @@ NOW = this_month()
 async def busy(old: OldBooks) -> LedgerTenant:
     """Calls in three months: settled, released, with overage, and once unsettled."""
     tenant = await make_tenant(old.process.database, credit=1000)
-    for month in (NOW.plus(-2), NOW.plus(-1), NOW):
+    for month in (NOW.plus(-3), NOW.plus(-2), NOW):
         await old.spend(tenant, month, 10, 4)
         await old.spend(tenant, month, 10, 13)
         released = await old.hold(tenant, month, 20)

@@ -12,10 +12,10 @@ from tests.support.ledger_months import OldBooks, this_month
 
 @pytest.fixture
 async def old(shared_conninfo: str) -> AsyncIterator[OldBooks]:
-    """A process whose ledger has the two months before this one."""
+    """A process whose ledger has two months that have been over for long, whatever day it is."""
     conninfo = own_database(shared_conninfo, f"months_{secrets.token_hex(4)}")
     async with running_process(conninfo) as process:
         books = OldBooks(process)
         now = this_month()
-        await books.begin(now.plus(-2), now.plus(-1))
+        await books.begin(now.plus(-3), now.plus(-2))
         yield books

@@ -75,9 +75,11 @@ class Replica:
         """What no message to a caller may contain."""
         return (*self._credential.secrets, self._base, self._origin, self._netloc)
 
-    async def request(self, path: str, accept: bytes, body: bytes, *, deadline: float) -> bytes:
+    async def request(
+        self, path: str, accept: bytes, body: bytes, *, deadline: float, trace: bytes = b""
+    ) -> bytes:
         """A whole request. `path` is relative to the base address, or to its origin if it begins
-        with a slash. Raises what the credential raises."""
+        with a slash. `trace` is the value of a `traceparent`. Raises what the credential raises."""
         head = self._heads.get((path, accept))
         if head is None:
             if len(self._heads) >= _HEADS_MAX:
@@ -88,6 +90,8 @@ class Replica:
             head = self._heads[path, accept] = RequestHead(full_path, written)
         outgoing = OutgoingRequest(self._netloc, head.path, body)
         headers = await self._credential.headers_for(outgoing, deadline=deadline)
+        if trace:
+            headers += b"traceparent: %b\r\n" % trace
         return request_bytes(head.written, headers, body)
 
     def open(self, call: Call, *, deadline: float) -> "ReplicaCall":
@@ -199,7 +203,9 @@ class ReplicaCall:
         body = replica.wire.encode_request(call, stream=streamed, extra=extra)
         accept = _EVENT_STREAM if streamed else _JSON
         path = replica.wire.path_for(call.model, stream=streamed)
-        request = await replica.request(path, accept, body, deadline=self._deadline)
+        request = await replica.request(
+            path, accept, body, deadline=self._deadline, trace=call.outgoing_trace
+        )
         try:
             connection = await replica.pool.acquire(
                 deadline=self._deadline, organization=call.organization_id

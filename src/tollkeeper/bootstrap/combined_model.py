@@ -7,6 +7,9 @@ from tollkeeper.backends.anthropic.thinking import ENCRYPTED_REASONING
 from tollkeeper.domain.catalog import Model, Route
 from tollkeeper.settings import BackendSettings, ModelSettings
 
+# The provider of both accepts the signatures of either.
+_SHARING_SIGNATURES = {"messages", "vertex_messages"}
+
 
 def combined(
     declared: ModelSettings, on_backends: Sequence[Model], backends: Mapping[str, BackendSettings]
@@ -20,7 +23,8 @@ def combined(
         for name, path in first.options.items()
         if all(name in model.options for model in on_backends)
     }
-    if len({backends[model.backend].protocol for model in on_backends}) > 1:
+    protocols = {backends[model.backend].protocol for model in on_backends}
+    if len(protocols) > 1 and not protocols <= _SHARING_SIGNATURES:
         # What one protocol has sealed, another cannot read.
         options.pop(ENCRYPTED_REASONING, None)
     bounds = [model.token_bounds.image for model in on_backends]

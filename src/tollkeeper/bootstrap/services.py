@@ -1,5 +1,6 @@
 """Builds the services from the settings, and runs and drains them."""
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from uuid import uuid4
@@ -8,6 +9,7 @@ from tollkeeper.backends.port import Backend
 from tollkeeper.bootstrap.backends import build_backends, build_judge, judge_secret
 from tollkeeper.bootstrap.catalog import build_catalog
 from tollkeeper.bootstrap.secrets import master_secret
+from tollkeeper.bootstrap.telemetry import build_tracer
 from tollkeeper.bootstrap.webhook import alert_webhook
 from tollkeeper.domain.admission import ProjectLimits
 from tollkeeper.domain.conventions import DEFAULT_THRESHOLD_BASIS_POINTS
@@ -94,6 +96,8 @@ async def running_services(
         await services.checks.drain()
         await services.recorder.drain()
         await services.activity.drain()
+        if services.recorder.tracer is not None:
+            await asyncio.to_thread(services.recorder.tracer.close)
         for backend in services.backends.values():
             await backend.close()
         await services.database.close()
@@ -126,7 +130,8 @@ def build_services(
     backends = build_backends(settings, engine) if serving else {}
     checks = _checks(settings, backends, vault, serving=serving)
     request_log, alerts = _log_and_alerts(settings, database, backends, serving=serving)
-    recorder = CallRecorder(activity, request_log, alerts.note_usage_report)
+    tracer = build_tracer(settings) if serving else None
+    recorder = CallRecorder(activity, request_log, alerts.note_usage_report, tracer)
     policies = Policies(database, idempotency, clock, directory)
     inference = _inference(settings, admission, admissibility, backends, policies, checks, recorder)
     keepers = (key_use, idempotency, lease, recovery, bulk_resolution, ledger_watch, months)

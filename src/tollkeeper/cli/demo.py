@@ -147,14 +147,13 @@ def _welcome(running: RunningDemo, engine: str) -> str:
     folder."""
     tenant, console = running.tenant, running.console
     base = running.addresses["public"]
-    # The second line of a long sentence begins where the first does.
-    said = textwrap.indent(textwrap.fill(engine, _SAID_WIDTH), " " * 16).lstrip()
+    # /readyz and the log have the whole sentence.
+    said = textwrap.shorten(engine, _SAID_WIDTH, placeholder=" ...")
     return f"""
 tollkeeper is running. Ctrl-C stops everything.
 
   console       {console.address or "not installed: pip install 'tollkeeper[console]'"}
   its token     {console.token or "the one of your settings"}
-
   API           {base}/v1
   operators     {running.addresses["operator"]}  (/healthz /readyz /metrics)
   engine        {said}

@@ -172,9 +172,9 @@ def milliseconds(value: float | None) -> str:
 
 
 def microseconds(value: float | None) -> str:
-    if value is None or value >= 1000:
+    if value is None or value >= 10_000:
         return milliseconds(None if value is None else value / 1000)
-    return f"{value:.0f} µs"
+    return f"{value / 1000:.1f} ms" if value >= 1000 else f"{value:.0f} µs"
 
 
 def percent(part: float, whole: float) -> str:

@@ -48,6 +48,9 @@ class Call(msgspec.Struct, frozen=True):
     affinity: bytes | None = None
     # Published policies that the request names, in addition to the attached ones; each once.
     policy_ids: tuple[str, ...] = ()
+    # The caller's `traceparent` as it came, and the one that the backend is sent; empty: none.
+    incoming_trace: bytes | None = None
+    outgoing_trace: bytes = b""
 
 
 class ToolCallPiece(msgspec.Struct, frozen=True, gc=False):

@@ -126,8 +126,10 @@ class HttpExchange:
     def body(self) -> bytes | None:
         if not self._complete:
             return None
-        pieces = self._pieces
-        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        if len(self._pieces) != 1:
+            # The pieces are not kept beside the whole.
+            self._pieces = [b"".join(self._pieces)]
+        return self._pieces[0]
 
     @property
     def body_bytes(self) -> int:

@@ -288,8 +288,11 @@ class HttpConnection(asyncio.Protocol):
         self._start_write_timer()
         if linger_s and self._transport.can_write_eof():
             self.read_on()
-            self._transport.write_eof()
             self._check_time_at(self._loop.time() + linger_s)
+            try:
+                self._transport.write_eof()
+            except OSError:
+                self._transport.abort()  # The caller has left, and the loop has not noticed yet.
         else:
             self._transport.close()
 

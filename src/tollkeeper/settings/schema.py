@@ -111,6 +111,15 @@ class AlertsSettings(Section):
         return self
 
 
+class TelemetrySettings(Section):
+    # The base address of an OTLP collector; empty: nothing is traced or sent.
+    endpoint: str = Field(default="", pattern=r"^(https?://[^\s@]+)?$")
+    service_name: Name = "tollkeeper"
+    # Of the traces that begin here; a caller's own decision is kept.
+    sample_ratio: float = Field(default=1, ge=0, le=1)
+    metrics_interval_s: Seconds = 60
+
+
 class LimitsSettings(Section):
     body_bytes: int = Field(default=33554432, ge=1024, le=1073741824)
     # Of the arrays and objects of one body, together.
@@ -294,6 +303,7 @@ class Settings(BaseSettings):
     secrets: SecretsSettings = SecretsSettings()
     logs: LogsSettings = LogsSettings()
     alerts: AlertsSettings = AlertsSettings()
+    telemetry: TelemetrySettings = TelemetrySettings()
     limits: LimitsSettings = LimitsSettings()
     ledger: LedgerSettings = LedgerSettings()
     activity: ActivitySettings = ActivitySettings()

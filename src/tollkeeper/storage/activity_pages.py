@@ -48,7 +48,7 @@ async def find_in_steps(
     if rare.cost_picousd_min is not None:
         condition += " AND cost >= %(cost)s"
     if rare.policy_id is not None:
-        condition += _JUDGED_MATCHED if rare.matched_only else _JUDGED
+        condition += _JUDGED
     statement = select_entries(_IN_STEPS.format(condition=condition))
     cursor = await connection.execute(
         statement,
@@ -60,6 +60,9 @@ async def find_in_steps(
             "before_id": None if before is None else before.request_id,
             "cost": rare.cost_picousd_min,
             "policy": rare.policy_id,
+            "matched": rare.matched_only,
+            "oldest": min(steps, default=0) * STEP_S,
+            "newest": (max(steps, default=0) + 1) * STEP_S,
             "until": end,
             "limit": limit,
         },
@@ -72,17 +75,18 @@ _BEFORE: LiteralString = """
     AND (started_at, request_id)
         < (to_timestamp(%(before_ms)s::bigint / 1000.0), %(before_id)s::uuid)
 """
+# The policy's verdicts of the time in question are read once, by its own index: IS TRUE keeps the
+# planner from reading them again for every step.
 _JUDGED: LiteralString = """
-    AND EXISTS (SELECT FROM policy_verdicts v WHERE v.organization_id = r.organization_id
-        AND v.request_id = r.request_id AND v.policy_id = %(policy)s
-        AND v.judged_at >= r.started_at - interval '1 hour'
-        AND v.judged_at < r.started_at + interval '1 day')
-"""
-_JUDGED_MATCHED: LiteralString = """
-    AND EXISTS (SELECT FROM policy_verdicts v WHERE v.organization_id = r.organization_id
-        AND v.request_id = r.request_id AND v.policy_id = %(policy)s AND v.matched
-        AND v.judged_at >= r.started_at - interval '1 hour'
-        AND v.judged_at < r.started_at + interval '1 day')
+    AND (request_id IN (
+        SELECT v.request_id FROM policy_verdicts v
+        WHERE v.organization_id = coalesce(%(organization)s::uuid,
+              (SELECT p.organization_id FROM policies p WHERE p.id = %(policy)s))
+          AND v.policy_id = %(policy)s
+          AND v.judged_at >= to_timestamp(%(oldest)s) - interval '1 hour'
+          AND v.judged_at < to_timestamp(%(newest)s) + interval '1 day'
+          AND (v.matched OR NOT %(matched)s)
+    )) IS TRUE
 """
 # One search of an index for each step; the steps between them are not read.
 _IN_STEPS: LiteralString = """

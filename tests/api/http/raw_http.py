@@ -33,7 +33,7 @@ class Answer:
         assert set(error) == {"code", "message", "type", "param", "request_id", "doc_url"}
         assert error["code"] == code, error
         assert error["request_id"] == self.headers["x-request-id"]
-        assert UUID(self.headers["x-request-id"]).version == 4
+        assert UUID(self.headers["x-request-id"]).version == 7
         assert self.headers["content-type"] == "application/json"
 
 

@@ -211,6 +211,7 @@ async def test_everything_a_message_can_carry() -> None:
         assert isinstance(report, UsageReport)
         assert usage_in(report) == Usage(
             *(7, 3, 5, 2),
+            service_tier="default",
             prompt_details={"cached_tokens": 5},
             completion_details={"reasoning_tokens": 2},
         )

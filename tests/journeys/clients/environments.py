@@ -18,6 +18,8 @@ _FOLDER = _HERE.parents[2] / ".clients"
 _LOCKS = _HERE / "locks"
 _UV = Path(sys.executable).with_name("uv")
 NODE_PROJECT = _HERE / "node"
+# The accessibility checker that runs inside of the console's pages.
+AXE_PROJECT = _HERE.parents[1] / "console" / "axe"
 # Agents and SDKs that each have packages of their own.
 NODE_PROJECTS = {name: _HERE / name for name in ("ai_sdk", "codex", "qwen")}
 # A slow network, and the largest of them has sixty megabytes.

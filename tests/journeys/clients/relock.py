@@ -6,7 +6,12 @@ from pathlib import Path
 
 from bench.peer_programs import PORTKEY_PROJECT
 
-from tests.journeys.clients.environments import NODE_PROJECT, NODE_PROJECTS, node_environment
+from tests.journeys.clients.environments import (
+    AXE_PROJECT,
+    NODE_PROJECT,
+    NODE_PROJECTS,
+    node_environment,
+)
 
 # Their optional packages are for terminals, clipboards and sound, on machines of every kind. They
 # are not in every registry, and npm installs nothing if a lock lacks one of them.
@@ -15,7 +20,7 @@ _WITHOUT_OPTIONAL = (NODE_PROJECTS["qwen"],)
 
 def main() -> None:
     node = node_environment()
-    for project in (NODE_PROJECT, *NODE_PROJECTS.values(), PORTKEY_PROJECT):
+    for project in (NODE_PROJECT, AXE_PROJECT, *NODE_PROJECTS.values(), PORTKEY_PROJECT):
         subprocess.run(
             [
                 *(node.program, node.npm, "update", "--package-lock-only", "--ignore-scripts"),

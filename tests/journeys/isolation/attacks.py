@@ -52,15 +52,18 @@ def judge_by_words(asked: Asked) -> Opinion:
 
 
 @asynccontextmanager
-async def _storm(step: Callable[[], Awaitable[object]], workers: int) -> AsyncIterator[None]:
+async def _storm(
+    step: Callable[[], Awaitable[object]], workers: int, *, ends_by_itself: bool = False
+) -> AsyncIterator[None]:
     """Runs the step again and again, by so many workers at once. Every worker has begun when the
-    block begins."""
+    block begins. A step that ends by itself is not cut off at the end."""
 
     begun = asyncio.Semaphore(0)
+    over = False
 
     async def work() -> None:
         begun.release()
-        while True:
+        while not over:
             await step()
             await asyncio.sleep(0)
 
@@ -73,19 +76,25 @@ async def _storm(step: Callable[[], Awaitable[object]], workers: int) -> AsyncIt
         yield
         assert not any(task.done() for task in tasks), [task for task in tasks if task.done()]
     finally:
-        for task in tasks:
+        over = True
+        for task in () if ends_by_itself else tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
 @asynccontextmanager
-async def _calls(hostile: JudgedGateway, text: str, workers: int) -> AsyncIterator[None]:
+async def _calls(
+    hostile: JudgedGateway, text: str, workers: int, *, pause_s: float = 0
+) -> AsyncIterator[None]:
+    """`pause_s` is how long a worker waits after an answer. Attacker and gateway share one event
+    loop here, so calls that are refused at once need a pause to be more than a busy loop."""
     numbers = itertools.count()
     async with hostile.scripted.another_client() as client:
 
         async def step() -> None:
             messages = [{"role": "user", "content": f"{text} {next(numbers)}"}]
             await client.chat(messages=messages)
+            await asyncio.sleep(pause_s)
 
         async with _storm(step, workers):
             yield
@@ -98,7 +107,7 @@ def poisons(hostile: JudgedGateway, size: int) -> AbstractAsyncContextManager[No
 
 def hangs(hostile: JudgedGateway, size: int) -> AbstractAsyncContextManager[None]:
     """Calls that never end: more than there are connections, and places for calls."""
-    return _calls(hostile, "hang", 80 * size)
+    return _calls(hostile, "hang", 70 + 10 * size, pause_s=0.2)
 
 
 @asynccontextmanager
@@ -167,7 +176,7 @@ async def comes_and_goes(hostile: JudgedGateway, size: int) -> AsyncIterator[Non
                 await caller.head()
             caller.leave(abruptly=True)
 
-    async with _storm(step, 4 * size):
+    async with _storm(step, 4 * size, ends_by_itself=True):
         yield
 
 

@@ -77,11 +77,11 @@ async def test_a_quiet_tenant_is_not_disturbed(
     shared.judge.opinion = judge_by_words
     quiet, hostile = await shared.with_tenant(), await shared.with_tenant()
     await quiet.enforce("a secret", direction="request")
-    calls = proof.size(quick=5, long=200)
+    calls = proof.size(quick=5, long=50)
     attack = ATTACKS.get(name)
     async with contextlib.AsyncExitStack() as stack:
         if attack is not None:
-            await stack.enter_async_context(attack(hostile, proof.size(quick=1, long=8)))
+            await stack.enter_async_context(attack(hostile, proof.size(quick=1, long=3)))
         seen = await _quiet_calls(quiet, calls)
     proof.row(
         "isolation: a quiet tenant under each attack",

@@ -39,6 +39,8 @@ usages = st.builds(
         *(prompt + cached, completion + reasoning, cached, reasoning),
         prompt_details={"cached_tokens": cached, "cache_write_tokens": 0},
         completion_details={"reasoning_tokens": reasoning},
+        # What our own results name.
+        service_tier="default",
     ),
     *[st.integers(0, 9)] * 4,
 )
@@ -51,6 +53,7 @@ def written(deltas: list[Delta], usage: Usage) -> bytes:
         includes_logprobs=True,
         obfuscates=False,
         seal=None,
+        flat_names={},
     )
     nobody: Any = None
     encoder = ResponseStream(nobody, nobody, prepared)

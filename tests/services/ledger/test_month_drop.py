@@ -29,8 +29,8 @@ from tollkeeper.storage.ledger_export import COLUMNS
 from tollkeeper.storage.ledger_store import MonthClosed
 
 NOW = this_month()
-LAST = NOW.plus(-1)
-BEFORE = NOW.plus(-2)
+LAST = NOW.plus(-2)
+BEFORE = NOW.plus(-3)
 _DAY_S = 86_400
 
 

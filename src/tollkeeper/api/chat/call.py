@@ -45,6 +45,7 @@ async def chat_call(
         prompt=prompt,
         affinity=affinity_of(services, caller, session, body.prompt_cache_key),
         policy_ids=tuple(dict.fromkeys(body.policy_ids)),
+        incoming_trace=request.traceparent,
     )
     options = body.stream_options
     return PreparedChat(

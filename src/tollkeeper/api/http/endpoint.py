@@ -42,6 +42,12 @@ class Request(msgspec.Struct, Generic[B, Q], frozen=True):
         return words.status, words.code
 
     @property
+    def traceparent(self) -> bytes | None:
+        """The caller's trace, unread; None where it names none or two."""
+        values = self.headers.get(b"traceparent", ())
+        return values[0] if len(values) == 1 else None
+
+    @property
     def admin_caller(self) -> AdminCaller:
         assert isinstance(self.caller, AdminCaller), "the route table admits admin keys only"
         return self.caller

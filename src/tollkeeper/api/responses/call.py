@@ -69,6 +69,7 @@ async def responses_call(
         prompt=prompt,
         affinity=affinity_of(services, caller, session, body.prompt_cache_key),
         policy_ids=tuple(dict.fromkeys(body.policy_ids or ())),
+        incoming_trace=request.traceparent,
     )
     if body.truncation == "auto":
         call = await truncated(services, call)

@@ -3,10 +3,13 @@
 import asyncio
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from tollkeeper.services.calls.activity import Activity
 from tollkeeper.services.calls.bill_checks import check_bill
 from tollkeeper.services.calls.metrics import count_call
 from tollkeeper.services.calls.running import RunningCall
+from tollkeeper.services.calls.tracing import CallTracer
 from tollkeeper.services.request_log import RequestLog
 
 # Calls that wait for their last verdicts; beyond it they are recorded without them.
@@ -21,16 +24,24 @@ _EXCESSIVE = "The backend reported more usage than the model's declared context 
 
 class CallRecorder:
     def __init__(
-        self, activity: Activity, log: RequestLog, on_misreport: Callable[[str, str], None]
+        self,
+        activity: Activity,
+        log: RequestLog,
+        on_misreport: Callable[[str, str], None],
+        tracer: CallTracer | None = None,
     ) -> None:
         """`on_misreport` hears of a backend whose report of usage does not fit, and why."""
         self._activity = activity
         self._on_misreport = on_misreport
+        self.tracer = tracer
         self._log = log
         self._waiting: set[asyncio.Task[None]] = set()
 
     def started(self, running: RunningCall) -> None:
         self._log.call_started(running.call.request_id)
+        if self.tracer is not None:
+            running.span = self.tracer.started(running.call)
+            running.call = replace(running.call, outgoing_trace=running.span.traceparent)
 
     def ended(self, running: RunningCall, status: int, error_code: str | None) -> None:
         """Takes the call; neither blocks nor raises."""
@@ -64,3 +75,5 @@ class CallRecorder:
         self._activity.record(record)
         count_call(record, running.call.model.backend, running.times)
         self._log.call_ended(record)
+        if running.span is not None:
+            running.span.ended(record, running.times)

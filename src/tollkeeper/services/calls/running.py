@@ -13,6 +13,7 @@ from tollkeeper.domain.activity import ActivityRecord
 from tollkeeper.domain.inference import Batch, Call
 from tollkeeper.domain.metering import Meter
 from tollkeeper.services.calls.metrics import CallTimes
+from tollkeeper.services.calls.tracing import CallSpan
 from tollkeeper.services.ledger.admission import Reservation, Settlement
 from tollkeeper.services.policies.checks import Evidence
 from tollkeeper.timeouts import Timeout
@@ -54,6 +55,8 @@ class RunningCall:
         self.settlement_state = SettlementState.NONE
         self.settlement: Settlement | None = None
         self.evidence = Evidence()
+        # Where calls are traced.
+        self.span: CallSpan | None = None
         # The caller left before the answer was complete.
         self.abandoned = False
         # The process ends.

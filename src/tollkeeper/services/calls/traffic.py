@@ -26,7 +26,7 @@ from tollkeeper.storage.database import Database
 PAGE_MAX = 200
 RANGE_S_MAX = 366 * 86_400
 # How many records one page reads where a filter is not in the roll-ups.
-_READ_MAX = 30_000
+_READ_MAX = 15_000
 # How many steps one page searches: each costs a search of an index.
 _STEPS_MAX = 600
 

@@ -1,0 +1,167 @@
+"""Traces and metrics over OTLP: one span and three measurements for each call, without any text.
+
+The OpenTelemetry SDK is an optional part of the installation, so it is imported only where the
+settings name a collector.
+"""
+
+import importlib
+import re
+import time
+from types import ModuleType
+from typing import Any
+
+from tollkeeper import __version__
+from tollkeeper.bootstrap import telemetry_names as names
+from tollkeeper.domain.activity import ActivityRecord
+from tollkeeper.domain.inference import Call
+from tollkeeper.domain.money import usd_from_picousd
+from tollkeeper.services.calls.metrics import CallTimes
+from tollkeeper.services.calls.tracing import CallSpan, CallTracer
+from tollkeeper.settings import Settings, SettingsError
+
+_EXPORT_TIMEOUT_S = 10
+_TRACEPARENT = re.compile(rb"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
+_SDK = (
+    "opentelemetry.trace",
+    "opentelemetry.sdk.trace",
+    "opentelemetry.sdk.trace.export",
+    "opentelemetry.sdk.trace.sampling",
+    "opentelemetry.sdk.metrics",
+    "opentelemetry.sdk.metrics.export",
+    "opentelemetry.sdk.resources",
+    "opentelemetry.exporter.otlp.proto.http.trace_exporter",
+    "opentelemetry.exporter.otlp.proto.http.metric_exporter",
+)
+
+
+def build_tracer(settings: Settings) -> CallTracer | None:
+    """None where the settings name no collector."""
+    if not settings.telemetry.endpoint:
+        return None
+    try:
+        sdk = [importlib.import_module(name) for name in _SDK]
+    except ImportError:
+        raise SettingsError(
+            "telemetry.endpoint: OpenTelemetry is not installed; install tollkeeper[otel]"
+        ) from None
+    return OtelTracer(settings, sdk)
+
+
+class OtelTracer:
+    def __init__(self, settings: Settings, sdk: list[ModuleType]) -> None:
+        api, trace, export, sampling, metrics, metrics_export, resources, spans, measures = sdk
+        declared = settings.telemetry
+        base = declared.endpoint.rstrip("/")
+        resource = resources.Resource.create(
+            {"service.name": declared.service_name, "service.version": __version__}
+        )
+        sampler = sampling.ParentBased(sampling.TraceIdRatioBased(declared.sample_ratio))
+        self._api = api
+        self._traces = trace.TracerProvider(resource=resource, sampler=sampler)
+        self._traces.add_span_processor(
+            export.BatchSpanProcessor(
+                spans.OTLPSpanExporter(f"{base}/v1/traces", timeout=_EXPORT_TIMEOUT_S)
+            )
+        )
+        reader = metrics_export.PeriodicExportingMetricReader(
+            measures.OTLPMetricExporter(f"{base}/v1/metrics", timeout=_EXPORT_TIMEOUT_S),
+            export_interval_millis=declared.metrics_interval_s * 1000,
+        )
+        self._meters = metrics.MeterProvider(resource=resource, metric_readers=[reader])
+        self._tracer = self._traces.get_tracer("tollkeeper", __version__)
+        meter = self._meters.get_meter("tollkeeper", __version__)
+        self.tokens = meter.create_histogram(names.TOKEN_USAGE_METRIC, unit="{token}")
+        self.duration = meter.create_histogram(names.DURATION_METRIC, unit="s")
+        self.first_token = meter.create_histogram(names.FIRST_TOKEN_METRIC, unit="s")
+
+    def started(self, call: Call) -> CallSpan:
+        span = self._tracer.start_span(
+            f"chat {call.model.id}",
+            context=self._parent(call.incoming_trace),
+            kind=self._api.SpanKind.CLIENT,
+            start_time=time.time_ns(),
+        )
+        return _OtelSpan(self, span, call)
+
+    def close(self) -> None:
+        self._traces.shutdown()
+        self._meters.shutdown()
+
+    def failure(self, code: str) -> Any:
+        return self._api.Status(self._api.StatusCode.ERROR, code)
+
+    def _parent(self, header: bytes | None) -> Any:
+        """The caller's span, where its header has the exact form; anything else is ignored."""
+        found = None if header is None else _TRACEPARENT.fullmatch(header)
+        if found is None or not int(found[1], 16) or not int(found[2], 16):
+            return None
+        context = self._api.SpanContext(
+            trace_id=int(found[1], 16),
+            span_id=int(found[2], 16),
+            is_remote=True,
+            trace_flags=self._api.TraceFlags(int(found[3], 16)),
+        )
+        return self._api.set_span_in_context(self._api.NonRecordingSpan(context))
+
+
+class _OtelSpan:
+    def __init__(self, tracer: OtelTracer, span: Any, call: Call) -> None:
+        self._tracer = tracer
+        self._span = span
+        self._call = call
+
+    @property
+    def traceparent(self) -> bytes:
+        context = self._span.get_span_context()
+        return b"00-%032x-%016x-%02x" % (
+            context.trace_id,
+            context.span_id,
+            int(context.trace_flags),
+        )
+
+    def ended(self, record: ActivityRecord, times: CallTimes) -> None:
+        shared = {
+            names.OPERATION: names.OPERATIONS.get(record.operation, record.operation),
+            names.PROVIDER: self._call.model.backend,
+            names.REQUEST_MODEL: record.model,
+        }
+        if record.error_code is not None:
+            shared[names.ERROR_TYPE] = record.error_code
+        self._measure(record, times, shared)
+        span = self._span
+        if span.is_recording():
+            span.set_attributes({**shared, **self._details(record, times)})
+            if record.error_code is not None:
+                span.set_status(self._tracer.failure(record.error_code))
+        span.end()
+
+    def _details(self, record: ActivityRecord, times: CallTimes) -> dict[str, Any]:
+        details: dict[str, Any] = {
+            names.REQUEST_MAX_TOKENS: self._call.output_tokens_max,
+            names.REQUEST_CHOICES: self._call.choices,
+            names.RESPONSE_ID: record.request_id,
+            names.HTTP_STATUS: record.status,
+            names.SETTLEMENT: record.settlement,
+        }
+        if record.finish is not None:
+            details[names.FINISH_REASONS] = (record.finish,)
+        if record.usage is not None:
+            details[names.INPUT_TOKENS] = record.usage.prompt_tokens
+            details[names.OUTPUT_TOKENS] = record.usage.completion_tokens
+        if record.cost_picousd is not None:
+            details[names.COST] = usd_from_picousd(record.cost_picousd)
+        if times.upstream is not None:
+            details[names.OVERHEAD] = (times.total - times.upstream - times.judging) * 1000
+        return details
+
+    def _measure(self, record: ActivityRecord, times: CallTimes, shared: dict[str, str]) -> None:
+        tracer = self._tracer
+        tracer.duration.record(times.total, shared)
+        if times.first_byte is not None:
+            tracer.first_token.record(times.first_byte, shared)
+        if record.usage is not None:
+            for kind, tokens in (
+                ("input", record.usage.prompt_tokens),
+                ("output", record.usage.completion_tokens),
+            ):
+                tracer.tokens.record(tokens, {**shared, names.TOKEN_TYPE: kind})

@@ -1,0 +1,31 @@
+"""The names of OpenTelemetry's conventions for generative AI that we use, in one table.
+
+The conventions are still in development: when a name changes, it changes here.
+"""
+
+from typing import Final
+
+OPERATION: Final = "gen_ai.operation.name"
+PROVIDER: Final = "gen_ai.provider.name"
+REQUEST_MODEL: Final = "gen_ai.request.model"
+REQUEST_MAX_TOKENS: Final = "gen_ai.request.max_tokens"
+REQUEST_CHOICES: Final = "gen_ai.request.choice.count"
+RESPONSE_ID: Final = "gen_ai.response.id"
+FINISH_REASONS: Final = "gen_ai.response.finish_reasons"
+INPUT_TOKENS: Final = "gen_ai.usage.input_tokens"
+OUTPUT_TOKENS: Final = "gen_ai.usage.output_tokens"
+TOKEN_TYPE: Final = "gen_ai.token.type"  # noqa: S105 - the name of an attribute
+ERROR_TYPE: Final = "error.type"
+HTTP_STATUS: Final = "http.response.status_code"
+
+TOKEN_USAGE_METRIC: Final = "gen_ai.client.token.usage"  # noqa: S105 - the name of a metric
+DURATION_METRIC: Final = "gen_ai.client.operation.duration"
+FIRST_TOKEN_METRIC: Final = "gen_ai.server.time_to_first_token"  # noqa: S105 - likewise
+
+# Our operations in the words of the conventions.
+OPERATIONS: Final = {"chat_create": "chat", "response_create": "chat"}
+
+# Beyond the conventions: what only a gateway that keeps accounts knows.
+SETTLEMENT: Final = "tollkeeper.settlement"
+COST: Final = "tollkeeper.cost_usd"
+OVERHEAD: Final = "tollkeeper.overhead_ms"

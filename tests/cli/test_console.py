@@ -1,0 +1,103 @@
+"""`tollkeeper console` as a process: it makes tokens, refuses unsafe addresses, serves and stops."""
+
+import hashlib
+import json
+import os
+import re
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import psutil
+import pytest
+
+from tests.support.program import Program, stop
+
+
+@contextmanager
+def _running(program: Program, *arguments: str) -> Iterator[tuple[psutil.Popen, dict[str, Any]]]:
+    process = psutil.Popen(
+        program.line("console", "--json", *arguments),
+        cwd=program.folder,
+        env=program.process_environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        first = process.stdout.readline()
+        assert first, process.stderr.read()
+        yield process, json.loads(first)
+    finally:
+        process.stderr.close()
+        stop(process)
+
+
+def _sign_in(address: str, token: str) -> httpx2.Response:
+    with httpx2.Client(base_url=address, timeout=60) as client:
+        answer = client.post("/sign-in", data={"token": token})
+        return client.get("/models") if answer.status_code == 303 else answer
+
+
+def test_a_new_token_and_its_digest(program: Program) -> None:
+    made = program.json("console", "--new-token")
+    assert made["value"].startswith("tko_")
+    assert made["token_sha256"] == hashlib.sha256(made["value"].encode()).hexdigest()
+    assert program.json("console", "--new-token")["value"] != made["value"]
+
+
+def test_it_serves_with_a_token_of_its_own_and_stops(cold_program: Program) -> None:
+    with _running(cold_program) as (process, said):
+        assert re.fullmatch(r"http://127\.0\.0\.1:\d+", said["console"])
+        page = _sign_in(said["console"], said["operator_token"])
+        assert page.status_code == 200
+        assert "Models" in page.text
+        assert _sign_in(said["console"], "tko_wrong").status_code == 403
+        process.terminate()
+        assert process.wait(60) in (0, -15, 143)
+
+
+def test_it_takes_the_token_of_the_settings(program: Program, cold_program: Program) -> None:
+    made = program.json("console", "--new-token")
+    configured = cold_program.with_environment(
+        TOLLKEEPER_CONSOLE__TOKEN_SHA256=made["token_sha256"]
+    )
+    with _running(configured) as (_, said):
+        assert said["operator_token"] is None
+        assert _sign_in(said["console"], made["value"]).status_code == 200
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::"])
+def test_beyond_loopback_it_is_refused(program: Program, host: str) -> None:
+    refusal = program.refusal("console", "--host", host)
+    assert refusal.startswith(f"console.host = {host} is not loopback")
+    assert "console.trusted_proxies" in refusal
+
+
+def test_a_child_ends_with_its_parent(cold_program: Program, tmp_path: Path) -> None:
+    """`tollkeeper demo` starts it as a child, which must not outlive it."""
+    with _listening() as descriptor:
+        child = subprocess.Popen(
+            cold_program.line("console", "--child-socket", str(descriptor)),
+            cwd=tmp_path,
+            env=cold_program.process_environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            pass_fds=(descriptor,),
+        )
+        assert child.stdin is not None
+        assert child.poll() is None
+        child.stdin.close()
+        assert child.wait(60) in (0, -15, 143)
+
+
+@contextmanager
+def _listening() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        os.set_inheritable(listener.fileno(), True)
+        yield listener.fileno()

@@ -1,0 +1,250 @@
+"""The deployment files fit the program: its settings, commands, ports, paths and deadlines."""
+
+import json
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import tollkeeper
+from tests.support.command_lines import parse_arguments, parse_line
+from tollkeeper.backends.presets import PRESETS
+from tollkeeper.bootstrap import build_catalog
+from tollkeeper.settings import Settings, load_settings
+
+_ROOT = Path(__file__).parents[2]
+_DEPLOY = _ROOT / "deploy"
+_DOCKERFILE = (_DEPLOY / "Dockerfile").read_text()
+_COMPOSE = yaml.safe_load((_DEPLOY / "compose.yaml").read_text())
+_UNIT = (_DEPLOY / "systemd" / "tollkeeper.service").read_text()
+_NGINX = (_DEPLOY / "nginx" / "nginx.conf").read_text()
+_CADDY = (_DEPLOY / "caddy" / "Caddyfile").read_text()
+_MANIFESTS = [
+    document
+    for path in sorted((_DEPLOY / "kubernetes").glob("*.yaml"))
+    for document in yaml.safe_load_all(path.read_text())
+]
+# What a worker and its supervisor take at most after the grace period (hosting/shutdown.py).
+_AFTER_GRACE_S = 35
+_DEFAULTS = Settings()
+
+
+def _manifest(kind: str) -> Any:
+    (found,) = [document for document in _MANIFESTS if document["kind"] == kind]
+    return found
+
+
+def _container(kind: str) -> Any:
+    (container,) = _manifest(kind)["spec"]["template"]["spec"]["containers"]
+    return container
+
+
+def _unit_values(name: str) -> list[str]:
+    return re.findall(rf"^{name}=(.*)$", _UNIT, re.MULTILINE)
+
+
+def _docker_environment() -> dict[str, str]:
+    (block,) = re.findall(r"^ENV (.*?)(?=^[A-Z]+ )", _DOCKERFILE, re.MULTILINE | re.DOTALL)
+    return dict(pair.split("=", 1) for pair in block.replace("\\\n", " ").split())
+
+
+def _kubernetes_environment() -> dict[str, str]:
+    return {entry["name"]: entry["value"] for entry in _container("Deployment")["env"]}
+
+
+def _unit_environment() -> dict[str, str]:
+    return dict(pair.split("=", 1) for pair in _unit_values("Environment"))
+
+
+_ENVIRONMENTS = {
+    "docker": _docker_environment(),
+    "compose": _COMPOSE["services"]["tollkeeper"]["environment"],
+    "kubernetes": _kubernetes_environment(),
+    "systemd": _unit_environment(),
+}
+
+
+def _settings_files() -> dict[str, str]:
+    return {
+        "compose": (_DEPLOY / "tollkeeper.toml").read_text(),
+        "kubernetes": _manifest("ConfigMap")["data"]["tollkeeper.toml"],
+    }
+
+
+def _is_setting(variable: str) -> bool:
+    section, _, name = variable.removeprefix("TOLLKEEPER_").lower().partition("__")
+    field = Settings.model_fields.get(section)
+    return field is not None and name in getattr(field.annotation, "model_fields", {})
+
+
+@pytest.mark.parametrize("place", _ENVIRONMENTS)
+def test_every_variable_is_a_setting(place: str) -> None:
+    ours = {name for name in _ENVIRONMENTS[place] if name.startswith("TOLLKEEPER_")}
+    assert ours
+    assert {name for name in ours - {"TOLLKEEPER_CONFIG"} if not _is_setting(name)} == set()
+
+
+@pytest.mark.parametrize("place", ["compose", "kubernetes"])
+def test_the_settings_load_with_that_environment(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "tollkeeper.toml"
+    file.write_text(_settings_files()[place])
+    for name, value in {**_docker_environment(), **_ENVIRONMENTS[place]}.items():
+        if name.startswith("TOLLKEEPER_") and name != "TOLLKEEPER_CONFIG":
+            monkeypatch.setenv(name, re.sub(r"\$\{\w+:\?\}", "secret", value))
+    settings = load_settings(file)
+    assert settings.server.host == "0.0.0.0"
+    assert settings.database.data_dir == Path("/var/lib/tollkeeper")
+    assert not settings.embedded.enabled
+    assert build_catalog(settings).find(settings.models[0].id) is not None
+
+
+def test_every_other_variable_is_asked_for() -> None:
+    declared = tomllib.loads(_settings_files()["compose"])
+    asked = {declared["secrets"]["master_key_env"]}
+    asked |= {PRESETS[backend["preset"]].key_env for backend in declared["backends"]}
+    others = {name for name in _ENVIRONMENTS["compose"] if not name.startswith("TOLLKEEPER_")}
+    assert others == asked
+
+
+def _command_lines() -> Iterator[list[str]]:
+    yield json.loads(re.findall(r"^CMD (.*)$", _DOCKERFILE, re.MULTILINE)[-1])
+    yield _COMPOSE["services"]["migrate"]["command"]
+    yield _container("Job")["args"]
+    yield _container("Deployment")["args"]
+
+
+def test_every_command_parses() -> None:
+    assert '\nENTRYPOINT ["tollkeeper"]\n' in _DOCKERFILE
+    lines = list(_command_lines())
+    assert sorted(line[0] for line in lines) == ["migrate", "migrate", "serve", "serve"]
+    for arguments in lines:
+        parse_arguments(arguments)
+    commands = [
+        line for name in ("ExecStartPre", "ExecStart", "ExecReload") for line in _unit_values(name)
+    ]
+    assert [line.split()[1] for line in commands] == ["migrate", "serve", "reload"]
+    for line in commands:
+        parse_line(line)
+
+
+def test_ports_are_those_that_the_program_listens_on() -> None:
+    public, operator = _DEFAULTS.server.port, _DEFAULTS.operator.port
+    assert f"\nEXPOSE {public} {operator}\n" in _DOCKERFILE
+    assert f"http://127.0.0.1:{operator}/healthz" in _DOCKERFILE
+    assert f"127.0.0.1:{public}:{public}" in _COMPOSE["services"]["tollkeeper"]["ports"]
+    ports = {port["name"]: port["containerPort"] for port in _container("Deployment")["ports"]}
+    assert ports == {"public": public, "operator": operator}
+    (served,) = _manifest("Service")["spec"]["ports"]
+    assert served["targetPort"] == "public"
+    annotations = _manifest("Deployment")["spec"]["template"]["metadata"]["annotations"]
+    assert annotations["prometheus.io/port"] == str(operator)
+    assert f"server 127.0.0.1:{public};" in _NGINX
+    assert f"reverse_proxy 127.0.0.1:{public} " in _CADDY
+
+
+def test_probes_ask_the_operator_listener() -> None:
+    container = _container("Deployment")
+    probes = {name: container[f"{name}Probe"]["httpGet"] for name in ("startup", "liveness")}
+    assert all(probe == {"path": "/healthz", "port": "operator"} for probe in probes.values())
+    # A pod that cannot reach the database gets no requests, but a restart would not help it.
+    assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "operator"}
+    assert _kubernetes_environment()["TOLLKEEPER_OPERATOR__HOST"] == "0.0.0.0"
+
+
+def test_nothing_is_killed_before_it_has_settled_its_calls() -> None:
+    needed_s = _DEFAULTS.server.grace_s + _AFTER_GRACE_S
+    pod = _manifest("Deployment")["spec"]["template"]["spec"]
+    pause_s = _container("Deployment")["lifecycle"]["preStop"]["sleep"]["seconds"]
+    assert pod["terminationGracePeriodSeconds"] - pause_s > needed_s
+    assert int(_COMPOSE["services"]["tollkeeper"]["stop_grace_period"].removesuffix("s")) > needed_s
+    (stop_s,) = _unit_values("TimeoutStopSec")
+    assert int(stop_s) > needed_s
+
+
+def test_nothing_runs_as_root_or_writes_where_it_should_not() -> None:
+    users = re.findall(r"^USER (\d+)$", _DOCKERFILE, re.MULTILINE)
+    assert users == ["10001"]
+    for kind in ("Job", "Deployment"):
+        pod = _manifest(kind)["spec"]["template"]["spec"]
+        assert pod["securityContext"]["runAsNonRoot"]
+        assert pod["securityContext"]["runAsUser"] == int(users[0])
+        assert _container(kind)["securityContext"]["readOnlyRootFilesystem"]
+    assert _COMPOSE["services"]["tollkeeper"]["read_only"]
+    assert _unit_values("ProtectSystem") == ["strict"]
+
+
+def test_manifests_fit_each_other() -> None:
+    labels = _manifest("Deployment")["spec"]["template"]["metadata"]["labels"]
+    for kind in ("Deployment", "PodDisruptionBudget"):
+        assert _manifest(kind)["spec"]["selector"]["matchLabels"] == labels
+    assert _manifest("Service")["spec"]["selector"] == labels
+    target = _manifest("HorizontalPodAutoscaler")["spec"]["scaleTargetRef"]
+    assert (target["kind"], target["name"]) == (
+        "Deployment",
+        _manifest("Deployment")["metadata"]["name"],
+    )
+    assert {_container(kind)["image"] for kind in ("Job", "Deployment")} == {
+        f"tollkeeper:{tollkeeper.__version__}"
+    }
+
+
+def test_no_secret_is_written_down() -> None:
+    assert [document["kind"] for document in _MANIFESTS if document["kind"] == "Secret"] == []
+    for kind in ("Job", "Deployment"):
+        assert _container(kind)["envFrom"] == [{"secretRef": {"name": "tollkeeper"}}]
+    assert _unit_values("EnvironmentFile")
+
+
+def test_images_have_versions() -> None:
+    images = re.findall(r"^FROM (\S+)", _DOCKERFILE, re.MULTILINE)
+    images += [service["image"] for service in _COMPOSE["services"].values()]
+    foreign = {image for image in images if image != "tollkeeper"}
+    assert len(foreign) == 3
+    assert all(re.search(r":v?\d+\.\d+(\.\d+)?(-[a-z-]+)?$", image) for image in foreign)
+
+
+def test_proxies_pass_streams_on_as_they_come() -> None:
+    deadline_s = _DEFAULTS.limits.inference_deadline_s
+    for directive in ("proxy_buffering off;", "proxy_request_buffering off;", "gzip off;"):
+        assert directive in _NGINX
+    assert "proxy_next_upstream off;" in _NGINX
+    (read_s,) = re.findall(r"proxy_read_timeout (\d+)s;", _NGINX)
+    assert int(read_s) > deadline_s
+    assert "flush_interval -1" in _CADDY
+    assert "lb_retries 0" in _CADDY
+    (header_s,) = re.findall(r"response_header_timeout (\d+)s", _CADDY)
+    assert int(header_s) > deadline_s
+
+
+def test_proxies_take_what_the_gateway_takes() -> None:
+    mebibytes = _DEFAULTS.limits.body_bytes // 2**20
+    assert f"client_max_body_size {mebibytes}m;" in _NGINX
+    assert f"max_size {mebibytes}MiB" in _CADDY
+    idle = re.findall(r"keepalive(?:_timeout)? (\d+)s", _NGINX + _CADDY)
+    assert len(idle) == 2
+    assert all(int(seconds) < _DEFAULTS.server.keep_alive_s for seconds in idle)
+
+
+def test_the_lock_of_the_image_is_a_part_of_the_lock() -> None:
+    pin = re.compile(r"^(\S+==\S+)", re.MULTILINE)
+    locked = set(pin.findall((_ROOT / "requirements.lock").read_text()))
+    image = set(pin.findall((_DEPLOY / "requirements.lock").read_text()))
+    assert {pin.partition("==")[0] for pin in image} >= {"psycopg", "uvloop", "starlette"}
+    assert image <= locked
+
+
+def test_the_context_has_what_the_image_is_made_of() -> None:
+    ignored = (_DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()
+    assert ignored[0] == "*"
+    kept = {line.removeprefix("!") for line in ignored[1:]}
+    assert {name for name in kept if not (_ROOT / name).exists()} == set()
+    named = set(re.findall(r"(?<=[ /])[\w-]*(?:deploy/)?requirements[\w-]*\.lock", _DOCKERFILE))
+    assert {"deploy/requirements.lock", "requirements.lock", "requirements-uv.lock"} <= named & kept
+    # What the build of the package reads.
+    assert {"src", "pyproject.toml", "README.md"} <= kept

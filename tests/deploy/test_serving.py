@@ -1,0 +1,59 @@
+"""The gateway with the settings and the environment of the deployment files, and their probes."""
+
+import json
+import re
+import secrets
+import subprocess
+import sys
+from pathlib import Path
+from urllib.parse import quote
+
+import httpx2
+import pytest
+from psycopg.conninfo import conninfo_to_dict
+
+from tests.support.program import Program, serving
+
+_DEPLOY = Path(__file__).parents[2] / "deploy"
+_WITHIN_S = 60
+
+
+@pytest.fixture
+def deployed(shared_conninfo: str, tmp_path: Path, compiled: dict[str, str]) -> Program:
+    """The program as a container runs it, with free ports."""
+    parts = conninfo_to_dict(shared_conninfo)
+    host, user = quote(str(parts["host"]), safe=""), quote(str(parts["user"]))
+    environment = {
+        **compiled,
+        "TOLLKEEPER_DATABASE__URL": f"postgresql://{user}@/{parts['dbname']}?host={host}",
+        "TOLLKEEPER_DATABASE__DATA_DIR": str(tmp_path / "data"),
+        "TOLLKEEPER_SERVER__PORT": "0",
+        "TOLLKEEPER_OPERATOR__PORT": "0",
+        "MASTER_KEY": secrets.token_hex(32),
+        "OPENAI_API_KEY": "nobody's",
+    }
+    return Program(_DEPLOY / "tollkeeper.toml", tmp_path, environment)
+
+
+def _health_check(operator: str) -> list[str]:
+    """The command of the image, which asks the default port."""
+    dockerfile = (_DEPLOY / "Dockerfile").read_text()
+    (command,) = re.findall(r"^HEALTHCHECK .*\\\n +CMD (.*)$", dockerfile, re.MULTILINE)
+    program, *arguments = json.loads(command.replace("http://127.0.0.1:8081", operator))
+    assert program == "python"
+    return [sys.executable, *arguments]
+
+
+def test_it_serves_and_its_probes_answer(deployed: Program) -> None:
+    migrated = deployed.run("migrate")
+    assert migrated.code == 0, migrated.err
+    with serving(deployed) as running:
+        check = _health_check(running.operator)
+        subprocess.run(check, check=True, capture_output=True, timeout=_WITHIN_S)
+        assert httpx2.get(f"{running.operator}/healthz").status_code == 200
+        # Whether the provider can be reached from here is another question.
+        assert httpx2.get(f"{running.operator}/readyz").json()["database"] == "ok"
+        refused = running.model(quote("openai/gpt-4.1-mini", safe=""), "tkp_nobody")
+        assert refused.status_code == 401
+    check_again = subprocess.run(check, check=False, capture_output=True, timeout=_WITHIN_S)
+    assert check_again.returncode != 0

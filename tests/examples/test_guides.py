@@ -1,0 +1,175 @@
+"""Every guide from its beginning to its end, as a reader pastes it: commands, Python, Node and curl,
+against one gateway with a scripted model."""
+
+import asyncio
+import contextlib
+import io
+import re
+import shutil
+import subprocess
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+import pytest
+from psycopg.conninfo import conninfo_to_dict
+
+from tests.journeys.clients.environments import node_environment
+from tests.support.documents import GUIDES, Block, blocks_of, shown
+from tests.support.program import Program, write_config
+from tests.support.scripted_gateway import ScriptedGateway, scripted_gateway
+from tests.support.sdks import anthropic, openai
+from tests.support.upstream import Upstream, chat
+from tollkeeper.domain.access import ADMIN_PERMISSIONS, CUSTOMER_PERMISSIONS
+
+__all__ = ["anthropic", "openai"]  # So that they are imported before the first guide runs.
+
+# The first of them installs Node.
+pytestmark = pytest.mark.timeout(900)
+
+_MODEL = "tollkeeper/smollm2-135m-instruct"
+_WITHIN_S = 120
+# Names that guides give to things. Each guide has things of its own.
+_NAMES = re.compile(r"\b(Acme|Search|search-\w+|No passwords)\b(?!-)")
+_RUN_BY_US = ("curl", "export", "tollkeeper")
+
+
+@pytest.fixture(scope="module")
+async def running(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
+    async with (
+        Upstream(chat()) as upstream,
+        scripted_gateway(data_dir, conninfo, upstream, more_models=[{"id": _MODEL}]) as scripted,
+    ):
+        yield scripted
+
+
+@pytest.fixture(scope="module")
+def command_line(
+    conninfo: str,
+    data_dir: Path,
+    compiled: dict[str, str],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Program:
+    """The program over the database of that gateway."""
+    parts = conninfo_to_dict(conninfo)
+    host, user = quote(str(parts["host"]), safe=""), quote(str(parts["user"]))
+    url = f"postgresql://{user}@/{parts['dbname']}?host={host}"
+    config = write_config(tmp_path_factory.mktemp("guides"), data_dir, url=url)
+    return Program(config, tmp_path_factory.mktemp("elsewhere"), compiled, warm=True)
+
+
+@dataclass
+class Reader:
+    """Somebody who pastes the blocks of one guide, one after the other."""
+
+    running: ScriptedGateway
+    program: Program
+    own: str
+    project_id: str
+    project_key: str
+    admin_key: str
+    # What it has exported.
+    environment: dict[str, str]
+
+    async def paste(self, block: Block) -> None:
+        text = self._with_own_names(block.text)
+        match block.language:
+            case "python":
+                await asyncio.wait_for(asyncio.to_thread(_run_python, text), _WITHIN_S)
+            case "js":
+                node = await asyncio.to_thread(node_environment)
+                line = [str(node.program), "--input-type=module", "-"]
+                await self._run(line, source=text, folder=node.project)
+            case "sh":
+                own = Block(block.place, block.language, block.exemption, text)
+                for command in own.commands:
+                    await self._type(command, block.place)
+
+    async def _type(self, command: str, place: str) -> None:
+        name = command.partition(" ")[0]
+        assert name in _RUN_BY_US, f"{place}: nothing here runs {name!r}; say why in the fence"
+        if name == "export":
+            variable = command.removeprefix("export ").partition("=")[0]
+            self.environment[variable] = await self._value_of(variable)
+        elif name == "curl":
+            if shutil.which("curl") is None:
+                pytest.skip("curl is not installed")
+            await self._run(["sh", "-c", f"{command} --silent --fail-with-body"])
+        else:
+            told = await asyncio.to_thread(self.program.run, *_words(command)[1:])
+            assert told.code == 0, f"{place}: {command}\n{told.err}"
+
+    async def _value_of(self, variable: str) -> str:
+        if variable == "POLICY_ID":
+            found = await asyncio.to_thread(self.program.json, "policy", "list", f"Acme{self.own}")
+            (policy,) = found["data"]
+            return str(policy["id"])
+        return {
+            "OPENAI_BASE_URL": f"{self.running.gateway.base_url}/v1",
+            "OPENAI_API_KEY": self.project_key,
+            "ADMIN_KEY": self.admin_key,
+            "PROJECT_ID": self.project_id,
+        }[variable]
+
+    def _with_own_names(self, text: str) -> str:
+        text = text.replace("http://127.0.0.1:8080", self.running.gateway.base_url)
+        text = text.replace('"tkp_…"', f'"{self.project_key}"')
+        return _NAMES.sub(lambda found: found[0] + self.own, text)
+
+    async def _run(self, line: list[str], source: str = "", folder: Path | None = None) -> None:
+        done = await asyncio.to_thread(
+            subprocess.run,
+            line,
+            input=source,
+            cwd=folder,
+            env=self.program.process_environment() | self.environment,
+            capture_output=True,
+            text=True,
+            timeout=_WITHIN_S,
+            check=False,
+        )
+        assert done.returncode == 0, f"{line}\n{done.stdout}\n{done.stderr}"
+
+
+def _words(command: str) -> list[str]:
+    return [word.strip("\"'") for word in re.findall(r"\"[^\"]*\"|'[^']*'|\S+", command)]
+
+
+def _run_python(text: str) -> None:
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
+        exec(compile(text, "guide", "exec"), {"__name__": "__main__"})
+    assert printed.getvalue().strip()
+
+
+async def _new_reader(running: ScriptedGateway, program: Program, guide: Path) -> Reader:
+    services = running.gateway.services
+    own = f"-{guide.stem.lower()}"
+    organization = await services.organizations.organization_create(f"Acme{own}")
+    project = await services.projects.project_create(organization.id, f"Search{own}")
+    _, admin_key = await services.admin_keys.admin_key_create(
+        organization.id, "root", ADMIN_PERMISSIONS, None
+    )
+    _, project_key = await services.project_keys.project_key_create_by_operator(
+        project.id, "own", CUSTOMER_PERMISSIONS, None
+    )
+    await services.billing.credit_grant(organization.id, 10**13, "test")
+    # Reports have something to show.
+    answer = await running.chat(headers={"Authorization": f"Bearer {project_key}"})
+    assert answer.status_code == 200, answer.text
+    return Reader(running, program, own, str(project.id), project_key, admin_key, {})
+
+
+@pytest.mark.parametrize("guide", GUIDES, ids=shown)
+async def test_a_guide_works(
+    guide: Path,
+    running: ScriptedGateway,
+    command_line: Program,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reader = await _new_reader(running, command_line, guide)
+    for block in blocks_of(guide):
+        if block.runs:
+            for variable, value in reader.environment.items():
+                monkeypatch.setenv(variable, value)
+            await reader.paste(block)

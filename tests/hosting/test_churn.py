@@ -1,0 +1,86 @@
+"""Connections that come and go at any moment: no task and no descriptor is left of them."""
+
+import asyncio
+import random
+from contextlib import suppress
+
+import psutil
+import pytest
+
+from tests.hosting.raw_corpus import CORPUS
+from tests.support.proof import Proof
+from tollkeeper.api.http.exchange import ClientGone, Exchange
+from tollkeeper.domain.errors import TollkeeperError
+from tollkeeper.hosting.http_protocol import HttpLimits
+from tollkeeper.hosting.http_server import HttpServer
+from tollkeeper.hosting.listeners import bind
+
+_PATIENCE_S = 20
+_LIMITS = HttpLimits(
+    header_timeout_s=1,
+    header_bytes_max=16384,
+    keep_alive_s=1,
+    write_timeout_s=1,
+    connections_max=1000,
+)
+_LARGE = b"POST /large HTTP/1.1\r\nHost: x\r\nContent-Length: 400000\r\n\r\n"
+_TOGETHER = 20
+
+
+async def _app(exchange: Exchange) -> None:
+    """Answers a large request before it has arrived, others at once or in many pieces."""
+    if exchange.path == b"/large":
+        exchange.answer(200, [(b"content-length", b"2")], b"ok")
+        return
+    with suppress(ClientGone, TollkeeperError):
+        if exchange.body is None:
+            await exchange.receive_body(1 << 20)
+        exchange.start(200, [])
+        for _ in range(20):
+            if exchange.paused:
+                await exchange.resumed()
+            exchange.write(b"x" * 100_000)
+            await asyncio.sleep(0)
+        exchange.end(b"")
+
+
+async def _come_and_go(port: int, seed: int) -> None:
+    chance = random.Random(seed)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    raw = b"".join(chance.choice(CORPUS).raw for _ in range(2))
+    if chance.random() < 0.3:
+        raw = _LARGE + b"x" * chance.choice([10, 100_000, 400_000]) + raw
+    at = chance.randrange(len(raw) + 1)
+    with suppress(OSError):
+        writer.write(raw[:at])
+        await asyncio.sleep(chance.random() * 0.02)
+        writer.write(raw[at:])
+        if chance.random() < 0.5:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(chance.random() * 0.05):
+                    await reader.read(100)
+        if chance.random() < 0.3:
+            writer.write_eof()
+            await asyncio.sleep(chance.random() * 0.02)
+        elif chance.random() < 0.5:
+            writer.close()
+    writer.transport.abort()
+
+
+async def test_nothing_is_left(proof: Proof, caplog: pytest.LogCaptureFixture) -> None:
+    server = HttpServer(_app, _LIMITS)
+    listener = bind("127.0.0.1", 0, setting="test")
+    port = listener.getsockname()[1]
+    await server.start(listener)
+    rounds = proof.size(quick=10, long=500)
+    process = psutil.Process()
+    descriptors, tasks = process.num_fds(), len(asyncio.all_tasks())
+    for number in range(rounds):
+        seeds = range(number * _TOGETHER, (number + 1) * _TOGETHER)
+        await asyncio.gather(*(_come_and_go(port, seed) for seed in seeds))
+    async with asyncio.timeout(_PATIENCE_S):
+        while process.num_fds() > descriptors or len(asyncio.all_tasks()) > tasks:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    await server.drain(0)
+    assert not [record for record in caplog.records if record.name == "asyncio"]
+    proof.count("connections that come and go", rounds * _TOGETHER)

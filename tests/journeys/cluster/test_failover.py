@@ -1,0 +1,167 @@
+"""The primary of the database fails and its standby takes over, while gateways serve."""
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.support.data_folders import data_folder
+from tests.support.gateway_processes import InstalledProgram, installed_program
+from tests.support.postgres_server import PostgresServer
+from tests.support.scripted_gateway import ScriptedGateway, chat_body
+from tests.support.upstream import Upstream, chat
+from tollkeeper.storage.migrations import migrate
+
+_CALLERS = 8
+# Statuses in the envelope that a client's retry understands.
+_REFUSALS = {500, 502, 503, 504}
+
+
+@contextmanager
+def primary_with_standby(
+    folder: Path, *, synchronous: bool
+) -> Iterator[tuple[PostgresServer, PostgresServer]]:
+    primary = PostgresServer(folder / "primary")
+    primary.initialise()
+    primary.start()
+    migrate(primary.conninfo)
+    standby = primary.standby(folder / "standby", "standby")
+    if synchronous:
+        primary.configure(synchronous_standby_names="standby")
+        primary.reload()
+    try:
+        yield primary, standby
+    finally:
+        for server in (standby, primary):
+            server.stop("immediate")
+
+
+@asynccontextmanager
+async def two_gateways(
+    folder: Path, compiled: dict[str, str], *servers: PostgresServer
+) -> AsyncIterator[tuple[InstalledProgram, list[ScriptedGateway]]]:
+    """Both name both servers. One tenant calls them."""
+    hosts = ",".join(server.address for server in servers)
+    url = f"postgresql://postgres@{hosts}/postgres"
+    async with (
+        Upstream(chat()) as upstream,
+        installed_program(
+            folder, folder, url, upstream, compiled, ledger={"lease_s": 1}
+        ) as installed,
+        AsyncExitStack() as gateways,
+    ):
+        served = [await gateways.enter_async_context(installed.serving()) for _ in range(2)]
+        yield installed, [scripted for _, scripted in served]
+
+
+class Callers:
+    """Callers that go on through a failover, and note which calls were acknowledged."""
+
+    def __init__(self, gateways: list[ScriptedGateway]) -> None:
+        self._clients = [gateway.gateway.client for gateway in gateways]
+        self._headers = gateways[0].tenant.as_customer
+        self._stopping = False
+        self._news = asyncio.Event()
+        self.acknowledged: list[str] = []
+        self.statuses: set[int] = set()
+
+    async def run(self) -> None:
+        await asyncio.gather(*(self._call(number) for number in range(_CALLERS)))
+
+    def stop(self) -> None:
+        self._stopping = True
+
+    async def _call(self, number: int) -> None:
+        client = self._clients[number % len(self._clients)]
+        while not self._stopping:
+            found = await client.post(
+                "/v1/chat/completions", json=chat_body(max_tokens=1), headers=self._headers
+            )
+            self.statuses.add(found.status_code)
+            if found.status_code == 200:
+                self.acknowledged.append(found.headers["x-request-id"])
+                self._news.set()
+            else:
+                assert "error" in found.json()
+                await asyncio.sleep(0.05)
+
+    async def until_acknowledged(self, count: int) -> None:
+        target = len(self.acknowledged) + count
+        async with asyncio.timeout(60):
+            while len(self.acknowledged) < target:
+                self._news.clear()
+                await self._news.wait()
+
+
+@pytest.mark.parametrize("synchronous", [True, False])
+async def test_a_standby_takes_over(synchronous: bool, compiled: dict[str, str]) -> None:
+    """With a synchronous standby no acknowledged settlement is lost. Without one, what was lost is
+    lost whole: the books are right, and the last calls may be missing."""
+    with (
+        data_folder() as folder,
+        primary_with_standby(folder, synchronous=synchronous) as (primary, standby),
+    ):
+        async with two_gateways(folder, compiled, primary, standby) as (installed, gateways):
+            callers = Callers(gateways)
+            calling = asyncio.create_task(callers.run())
+            await callers.until_acknowledged(40)
+            await asyncio.to_thread(primary.stop, "immediate")
+            before = set(callers.acknowledged)
+            await asyncio.to_thread(standby.promote)
+            await callers.until_acknowledged(40)
+            callers.stop()
+            await calling
+            assert callers.statuses - {200} <= _REFUSALS
+        settled = {
+            str(row[0])
+            for row in standby.query(
+                "SELECT reservation_id FROM resolutions WHERE kind = 'settled'"
+            )
+        }
+        lost = set(callers.acknowledged) - settled
+        if synchronous:
+            assert lost == set()
+        else:
+            # Whatever was acknowledged after the failover is there.
+            assert lost <= before
+        program = replace(installed.program, warm=True)
+        verified = await asyncio.to_thread(program.json, "ledger", "verify")
+        assert verified == {"ok": True, "differences": []}
+
+
+async def test_a_backup_is_restored_to_a_moment(compiled: dict[str, str]) -> None:
+    """A base backup and the archived log bring the books back as they were at a named moment."""
+    with data_folder() as folder:
+        archive = folder / "archive"
+        primary = PostgresServer(folder / "primary")
+        primary.initialise()
+        primary._make_folder(archive)
+        primary.configure(archive_mode="on", archive_command=f"cp %p {archive}/%f")
+        primary.start()
+        try:
+            migrate(primary.conninfo)
+            async with two_gateways(folder, compiled, primary) as (_, [gateway, _]):
+                primary.back_up_to(folder / "backup")
+                assert (await gateway.chat()).status_code == 200
+                primary.query("SELECT pg_create_restore_point('before the mistake')")
+                kept = primary.query("SELECT id FROM reservations")
+                assert (await gateway.chat()).status_code == 200
+            primary.query("SELECT pg_switch_wal()")
+        finally:
+            primary.stop()
+        restored = PostgresServer(folder / "backup")
+        restored.configure(
+            restore_command=f"cp {archive}/%f %p",
+            recovery_target_name="before the mistake",
+            recovery_target_action="promote",
+            archive_mode="off",
+        )
+        (folder / "backup" / "recovery.signal").touch()
+        restored.start()
+        try:
+            assert restored.query("SELECT id FROM reservations") == kept
+        finally:
+            restored.stop()

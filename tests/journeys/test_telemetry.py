@@ -1,0 +1,173 @@
+"""Traces and metrics over OTLP: a call's span between the caller's and the backend's, without text."""
+
+import asyncio
+import secrets
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from tests.support.scripted_gateway import COST, MODEL, ScriptedGateway, scripted_gateway
+from tests.support.upstream import Upstream, chat, refuse
+from tollkeeper.bootstrap import telemetry
+from tollkeeper.bootstrap.telemetry import build_tracer
+from tollkeeper.domain.money import usd_from_picousd
+from tollkeeper.settings import Settings, SettingsError
+
+_PROMPT = "A very private question"
+
+
+@dataclass
+class Collector:
+    """A server that takes what the exporters send."""
+
+    endpoint: str = ""
+    spans: list[Any] = field(default_factory=list)
+    metrics: dict[str, Any] = field(default_factory=dict)
+    raw: bytes = b""
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode()
+                lines = head.lower().split("\r\n")
+                (length,) = (
+                    int(line.partition(":")[2]) for line in lines if "content-length" in line
+                )
+                self._take(head.split()[1], await reader.readexactly(length))
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+                await writer.drain()
+        except asyncio.IncompleteReadError:
+            writer.close()
+
+    def _take(self, path: str, body: bytes) -> None:
+        self.raw += body
+        if path == "/v1/traces":
+            for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
+                for scope in resource.scope_spans:
+                    self.spans += scope.spans
+            return
+        assert path == "/v1/metrics"
+        for measured in ExportMetricsServiceRequest.FromString(body).resource_metrics:
+            for group in measured.scope_metrics:
+                self.metrics |= {metric.name: metric for metric in group.metrics}
+
+
+@pytest.fixture
+async def collector() -> AsyncIterator[Collector]:
+    found = Collector()
+    server = await asyncio.start_server(found.serve, "127.0.0.1", 0)
+    found.endpoint = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    yield found
+    server.close()
+
+
+@asynccontextmanager
+async def _traced(
+    data_dir: Path, conninfo: str, **telemetry_settings: Any
+) -> AsyncIterator[ScriptedGateway]:
+    """When the context ends, everything is exported."""
+    async with (
+        Upstream(chat()) as upstream,
+        scripted_gateway(data_dir, conninfo, upstream, telemetry=telemetry_settings) as running,
+    ):
+        yield await running.with_tenant()
+
+
+def _attributes(span: Any) -> dict[str, Any]:
+    return {one.key: getattr(one.value, one.value.WhichOneof("value")) for one in span.attributes}
+
+
+def _sent_upstream(scripted: ScriptedGateway) -> str | None:
+    return scripted.upstream.requests[-1].headers.get("traceparent")
+
+
+async def test_a_span_lies_between_the_callers_and_the_backends(
+    data_dir: Path, conninfo: str, collector: Collector
+) -> None:
+    trace, parent = secrets.token_hex(16), secrets.token_hex(8)
+    async with _traced(data_dir, conninfo, endpoint=collector.endpoint) as scripted:
+        headers = {**scripted.tenant.as_customer, "traceparent": f"00-{trace}-{parent}-01"}
+        messages = [{"role": "user", "content": _PROMPT}]
+        answer = await scripted.chat(messages=messages, headers=headers)
+        assert answer.status_code == 200
+        sent = _sent_upstream(scripted)
+        key = scripted.tenant.project_key
+    (span,) = (span for span in collector.spans if span.trace_id.hex() == trace)
+    assert span.parent_span_id.hex() == parent
+    assert sent == f"00-{trace}-{span.span_id.hex()}-01"
+    assert span.name == f"chat {MODEL}"
+    attributes = _attributes(span)
+    usage = answer.json()["usage"]
+    assert attributes["gen_ai.operation.name"] == "chat"
+    assert attributes["gen_ai.provider.name"] == "scripted"
+    assert attributes["gen_ai.request.model"] == MODEL
+    assert attributes["gen_ai.usage.input_tokens"] == usage["prompt_tokens"]
+    assert attributes["gen_ai.usage.output_tokens"] == usage["completion_tokens"]
+    assert attributes["tollkeeper.cost_usd"] == usd_from_picousd(COST)
+    assert "gen_ai.system" not in attributes
+    assert {
+        "gen_ai.client.token.usage",
+        "gen_ai.client.operation.duration",
+        "gen_ai.server.time_to_first_token",
+    } <= set(collector.metrics)
+    for secret in (_PROMPT, key):
+        assert secret.encode() not in collector.raw
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["", "nonsense", "00-" + "0" * 32 + "-" + "1" * 16 + "-01", "00-" + "A" * 32 + "-x-01"],
+)
+async def test_a_malformed_trace_is_ignored(
+    data_dir: Path, conninfo: str, collector: Collector, header: str
+) -> None:
+    async with _traced(data_dir, conninfo, endpoint=collector.endpoint) as scripted:
+        headers = {**scripted.tenant.as_customer, "traceparent": header}
+        assert (await scripted.chat(headers=headers)).status_code == 200
+    (span,) = collector.spans
+    assert span.parent_span_id == b""
+
+
+async def test_a_failed_call_is_an_error(
+    data_dir: Path, conninfo: str, collector: Collector
+) -> None:
+    async with _traced(data_dir, conninfo, endpoint=collector.endpoint) as scripted:
+        scripted.upstream.play(refuse(422))
+        assert (await scripted.chat()).status_code == 422
+    (span,) = collector.spans
+    assert span.status.code == span.status.STATUS_CODE_ERROR
+    assert _attributes(span)["http.response.status_code"] == 422
+
+
+async def test_off_means_off(data_dir: Path, conninfo: str) -> None:
+    async with _traced(data_dir, conninfo) as scripted:
+        headers = {
+            **scripted.tenant.as_customer,
+            "traceparent": f"00-{secrets.token_hex(16)}-{secrets.token_hex(8)}-01",
+        }
+        assert (await scripted.chat(headers=headers)).status_code == 200
+        assert _sent_upstream(scripted) is None
+        assert scripted.gateway.services.recorder.tracer is None
+
+
+async def test_a_collector_that_is_away_harms_no_call(data_dir: Path, conninfo: str) -> None:
+    async with _traced(data_dir, conninfo, endpoint="http://127.0.0.1:1") as scripted:
+        assert (await scripted.chat()).status_code == 200
+        assert (await scripted.balance())["settled"] == COST
+
+
+def test_without_the_extra_the_setting_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = Settings.model_validate({"telemetry": {"endpoint": "http://127.0.0.1:4318"}})
+    monkeypatch.setitem(sys.modules, telemetry._SDK[1], None)
+    with pytest.raises(SettingsError, match=r"install tollkeeper\[otel\]"):
+        build_tracer(settings)
+    assert build_tracer(Settings()) is None

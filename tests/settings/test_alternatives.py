@@ -1,0 +1,114 @@
+"""A model with several backends in the settings: what is wrong, and what comes of what is right."""
+
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from tollkeeper.bootstrap import build_catalog
+from tollkeeper.domain.catalog import Model
+from tollkeeper.settings import Settings
+
+_OWN = {"prompt": "0.000001", "completion": "0.000002"}
+_OTHER = {"prompt": "0.000003", "completion": "0.000001"}
+_URL = "http://127.0.0.1:9/v1"
+
+
+def _settings(*alternatives: dict[str, Any], **model: Any) -> Settings:
+    backends: list[dict[str, Any]] = [
+        {"name": "own", "urls": [_URL], "cache_salt_field": "cache_salt"},
+        {"name": "claude", "preset": "anthropic"},
+        {"name": "vertex", "preset": "vertex", "urls": [_URL], "api_key_file": "token"},
+        {"name": "responses", "protocol": "responses", "urls": [_URL]},
+    ]
+    declared = {
+        "id": "m",
+        "backend": "own",
+        "upstream_model": "u",
+        "context_length": 1000,
+        "max_output_length": 100,
+        "supported_features": ["tools", "reasoning", "logprobs", "json_mode"],
+        "supported_sampling_parameters": ["seed", "temperature"],
+        "input_modalities": ["text", "image", "audio"],
+        "pricing": _OWN,
+        "alternatives": alternatives,
+        **model,
+    }
+    return Settings.model_validate({"backends": backends, "models": [declared]})
+
+
+def _model(*alternatives: dict[str, Any], **model: Any) -> Model:
+    (found,) = build_catalog(_settings(*alternatives, **model)).models
+    return found
+
+
+@pytest.mark.parametrize(
+    ("alternatives", "said"),
+    [
+        ([{"backend": "nobody"}], "names the backend 'nobody', which is not declared"),
+        ([{"backend": "own"}], "names a backend twice"),
+        ([{"backend": "claude"}, {"backend": "claude"}], "names a backend twice"),
+        ([{"backend": "claude", "weight": 0}], "weight"),
+        ([{"backend": "claude", "order": -1}], "order"),
+        ([{"backend": f"b{number}"} for number in range(17)], "alternatives"),
+    ],
+)
+def test_what_is_wrong_is_named(alternatives: list[dict[str, Any]], said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        _settings(*alternatives)
+
+
+def test_orders_weights_and_names() -> None:
+    model = _model(
+        {"backend": "claude", "upstream_model": "c", "order": 0, "weight": 5},
+        {"backend": "responses"},
+        weight=2,
+    )
+    found = [(r.model.backend, r.model.upstream_model, r.order, r.weight) for r in model.routes]
+    assert found == [("own", "u", 0, 2), ("claude", "c", 0, 5), ("responses", "u", 1, 1)]
+    assert model.backends == ("own", "claude", "responses")
+    assert _model().routes == ()
+
+
+def test_prices_of_its_own_or_of_the_model() -> None:
+    changes = [{"valid_from": "2030-01-01", "pricing": _OTHER}]
+    model = _model(
+        {"backend": "claude", "pricing": _OTHER}, {"backend": "responses"}, price_changes=changes
+    )
+    now, later = 1_800_000_000, 2_000_000_000
+    at = [(r.model.pricing_at(now).prompt, r.model.pricing_at(later).prompt) for r in model.routes]
+    assert at == [(1_000_000, 3_000_000), (3_000_000, 3_000_000), (1_000_000, 3_000_000)]
+
+
+def test_what_all_of_them_can_do() -> None:
+    model = _model({"backend": "claude"})
+    assert model.supported_features == ("tools", "reasoning")
+    assert model.supported_sampling_parameters == ("temperature",)
+    assert model.input_modalities == ("text", "image")
+    # The backend that can keep caches apart gets a salt.
+    assert model.isolates_cache
+    # The dearer bound of an image.
+    assert model.token_bounds.image == 48_169
+    own, claude = model.routes
+    assert own.model.supported_features == ("tools", "reasoning", "logprobs", "json_mode")
+    assert claude.model.token_bounds.image == 4784
+
+
+def test_sealed_reasoning_needs_one_protocol() -> None:
+    sealed = "reasoning.encrypted_content"
+    mixed = _model({"backend": "responses"}, backend="claude")
+    assert all(sealed in route.model.options for route in mixed.routes)
+    assert sealed not in mixed.options
+    # The provider accepts at one endpoint what it has signed at the other.
+    assert sealed in _model({"backend": "vertex"}, backend="claude").options
+
+
+def test_an_option_must_be_known_everywhere() -> None:
+    model = _model({"backend": "claude"}, options={"verbosity": "text.verbosity"})
+    assert model.options == {"verbosity": "text.verbosity"}
+
+
+def test_settings_survive_the_way_to_a_worker() -> None:
+    settings = _settings({"backend": "claude", "pricing": _OTHER}, {"backend": "responses"})
+    again = Settings.model_validate(settings.model_dump(mode="json"))
+    assert build_catalog(again).models == build_catalog(settings).models

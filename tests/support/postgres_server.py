@@ -1,0 +1,107 @@
+"""A PostgreSQL server of its own on a TCP port: a primary, its standby, or one restored from a backup."""
+
+import os
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psycopg
+from bench.ports import free_port
+
+from tests.support.program import eventually
+from tollkeeper.embedded.postgres_account import Account, ensure_account
+from tollkeeper.embedded.postgres_programs import find_programs
+
+_WITHIN_S = 120
+
+
+@dataclass
+class PostgresServer:
+    """`folder` must be one that every account can enter (`data_folder`)."""
+
+    folder: Path
+    port: int = field(default_factory=free_port)
+
+    @property
+    def conninfo(self) -> str:
+        return f"host=127.0.0.1 port={self.port} user=postgres dbname=postgres"
+
+    @property
+    def address(self) -> str:
+        """Host and port as a part of an address with several of them."""
+        return f"127.0.0.1:{self.port}"
+
+    def initialise(self) -> None:
+        self._make_folder(self.folder)
+        self.run("initdb", "--auth=trust", "--encoding=utf8", "--locale=C", "--username=postgres",
+                 "-D", str(self.folder))  # fmt: skip
+        access = self.folder / "pg_hba.conf"
+        access.write_text(access.read_text() + "host replication all 127.0.0.1/32 trust\n")
+        self.configure(wal_level="replica", max_wal_senders="4", hot_standby="on")
+
+    def configure(self, **settings: str) -> None:
+        """Adds settings, which count from the next start or reload on."""
+        with (self.folder / "postgresql.conf").open("a") as file:
+            file.writelines(f"{name} = '{value}'\n" for name, value in settings.items())
+
+    def start(self) -> None:
+        options = f"-c listen_addresses=127.0.0.1 -p {self.port} -c unix_socket_directories=''"
+        log = str(self.folder / "server.log")
+        self.run("pg_ctl", "start", "-w", "-t", str(_WITHIN_S), "-D", str(self.folder),
+                 "-l", log, "-o", options)  # fmt: skip
+
+    def stop(self, mode: str = "fast") -> None:
+        """`immediate` is what a crash leaves: nothing is written any more."""
+        if (self.folder / "postmaster.pid").exists():
+            self.run("pg_ctl", "stop", "-w", "-D", str(self.folder), "-m", mode)
+
+    def promote(self) -> None:
+        self.run("pg_ctl", "promote", "-w", "-D", str(self.folder))
+
+    def reload(self) -> None:
+        self.run("pg_ctl", "reload", "-D", str(self.folder))
+
+    def back_up_to(self, folder: Path, *options: str) -> None:
+        self._make_folder(folder)
+        self.run("pg_basebackup", "-h", "127.0.0.1", "-p", str(self.port), "-U", "postgres",
+                 "-D", str(folder), "--checkpoint=fast", *options)  # fmt: skip
+
+    def standby(self, folder: Path, name: str) -> "PostgresServer":
+        """A running standby that follows this server."""
+        self.back_up_to(folder, "--write-recovery-conf")
+        standby = PostgresServer(folder)
+        # By this name the primary knows it.
+        standby.configure(cluster_name=name)
+        standby.start()
+        eventually(lambda: bool(self.query("SELECT count(*) FROM pg_stat_replication")[0][0]))
+        return standby
+
+    def query(self, statement: str) -> list[tuple[object, ...]]:
+        with psycopg.connect(self.conninfo, autocommit=True) as connection:
+            return connection.execute(statement.encode()).fetchall()
+
+    def run(self, program: str, *arguments: str) -> None:
+        account = _account()
+        subprocess.run(
+            [str(find_programs(account) / program), *arguments],
+            check=True,
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            # The server keeps the streams of pg_ctl: a pipe to them would never end.
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            user=None if account is None else account.uid,
+            group=None if account is None else account.gid,
+            extra_groups=None if account is None else [],
+            timeout=_WITHIN_S,
+        )
+
+    def _make_folder(self, folder: Path) -> None:
+        folder.mkdir(mode=0o700)
+        account = _account()
+        if account is not None:
+            os.chown(folder, account.uid, account.gid)
+
+
+def _account() -> Account | None:
+    return ensure_account() if os.geteuid() == 0 else None

@@ -1,0 +1,119 @@
+"""Writes docs/api.md from openapi.json: `python -m tools.api_reference`, a part of `make openapi`."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+SOURCE = ROOT / "openapi.json"
+PAGE = ROOT / "docs" / "api.md"
+_SCHEMA = "#/components/schemas/"
+_LONGEST_ENUM = 8
+_HEAD = """# API reference
+
+Made from [openapi.json](../openapi.json) by `make openapi`. `customerKey` and `customerHeaderKey` are project
+keys (`Authorization: Bearer …`, or `x-api-key`); `adminKey` is an admin key. Errors have one form, with `type`,
+`code` and the field in `param`: [their types and codes](open-questions.md#types-and-codes-of-errors).
+"""
+
+
+def reference(document: dict[str, Any]) -> str:
+    """The whole page."""
+    operations = [
+        (method.upper(), path, operation)
+        for path, methods in document["paths"].items()
+        for method, operation in methods.items()
+    ]
+    lines = [_HEAD, "| request | what it does |", "|---|---|"]
+    lines += [
+        f"| [`{method} {path}`](#{operation['operationId']}) | {operation['summary']} |"
+        for method, path, operation in operations
+    ]
+    used: list[str] = []
+    for method, path, operation in operations:
+        lines += ["", *_operation(method, path, operation, used)]
+    lines += ["", "## Objects", "", "Fields that are written in **bold** are required."]
+    schemas = document["components"]["schemas"]
+    # `used` grows while objects name further ones.
+    for name in used:
+        lines += ["", *_object(name, schemas[name], used)]
+    return "\n".join(lines) + "\n"
+
+
+def _operation(method: str, path: str, operation: dict[str, Any], used: list[str]) -> Iterator[str]:
+    yield f"## {operation['operationId']}"
+    yield ""
+    keys = " or ".join(f"`{name}`" for scheme in operation["security"] for name in scheme)
+    yield f"`{method} {path}`: {operation['summary']}. {operation['description']} Key: {keys}."
+    if operation.get("parameters"):
+        yield from ("", "| parameter | in | type | |", "|---|---|---|---|")
+        for parameter in operation["parameters"]:
+            name = (
+                f"**`{parameter['name']}`**" if parameter["required"] else f"`{parameter['name']}`"
+            )
+            kind = _type(parameter["schema"], used)
+            yield f"| {name} | {parameter['in']} | {kind} | {parameter.get('description', '')} |"
+    if "requestBody" in operation:
+        schema = operation["requestBody"]["content"]["application/json"]["schema"]
+        yield from ("", f"Body: {_type(schema, used)}.")
+    answers = operation["responses"]["200"]["content"]
+    shown = [
+        f"{_type(content['schema'], used)} (`{kind}`)"
+        for kind, content in answers.items()
+        if kind == "application/json" or len(answers) > 1
+    ]
+    yield from ("", f"Answer: {' or '.join(shown)}.")
+    codes = ", ".join(code for code in operation["responses"] if code != "200")
+    yield from ("", f"Other statuses: {codes}.")
+
+
+def _object(name: str, schema: dict[str, Any], used: list[str]) -> Iterator[str]:
+    yield f"### {name}"
+    yield ""
+    if "properties" not in schema:
+        yield f"{_type({**schema, 'title': None}, used)}."
+        return
+    yield from ("| field | type | |", "|---|---|---|")
+    required = set(schema.get("required", ()))
+    for field, inner in schema["properties"].items():
+        shown = f"**`{field}`**" if field in required else f"`{field}`"
+        yield f"| {shown} | {_type(inner, used)} | {inner.get('description', '')} |"
+
+
+def _type(schema: dict[str, Any], used: list[str]) -> str:
+    """A type in a few words. Objects that have a name are linked, and remembered in `used`."""
+    if "$ref" in schema:
+        name = schema["$ref"].removeprefix(_SCHEMA)
+        if name not in used:
+            used.append(name)
+        return f"[{name}](#{name.lower()})"
+    for several in ("anyOf", "oneOf", "allOf"):
+        if several in schema:
+            return " or ".join(dict.fromkeys(_type(inner, used) for inner in schema[several]))
+    if "enum" in schema:
+        values = [f"`{json.dumps(value)}`" for value in schema["enum"]]
+        more = " …" if len(values) > _LONGEST_ENUM else ""
+        return " ".join(values[:_LONGEST_ENUM]) + more
+    kind = str(schema.get("type", "any"))
+    if kind == "array":
+        return f"array of {_type(schema.get('items', {}), used)}"
+    bounds = [
+        f"{word} {schema[name]}"
+        for name, word in (
+            ("minimum", "from"),
+            ("maximum", "to"),
+            ("minLength", "at least"),
+            ("maxLength", "at most"),
+        )
+        if name in schema
+    ]
+    return f"{kind} ({', '.join(bounds)})" if bounds else kind
+
+
+def main() -> None:
+    PAGE.write_text(reference(json.loads(SOURCE.read_text())))
+
+
+if __name__ == "__main__":
+    main()
