@@ -68,8 +68,7 @@ class StreamedAnswer:
             reader.fail(domain_error(failure, charged=True))
             return []
         if not chunk:
-            reader.end_body()
-            return []
+            return reader.end_body()
         try:
             payloads = self._parser.feed(chunk)
         except MalformedEventStream as error:

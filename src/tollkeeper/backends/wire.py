@@ -34,9 +34,9 @@ class AnswerReader(Protocol):
         """The stream is over, and this is why, unless it had ended already."""
         ...
 
-    def end_body(self) -> None:
+    def end_body(self) -> list[Event]:
         """The body of the answer is complete. That is the proper end of an answer only in protocols
-        without a record for it; in others it is a failure."""
+        without a record for it, and may have last events there; in others it is a failure."""
         ...
 
 

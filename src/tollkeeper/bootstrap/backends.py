@@ -110,7 +110,8 @@ def _backend(
         return FanOutBackend(routed, concurrency=settings.embedded.parallel)
     if declared.native_n and WireProtocol(declared.protocol) is WireProtocol.CHAT:
         return routed
-    # Only the chat protocol has `n`: on others several completions take several calls.
+    # Only the chat protocol has an `n` for every model and for streams: on others several completions
+    # take several calls.
     return FanOutBackend(routed, concurrency=declared.fan_out)
 
 

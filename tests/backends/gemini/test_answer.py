@@ -37,8 +37,7 @@ def _whole(content: dict[str, Any], call: Call | None = None) -> WholeAnswer:
 def _stream(*records: bytes, call: Call | None = None) -> tuple[list[Event], GeminiAnswer]:
     answer = GeminiAnswer(call or gemini_call(streamed=True))
     events = answer.read([one.removeprefix(b"data: ").strip() for one in records])
-    answer.end_body()
-    return events, answer
+    return [*events, *answer.end_body()], answer
 
 
 def _deltas(events: list[Event]) -> list[Delta]:
@@ -68,6 +67,18 @@ def test_a_stream_ends_with_its_body() -> None:
     assert "".join(delta.text or "" for delta in _deltas(events)) == "Hello"
     assert [delta.finish for delta in _deltas(events) if delta.finish] == ["stop"]
     assert _usage(events) == Usage(12, 5)
+
+
+def test_a_reason_in_every_piece() -> None:
+    """Older models tell one with each of them, and signatures may come after it."""
+    pieces = [record(whole(text_part(text))) for text in ("Hel", "lo")]
+    signed = record(whole(text_part("", "c2ln"), finish="MAX_TOKENS"))
+    events, answer = _stream(*pieces, signed)
+    assert answer.done
+    deltas = _deltas(events)
+    assert [delta.text for delta in deltas if delta.text] == ["Hel", "lo"]
+    assert [delta.finish for delta in deltas if delta.finish] == ["length"]
+    assert deltas[-2].sealed_reasoning is not None
 
 
 def test_calls() -> None:
@@ -187,7 +198,6 @@ def test_no_search_is_charged_that_nobody_asked_for() -> None:
     [
         [b"{"],
         [record(whole(text_part(), index=1))],
-        [record(whole()), piece(text_part("more"))],
         [piece({"functionCall": {"args": {}}})],
         [piece(text_part("x"))] * (2 * 1024 + 65),
     ],

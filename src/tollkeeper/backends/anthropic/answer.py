@@ -118,9 +118,10 @@ class MessagesAnswer:
         if not self.ended:
             self.failure = failure
 
-    def end_body(self) -> None:
+    def end_body(self) -> list[Event]:
         ended = "The backend's stream ended before the answer did."
         self.fail(BackendFailed(ended, charged=True))
+        return []
 
     def _take_events(self) -> list[Event]:
         events, self._events = self._events, []

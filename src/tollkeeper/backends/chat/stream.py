@@ -74,9 +74,10 @@ class AnswerStream:
         if not self.ended:
             self.failure = failure
 
-    def end_body(self) -> None:
+    def end_body(self) -> list[Event]:
         ended = "The backend's stream ended before the answer did."
         self.fail(BackendFailed(ended, charged=True))
+        return []
 
     def _end(self) -> None:
         if not all(self._finished):

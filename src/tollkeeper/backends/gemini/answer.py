@@ -1,7 +1,7 @@
 """Reads a Gemini answer, streamed or whole, as the gateway's own events. Knows no connection.
 
 A stream has no record for its end: it is complete where its body ends after a reason. It is
-malformed where it goes on after its end, and where it is longer than its bound.
+malformed where it is longer than its bound.
 """
 
 import uuid
@@ -58,7 +58,8 @@ class GeminiAnswer:
         # The pieces of a thought, whose last one may be signed.
         self._thought: list[str] = []
         self._opened = False
-        self._finished = False
+        # Why it ended, as far as it has told.
+        self._reason: str | None = None
         self._events: list[Event] = []
         self.accepted = False
         self.failing = False
@@ -79,10 +80,7 @@ class GeminiAnswer:
     def read_whole(self, record: Record) -> list[Event]:
         """The events of an answer that is not streamed."""
         self._read_record(record)
-        if not self.ended:
-            if not self._finished:
-                raise MalformedAnswer("it has no end")
-            self.done = True
+        self._end()
         return self._take_events()
 
     @property
@@ -93,12 +91,14 @@ class GeminiAnswer:
         if not self.ended:
             self.failure = failure
 
-    def end_body(self) -> None:
-        if self._finished and not self.ended:
-            self.done = True
-        else:
+    def end_body(self) -> list[Event]:
+        """Some models tell a reason in every piece, so only the last one ends the answer."""
+        try:
+            self._end()
+        except MalformedAnswer:
             ended = "The backend's stream ended before the answer did."
             self.fail(BackendFailed(ended, charged=True))
+        return self._take_events()
 
     def _take_events(self) -> list[Event]:
         events, self._events = self._events, []
@@ -114,20 +114,21 @@ class GeminiAnswer:
 
     def _read_record(self, record: Record) -> None:
         self._open()
-        finish = None
         for candidate in record.candidates or ():
-            finish = self._read_candidate(candidate) or finish
+            self._reason = self._read_candidate(candidate) or self._reason
         feedback = record.prompt_feedback
         if feedback is not None and feedback.block_reason and not record.candidates:
             # The prompt was read and blocked: there is no candidate.
-            finish = finish or "SAFETY"
+            self._reason = self._reason or "SAFETY"
         error = error_record(record.error)
         # What came with an error is a running total and not the last word on the output.
-        self._report(record.usage_metadata, is_final=finish is not None and error is None)
+        self._report(record.usage_metadata, is_final=self._reason is not None and error is None)
         if error is not None:
             self._fail_with(error)
-        elif finish is not None:
-            self._finish(finish)
+        elif self._reason in records.FAILURES:
+            # A caller can provoke it with its tools, so it does not speak against the replica.
+            message = f"The model's answer is no valid one ({self._reason})."
+            self.fail(BackendFailed(message, charged=True, blameless=True))
 
     def _read_candidate(self, candidate: Candidate) -> str | None:
         """The reason why it ended, if it did."""
@@ -204,32 +205,25 @@ class GeminiAnswer:
             if searches:
                 self._events.append(UsageReport(ReportedUsage(web_searches=searches)))
             return
-        report = read_usage(anything(found), is_final=is_final or self._finished, searches=searches)
+        report = read_usage(anything(found), is_final=is_final, searches=searches)
         if tells_of_use(report) and (is_final or report.usage is not None):
             self.accepted = True
         self._events.append(report)
 
-    def _finish(self, reason: str) -> None:
-        """Ends the choice. A repeated end is ignored."""
-        if self._finished:
+    def _end(self) -> None:
+        """Ends the choice. Raises MalformedAnswer if the answer has not told why it ends."""
+        if self.ended:
             return
-        if reason in records.FAILURES:
-            # A caller can provoke it with its tools, so it does not speak against the replica.
-            self.fail(
-                BackendFailed(
-                    f"The model's answer is no valid one ({reason}).", charged=True, blameless=True
-                )
-            )
-            return
-        if self._grounded is not None:
-            annotations = self._grounded.annotations()
-            if annotations:
-                self._emit(Delta(0, annotations=annotations))
-        finish: str = records.FINISHES.get(reason, reason)
+        if self._reason is None:
+            raise MalformedAnswer("it has no end")
+        annotations = () if self._grounded is None else self._grounded.annotations()
+        if annotations:
+            self._emit(Delta(0, annotations=annotations))
+        finish: str = records.FINISHES.get(self._reason, self._reason)
         if finish == Finish.STOP and self._calls_read:
             finish = Finish.FUNCTION_CALL if self._legacy else Finish.TOOL_CALLS
         self._emit(Delta(0, finish=finish))
-        self._finished = True
+        self.done = True
 
     def _fail_with(self, error: object) -> None:
         """An error record is the last word of an answer."""
@@ -239,8 +233,6 @@ class GeminiAnswer:
             self.fail(refusal_record(records.with_status(error), secrets=self._secrets))
 
     def _emit(self, delta: Delta) -> None:
-        if self._finished:
-            raise MalformedAnswer("it goes on after its end")
         self._pieces_left -= 1
         if self._pieces_left < 0:
             raise MalformedAnswer("it is longer than its bound")

@@ -110,9 +110,10 @@ class ResponsesAnswer:
         if not self.ended:
             self.failure = self._error_event or failure
 
-    def end_body(self) -> None:
+    def end_body(self) -> list[Event]:
         ended = "The backend's stream ended before the answer did."
         self.fail(BackendFailed(ended, charged=True))
+        return []
 
     def _take_events(self) -> list[Event]:
         events, self._events = self._events, []
