@@ -77,8 +77,7 @@ BUGS = {
     # How a call ends.
     "settlement in the request's task": Bug(
         LEDGER,
-        "        return await asyncio.shield("
-        "self._resolutions.submit(_FinishedCall(resolution, hold)))\n",
+        "        return await self._resolutions.submit(_FinishedCall(resolution, hold))\n",
         "        [ending] = await self._store.resolve_all([resolution])\n"
         "        return ending is Ending.DONE\n",
         ("services/ledger/test_doubts.py",),
@@ -96,12 +95,12 @@ BUGS = {
         HISTORIES,
     ),
     "the end of a stream is taken for its [DONE]": Bug(
-        "backends/streamed_answer.py",
-        """            reader.fail(BackendFailed(ended, charged=True))
-            return []
+        "backends/chat/stream.py",
+        """        self.fail(BackendFailed(ended, charged=True))
+        return []
 """,
-        """            reader.done = True
-            return []
+        """        self.done = True
+        return []
 """,
         ("journeys/calls/test_faults.py",),
     ),

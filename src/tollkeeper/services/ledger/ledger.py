@@ -110,12 +110,13 @@ class Ledger:
         """Durable when this returns; False where the reservation had been resolved before. The
         resolution is written however long the database is away, also if the caller stops waiting.
         With its `hold` a settlement is written even where a crash of the database lost the hold."""
-        return await asyncio.shield(self._resolutions.submit(_FinishedCall(resolution, hold)))
+        # A caller that stops waiting cancels the result, and what was submitted is written all the same.
+        return await self._resolutions.submit(_FinishedCall(resolution, hold))
 
     async def mark_unsettled(self, hold: Hold, reason: str) -> bool:
         """Like `resolve`, for a call whose cost nobody knows."""
         mark = Mark(hold.organization_id, hold.id, reason)
-        return await asyncio.shield(self._marks.submit(_FinishedCall(mark, hold)))
+        return await self._marks.submit(_FinishedCall(mark, hold))
 
     async def drain(self, deadline_s: float = _DRAIN_S) -> bool:
         """Writes what is left. True where this process holds nothing any more; if not, the process
