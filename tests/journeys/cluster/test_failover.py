@@ -130,38 +130,3 @@ async def test_a_standby_takes_over(synchronous: bool, compiled: dict[str, str])
         program = replace(installed.program, warm=True)
         verified = await asyncio.to_thread(program.json, "ledger", "verify")
         assert verified == {"ok": True, "differences": []}
-
-
-async def test_a_backup_is_restored_to_a_moment(compiled: dict[str, str]) -> None:
-    """A base backup and the archived log bring the books back as they were at a named moment."""
-    with data_folder() as folder:
-        archive = folder / "archive"
-        primary = PostgresServer(folder / "primary")
-        primary.initialise()
-        primary._make_folder(archive)
-        primary.configure(archive_mode="on", archive_command=f"cp %p {archive}/%f")
-        primary.start()
-        try:
-            migrate(primary.conninfo)
-            async with two_gateways(folder, compiled, primary) as (_, [gateway, _]):
-                primary.back_up_to(folder / "backup")
-                assert (await gateway.chat()).status_code == 200
-                primary.query("SELECT pg_create_restore_point('before the mistake')")
-                kept = primary.query("SELECT id FROM reservations")
-                assert (await gateway.chat()).status_code == 200
-            primary.query("SELECT pg_switch_wal()")
-        finally:
-            primary.stop()
-        restored = PostgresServer(folder / "backup")
-        restored.configure(
-            restore_command=f"cp {archive}/%f %p",
-            recovery_target_name="before the mistake",
-            recovery_target_action="promote",
-            archive_mode="off",
-        )
-        (folder / "backup" / "recovery.signal").touch()
-        restored.start()
-        try:
-            assert restored.query("SELECT id FROM reservations") == kept
-        finally:
-            restored.stop()
