@@ -4,7 +4,6 @@ A stream is malformed where it ends without a reason, where a block goes on afte
 the answer is longer than its bound. Pings and unknown events are ignored.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import msgspec
@@ -20,8 +19,9 @@ from tollkeeper.backends.anthropic import records
 from tollkeeper.backends.anthropic.records import Block, BlockDelta, Citation, StreamEvent
 from tollkeeper.backends.anthropic.thinking import sealed_block
 from tollkeeper.backends.anthropic.usage import UsageReader
+from tollkeeper.backends.event_reader import EventReader
 from tollkeeper.backends.refusals import refusal_record
-from tollkeeper.domain.errors import BackendFailed, TollkeeperError
+from tollkeeper.domain.errors import BackendFailed
 from tollkeeper.domain.inference import (
     Annotation,
     Call,
@@ -34,10 +34,8 @@ from tollkeeper.domain.inference import (
     UsageReport,
 )
 
-# A token may come in two pieces, and a block begins and ends.
-_PIECES_PER_TOKEN_MAX = 2
+# A block of one token begins and ends, and so does its message.
 _EVENTS_PER_TOKEN_MAX = 8
-_SLACK = 64
 _NO_ARGUMENTS = "{}"
 
 
@@ -59,39 +57,17 @@ class _OpenBlock:
     ended: bool = False
 
 
-class MessagesAnswer:
+class MessagesAnswer(EventReader):
     """The state of one answer. It has one choice, because the protocol has no `n`."""
 
     def __init__(self, call: Call, *, secrets: tuple[str, ...] = ()) -> None:
-        self._secrets = secrets
-        self._pieces_left = _PIECES_PER_TOKEN_MAX * call.output_tokens_max + _SLACK
-        self._empty_records_left = (
-            call.model.context_length + _EVENTS_PER_TOKEN_MAX * call.output_tokens_max + _SLACK
-        )
-        # A caller that sent `functions` reads `function_call`, but not `tool_calls`.
-        self._legacy = call.prompt.has_legacy_functions_only
+        super().__init__(call, secrets=secrets, events_per_token=_EVENTS_PER_TOKEN_MAX)
         self._blocks: dict[int, _OpenBlock] = {}
         self._call_count = 0
         self._text_length = 0
         self._usage = UsageReader()
         self._opened = False
         self._finished = False
-        self._events: list[Event] = []
-        self.accepted = False
-        self.failing = False
-        self.done = False
-        self.failure: TollkeeperError | None = None
-
-    def read(self, payloads: Iterable[bytes]) -> list[Event]:
-        try:
-            for payload in payloads:
-                if self.ended:
-                    break
-                self._read_record(payload)
-        except MalformedAnswer as error:
-            malformed = f"The backend's stream is malformed: {error}."
-            self.fail(BackendFailed(malformed, charged=True))
-        return self._take_events()
 
     def read_whole(self, message: records.Message) -> list[Event]:
         """The events of an answer that is not streamed."""
@@ -110,24 +86,7 @@ class MessagesAnswer:
             self._end()
         return self._take_events()
 
-    @property
-    def ended(self) -> bool:
-        return self.done or self.failure is not None
-
-    def fail(self, failure: TollkeeperError) -> None:
-        if not self.ended:
-            self.failure = failure
-
-    def end_body(self) -> list[Event]:
-        ended = "The backend's stream ended before the answer did."
-        self.fail(BackendFailed(ended, charged=True))
-        return []
-
-    def _take_events(self) -> list[Event]:
-        events, self._events = self._events, []
-        return events
-
-    def _read_record(self, payload: bytes) -> None:
+    def _read_payload(self, payload: bytes) -> None:
         event = records.decode_event(payload)
         emitted_before = len(self._events)
         if event is not None:
@@ -135,9 +94,7 @@ class MessagesAnswer:
             emitted_before = min(emitted_before + 1, len(self._events))
             self._read_event(event)
         if len(self._events) == emitted_before:
-            self._empty_records_left -= 1
-            if self._empty_records_left < 0:
-                raise MalformedAnswer("it has too many records without content")
+            self._count_empty_record()
 
     def _read_event(self, event: StreamEvent) -> None:
         match event.type:
@@ -287,13 +244,6 @@ class MessagesAnswer:
             self.fail(BackendFailed("The backend failed while it was answering.", charged=True))
         else:
             self.fail(refusal_record(records.with_status(error), secrets=self._secrets))
-
-    def _emit(self, delta: Delta) -> None:
-        self._pieces_left -= 1
-        if self._pieces_left < 0:
-            raise MalformedAnswer("it is longer than its bound")
-        self.accepted = True
-        self._events.append(delta)
 
 
 def report_alone(usage: msgspec.Raw) -> UsageReport | None:

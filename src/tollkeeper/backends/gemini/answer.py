@@ -5,7 +5,6 @@ malformed where it is longer than its bound.
 """
 
 import uuid
-from collections.abc import Iterable
 
 from msgspec import Raw
 
@@ -16,13 +15,14 @@ from tollkeeper.backends.answer_json import (
     given,
     tells_of_use,
 )
+from tollkeeper.backends.event_reader import EventReader
 from tollkeeper.backends.gemini import records
 from tollkeeper.backends.gemini.grounding import GroundedText
 from tollkeeper.backends.gemini.records import Candidate, FunctionCall, Part, Record
 from tollkeeper.backends.gemini.thinking import Seal
 from tollkeeper.backends.gemini.usage import read_usage
 from tollkeeper.backends.refusals import refusal_record
-from tollkeeper.domain.errors import BackendFailed, TollkeeperError
+from tollkeeper.domain.errors import BackendFailed
 from tollkeeper.domain.inference import (
     Call,
     Delta,
@@ -35,21 +35,14 @@ from tollkeeper.domain.inference import (
 )
 from tollkeeper.domain.usage import ReportedUsage
 
-# A token may come with its signature, which is a piece too.
-_PIECES_PER_TOKEN_MAX = 2
-_SLACK = 64
 _NO_ARGUMENTS = "{}"
 
 
-class GeminiAnswer:
+class GeminiAnswer(EventReader):
     """The state of one answer. It has one choice: the wire asks for one candidate."""
 
     def __init__(self, call: Call, *, secrets: tuple[str, ...] = ()) -> None:
-        self._secrets = secrets
-        self._pieces_left = _PIECES_PER_TOKEN_MAX * call.output_tokens_max + _SLACK
-        self._empty_records_left = call.model.context_length + _SLACK
-        # A caller that sent `functions` reads `function_call`, but not `tool_calls`.
-        self._legacy = call.prompt.has_legacy_functions_only
+        super().__init__(call, secrets=secrets)
         # The protocol cannot ask for a single call, so further ones are left out of the answer.
         self._single = self._legacy or call.prompt.parallel_tool_calls is False
         self._grounded = GroundedText() if call.prompt.web_search is not None else None
@@ -60,22 +53,6 @@ class GeminiAnswer:
         self._opened = False
         # Why it ended, as far as it has told.
         self._reason: str | None = None
-        self._events: list[Event] = []
-        self.accepted = False
-        self.failing = False
-        self.done = False
-        self.failure: TollkeeperError | None = None
-
-    def read(self, payloads: Iterable[bytes]) -> list[Event]:
-        try:
-            for payload in payloads:
-                if self.ended:
-                    break
-                self._read_counted(records.decode_record(payload))
-        except MalformedAnswer as error:
-            malformed = f"The backend's stream is malformed: {error}."
-            self.fail(BackendFailed(malformed, charged=True))
-        return self._take_events()
 
     def read_whole(self, record: Record) -> list[Event]:
         """The events of an answer that is not streamed."""
@@ -83,34 +60,19 @@ class GeminiAnswer:
         self._end()
         return self._take_events()
 
-    @property
-    def ended(self) -> bool:
-        return self.done or self.failure is not None
-
-    def fail(self, failure: TollkeeperError) -> None:
-        if not self.ended:
-            self.failure = failure
-
     def end_body(self) -> list[Event]:
         """Some models tell a reason in every piece, so only the last one ends the answer."""
         try:
             self._end()
         except MalformedAnswer:
-            ended = "The backend's stream ended before the answer did."
-            self.fail(BackendFailed(ended, charged=True))
+            super().end_body()
         return self._take_events()
 
-    def _take_events(self) -> list[Event]:
-        events, self._events = self._events, []
-        return events
-
-    def _read_counted(self, record: Record) -> None:
+    def _read_payload(self, payload: bytes) -> None:
         emitted_before = len(self._events)
-        self._read_record(record)
+        self._read_record(records.decode_record(payload))
         if not any(isinstance(event, Delta) for event in self._events[emitted_before:]):
-            self._empty_records_left -= 1
-            if self._empty_records_left < 0:
-                raise MalformedAnswer("it has too many records without content")
+            self._count_empty_record()
 
     def _read_record(self, record: Record) -> None:
         self._open()
@@ -231,13 +193,6 @@ class GeminiAnswer:
             self.fail(BackendFailed("The backend failed while it was answering.", charged=True))
         else:
             self.fail(refusal_record(records.with_status(error), secrets=self._secrets))
-
-    def _emit(self, delta: Delta) -> None:
-        self._pieces_left -= 1
-        if self._pieces_left < 0:
-            raise MalformedAnswer("it is longer than its bound")
-        self.accepted = True
-        self._events.append(delta)
 
 
 def report_alone(usage: Raw) -> UsageReport | None:

@@ -17,6 +17,7 @@ from tollkeeper.backends.answer_json import (
     given,
     tells_of_use,
 )
+from tollkeeper.backends.event_reader import EventReader
 from tollkeeper.backends.refusals import refusal_record
 from tollkeeper.backends.responses import result as wire
 from tollkeeper.backends.responses.result import TextKind
@@ -33,11 +34,8 @@ from tollkeeper.domain.inference import (
 )
 
 _DONE = b"[DONE]"
-# Some servers split the text of one token into two deltas. More than that exceeds the bound.
-_PIECES_PER_TOKEN_MAX = 2
 # Even an item of one or two tokens has events around it: added and done, for itself and its part.
 _EVENTS_PER_TOKEN_MAX = 8
-_SLACK = 64
 # Separates the parts of a reasoning summary, each of which is a paragraph.
 _PARAGRAPH_BREAK = "\n\n"
 
@@ -59,17 +57,11 @@ class _Item:
     ended: bool = False
 
 
-class ResponsesAnswer:
+class ResponsesAnswer(EventReader):
     """The state of one answer. It has one choice, because the protocol has no `n`."""
 
     def __init__(self, call: Call, *, secrets: tuple[str, ...] = ()) -> None:
-        self._secrets = secrets
-        self._pieces_left = _PIECES_PER_TOKEN_MAX * call.output_tokens_max + _SLACK
-        self._empty_records_left = (
-            call.model.context_length + _EVENTS_PER_TOKEN_MAX * call.output_tokens_max + _SLACK
-        )
-        # A caller that sent `functions` reads `function_call`, but not `tool_calls`.
-        self._legacy = call.prompt.has_legacy_functions_only
+        super().__init__(call, secrets=secrets, events_per_token=_EVENTS_PER_TOKEN_MAX)
         self._items: dict[int | str, _Item] = {}
         self._items_by_call_id: dict[str, _Item] = {}
         self._call_count = 0
@@ -77,22 +69,6 @@ class ResponsesAnswer:
         self._opened = False
         # The failure from an `error` event. The result that may follow it has the usage.
         self._error_event: TollkeeperError | None = None
-        self._events: list[Event] = []
-        self.accepted = False
-        self.failing = False
-        self.done = False
-        self.failure: TollkeeperError | None = None
-
-    def read(self, payloads: Iterable[bytes]) -> list[Event]:
-        try:
-            for payload in payloads:
-                if self.ended:
-                    break
-                self._read_record(payload)
-        except MalformedAnswer as error:
-            malformed = f"The backend's stream is malformed: {error}."
-            self.fail(BackendFailed(malformed, charged=True))
-        return self._take_events()
 
     def read_result(self, result: wire.Response) -> list[Event]:
         """The events of an answer that is not streamed."""
@@ -102,24 +78,10 @@ class ResponsesAnswer:
         self._end(result, result.status or "completed")
         return self._take_events()
 
-    @property
-    def ended(self) -> bool:
-        return self.done or self.failure is not None
-
     def fail(self, failure: TollkeeperError) -> None:
-        if not self.ended:
-            self.failure = self._error_event or failure
+        super().fail(self._error_event or failure)
 
-    def end_body(self) -> list[Event]:
-        ended = "The backend's stream ended before the answer did."
-        self.fail(BackendFailed(ended, charged=True))
-        return []
-
-    def _take_events(self) -> list[Event]:
-        events, self._events = self._events, []
-        return events
-
-    def _read_record(self, payload: bytes) -> None:
+    def _read_payload(self, payload: bytes) -> None:
         if payload.startswith(_DONE):
             raise MalformedAnswer("it ended before the answer did")
         event = wire.decode_event(payload)
@@ -130,9 +92,7 @@ class ResponsesAnswer:
                 emitted_before += 1
             self._read_event(event)
         if len(self._events) == emitted_before:
-            self._empty_records_left -= 1
-            if self._empty_records_left < 0:
-                raise MalformedAnswer("it has too many records without content")
+            self._count_empty_record()
 
     def _read_event(self, event: wire.StreamEvent) -> None:
         type_ = event.type or ""
@@ -198,20 +158,20 @@ class ResponsesAnswer:
         item.texts[kind, index] = False
         match kind:
             case TextKind.TEXT:
-                self._emit_delta(Delta(0, text or None, logprobs=logprobs))
+                self._emit(Delta(0, text or None, logprobs=logprobs))
             case TextKind.REFUSAL:
-                self._emit_delta(Delta(0, refusal=text))
+                self._emit(Delta(0, refusal=text))
             case TextKind.ARGUMENTS:
                 if item.call_index is None:
                     raise MalformedAnswer("arguments came before their call")
-                self._emit_delta(self._call_delta(item.call_index, arguments=text))
+                self._emit(self._call_delta(item.call_index, arguments=text))
             case _:
                 if item.reasoning_kind not in (None, kind):
                     return
                 if begins and item.reasoning_kind is TextKind.SUMMARY:
                     text = _PARAGRAPH_BREAK + text
                 item.reasoning_kind = kind
-                self._emit_delta(Delta(0, reasoning=text))
+                self._emit(Delta(0, reasoning=text))
         self._emitted_kinds.add(kind)
 
     def _emit_part(self, item: _Item, index: int, part: wire.Part) -> None:
@@ -227,7 +187,7 @@ class ResponsesAnswer:
         decoded = (wire.decode_annotation(annotation) for annotation in annotations)
         known = tuple(annotation for annotation in decoded if annotation is not None)
         if known:
-            self._emit_delta(Delta(0, annotations=known))
+            self._emit(Delta(0, annotations=known))
 
     # Items.
 
@@ -271,7 +231,7 @@ class ResponsesAnswer:
         if not id_:
             raise MalformedAnswer("a call has no id")
         self._items_by_call_id[id_] = item
-        self._emit_delta(self._call_delta(item.call_index, id_, record.name or ""))
+        self._emit(self._call_delta(item.call_index, id_, record.name or ""))
 
     def _call_delta(
         self, index: int, id_: str | None = None, name: str | None = None, arguments: str = ""
@@ -296,7 +256,7 @@ class ResponsesAnswer:
                 self._emit_complete_text(item, TextKind.SUMMARY, index, part.text_or_refusal)
             if record.encrypted_content and not item.sealed:
                 item.sealed = True
-                self._emit_delta(Delta(0, sealed_reasoning=record.encrypted_content))
+                self._emit(Delta(0, sealed_reasoning=record.encrypted_content))
 
     def _emit_remaining(self, result: wire.Response) -> None:
         """Emits what only the result contains. Items of a result cannot be matched by index with
@@ -334,7 +294,7 @@ class ResponsesAnswer:
         if failed:
             self._fail_with(error, report)
             return
-        self._emit_delta(Delta(0, finish=self._finish(result, status)))
+        self._emit(Delta(0, finish=self._finish(result, status)))
         if report is not None:
             self._events.append(report)
         self.done = self._error_event is None
@@ -374,13 +334,6 @@ class ResponsesAnswer:
         if self.accepted:
             return BackendFailed("The backend failed while it was answering.")
         return refusal_record(error, secrets=self._secrets)
-
-    def _emit_delta(self, delta: Delta) -> None:
-        self._pieces_left -= 1
-        if self._pieces_left < 0:
-            raise MalformedAnswer("it is longer than its bound")
-        self.accepted = True
-        self._events.append(delta)
 
 
 def _text_index(event: wire.StreamEvent, kind: TextKind) -> int:

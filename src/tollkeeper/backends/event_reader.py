@@ -1,0 +1,80 @@
+"""What the readers of answers have in common whose protocol is made of events of its own: bounds, the
+end, failures, and the events that are read and not taken yet."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+
+from tollkeeper.backends.answer_json import MalformedAnswer
+from tollkeeper.domain.errors import BackendFailed, TollkeeperError
+from tollkeeper.domain.inference import Call, Delta, Event
+
+# Some servers split the text of one token into two pieces, or sign it with a piece of its own. More
+# than that exceeds the bound.
+_PIECES_PER_TOKEN_MAX = 2
+_SLACK = 64
+
+
+class EventReader(ABC):
+    """An `AnswerReader`. A protocol says how one record is read."""
+
+    def __init__(
+        self, call: Call, *, secrets: tuple[str, ...] = (), events_per_token: int = 0
+    ) -> None:
+        """`events_per_token` is how many records without content may come with a token."""
+        self._secrets = secrets
+        self._pieces_left = _PIECES_PER_TOKEN_MAX * call.output_tokens_max + _SLACK
+        # A server may tell with empty records how far it has read the prompt: one a token at most.
+        self._empty_records_left = (
+            call.model.context_length + events_per_token * call.output_tokens_max + _SLACK
+        )
+        # A caller that sent `functions` reads `function_call`, but not `tool_calls`.
+        self._legacy = call.prompt.has_legacy_functions_only
+        self._events: list[Event] = []
+        self.accepted = False
+        self.failing = False
+        self.done = False
+        self.failure: TollkeeperError | None = None
+
+    def read(self, payloads: Iterable[bytes]) -> list[Event]:
+        try:
+            for payload in payloads:
+                if self.ended:
+                    break
+                self._read_payload(payload)
+        except MalformedAnswer as error:
+            malformed = f"The backend's stream is malformed: {error}."
+            self.fail(BackendFailed(malformed, charged=True))
+        return self._take_events()
+
+    @property
+    def ended(self) -> bool:
+        return self.done or self.failure is not None
+
+    def fail(self, failure: TollkeeperError) -> None:
+        if not self.ended:
+            self.failure = failure
+
+    def end_body(self) -> list[Event]:
+        ended = "The backend's stream ended before the answer did."
+        self.fail(BackendFailed(ended, charged=True))
+        return []
+
+    @abstractmethod
+    def _read_payload(self, payload: bytes) -> None:
+        """Reads one record. Raises MalformedAnswer."""
+
+    def _take_events(self) -> list[Event]:
+        events, self._events = self._events, []
+        return events
+
+    def _emit(self, delta: Delta) -> None:
+        self._pieces_left -= 1
+        if self._pieces_left < 0:
+            raise MalformedAnswer("it is longer than its bound")
+        self.accepted = True
+        self._events.append(delta)
+
+    def _count_empty_record(self) -> None:
+        self._empty_records_left -= 1
+        if self._empty_records_left < 0:
+            raise MalformedAnswer("it has too many records without content")
