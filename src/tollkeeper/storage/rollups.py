@@ -10,7 +10,7 @@ _DAY_S = 86_400
 
 # 300 is `domain.traffic.STEP_S`, and 1.1 its `RUNG_RATIO`. Each roll-up waits for the one before it,
 # and writes its rows in one order: two processes that write the same rows wait for each other and do
-# not deadlock.
+# not deadlock. Of latencies, the overhead is in microseconds and the others are in milliseconds.
 ROLL_UP_ACTIVITY: LiteralString = """
     , by_tenant AS (
         INSERT INTO traffic AS t (organization_id, step, project_id, api_key_id, model, status,
@@ -78,10 +78,10 @@ ROLL_UP_ACTIVITY: LiteralString = """
     INSERT INTO traffic_latency AS t (step, model, backend, measure, rung, requests)
     SELECT floor(extract(epoch FROM started_at) / 300)::integer AS step, model,
         coalesce(backend, '') AS backend, measure,
-        ceil(ln(greatest(ms, 1)::float8) / ln(1.1::float8))::integer AS rung, count(*)
+        ceil(ln(greatest(amount, 1)::float8) / ln(1.1::float8))::integer AS rung, count(*)
     FROM fresh, LATERAL (VALUES ('duration', duration_ms), ('first_piece', first_piece_ms),
-        ('overhead', overhead_us)) AS taken (measure, ms)
-    WHERE ms IS NOT NULL AND (SELECT count(*) FROM for_bills) >= 0
+        ('overhead', overhead_us)) AS taken (measure, amount)
+    WHERE amount IS NOT NULL AND (SELECT count(*) FROM for_bills) >= 0
     GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 2, 3, 4, 5
     ON CONFLICT (step, model, backend, measure, rung)
     DO UPDATE SET requests = t.requests + excluded.requests

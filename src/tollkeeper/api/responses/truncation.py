@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from tollkeeper.domain.inference import Call
 from tollkeeper.domain.prompt import Role, Turn
 from tollkeeper.domain.prompt_size import measure_prompt
+from tollkeeper.services.calls.measuring import measure
 from tollkeeper.services.calls.token_counting import TOKENIZER_TIMEOUT_S
 from tollkeeper.services.use_cases import Services
 
@@ -23,21 +24,22 @@ async def truncated(services: Services, call: Call) -> Call:
 
     The estimate errs high, so a prompt that fits by the estimate needs no exact count. Otherwise the
     backend's tokenizer, where there is one, counts a few cuts, each found by what the estimate and
-    the counts so far say together. What is kept was counted and fits, or fits by the estimate."""
+    the counts so far say together. What is kept was counted and fits, or fits by the estimate. The
+    search reads a long prompt many times, so it runs in a thread."""
     tokens_max = call.model.context_length - call.output_tokens_max
-    if measure_prompt(call.prompt).guess() <= tokens_max:
+    if (await measure(call.prompt)).guess() <= tokens_max:
         return call
     await services.token_counting.require_admissible(call)
-    search = _Cuts(call, tokens_max)
+    search = await asyncio.to_thread(_Cuts, call, tokens_max)
     deadline = asyncio.get_running_loop().time() + TOKENIZER_TIMEOUT_S
     for _ in range(_COUNTS_MAX):
-        dropped = search.next_cut()
+        dropped = await asyncio.to_thread(search.next_cut)
         if dropped is None:
             break
         counted = await services.token_counting.counted_tokens(search.without(dropped), deadline)
         if counted is None:
             break
-        search.learn(dropped, counted)
+        await asyncio.to_thread(search.learn, dropped, counted)
     return search.without(search.best)
 
 
