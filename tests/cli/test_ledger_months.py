@@ -14,7 +14,7 @@ from urllib.parse import quote
 import pytest
 from psycopg.conninfo import conninfo_to_dict
 
-from tests.support.activity_records import record_of, written
+from tests.support.activity_records import record_of, rolled_up
 from tests.support.books import USD, Books
 from tests.support.databases import own_database
 from tests.support.ledger import LedgerTenant, make_tenant, running_process
@@ -143,7 +143,7 @@ async def test_a_bill_beside_the_books(billed: Program, books: Books, tmp_path: 
         model="acme/large",
         started_at_ms=day * 86_400_000,
     )
-    await written(books.services.activity, record)
+    await rolled_up(books, record)
     [[shown]] = await books.sql("SELECT (date '1970-01-01' + %s)::text", day)
     file = tmp_path / "bill.csv"
     file.write_text(f"Date,Model,Amount,Out\n{shown},large-1,1.00,20\n")

@@ -53,6 +53,13 @@ def record_of(books: Books, **fields: Any) -> ActivityRecord:
     return ActivityRecord(**values | fields)
 
 
+async def rolled_up(books: Books, record: ActivityRecord) -> None:
+    """Writes the record and removes it, so that only its sums stay: a record of a settled call without
+    a reservation would be a difference to everybody who verifies these books."""
+    await written(books.services.activity, record)
+    await books.sql("DELETE FROM activity WHERE request_id = %s::uuid", record.request_id)
+
+
 async def written(activity: Activity, *records: ActivityRecord) -> None:
     for record in records:
         activity.record(record)

@@ -75,7 +75,8 @@ class Books:
 
     async def assert_right(self) -> None:
         """Every invariant holds, in the whole database."""
-        assert await self.services.reconciliation.ledger_verify() == []
+        differences = await self.services.reconciliation.ledger_verify()
+        assert differences == [], differences
 
     async def waiting(self) -> int:
         """What is resolved or marked and not folded into the account yet."""

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.activity_records import record_of, written
+from tests.support.activity_records import record_of, rolled_up, written
 from tests.support.books import USD, Books
 from tollkeeper.domain.catalog import Catalog
 from tollkeeper.domain.errors import InvalidRequest, NotFound
@@ -151,7 +151,7 @@ async def _used(
         "started_at_ms": day * 86_400_000 + 5,
         **fields,
     }
-    await written(books.services.activity, record_of(books, **values))
+    await rolled_up(books, record_of(books, **values))
 
 
 async def _compare(
