@@ -80,20 +80,21 @@ def test_beyond_loopback_it_is_refused(program: Program, host: str) -> None:
 
 def test_a_child_ends_with_its_parent(cold_program: Program, tmp_path: Path) -> None:
     """`tollkeeper demo` starts it as a child, which must not outlive it."""
-    with _listening() as descriptor:
+    log = tmp_path / "console.log"
+    with _listening() as descriptor, log.open("wb") as errors:
         child = subprocess.Popen(
             cold_program.line("console", "--child-socket", str(descriptor)),
             cwd=tmp_path,
             env=cold_program.process_environment(),
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+            stderr=errors,
             pass_fds=(descriptor,),
         )
         assert child.stdin is not None
         assert child.poll() is None
         child.stdin.close()
-        assert child.wait(60) in (0, -15, 143)
+        assert child.wait(60) in (0, -15, 143), log.read_text()
 
 
 @contextmanager
