@@ -14,7 +14,7 @@ from tollkeeper.storage.sessions import check_session, session_conninfo, session
 
 
 def test_a_direct_connection_keeps_its_settings(conninfo: str) -> None:
-    check_database(conninfo)
+    check_database(conninfo, before_serving=True)
 
 
 def test_a_database_with_other_defaults_is_overruled(conninfo: str) -> None:
@@ -33,7 +33,7 @@ def test_a_session_that_is_not_durable_is_refused(conninfo: str) -> None:
 
 def test_a_pooler_in_session_mode_keeps_the_settings(conninfo: str) -> None:
     with pooler(_weak_database(conninfo), "session") as address:
-        check_database(address)
+        check_database(address, before_serving=True)
 
 
 def test_a_pooler_in_transaction_mode_is_refused(conninfo: str) -> None:
@@ -42,7 +42,7 @@ def test_a_pooler_in_transaction_mode_is_refused(conninfo: str) -> None:
         pooler(own, "transaction") as address,
         pytest.raises(StateConflict, match="transaction mode"),
     ):
-        check_database(address)
+        check_database(address, before_serving=True)
 
 
 def _weak_database(conninfo: str) -> str:

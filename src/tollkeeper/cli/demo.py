@@ -57,7 +57,7 @@ def demo(invocation: Invocation) -> None:
         with _stderr.status("Starting PostgreSQL ..."):
             conninfo = stack.enter_context(located_database(settings))
             migrate(conninfo)
-            check_database(conninfo)
+            check_database(conninfo, before_serving=True)
         tenant = uvloop.run(_demo_tenant(settings, conninfo))
         console = stack.enter_context(running_console(settings, invocation.config, console_socket))
         addresses = describe(public, operator)

@@ -86,7 +86,7 @@ def _master_secret(settings: Settings) -> str:
 
 def _database(settings: Settings) -> str:
     with located_database(settings) as conninfo:
-        check_database(conninfo)
+        check_database(conninfo, before_serving=True)
     kind = "the operator's own" if settings.database.url else "embedded"
     return f"{kind}, durable, schema {code_revision()}"
 

@@ -52,7 +52,7 @@ def serve(
         configure_logs(log_format(settings))
         conninfo = stack.enter_context(located_database(settings))
         master_secret(settings)
-        check_database(conninfo)
+        check_database(conninfo, before_serving=True)
         uvloop.run(_supervise(invocation, settings, conninfo, public, operator))
 
 

@@ -24,15 +24,17 @@ def code_revision() -> str:
     return max(path.name.split("_")[0] for path in _VERSIONS.glob("[0-9]*.py"))
 
 
-def check_database(conninfo: str) -> None:
-    """Raises an error of one line where a check fails or the database cannot be reached."""
+def check_database(conninfo: str, *, before_serving: bool = False) -> None:
+    """Raises an error of one line where a check fails or the database cannot be reached. A pooler is
+    looked for only `before_serving`, because that takes a second connection."""
     try:
         asked = session_conninfo(conninfo)
         # Each statement is a transaction of its own, as it is for the gateway.
         with psycopg.connect(asked, autocommit=True) as connection:
             connection.execute(session_settings(_STATEMENT_TIMEOUT_S).encode())
             check_session(connection)
-            check_pooler(asked, connection)
+            if before_serving:
+                check_pooler(asked, connection)
             _check_durability(connection)
             _check_revision(connection)
     except (psycopg.OperationalError, psycopg.ProgrammingError) as exc:
