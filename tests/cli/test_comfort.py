@@ -74,7 +74,9 @@ def test_the_shell_completes(cold_program: Program, words: str, expected: set[st
 
 
 def test_the_script_for_a_shell_is_shown(cold_program: Program) -> None:
-    outcome = cold_program.raw("--show-completion", "bash")
+    # Otherwise the shell would be that of the process which runs the tests, if there is one.
+    named = cold_program.with_environment(_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
+    outcome = named.raw("--show-completion", "bash")
     assert outcome.code == 0
     assert "complete -o default -F _tollkeeper_completion tollkeeper" in outcome.out
 

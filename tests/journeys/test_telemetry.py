@@ -15,6 +15,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 )
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from tests.support.databases import own_database
 from tests.support.scripted_gateway import COST, MODEL, ScriptedGateway, scripted_gateway
 from tests.support.upstream import Upstream, chat, refuse
 from tollkeeper.bootstrap import telemetry
@@ -59,6 +60,12 @@ class Collector:
         for measured in ExportMetricsServiceRequest.FromString(body).resource_metrics:
             for group in measured.scope_metrics:
                 self.metrics |= {metric.name: metric for metric in group.metrics}
+
+
+@pytest.fixture(scope="module")
+def conninfo(shared_conninfo: str) -> str:
+    """What is verified here, no other test has written to."""
+    return own_database(shared_conninfo, "telemetry")
 
 
 @pytest.fixture

@@ -43,7 +43,11 @@ async def test_a_call_that_nobody_could_judge_is_charged_to_its_project(
 ) -> None:
     hostile = await limited.with_tenant()
     await hostile.enforce(direction="request")
+    before = limited.judge.opinion
     limited.judge.opinion = lambda _: refuse(500)
-    for _ in range(_RATE):
-        assert_error(await hostile.chat("anything"), 503, "service_unavailable")
-    assert_error(await hostile.chat("anything"), 429, "rate_limit_exceeded")
+    try:
+        for _ in range(_RATE):
+            assert_error(await hostile.chat("anything"), 503, "service_unavailable")
+        assert_error(await hostile.chat("anything"), 429, "rate_limit_exceeded")
+    finally:
+        limited.judge.opinion = before
