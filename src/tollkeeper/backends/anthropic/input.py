@@ -9,11 +9,10 @@ import hashlib
 import re
 from collections.abc import Iterable, Sequence
 
-import msgspec
-
 from tollkeeper.backends.anthropic.marks import Marks
 from tollkeeper.backends.anthropic.media import file_block, image_block
 from tollkeeper.backends.anthropic.thinking import signed_blocks
+from tollkeeper.backends.prompt_content import arguments_object, unsupported_content
 from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
 from tollkeeper.domain.prompt import (
     Content,
@@ -34,7 +33,6 @@ _USER = "user"
 _ASSISTANT = "assistant"
 _SYSTEM = "system"
 _CALL_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-_json_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class Input:
@@ -96,7 +94,7 @@ class Input:
         """The blocks of a system turn, which may have text only."""
         for part in turn.parts:
             if not isinstance(part, Text | Refusal):
-                raise _unsupported(getattr(part, "place", "") or turn.place)
+                raise unsupported_content(getattr(part, "place", "") or turn.place)
         return self._content(_contents(turn), f"{turn.place}.content")
 
     def _content(self, parts: Iterable[Content], place: str) -> list[FreeObject]:
@@ -115,7 +113,7 @@ class Input:
                     fields = self._marks.read(part.extra, part.place)
                     blocks.append({**file_block(part), **fields})
                 case _:
-                    raise _unsupported(getattr(part, "place", "") or place)
+                    raise unsupported_content(getattr(part, "place", "") or place)
         return blocks
 
     def _answer_blocks(self, part: Part, turn: Turn) -> list[FreeObject]:
@@ -126,7 +124,7 @@ class Input:
                 return self._content((part,), f"{turn.place}.content")
             case ToolCall():
                 return [self._call(part)]
-        raise _unsupported(getattr(part, "place", "") or turn.place)
+        raise unsupported_content(getattr(part, "place", "") or turn.place)
 
     def _call(self, call: ToolCall) -> FreeObject:
         call_id = call.id
@@ -139,13 +137,13 @@ class Input:
             "type": "tool_use",
             "id": _accepted_id(call_id),
             "name": call.name,
-            "input": _arguments(call),
+            "input": arguments_object(call),
             **self._marks.read(call.extra, call.place),
         }
 
     def _result(self, result: Part, turn: Turn) -> FreeObject:
         if not isinstance(result, ToolResult):
-            raise _unsupported(turn.place)
+            raise unsupported_content(turn.place)
         block: FreeObject = {"type": "tool_result", "tool_use_id": self._call_id(result, turn)}
         content = self._content(result.content, f"{turn.place}.content")
         if len(content) == 1 and content[0].keys() == {"type", "text"}:
@@ -174,24 +172,9 @@ def _contents(turn: Turn) -> list[Content]:
     return [part for part in turn.parts if not isinstance(part, ToolCall | ToolResult)]
 
 
-def _arguments(call: ToolCall) -> FreeObject:
-    """The arguments as an object. The model wrote a JSON text; a call without any may be empty."""
-    try:
-        decoded: FreeObject = dict(_json_object.decode(call.arguments.strip() or "{}"))
-    except msgspec.DecodeError:
-        raise InvalidRequest(
-            "The arguments of the call are not a JSON object.", param=call.place
-        ) from None
-    return decoded
-
-
 def _accepted_id(call_id: str) -> str:
     """The id, or where the provider would not accept its characters, another one in its place. The
     call and its result get the same one."""
     if _CALL_ID.fullmatch(call_id):
         return call_id
     return f"call_{hashlib.sha256(call_id.encode('utf-8', 'surrogatepass')).hexdigest()[:32]}"
-
-
-def _unsupported(place: str) -> OptionUnsupported:
-    return OptionUnsupported("The backend's protocol cannot carry this content.", param=place)

@@ -8,10 +8,9 @@ refused, because the request would mean something else without it.
 from collections.abc import Iterable, Sequence
 from typing import get_args
 
-import msgspec
-
 from tollkeeper.backends.gemini.media import media_part
 from tollkeeper.backends.gemini.thinking import UNSIGNED, Seal, seals_of
+from tollkeeper.backends.prompt_content import arguments_object, unsupported_content
 from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
 from tollkeeper.domain.prompt import (
     FreeObject,
@@ -32,7 +31,6 @@ _MEDIA = get_args(Media)
 # What clients leave in a message that they send back, and the marks of other providers' caches: this
 # one caches by itself. The answer depends on none of them.
 _WITHOUT_EFFECT = frozenset({"index", "provider_specific_fields", "cache_control"})
-_json_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 class Input:
@@ -94,7 +92,7 @@ class Input:
     def _system_parts(self, turn: Turn) -> list[FreeObject]:
         for part in turn.parts:
             if not isinstance(part, Text | Refusal):
-                raise _unsupported(getattr(part, "place", "") or turn.place)
+                raise unsupported_content(getattr(part, "place", "") or turn.place)
         return self._content(turn.parts, f"{turn.place}.content")
 
     def _content(self, parts: Iterable[Part], place: str) -> list[FreeObject]:
@@ -109,7 +107,7 @@ class Input:
                 check_extra(part.extra, part.place)
                 written.append(media_part(part))
             elif not isinstance(part, Reasoning):
-                raise _unsupported(getattr(part, "place", "") or place)
+                raise unsupported_content(getattr(part, "place", "") or place)
         return written
 
     # Earlier answers.
@@ -141,12 +139,12 @@ class Input:
                     has_call = True
                     written.append(self._call(part, signature))
                 case _:
-                    raise _unsupported(getattr(part, "place", "") or turn.place)
+                    raise unsupported_content(getattr(part, "place", "") or turn.place)
         return written
 
     def _call(self, call: ToolCall, signature: str | None) -> FreeObject:
         check_extra(call.extra, call.place)
-        described: FreeObject = {"name": call.name, "args": _arguments(call)}
+        described: FreeObject = {"name": call.name, "args": arguments_object(call)}
         if not call.legacy:
             if not call.id:
                 raise InvalidRequest("A tool call needs an id.", param=f"{call.place}.id")
@@ -160,7 +158,7 @@ class Input:
 
     def _result(self, result: Part, turn: Turn) -> FreeObject:
         if not isinstance(result, ToolResult):
-            raise _unsupported(turn.place)
+            raise unsupported_content(turn.place)
         content = self._content(result.content, f"{turn.place}.content")
         texts = [part["text"] for part in content if "text" in part]
         response: FreeObject = {"response": {"output": "".join(texts)}}
@@ -211,18 +209,3 @@ def _signed_texts(text: str, start: int, seals: list[Seal]) -> list[FreeObject]:
     if done < len(text):
         written.append({"text": text[done:]})
     return written
-
-
-def _arguments(call: ToolCall) -> FreeObject:
-    """The arguments as an object. The model wrote a JSON text; a call without any may be empty."""
-    try:
-        decoded: FreeObject = dict(_json_object.decode(call.arguments.strip() or "{}"))
-    except msgspec.DecodeError:
-        raise InvalidRequest(
-            "The arguments of the call are not a JSON object.", param=call.place
-        ) from None
-    return decoded
-
-
-def _unsupported(place: str) -> OptionUnsupported:
-    return OptionUnsupported("The backend's protocol cannot carry this content.", param=place)

@@ -8,6 +8,7 @@ it.
 from collections.abc import Sequence
 from typing import Any
 
+from tollkeeper.backends.prompt_content import unsupported_content
 from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
 from tollkeeper.domain.prompt import (
     Content,
@@ -91,7 +92,7 @@ class Input:
                 case Text() | Refusal():
                     adjacent.append(part)
                 case _:
-                    raise _unsupported(turn.place)
+                    raise unsupported_content(turn.place)
         self._add_assistant_message(adjacent)
 
     def _add_assistant_message(self, parts: Sequence[Part]) -> None:
@@ -116,12 +117,12 @@ class Input:
             call_id = f"call_{len(self.items)}"
             self._legacy_calls[call.name] = call_id
         elif not call_id or call.extra:
-            raise _unsupported(call.place)
+            raise unsupported_content(call.place)
         self._add_item("function_call", call_id=call_id, name=call.name, arguments=call.arguments)
 
     def _add_result(self, result: Part, turn: Turn) -> None:
         if not isinstance(result, ToolResult):
-            raise _unsupported(turn.place)
+            raise unsupported_content(turn.place)
         parts = result.content
         output: str | list[FreeObject]
         if all(isinstance(part, Text | Refusal) for part in parts):
@@ -174,8 +175,4 @@ def _part(part: Content | ToolResult, place: str) -> FreeObject:
             }
             given = {name: value for name, value in fields.items() if value}
             return {"type": "input_file", **given}
-    raise _unsupported(getattr(part, "place", "") or place)
-
-
-def _unsupported(place: str) -> OptionUnsupported:
-    return OptionUnsupported("The backend's protocol cannot carry this content.", param=place)
+    raise unsupported_content(getattr(part, "place", "") or place)

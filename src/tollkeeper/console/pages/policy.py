@@ -2,7 +2,7 @@
 another threshold would have matched."""
 
 import difflib
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 
 from starlette.requests import Request
@@ -14,6 +14,7 @@ from tollkeeper.console.context import console_of
 from tollkeeper.console.forms import Form
 from tollkeeper.console.policy_form import description_of, name_of, rule_of
 from tollkeeper.console.rendering import day, render
+from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.errors import InvalidRequest, NotFound
 from tollkeeper.domain.policy import Policy, PolicyVersion, Rule
 from tollkeeper.domain.reports import DAY_S
@@ -145,33 +146,34 @@ async def _set_threshold(request: Request, services: Services, policy: Policy, f
 
 
 async def _publish(request: Request, services: Services, policy: Policy, form: Form) -> str:
-    revision = form.required_integer("revision")
-    await make_change(
-        request,
-        Change("policy_publish", policy.id),
-        lambda: services.policies.policy_publish(policy.organization_id, policy.id, revision),
-    )
+    await _move(request, policy, form, "policy_publish", services.policies.policy_publish)
     return "policy-published"
 
 
 async def _pause(request: Request, services: Services, policy: Policy, form: Form) -> str:
-    revision = form.required_integer("revision")
-    await make_change(
-        request,
-        Change("policy_pause", policy.id),
-        lambda: services.policies.policy_pause(policy.organization_id, policy.id, revision),
-    )
+    await _move(request, policy, form, "policy_pause", services.policies.policy_pause)
     return "policy-paused"
 
 
 async def _resume(request: Request, services: Services, policy: Policy, form: Form) -> str:
+    await _move(request, policy, form, "policy_resume", services.policies.policy_resume)
+    return "policy-resumed"
+
+
+async def _move(
+    request: Request,
+    policy: Policy,
+    form: Form,
+    operation: str,
+    use_case: Callable[[OrganizationId, str, int], Awaitable[Policy]],
+) -> None:
+    """Makes a change that needs nothing but the revision that the operator has seen."""
     revision = form.required_integer("revision")
     await make_change(
         request,
-        Change("policy_resume", policy.id),
-        lambda: services.policies.policy_resume(policy.organization_id, policy.id, revision),
+        Change(operation, policy.id),
+        lambda: use_case(policy.organization_id, policy.id, revision),
     )
-    return "policy-resumed"
 
 
 _ACTIONS = {

@@ -122,6 +122,13 @@ class CallTimes:
         self.upstream = upstream
         self.judging = judging
 
+    @property
+    def overhead(self) -> float | None:
+        """What was neither the backend's nor the judge's; None where the call was never dispatched."""
+        if self.upstream is None:
+            return None
+        return max(0.0, self.total - self.upstream - self.judging)
+
 
 def count_call(record: ActivityRecord, backend: str, times: CallTimes) -> None:
     model = record.model
@@ -130,10 +137,9 @@ def count_call(record: ActivityRecord, backend: str, times: CallTimes) -> None:
     _DURATION.observe((record.operation, model, backend), times.total)
     if times.first_byte is not None:
         _FIRST_BYTE.observe((model, backend), times.first_byte)
-    if times.upstream is not None:
+    if times.upstream is not None and times.overhead is not None:
         _UPSTREAM.observe((model, backend), times.upstream)
-        overhead = times.total - times.upstream - times.judging
-        _OVERHEAD.observe((record.operation,), max(0.0, overhead))
+        _OVERHEAD.observe((record.operation,), times.overhead)
     if record.usage is not None:
         _count_tokens(model, record.usage)
     if record.cost_picousd is not None:

@@ -181,9 +181,7 @@ class RunningCall:
             else meter.report.cost_picousd,
             dispatched_ms=None if sent is None else _ms(sent - self._started),
             upstream_ms=None if times.upstream is None else _ms(times.upstream),
-            overhead_us=None
-            if times.upstream is None
-            else int(max(0.0, times.total - times.upstream - times.judging) * 1_000_000),
+            overhead_us=None if times.overhead is None else int(times.overhead * 1_000_000),
         )
 
 
