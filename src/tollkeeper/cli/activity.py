@@ -8,7 +8,7 @@ import msgspec
 import typer
 
 from tollkeeper.cli.activity_export import ExportFormat, export
-from tollkeeper.cli.amounts import unix_seconds
+from tollkeeper.cli.arguments import SinceOption, UntilOption
 from tollkeeper.cli.command import (
     Invocation,
     command,
@@ -90,24 +90,8 @@ def activity_export(
     project: Annotated[
         str | None, typer.Option(metavar="PROJECT", help="Only requests of this project.")
     ] = None,
-    since: Annotated[
-        int | None,
-        typer.Option(
-            metavar="WHEN",
-            help="YYYY-MM-DD or unix seconds.",
-            parser=unix_seconds,
-            show_default="a week ago",
-        ),
-    ] = None,
-    until: Annotated[
-        int | None,
-        typer.Option(
-            metavar="WHEN",
-            help="YYYY-MM-DD or unix seconds; not included.",
-            parser=unix_seconds,
-            show_default="now",
-        ),
-    ] = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
     form: Annotated[
         ExportFormat, typer.Option("--format", help="Comma-separated values or JSON lines.")
     ] = ExportFormat.CSV,

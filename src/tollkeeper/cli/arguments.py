@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from tollkeeper.cli.amounts import unix_seconds
 from tollkeeper.domain.access import ADMIN_PERMISSIONS, CUSTOMER_PERMISSIONS
 
 OrganizationArgument = Annotated[
@@ -17,6 +18,24 @@ ProjectArgument = Annotated[
 KeyArgument = Annotated[
     str,
     typer.Argument(metavar="KEY", help="The key's name or id, not its value.", show_default=False),
+]
+SinceOption = Annotated[
+    int | None,
+    typer.Option(
+        metavar="WHEN",
+        help="YYYY-MM-DD or unix seconds.",
+        parser=unix_seconds,
+        show_default="a week ago",
+    ),
+]
+UntilOption = Annotated[
+    int | None,
+    typer.Option(
+        metavar="WHEN",
+        help="YYYY-MM-DD or unix seconds; not included.",
+        parser=unix_seconds,
+        show_default="now",
+    ),
 ]
 NameArgument = Annotated[
     str, typer.Argument(metavar="NAME", help="A name for people.", show_default=False)

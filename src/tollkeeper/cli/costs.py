@@ -13,8 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tollkeeper.api.organization.costs import cost_page_view
-from tollkeeper.cli.amounts import unix_seconds
-from tollkeeper.cli.arguments import OrganizationArgument
+from tollkeeper.cli.arguments import OrganizationArgument, SinceOption, UntilOption
 from tollkeeper.cli.command import command_app
 from tollkeeper.cli.csv_text import csv_lines
 from tollkeeper.cli.output import printable
@@ -39,24 +38,8 @@ _DAYS_MAX = 3660
 async def costs(
     services: Services,
     organization: OrganizationArgument,
-    since: Annotated[
-        int | None,
-        typer.Option(
-            metavar="WHEN",
-            help="YYYY-MM-DD or unix seconds.",
-            parser=unix_seconds,
-            show_default="a week",
-        ),
-    ] = None,
-    until: Annotated[
-        int | None,
-        typer.Option(
-            metavar="WHEN",
-            help="YYYY-MM-DD or unix seconds; not included.",
-            parser=unix_seconds,
-            show_default="now",
-        ),
-    ] = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
     group_by: Annotated[
         list[CostDimension] | None,
         typer.Option(help="Split each day by this. May be repeated.", show_default=False),
