@@ -17,10 +17,10 @@ from msgspec.structs import replace
 
 from tests.proofs.memory_books import Books, Row
 from tollkeeper.domain.access import KeyId, KeyStatus, OrganizationId
-from tollkeeper.domain.admission import FoldKind
 from tollkeeper.domain.errors import Unavailable
 from tollkeeper.domain.ledger import Ending, Hold, LockedAccounts, Mark, Resolution, ResolutionKind
 from tollkeeper.domain.policy_set import EMPTY, PolicySet
+from tollkeeper.domain.spend import FoldKind
 from tollkeeper.services.policies.directory import PolicyDirectory
 from tollkeeper.storage.database import Connection, Contention
 from tollkeeper.storage.ledger_store import AccountBusy, CommitInDoubt

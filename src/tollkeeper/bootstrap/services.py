@@ -32,6 +32,7 @@ from tollkeeper.services.ledger.admission import Admission
 from tollkeeper.services.ledger.bill import BillReconciliation
 from tollkeeper.services.ledger.billing import Billing
 from tollkeeper.services.ledger.bulk_resolution import BulkAction, BulkResolution, UnsettledRule
+from tollkeeper.services.ledger.caps import Caps
 from tollkeeper.services.ledger.costs import Costs
 from tollkeeper.services.ledger.ledger import Ledger
 from tollkeeper.services.ledger.months import LedgerMonths
@@ -125,6 +126,7 @@ def build_services(
     admission = Admission(ledger, clock)
     lease = Lease(database, process_id, settings.ledger.lease_s)
     recovery, ledger_watch = _recovery_and_watch(settings, database)
+    caps = Caps(database, project_limits)
     bulk_resolution, months = _bulk_resolution_and_months(database, clock, project_limits)
     activity = Activity(database, clock, retention_days=settings.activity.retention_days)
     backends = build_backends(settings, engine) if serving else {}
@@ -134,7 +136,7 @@ def build_services(
     recorder = CallRecorder(activity, request_log, alerts.note_usage_report, tracer)
     policies = Policies(database, idempotency, clock, directory)
     inference = _inference(settings, admission, admissibility, backends, policies, checks, recorder)
-    keepers = (key_use, idempotency, lease, recovery, bulk_resolution, ledger_watch, months)
+    keepers = (key_use, idempotency, lease, recovery, bulk_resolution, ledger_watch, months, caps)
     watchers = (activity, ProcessWatch(database, backends, ledger, activity, inference), alerts)
     return Services(
         clock=clock,
@@ -149,6 +151,7 @@ def build_services(
         models=Models(database, catalog),
         costs=Costs(database, vault, clock),
         billing=Billing(database, project_limits),
+        caps=caps,
         reconciliation=_reconciliation(settings, database),
         bulk_resolution=bulk_resolution,
         bill_reconciliation=BillReconciliation(database),
@@ -194,6 +197,7 @@ def _upkeep(
     bulk_resolution: BulkResolution,
     ledger_watch: LedgerWatch,
     ledger_months: LedgerMonths,
+    caps: Caps,
     activity: Activity,
     process_watch: ProcessWatch,
     alerts: Alerts,
@@ -208,6 +212,7 @@ def _upkeep(
         unsettled_rule=unsettled_rule(settings),
         ledger_watch=ledger_watch,
         ledger_months=ledger_months,
+        caps=caps,
         activity=activity,
         process_watch=process_watch,
         alerts=alerts,
