@@ -182,6 +182,7 @@ class Inference:
 
     def _forget(self, running: RunningCall) -> None:
         organization_id = running.call.organization_id
+        running.alarm.close()
         self._running.discard(running)
         self._running_of[organization_id] -= 1
         if not self._running_of[organization_id]:
@@ -222,6 +223,7 @@ class Inference:
             copies * size.web_searches,
             prompts=copies,
             input_audio_tokens=audio_tokens,
+            alarm=running.alarm,
         )
         meter = Meter(call, copies * prompt_tokens, copies, audio_tokens)
         running.reserved(reservation, meter)
@@ -239,7 +241,8 @@ class Inference:
                 await _in_time(running, self._leave_unsettled(running, reason))
             raise
         await _in_time(running, self._settle(running))
-        return Outcome(meter.charge().usage, running.settlement)
+        settled = running.settlement
+        return Outcome(meter.charge().usage if settled is None else settled.usage, settled)
 
     async def _prompt_tokens(self, backend: Backend, call: Call, size: PromptSize) -> int:
         """The bound of one prompt. The backend's tokenizer counts text only: media and what a
