@@ -229,7 +229,7 @@ _VALUES = st.one_of(
     st.integers(min_value=0, max_value=50),
     st.sampled_from([True, 1.0, 1.5, "3", [], {}]),
 )
-_DETAILS = st.one_of(
+_DETAILS: st.SearchStrategy[Any] = st.one_of(
     st.none(),
     st.just({}),
     st.just("text"),
