@@ -9,13 +9,16 @@ import asyncio
 from types import TracebackType
 from typing import Self
 
+_KEPT_ALARMS_MAX = 1024
+
 
 class Alarm:
     """Bounds the waits of one task, one after the other: `with alarm.until(when):`. Raises
     TimeoutError where the block still waits when the time is over.
 
     Waits share a timer, because starting one costs more than most waits. It is set once and rings
-    where nothing waits, or too early for a later wait; then it is set anew.
+    where nothing waits, or too early for a later wait; then it is set anew. `Alarms` lend alarms to one
+    task after the other, so that they share it too.
     """
 
     __slots__ = (
@@ -100,6 +103,28 @@ class Alarm:
             self._expired = True
             assert self._task is not None
             self._task.cancel()
+
+
+class Alarms:
+    """Lends alarms. Those that come back are lent again, with the timer that they have."""
+
+    def __init__(self) -> None:
+        self._free: list[Alarm] = []
+
+    def take(self) -> Alarm:
+        return self._free.pop() if self._free else Alarm()
+
+    def give_back(self, alarm: Alarm) -> None:
+        alarm._task = None
+        if len(self._free) < _KEPT_ALARMS_MAX:
+            self._free.append(alarm)
+        else:
+            alarm.close()
+
+    def close(self) -> None:
+        for alarm in self._free:
+            alarm.close()
+        self._free.clear()
 
 
 class Timeout(Alarm):

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tollkeeper.timeouts import Alarm, Timeout, timeout, timeout_at
+from tollkeeper.timeouts import Alarm, Alarms, Timeout, timeout, timeout_at
 
 TICK_S = 0.05
 _LONG_S = 60.0
@@ -139,3 +139,23 @@ async def test_a_moved_alarm_does_not_end_the_next_wait() -> None:
     with alarm.until(_now() + _LONG_S):
         await asyncio.sleep(3 * TICK_S)
     alarm.close()
+
+
+async def test_a_lent_alarm_bounds_the_waits_of_its_present_task_only() -> None:
+    alarms = Alarms()
+
+    async def wait(delay_s: float, work_s: float) -> None:
+        alarm = alarms.take()
+        try:
+            with alarm.until(_now() + delay_s):
+                await asyncio.sleep(work_s)
+        finally:
+            alarms.give_back(alarm)
+
+    # The timer of the first is still set when the second has its alarm.
+    await asyncio.create_task(wait(2 * TICK_S, 0))
+    await asyncio.create_task(wait(_LONG_S, 4 * TICK_S))
+    with pytest.raises(TimeoutError):
+        await asyncio.create_task(wait(TICK_S, _LONG_S))
+    await asyncio.gather(*(asyncio.create_task(wait(_LONG_S, 0)) for _ in range(3)))
+    alarms.close()

@@ -37,6 +37,7 @@ from tollkeeper.services.calls.token_counting import TOKENIZER_TIMEOUT_S
 from tollkeeper.services.ledger.admissibility import Admissibility
 from tollkeeper.services.ledger.admission import Admission, Settlement
 from tollkeeper.services.policies.checks import JudgedContent, PolicyChecks
+from tollkeeper.timeouts import Alarms
 
 T = TypeVar("T")
 
@@ -132,13 +133,16 @@ class Inference:
         self._running: set[RunningCall] = set()
         self._running_of: dict[OrganizationId, int] = {}
         self._none_running = asyncio.Event()
+        self._alarms = Alarms()
 
     async def infer(self, call: Call, sink: AnswerSink, source: CallSource) -> Outcome:
         """Runs the call to its end. Raises domain errors; what the sink has taken by then stays
         taken. The source promises not to cancel it: who is told of leaving ends by itself."""
         self._count_in(call.organization_id)
         deadline = asyncio.get_running_loop().time() + self._limits.deadline_s
-        running = RunningCall(call, source.operation, sink, deadline=deadline)
+        running = RunningCall(
+            call, source.operation, sink, deadline=deadline, alarm=self._alarms.take()
+        )
         self._running.add(running)
         self._recorder.started(running)
         source.on_disconnect(lambda: self._abandon(running))
@@ -162,6 +166,7 @@ class Inference:
             running.stopped = True
             running.end_by(now)
         await self._all_ended()
+        self._alarms.close()
 
     async def _all_ended(self) -> None:
         while self._running:
@@ -182,7 +187,7 @@ class Inference:
 
     def _forget(self, running: RunningCall) -> None:
         organization_id = running.call.organization_id
-        running.alarm.close()
+        self._alarms.give_back(running.alarm)
         self._running.discard(running)
         left = self._running_of[organization_id] - 1
         if left:

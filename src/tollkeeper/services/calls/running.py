@@ -42,13 +42,15 @@ class SettlementState(StrEnum):
 class RunningCall:
     """The state of one call, from its arrival to its activity record."""
 
-    def __init__(self, call: Call, operation: str, sink: AnswerSink, *, deadline: float) -> None:
+    def __init__(
+        self, call: Call, operation: str, sink: AnswerSink, *, deadline: float, alarm: Alarm
+    ) -> None:
         self.call = call
         self.sink = sink
         # A time of the loop's clock.
         self.deadline = deadline
         # Bounds the waits of the call, which runs in one task.
-        self.alarm = Alarm()
+        self.alarm = alarm
         self.reservation: Reservation | None = None
         self.meter: Meter | None = None
         # Of several backends of a model, the one that answers; before that, the first.
