@@ -27,7 +27,7 @@ from tollkeeper.domain.access import AdminCaller, Caller, KeyKind, ProjectCaller
 from tollkeeper.domain.audit import Actor, ActorKind
 from tollkeeper.domain.errors import PermissionDenied, Unavailable
 from tollkeeper.services.audit import act_as
-from tollkeeper.services.request_ids import new_request_id
+from tollkeeper.services.request_ids import new_request_id_text
 from tollkeeper.services.use_cases import Services
 
 _encode = msgspec.json.Encoder().encode
@@ -156,7 +156,7 @@ class _OpenAnswer:
 
     def __init__(self, exchange: Exchange, observation: Observation) -> None:
         self.exchange = exchange
-        self.request_id = observation.request_id = str(new_request_id())
+        self.request_id = observation.request_id = new_request_id_text()
         self.body_share: BodyShare | None = None
         self._observation = observation
         self._messages_style = False

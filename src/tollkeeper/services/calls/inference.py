@@ -6,7 +6,6 @@ it as wishes; it always comes to its end, where the reservation is resolved and 
 
 import asyncio
 import contextlib
-from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
@@ -38,6 +37,7 @@ from tollkeeper.services.calls.token_counting import TOKENIZER_TIMEOUT_S
 from tollkeeper.services.ledger.admissibility import Admissibility
 from tollkeeper.services.ledger.admission import Admission, Settlement
 from tollkeeper.services.policies.checks import JudgedContent, PolicyChecks
+from tollkeeper.timeouts import Alarms
 
 T = TypeVar("T")
 
@@ -131,17 +131,19 @@ class Inference:
         self._checks = checks
         self._recorder = recorder
         self._running: set[RunningCall] = set()
-        self._running_of: Counter[OrganizationId] = Counter()
+        self._running_of: dict[OrganizationId, int] = {}
         self._none_running = asyncio.Event()
+        self._alarms = Alarms()
 
     async def infer(self, call: Call, sink: AnswerSink, source: CallSource) -> Outcome:
         """Runs the call to its end. Raises domain errors; what the sink has taken by then stays
         taken. The source promises not to cancel it: who is told of leaving ends by itself."""
-        self._refuse_excess(call.organization_id)
+        self._count_in(call.organization_id)
         deadline = asyncio.get_running_loop().time() + self._limits.deadline_s
-        running = RunningCall(call, source.operation, sink, deadline=deadline)
+        running = RunningCall(
+            call, source.operation, sink, deadline=deadline, alarm=self._alarms.take()
+        )
         self._running.add(running)
-        self._running_of[call.organization_id] += 1
         self._recorder.started(running)
         source.on_disconnect(lambda: self._abandon(running))
         try:
@@ -164,6 +166,7 @@ class Inference:
             running.stopped = True
             running.end_by(now)
         await self._all_ended()
+        self._alarms.close()
 
     async def _all_ended(self) -> None:
         while self._running:
@@ -174,17 +177,22 @@ class Inference:
     def running(self) -> int:
         return len(self._running)
 
-    def _refuse_excess(self, organization_id: OrganizationId) -> None:
-        """Refuses at once, before any work, what this process has no room for."""
-        limit = self._limits.calls_max
-        if len(self._running) >= limit or self._running_of[organization_id] >= share(limit):
+    def _count_in(self, organization_id: OrganizationId) -> None:
+        """Counts a call of the organization, or refuses it at once, before any work, where this
+        process has no room for it."""
+        limit, own = self._limits.calls_max, self._running_of.get(organization_id, 0)
+        if len(self._running) >= limit or own >= share(limit):
             raise Unavailable("Too many calls are in progress; try again.", retry_after_s=1)
+        self._running_of[organization_id] = own + 1
 
     def _forget(self, running: RunningCall) -> None:
         organization_id = running.call.organization_id
+        self._alarms.give_back(running.alarm)
         self._running.discard(running)
-        self._running_of[organization_id] -= 1
-        if not self._running_of[organization_id]:
+        left = self._running_of[organization_id] - 1
+        if left:
+            self._running_of[organization_id] = left
+        else:
             del self._running_of[organization_id]
         if not self._running:
             self._none_running.set()
@@ -222,6 +230,7 @@ class Inference:
             copies * size.web_searches,
             prompts=copies,
             input_audio_tokens=audio_tokens,
+            alarm=running.alarm,
         )
         meter = Meter(call, copies * prompt_tokens, copies, audio_tokens)
         running.reserved(reservation, meter)
@@ -239,7 +248,8 @@ class Inference:
                 await _in_time(running, self._leave_unsettled(running, reason))
             raise
         await _in_time(running, self._settle(running))
-        return Outcome(meter.charge().usage, running.settlement)
+        settled = running.settlement
+        return Outcome(meter.charge().usage if settled is None else settled.usage, settled)
 
     async def _prompt_tokens(self, backend: Backend, call: Call, size: PromptSize) -> int:
         """The bound of one prompt. The backend's tokenizer counts text only: media and what a

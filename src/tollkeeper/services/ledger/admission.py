@@ -25,6 +25,7 @@ from tollkeeper.domain.usage import Usage
 from tollkeeper.services.clock import Clock, unix_now
 from tollkeeper.services.ledger.ledger import Ledger
 from tollkeeper.services.ledger.standing_refusals import StandingRefusals
+from tollkeeper.timeouts import Alarm
 
 _RESOLVED_BY_CALL = "call"
 
@@ -73,10 +74,11 @@ class Admission:
         *,
         prompts: int = 1,
         input_audio_tokens: int = 0,
+        alarm: Alarm | None = None,
     ) -> Reservation:
         """Holds the upper bound of what the call can cost, by the prices of this moment. Raises
         where it is refused, with the numbers of the refusal in the message. All counts are those
-        of `prompts` prompts together."""
+        of `prompts` prompts together. A task that has an alarm for its waits gives it."""
         audio_output = "audio" in call.model.output_modalities
         bounds = Bounds(
             prompt_tokens=prompt_tokens_max,
@@ -101,7 +103,7 @@ class Admission:
             bounds=bounds,
             hold_picousd=hold_picousd(pricing, bounds),
         )
-        decision = await self._ledger.hold(hold)
+        decision = await self._ledger.hold(hold, alarm)
         if decision.refusal is not None:
             self._rates.note(call.project_id, decision)
             raise refusal_error(decision)

@@ -18,7 +18,7 @@ class KeyUse:
 
     def note(self, kind: KeyKind, key_id: KeyId, now: int) -> None:
         noted = self._noted[kind]
-        if key_id in noted or len(noted) < _NOTED_MAX:
+        if len(noted) < _NOTED_MAX or key_id in noted:
             noted[key_id] = now
 
     async def write(self, database: Database) -> None:
