@@ -121,13 +121,11 @@ def build_services(
     process_id = uuid4()
     project_limits = _project_limits(settings)
     directory = PolicyDirectory(default_threshold(settings))
-    admissibility = Admissibility(database, project_limits, clock)
     ledger = Ledger(LedgerStore(database, process_id, project_limits), directory)
-    admission = Admission(ledger, clock)
+    admission, admissible = Admission(ledger, clock), Admissibility(database, project_limits, clock)
     lease = Lease(database, process_id, settings.ledger.lease_s)
     recovery, ledger_watch = _recovery_and_watch(settings, database)
-    caps = Caps(database, project_limits)
-    bulk_resolution, months = _bulk_resolution_and_months(database, clock, project_limits)
+    caps, bulk_resolution, months = _changes_of_accounts(database, clock, project_limits)
     activity = Activity(database, clock, retention_days=settings.activity.retention_days)
     backends = build_backends(settings, engine) if serving else {}
     checks = _checks(settings, backends, vault, serving=serving)
@@ -135,7 +133,7 @@ def build_services(
     tracer = build_tracer(settings) if serving else None
     recorder = CallRecorder(activity, request_log, alerts.note_usage_report, tracer)
     policies = Policies(database, idempotency, clock, directory)
-    inference = _inference(settings, admission, admissibility, backends, policies, checks, recorder)
+    inference = _inference(settings, admission, admissible, backends, policies, checks, recorder)
     keepers = (key_use, idempotency, lease, recovery, bulk_resolution, ledger_watch, months, caps)
     watchers = (activity, ProcessWatch(database, backends, ledger, activity, inference), alerts)
     return Services(
@@ -166,7 +164,7 @@ def build_services(
         catalog=catalog,
         isolation=Isolation(vault),
         reasoning_seal=ReasoningSeal(vault),
-        token_counting=TokenCounting(database, backends, project_limits, admissibility),
+        token_counting=TokenCounting(database, backends, project_limits, admissible),
         inference=inference,
         ledger=ledger,
         lease=lease,
@@ -262,11 +260,12 @@ def _reconciliation(settings: Settings, database: Database) -> Reconciliation:
     )
 
 
-def _bulk_resolution_and_months(
+def _changes_of_accounts(
     database: Database, clock: Clock, limits: ProjectLimits
-) -> tuple[BulkResolution, LedgerMonths]:
+) -> tuple[Caps, BulkResolution, LedgerMonths]:
     bulk_resolution = BulkResolution(database, limits)
-    return bulk_resolution, LedgerMonths(database, clock, bulk_resolution)
+    months = LedgerMonths(database, clock, bulk_resolution)
+    return Caps(database, limits), bulk_resolution, months
 
 
 def _recovery_and_watch(settings: Settings, database: Database) -> tuple[Recovery, LedgerWatch]:
