@@ -94,7 +94,7 @@ class App:
         incoming.check_path_ids(path)
         if endpoint.takes_body:
             incoming.check_content_type(headers)
-        if endpoint.admitted and isinstance(caller, ProjectCaller):
+        if endpoint.rated and isinstance(caller, ProjectCaller):
             # Before its body is read: who is beyond its rate shall not make us read or understand.
             self._services.inference.require_rate(caller.project_id)
         limits = self._conventions

@@ -163,7 +163,7 @@ def build_services(
         catalog=catalog,
         isolation=Isolation(vault),
         reasoning_seal=ReasoningSeal(vault),
-        token_counting=TokenCounting(database, backends, project_limits, admissibility),
+        token_counting=TokenCounting(database, backends, project_limits, admissibility, admission),
         inference=inference,
         ledger=ledger,
         lease=lease,
