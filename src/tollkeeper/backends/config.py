@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tollkeeper.backends.credentials import CredentialKind, is_header_text
+from tollkeeper.backends.identities import Identity
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 # Everything up to the last @, which may be a part of a password that is not encoded.
@@ -73,6 +74,8 @@ class BackendConfig:
     api_key_file: str | None
     # The header that carries the key.
     credential: CredentialKind
+    # Whose tokens or signatures the requests carry in the place of a key; None: a key, or nothing.
+    identity: Identity | None
     # Further headers of every request.
     headers: Mapping[str, str]
     # The only certificates that are trusted; None: those that the system trusts.

@@ -155,6 +155,7 @@ PRESETS: Mapping[str, Preset] = {
             "/publishers/anthropic/models"
         ),
         protocol=WireProtocol.VERTEX_MESSAGES,
+        credential=CredentialKind.GOOGLE,
         tokens_per_image=4784,
     ),
     "vertex-gemini": Preset(
@@ -163,6 +164,7 @@ PRESETS: Mapping[str, Preset] = {
             "/publishers/google/models"
         ),
         protocol=WireProtocol.VERTEX_GEMINI,
+        credential=CredentialKind.GOOGLE,
     ),
     "vllm": Preset(
         address_form="http://HOST:8000/v1",
