@@ -22,7 +22,7 @@ from tollkeeper.hosting.backend_probe import CONNECT_TIMEOUT_S, engine_state, re
 from tollkeeper.hosting.logs import silence_logs
 from tollkeeper.services.policies.judge import Question
 from tollkeeper.settings import BackendSettings, Settings, SettingsError, shown_variable
-from tollkeeper.storage.schema import check_database, code_revision
+from tollkeeper.storage.schema import check_database
 
 # A text and a question about it that any judge can answer.
 _TEXT = "Our parcel arrived on Monday, but the box was empty."
@@ -86,9 +86,9 @@ def _master_secret(settings: Settings) -> str:
 
 def _database(settings: Settings) -> str:
     with located_database(settings) as conninfo:
-        check_database(conninfo, before_serving=True)
+        state = check_database(conninfo, before_serving=True)
     kind = "the operator's own" if settings.database.url else "embedded"
-    return f"{kind}, durable, schema {code_revision()}"
+    return f"{kind}, durable, schema {state.description}"
 
 
 async def _backends_and_judge(settings: Settings) -> list[Finding]:
