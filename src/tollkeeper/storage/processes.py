@@ -1,6 +1,7 @@
 """SQL of leases: a process shows by its heartbeat that it lives. Times are those of the server."""
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from datetime import datetime
 from typing import LiteralString
 from uuid import UUID
@@ -14,6 +15,40 @@ HEARTBEAT: LiteralString = """
     INSERT INTO processes (id) VALUES (%s)
     ON CONFLICT (id) DO UPDATE SET heartbeat_at = clock_timestamp()
 """
+
+# A lease where the settings say nothing else.
+LIVE_LEASE_S = 15.0
+# For any age of the table: older ones have no columns for what a process tells of itself.
+FIND_LIVE_BELOW: LiteralString = """
+    SELECT to_jsonb(p) ->> 'host', to_jsonb(p) ->> 'pid', to_jsonb(p) ->> 'code_revision',
+        greatest(0, extract(epoch FROM clock_timestamp() - p.heartbeat_at))::integer
+    FROM processes p
+    WHERE abs(extract(epoch FROM clock_timestamp() - p.heartbeat_at)) <= :lease_s
+      AND coalesce(to_jsonb(p) ->> 'code_revision', '') < :floor
+    ORDER BY 1, 2, p.id
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class RunningProcess:
+    """What a process tells of itself: where it runs, and which code."""
+
+    id: UUID
+    code_revision: str
+    host: str
+    pid: int
+
+
+async def register(connection: Connection, process: RunningProcess) -> None:
+    """A heartbeat that also says who sends it."""
+    await connection.execute(
+        """
+        INSERT INTO processes (id, code_revision, host, pid) VALUES (%s, %s, %s, %s)
+        ON CONFLICT (id) DO UPDATE SET heartbeat_at = clock_timestamp(),
+            code_revision = excluded.code_revision, host = excluded.host, pid = excluded.pid
+        """,
+        (process.id, process.code_revision, process.host, process.pid),
+    )
 
 
 async def heartbeat(connection: Connection, process_id: UUID) -> None:
