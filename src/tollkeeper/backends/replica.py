@@ -132,7 +132,8 @@ class Replica:
 
 
 class ReplicaCall:
-    """One call to one replica; a context manager, and the iterator of its batches."""
+    """One call to one replica; a context manager, and the iterator of the one batch of a whole
+    answer."""
 
     def __init__(self, replica: Replica, call: Call, deadline: float) -> None:
         self._replica = replica
@@ -153,7 +154,7 @@ class ReplicaCall:
         except BaseException:
             self._release()
             raise
-        return Answer(self._replica.url, self)
+        return Answer(self._replica.url, self._stream or self)
 
     async def __aexit__(
         self,
@@ -167,11 +168,10 @@ class ReplicaCall:
         return self
 
     async def __anext__(self) -> Batch:
+        """Of a whole answer; a stream is read from its own iterator."""
         if self._first is not None:
             batch, self._first = self._first, None
             return batch
-        if self._stream is not None:
-            return await anext(self._stream)
         if self._shortfall is not None:
             raise self._shortfall
         raise StopAsyncIteration
@@ -225,7 +225,7 @@ class ReplicaCall:
         if streamed:
             reader = replica.wire.open_stream(call, secrets=replica.secrets)
             self._stream = StreamedAnswer(connection, reader, replica.config.frame_bytes_max)
-            self._first = await self._stream.begin()
+            await self._stream.begin()
         else:
             await self._accept_completion(connection)
 
