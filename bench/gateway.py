@@ -5,7 +5,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,7 @@ _CREDIT = 10**18
 _CONFIG = """
 [server]
 port = 0
+connections = 18000
 [operator]
 port = 0
 [database]
@@ -37,6 +38,8 @@ concurrency = 1000000
 name = "bench"
 kind = "openai"
 urls = ["http://127.0.0.1:{upstream}/v1"]
+connections = 18000
+idle_timeout_s = 3600
 """
 _MODEL = """
 [[models]]
@@ -74,10 +77,14 @@ def tollkeeper(
     tenants: int,
     workers: int = 1,
     python: str | Path = sys.executable,
+    fill: Callable[[str], None] | None = None,
 ) -> Iterator[Running]:
-    """Runs the gateway with an embedded database, which is running before the gateway starts."""
+    """Runs the gateway with an embedded database, which is running before the gateway starts. `fill`
+    gets the address of the database, to put something into it before."""
     with EmbeddedPostgres(folder) as server:
         migrate(server.conninfo)
+        if fill is not None:
+            fill(server.conninfo)
         socket_folder = folder.resolve() / "postgres"
         config = folder / "tollkeeper.toml"
         url = f"postgresql://postgres@/postgres?host={socket_folder}"

@@ -1,5 +1,6 @@
 """SQL of project keys."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, LiteralString
 
@@ -69,15 +70,18 @@ async def find_anywhere(connection: Connection, key_id: KeyId) -> ProjectKey | N
     return None if row is None else _key(row)
 
 
-async def find_by_digest(connection: Connection, digest: bytes) -> PresentedProjectKey | None:
+async def find_by_digests(
+    connection: Connection, digests: list[bytes]
+) -> list[PresentedProjectKey]:
+    """The keys with these digests, in any order."""
     cursor = await connection.execute(
-        f"SELECT {_COLUMNS}, k.digest, p.archived_at IS NOT NULL {_FROM} WHERE k.digest = %s",
-        (digest,),
+        f"SELECT {_COLUMNS}, k.digest, p.archived_at IS NOT NULL {_FROM} WHERE k.digest = ANY (%s)",
+        (digests,),
     )
-    row = await cursor.fetchone()
-    if row is None:
-        return None
-    return PresentedProjectKey(key=_key(row[:-2]), digest=row[-2], project_archived=row[-1])
+    return [
+        PresentedProjectKey(key=_key(row[:-2]), digest=row[-2], project_archived=row[-1])
+        for row in await cursor.fetchall()
+    ]
 
 
 async def find_of_project(
@@ -170,13 +174,18 @@ async def replace(
     return cursor.rowcount == 1
 
 
-async def record_use(connection: Connection, used_at: dict[KeyId, int]) -> None:
+async def record_use(
+    connection: Connection, used: Sequence[tuple[OrganizationId, KeyId, int]]
+) -> None:
+    """Writes when each of these keys was last used, in seconds since the epoch."""
     await connection.execute(
         """
         UPDATE project_keys k SET last_used_at = greatest(k.last_used_at, to_timestamp(used.at))
-        FROM unnest(%s::uuid[], %s::bigint[]) AS used (id, at) WHERE k.id = used.id
+        FROM unnest(%s::uuid[], %s::uuid[], %s::bigint[]) AS used (organization_id, id, at)
+        WHERE k.organization_id = used.organization_id AND k.id = used.id
         """,
-        (list(used_at), list(used_at.values())),
+        ([one[0] for one in used], [one[1] for one in used], [one[2] for one in used]),
+        prepare=False,
     )
 
 
