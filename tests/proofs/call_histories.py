@@ -35,7 +35,6 @@ from tollkeeper.domain.admission import (
     RATE_UNITS_PER_REQUEST,
     AccountState,
     ProjectState,
-    Spend,
 )
 from tollkeeper.domain.catalog import Model, PriceChange
 from tollkeeper.domain.declared_prices import (
@@ -47,6 +46,7 @@ from tollkeeper.domain.declared_prices import (
 from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.domain.inference import Batch, Call
 from tollkeeper.domain.ledger import Mark, Resolution, ResolutionKind
+from tollkeeper.domain.spend import Spend
 from tollkeeper.services.calls.inference import Inference, InferenceLimits, NamedPolicies
 from tollkeeper.services.calls.recorder import CallRecorder
 from tollkeeper.services.calls.running import RunningCall

@@ -5,7 +5,8 @@ from enum import StrEnum
 from uuid import UUID
 
 from tests.support.ledger import Balance, LedgerTenant
-from tollkeeper.domain.admission import Cap, CapPeriod, Refusal
+from tollkeeper.domain.admission import Refusal
+from tollkeeper.domain.caps import Cap, CapPeriod
 from tollkeeper.domain.ledger import Hold
 
 

@@ -7,8 +7,9 @@ from uuid import UUID
 from msgspec.structs import replace
 
 from tollkeeper.domain.access import OrganizationId, ProjectId
-from tollkeeper.domain.admission import AccountState, Fold, FoldKind, Spend, decide
+from tollkeeper.domain.admission import AccountState, decide
 from tollkeeper.domain.ledger import Hold, LockedAccounts, Resolution
+from tollkeeper.domain.spend import Fold, FoldKind, Spend
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ database crashes. After each commit the books are checked.
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import NoReturn, cast
@@ -17,10 +17,10 @@ from msgspec.structs import replace
 
 from tests.proofs.memory_books import Books, Row
 from tollkeeper.domain.access import KeyId, KeyStatus, OrganizationId
-from tollkeeper.domain.admission import FoldKind
 from tollkeeper.domain.errors import Unavailable
 from tollkeeper.domain.ledger import Ending, Hold, LockedAccounts, Mark, Resolution, ResolutionKind
 from tollkeeper.domain.policy_set import EMPTY, PolicySet
+from tollkeeper.domain.spend import FoldKind
 from tollkeeper.services.policies.directory import PolicyDirectory
 from tollkeeper.storage.database import Connection, Contention
 from tollkeeper.storage.ledger_store import AccountBusy, CommitInDoubt
@@ -331,7 +331,7 @@ class NoPolicies(PolicyDirectory):
         super().__init__(default_threshold=5000)
 
     async def current(
-        self, connection: Connection, epochs: dict[OrganizationId, int]
+        self, connection: Connection, epochs: Mapping[OrganizationId, int]
     ) -> dict[OrganizationId, PolicySet]:
         return dict.fromkeys(epochs, EMPTY)
 

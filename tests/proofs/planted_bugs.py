@@ -5,6 +5,7 @@ from tests.proofs.planted_isolation_bugs import ISOLATION_BUGS
 from tests.proofs.planted_month_bugs import MONTH_BUGS
 
 ADMISSION = "domain/admission.py"
+SPEND = "domain/spend.py"
 LEDGER = "services/ledger/ledger.py"
 HOLD_QUEUE = "services/ledger/hold_queue.py"
 STORE = "storage/ledger_store.py"
@@ -336,13 +337,13 @@ BUGS = {
         ("domain/test_decide.py",),
     ),
     "unsettled holds do not count for a cap": Bug(
-        ADMISSION,
+        SPEND,
         "        return self.held_picousd + self.unsettled_picousd + self.settled_picousd\n",
         "        return self.held_picousd + self.settled_picousd\n",
         ("domain/test_decide.py",),
     ),
     "the month goes back with the clock": Bug(
-        ADMISSION,
+        SPEND,
         "        if month <= self.month:\n",
         "        if month == self.month:\n",
         ("domain/test_decide.py",),
@@ -360,7 +361,7 @@ BUGS = {
         ("domain/test_decide.py",),
     ),
     "what is unsettled is counted twice": Bug(
-        ADMISSION,
+        SPEND,
         "        from_held = 0 if fold.was_unsettled else fold.hold_picousd\n",
         "        from_held = fold.hold_picousd\n",
         ("domain/test_folds.py",),

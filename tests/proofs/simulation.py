@@ -22,17 +22,16 @@ from tollkeeper.domain.access import KeyId, KeyStatus, OrganizationId, ProjectId
 from tollkeeper.domain.admission import (
     RATE_UNITS_PER_REQUEST,
     AccountState,
-    Cap,
-    CapPeriod,
     ProjectState,
-    Spend,
 )
+from tollkeeper.domain.caps import ACCOUNT_PERIODS, Cap
 from tollkeeper.domain.catalog import Model, Pricing
 from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.domain.inference import Call
 from tollkeeper.domain.ledger import Mark, ResolutionKind
 from tollkeeper.domain.pricing import cost_of as price_of
 from tollkeeper.domain.prompt import Prompt
+from tollkeeper.domain.spend import Spend
 from tollkeeper.domain.usage import Usage
 from tollkeeper.services import batches as batches_module
 from tollkeeper.services.ledger import hold_queue as hold_queue_module
@@ -127,7 +126,7 @@ class History:
     def _cap(self) -> Cap | None:
         if self.rng.random() < 0.7:
             return None
-        return Cap(self.rng.randrange(10, 50), self.rng.choice(list(CapPeriod)))
+        return Cap(self.rng.randrange(10, 50), self.rng.choice(ACCOUNT_PERIODS))
 
     async def run(self) -> None:
         calls = [self._start(self._call()) for _ in range(self.rng.randint(3, CALLS_MAX))]

@@ -37,10 +37,11 @@ from tests.support.ledger import (
     settlement,
 )
 from tests.support.proof import Proof
-from tollkeeper.domain.admission import Cap, CapPeriod
+from tollkeeper.domain.caps import ACCOUNT_PERIODS, Cap, CapPeriod
 from tollkeeper.domain.reports import CostDimension, CostQuery
 from tollkeeper.services.clock import unix_now
 from tollkeeper.services.ledger.billing import Billing
+from tollkeeper.services.ledger.caps import Caps
 from tollkeeper.services.ledger.costs import Costs
 from tollkeeper.services.ledger.recovery import Recovery
 from tollkeeper.services.vault import Vault
@@ -77,6 +78,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.tenants = [first, self.wait(another_project(self.database, first))]
         self.model = Model()
         self.billing = Billing(self.database, LIMITS)
+        self.caps = Caps(self.database, LIMITS)
         if credit:
             self.grant(credit)
 
@@ -201,12 +203,12 @@ class LedgerMachine(RuleBasedStateMachine):
             self.wait(archive(self.processes[0], tenant))
             self.model.archived.add(tenant.project_id)
 
-    @rule(which=st.none() | sides, amount=st.integers(0, 120), period=st.sampled_from(CapPeriod))
+    @rule(
+        which=st.none() | sides, amount=st.integers(0, 120), period=st.sampled_from(ACCOUNT_PERIODS)
+    )
     def set_cap(self, which: int | None, amount: int, period: CapPeriod) -> None:
         project_id = None if which is None else self.tenants[which].project_id
-        self.wait(
-            self.billing.cap_set(self.organization.organization_id, amount, period, project_id)
-        )
+        self.wait(self.caps.cap_set(self.organization.organization_id, amount, period, project_id))
         if project_id is None:
             self.model.cap = Cap(amount, period)
         else:
@@ -215,7 +217,7 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(which=st.none() | sides)
     def clear_cap(self, which: int | None) -> None:
         project_id = None if which is None else self.tenants[which].project_id
-        self.wait(self.billing.cap_clear(self.organization.organization_id, project_id))
+        self.wait(self.caps.cap_clear(self.organization.organization_id, project_id))
         if project_id is None:
             self.model.cap = None
         else:

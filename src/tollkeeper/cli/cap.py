@@ -9,7 +9,7 @@ from tollkeeper.cli.arguments import OrganizationArgument
 from tollkeeper.cli.command import noun_app, service_command
 from tollkeeper.cli.output import Listing, Record
 from tollkeeper.domain.access import OrganizationId
-from tollkeeper.domain.admission import CapPeriod
+from tollkeeper.domain.caps import CapPeriod
 from tollkeeper.domain.money import usd_from_picousd
 from tollkeeper.services.use_cases import Services
 from tollkeeper.storage.accounts import CapUse
@@ -43,7 +43,7 @@ async def cap_set(
     """Cap what may be held and spent in a period. Calls that would exceed it are refused."""
     identity = await services.names.organization_named(organization)
     of_project = None if project is None else await services.names.project_named(project, identity)
-    use = await services.billing.cap_set(identity, amount, period, of_project)
+    use = await services.caps.cap_set(identity, amount, period, of_project)
     return Record(_view(identity, use))
 
 
@@ -54,7 +54,7 @@ async def cap_clear(
     """Remove a cap."""
     identity = await services.names.organization_named(organization)
     of_project = None if project is None else await services.names.project_named(project, identity)
-    await services.billing.cap_clear(identity, of_project)
+    await services.caps.cap_clear(identity, of_project)
     return Record(
         {
             "organization_id": identity,
@@ -69,7 +69,7 @@ async def cap_clear(
 async def cap_show(services: Services, organization: OrganizationArgument) -> Listing:
     """Show every cap of an organization and of its projects, and how much of it is used."""
     identity = await services.names.organization_named(organization)
-    found = await services.billing.cap_show(identity)
+    found = await services.caps.cap_show(identity)
     return Listing(
         [_view(identity, use) for use in found],
         columns=("project_id", "amount", "period", "held", "spent", "remaining"),

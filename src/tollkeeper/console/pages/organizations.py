@@ -8,7 +8,7 @@ from tollkeeper.console.context import console_of
 from tollkeeper.console.forms import Form, organization_id
 from tollkeeper.console.rendering import render
 from tollkeeper.domain.access import OrganizationId
-from tollkeeper.domain.admission import CapPeriod
+from tollkeeper.domain.caps import CapPeriod
 from tollkeeper.domain.errors import InvalidRequest, NotFound
 from tollkeeper.services.use_cases import Services
 
@@ -53,7 +53,7 @@ async def show(request: Request, refused: Refused | None = None) -> Response:
         refused=refused,
         organization=organization,
         balance=await services.billing.credit_show(identity),
-        caps=await services.billing.cap_show(identity),
+        caps=await services.caps.cap_show(identity),
         overage=await services.billing.overage_show(identity),
         projects=projects,
         project_names={project.id: project.name for project in projects},
@@ -99,7 +99,7 @@ async def _set_cap(
     await make_change(
         request,
         Change("cap_set", str(identity)),
-        lambda: services.billing.cap_set(identity, amount, period),
+        lambda: services.caps.cap_set(identity, amount, period),
     )
     return "cap-set"
 
@@ -108,7 +108,7 @@ async def _clear_cap(
     request: Request, services: Services, identity: OrganizationId, _form: Form
 ) -> str:
     await make_change(
-        request, Change("cap_clear", str(identity)), lambda: services.billing.cap_clear(identity)
+        request, Change("cap_clear", str(identity)), lambda: services.caps.cap_clear(identity)
     )
     return "cap-cleared"
 

@@ -9,7 +9,7 @@ from tollkeeper.console.context import console_of
 from tollkeeper.console.forms import Form, organization_id, project_id
 from tollkeeper.console.pages.organizations import cap_period
 from tollkeeper.console.rendering import render
-from tollkeeper.domain.admission import CapPeriod
+from tollkeeper.domain.caps import CapPeriod
 from tollkeeper.domain.errors import NotFound
 from tollkeeper.domain.organization import Project
 from tollkeeper.services.ledger.billing import LimitChange
@@ -23,7 +23,7 @@ async def show_all(request: Request, refused: Refused | None = None) -> Response
     projects: list[Project] = []
     if chosen.organization is not None:
         projects = await services.projects.project_list(chosen.organization.id)
-        found = await services.billing.cap_show(chosen.organization.id)
+        found = await services.caps.cap_show(chosen.organization.id)
         caps = {use.project_id: use for use in found}
     return render(
         request,
@@ -55,7 +55,7 @@ async def show(request: Request, refused: Refused | None = None) -> Response:
     services = console_of(request).services
     project = await services.projects.project_show(project_id(request.path_params["project"]))
     organization = await services.organizations.organization_show(project.organization_id)
-    caps = await services.billing.cap_show(project.organization_id)
+    caps = await services.caps.cap_show(project.organization_id)
     return render(
         request,
         "project.html",
@@ -100,7 +100,7 @@ async def _set_cap(request: Request, services: Services, project: Project, form:
     await make_change(
         request,
         Change("cap_set", str(project.id)),
-        lambda: services.billing.cap_set(project.organization_id, amount, period, project.id),
+        lambda: services.caps.cap_set(project.organization_id, amount, period, project.id),
     )
     return "cap-set"
 
@@ -109,7 +109,7 @@ async def _clear_cap(request: Request, services: Services, project: Project, _fo
     await make_change(
         request,
         Change("cap_clear", str(project.id)),
-        lambda: services.billing.cap_clear(project.organization_id, project.id),
+        lambda: services.caps.cap_clear(project.organization_id, project.id),
     )
     return "cap-cleared"
 

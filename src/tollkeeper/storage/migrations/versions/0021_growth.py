@@ -10,7 +10,8 @@
 from alembic import op
 
 revision = "0021"
-down_revision = "0016"
+down_revision = "0019"
+compatible_from = "0021"
 
 _SQL = """
 ALTER TABLE project_keys SET (fillfactor = 80);
