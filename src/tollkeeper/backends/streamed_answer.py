@@ -6,8 +6,9 @@ it has come; only an error record in the place of the answer says that it did no
 """
 
 from tollkeeper.backends.failures import domain_error, is_fault_of_replica
+from tollkeeper.backends.transport.framing import RecordParser
 from tollkeeper.backends.transport.http1 import Connection, DeadlinePassed, HttpFailure
-from tollkeeper.backends.transport.sse import EventStreamParser, MalformedEventStream
+from tollkeeper.backends.transport.sse import MalformedEventStream
 from tollkeeper.backends.wire import AnswerReader
 from tollkeeper.domain.errors import BackendFailed
 from tollkeeper.domain.inference import Batch, Event
@@ -17,10 +18,10 @@ class StreamedAnswer:
     """Reads the connection and hands out the events of each network read. An answer ends properly
     where its reader says so; anything else that ends it is raised."""
 
-    def __init__(self, connection: Connection, reader: AnswerReader, frame_bytes_max: int) -> None:
+    def __init__(self, connection: Connection, reader: AnswerReader, parser: RecordParser) -> None:
         self._connection: Connection | None = connection
         self._reader = reader
-        self._parser = EventStreamParser(frame_bytes_max)
+        self._parser = parser
         self.completed = False
         # The end is the replica's fault, as far as its health is concerned.
         self.failed = False
@@ -77,8 +78,9 @@ class StreamedAnswer:
             reader.fail(BackendFailed(malformed, charged=True))
             return events
         events = reader.read(payloads)
-        if (reader.accepted or reader.failing) and (payloads or b"\n" in chunk):
-            # A byte now and then is no progress; a line is.
+        if (reader.accepted or reader.failing) and (
+            payloads or (self._parser.counts_lines and b"\n" in chunk)
+        ):
             connection.mark_progress()
         return events
 
