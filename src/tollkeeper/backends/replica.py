@@ -20,6 +20,7 @@ from tollkeeper.backends.port import Answer
 from tollkeeper.backends.refusals import refusal, refusal_record
 from tollkeeper.backends.streamed_answer import StreamedAnswer
 from tollkeeper.backends.tokenizers import TokenizeRequest, read_count, tokenize_request
+from tollkeeper.backends.transport.framing import open_parser
 from tollkeeper.backends.transport.http1 import (
     Connection,
     HttpFailure,
@@ -33,7 +34,6 @@ from tollkeeper.domain.inference import Batch, Call, Event, Opened
 from tollkeeper.timeouts import timeout
 
 _JSON = b"application/json"
-_EVENT_STREAM = b"text/event-stream"
 # A refusal is read only for its message, and so that its connection can be used again.
 _REFUSAL_BYTES_MAX = 64 << 10
 _REFUSAL_TIMEOUT_S = 2.0
@@ -62,6 +62,7 @@ class Replica:
         self._netloc = address.netloc
         self._pool = open_pool(url, config)
         self.wire = wire_for(config)
+        self.stream_type = self.wire.framing.value.encode("ascii")
         self._shared_headers = _shared_headers(
             address.netloc, {**self.wire.headers, **config.headers}
         )
@@ -201,7 +202,7 @@ class ReplicaCall:
         streamed = call.streamed or replica.config.always_stream
         extra = replica.config.extra_fields
         body = replica.wire.encode_request(call, stream=streamed, extra=extra)
-        accept = _EVENT_STREAM if streamed else _JSON
+        accept = replica.stream_type if streamed else _JSON
         path = replica.wire.path_for(call.model, stream=streamed)
         request = await replica.request(
             path, accept, body, deadline=self._deadline, trace=call.outgoing_trace
@@ -221,10 +222,11 @@ class ReplicaCall:
             raise domain_error(failure, charged=True) from failure
         if head.status != 200:
             raise await self._refusal(connection, head)
-        check_content(head, _EVENT_STREAM if streamed else _JSON)
+        check_content(head, accept)
         if streamed:
             reader = replica.wire.open_stream(call, secrets=replica.secrets)
-            self._stream = StreamedAnswer(connection, reader, replica.config.frame_bytes_max)
+            parser = open_parser(replica.wire.framing, replica.config.frame_bytes_max)
+            self._stream = StreamedAnswer(connection, reader, parser)
             await self._stream.begin()
         else:
             await self._accept_completion(connection)

@@ -8,8 +8,9 @@ it has come; only an error record in the place of the answer says that it did no
 from collections.abc import AsyncIterator
 
 from tollkeeper.backends.failures import domain_error, is_fault_of_replica
+from tollkeeper.backends.transport.framing import RecordParser
 from tollkeeper.backends.transport.http1 import Connection, DeadlinePassed, HttpFailure
-from tollkeeper.backends.transport.sse import EventStreamParser, MalformedEventStream
+from tollkeeper.backends.transport.sse import MalformedEventStream
 from tollkeeper.backends.wire import AnswerReader
 from tollkeeper.domain.errors import BackendFailed
 from tollkeeper.domain.inference import Batch, Event
@@ -19,10 +20,10 @@ class StreamedAnswer:
     """Reads the connection and hands out the events of each network read. An answer ends properly
     where its reader says so; anything else that ends it is raised."""
 
-    def __init__(self, connection: Connection, reader: AnswerReader, frame_bytes_max: int) -> None:
+    def __init__(self, connection: Connection, reader: AnswerReader, parser: RecordParser) -> None:
         self._connection: Connection | None = connection
         self._reader = reader
-        self._parser = EventStreamParser(frame_bytes_max)
+        self._parser = parser
         # What has been read and not yet been asked for.
         self._first: list[Event] = []
         self.completed = False
@@ -89,7 +90,7 @@ class StreamedAnswer:
         events = reader.read(payloads)
         # Whoever takes events marks the progress before the next read.
         is_waited_for = reader.failing or (reader.accepted and not events)
-        if is_waited_for and (payloads or b"\n" in chunk):
+        if is_waited_for and (payloads or (self._parser.counts_lines and b"\n" in chunk)):
             # A byte now and then is no progress; a line is.
             connection.mark_progress()
         return events
