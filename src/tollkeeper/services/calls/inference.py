@@ -37,6 +37,7 @@ from tollkeeper.services.calls.running import AnswerSink, RunningCall, Settlemen
 from tollkeeper.services.calls.token_counting import TOKENIZER_TIMEOUT_S
 from tollkeeper.services.ledger.admissibility import Admissibility
 from tollkeeper.services.ledger.admission import Admission, Settlement
+from tollkeeper.services.overload import OverloadGate
 from tollkeeper.services.policies.checks import JudgedContent, PolicyChecks
 
 T = TypeVar("T")
@@ -122,6 +123,7 @@ class Inference:
         policies: NamedPolicies,
         checks: PolicyChecks,
         recorder: CallRecorder,
+        overload: OverloadGate,
     ) -> None:
         self._admission = admission
         self._admissibility = admissibility
@@ -130,6 +132,7 @@ class Inference:
         self._policies = policies
         self._checks = checks
         self._recorder = recorder
+        self.overload = overload
         self._running: set[RunningCall] = set()
         self._running_of: Counter[OrganizationId] = Counter()
         self._none_running = asyncio.Event()
@@ -142,6 +145,7 @@ class Inference:
         running = RunningCall(call, source.operation, sink, deadline=deadline)
         self._running.add(running)
         self._running_of[call.organization_id] += 1
+        self.overload.take(call.organization_id)
         self._recorder.started(running)
         source.on_disconnect(lambda: self._abandon(running))
         try:
@@ -183,6 +187,7 @@ class Inference:
     def _forget(self, running: RunningCall) -> None:
         organization_id = running.call.organization_id
         self._running.discard(running)
+        self.overload.pass_on(organization_id)
         self._running_of[organization_id] -= 1
         if not self._running_of[organization_id]:
             del self._running_of[organization_id]
@@ -267,7 +272,11 @@ class Inference:
                 verdict.add_done_callback(running.end_if_refused)
             return JudgedRequest(for_answer, verdict)
         try:
-            with running.waiting_until(running.deadline), running.judging():
+            with (
+                running.waiting_until(running.deadline),
+                running.judging(),
+                self.overload.waiting(call.organization_id),
+            ):
                 await self._checks.check(*asked)
         except TimeoutError:
             raise (_not_dispatched() if running.unwanted else DeadlineExceeded()) from None
@@ -281,6 +290,7 @@ class Inference:
         gate = self._gate(running, judged)
         sink = gate or running.sink
         running.dispatched()
+        self.overload.pass_on(running.call.organization_id)
         try:
             with running.waiting_until(running.deadline + _DEADLINE_SLACK_S):
                 async with backend.open(running.call, deadline=running.deadline) as answer:
@@ -293,6 +303,7 @@ class Inference:
         except TimeoutError:
             raise _ended_early(running) from None
         finally:
+            self.overload.take(running.call.organization_id)
             running.answered()
             if gate is not None:
                 gate.close()

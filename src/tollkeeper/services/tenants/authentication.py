@@ -1,11 +1,12 @@
 """Finds the caller that a presented key belongs to, and refuses keys that are not active."""
 
+import asyncio
 import hmac
 import time
 from uuid import UUID
 
 from tollkeeper.domain.access import AdminCaller, Caller, KeyKind, KeyStatus, ProjectCaller
-from tollkeeper.domain.errors import Unauthenticated
+from tollkeeper.domain.errors import TollkeeperError, Unauthenticated, Unavailable
 from tollkeeper.domain.keys import key_digest, key_kind
 from tollkeeper.services.clock import Clock
 from tollkeeper.services.tenants.key_use import KeyUse
@@ -23,6 +24,8 @@ class Authentication:
         self._key_use = key_use
         self._clock = clock
         self._cached: dict[bytes, tuple[ProjectCaller, float]] = {}
+        # Keys that are being looked up.
+        self._sought: dict[bytes, asyncio.Task[Caller | TollkeeperError]] = {}
 
     async def authenticate(self, presented: str) -> Caller:
         """Reads the key from the database each time, so that a revocation takes effect with the next
@@ -41,12 +44,29 @@ class Authentication:
         if caller is not None and now < until:
             self._key_use.note(KeyKind.PROJECT, caller.key_id, self._clock())
             return caller
-        authenticated = await self.authenticate(presented)
-        if isinstance(authenticated, ProjectCaller):
+        sought = self._sought.get(digest)
+        if sought is None:
+            # Requests of the same key that come meanwhile wait for this one. It is not cancelled
+            # with the request that was the first.
+            sought = asyncio.create_task(self._seek(presented, digest))
+            self._sought[digest] = sought
+            sought.add_done_callback(lambda _: self._sought.pop(digest))
+        found = await asyncio.shield(sought)
+        if isinstance(found, TollkeeperError):
+            raise type(found)(found.message, retry_after_s=found.retry_after_s)
+        return found
+
+    async def _seek(self, presented: str, digest: bytes) -> Caller | TollkeeperError:
+        """Returns a refusal, because every request that waits for it raises one of its own."""
+        try:
+            caller = await self.authenticate(presented)
+        except (Unauthenticated, Unavailable) as exc:
+            return exc
+        if isinstance(caller, ProjectCaller):
             if len(self._cached) >= _CACHED_MAX:
                 self._cached.clear()
-            self._cached[digest] = (authenticated, now + _CACHED_S)
-        return authenticated
+            self._cached[digest] = (caller, time.monotonic() + _CACHED_S)
+        return caller
 
     async def _authenticate(self, kind: KeyKind, digest: bytes) -> Caller:
         async with self._database.reading() as connection:
