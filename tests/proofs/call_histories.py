@@ -53,6 +53,7 @@ from tollkeeper.services.calls.running import RunningCall
 from tollkeeper.services.ledger.admissibility import Admissibility
 from tollkeeper.services.ledger.admission import Admission
 from tollkeeper.services.ledger.ledger import Ledger
+from tollkeeper.services.overload import OverloadGate
 from tollkeeper.services.policies.checks import PolicyChecks
 
 CALLS_MAX = 6
@@ -185,6 +186,7 @@ class CallHistory:
             policies=cast("NamedPolicies", None),
             checks=PolicyChecks(None),
             recorder=cast("CallRecorder", _Recorder()),
+            overload=OverloadGate(0),
         )
 
     def _clock(self) -> int:

@@ -42,6 +42,7 @@ from tollkeeper.services.ledger.reconciliation import Reconciliation
 from tollkeeper.services.ledger.recovery import Lease, Recovery
 from tollkeeper.services.ledger.watch import LedgerWatch
 from tollkeeper.services.models import CurrentCatalog, Models
+from tollkeeper.services.overload import OverloadGate
 from tollkeeper.services.policies.checks import PolicyChecks
 from tollkeeper.services.policies.directory import PolicyDirectory
 from tollkeeper.services.policies.policies import Policies
@@ -300,6 +301,7 @@ def _inference(
         policies=policies,
         checks=checks,
         recorder=recorder,
+        overload=OverloadGate(limits.overload_turn_s),
     )
 
 

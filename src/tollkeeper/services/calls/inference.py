@@ -36,6 +36,7 @@ from tollkeeper.services.calls.running import AnswerSink, RunningCall, Settlemen
 from tollkeeper.services.calls.token_counting import TOKENIZER_TIMEOUT_S
 from tollkeeper.services.ledger.admissibility import Admissibility
 from tollkeeper.services.ledger.admission import Admission, Settlement
+from tollkeeper.services.overload import OverloadGate
 from tollkeeper.services.policies.checks import JudgedContent, PolicyChecks
 from tollkeeper.timeouts import Alarms
 
@@ -122,6 +123,7 @@ class Inference:
         policies: NamedPolicies,
         checks: PolicyChecks,
         recorder: CallRecorder,
+        overload: OverloadGate,
     ) -> None:
         self._admission = admission
         self._admissibility = admissibility
@@ -130,6 +132,7 @@ class Inference:
         self._policies = policies
         self._checks = checks
         self._recorder = recorder
+        self.overload = overload
         self._running: set[RunningCall] = set()
         self._running_of: dict[OrganizationId, int] = {}
         self._none_running = asyncio.Event()
@@ -144,6 +147,7 @@ class Inference:
             call, source.operation, sink, deadline=deadline, alarm=self._alarms.take()
         )
         self._running.add(running)
+        self.overload.take(call.organization_id)
         self._recorder.started(running)
         source.on_disconnect(lambda: self._abandon(running))
         try:
@@ -189,6 +193,7 @@ class Inference:
         organization_id = running.call.organization_id
         self._alarms.give_back(running.alarm)
         self._running.discard(running)
+        self.overload.pass_on(organization_id)
         left = self._running_of[organization_id] - 1
         if left:
             self._running_of[organization_id] = left
@@ -277,7 +282,11 @@ class Inference:
                 verdict.add_done_callback(running.end_if_refused)
             return JudgedRequest(for_answer, verdict)
         try:
-            with running.waiting_until(running.deadline), running.judging():
+            with (
+                running.waiting_until(running.deadline),
+                running.judging(),
+                self.overload.waiting(call.organization_id),
+            ):
                 await self._checks.check(*asked)
         except TimeoutError:
             raise (_not_dispatched() if running.unwanted else DeadlineExceeded()) from None
@@ -291,6 +300,7 @@ class Inference:
         gate = self._gate(running, judged)
         sink = gate or running.sink
         running.dispatched()
+        self.overload.pass_on(running.call.organization_id)
         try:
             with running.waiting_until(running.deadline + _DEADLINE_SLACK_S):
                 async with backend.open(running.call, deadline=running.deadline) as answer:
@@ -303,6 +313,7 @@ class Inference:
         except TimeoutError:
             raise _ended_early(running) from None
         finally:
+            self.overload.take(running.call.organization_id)
             running.answered()
             if gate is not None:
                 gate.close()

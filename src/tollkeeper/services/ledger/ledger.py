@@ -90,6 +90,11 @@ class Ledger:
             "holds in doubt": self._in_doubt.queued,
         }
 
+    @property
+    def backlog(self) -> int:
+        """How many items wait that somebody waits for."""
+        return self._resolutions.queued + sum(writer.queued for writer in self._holds.writers)
+
     async def hold(self, hold: Hold, alarm: Alarm | None = None) -> Decision:
         """Decides on the hold and, where it is admitted, makes it. The hold is committed when this
         returns. Where it raises, also because of a cancellation, nothing stays held.
