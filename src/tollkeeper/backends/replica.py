@@ -120,7 +120,9 @@ class Replica:
         body = tokenize.encode(call)
         path = tokenize.path_for(call.model)
         request = await self.request(path, _JSON, body, deadline=deadline)
-        connection = await self._pool.acquire(deadline=deadline, organization=call.organization_id)
+        connection = await self._pool.acquire(
+            deadline=deadline, organization=call.organization_id.int
+        )
         try:
             connection.send(request, deadline=deadline, idle_s=self.config.idle_timeout_s)
             head = await connection.read_head()
@@ -209,7 +211,7 @@ class ReplicaCall:
         )
         try:
             connection = await replica.pool.acquire(
-                deadline=self._deadline, organization=call.organization_id
+                deadline=self._deadline, organization=call.organization_id.int
             )
         except HttpFailure as failure:
             raise domain_error(failure, charged=False) from failure

@@ -86,6 +86,7 @@ class AnswerStream:
         self.done = True
 
     def _read_chunk(self, chunk: Chunk, events: list[Event]) -> None:
+        self._service_tier = chunk.service_tier or self._service_tier
         piece = text_piece(chunk) if self._opened else None
         if piece is not None and 0 <= piece[0] < len(self._pieces) and not self._finished[piece[0]]:
             # Nearly every chunk. It needs none of the checks below but for the bound.
@@ -93,7 +94,6 @@ class AnswerStream:
             self._pieces[index] += 1
             if self._pieces[index] > self._pieces_max:
                 raise MalformedAnswer("a choice is longer than its bound")
-            self._service_tier = chunk.service_tier or self._service_tier
             self.accepted = True
             events.append(Delta(index, text))
             return
@@ -137,7 +137,6 @@ class AnswerStream:
         self.fail(failure)
 
     def _open(self, chunk: Chunk, events: list[Event]) -> None:
-        self._service_tier = chunk.service_tier or self._service_tier
         if not self._opened:
             self._opened = True
             events.append(opened(chunk))

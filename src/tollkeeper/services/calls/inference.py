@@ -14,7 +14,7 @@ import msgspec
 
 from tollkeeper.backends.fallback import backend_for
 from tollkeeper.backends.port import Backend
-from tollkeeper.domain.access import OrganizationId, ProjectId
+from tollkeeper.domain.access import ProjectId
 from tollkeeper.domain.errors import (
     BackendFailed,
     DeadlineExceeded,
@@ -134,20 +134,20 @@ class Inference:
         self._recorder = recorder
         self.overload = overload
         self._running: set[RunningCall] = set()
-        self._running_of: dict[OrganizationId, int] = {}
+        self._running_of: dict[int, int] = {}
         self._none_running = asyncio.Event()
         self._alarms = Alarms()
 
     async def infer(self, call: Call, sink: AnswerSink, source: CallSource) -> Outcome:
         """Runs the call to its end. Raises domain errors; what the sink has taken by then stays
         taken. The source promises not to cancel it: who is told of leaving ends by itself."""
-        self._count_in(call.organization_id)
+        self._count_in(call.organization_id.int)
         deadline = asyncio.get_running_loop().time() + self._limits.deadline_s
         running = RunningCall(
             call, source.operation, sink, deadline=deadline, alarm=self._alarms.take()
         )
         self._running.add(running)
-        self.overload.take(call.organization_id)
+        self.overload.take(running.owner)
         self._recorder.started(running)
         source.on_disconnect(lambda: self._abandon(running))
         try:
@@ -181,24 +181,24 @@ class Inference:
     def running(self) -> int:
         return len(self._running)
 
-    def _count_in(self, organization_id: OrganizationId) -> None:
+    def _count_in(self, owner: int) -> None:
         """Counts a call of the organization, or refuses it at once, before any work, where this
         process has no room for it."""
-        limit, own = self._limits.calls_max, self._running_of.get(organization_id, 0)
+        limit, own = self._limits.calls_max, self._running_of.get(owner, 0)
         if len(self._running) >= limit or own >= share(limit):
             raise Unavailable("Too many calls are in progress; try again.", retry_after_s=1)
-        self._running_of[organization_id] = own + 1
+        self._running_of[owner] = own + 1
 
     def _forget(self, running: RunningCall) -> None:
-        organization_id = running.call.organization_id
+        owner = running.owner
         self._alarms.give_back(running.alarm)
         self._running.discard(running)
-        self.overload.pass_on(organization_id)
-        left = self._running_of[organization_id] - 1
+        self.overload.pass_on(owner)
+        left = self._running_of[owner] - 1
         if left:
-            self._running_of[organization_id] = left
+            self._running_of[owner] = left
         else:
-            del self._running_of[organization_id]
+            del self._running_of[owner]
         if not self._running:
             self._none_running.set()
 
@@ -285,7 +285,7 @@ class Inference:
             with (
                 running.waiting_until(running.deadline),
                 running.judging(),
-                self.overload.waiting(call.organization_id),
+                self.overload.waiting(running.owner),
             ):
                 await self._checks.check(*asked)
         except TimeoutError:
@@ -300,7 +300,7 @@ class Inference:
         gate = self._gate(running, judged)
         sink = gate or running.sink
         running.dispatched()
-        self.overload.pass_on(running.call.organization_id)
+        self.overload.pass_on(running.owner)
         try:
             with running.waiting_until(running.deadline + _DEADLINE_SLACK_S):
                 async with backend.open(running.call, deadline=running.deadline) as answer:
@@ -313,7 +313,7 @@ class Inference:
         except TimeoutError:
             raise _ended_early(running) from None
         finally:
-            self.overload.take(running.call.organization_id)
+            self.overload.take(running.owner)
             running.answered()
             if gate is not None:
                 gate.close()
