@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 import time
@@ -64,6 +65,9 @@ class Running:
     start_s: float
     tenants: list[Tenant]
     conninfo: str
+    operator_port: int
+    config: Path
+    database: EmbeddedPostgres
 
 
 @contextmanager
@@ -74,8 +78,10 @@ def tollkeeper(
     tenants: int,
     workers: int = 1,
     python: str | Path = sys.executable,
+    settings: dict[str, str] | None = None,
 ) -> Iterator[Running]:
-    """Runs the gateway with an embedded database, which is running before the gateway starts."""
+    """Runs the gateway with an embedded database, which is running before the gateway starts.
+    `settings` are further ones, by the names of their environment variables."""
     with EmbeddedPostgres(folder) as server:
         migrate(server.conninfo)
         socket_folder = folder.resolve() / "postgres"
@@ -96,14 +102,27 @@ def tollkeeper(
                 ],
                 stdout=subprocess.PIPE,
                 stderr=log,
+                env=os.environ | (settings or {}),
             ) as process,
         ):
             try:
                 assert process.stdout is not None
                 addresses = json.loads(process.stdout.readline())
                 start_s = time.perf_counter() - started
-                port = int(addresses["public"].rsplit(":", 1)[1])
-                yield Running(port, process.pid, database_pid, start_s, made, server.conninfo)
+                public, operator = (
+                    int(addresses[name].rsplit(":", 1)[1]) for name in ("public", "operator")
+                )
+                yield Running(
+                    public,
+                    process.pid,
+                    database_pid,
+                    start_s,
+                    made,
+                    server.conninfo,
+                    operator,
+                    config,
+                    server,
+                )
             finally:
                 process.terminate()
                 process.wait(60)
