@@ -1,6 +1,7 @@
 """The bugs that are planted, and the tests that must catch them. A table."""
 
 from tests.proofs.bug import Bug
+from tests.proofs.planted_cap_bugs import CAP_BUGS
 from tests.proofs.planted_isolation_bugs import ISOLATION_BUGS
 from tests.proofs.planted_month_bugs import MONTH_BUGS
 
@@ -372,6 +373,7 @@ BUGS = {
         "            refund = -fold.overage_picousd\n",
         ("domain/test_folds.py",),
     ),
+    **CAP_BUGS,
     **MONTH_BUGS,
     **ISOLATION_BUGS,
 }

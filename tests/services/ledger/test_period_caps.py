@@ -1,46 +1,23 @@
 """Caps by day, week and month on the real database, with a clock that tests can set."""
 
 import asyncio
-from collections.abc import AsyncIterator
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from uuid import uuid4
 
 import pytest
 
-from tests.support.database_clock import DatabaseClock
-from tests.support.databases import own_database
+from tests.support.capped_books import DAY, MONTH, NOON, WEEK, CappedBooks
 from tests.support.ledger import (
-    LIMITS,
-    LedgerTenant,
-    Process,
     another_project,
-    differences,
-    fold,
-    held,
     hold_of,
-    make_database,
-    make_process,
     make_tenant,
     release,
     rows,
-    run,
     settlement,
 )
-from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
 from tollkeeper.domain.admission import Refusal
 from tollkeeper.domain.caps import COUNTED_PERIODS, CapPeriod
-from tollkeeper.domain.errors import InvalidRequest, NotFound
-from tollkeeper.domain.ledger import Hold
-from tollkeeper.services.ledger.caps import Caps
 from tollkeeper.services.ledger.recovery import Recovery
-from tollkeeper.services.tenants.idempotency import Idempotency
-from tollkeeper.services.tenants.project_keys import ProjectKeys
-from tollkeeper.services.vault import Vault
-from tollkeeper.storage.accounts import CapUse
 
-DAY, WEEK, MONTH = COUNTED_PERIODS
-NOON = datetime(2026, 11, 17, 12, tzinfo=UTC)
 # The last second of each period, with the ones that end with it.
 LAST_SECONDS = [
     pytest.param(datetime(2026, 11, 17, 23, 59, 59, tzinfo=UTC), {DAY}, id="tuesday"),
@@ -52,80 +29,9 @@ LAST_SECONDS = [
 ]
 
 
-@dataclass
-class World:
-    """Two processes on one database, and one tenant with credit."""
-
-    processes: tuple[Process, Process]
-    clock: DatabaseClock
-    tenant: LedgerTenant
-    caps: Caps
-
-    @property
-    def process(self) -> Process:
-        return self.processes[0]
-
-    async def set(
-        self,
-        amount: int,
-        period: CapPeriod,
-        *,
-        project: ProjectId | None = None,
-        key: KeyId | None = None,
-    ) -> CapUse:
-        return await self.caps.cap_set(self.tenant.organization_id, amount, period, project, key)
-
-    async def hold(self, amount: int, tenant: LedgerTenant | None = None) -> Hold:
-        return await held(self.process, tenant or self.tenant, amount)
-
-    async def refusal(self, amount: int, tenant: LedgerTenant | None = None) -> Refusal | None:
-        hold = hold_of(tenant or self.tenant, amount)
-        return (await self.processes[1].ledger.hold(hold)).refusal
-
-    async def settle(self, hold: Hold, cost: int) -> None:
-        assert await self.process.ledger.resolve(settlement(hold, cost), hold)
-
-    async def release(self, hold: Hold) -> None:
-        assert await self.process.ledger.resolve(release(hold), hold)
-
-    async def uses(self) -> list[tuple[int, int, int]]:
-        """Held, spent and remaining of each cap."""
-        found = await self.caps.cap_show(self.tenant.organization_id)
-        return [(use.held_picousd, use.spent_picousd, use.remaining_picousd) for use in found]
-
-    async def check(self) -> None:
-        """Every invariant, before and after everything is folded in."""
-        assert await self.differences() == []
-        await fold(self.process, self.tenant)
-        assert await self.differences() == []
-
-    async def differences(self) -> list[tuple[str, str, str]]:
-        """Without the ages of holds: the clock has jumped since other tests have held."""
-        found = await differences(self.process.database)
-        return [one for one in found if one[0] != "no hold outlives its process"]
-
-
-@pytest.fixture(scope="module")
-def clock(shared_conninfo: str) -> DatabaseClock:
-    return DatabaseClock(own_database(shared_conninfo, f"period_caps_{uuid4().hex}"))
-
-
-@pytest.fixture
-async def world(clock: DatabaseClock) -> AsyncIterator[World]:
-    clock.set(NOON)
-    database = make_database(clock.conninfo)
-    await database.open()
-    processes = make_process(database), make_process(database)
-    tenant = await make_tenant(database, credit=10**6)
-    yield World(processes, clock, tenant, Caps(database, LIMITS))
-    for process in processes:
-        await process.ledger.drain()
-    await database.close()
-
-
 @pytest.mark.parametrize("period", COUNTED_PERIODS)
 async def test_a_cap_of_a_key_counts_what_it_holds_and_spends(
-    world: World, period: CapPeriod
+    world: CappedBooks, period: CapPeriod
 ) -> None:
     use = await world.set(10, period, key=world.tenant.key_id)
     assert (use.project_id, use.key_id) == (world.tenant.project_id, world.tenant.key_id)
@@ -145,7 +51,7 @@ async def test_a_cap_of_a_key_counts_what_it_holds_and_spends(
     await world.check()
 
 
-async def test_each_owner_has_caps_of_its_own(world: World) -> None:
+async def test_each_owner_has_caps_of_its_own(world: CappedBooks) -> None:
     other = await another_project(world.process.database, world.tenant)
     await world.set(100, DAY)
     await world.set(50, WEEK, project=other.project_id)
@@ -169,7 +75,7 @@ async def test_each_owner_has_caps_of_its_own(world: World) -> None:
 
 @pytest.mark.parametrize(("last", "ended"), LAST_SECONDS)
 async def test_a_new_period_counts_from_zero(
-    world: World, last: datetime, ended: set[CapPeriod]
+    world: CappedBooks, last: datetime, ended: set[CapPeriod]
 ) -> None:
     midnight = last + timedelta(seconds=1)
     for period in COUNTED_PERIODS:
@@ -193,7 +99,7 @@ async def test_a_new_period_counts_from_zero(
         await world.check()
 
 
-async def test_a_cap_counts_what_was_before_it(world: World) -> None:
+async def test_a_cap_counts_what_was_before_it(world: CappedBooks) -> None:
     """Also what is resolved and not folded in yet, and what is resolved right after."""
     yesterday = NOON - timedelta(days=1)
     world.clock.set(yesterday)
@@ -215,7 +121,7 @@ async def test_a_cap_counts_what_was_before_it(world: World) -> None:
     await world.check()
 
 
-async def test_a_cap_below_what_was_spent_stops_the_next_call_only(world: World) -> None:
+async def test_a_cap_below_what_was_spent_stops_the_next_call_only(world: CappedBooks) -> None:
     running = await world.hold(8)
     use = await world.set(5, DAY, key=world.tenant.key_id)
     assert use.remaining_picousd == -3
@@ -230,7 +136,7 @@ async def test_a_cap_below_what_was_spent_stops_the_next_call_only(world: World)
     await world.check()
 
 
-async def test_a_cleared_cap_is_gone_and_may_be_cleared_again(world: World) -> None:
+async def test_a_cleared_cap_is_gone_and_may_be_cleared_again(world: CappedBooks) -> None:
     organization, key = world.tenant.organization_id, world.tenant.key_id
     for period in (DAY, WEEK):
         await world.set(1, period, key=key)
@@ -256,7 +162,7 @@ async def test_a_cleared_cap_is_gone_and_may_be_cleared_again(world: World) -> N
     await world.check()
 
 
-async def test_two_processes_cannot_pass_a_cap_together(world: World) -> None:
+async def test_two_processes_cannot_pass_a_cap_together(world: CappedBooks) -> None:
     other = await another_project(world.process.database, world.tenant)
     await world.set(70, DAY, key=world.tenant.key_id)
     await world.set(105, WEEK)
@@ -276,7 +182,7 @@ async def test_two_processes_cannot_pass_a_cap_together(world: World) -> None:
     await world.check()
 
 
-async def test_resolutions_and_holds_at_once_keep_every_count(world: World) -> None:
+async def test_resolutions_and_holds_at_once_keep_every_count(world: CappedBooks) -> None:
     await world.set(200, DAY, key=world.tenant.key_id)
     await world.set(300, WEEK, project=world.tenant.project_id)
 
@@ -298,7 +204,7 @@ async def test_resolutions_and_holds_at_once_keep_every_count(world: World) -> N
     await world.check()
 
 
-async def test_a_dead_process_keeps_its_holds_in_their_period(world: World) -> None:
+async def test_a_dead_process_keeps_its_holds_in_their_period(world: CappedBooks) -> None:
     await world.set(10, DAY, key=world.tenant.key_id)
     left = await world.hold(8)
     recovered = await Recovery(world.process.database, 0).ledger_recover()
@@ -312,7 +218,7 @@ async def test_a_dead_process_keeps_its_holds_in_their_period(world: World) -> N
     await world.check()
 
 
-async def test_a_hold_that_the_database_lost_counts_when_it_is_put_back(world: World) -> None:
+async def test_a_hold_that_the_database_lost_counts_when_it_is_put_back(world: CappedBooks) -> None:
     await world.set(10, DAY, key=world.tenant.key_id)
     lost = hold_of(world.tenant, 4)
     await world.process.store.restore_all([lost])
@@ -323,7 +229,7 @@ async def test_a_hold_that_the_database_lost_counts_when_it_is_put_back(world: W
     await world.check()
 
 
-async def test_a_clock_that_is_set_back_reopens_no_period(world: World) -> None:
+async def test_a_clock_that_is_set_back_reopens_no_period(world: CappedBooks) -> None:
     await world.set(10, DAY, key=world.tenant.key_id)
     world.clock.pass_time(days=1)
     await world.hold(6)
@@ -341,167 +247,4 @@ async def test_a_clock_that_is_set_back_reopens_no_period(world: World) -> None:
     await world.caps.cap_clear(world.tenant.organization_id, key_id=world.tenant.key_id)
     world.clock.pass_time(days=-1)
     assert (await world.set(10, DAY)).remaining_picousd == 2
-    await world.check()
-
-
-async def _rotate(world: World, key_id: KeyId) -> KeyId:
-    def now() -> int:
-        return int(world.clock.now.timestamp())
-
-    idempotency = Idempotency(Vault(b"0" * 32), now)
-    keys = ProjectKeys(world.process.database, idempotency, now, ("inference:write",))
-    return (await keys.project_key_rotate(key_id, grace_s=3600)).new.id
-
-
-async def test_a_rotated_key_goes_on_with_the_cap_and_what_was_spent(world: World) -> None:
-    await world.set(10, DAY, key=world.tenant.key_id)
-    running = await world.hold(4)
-    await world.settle(await world.hold(3), 3)
-    second = replace(world.tenant, key_id=await _rotate(world, world.tenant.key_id))
-    third = replace(world.tenant, key_id=await _rotate(world, second.key_id))
-    for tenant in (world.tenant, second, third):
-        assert await world.refusal(4, tenant) is Refusal.KEY_CAP
-    # The old key works on, and both spend the same money.
-    await world.hold(1, second)
-    await world.hold(2, third)
-    assert await world.refusal(1) is Refusal.KEY_CAP
-    await world.settle(running, 1)
-    assert await world.uses() == [(3, 4, 3)]
-    [use] = await world.caps.cap_show(world.tenant.organization_id)
-    assert use.key_id == third.key_id
-    # Whichever of the keys is named, it is the same cap; a new one counts for all of them too.
-    await world.set(12, DAY, key=second.key_id)
-    assert await world.uses() == [(3, 4, 5)]
-    assert (await world.set(20, WEEK, key=third.key_id)).remaining_picousd == 13
-    await world.check()
-    await world.caps.cap_clear(world.tenant.organization_id, key_id=world.tenant.key_id)
-    assert await world.uses() == []
-
-
-async def test_upkeep_begins_the_periods_of_keys_that_are_not_used(world: World) -> None:
-    await world.set(10, DAY, key=world.tenant.key_id)
-    await world.set(10, MONTH, key=world.tenant.key_id)
-    running = await world.hold(4)
-    world.clock.pass_time(days=1)
-    await world.caps.begin_periods()
-    assert await rows(
-        world.process.database,
-        """
-        SELECT period, held FROM period_caps WHERE organization_id = %s ORDER BY period
-        """,
-        world.tenant.organization_id,
-    ) == [("day", 0), ("month", 4)]
-    await world.check()
-    await world.settle(running, 4)
-    await world.check()
-    # A clock that goes back finds the account where it was.
-    world.clock.pass_time(days=-1)
-    await world.caps.begin_periods()
-    await world.hold(6)
-    assert await world.uses() == [(6, 0, 4), (6, 4, 0)]
-    await world.check()
-
-
-async def test_changes_are_in_the_audit_list(world: World) -> None:
-    organization, key = world.tenant.organization_id, world.tenant.key_id
-    await world.set(5, DAY, key=key)
-    await world.set(5, DAY, key=key)
-    await world.set(6, DAY, key=key)
-    await world.set(7, WEEK)
-    await world.caps.cap_clear(organization, key_id=key)
-    found = await rows(
-        world.process.database,
-        """
-        SELECT operation, object_id, before, after FROM audit WHERE organization_id = %s
-        ORDER BY id
-        """,
-        organization,
-    )
-    five, six, seven = (
-        {"amount": f"0.00000000000{amount}", "period": period}
-        for amount, period in ((5, "day"), (6, "day"), (7, "week"))
-    )
-    assert found == [
-        ("cap_set", str(key), None, five),
-        ("cap_set", str(key), five, six),
-        ("cap_set", str(organization), None, seven),
-        ("cap_clear", str(key), six, None),
-    ]
-
-
-async def test_unknown_and_foreign_keys_are_not_found(world: World) -> None:
-    stranger = await make_tenant(world.process.database)
-    for key in (KeyId(uuid4()), stranger.key_id):
-        with pytest.raises(NotFound):
-            await world.set(1, DAY, key=key)
-        with pytest.raises(NotFound):
-            await world.caps.cap_clear(world.tenant.organization_id, key_id=key)
-        with pytest.raises(NotFound):
-            await world.caps.cap_show_of_key(world.tenant.organization_id, key)
-    other = await another_project(world.process.database, world.tenant)
-    with pytest.raises(NotFound):
-        await world.set(1, DAY, project=other.project_id, key=world.tenant.key_id)
-    with pytest.raises(NotFound):
-        await world.caps.cap_set(OrganizationId(uuid4()), 1, DAY)
-
-
-async def test_what_is_no_cap_is_refused(world: World) -> None:
-    with pytest.raises(InvalidRequest) as negative:
-        await world.set(-1, DAY)
-    assert negative.value.param == "amount"
-    with pytest.raises(InvalidRequest) as total:
-        await world.set(1, CapPeriod.TOTAL, key=world.tenant.key_id)
-    assert total.value.param == "period"
-
-
-async def test_the_caps_that_bind_a_key(world: World) -> None:
-    other = await another_project(world.process.database, world.tenant)
-    await world.set(1, DAY)
-    await world.set(2, WEEK, project=world.tenant.project_id)
-    await world.set(3, MONTH, key=world.tenant.key_id)
-    await world.set(4, DAY, project=other.project_id)
-    await world.set(5, DAY, key=other.key_id)
-    found = await world.caps.cap_show_of_key(world.tenant.organization_id, world.tenant.key_id)
-    assert [use.cap.amount_picousd for use in found] == [1, 2, 3]
-
-
-BROKEN = [
-    "UPDATE period_caps SET held = held + 1 WHERE organization_id = %s",
-    "UPDATE period_caps SET settled = settled + 1 WHERE organization_id = %s",
-    "UPDATE period_caps SET cap = 1 WHERE organization_id = %s",
-    "UPDATE period_caps SET number = number + 1, held = 0, settled = 0 WHERE organization_id = %s",
-    "UPDATE accounts SET spending_day = NULL WHERE organization_id = %s",
-]
-
-
-@pytest.mark.parametrize("statement", BROKEN)
-async def test_verify_finds_counts_that_differ(world: World, statement: str) -> None:
-    await world.set(10, DAY, key=world.tenant.key_id)
-    await world.settle(await world.hold(6), 2)
-    await world.hold(3)
-    await world.check()
-    kept = await rows(
-        world.process.database,
-        "SELECT cap, number, held, settled FROM period_caps WHERE organization_id = %s",
-        world.tenant.organization_id,
-    )
-    await run(world.process.database, statement, world.tenant.organization_id)
-    found = await world.differences()
-    assert {subject for _, subject, _ in found} == {str(world.tenant.key_id)}
-    # Put right again, for the tests after this one.
-    await run(
-        world.process.database,
-        """
-        UPDATE period_caps SET cap = %s, number = %s, held = %s, settled = %s
-        WHERE organization_id = %s
-        """,
-        *kept[0],
-        world.tenant.organization_id,
-    )
-    await run(
-        world.process.database,
-        "UPDATE accounts SET spending_day = %s WHERE organization_id = %s",
-        kept[0][1],
-        world.tenant.organization_id,
-    )
     await world.check()
