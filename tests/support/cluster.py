@@ -33,7 +33,8 @@ from tollkeeper.services.use_cases import Services
 from tollkeeper.storage.migrations import migrate
 
 LEASE_S = 2
-_ATTEMPT_S = 5
+# Longer than a gateway that is frozen or cut off can keep an account locked.
+_ATTEMPT_S = 8
 _JUDGE = "the-judge"
 # How long the model server thinks at most, so that calls are under way at any moment.
 _THINKING_S = 0.2

@@ -39,7 +39,8 @@ async def commit_without_waiting(connection: Connection) -> None:
 
 def fast_transaction(lock_wait_s: float | None) -> BoundStatement:
     """The first statement of a transaction that holds: the commit does not wait for the disk, no
-    lock is waited for longer than `lock_wait_s`, and rows are found by their keys."""
+    lock is waited for longer than `lock_wait_s`, and rows are found by their keys. Where the process
+    stops between two statements, the server ends its session, so that accounts do not stay locked."""
     lock_timeout = None if lock_wait_s is None else f"{max(1, round(lock_wait_s * 1000))}ms"
     return _FAST_TRANSACTION.bind(lock_timeout)
 
@@ -48,6 +49,7 @@ _FAST_TRANSACTION = Statement(
     "tollkeeper_fast_transaction",
     """
     SELECT set_config('synchronous_commit', 'off', true),
+        set_config('idle_in_transaction_session_timeout', '3s', true),
         set_config('lock_timeout', coalesce(%s::text, current_setting('lock_timeout')), true),
     """
     + ROWS_BY_KEY,

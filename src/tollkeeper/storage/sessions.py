@@ -56,6 +56,10 @@ def session_settings(statement_timeout_s: float) -> str:
         "timezone": "UTC",
         "synchronous_commit": "on",
         "default_transaction_isolation": "read committed",
+        # The server ends sessions of a machine that is gone without a word; by default after hours.
+        "tcp_keepalives_idle": 10,
+        "tcp_keepalives_interval": 5,
+        "tcp_keepalives_count": 3,
     }
     return "SELECT " + ", ".join(
         f"set_config('{name}', '{value}', false)" for name, value in settings.items()
