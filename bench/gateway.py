@@ -87,6 +87,9 @@ def tollkeeper(
     """Runs the gateway with an embedded database, which is running before the gateway starts. `fill`
     gets the address of the database, to put something into it before. `settings` are further ones,
     by the names of their environment variables."""
+    if fill is not None:
+        with EmbeddedPostgres(folder) as server:
+            _configure_for_large_books(server.conninfo)
     with EmbeddedPostgres(folder) as server:
         migrate(server.conninfo)
         if fill is not None:
@@ -133,6 +136,15 @@ def tollkeeper(
             finally:
                 process.terminate()
                 process.wait(60)
+
+
+def _configure_for_large_books(conninfo: str) -> None:
+    """As for a database of some gigabytes: its pages stay in memory, and a page is not written to the
+    log as a whole over and over again."""
+    settings = ("shared_buffers = '1GB'", "checkpoint_timeout = '30min'", "max_wal_size = '8GB'")
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        for setting in settings:
+            connection.execute(f"ALTER SYSTEM SET {setting}".encode())
 
 
 def wal_bytes(conninfo: str) -> int:

@@ -9,11 +9,12 @@ from tests.support.ledger import LedgerTenant
 from tollkeeper.storage import activity_partitions
 from tollkeeper.storage.activity_partitions import DAILY_TABLES
 from tollkeeper.storage.database import Connection
+from tollkeeper.storage.rollups import ROLL_UP_ACTIVITY, ROLL_UP_VERDICTS
 
 POLICY = "pol_asked_often"
 MODELS = ("example/small", "example/large", "example/vision")
 # Of so many calls, one is judged by the policy, and of so many judged ones, one matches.
-JUDGED_OF, MATCHED_OF = 10, 1000
+JUDGED_OF, MATCHED_OF = 2, 1000
 # Calls cost up to this many; exactly one of them costs more.
 COST_MAX = 1000
 DEAREST = 10**6
@@ -55,7 +56,9 @@ async def fill_activity(
     await connection.execute(_ACTIVITY, parameters, prepare=False)
     await connection.execute(_VERDICTS, parameters, prepare=False)
     for statement in _ROLL_UPS:
-        await connection.execute(statement, prepare=False)
+        await connection.execute(
+            statement, {"organizations": parameters["organizations"]}, prepare=False
+        )
     await connection.execute("ANALYZE")
     await connection.execute("RESET statement_timeout")
 
@@ -87,13 +90,10 @@ _VERDICTS: LiteralString = f"""
     FROM (SELECT *, row_number() OVER (ORDER BY started_at) AS number FROM activity) AS a
     WHERE number %% {JUDGED_OF} = 0
 """
+# As the product itself rolls up, from all of these rows at once.
 _ROLL_UPS: tuple[LiteralString, ...] = (
-    """
-    INSERT INTO traffic (organization_id, step, project_id, api_key_id, model, status, requests,
-        prompt_tokens, completion_tokens, cached_tokens, cost_max)
-    SELECT organization_id, floor(extract(epoch FROM started_at) / 300)::integer, project_id,
-        api_key_id, model, status, count(*), sum(prompt_tokens), sum(completion_tokens),
-        sum(cached_tokens), max(cost)
-    FROM activity GROUP BY 1, 2, 3, 4, 5, 6
-    """,
+    "WITH fresh AS (SELECT * FROM activity WHERE organization_id = ANY (%(organizations)s))"
+    + ROLL_UP_ACTIVITY,
+    "WITH fresh AS (SELECT * FROM policy_verdicts WHERE organization_id = ANY (%(organizations)s))"
+    + ROLL_UP_VERDICTS,
 )

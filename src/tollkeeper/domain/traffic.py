@@ -11,7 +11,7 @@ STEP_S = 300
 STEPS_PER_HOUR = 12
 STEPS_PER_DAY = 288
 # Latencies are counted by hour for so long, and then by day.
-LATENCY_HOURS_KEPT_S = 8 * 86_400
+LATENCY_HOURS_KEPT_S = 2 * 86_400
 RUNG_RATIO = 1.1
 
 

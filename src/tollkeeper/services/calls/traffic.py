@@ -1,7 +1,7 @@
 """Reports on calls over time, from the roll-ups: never a count over all records."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import UUID
 
 from tollkeeper.domain.access import OrganizationId
@@ -190,11 +190,13 @@ async def _find_judged(
     """The records, and how far the search went if there may be older ones. The policy's verdicts say
     where they are."""
     assert rare.policy_id is not None
-    owner = wanted.organization_id
-    if owner is None:
-        owner = await policies.find_organization(connection, rare.policy_id)
+    owner = wanted.organization_id or await policies.find_organization(connection, rare.policy_id)
     if owner is None:
         return [], None
+    wanted = replace(wanted, organization_id=owner)
+    # Without further filters, each of them is an entry of the page.
+    narrowed = wanted != TrafficFilter(owner) or rare.cost_picousd_min is not None
+    searched = _JUDGED_MAX if narrowed else limit
     places = await activity_pages.find_judged(
         connection,
         owner,
@@ -202,7 +204,7 @@ async def _find_judged(
         time,
         matched_only=rare.matched_only,
         before=before,
-        limit=_JUDGED_MAX,
+        limit=searched,
     )
     found = await activity_pages.find_at(
         connection,
@@ -212,7 +214,7 @@ async def _find_judged(
         cost_picousd_min=rare.cost_picousd_min,
         limit=limit,
     )
-    return found, places[-1] if len(places) == _JUDGED_MAX else None
+    return found, places[-1] if len(places) == searched else None
 
 
 def _steps_to_search(

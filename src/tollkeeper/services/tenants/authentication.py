@@ -64,14 +64,14 @@ class Authentication:
         stored = await self._lookups.find(digest)
         if stored is None or not hmac.compare_digest(stored.digest, digest):
             raise Unauthenticated(_INVALID_KEY)
-        _require_active(stored.key.status(self._clock()), stored.key.id)
+        _require_active(stored.status(self._clock()), stored.id)
         if stored.project_archived:
             raise Unauthenticated("The project of this API key is archived.")
         return ProjectCaller(
-            organization_id=stored.key.organization_id,
-            project_id=stored.key.project_id,
-            key_id=stored.key.id,
-            permissions=frozenset(stored.key.permissions),
+            organization_id=stored.organization_id,
+            project_id=stored.project_id,
+            key_id=stored.id,
+            permissions=frozenset(stored.permissions),
         )
 
     async def _admin_caller(self, digest: bytes) -> AdminCaller:

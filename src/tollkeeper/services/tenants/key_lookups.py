@@ -44,9 +44,9 @@ class KeyLookups:
         if not wanted:
             return  # every caller has left
         try:
-            async with self._database.reading() as connection:
+            async with self._database.round_trips() as trips:
                 found = await project_keys.find_by_digests(
-                    connection, list({lookup.digest for lookup in wanted})
+                    trips, list({lookup.digest for lookup in wanted})
                 )
         except Exception as exc:  # noqa: BLE001 - handed on to those who wait for it
             for lookup in wanted:

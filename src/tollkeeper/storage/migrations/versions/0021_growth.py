@@ -4,7 +4,7 @@
 - Accounts whose organization has published policies have an epoch above 0: 0 means that it has none.
 - The calls that a policy judged are found in the order of their time, matches by an index of theirs.
 - Roll-ups know the dearest call of a step, so that a search for dear calls skips the others.
-- Reports of days read calls by hour and latencies by hour, those of more than a week ago by day.
+- Reports of days read calls by hour, and latencies by hour or, of more than two days ago, by day.
 """
 
 from alembic import op
