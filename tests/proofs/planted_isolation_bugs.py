@@ -53,7 +53,7 @@ ISOLATION_BUGS = {
         ("services/ledger/test_hold_queue.py",),
     ),
     "one organization fills the process": Bug(
-        "services/calls/inference.py",
+        "services/calls/running_calls.py",
         " or own >= share(limit)",
         "",
         ("journeys/isolation/test_overload.py",),

@@ -20,10 +20,11 @@ from tollkeeper.embedded.postgres import EmbeddedPostgres
 from tollkeeper.services.alerts import Alerts
 from tollkeeper.services.audit import Audit
 from tollkeeper.services.calls.activity import Activity
-from tollkeeper.services.calls.inference import Inference, InferenceLimits
+from tollkeeper.services.calls.inference import Inference
 from tollkeeper.services.calls.isolation import Isolation
 from tollkeeper.services.calls.reasoning_seal import ReasoningSeal
 from tollkeeper.services.calls.recorder import CallRecorder
+from tollkeeper.services.calls.running_calls import InferenceLimits
 from tollkeeper.services.calls.token_counting import TokenCounting
 from tollkeeper.services.calls.traffic import Traffic
 from tollkeeper.services.clock import Clock, unix_now
