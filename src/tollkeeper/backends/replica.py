@@ -120,7 +120,9 @@ class Replica:
         body = tokenize.encode(call)
         path = tokenize.path_for(call.model)
         request = await self.request(path, _JSON, body, deadline=deadline)
-        connection = await self._pool.acquire(deadline=deadline, organization=call.organization_id)
+        connection = await self._pool.acquire(
+            deadline=deadline, organization=call.organization_id.int
+        )
         try:
             connection.send(request, deadline=deadline, idle_s=self.config.idle_timeout_s)
             head = await connection.read_head()
@@ -133,7 +135,8 @@ class Replica:
 
 
 class ReplicaCall:
-    """One call to one replica; a context manager, and the iterator of its batches."""
+    """One call to one replica; a context manager, and the iterator of the one batch of a whole
+    answer."""
 
     def __init__(self, replica: Replica, call: Call, deadline: float) -> None:
         self._replica = replica
@@ -154,7 +157,7 @@ class ReplicaCall:
         except BaseException:
             self._release()
             raise
-        return Answer(self._replica.url, self)
+        return Answer(self._replica.url, self._stream or self)
 
     async def __aexit__(
         self,
@@ -168,11 +171,10 @@ class ReplicaCall:
         return self
 
     async def __anext__(self) -> Batch:
+        """Of a whole answer; a stream is read from its own iterator."""
         if self._first is not None:
             batch, self._first = self._first, None
             return batch
-        if self._stream is not None:
-            return await anext(self._stream)
         if self._shortfall is not None:
             raise self._shortfall
         raise StopAsyncIteration
@@ -209,7 +211,7 @@ class ReplicaCall:
         )
         try:
             connection = await replica.pool.acquire(
-                deadline=self._deadline, organization=call.organization_id
+                deadline=self._deadline, organization=call.organization_id.int
             )
         except HttpFailure as failure:
             raise domain_error(failure, charged=False) from failure
@@ -227,7 +229,7 @@ class ReplicaCall:
             reader = replica.wire.open_stream(call, secrets=replica.secrets)
             parser = open_parser(replica.wire.framing, replica.config.frame_bytes_max)
             self._stream = StreamedAnswer(connection, reader, parser)
-            self._first = await self._stream.begin()
+            await self._stream.begin()
         else:
             await self._accept_completion(connection)
 

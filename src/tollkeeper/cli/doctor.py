@@ -29,7 +29,7 @@ from tollkeeper.settings import (
     SettingsError,
     shown_variable,
 )
-from tollkeeper.storage.schema import check_database, code_revision
+from tollkeeper.storage.schema import check_database
 
 # A text and a question about it that any judge can answer.
 _TEXT = "Our parcel arrived on Monday, but the box was empty."
@@ -93,9 +93,9 @@ def _master_secret(settings: Settings) -> str:
 
 def _database(settings: Settings) -> str:
     with located_database(settings) as conninfo:
-        check_database(conninfo, before_serving=True)
+        state = check_database(conninfo, before_serving=True)
     kind = "the operator's own" if settings.database.url else "embedded"
-    return f"{kind}, durable, schema {code_revision()}"
+    return f"{kind}, durable, schema {state.description}"
 
 
 async def _backends_and_judge(settings: Settings) -> list[Finding]:
