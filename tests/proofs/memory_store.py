@@ -7,7 +7,7 @@ database crashes. After each commit the books are checked.
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import NoReturn, cast
@@ -338,7 +338,7 @@ class NoPolicies(PolicyDirectory):
         super().__init__(default_threshold=5000)
 
     async def current(
-        self, connection: Connection, epochs: dict[OrganizationId, int]
+        self, connection: Connection, epochs: Mapping[OrganizationId, int]
     ) -> dict[OrganizationId, PolicySet]:
         return dict.fromkeys(epochs, EMPTY)
 

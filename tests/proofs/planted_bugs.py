@@ -193,14 +193,14 @@ BUGS = {
     # Holds that nobody took.
     "the hold of a caller who left stays": Bug(
         LEDGER,
-        "            self._abandoned.add(hold.id)\n",
-        "",
+        "            wanted.is_abandoned = True\n",
+        "            pass\n",
         HISTORIES,
     ),
     "a hold in doubt stays": Bug(
         LEDGER,
         "                self._in_doubt.submit(hold)\n",
-        "                self._open.discard(hold.id)\n",
+        "                self._open.discard(hold.id.int)\n",
         HISTORIES,
     ),
     "a hold in doubt is taken for a failed one": Bug(
@@ -230,8 +230,8 @@ BUGS = {
     ),
     "a locked organization blocks everybody": Bug(
         HOLD_QUEUE,
-        "            return await self._write(holds, lock_wait_s=_LOCK_WAIT_S)\n",
-        "            return await self._write(holds, lock_wait_s=None)\n",
+        "            return await self._write(wanted, lock_wait_s=_LOCK_WAIT_S)\n",
+        "            return await self._write(wanted, lock_wait_s=None)\n",
         ("services/ledger/test_ledger.py",),
     ),
     "a hold reads whole tables": Bug(

@@ -1,6 +1,7 @@
 """The chores of a worker beside answering calls: each one runs at its own interval."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
@@ -32,6 +33,8 @@ _CAPS_INTERVAL_S = 600
 _SAMPLE_INTERVAL_S = 2
 _ALERTS_INTERVAL_S = 60
 _DELIVERY_INTERVAL_S = 5
+_SHARE_OF_TIME = 0.01
+_RARELY_S = 600
 _CANCEL_AGAIN_S = 0.1
 
 _log = structlog.get_logger("tollkeeper.upkeep")
@@ -90,8 +93,11 @@ class Upkeep:
         )
 
     def start(self) -> None:
+        # These read all accounts.
+        rarely = (self.watch_ledger, self.alert)
         self._tasks = [
-            asyncio.create_task(_repeat(interval_s, chore)) for interval_s, chore in self.chores
+            asyncio.create_task(_repeat(interval_s, chore, rarely=chore in rarely))
+            for interval_s, chore in self.chores
         ]
 
     async def stop(self) -> None:
@@ -170,10 +176,18 @@ class Upkeep:
         await self._caps.begin_periods()
 
 
-async def _repeat(interval_s: float, chore: Chore) -> None:
+async def _repeat(interval_s: float, chore: Chore, *, rarely: bool) -> None:
     while True:
+        began = time.monotonic()
         await _attempt(chore)
-        await asyncio.sleep(interval_s)
+        took_s = time.monotonic() - began
+        await asyncio.sleep(rare_pause_s(interval_s, took_s) if rarely else interval_s)
+
+
+def rare_pause_s(interval_s: float, took_s: float) -> float:
+    """The pause after a chore that reads much: so long that it takes a hundredth of the time, but not
+    longer than the chore is useful."""
+    return max(interval_s, min(took_s / _SHARE_OF_TIME, _RARELY_S))
 
 
 async def _attempt(chore: Chore) -> None:

@@ -39,7 +39,8 @@ async def commit_without_waiting(connection: Connection) -> None:
 
 def fast_transaction(lock_wait_s: float | None) -> BoundStatement:
     """The first statement of a transaction that holds: the commit does not wait for the disk, no
-    lock is waited for longer than `lock_wait_s`, and rows are found by their keys."""
+    lock is waited for longer than `lock_wait_s`, and rows are found by their keys. Where the process
+    stops between two statements, the server ends its session, so that accounts do not stay locked."""
     lock_timeout = None if lock_wait_s is None else f"{max(1, round(lock_wait_s * 1000))}ms"
     return _FAST_TRANSACTION.bind(lock_timeout)
 
@@ -48,6 +49,7 @@ _FAST_TRANSACTION = Statement(
     "tollkeeper_fast_transaction",
     """
     SELECT set_config('synchronous_commit', 'off', true),
+        set_config('idle_in_transaction_session_timeout', '3s', true),
         set_config('lock_timeout', coalesce(%s::text, current_setting('lock_timeout')), true),
     """
     + ROWS_BY_KEY,
@@ -168,11 +170,9 @@ _PROJECTS_AND_FOLDS = Statement(
         DELETE FROM unfolded WHERE organization_id = ANY (%s)
         RETURNING organization_id, reservation_id, kind, project_id, month, hold, settled, overage
     ), seen AS (
-        SELECT t.*, t.kind = 'resolved' AND EXISTS (
-            SELECT FROM unsettled_marks m
-            WHERE m.organization_id = t.organization_id AND m.reservation_id = t.reservation_id
-        ) AS was_unsettled
-        FROM taken t
+        SELECT t.*, t.kind = 'resolved' AND m.reservation_id IS NOT NULL AS was_unsettled
+        FROM taken t LEFT JOIN unsettled_marks m
+          ON m.organization_id = t.organization_id AND m.reservation_id = t.reservation_id
     ), folds AS (
         SELECT organization_id, project_id, kind, was_unsettled, month, count(*) AS count,
                sum(hold) AS hold, sum(settled) AS settled, sum(overage) AS overage,

@@ -19,6 +19,8 @@ from psycopg import pq
 from psycopg.adapt import Transformer
 from psycopg.rows import TupleRow
 
+from tollkeeper.storage.watched_connection import WatchedConnection
+
 Connection: TypeAlias = psycopg.AsyncConnection[TupleRow]
 # What a parameter can be. It travels as text, so the statement says which type it has (`%s::uuid[]`)
 # unless the server can infer it.
@@ -131,6 +133,14 @@ class RoundTrips:
         # A value that cannot be sent is refused here, before anything was sent.
         values = [[as_text(value) for value in bound.parameters] for bound in statements]
         await self._prepare(statements)
+        if isinstance(self.connection, WatchedConnection):
+            with self.connection.watched():
+                return await self._send_prepared(statements, values)
+        return await self._send_prepared(statements, values)
+
+    async def _send_prepared(
+        self, statements: Sequence[BoundStatement], values: Sequence[Sequence[bytes | None]]
+    ) -> list[Rows]:
         pgconn = self.connection.pgconn
         pgconn.enter_pipeline_mode()
         try:

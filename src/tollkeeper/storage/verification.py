@@ -11,6 +11,7 @@ from typing import LiteralString, TypeAlias
 from uuid import UUID
 
 from tollkeeper.domain.months import FIRST_ID, LAST_ID, month_of_number
+from tollkeeper.storage import watched_connection
 from tollkeeper.storage.accounts import with_balances
 from tollkeeper.storage.database import Connection
 from tollkeeper.storage.period_cap_checks import PERIOD_CAP_SUMS
@@ -319,7 +320,7 @@ INVARIANTS: dict[str, Query] = {**SUMS, **ROWS, **SCHEMA}
 
 async def allow_long_statements(connection: Connection) -> None:
     """Raises the statement timeout for this transaction, because the queries read many rows."""
-    await connection.execute("SET LOCAL statement_timeout TO '1h'")
+    await watched_connection.allow_long_statements(connection, minutes=60)
 
 
 async def begin_snapshot(connection: Connection) -> None:

@@ -109,6 +109,10 @@ class Admission:
             raise refusal_error(decision)
         return Reservation(hold, decision.policies, prices_by_backend(call.model, now))
 
+    def note_refusal(self, project_id: ProjectId, decision: Decision) -> None:
+        """Of a request that takes from the rate and holds no money."""
+        self._rates.note(project_id, decision)
+
     def require_rate(self, project_id: ProjectId) -> None:
         """Raises where the project was refused by its rate so recently that it would be again."""
         decision = self._rates.standing_refusal(project_id)

@@ -9,6 +9,7 @@ from alembic import op
 
 revision = "0017"
 down_revision = "0016"
+compatible_from = "0017"
 
 _SQL = """
 CREATE TABLE period_caps (
