@@ -5,12 +5,17 @@ minutes without a word. So a stream that breaks off may have cost something, als
 it has come; only an error record in the place of the answer says that it did not.
 """
 
+import asyncio
+
 from tollkeeper.backends.failures import domain_error, is_fault_of_replica
 from tollkeeper.backends.transport.http1 import Connection, DeadlinePassed, HttpFailure
 from tollkeeper.backends.transport.sse import EventStreamParser, MalformedEventStream
 from tollkeeper.backends.wire import AnswerReader
 from tollkeeper.domain.errors import BackendFailed
 from tollkeeper.domain.inference import Batch, Event
+
+# So much of a stream is read on at once.
+SLICE_BYTES = 16 << 10
 
 
 class StreamedAnswer:
@@ -21,6 +26,8 @@ class StreamedAnswer:
         self._connection: Connection | None = connection
         self._reader = reader
         self._parser = EventStreamParser(frame_bytes_max)
+        # What came with the last network read and is not looked at yet.
+        self._rest = b""
         self.completed = False
         # The end is the replica's fault, as far as its health is concerned.
         self.failed = False
@@ -62,7 +69,7 @@ class StreamedAnswer:
         if connection is None:
             raise BackendFailed("The answer was released.", charged=True)
         try:
-            chunk = await connection.read()
+            chunk = await self._chunk(connection)
         except HttpFailure as failure:
             self.failed = not isinstance(failure, DeadlinePassed)
             reader.fail(domain_error(failure, charged=True))
@@ -81,6 +88,20 @@ class StreamedAnswer:
             # A byte now and then is no progress; a line is.
             connection.mark_progress()
         return events
+
+    async def _chunk(self, connection: Connection) -> bytes:
+        """What a network read has brought, or a slice of it: a backend that sends much at once
+        shall not keep the event loop from others, nor fill the memory of a caller's connection."""
+        chunk = self._rest
+        if chunk:
+            await asyncio.sleep(0)
+        else:
+            chunk = await connection.read()
+        if len(chunk) > SLICE_BYTES:
+            self._rest = chunk[SLICE_BYTES:]
+            return chunk[:SLICE_BYTES]
+        self._rest = b""
+        return chunk
 
     def _end(self) -> None:
         """A proper end, or the failure that ended the answer."""
