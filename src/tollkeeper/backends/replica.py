@@ -253,6 +253,7 @@ class ReplicaCall:
             body,
             retry_after=head.header(b"retry-after"),
             secrets=self._replica.secrets,
+            kind=head.header(b"x-amzn-errortype"),
         )
 
     async def _accept_completion(self, connection: Connection) -> None:
