@@ -1,6 +1,7 @@
 """Tokens that expire: renewed ahead, by one attempt at a time, and what calls see of failures."""
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -274,6 +275,27 @@ async def test_a_value_without_an_end_is_obtained_once() -> None:
     assert [await renewed.get(deadline=1e12) for _ in range(3)] == ["v"] * 3
     await renewed.close()
     assert asked == 1
+
+
+async def test_an_end_that_nobody_foresaw_is_not_the_end() -> None:
+    """A fault of our own in one attempt: the next call makes another one."""
+    failures = iter([RuntimeError("a fault")])
+
+    async def obtain(deadline: float) -> Expiring[str]:
+        for failure in failures:
+            raise failure
+        return Expiring("v", 3600.0)
+
+    renewed = Renewed(obtain, described="x", times=QUICK)
+    with pytest.raises(Unavailable):
+        await renewed.get(deadline=1e12)
+    async with asyncio.timeout(20):
+        while not renewed.values:
+            with contextlib.suppress(Unavailable):
+                await renewed.get(deadline=1e12)
+            await asyncio.sleep(0.01)
+    assert await renewed.get(deadline=1e12) == "v"
+    await renewed.close()
 
 
 async def test_what_cannot_be_read_is_a_failure_and_not_the_end() -> None:

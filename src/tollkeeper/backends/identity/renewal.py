@@ -81,8 +81,9 @@ class Renewed(Generic[_Value]):
         return tuple(value for value in (self._value, self._previous) if value is not None)
 
     def start(self) -> None:
-        """Begins to renew, if that has not begun."""
-        if self._renewing is None and not self._closed:
+        """Begins to renew, if that has not begun or has come to an end."""
+        is_renewing = self._renewing is not None and not self._renewing.done()
+        if not is_renewing and not self._closed:
             self._renewing = asyncio.get_running_loop().create_task(self._renew())
 
     async def get(self, *, deadline: float) -> _Value:
@@ -159,8 +160,9 @@ class Renewed(Generic[_Value]):
                 with contextlib.suppress(TimeoutError), timeout(pause_s):
                     await self._hurry.wait()
         finally:
-            if self._attempt is not None and not self._attempt.done():
-                self._attempt.set_result(None)
+            unanswered, self._attempt = self._attempt, None
+            if unanswered is not None:
+                unanswered.set_result(None)
 
     async def _make_attempt(self) -> float | None:
         """Obtains a value. Returns for how long it need not be renewed; None: for ever."""
@@ -173,7 +175,7 @@ class Renewed(Generic[_Value]):
                 obtained = await self._obtain(until)
         except TimeoutError:
             raise IdentityFailure(f"no answer within {times.attempt_s:g} s") from None
-        except (LookupError, TypeError, ValueError):
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
             # The original error may quote what was read.
             raise IdentityFailure("what the token service answered cannot be read") from None
         self._obtained_at = loop.time()
