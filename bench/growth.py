@@ -8,6 +8,7 @@ import argparse
 import asyncio
 import json
 import os
+import signal
 import sys
 import tempfile
 import time
@@ -101,6 +102,8 @@ Rounds: TypeAlias = list[dict[str, float]]
 
 def main() -> None:
     options = _options()
+    # Like Ctrl-C, SIGTERM must stop everything that was started.
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     began, load_before = time.monotonic(), os.getloadavg()[0]
     curves: dict[str, list[Measured]] = {}
     for name in options.only:

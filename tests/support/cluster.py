@@ -105,14 +105,17 @@ class ClusterGateway:
         self._frozen = self._signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
+        self._go_on()
+        self.recovers()
+
+    def _go_on(self) -> None:
         for process in self._frozen:
             process.send_signal(signal.SIGCONT)
         self._frozen = []
-        self.recovers()
 
     async def close(self) -> None:
         if self._running is not None:
-            self.thaw()
+            self._go_on()
             await asyncio.to_thread(self._running[1].close)
             self._running = None
 

@@ -199,6 +199,15 @@ PERIOD_BALANCES: LiteralString = """
         GROUP BY c.organization_id, c.subject_id, c.period, a.spending_day
     )
 """
+# Of a cap `c` of a key: the newest of the keys that share it.
+NEWEST_KEY: LiteralString = """
+    LEFT JOIN LATERAL (
+        SELECT k.id, k.project_id, k.created_at FROM project_keys k
+        WHERE c.scope = 'key' AND k.organization_id = c.organization_id
+          AND (k.id = c.subject_id OR k.first_key_id = c.subject_id)
+        ORDER BY k.replaced_by IS NULL DESC, k.created_at DESC LIMIT 1
+    ) k ON true
+"""
 _FIND_USES: LiteralString = (
     "WITH "  # noqa: S608 - the pieces are constants of this file
     + PERIOD_BALANCES
@@ -208,12 +217,9 @@ _FIND_USES: LiteralString = (
     FROM period_balances c
     LEFT JOIN projects p ON c.scope = 'project'
       AND p.organization_id = c.organization_id AND p.id = c.subject_id
-    LEFT JOIN LATERAL (
-        SELECT k.id, k.project_id, k.created_at FROM project_keys k
-        WHERE c.scope = 'key' AND k.organization_id = c.organization_id
-          AND coalesce(k.first_key_id, k.id) = c.subject_id
-        ORDER BY k.replaced_by IS NULL DESC, k.created_at DESC LIMIT 1
-    ) k ON true
+    """
+    + NEWEST_KEY
+    + """
     WHERE c.organization_id = %(organization)s
     ORDER BY array_position(ARRAY['organization', 'project', 'key'], c.scope),
         coalesce(p.created_at, k.created_at), c.subject_id,
