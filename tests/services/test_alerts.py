@@ -23,10 +23,11 @@ from tests.support.ledger import (
 )
 from tollkeeper.backends.port import BackendHealth
 from tollkeeper.bootstrap.webhook import alert_webhook
-from tollkeeper.domain.admission import CapPeriod
 from tollkeeper.domain.alerts import AlertChange
+from tollkeeper.domain.caps import CapPeriod
 from tollkeeper.services.alerts import Alerts, DeliveryFailed
 from tollkeeper.services.ledger.billing import Billing
+from tollkeeper.services.ledger.caps import Caps
 from tollkeeper.settings import Settings, SettingsError
 from tollkeeper.storage import money_totals
 
@@ -82,7 +83,8 @@ async def _spend(process: Process, tenant: LedgerTenant, amount: int) -> None:
 async def test_a_cap_and_a_credit_at_80_and_at_100_percent(fresh: Process) -> None:
     tenant = await make_tenant(fresh.database, credit=100)
     billing = Billing(fresh.database, LIMITS)
-    await billing.cap_set(tenant.organization_id, 50, CapPeriod.TOTAL)
+    caps = Caps(fresh.database, LIMITS)
+    await caps.cap_set(tenant.organization_id, 50, CapPeriod.TOTAL)
     alerts = _alerts(fresh)
     organization = tenant.organization_id
     assert _told(await alerts.check(), organization) == []
@@ -91,7 +93,7 @@ async def test_a_cap_and_a_credit_at_80_and_at_100_percent(fresh: Process) -> No
     assert _told(await alerts.check(), organization) == []
     await _spend(fresh, tenant, 10)
     assert _told(await alerts.check(), organization) == [("cap", "raised", 100)]
-    await billing.cap_clear(organization)
+    await caps.cap_clear(organization)
     assert _told(await alerts.check(), organization) == [("cap", "cleared", 100)]
     await _spend(fresh, tenant, 50)
     assert _told(await alerts.check(), organization) == [("credit", "raised", 100)]

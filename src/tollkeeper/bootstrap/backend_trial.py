@@ -7,6 +7,7 @@ from tollkeeper.backends.port import Backend
 from tollkeeper.bootstrap.backends import build_backends
 from tollkeeper.bootstrap.catalog import build_catalog
 from tollkeeper.bootstrap.engine import running_engine
+from tollkeeper.bootstrap.identities import shown_credential
 from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.errors import InvalidRequest, NotFound
 from tollkeeper.settings import Settings
@@ -28,6 +29,12 @@ def model_on_backend(settings: Settings, backend: str, model_id: str | None) -> 
     if model_id is None:
         raise InvalidRequest(f"No model of the settings is on the backend {backend}.")
     raise NotFound(f"The backend {backend} does not serve a model {model_id!r}.")
+
+
+def credential_of(settings: Settings, backend: str) -> str:
+    """The kind of its credential and where it comes from, without the secret."""
+    (declared,) = (found for found in settings.backends if found.name == backend)
+    return shown_credential(declared)
 
 
 @asynccontextmanager

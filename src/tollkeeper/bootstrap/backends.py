@@ -9,6 +9,7 @@ from tollkeeper.backends.credentials import CredentialKind, read_key
 from tollkeeper.backends.fan_out import FanOutBackend
 from tollkeeper.backends.port import Backend
 from tollkeeper.backends.routing import RoutedBackend
+from tollkeeper.bootstrap.identities import identity_of
 from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.declared_prices import pricing_from_declared
 from tollkeeper.domain.judging import EXAMPLES, Example
@@ -26,6 +27,8 @@ _TOKENIZERS = {
     WireProtocol.VERTEX_MESSAGES: Tokenizer.MESSAGES,
     WireProtocol.GEMINI: Tokenizer.GEMINI,
     WireProtocol.VERTEX_GEMINI: Tokenizer.GEMINI,
+    WireProtocol.CONVERSE: Tokenizer.CONVERSE,
+    WireProtocol.BEDROCK_MESSAGES: Tokenizer.MESSAGES,
 }
 # `top_logprobs` for the judge. The published protocol allows 20; the embedded engine has no bound.
 _JUDGE_ALTERNATIVES = 20
@@ -126,6 +129,7 @@ def backend_config(declared: BackendSettings, engine: EngineAddress | None) -> B
         api_key=_engine_key(engine) if embedded else _api_key(declared),
         api_key_file=declared.api_key_file or None,
         credential=CredentialKind(declared.credential),
+        identity=None if embedded else identity_of(declared),
         headers=declared.headers,
         tls_ca_file=declared.tls_ca_file or None,
         connect_timeout_s=declared.connect_timeout_s,

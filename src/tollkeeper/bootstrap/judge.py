@@ -8,7 +8,8 @@ from tollkeeper.bootstrap.engine import running_engine
 from tollkeeper.bootstrap.secrets import master_secret
 from tollkeeper.domain.errors import Unavailable
 from tollkeeper.domain.judging import EXAMPLES, Example
-from tollkeeper.embedded.engine import EmbeddedEngine, EngineState
+from tollkeeper.embedded.engine import EmbeddedEngine
+from tollkeeper.embedded.kept_process import ProcessState
 from tollkeeper.services.policies.judge import Judge
 from tollkeeper.services.vault import Vault
 from tollkeeper.settings import Settings, SettingsError
@@ -33,7 +34,7 @@ async def judge_over(
     engine and the engine is not ready."""
     reduced = _judge_settings(settings)
     needs_engine = any(backend.kind == "embedded" for backend in reduced.backends)
-    if engine is not None and needs_engine and engine.status.state is not EngineState.READY:
+    if engine is not None and needs_engine and engine.status.state is not ProcessState.READY:
         raise Unavailable(engine.status.detail)
     backends = build_backends(reduced, None if engine is None else engine.address)
     secret = judge_secret(Vault(master_secret(reduced)))

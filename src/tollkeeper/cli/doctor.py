@@ -13,6 +13,7 @@ from tollkeeper.bootstrap import (
     master_secret,
     running_engine,
 )
+from tollkeeper.bootstrap.identities import check_identity, shown_credential
 from tollkeeper.cli.command import Invocation, command, command_app
 from tollkeeper.cli.output import Listing
 from tollkeeper.cli.progress import working
@@ -21,7 +22,13 @@ from tollkeeper.embedded.engine import EmbeddedEngine
 from tollkeeper.hosting.backend_probe import CONNECT_TIMEOUT_S, engine_state, reach
 from tollkeeper.hosting.logs import silence_logs
 from tollkeeper.services.policies.judge import Question
-from tollkeeper.settings import BackendSettings, Settings, SettingsError, shown_variable
+from tollkeeper.settings import (
+    IDENTITY_CREDENTIALS,
+    BackendSettings,
+    Settings,
+    SettingsError,
+    shown_variable,
+)
 from tollkeeper.storage.schema import check_database
 
 # A text and a question about it that any judge can answer.
@@ -111,6 +118,8 @@ async def _backends(settings: Settings, engine: EmbeddedEngine | None) -> list[F
         findings += [
             (name, CheckResult.BAD, fault) for fault in _missing_files_and_secrets(backend)
         ]
+        if backend.credential in IDENTITY_CREDENTIALS:
+            checks.append(_credential(f"{name} credential", backend))
         checks += [_replica(name, url, backend.connect_timeout_s) for url in backend.urls]
     return findings + await asyncio.gather(*checks)
 
@@ -118,11 +127,8 @@ async def _backends(settings: Settings, engine: EmbeddedEngine | None) -> list[F
 def _preset(backend: BackendSettings) -> str:
     """What the preset stands for here, with what the settings change of it."""
     preset = PRESETS[backend.preset]
-    key = "no key"
-    if backend.api_key_env:
-        key = f"{backend.credential} from {shown_variable(backend.api_key_env)}"
-    elif backend.api_key_file:
-        key = f"{backend.credential} from a file"
+    is_identity = backend.credential in IDENTITY_CREDENTIALS
+    key = backend.credential if is_identity else shown_credential(backend)
     parts = [f"protocol {backend.protocol}", key]
     if backend.protocol == "chat":
         parts.append(f"output bound {backend.output_bound}")
@@ -168,6 +174,14 @@ def _missing_files_and_secrets(backend: BackendSettings) -> Iterator[str]:
         path = getattr(backend, setting)
         if path and not os.access(path, os.R_OK):
             yield f"{setting}: {path} cannot be read"
+
+
+async def _credential(name: str, backend: BackendSettings) -> Finding:
+    """Obtains a token or keys, as calls will. The provider does not charge for that."""
+    try:
+        return name, CheckResult.OK, await check_identity(backend)
+    except SettingsError as exc:
+        return name, CheckResult.BAD, str(exc)
 
 
 async def _replica(name: str, url: str, timeout_s: float) -> Finding:

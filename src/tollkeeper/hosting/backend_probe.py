@@ -6,7 +6,8 @@ import os
 from dataclasses import dataclass
 
 from tollkeeper.backends.config import host_and_port
-from tollkeeper.embedded.engine import EmbeddedEngine, EngineState
+from tollkeeper.embedded.engine import EmbeddedEngine
+from tollkeeper.embedded.kept_process import ProcessState
 from tollkeeper.settings import BackendSettings, Settings
 
 CONNECT_TIMEOUT_S = 2.0
@@ -44,7 +45,7 @@ def engine_state(engine: EmbeddedEngine | None) -> ProbeResult:
     if engine is None:
         return ProbeResult(False, "disabled")
     status = engine.status
-    return ProbeResult(status.state is EngineState.READY, f"{status.state}: {status.detail}")
+    return ProbeResult(status.state is ProcessState.READY, f"{status.state}: {status.detail}")
 
 
 async def reach(url: str, timeout_s: float) -> ProbeResult:

@@ -59,6 +59,12 @@ def _anchored(settings: Settings, base: Path) -> Settings:
             update={
                 "api_key_file": _joined(base, backend.api_key_file),
                 "tls_ca_file": _joined(base, backend.tls_ca_file),
+                "identity": backend.identity.model_copy(
+                    update={
+                        name: _joined(base, getattr(backend.identity, name))
+                        for name in ("file", "token_file", "secret_file")
+                    }
+                ),
             }
         )
         for backend in settings.backends

@@ -50,15 +50,19 @@ async def find_fills(connection: Connection, percent: int) -> list[Fill]:
     return [Fill(AlertKind(row[0]), *row[1:]) for row in await cursor.fetchall()]
 
 
+# The accounts are read once, and few of them are left then.
 _FIND_FILLS: LiteralString = with_balances(
     """
     , clock AS (
         SELECT to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYYMM')::integer AS month
+    ), noticed AS MATERIALIZED (
+        SELECT * FROM balances WHERE cap IS NOT NULL
+          OR (granted > 0 AND (granted - available) * 100 >= granted * %(percent)s)
     ), filled AS (
         SELECT 'cap' AS kind, organization_id, NULL::uuid AS project_id, cap AS amount,
                CASE WHEN cap_period = 'total' THEN held + unsettled + settled
                     WHEN b.month >= c.month THEN month_held + month_settled ELSE 0 END AS used
-        FROM balances b, clock c WHERE cap IS NOT NULL
+        FROM noticed b, clock c WHERE cap IS NOT NULL
         UNION ALL
         SELECT 'cap', organization_id, project_id, cap,
                CASE WHEN cap_period = 'total' THEN held + unsettled + settled
@@ -66,7 +70,7 @@ _FIND_FILLS: LiteralString = with_balances(
         FROM project_balances b, clock c WHERE cap IS NOT NULL
         UNION ALL
         SELECT 'credit', organization_id, NULL, granted, granted - available
-        FROM balances WHERE granted > 0
+        FROM noticed WHERE granted > 0
     )
     SELECT kind, organization_id, project_id, amount, used FROM filled
     WHERE used * 100 >= amount * %(percent)s

@@ -94,12 +94,21 @@ class RoundTrips:
         """Begins the transaction and returns the rows of each statement. One round trip."""
         return (await self._send_again(_BEGIN, *statements))[1:]
 
+    async def read(self, *statements: BoundStatement) -> list[Rows]:
+        """Runs the statements between `begin` and `commit`, and returns the rows of each. One round
+        trip."""
+        return await self._send_within(*statements)
+
     async def commit(self, *statements: BoundStatement) -> None:
         """Runs the statements and commits. One round trip. Where the server refuses a statement,
         its error is raised and nothing is committed; after any other error the commit may have
         happened or not."""
+        await self._send_within(*statements, _COMMIT)
+
+    async def _send_within(self, *statements: BoundStatement) -> list[Rows]:
+        """Sends statements of a transaction that has begun."""
         try:
-            await self._send_all(*statements, _COMMIT)
+            return await self._send_all(*statements)
         except pg.InvalidSqlStatementName as exc:
             self._prepared.forget()
             raise PlansDropped from exc

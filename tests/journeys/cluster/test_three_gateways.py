@@ -18,7 +18,7 @@ from tests.support.paused_answer import PausedAnswer
 from tests.support.proof import Proof
 from tests.support.scripted_gateway import COST, ScriptedGateway, chat_body, read_stream
 from tollkeeper.domain.access import CUSTOMER_PERMISSIONS
-from tollkeeper.domain.admission import CapPeriod
+from tollkeeper.domain.caps import CapPeriod
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -213,9 +213,9 @@ async def changes_are_exact(cluster: Cluster) -> int:
     await services.project_keys.project_key_revoke(key.id)
     assert await everywhere(value) == [401] * count
 
-    await services.billing.cap_set(organization, 1, CapPeriod.TOTAL)
+    await services.caps.cap_set(organization, 1, CapPeriod.TOTAL)
     assert await everywhere() == [402] * count
-    await services.billing.cap_clear(organization)
+    await services.caps.cap_clear(organization)
     assert await everywhere() == [200] * count
 
     created = await tenant.gateway.make_policy(tenant.tenant, mode="enforcing", direction="request")
@@ -275,7 +275,7 @@ async def test_no_fault_of_one_machine_loses_or_doubles_money(
             poor=await cluster.tenant(credit=room),
         )
         organization = load.capped.tenant.organization_id
-        await cluster.services.billing.cap_set(organization, room, CapPeriod.TOTAL)
+        await cluster.services.caps.cap_set(organization, room, CapPeriod.TOTAL)
         load.start()
         ends.push_async_callback(load.stop)
         await load.goes_on()
