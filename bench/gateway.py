@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 import time
@@ -68,6 +69,9 @@ class Running:
     start_s: float
     tenants: list[Tenant]
     conninfo: str
+    operator_port: int
+    config: Path
+    database: EmbeddedPostgres
 
 
 @contextmanager
@@ -79,9 +83,11 @@ def tollkeeper(
     workers: int = 1,
     python: str | Path = sys.executable,
     fill: Callable[[str], None] | None = None,
+    settings: dict[str, str] | None = None,
 ) -> Iterator[Running]:
     """Runs the gateway with an embedded database, which is running before the gateway starts. `fill`
-    gets the address of the database, to put something into it before."""
+    gets the address of the database, to put something into it before. `settings` are further ones,
+    by the names of their environment variables."""
     if fill is not None:
         with EmbeddedPostgres(folder) as server:
             _configure_for_large_books(server.conninfo)
@@ -107,14 +113,27 @@ def tollkeeper(
                 ],
                 stdout=subprocess.PIPE,
                 stderr=log,
+                env=os.environ | (settings or {}),
             ) as process,
         ):
             try:
                 assert process.stdout is not None
                 addresses = json.loads(process.stdout.readline())
                 start_s = time.perf_counter() - started
-                port = int(addresses["public"].rsplit(":", 1)[1])
-                yield Running(port, process.pid, database_pid, start_s, made, server.conninfo)
+                public, operator = (
+                    int(addresses[name].rsplit(":", 1)[1]) for name in ("public", "operator")
+                )
+                yield Running(
+                    public,
+                    process.pid,
+                    database_pid,
+                    start_s,
+                    made,
+                    server.conninfo,
+                    operator,
+                    config,
+                    server,
+                )
             finally:
                 process.terminate()
                 process.wait(60)

@@ -61,6 +61,10 @@ def resident_bytes(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE_BYTES
 
 
+def open_descriptors(pid: int) -> int:
+    return sum(1 for _ in Path(f"/proc/{pid}/fd").iterdir())
+
+
 def resident_mb(pid: int) -> float:
     """Resident memory of the largest process of a tree: a supervisor is not counted with its worker."""
     return max(map(resident_bytes, tree(pid))) / 1e6

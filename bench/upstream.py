@@ -44,7 +44,7 @@ JSON_RESPONSE = (
     b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
     % len(_ANSWER)
 ) + _ANSWER
-_STREAM_HEAD = (
+STREAM_HEAD = (
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 )
 
@@ -100,6 +100,10 @@ _LAST = (
 )
 
 
+def first_piece() -> bytes:
+    return _PIECES[0]
+
+
 class Upstream(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -123,7 +127,7 @@ class Upstream(asyncio.Protocol):
         named = (pace for model, pace in PACES.items() if f'"model":"{model}"'.encode() in body)
         self._pace = next(named, PACES[PACED])
         self._sent = 0
-        self._transport.write(_STREAM_HEAD)
+        self._transport.write(STREAM_HEAD)
         self._next_piece()
 
     def _next_piece(self) -> None:
@@ -137,18 +141,16 @@ class Upstream(asyncio.Protocol):
         asyncio.get_running_loop().call_later(self._pace.interval_s, self._next_piece)
 
 
-async def _main(port: int) -> None:
-    server = await asyncio.get_running_loop().create_server(Upstream, "127.0.0.1", port)
+async def serve(port: int, kind: type[Upstream] = Upstream) -> None:
+    server = await asyncio.get_running_loop().create_server(kind, "127.0.0.1", port)
     print(server.sockets[0].getsockname()[1], flush=True)
     await server.serve_forever()
 
 
 @contextmanager
-def serving_upstream() -> Iterator[int]:
+def serving_upstream(module: str = "bench.upstream") -> Iterator[int]:
     """Runs the upstream in a process of its own. Yields its port."""
-    with subprocess.Popen(
-        [sys.executable, "-m", "bench.upstream"], stdout=subprocess.PIPE
-    ) as process:
+    with subprocess.Popen([sys.executable, "-m", module], stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout is not None
             yield int(process.stdout.readline())
@@ -159,4 +161,4 @@ def serving_upstream() -> Iterator[int]:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, default=0)
-    uvloop.run(_main(parser.parse_args().port))
+    uvloop.run(serve(parser.parse_args().port))

@@ -36,6 +36,7 @@ class _Chores(Upkeep):
             unsettled_rule=rule,
             ledger_watch=upkeep._ledger_watch,
             ledger_months=services.months,
+            caps=services.caps,
             activity=services.activity,
         )
 

@@ -185,6 +185,7 @@ INFERENCE_ROUTES: tuple[AnyEndpoint, ...] = (
         headers=(SESSION_HEADER, SESSION_HEADER_ALIAS),
         errors=_CHAT_ERRORS,
         admitted=True,
+        rated=True,
         streams=True,
     ),
     Endpoint(
@@ -201,6 +202,7 @@ INFERENCE_ROUTES: tuple[AnyEndpoint, ...] = (
         headers=(SESSION_HEADER, SESSION_HEADER_ALIAS),
         errors=_CHAT_ERRORS,
         admitted=True,
+        rated=True,
         streams=True,
     ),
     Endpoint(
@@ -234,6 +236,7 @@ INFERENCE_ROUTES: tuple[AnyEndpoint, ...] = (
             ),
         ),
         errors=_COUNT_ERRORS,
+        rated=True,
         messages_style=True,
     ),
 )

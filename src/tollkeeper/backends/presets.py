@@ -145,6 +145,17 @@ PRESETS: Mapping[str, Preset] = {
         omitted=_ABUSE_HINTS,
     ),
     "bedrock": Preset(
+        address_form="https://bedrock-runtime.REGION.amazonaws.com",
+        protocol=WireProtocol.CONVERSE,
+        key_env="AWS_BEARER_TOKEN_BEDROCK",
+    ),
+    "bedrock-claude": Preset(
+        address_form="https://bedrock-runtime.REGION.amazonaws.com",
+        protocol=WireProtocol.BEDROCK_MESSAGES,
+        key_env="AWS_BEARER_TOKEN_BEDROCK",
+        tokens_per_image=4784,
+    ),
+    "bedrock-openai": Preset(
         address_form="https://bedrock-runtime.REGION.amazonaws.com/openai/v1",
         key_env="AWS_BEARER_TOKEN_BEDROCK",
         native_n=False,
@@ -155,6 +166,7 @@ PRESETS: Mapping[str, Preset] = {
             "/publishers/anthropic/models"
         ),
         protocol=WireProtocol.VERTEX_MESSAGES,
+        credential=CredentialKind.GOOGLE,
         tokens_per_image=4784,
     ),
     "vertex-gemini": Preset(
@@ -163,6 +175,7 @@ PRESETS: Mapping[str, Preset] = {
             "/publishers/google/models"
         ),
         protocol=WireProtocol.VERTEX_GEMINI,
+        credential=CredentialKind.GOOGLE,
     ),
     "vllm": Preset(
         address_form="http://HOST:8000/v1",

@@ -12,6 +12,7 @@ from tollkeeper.domain.money import usd_from_picousd
 from tollkeeper.services.alerts import Alerts
 from tollkeeper.services.calls.activity import Activity
 from tollkeeper.services.ledger.bulk_resolution import BulkResolution, UnsettledRule
+from tollkeeper.services.ledger.caps import Caps
 from tollkeeper.services.ledger.months import LedgerMonths
 from tollkeeper.services.ledger.recovery import Lease, Recovered, Recovery
 from tollkeeper.services.ledger.watch import LedgerWatch
@@ -28,6 +29,7 @@ _PARTITIONS_INTERVAL_S = 600
 _UNREGISTERED_INTERVAL_S = 600
 _UNSETTLED_INTERVAL_S = 600
 _WATCH_INTERVAL_S = 60
+_CAPS_INTERVAL_S = 600
 _SAMPLE_INTERVAL_S = 2
 _ALERTS_INTERVAL_S = 60
 _DELIVERY_INTERVAL_S = 5
@@ -51,6 +53,7 @@ class Upkeep:
         unsettled_rule: UnsettledRule | None,
         ledger_watch: LedgerWatch,
         ledger_months: LedgerMonths,
+        caps: Caps,
         activity: Activity,
         process_watch: ProcessWatch | None = None,
         alerts: Alerts | None = None,
@@ -66,6 +69,7 @@ class Upkeep:
         self._unsettled_rule = unsettled_rule
         self._ledger_watch = ledger_watch
         self._ledger_months = ledger_months
+        self._caps = caps
         self._activity = activity
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -85,6 +89,7 @@ class Upkeep:
             (_SECRETS_INTERVAL_S, self.forget_secrets),
             (_PARTITIONS_INTERVAL_S, self.keep_partitions),
             (_PARTITIONS_INTERVAL_S, self.keep_ledger_months),
+            (_CAPS_INTERVAL_S, self.begin_cap_periods),
         )
 
     def start(self) -> None:
@@ -166,6 +171,9 @@ class Upkeep:
 
     async def keep_ledger_months(self) -> None:
         await self._ledger_months.keep_months()
+
+    async def begin_cap_periods(self) -> None:
+        await self._caps.begin_periods()
 
 
 async def _repeat(interval_s: float, chore: Chore, *, rarely: bool) -> None:

@@ -132,6 +132,9 @@ class LimitsSettings(Section):
     concurrency: int = Field(default=256, ge=1, le=1_000_000)
     # Calls in progress in one process, of all organizations.
     calls: int = Field(default=4096, ge=1, le=1_000_000)
+    # Every turn of the event loop takes longer: the process is overloaded, and calls are refused,
+    # those of the largest consumer first. 0: nothing is refused for that.
+    overload_turn_s: float = Field(default=0.025, ge=0, le=60)
     # A caller has left: how long the rest of its answer is still read, and for how many at once.
     drain_s: float = Field(default=10, ge=0, le=3600)
     drains: int = Field(default=64, ge=0, le=100_000)
@@ -230,6 +233,15 @@ class EmbeddedSettings(Section):
     context_length: int = Field(default=PACKAGED_MODEL.context_length, ge=256, le=1_048_576)
 
 
+class LibrarySettings(Section):
+    # The interpreter of an environment with the library; empty: the gateway's own.
+    python: str = ""
+    # Calls that the bridge makes at once, of all backends.
+    calls: int = Field(default=256, ge=1, le=100_000)
+    # Variables of the gateway's environment that the library may see: a proxy's address, say.
+    environment: tuple[Name, ...] = ()
+
+
 class AlternativeSettings(PricesSettings):
     """A further backend that may serve a model. Without prices of its own it has the model's."""
 
@@ -314,6 +326,7 @@ class Settings(BaseSettings):
     policy: PolicySettings = PolicySettings()
     extensions: ExtensionsSettings = ExtensionsSettings()
     embedded: EmbeddedSettings = EmbeddedSettings()
+    library: LibrarySettings = LibrarySettings()
     backends: tuple[BackendSettings, ...] = ()
     models: tuple[ModelSettings, ...] = ()
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any, LiteralString
 from uuid import UUID
 
-from tollkeeper.domain.access import OrganizationId, ProjectId
-from tollkeeper.domain.admission import Cap, CapPeriod, Spend
+from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
+from tollkeeper.domain.caps import DAY_S, Cap, CapPeriod, end_day
+from tollkeeper.domain.spend import Spend
 from tollkeeper.storage.database import Connection
 
 # The balances of this moment: the columns of the account, corrected by the rows in `unfolded` that
@@ -92,13 +93,19 @@ class Balance:
 
 @dataclass(frozen=True, slots=True)
 class CapUse:
-    """The cap of an organization or, with `project_id`, of a project, and how much of it is used."""
+    """The cap of an organization, of a project or, with `key_id`, of a key, and how much of it is
+    used."""
 
     project_id: ProjectId | None
     cap: Cap
     # Unsettled holds count as held.
     held_picousd: int
     spent_picousd: int
+    # Of keys that were rotated one into another and share the cap: the newest, and the first.
+    key_id: KeyId | None = None
+    first_key_id: KeyId | None = None
+    # When its next period begins, in seconds since 1970; None for a cap of all time.
+    resets_at: int | None = None
 
     @property
     def remaining_picousd(self) -> int:
@@ -314,4 +321,7 @@ def _cap_use(row: tuple[Any, ...]) -> CapUse:
         cap=cap,
         held_picousd=current.counted(cap.period) - spent,
         spent_picousd=spent,
+        resets_at=None
+        if cap.period is CapPeriod.TOTAL
+        else end_day(cap.period, current.month) * DAY_S,
     )

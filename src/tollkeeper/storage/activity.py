@@ -310,8 +310,10 @@ def _verdict_row(record: ActivityRecord, verdict: VerdictRecord) -> dict[str, An
 def _text(value: str | None) -> str | None:
     """Shortens the text, and replaces NUL and lone surrogates, which PostgreSQL and JSON do not
     accept. A record must not fail because of one text."""
-    if value is None:
-        return None
+    if value is None or (
+        value.isascii() and value.isprintable() and len(value) <= _TEXT_LENGTH_MAX
+    ):
+        return value
     return (
         value[:_TEXT_LENGTH_MAX]
         .replace("\x00", "\ufffd")

@@ -190,6 +190,15 @@ async def replace(
         """,
         (replaced_by, expires_at, key.organization_id, key.id),
     )
+    # The new key spends on the caps of the old one.
+    await connection.execute(
+        """
+        UPDATE project_keys n SET first_key_id = coalesce(o.first_key_id, o.id) FROM project_keys o
+        WHERE n.organization_id = %(organization)s AND n.id = %(new)s
+          AND o.organization_id = n.organization_id AND o.id = %(old)s
+        """,
+        {"organization": key.organization_id, "new": replaced_by, "old": key.id},
+    )
     return cursor.rowcount == 1
 
 

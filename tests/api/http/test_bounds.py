@@ -14,7 +14,13 @@ from hypothesis import strategies as st
 
 from tests.api.http.raw_http import RawConnection, raw_connection
 from tests.support.gateway import Tenant, assert_error
-from tests.support.scripted_gateway import ScriptedGateway, chat_body, eventually, scripted_gateway
+from tests.support.scripted_gateway import (
+    MODEL,
+    ScriptedGateway,
+    chat_body,
+    eventually,
+    scripted_gateway,
+)
 from tests.support.upstream import Upstream, chat, hang
 from tollkeeper.api.http.bodies_in_flight import BodiesInFlight
 from tollkeeper.api.http.json_bounds import DEPTH_MAX, check_bounds
@@ -300,3 +306,39 @@ async def test_who_is_beyond_its_rate_is_refused_before_its_body(
     assert "1 requests per minute" in answer.json()["error"]["message"]
     other = await scripted.with_tenant()
     assert (await other.chat()).status_code == 200
+
+
+_COUNT_PATH = "/v1/messages/count_tokens"
+
+
+async def _count(scripted: ScriptedGateway) -> httpx2.Response:
+    body = {"model": MODEL, "messages": _MESSAGES}
+    return await scripted.gateway.client.post(
+        _COUNT_PATH, json=body, headers=scripted.tenant.as_customer
+    )
+
+
+@pytest.mark.parametrize(
+    ("refused", "asked"), [("count", "count"), ("count", "chat"), ("chat", "count")]
+)
+async def test_token_counting_is_refused_by_the_rate_before_its_body(
+    scripted: ScriptedGateway, refused: str, asked: str
+) -> None:
+    """Counting and calls take from the same rate, so the refusal of one stands for the other."""
+    await scripted.gateway.services.billing.limit_set(
+        scripted.tenant.project_id, requests_per_minute=1
+    )
+    assert (await _count(scripted)).status_code == 200
+    found = await (_count(scripted) if refused == "count" else scripted.chat())
+    assert_error(found, 429, "rate_limit_exceeded")
+    declared = _declared(scripted.tenant, 1000)
+    async with raw_connection(scripted.gateway) as connection:
+        await connection.send(
+            declared if asked == "chat" else declared.replace(_PATH.encode(), _COUNT_PATH.encode())
+        )
+        answer = await connection.answer()
+    answer.assert_error(429, "rate_limit_exceeded")
+    assert "1 requests per minute" in answer.json()["error"]["message"]
+    assert "retry-after" in answer.headers
+    other = await scripted.with_tenant()
+    assert (await _count(other)).status_code == 200

@@ -129,6 +129,8 @@ class Endpoint(Generic[B, Q]):
     stored: bool = False
     # Admission reads the key again from the database, so authentication may use a cached one.
     admitted: bool = False
+    # A request takes from its project's rate: beyond the rate it is refused before its body is read.
+    rated: bool = False
     # A successful answer may be an event stream.
     streams: bool = False
     # Errors have the envelope that Messages clients expect.

@@ -11,7 +11,7 @@ from tollkeeper.domain.admission import ProjectLimits
 from tollkeeper.domain.inference import Call
 from tollkeeper.services.calls.measuring import measure
 from tollkeeper.services.ledger.admissibility import Admissibility
-from tollkeeper.services.ledger.admission import refusal_error
+from tollkeeper.services.ledger.admission import Admission, refusal_error
 from tollkeeper.storage.database import Database
 from tollkeeper.storage.throttle import take_from_rate
 
@@ -31,11 +31,13 @@ class TokenCounting:
         backends: Mapping[str, Backend],
         limits: ProjectLimits,
         admissibility: Admissibility,
+        admission: Admission,
     ) -> None:
         self._database = database
         self._backends = backends
         self._limits = limits
         self._admissibility = admissibility
+        self._admission = admission
 
     async def count(self, caller: ProjectCaller, call: Call) -> Counted:
         """Takes one request from the project's rate limit. There is no hold, no charge and no
@@ -45,6 +47,7 @@ class TokenCounting:
                 connection, caller.organization_id, caller.project_id, self._limits
             )
         if decision.refusal is not None:
+            self._admission.note_refusal(caller.project_id, decision)
             raise refusal_error(decision)
         deadline = asyncio.get_running_loop().time() + TOKENIZER_TIMEOUT_S
         counted = await self._ask_backend(call, deadline)

@@ -26,7 +26,7 @@ class KeyUse:
 
     def note(self, kind: KeyKind, caller: Caller, now: int) -> None:
         noted, key = self._noted[kind], (caller.organization_id, caller.key_id)
-        if key in noted or len(noted) < _NOTED_MAX:
+        if len(noted) < _NOTED_MAX or key in noted:
             noted[key] = now
 
     async def write(self, database: Database) -> None:
