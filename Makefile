@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve test check bench profile prove lock openapi docs clean
+.PHONY: help install serve test check bench load soak fuzz profile prove lock openapi docs clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -43,6 +43,15 @@ check: $(INSTALLED) ## format, lint, types, layers, versions with known faults
 bench: $(INSTALLED) ## measure, beside others; prints a table and writes bench/result.json
 	$(BIN)/python -m bench $(ARGS)
 
+load: $(INSTALLED) ## load beyond what the gateway can serve; prints a table and writes bench/load.json
+	$(BIN)/python -m bench.stress $(ARGS)
+
+soak: $(INSTALLED) ## half an hour of calls, faults, kills and restarts; writes bench/soak.json
+	$(BIN)/python -m bench.stress.soak $(ARGS)
+
+fuzz: $(INSTALLED) ## coverage-guided fuzzing of every reader of foreign bytes
+	$(BIN)/python -m tests.fuzz $(ARGS)
+
 profile: $(INSTALLED) ## where a call spends its CPU time: a table by stage and a flame graph
 	$(BIN)/python -m bench.profile $(ARGS)
 
@@ -62,7 +71,7 @@ lock: $(INSTALLED) ## resolve the dependencies anew and write the locks
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	  --upgrade --constraint requirements.lock --extra console --extra otel pyproject.toml -o deploy/requirements.lock
 	echo uv | $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate - -o requirements-uv.lock
-	for wanted in tests/journeys/clients/locks/*.in tests/deploy/locks/*.in bench/locks/*.in; do \
+	for wanted in tests/journeys/clients/locks/*.in tests/deploy/locks/*.in bench/locks/*.in tests/fuzz/locks/*.in; do \
 	  $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	    --upgrade $$wanted -o $${wanted%.in}.lock || exit 1; done
 	$(BIN)/python -m tests.journeys.clients.relock

@@ -2,8 +2,6 @@
 
 import argparse
 import json
-import os
-import platform
 import signal
 import sys
 import tempfile
@@ -11,12 +9,11 @@ import time
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from types import FrameType
 
 from bench import rounds
 from bench.figures import Target, stream_resident_kib, worker_resident_mb
 from bench.gateway import MODELS, Running, tollkeeper
-from bench.interpreters import own_build
+from bench.machine import describe_machine, exit_on_signal
 from bench.peer_programs import PEERS
 from bench.peers import running_peers
 from bench.rounds import Run
@@ -31,10 +28,9 @@ _OPEN_STREAMS = 200
 
 def main() -> None:
     options = _options()
-    # Like Ctrl-C, SIGTERM must stop everything that was started.
-    signal.signal(signal.SIGTERM, _exit_on_signal)
+    signal.signal(signal.SIGTERM, exit_on_signal)
     started = time.monotonic()
-    machine = _machine()
+    machine = describe_machine()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tkb-")))
         # If the bench runs as root, the account that runs PostgreSQL must be able to enter it.
@@ -105,21 +101,8 @@ def _peers(text: str) -> list[str]:
     return names
 
 
-def _exit_on_signal(number: int, _frame: FrameType | None) -> None:
-    sys.exit(128 + number)
-
-
 def _report_progress(step: str) -> None:
     print(f"... {step}", file=sys.stderr, flush=True)
-
-
-def _machine() -> str:
-    load = os.getloadavg()[0]
-    return (
-        f"{os.cpu_count()} cores ({platform.machine()}), "
-        f"Python {platform.python_version()} {own_build()}, "
-        f"load before the run {load:.1f}"
-    )
 
 
 def _gateway_target(gateway: Running) -> Target:

@@ -16,8 +16,9 @@ from typing import cast
 import httptools
 import uvloop
 
-# Names of models: for load, for the time to the first byte, and for streams that are held open.
-PACED, BRIEF, HELD = "bench", "bench-brief", "bench-held"
+# Names of models: for load, for the time to the first byte, for streams that are held open, and for
+# such that send nothing after their first piece.
+PACED, BRIEF, HELD, SILENT = "bench", "bench-brief", "bench-held", "bench-silent"
 PIECES = 200
 # The first bytes of a client that tries HTTP/2.
 _HTTP2_PREFACE = b"PRI * HTTP/2.0"
@@ -43,7 +44,7 @@ JSON_RESPONSE = (
     b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
     % len(_ANSWER)
 ) + _ANSWER
-_STREAM_HEAD = (
+STREAM_HEAD = (
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 )
 
@@ -54,7 +55,12 @@ class Pace:
     interval_s: float
 
 
-PACES = {PACED: Pace(PIECES, 0.004), BRIEF: Pace(3, 0.004), HELD: Pace(PIECES, 0.1)}
+PACES = {
+    PACED: Pace(PIECES, 0.004),
+    BRIEF: Pace(3, 0.004),
+    HELD: Pace(PIECES, 0.1),
+    SILENT: Pace(2, 3600),
+}
 
 
 def _chunk(record: object) -> bytes:
@@ -94,6 +100,10 @@ _LAST = (
 )
 
 
+def first_piece() -> bytes:
+    return _PIECES[0]
+
+
 class Upstream(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -117,7 +127,7 @@ class Upstream(asyncio.Protocol):
         named = (pace for model, pace in PACES.items() if f'"model":"{model}"'.encode() in body)
         self._pace = next(named, PACES[PACED])
         self._sent = 0
-        self._transport.write(_STREAM_HEAD)
+        self._transport.write(STREAM_HEAD)
         self._next_piece()
 
     def _next_piece(self) -> None:
@@ -131,18 +141,16 @@ class Upstream(asyncio.Protocol):
         asyncio.get_running_loop().call_later(self._pace.interval_s, self._next_piece)
 
 
-async def _main(port: int) -> None:
-    server = await asyncio.get_running_loop().create_server(Upstream, "127.0.0.1", port)
+async def serve(port: int, kind: type[Upstream] = Upstream) -> None:
+    server = await asyncio.get_running_loop().create_server(kind, "127.0.0.1", port)
     print(server.sockets[0].getsockname()[1], flush=True)
     await server.serve_forever()
 
 
 @contextmanager
-def serving_upstream() -> Iterator[int]:
+def serving_upstream(module: str = "bench.upstream") -> Iterator[int]:
     """Runs the upstream in a process of its own. Yields its port."""
-    with subprocess.Popen(
-        [sys.executable, "-m", "bench.upstream"], stdout=subprocess.PIPE
-    ) as process:
+    with subprocess.Popen([sys.executable, "-m", module], stdout=subprocess.PIPE) as process:
         try:
             assert process.stdout is not None
             yield int(process.stdout.readline())
@@ -153,4 +161,4 @@ def serving_upstream() -> Iterator[int]:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--port", type=int, default=0)
-    uvloop.run(_main(parser.parse_args().port))
+    uvloop.run(serve(parser.parse_args().port))

@@ -27,6 +27,8 @@ _EXCHANGES = {
     "vertex": "anthropic",
     "vertex-gemini": "gemini",
     "gemini-openai": "gemini-compatible",
+    "bedrock": "bedrock-converse",
+    "bedrock-claude": "bedrock-claude",
 }
 _DOCUMENT = Path(__file__).parents[2] / "docs" / "providers.md"
 
@@ -60,9 +62,14 @@ def test_a_preset_is_a_backend(preset: str, monkeypatch: pytest.MonkeyPatch) -> 
         PRESETS[preset].credential,
     )
     body = _sent(preset, monkeypatch)
-    if PRESETS[preset].protocol in (WireProtocol.GEMINI, WireProtocol.VERTEX_GEMINI):
-        # The path says that it is a stream.
+    protocol = PRESETS[preset].protocol
+    # The path says that it is a stream.
+    if protocol in (WireProtocol.GEMINI, WireProtocol.VERTEX_GEMINI):
         body = {"stream": True, "max_tokens": body["generationConfig"]["maxOutputTokens"]}
+    elif protocol is WireProtocol.CONVERSE:
+        body = {"stream": True, "max_tokens": body["inferenceConfig"]["maxTokens"]}
+    elif protocol is WireProtocol.BEDROCK_MESSAGES:
+        body = {**body, "stream": True}
     assert body["stream"] is True
     bounds = {"max_tokens", "max_completion_tokens"} & set(body)
     assert len(bounds) == 1
@@ -133,6 +140,14 @@ def test_settings_survive_the_way_to_a_worker(monkeypatch: pytest.MonkeyPatch) -
     """A worker gets the settings with every field set, and reads the same backend of them."""
     declared = _declared("mistral", api_key_env="OTHER_KEY")
     assert BackendSettings.model_validate(declared.model_dump(mode="json")) == declared
+
+
+def test_the_compatible_address_of_bedrock_has_a_preset_of_its_own() -> None:
+    urls = ["https://bedrock-runtime.eu-west-1.amazonaws.com/openai/v1"]
+    with pytest.raises(ValidationError, match="preset is bedrock-openai"):
+        BackendSettings.model_validate({"name": "b", "preset": "bedrock", "urls": urls})
+    named = BackendSettings.model_validate({"name": "b", "preset": "bedrock-openai", "urls": urls})
+    assert named.protocol == "chat"
 
 
 def test_an_address_that_a_preset_cannot_know() -> None:

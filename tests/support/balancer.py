@@ -5,6 +5,7 @@ answers that it cannot serve now, the request goes to the one after it.
 """
 
 import asyncio
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -24,21 +25,36 @@ class Attempts:
     # Statuses of errors in the envelope, and kinds of failures of connections, with their number.
     refused: dict[int, int] = field(default_factory=dict)
     lost: dict[str, int] = field(default_factory=dict)
-    # Answers that are neither 200 nor an error in the envelope.
+    # Answers that are neither 200 nor an error in the envelope, and failures of the connection to a
+    # gateway to which nothing had happened.
     strange: list[str] = field(default_factory=list)
+
+    @property
+    def repeated(self) -> int:
+        return sum(self.refused.values()) + sum(self.lost.values())
 
 
 class Balancer(httpx2.AsyncBaseTransport):
-    def __init__(self, members: Sequence[str], *, patience_s: float, timeout_s: float) -> None:
-        """`members` are base addresses; the list may be changed at any time."""
+    def __init__(
+        self, members: Sequence[str], *, patience_s: float, timeout_s: float, lenient: bool = False
+    ) -> None:
+        """`members` are base addresses; the list may be changed at any time. A lenient one takes no
+        failure of a connection for strange."""
+        self._lenient = lenient
         self.members = list(members)
         self.attempts = Attempts()
         self._patience_s = patience_s
         self._timeout_s = timeout_s
         self._next = 0
+        self._excused: dict[str, float] = {}
         self._transport = httpx2.AsyncHTTPTransport(
             limits=httpx2.Limits(max_connections=None, keepalive_expiry=5)
         )
+
+    def excuse(self, member: str, *, longer_s: float = math.inf) -> None:
+        """Something happens to the gateway: its connections may fail from now on, and for so much
+        longer."""
+        self._excused[member] = time.monotonic() + longer_s
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         until = time.monotonic() + self._patience_s
@@ -55,7 +71,8 @@ class Balancer(httpx2.AsyncBaseTransport):
     async def _attempt(self, request: httpx2.Request) -> httpx2.Response | None:
         """None where the connection failed."""
         self._next += 1
-        member = httpx2.URL(self.members[self._next % len(self.members)])
+        chosen = self.members[self._next % len(self.members)]
+        member, began = httpx2.URL(chosen), time.monotonic()
         url = request.url.copy_with(scheme=member.scheme, host=member.host, port=member.port)
         headers = [(name, value) for name, value in request.headers.raw if name.lower() != b"host"]
         sent = httpx2.Request(
@@ -71,6 +88,8 @@ class Balancer(httpx2.AsyncBaseTransport):
         except httpx2.TransportError as exc:
             name = type(exc).__name__
             self.attempts.lost[name] = self.attempts.lost.get(name, 0) + 1
+            if self._excused.get(chosen, math.inf if self._lenient else 0) < began:
+                self.attempts.strange.append(f"{chosen}: {exc!r}")
             return None
         self._note(answer)
         return answer

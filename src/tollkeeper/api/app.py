@@ -95,7 +95,9 @@ class App:
         if endpoint.takes_body:
             incoming.check_content_type(headers)
         if endpoint.rated and isinstance(caller, ProjectCaller):
-            # Before its body is read: who is beyond its rate shall not make us read or understand.
+            # Before its body is read: who is beyond its rate, or comes on top of what this process
+            # can do, shall not make us read or understand.
+            self._services.inference.overload.require_room(caller.organization_id.int)
             self._services.inference.require_rate(caller.project_id)
         limits = self._conventions
         share = answer.body_share = self._bodies.share_of(caller.key_id)

@@ -34,6 +34,10 @@ class WireProtocol(StrEnum):
     GEMINI = "gemini"
     # POST {url}/{model}:generateContent: the same at Vertex AI.
     VERTEX_GEMINI = "vertex_gemini"
+    # POST {url}/model/{model}/converse: the protocol of Amazon Bedrock for all of its models.
+    CONVERSE = "converse"
+    # POST {url}/model/{model}/invoke: Anthropic's protocol at Amazon Bedrock.
+    BEDROCK_MESSAGES = "bedrock_messages"
 
 
 class OutputBound(StrEnum):
@@ -57,6 +61,8 @@ class Tokenizer(StrEnum):
     MESSAGES = "messages"
     # POST {url}/models/{model}:countTokens with the Gemini body; the answer has `totalTokens`.
     GEMINI = "gemini"
+    # POST {url}/model/{model}/count-tokens with the Converse body; the answer has `inputTokens`.
+    CONVERSE = "converse"
 
 
 @dataclass(frozen=True, slots=True)

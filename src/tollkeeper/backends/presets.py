@@ -145,6 +145,17 @@ PRESETS: Mapping[str, Preset] = {
         omitted=_ABUSE_HINTS,
     ),
     "bedrock": Preset(
+        address_form="https://bedrock-runtime.REGION.amazonaws.com",
+        protocol=WireProtocol.CONVERSE,
+        key_env="AWS_BEARER_TOKEN_BEDROCK",
+    ),
+    "bedrock-claude": Preset(
+        address_form="https://bedrock-runtime.REGION.amazonaws.com",
+        protocol=WireProtocol.BEDROCK_MESSAGES,
+        key_env="AWS_BEARER_TOKEN_BEDROCK",
+        tokens_per_image=4784,
+    ),
+    "bedrock-openai": Preset(
         address_form="https://bedrock-runtime.REGION.amazonaws.com/openai/v1",
         key_env="AWS_BEARER_TOKEN_BEDROCK",
         native_n=False,

@@ -179,8 +179,9 @@ def _details(body: Any) -> list[dict[str, Any]]:
 
 
 def error_message(body: Any, secrets: tuple[str, ...]) -> str | None:
-    """`error.message` made fit to show, or None where there is nothing to show."""
-    error = body.get("error") if isinstance(body, dict) else None
+    """`error.message` made fit to show, or None where there is nothing to show. AWS has the message
+    at the top."""
+    error = body.get("error", body) if isinstance(body, dict) else None
     message = error.get("message") if isinstance(error, dict) else None
     if not isinstance(message, str):
         return None

@@ -141,7 +141,7 @@ class RoutedBackend:
         replica.health.failed(
             kind,
             now,
-            call.organization_id,
+            call.organization_id.int,
             organizations_active=self.organizations.count(now),
             is_last_healthy=not has_spare,
         )
@@ -207,7 +207,7 @@ class _RoutedCall:
         loop = asyncio.get_running_loop()
         now = loop.time()
         kind = replica.health.begin(now)
-        self._backend.organizations.seen(self._call.organization_id, now)
+        self._backend.organizations.seen(self._call.organization_id.int, now)
         attempt = replica.server.open(self._call, deadline=self._deadline)
         replica.in_flight += 1
         answer = None

@@ -5,9 +5,12 @@ minutes without a word. So a stream that breaks off may have cost something, als
 it has come; only an error record in the place of the answer says that it did not.
 """
 
+from collections.abc import AsyncIterator
+
 from tollkeeper.backends.failures import domain_error, is_fault_of_replica
+from tollkeeper.backends.transport.framing import RecordParser
 from tollkeeper.backends.transport.http1 import Connection, DeadlinePassed, HttpFailure
-from tollkeeper.backends.transport.sse import EventStreamParser, MalformedEventStream
+from tollkeeper.backends.transport.sse import MalformedEventStream
 from tollkeeper.backends.wire import AnswerReader
 from tollkeeper.domain.errors import BackendFailed
 from tollkeeper.domain.inference import Batch, Event
@@ -17,15 +20,17 @@ class StreamedAnswer:
     """Reads the connection and hands out the events of each network read. An answer ends properly
     where its reader says so; anything else that ends it is raised."""
 
-    def __init__(self, connection: Connection, reader: AnswerReader, frame_bytes_max: int) -> None:
+    def __init__(self, connection: Connection, reader: AnswerReader, parser: RecordParser) -> None:
         self._connection: Connection | None = connection
         self._reader = reader
-        self._parser = EventStreamParser(frame_bytes_max)
+        self._parser = parser
+        # What has been read and not yet been asked for.
+        self._first: list[Event] = []
         self.completed = False
         # The end is the replica's fault, as far as its health is concerned.
         self.failed = False
 
-    async def begin(self) -> list[Event]:
+    async def begin(self) -> None:
         """Reads until something of substance has come, so that a failure before it is an error of
         its own and not the sudden end of an answer."""
         reader = self._reader
@@ -34,9 +39,15 @@ class StreamedAnswer:
             events += await self._read()
         if not reader.accepted:
             self._end()
-        return events
+        self._first = events
+
+    def __aiter__(self) -> AsyncIterator[Batch]:
+        return self
 
     async def __anext__(self) -> Batch:
+        if self._first:
+            events, self._first = self._first, []
+            return events
         if self._connection is not None:
             # The caller's own pace is not the backend's silence.
             self._connection.mark_progress()
@@ -77,7 +88,9 @@ class StreamedAnswer:
             reader.fail(BackendFailed(malformed, charged=True))
             return events
         events = reader.read(payloads)
-        if (reader.accepted or reader.failing) and (payloads or b"\n" in chunk):
+        # Whoever takes events marks the progress before the next read.
+        is_waited_for = reader.failing or (reader.accepted and not events)
+        if is_waited_for and (payloads or (self._parser.counts_lines and b"\n" in chunk)):
             # A byte now and then is no progress; a line is.
             connection.mark_progress()
         return events

@@ -29,6 +29,8 @@ _TOKENIZERS = {
     WireProtocol.VERTEX_MESSAGES: Tokenizer.MESSAGES,
     WireProtocol.GEMINI: Tokenizer.GEMINI,
     WireProtocol.VERTEX_GEMINI: Tokenizer.GEMINI,
+    WireProtocol.CONVERSE: Tokenizer.CONVERSE,
+    WireProtocol.BEDROCK_MESSAGES: Tokenizer.MESSAGES,
 }
 # `top_logprobs` for the judge. The published protocol allows 20; the embedded engine has no bound.
 _JUDGE_ALTERNATIVES = 20

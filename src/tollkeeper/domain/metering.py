@@ -170,9 +170,12 @@ class Meter:
         self.delivered = True
         if delta.finish is not None:
             self.finish = delta.finish
-        for text in (delta.text, delta.reasoning, delta.refusal):
-            if text:
-                self._keep(text)
+        if delta.text:
+            self._keep(delta.text)
+        if delta.reasoning:
+            self._keep(delta.reasoning)
+        if delta.refusal:
+            self._keep(delta.refusal)
         for piece in delta.tool_calls:
             self._keep((piece.name or "") + piece.arguments)
         if delta.function_call is not None:

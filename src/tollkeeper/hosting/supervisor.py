@@ -23,6 +23,7 @@ from tollkeeper.hosting.http_server import HttpServer
 from tollkeeper.hosting.listeners import address_of
 from tollkeeper.hosting.operator_listener import OperatorListener, Readiness
 from tollkeeper.hosting.presence import present
+from tollkeeper.hosting.shutdown import longest_shutdown_s
 from tollkeeper.hosting.worker import http_limits
 from tollkeeper.hosting.worker_process import WorkerProcess, WorkerStarter
 from tollkeeper.settings import Settings, SettingsError
@@ -31,8 +32,8 @@ from tollkeeper.storage.schema import check_database, find_outdated
 _RESTART_PAUSE_S = 1.0
 # A worker that is not ready after this time is killed and started again.
 _START_TIMEOUT_S = 60.0
-# Beyond the grace period, for the last writes of the workers.
-_STOP_SLACK_S = 10.0
+# Beyond the time that the steps of a worker's shutdown may take, for the end of its process.
+_STOP_SLACK_S = 4.0
 _DATABASE_INTERVAL_S = 5.0
 _log = structlog.get_logger("tollkeeper.supervisor")
 
@@ -219,7 +220,8 @@ class Supervisor:
         for worker in self._workers.values():
             if worker.is_running:
                 worker.terminate()
-        _, late = await asyncio.wait(keepers, timeout=self._settings.server.grace_s + _STOP_SLACK_S)
+        within_s = longest_shutdown_s(self._settings.server.grace_s) + _STOP_SLACK_S
+        _, late = await asyncio.wait(keepers, timeout=within_s)
         for worker in self._workers.values():
             if worker.is_running:
                 worker.kill()

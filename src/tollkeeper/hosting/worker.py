@@ -26,6 +26,7 @@ from tollkeeper.hosting.http_server import HttpServer
 from tollkeeper.hosting.logs import LogFormat, configure_logs
 from tollkeeper.hosting.shutdown import shut_down
 from tollkeeper.hosting.worker_process import READY, received_listener
+from tollkeeper.services.overload import LoopSampler
 from tollkeeper.services.tallies import write_tallies
 from tollkeeper.services.use_cases import Services
 from tollkeeper.settings import Settings
@@ -72,6 +73,9 @@ class Worker:
         app = build_app(self._settings, self._services)
         server = HttpServer(app, http_limits(self._settings))
         self._services.upkeep.start()
+        if self._settings.limits.overload_turn_s:
+            ledger = self._services.ledger
+            LoopSampler(self._services.inference.overload, lambda: ledger.backlog).start()
         await server.start(listener)
         following = loop.create_task(self._follow_instructions(instructions))
         _reduce_collections()

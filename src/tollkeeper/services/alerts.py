@@ -161,6 +161,10 @@ def _filled(fill: Fill) -> Condition:
     subject = {"organization_id": str(fill.organization_id)}
     if fill.project_id is not None:
         subject["project_id"] = str(fill.project_id)
+    if fill.key_id is not None:
+        subject["key_id"] = str(fill.key_id)
+    if fill.period is not None:
+        subject["period"] = fill.period.value
     used, amount = usd_from_picousd(fill.used_picousd), usd_from_picousd(fill.amount_picousd)
     return Condition(
         key=":".join((fill.kind, *subject.values())),

@@ -1,9 +1,12 @@
 """Samples what a process is like inside: queues, connections, replicas, the delay of its loop."""
 
 import asyncio
+import os
 import platform
+import resource
 from collections import Counter as Tally
 from collections.abc import Mapping
+from pathlib import Path
 
 from prometheus_client import Gauge
 
@@ -15,6 +18,7 @@ from tollkeeper.services.ledger.ledger import Ledger
 from tollkeeper.services.tallies import HistogramTally, schedule_write
 from tollkeeper.storage.database import Database
 
+_SELF = Path("/proc/self")
 _REPLICA_STATES = ("healthy", "ejected", "probing")
 # How long the loop is asked to sleep; what it sleeps longer is its delay.
 _LAG_PROBE_S = 0.05
@@ -43,6 +47,15 @@ _REPLICAS = Gauge(
     "Replicas of a backend by state.",
     ["backend", "state"],
     multiprocess_mode="livemax",
+)
+_TASKS = Gauge("tollkeeper_tasks", "Tasks of the event loops.", multiprocess_mode="livesum")
+_DESCRIPTORS = Gauge(
+    "tollkeeper_open_descriptors",
+    "Open files and sockets of the workers.",
+    multiprocess_mode="livesum",
+)
+_RESIDENT = Gauge(
+    "tollkeeper_resident_bytes", "Resident memory of the workers.", multiprocess_mode="livesum"
 )
 _LAG = HistogramTally(
     "tollkeeper_event_loop_lag_seconds",
@@ -80,6 +93,7 @@ class ProcessWatch:
         _QUEUE.labels("activity").set(self._activity.queued)
         _CALLS.set(self._inference.running)
         self._sample_connections()
+        _sample_process()
         for name, backend in self._backends.items():
             found = Tally(backend.health().replicas.values())
             for state in _REPLICA_STATES:
@@ -92,6 +106,13 @@ class ProcessWatch:
         _POOL.labels("idle").set(idle)
         _POOL.labels("in_use").set(size - idle)
         _POOL_WAITING.set(found.get("requests_waiting", 0))
+
+
+def _sample_process() -> None:
+    _TASKS.set(len(asyncio.all_tasks()))
+    if _SELF.exists():  # where there is none, the numbers stay at 0
+        _DESCRIPTORS.set(len(os.listdir(_SELF / "fd")))  # noqa: PTH208 - names are enough
+        _RESIDENT.set(int((_SELF / "statm").read_text().split()[1]) * resource.getpagesize())
 
 
 async def _sample_lag() -> None:

@@ -15,6 +15,7 @@ CredentialName = Literal[
 ]
 # The credentials that are no key: the gateway has an identity, for which it gets tokens or signs.
 IDENTITY_CREDENTIALS = frozenset({"google", "entra", "sigv4"})
+_BEDROCK_PROTOCOLS = frozenset({"converse", "bedrock_messages"})
 HeaderName = Annotated[str, Field(pattern=r"^[a-z0-9!#$%&'*+.^_`|~-]{1,64}$")]
 # Printable ASCII.
 HeaderValue = Annotated[str, Field(pattern=r"^[!-~]([ -~]*[!-~])?$", max_length=4096)]
@@ -37,7 +38,14 @@ class BackendSettings(Section):
     # What is known of a provider or server: the defaults of what follows.
     preset: str = ""
     protocol: Literal[
-        "chat", "responses", "messages", "vertex_messages", "gemini", "vertex_gemini"
+        "chat",
+        "responses",
+        "messages",
+        "vertex_messages",
+        "bedrock_messages",
+        "gemini",
+        "vertex_gemini",
+        "converse",
     ] = "chat"
     urls: tuple[str, ...] = ()
     api_key_env: SecretVariable = ""
@@ -62,9 +70,11 @@ class BackendSettings(Section):
     native_n: bool = True
     # Parts of one call that run at once where the gateway fans `n` out.
     fan_out: int = Field(default=16, ge=1, le=128)
-    # Who counts tokens: "auto" is the provider of the Messages or Gemini protocol, or a
+    # Who counts tokens: "auto" is the provider of the Messages, Gemini or Converse protocol, or a
     # tokenize_path.
-    tokenizer: Literal["auto", "none", "vllm", "llama_cpp", "messages", "gemini"] = "auto"
+    tokenizer: Literal["auto", "none", "vllm", "llama_cpp", "messages", "gemini", "converse"] = (
+        "auto"
+    )
     tokenize_path: str = ""
     # A call waits no longer than five seconds, however long a count may take.
     tokenize_timeout_s: float = Field(default=2, gt=0, le=5)
@@ -148,6 +158,13 @@ class BackendSettings(Section):
             raise ValueError("a backend of kind 'embedded' has no urls: tollkeeper starts it")
         if self.kind == "embedded" and self.protocol != "chat":
             raise ValueError("protocol: a backend of kind 'embedded' speaks 'chat' only")
+        if self.protocol in _BEDROCK_PROTOCOLS and any(
+            url.rstrip("/").endswith("/openai/v1") for url in self.urls
+        ):
+            raise ValueError(
+                f"protocol: {self.protocol} is not spoken at the OpenAI-compatible address; its preset "
+                "is bedrock-openai"
+            )
         self._fits_the_library()
         if self.tls_ca_file and not any(url.startswith("https://") for url in self.urls):
             raise ValueError("tls_ca_file: none of the urls begins with https://")

@@ -132,6 +132,9 @@ class LimitsSettings(Section):
     concurrency: int = Field(default=256, ge=1, le=1_000_000)
     # Calls in progress in one process, of all organizations.
     calls: int = Field(default=4096, ge=1, le=1_000_000)
+    # Every turn of the event loop takes longer: the process is overloaded, and calls are refused,
+    # those of the largest consumer first. 0: nothing is refused for that.
+    overload_turn_s: float = Field(default=0.025, ge=0, le=60)
     # A caller has left: how long the rest of its answer is still read, and for how many at once.
     drain_s: float = Field(default=10, ge=0, le=3600)
     drains: int = Field(default=64, ge=0, le=100_000)

@@ -60,15 +60,26 @@ async def sign_off(connection: Connection, process_id: UUID) -> None:
     await connection.execute("DELETE FROM processes WHERE id = %s", (process_id,))
 
 
-async def try_sweep_lock(connection: Connection) -> bool:
-    """Takes the lock until `free_sweep_lock` or the end of the connection; False where it is taken."""
-    cursor = await connection.execute("SELECT pg_try_advisory_lock(%s)", (_SWEEP_LOCK,))
+async def try_sweep_lock(connection: Connection, *, idle_s: float = 10) -> bool:
+    """Takes the lock until `free_sweep_lock` or the end of the connection; False where it is taken.
+    The server ends the connection where it hears nothing for `idle_s`: a machine that was frozen or
+    cut off would keep the lock for hours otherwise."""
+    cursor = await connection.execute(
+        """
+        SELECT pg_try_advisory_lock(%s), set_config('idle_session_timeout', %s, false)
+        """,
+        (_SWEEP_LOCK, str(int(idle_s * 1000))),
+    )
     row = await cursor.fetchone()
-    return row is not None and bool(row[0])
+    if row is not None and bool(row[0]):
+        return True
+    await connection.execute("RESET idle_session_timeout")
+    return False
 
 
 async def free_sweep_lock(connection: Connection) -> None:
     await connection.execute("SELECT pg_advisory_unlock(%s)", (_SWEEP_LOCK,))
+    await connection.execute("RESET idle_session_timeout")
 
 
 async def find_silent(connection: Connection, *, lease_s: float) -> dict[UUID, datetime]:

@@ -8,8 +8,10 @@ import pytest
 
 from tests.journeys.isolation.attacks import by_words
 from tests.support.gateway import assert_error
-from tests.support.scripted_gateway import ScriptedGateway, eventually, scripted_gateway
+from tests.support.raw_caller import raw_caller
+from tests.support.scripted_gateway import MODEL, ScriptedGateway, eventually, scripted_gateway
 from tests.support.upstream import Upstream
+from tollkeeper.services.overload import LIMIT
 
 _CALLS = 16
 _HANG = [{"role": "user", "content": "hang"}]
@@ -53,3 +55,68 @@ async def test_the_excess_is_refused_and_others_are_answered(shared: ScriptedGat
     assert (await hostile.chat()).status_code == 200
     for tenant in (hostile, quiet):
         assert (await tenant.balance())["held"] == 0
+
+
+async def test_who_overloads_the_process_is_refused_before_its_body(
+    shared: ScriptedGateway,
+) -> None:
+    """The samples say that the loop turns slowly, and the hostile tenant's calls fill it."""
+    hostile, quiet = await shared.with_tenant(), await shared.with_tenant()
+    gate, organization = (
+        shared.gateway.services.inference.overload,
+        hostile.tenant.organization_id.int,
+    )
+
+    def is_limited() -> bool:
+        return gate.limit is not None
+
+    for _ in range(LIMIT):
+        gate.take(organization)
+    try:
+        async with asyncio.timeout(20):
+            while not is_limited():
+                gate.sample(1.0, 0)
+                await asyncio.sleep(0.01)
+        found = await hostile.chat()
+        assert_error(found, 503, "service_unavailable")
+        assert found.headers["retry-after"] == "1"
+        assert await hostile.entries() == []
+        async with raw_caller(hostile) as caller:
+            # Nothing of the body comes, and the refusal does not wait for it.
+            await caller.ask(sent=0.0)
+            assert (await caller.head()).startswith("HTTP/1.1 503")
+        for path in ("/v1/responses", "/v1/messages/count_tokens"):
+            refused = await hostile.gateway.client.post(
+                path, json={"model": MODEL}, headers=hostile.tenant.as_customer
+            )
+            assert refused.status_code == 503, refused.text
+        # Others are answered, and so is the administration of the one who is refused.
+        assert (await quiet.chat()).status_code == 200
+        costs = await hostile.gateway.client.get(
+            "/v1/organization/admin_api_keys", headers=hostile.tenant.as_admin
+        )
+        assert costs.status_code == 200
+    finally:
+        for _ in range(LIMIT):
+            gate.pass_on(organization)
+    async with asyncio.timeout(20):
+        while is_limited():
+            gate.sample(0.0, 0)
+            await asyncio.sleep(0.01)
+    assert (await hostile.chat()).status_code == 200
+    assert gate.in_hand == 0
+
+
+async def test_calls_that_wait_for_their_backend_are_in_nobodys_hands(
+    shared: ScriptedGateway,
+) -> None:
+    tenant, gate = await shared.with_tenant(), shared.gateway.services.inference.overload
+    async with tenant.another_client() as client:
+        calls = [asyncio.create_task(client.chat(messages=_HANG)) for _ in range(4)]
+        await eventually(lambda: shared.upstream.under_way == 4)
+        assert gate.in_hand == 0
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+    await eventually(lambda: shared.gateway.services.inference.running == 0)
+    assert gate.in_hand == 0

@@ -132,7 +132,13 @@ class Connection(asyncio.Protocol):
                 return b""
             if self._failure is not None:
                 raise self._failure
-            await self._wait()
+            # Like `_wait`, without a coroutine of its own for each piece of a stream.
+            assert self._waiter is None, "one reader at a time"
+            self._waiter = self._loop.create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
         chunks = self._chunks
         body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
         self._chunks = []

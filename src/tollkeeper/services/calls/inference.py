@@ -7,14 +7,13 @@ it as wishes; it always comes to its end, where the reservation is resolved and 
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 import msgspec
 
 from tollkeeper.backends.fallback import backend_for
 from tollkeeper.backends.port import Backend
-from tollkeeper.domain.access import OrganizationId, ProjectId
+from tollkeeper.domain.access import ProjectId
 from tollkeeper.domain.errors import (
     BackendFailed,
     DeadlineExceeded,
@@ -28,16 +27,16 @@ from tollkeeper.domain.policy_set import EMPTY, ActivePolicy
 from tollkeeper.domain.prompt_size import PromptSize
 from tollkeeper.domain.transcript import transcript
 from tollkeeper.domain.usage import Usage
-from tollkeeper.fair_queue import share
 from tollkeeper.services.calls.measuring import measure
 from tollkeeper.services.calls.recorder import CallRecorder
 from tollkeeper.services.calls.response_gate import ResponseGate
 from tollkeeper.services.calls.running import AnswerSink, RunningCall, SettlementState
+from tollkeeper.services.calls.running_calls import InferenceLimits, RunningCalls
 from tollkeeper.services.calls.token_counting import TOKENIZER_TIMEOUT_S
 from tollkeeper.services.ledger.admissibility import Admissibility
 from tollkeeper.services.ledger.admission import Admission, Settlement
+from tollkeeper.services.overload import OverloadGate
 from tollkeeper.services.policies.checks import JudgedContent, PolicyChecks
-from tollkeeper.timeouts import Alarms
 
 T = TypeVar("T")
 
@@ -68,20 +67,6 @@ class NamedPolicies(Protocol):
     async def require_published(self, call: Call) -> None:
         """Raises NotFound where a policy that the call names is not published."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class InferenceLimits:
-    deadline_s: float
-    # A caller has left: how long, and for how many such calls at once, the rest is still read.
-    drain_s: float
-    drains_max: int
-    # Calls in progress in this process; one organization may have seven eighths of them.
-    calls_max: int
-    # Under enforcing response policies: judge whenever so many characters have come; 0: at the end.
-    segment_characters: int = 0
-    # Requests are judged beside the backend's work, which may be paid and thrown away.
-    judges_beside: bool = False
 
 
 class JudgedRequest(msgspec.Struct, frozen=True):
@@ -122,6 +107,7 @@ class Inference:
         policies: NamedPolicies,
         checks: PolicyChecks,
         recorder: CallRecorder,
+        overload: OverloadGate,
     ) -> None:
         self._admission = admission
         self._admissibility = admissibility
@@ -130,26 +116,19 @@ class Inference:
         self._policies = policies
         self._checks = checks
         self._recorder = recorder
-        self._running: set[RunningCall] = set()
-        self._running_of: dict[OrganizationId, int] = {}
-        self._none_running = asyncio.Event()
-        self._alarms = Alarms()
+        self.overload = overload
+        self._running = RunningCalls(limits, overload)
 
     async def infer(self, call: Call, sink: AnswerSink, source: CallSource) -> Outcome:
         """Runs the call to its end. Raises domain errors; what the sink has taken by then stays
         taken. The source promises not to cancel it: who is told of leaving ends by itself."""
-        self._count_in(call.organization_id)
-        deadline = asyncio.get_running_loop().time() + self._limits.deadline_s
-        running = RunningCall(
-            call, source.operation, sink, deadline=deadline, alarm=self._alarms.take()
-        )
-        self._running.add(running)
+        running = self._running.begin(call, source.operation, sink)
         self._recorder.started(running)
-        source.on_disconnect(lambda: self._abandon(running))
+        source.on_disconnect(lambda: self._running.abandon(running))
         try:
             return await self._run_recorded(running, source)
         finally:
-            self._forget(running)
+            self._running.end(running)
 
     def require_rate(self, project_id: ProjectId) -> None:
         """Raises RateLimited where the project has nothing left of its rate, as far as this process
@@ -158,50 +137,11 @@ class Inference:
 
     async def drain(self, grace_s: float) -> None:
         """Lets running calls end within the grace, then stops and settles them."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(grace_s):
-                await self._all_ended()
-        now = asyncio.get_running_loop().time()
-        for running in self._running:
-            running.stopped = True
-            running.end_by(now)
-        await self._all_ended()
-        self._alarms.close()
-
-    async def _all_ended(self) -> None:
-        while self._running:
-            self._none_running.clear()
-            await self._none_running.wait()
+        await self._running.drain(grace_s)
 
     @property
     def running(self) -> int:
         return len(self._running)
-
-    def _count_in(self, organization_id: OrganizationId) -> None:
-        """Counts a call of the organization, or refuses it at once, before any work, where this
-        process has no room for it."""
-        limit, own = self._limits.calls_max, self._running_of.get(organization_id, 0)
-        if len(self._running) >= limit or own >= share(limit):
-            raise Unavailable("Too many calls are in progress; try again.", retry_after_s=1)
-        self._running_of[organization_id] = own + 1
-
-    def _forget(self, running: RunningCall) -> None:
-        organization_id = running.call.organization_id
-        self._alarms.give_back(running.alarm)
-        self._running.discard(running)
-        left = self._running_of[organization_id] - 1
-        if left:
-            self._running_of[organization_id] = left
-        else:
-            del self._running_of[organization_id]
-        if not self._running:
-            self._none_running.set()
-
-    def _abandon(self, running: RunningCall) -> None:
-        running.abandoned = True
-        drains = sum(other.abandoned for other in self._running)
-        within_s = self._limits.drain_s if drains <= self._limits.drains_max else 0.0
-        running.end_by(asyncio.get_running_loop().time() + within_s)
 
     async def _run_recorded(self, running: RunningCall, source: CallSource) -> Outcome:
         try:
@@ -277,7 +217,11 @@ class Inference:
                 verdict.add_done_callback(running.end_if_refused)
             return JudgedRequest(for_answer, verdict)
         try:
-            with running.waiting_until(running.deadline), running.judging():
+            with (
+                running.waiting_until(running.deadline),
+                running.judging(),
+                self.overload.waiting(running.owner),
+            ):
                 await self._checks.check(*asked)
         except TimeoutError:
             raise (_not_dispatched() if running.unwanted else DeadlineExceeded()) from None
@@ -291,6 +235,7 @@ class Inference:
         gate = self._gate(running, judged)
         sink = gate or running.sink
         running.dispatched()
+        self.overload.pass_on(running.owner)
         try:
             with running.waiting_until(running.deadline + _DEADLINE_SLACK_S):
                 async with backend.open(running.call, deadline=running.deadline) as answer:
@@ -303,6 +248,7 @@ class Inference:
         except TimeoutError:
             raise _ended_early(running) from None
         finally:
+            self.overload.take(running.owner)
             running.answered()
             if gate is not None:
                 gate.close()

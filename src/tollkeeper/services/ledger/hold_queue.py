@@ -47,7 +47,7 @@ class HoldQueue:
     def __init__(self, write: WriteHolds) -> None:
         self._write = write
         self._common: GroupWriter[WantedHold, Decision] = GroupWriter(
-            self._write_batch, name="holds", owner=lambda wanted: wanted.hold.organization_id
+            self._write_batch, name="holds", owner=lambda wanted: wanted.hold.organization_id.int
         )
         self._separate: dict[OrganizationId, GroupWriter[WantedHold, Decision]] = {}
         self._separate_slots = asyncio.Semaphore(_SEPARATE_AT_ONCE)

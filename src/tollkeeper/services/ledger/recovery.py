@@ -106,7 +106,7 @@ class Recovery:
     async def _sweep(self, *, unregistered_too: bool) -> Recovered:
         async with self._database.reading() as connection:
             # A second sweep at the same time finds nothing to do.
-            if not await processes.try_sweep_lock(connection):
+            if not await processes.try_sweep_lock(connection, idle_s=self._lease_s + 1):
                 return Recovered(0, 0)
             try:
                 gone: dict[UUID, datetime | None] = {

@@ -6,7 +6,7 @@ Code before this migration refuses any newer schema, so none of it is compatible
 from alembic import op
 
 revision = "0019"
-down_revision = "0016"
+down_revision = "0017"
 compatible_from = "0019"
 
 _SQL = """

@@ -1,0 +1,172 @@
+"""Open-loop load: requests are sent at a fixed rate, whether or not earlier ones are answered.
+
+A closed loop slows down with the server that it loads, and so hides how long callers wait. Here each
+request takes an idle connection, or opens one, at its own moment.
+"""
+
+import asyncio
+import json
+import time
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from bench.figures import quantile
+from bench.load import Response
+
+_ENVELOPE = {"code", "message", "type", "param", "request_id", "doc_url"}
+_REFUSALS = (429, 503)
+# How often due requests are sent.
+_STEP_S = 0.001
+_ANSWERS_WITHIN_S = 30.0
+_LATE = 0
+
+
+class Answer(Response):
+    """One connection whose last answer is kept with its headers."""
+
+    def __init__(self) -> None:
+        self._headers: dict[bytes, bytes] = {}
+
+    def on_message_begin(self) -> None:
+        self._headers = {}
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._headers[name.lower()] = value
+
+    def on_message_complete(self) -> None:
+        self.keeps_alive = self._headers.get(b"connection") != b"close"
+        super().on_message_complete()
+
+    @property
+    def is_refusal(self) -> bool:
+        """Whether the answer is a proper refusal: the envelope, with the time to come again."""
+        try:
+            error = json.loads(b"".join(self._body))["error"]
+        except (ValueError, KeyError, TypeError):
+            return False
+        return (
+            set(error) == _ENVELOPE
+            and self._headers.get(b"retry-after", b"").isdigit()
+            and self._headers.get(b"x-request-id", b"").decode() == error["request_id"]
+        )
+
+
+@dataclass
+class Arrivals:
+    """What became of the requests of one run. Times are seconds from the sending of a request."""
+
+    offered: int = 0
+    # Answered with 200, in the order of their sending.
+    served_s: list[float] = field(default_factory=list)
+    refused_s: list[float] = field(default_factory=list)
+    statuses: dict[int, int] = field(default_factory=dict)
+    # Refusals that are not in the envelope, or without Retry-After.
+    malformed: int = 0
+    # Requests that no connection was left for.
+    not_sent: int = 0
+    # How late requests were sent: what the generator itself adds.
+    late_s: list[float] = field(default_factory=list)
+    seconds: float = 0.0
+
+    @property
+    def served_per_second(self) -> float:
+        return len(self.served_s) / self.seconds
+
+    @property
+    def failures(self) -> int:
+        """Neither an answer nor a proper refusal."""
+        good = {200, *_REFUSALS}
+        return sum(count for status, count in self.statuses.items() if status not in good)
+
+    def note(self, status: int, seconds: float, answer: Answer) -> None:
+        self.statuses[status] = self.statuses.get(status, 0) + 1
+        if status == 200:
+            self.served_s.append(seconds)
+        elif status in _REFUSALS:
+            self.refused_s.append(seconds)
+            self.malformed += not answer.is_refusal
+
+
+def percentile_ms(times: list[float], percent: int) -> float:
+    return 1000 * quantile(times, percent / 100) if times else 0.0
+
+
+class OpenLoop:
+    """Sends requests at a rate over connections that are kept between runs."""
+
+    def __init__(self, port: int, *, connections_max: int = 1000) -> None:
+        self._port = port
+        self._connections_max = connections_max
+        self._idle: deque[Answer] = deque()
+        self._open = 0
+
+    async def connect(self) -> None:
+        """Opens the connections before a run, so that it does not measure their making."""
+        while self._open < self._connections_max:
+            self._idle.append(await self._new_connection())
+
+    async def run(
+        self, requests: Sequence[bytes], *, per_second: float, seconds: float
+    ) -> Arrivals:
+        """Cycles through the requests for so long, and waits for the answers."""
+        found = Arrivals(seconds=seconds)
+        tasks: set[asyncio.Task[None]] = set()
+        total = round(per_second * seconds)
+        started = time.perf_counter()
+        while found.offered < total:
+            now = time.perf_counter()
+            due = min(total, int((now - started) * per_second) + 1)
+            while found.offered < due:
+                planned = started + found.offered / per_second
+                request = requests[found.offered % len(requests)]
+                found.offered += 1
+                found.late_s.append(max(0.0, time.perf_counter() - planned))
+                if not self._idle:
+                    found.not_sent += 1
+                    continue
+                task = asyncio.create_task(self._ask(self._idle.pop(), request, found))
+                tasks.add(task)
+                task.add_done_callback(tasks.discard)
+            await asyncio.sleep(_STEP_S)
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=_ANSWERS_WITHIN_S)
+            for task in late:
+                task.cancel()
+            found.statuses[_LATE] = found.statuses.get(_LATE, 0) + len(late)
+        return found
+
+    async def _ask(self, answer: Answer, request: bytes, found: Arrivals) -> None:
+        if answer.transport.is_closing():
+            self._open -= 1
+            answer = await self._new_connection()
+        sent = time.perf_counter()
+        try:
+            status, _ = await answer.ask(request)
+        except asyncio.CancelledError:
+            answer.transport.abort()
+            self._open -= 1
+            raise
+        found.note(status, time.perf_counter() - sent, answer)
+        if status and answer.keeps_alive and not answer.transport.is_closing():
+            self._idle.append(answer)
+        else:
+            answer.transport.close()
+            self._open -= 1
+            self._idle.append(await self._new_connection())
+
+    async def _new_connection(self) -> Answer:
+        self._open += 1
+        loop = asyncio.get_running_loop()
+        try:
+            _, answer = await loop.create_connection(Answer, "127.0.0.1", self._port)
+        except OSError:
+            self._open -= 1
+            raise
+        return answer
+
+    def close(self) -> None:
+        for answer in self._idle:
+            answer.transport.close()
+        self._open -= len(self._idle)
+        self._idle.clear()

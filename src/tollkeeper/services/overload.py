@@ -1,0 +1,208 @@
+"""Refuses calls while this process has more to do than it can: the largest consumer's first.
+
+A call is in the gateway's hands while it is admitted or settled, and not while it waits for its
+backend or for the judge. A process is overloaded where every turn of its event loop takes long, or
+where writes of the ledger pile up, for a tenth of a second on end. A single long turn is none, and
+neither are many calls that wait for their backends.
+
+Then the number of calls in the gateway's hands is limited, and what comes beyond is refused at once,
+before its body is read. An owner that has less than its share of them is not refused: who comes with
+a few calls beside another one's flood is served. The limit is forgotten when nobody has been refused
+for a second.
+"""
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
+
+from prometheus_client import Gauge
+
+from tollkeeper.domain.errors import Unavailable
+from tollkeeper.services.tallies import CounterTally
+
+# The writes of the ledger that may wait: more than one batch of them is a queue that stays.
+BACKLOG_MAX = 256
+WINDOW_S = 0.1
+# A window has at least so many samples, however long the turns of the loop are.
+_SAMPLES_MIN = 3
+_SAMPLE_S = 0.01
+# How many calls an overloaded process has in its hands. More only wait for each other; where the
+# database is what is slow, more make its batches larger.
+LIMIT = 64
+SLOW_DATABASE_LIMIT = 2 * BACKLOG_MAX
+LIMIT_MIN = 16
+# By how much the limit changes at the end of a window.
+_LOWERED, _RAISED = 0.8, 1.2
+# A turn that is this part of the longest that may be is short.
+_SHORT_TURN = 1 / 8
+# Windows without a refusal after which the overload is over, with short turns after which the limit
+# is raised, because the calls wait for something else than this process, or without a call after
+# which nothing is sampled.
+CALM_WINDOWS = 10
+_RETRY_AFTER_S = 1
+
+_REFUSED = CounterTally(
+    "tollkeeper_overload_refusals", "Requests refused because the process was overloaded."
+)
+_LIMITED = Gauge(
+    "tollkeeper_overloaded_workers",
+    "Workers that limit the calls in their hands because they are overloaded.",
+    multiprocess_mode="livesum",
+)
+
+
+class OverloadGate:
+    """Decides by samples which calls are taken. Without samples it takes every call."""
+
+    def __init__(self, turn_s_max: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._turn_s_max = turn_s_max
+        self._clock = clock
+        # How many calls may be in the gateway's hands; None where there is no overload.
+        self._limit: float | None = None
+        self._in_hand = 0
+        self._in_hand_of: dict[Hashable, int] = {}
+        self._wake: Callable[[], None] | None = None
+        # Windows on end without a refusal or, where there is no limit, without a call.
+        self._calm = 0
+        # Windows on end with short turns.
+        self._easy = 0
+        # Of the present window.
+        self._since = 0.0
+        self._samples = 0
+        self._shortest_turn_s = self._least_backlog = math.inf
+        # Whether anybody has asked for room in it, and was refused.
+        self._asked = self._refused = False
+        self._begin_window()
+
+    @property
+    def limit(self) -> int | None:
+        """How many calls may be in the gateway's hands; None where there is no overload."""
+        return None if self._limit is None else int(self._limit)
+
+    @property
+    def in_hand(self) -> int:
+        return self._in_hand
+
+    @property
+    def resting(self) -> bool:
+        """Whether nothing need be sampled, because nothing has been asked for a while."""
+        return self._limit is None and self._calm >= CALM_WINDOWS
+
+    def sampled_by(self, wake: Callable[[], None]) -> None:
+        """`wake` is called when samples are needed again."""
+        self._wake = wake
+
+    def require_room(self, owner: Hashable) -> None:
+        """Raises Unavailable where the process is overloaded and this owner has its share."""
+        self._asked = True
+        if self._wake is not None:
+            wake, self._wake = self._wake, None
+            self._calm = 0
+            self._begin_window()
+            wake()
+        limit = self._limit
+        if limit is None or self._in_hand < limit:
+            return
+        own = self._in_hand_of.get(owner, 0)
+        if own * len(self._in_hand_of) >= limit:
+            self._refused = True
+            _REFUSED.add(())
+            raise Unavailable("The gateway is overloaded; try again.", retry_after_s=_RETRY_AFTER_S)
+
+    def take(self, owner: Hashable) -> None:
+        """A call of this owner comes into the gateway's hands."""
+        self._in_hand += 1
+        self._in_hand_of[owner] = self._in_hand_of.get(owner, 0) + 1
+
+    def pass_on(self, owner: Hashable) -> None:
+        """A call has ended, or waits for somebody else."""
+        self._in_hand -= 1
+        left = self._in_hand_of[owner] - 1
+        if left:
+            self._in_hand_of[owner] = left
+        else:
+            del self._in_hand_of[owner]
+
+    @contextmanager
+    def waiting(self, owner: Hashable) -> Iterator[None]:
+        """A call waits for somebody else within this block."""
+        self.pass_on(owner)
+        try:
+            yield
+        finally:
+            self.take(owner)
+
+    def sample(self, turn_s: float, backlog: int) -> None:
+        """Takes the duration of one turn of the event loop, and how many writes wait."""
+        self._samples += 1
+        self._shortest_turn_s = min(self._shortest_turn_s, turn_s)
+        self._least_backlog = min(self._least_backlog, backlog)
+        if self._samples >= _SAMPLES_MIN and self._clock() - self._since >= WINDOW_S:
+            self._decide()
+            self._begin_window()
+
+    def _begin_window(self) -> None:
+        self._since = self._clock()
+        self._samples = 0
+        self._shortest_turn_s = self._least_backlog = math.inf
+        self._asked = self._refused = False
+
+    def _decide(self) -> None:
+        if self._shortest_turn_s > self._turn_s_max:
+            self._calm = self._easy = 0
+            self._lower()
+        elif self._least_backlog > BACKLOG_MAX:
+            self._set_limit(min(self._limit or SLOW_DATABASE_LIMIT, SLOW_DATABASE_LIMIT))
+        elif self._limit is None:
+            self._calm = 0 if self._asked else self._calm + 1
+        else:
+            self._calm = 0 if self._refused else self._calm + 1
+            is_short = self._shortest_turn_s < _SHORT_TURN * self._turn_s_max
+            self._easy = self._easy + 1 if is_short else 0
+            if self._calm == CALM_WINDOWS:
+                self._set_limit(None)
+            elif self._easy == CALM_WINDOWS:
+                self._set_limit(_RAISED * self._limit)
+
+    def _lower(self) -> None:
+        if self._limit is None or self._limit > LIMIT:
+            self._set_limit(LIMIT)
+        elif self._in_hand <= self._limit:
+            # The last change has had its effect, and it was not enough.
+            self._set_limit(max(LIMIT_MIN, _LOWERED * self._limit))
+
+    def _set_limit(self, limit: float | None) -> None:
+        self._limit = limit
+        self._calm = self._easy = 0
+        _LIMITED.set(0 if limit is None else 1)
+
+
+class LoopSampler:
+    """Samples the running event loop for a gate, while there is something to sample."""
+
+    def __init__(self, gate: OverloadGate, backlog: Callable[[], int]) -> None:
+        self._gate = gate
+        self._backlog = backlog
+        self._loop = asyncio.get_running_loop()
+        self._began = 0.0
+
+    def start(self) -> None:
+        self._gate.sampled_by(self._begin)
+
+    def _begin(self) -> None:
+        """One turn of the loop lies between this and what it calls soon."""
+        # The loop's own clock stands still during a turn.
+        self._began = time.perf_counter()
+        self._loop.call_soon(self._end)
+
+    def _end(self) -> None:
+        turn_s = time.perf_counter() - self._began
+        self._gate.sample(turn_s, self._backlog())
+        if self._gate.resting:
+            self._gate.sampled_by(self._begin)
+        elif turn_s < _SAMPLE_S:
+            self._loop.call_later(_SAMPLE_S, self._begin)
+        else:
+            self._begin()

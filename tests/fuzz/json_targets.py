@@ -1,0 +1,184 @@
+"""Targets that read JSON: bodies of requests, answers and usage of every wire, cursors, queries."""
+
+import contextlib
+import json
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import cast
+from uuid import UUID
+
+import msgspec
+
+from tests.fuzz.invariants import assert_linear
+from tests.support.backend_calls import MODEL, make_call
+from tollkeeper.api.chat import prompt as chat_prompt
+from tollkeeper.api.http import strict_json
+from tollkeeper.api.http.json_bounds import DEPTH_MAX, check_bounds
+from tollkeeper.api.http.request import decode_query
+from tollkeeper.api.messages import prompt as messages_prompt
+from tollkeeper.api.responses import prompt as responses_prompt
+from tollkeeper.api.responses.input import Conversation
+from tollkeeper.api.responses.tools import read_tools
+from tollkeeper.api.wire import organization
+from tollkeeper.api.wire.chat import ChatRequest
+from tollkeeper.api.wire.messages import TokenCountRequest
+from tollkeeper.api.wire.responses import ResponsesRequest
+from tollkeeper.backends.answer_json import MalformedAnswer
+from tollkeeper.backends.anthropic.wire import Endpoint, MessagesWire
+from tollkeeper.backends.chat.wire import ChatWire
+from tollkeeper.backends.gemini.wire import Endpoint as GeminiEndpoint
+from tollkeeper.backends.gemini.wire import GeminiWire
+from tollkeeper.backends.responses.wire import ResponsesWire
+from tollkeeper.backends.wire import Wire
+from tollkeeper.domain.access import OrganizationId
+from tollkeeper.domain.errors import InvalidRequest, TollkeeperError
+from tollkeeper.domain.inference import Event, UsageReport
+from tollkeeper.domain.prompt import CachingWish, Prompt
+from tollkeeper.domain.prompt_size import measure_prompt
+from tollkeeper.domain.reports import CostQuery
+from tollkeeper.domain.transcript import transcript
+from tollkeeper.domain.usage import normalised
+from tollkeeper.services.clock import unix_now
+from tollkeeper.services.ledger.costs import Costs
+from tollkeeper.services.vault import Vault
+from tollkeeper.storage.database import Database
+
+WIRES: dict[str, Wire] = {
+    "chat": ChatWire(),
+    "responses": ResponsesWire(),
+    "messages": MessagesWire(Endpoint.ANTHROPIC),
+    "gemini": GeminiWire(GeminiEndpoint.GEMINI),
+}
+_ELEMENTS_MAX = 40
+_MODEL = replace(MODEL, input_modalities=("text", "image", "file", "audio", "video"))
+_CALL = make_call()
+_STREAMED_CALL = make_call(streamed=True)
+
+
+def json_bounds(data: bytes) -> None:
+    """The bounds of a body: exact for JSON, and a declared error for anything else."""
+    try:
+        check_bounds(data, _ELEMENTS_MAX)
+    except InvalidRequest as error:
+        refused = error.message
+    else:
+        refused = ""
+    with contextlib.suppress(ValueError, RecursionError):
+        value = json.loads(data.decode())
+        elements, depth = _measured(value)
+        assert bool(refused) == (elements > _ELEMENTS_MAX or depth > DEPTH_MAX), refused
+    assert_linear(lambda data: _suppressed(check_bounds, data, 10**9), data)
+
+
+def _measured(value: object) -> tuple[int, int]:
+    """How many elements a value has, and how deep it is."""
+    if not isinstance(value, dict | list):
+        return 0, 0
+    inner = [_measured(one) for one in (value.values() if isinstance(value, dict) else value)]
+    elements = max(len(inner), 1) + sum(found[0] for found in inner)
+    return elements, 1 + max((found[1] for found in inner), default=0)
+
+
+def _suppressed(work: Callable[..., object], *arguments: object) -> None:
+    with contextlib.suppress(InvalidRequest):
+        work(*arguments)
+
+
+def request_body(data: bytes) -> None:
+    """Bodies of every face: a prompt that can be measured, judged and sent, or a declared error."""
+    for read in (_chat, _responses, _messages):
+        try:
+            prompt = read(data)
+        except TollkeeperError:
+            continue
+        measure_prompt(prompt)
+        transcript(prompt)
+        call = msgspec.structs.replace(_CALL, prompt=prompt, model=_MODEL)
+        for wire in WIRES.values():
+            with contextlib.suppress(TollkeeperError):
+                body = wire.encode_request(call, stream=False, extra={})
+                json.loads(body)
+
+
+def _chat(data: bytes) -> Prompt:
+    body = strict_json.decode(data, _chat_decoder)
+    return chat_prompt.read_prompt(body, data, _MODEL, CachingWish(None, None))
+
+
+def _responses(data: bytes) -> Prompt:
+    body = strict_json.decode(data, _responses_decoder)
+    conversation = Conversation(_MODEL, lambda _: None)
+    tools = read_tools(body.tools or ())
+    caching = CachingWish(None, None)
+    return responses_prompt.read_prompt(body, _MODEL, conversation, tools, caching)
+
+
+def _messages(data: bytes) -> Prompt:
+    body = strict_json.decode(data, _messages_decoder)
+    return messages_prompt.read_prompt(body, _MODEL, frozenset())
+
+
+_chat_decoder = msgspec.json.Decoder(ChatRequest)
+_responses_decoder = msgspec.json.Decoder(ResponsesRequest)
+_messages_decoder = msgspec.json.Decoder(TokenCountRequest)
+
+
+def whole_answer(data: bytes) -> None:
+    """Whole answers of every wire: events, or a declared error. Usage is never a credit."""
+    for wire in WIRES.values():
+        with contextlib.suppress(MalformedAnswer, TollkeeperError):
+            found = wire.read_whole(_CALL, data, secrets=("secret",))
+            _check_events(found.events)
+        report = wire.read_usage(data)
+        if report is not None:
+            _check_events([report])
+
+
+def streamed_answer(data: bytes) -> None:
+    """Records of streams of every wire: the same events, however many come at once."""
+    records = data.split(b"\n")
+    for wire in WIRES.values():
+        together, failure = _read_stream(wire, [records])
+        apart, failure_apart = _read_stream(wire, [[record] for record in records])
+        assert together == apart
+        assert failure == failure_apart
+        _check_events(together)
+
+
+def _read_stream(wire: Wire, batches: Iterable[list[bytes]]) -> tuple[list[Event], str | None]:
+    reader = wire.open_stream(_STREAMED_CALL, secrets=("secret",))
+    events: list[Event] = []
+    for batch in batches:
+        events += reader.read(batch)
+    events += reader.end_body()
+    assert reader.ended
+    return events, None if reader.failure is None else reader.failure.message
+
+
+def _check_events(events: Iterable[Event]) -> None:
+    for event in events:
+        if isinstance(event, UsageReport) and event.usage is not None:
+            usage = normalised(event.usage)
+            if usage is not None:
+                counts = msgspec.structs.asdict(usage)
+                assert all(count >= 0 for count in counts.values() if isinstance(count, int))
+
+
+def cursor(data: bytes) -> None:
+    """The cursor of a cost report: one that nobody has signed is a declared error, always."""
+    with contextlib.suppress(InvalidRequest):
+        _costs._read_cursor(_ORGANIZATION, _QUERY, data.decode("utf-8", "replace"))
+        raise AssertionError("nobody has signed it")
+
+
+def query(data: bytes) -> None:
+    """A query string: values, or a declared error."""
+    with contextlib.suppress(InvalidRequest):
+        decode_query(data, organization.CostQuery)
+
+
+_ORGANIZATION = OrganizationId(UUID(int=1))
+_QUERY = CostQuery(
+    start_time=0, end_time=None, project_ids=(), api_key_ids=(), group_by=(), limit=7
+)
+_costs = Costs(cast("Database", None), Vault(b"0" * 32), unix_now)

@@ -1,0 +1,49 @@
+"""Every target withstands its seeds, and what fuzzing has found before. With --prove it is fuzzed."""
+
+import random
+
+import pytest
+
+from tests.fuzz.campaign import fuzz
+from tests.fuzz.seeds import seeds_of
+from tests.fuzz.targets import TARGETS
+from tests.journeys.clients.environments import NotInstalled
+from tests.support.proof import Proof
+
+_FUZZED_S = 5
+_CHANGED_MAX = 300
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_seeds_and_what_was_found(name: str) -> None:
+    seeds = list(seeds_of(name))
+    assert seeds
+    for seed in seeds:
+        TARGETS[name](seed)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_seeds_with_changes(name: str) -> None:
+    """Without atheris: changes by chance, the same in every run."""
+    chance = random.Random(name)
+    seeds = [seed for seed in seeds_of(name) if len(seed) < 2000]
+    for _ in range(_CHANGED_MAX):
+        data = bytearray(chance.choice(seeds))
+        other = chance.choice(seeds)
+        for _ in range(chance.randrange(1, 4)):
+            at = chance.randrange(len(data) + 1)
+            start = chance.randrange(len(other) + 1)
+            data[at : at + chance.randrange(4)] = other[start : start + chance.randrange(8)]
+        TARGETS[name](bytes(data))
+
+
+@pytest.mark.usefixtures("only_long")
+@pytest.mark.parametrize("name", TARGETS)
+def test_fuzzed_for_a_moment(name: str, proof: Proof) -> None:
+    try:
+        campaign = fuzz(name, _FUZZED_S)
+    except NotInstalled as exc:
+        pytest.skip(str(exc))
+    assert campaign.crash is None, campaign.said[-4000:]
+    assert campaign.edges > 0
+    proof.count("inputs by coverage-guided fuzzing", campaign.executions)

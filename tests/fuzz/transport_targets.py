@@ -1,0 +1,192 @@
+"""Targets that read bytes of a connection: streams and answers of backends, requests, headers."""
+
+import asyncio
+import contextlib
+from dataclasses import dataclass, field
+
+from tests.fuzz.invariants import assert_linear, assert_prefix, pieces
+from tollkeeper.api.http.envelope import HeadersTooLarge, UnsupportedMediaType
+from tollkeeper.api.http.request import check_content_type, presented_key
+from tollkeeper.backends.transport.http1 import Connection, HttpFailure
+from tollkeeper.backends.transport.sse import EventStreamParser, MalformedEventStream
+from tollkeeper.domain.access import KeyKind
+from tollkeeper.domain.errors import InvalidRequest, Unauthenticated
+from tollkeeper.domain.keys import key_digest, key_kind, redact_key
+from tollkeeper.hosting.http_exchange import HttpExchange
+from tollkeeper.hosting.request_parser import RequestParser
+
+_FRAME_BYTES_MAX = 64
+_HEADER_BYTES_MAX = 4096
+_CUTS = 8
+_loop = asyncio.new_event_loop()
+
+
+def event_stream(data: bytes) -> None:
+    """Server-sent events: the same payloads for every cut, none larger than a record may be."""
+    stream = data[_CUTS:]
+    whole, malformed = _payloads([stream])
+    cut, malformed_cut = _payloads(pieces(stream, data[:_CUTS]))
+    if malformed or malformed_cut:
+        assert_prefix(whole, cut)
+    else:
+        assert whole == cut
+    assert all(len(payload) <= _FRAME_BYTES_MAX for payload in whole)
+    assert_linear(lambda stream: _payloads([stream]), stream)
+
+
+def _payloads(segments: list[bytes]) -> tuple[list[bytes], bool]:
+    parser = EventStreamParser(_FRAME_BYTES_MAX)
+    found: list[bytes] = []
+    try:
+        for segment in segments:
+            found += parser.feed(segment)
+            assert len(parser._pending) <= _FRAME_BYTES_MAX + 1, "what is kept is bounded"
+    except MalformedEventStream as error:
+        return found + list(error.payloads), True
+    return found, False
+
+
+def http_answer(data: bytes) -> None:
+    """Answers of upstreams: declared failures only, and the same answer for every cut."""
+    answer = data[_CUTS:]
+    whole = _loop.run_until_complete(_answer([answer]))
+    cut = _loop.run_until_complete(_answer(pieces(answer, data[:_CUTS])))
+    if whole[2] or cut[2]:
+        # A failure may come after some of the body, or before it: what is read is never different.
+        assert whole[0] is None or cut[0] is None or whole[0] == cut[0]
+        assert_prefix(whole[1], cut[1])
+    else:
+        assert whole == cut
+
+
+class _Transport(asyncio.Transport):
+    """Takes what is written, and forgets it."""
+
+    def write(self, data: object) -> None: ...
+
+    def abort(self) -> None: ...
+
+    def is_closing(self) -> bool:
+        return False
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+
+async def _answer(segments: list[bytes]) -> tuple[object, bytes, bool]:
+    """The head, the body, and whether the exchange failed."""
+    connection = Connection(lambda _: None, lambda _: None)
+    connection.connection_made(_Transport())
+    connection.send(b"", deadline=_loop.time() + 3600, idle_s=3600)
+    for segment in segments:
+        if segment:
+            connection.data_received(segment)
+    connection.connection_lost(None)
+    head, body = None, b""
+    try:
+        head = await connection.read_head()
+        while piece := await connection.read():
+            body += piece
+    except HttpFailure:
+        return head, body, True
+    finally:
+        connection.abort()
+    return head, body, False
+
+
+@dataclass
+class _Receiver:
+    """A connection that only remembers its requests."""
+
+    exchanges: list[HttpExchange] = field(default_factory=list)
+    peer: str = ""
+    paused: bool = False
+
+    async def resumed(self) -> None: ...
+
+    def send(self, data: bytes) -> None:
+        raise AssertionError("nobody answers")
+
+    def read_on(self) -> None: ...
+
+    def read_no_further(self) -> None: ...
+
+    def answered(self, exchange: HttpExchange) -> None: ...
+
+    def abandoned(self, exchange: HttpExchange) -> None: ...
+
+    def request_begun(self, exchange: HttpExchange) -> None:
+        self.exchanges.append(exchange)
+
+
+def request(data: bytes) -> None:
+    """Requests: declared refusals only, the same requests for every cut, bounded heads."""
+    raw = data[_CUTS:]
+    whole, refused = _requests([raw])
+    cut, refused_cut = _requests(pieces(raw, data[:_CUTS]))
+    if refused or refused_cut:
+        assert_prefix(whole[:-1], cut[:-1])
+    else:
+        assert whole == cut
+    assert_linear(lambda raw: _requests([raw]), raw)
+
+
+def _requests(segments: list[bytes]) -> tuple[list[object], bool]:
+    receiver = _Receiver()
+    parser = RequestParser(receiver, _HEADER_BYTES_MAX)
+    refused = False
+    try:
+        for segment in segments:
+            start = 0
+            while start < len(segment):
+                used = parser.feed(segment, start)
+                assert used > 0, "every step gets on"
+                start += used
+    except (InvalidRequest, HeadersTooLarge):
+        refused = True
+    found: list[object] = []
+    for exchange in receiver.exchanges:
+        head = sum(
+            len(name) + len(value) for name, values in exchange.headers.items() for value in values
+        )
+        assert head <= _HEADER_BYTES_MAX
+        found.append(
+            (exchange.method, exchange.path, exchange.query, exchange.headers, exchange.body)
+        )
+    return found, refused
+
+
+def content_type(data: bytes) -> None:
+    """The Content-Type of a request: a verdict, which blanks and case do not change."""
+    plain = _is_accepted(data)
+    assert _is_accepted(data.swapcase()) == plain or not data.isascii()
+    assert _is_accepted(data + b" ;") == plain or b'"' in data
+    assert_linear(_is_accepted, data)
+
+
+def _is_accepted(value: bytes) -> bool:
+    try:
+        check_content_type({b"content-type": (value,)})
+    except UnsupportedMediaType:
+        return False
+    return True
+
+
+def key(data: bytes) -> None:
+    """An API key in its headers: a caller's key, or 401."""
+    values = data.split(b"\n")
+    headers = {b"authorization": tuple(values[:1]), b"x-api-key": tuple(values[1:])}
+    for kind in KeyKind:
+        with contextlib.suppress(Unauthenticated):
+            presented = presented_key(headers, kind, b"x-api-key")
+            assert len(key_digest(presented)) == 32
+            assert len(redact_key(presented)) <= 11
+            if key_kind(presented) is not None:
+                assert len(presented) == 42
+                # One letter changed is no key any more.
+                other = "a" if presented[10] != "a" else "b"
+                assert key_kind(presented[:10] + other + presented[11:]) is None

@@ -1,0 +1,92 @@
+"""Requests of one key that come at once look it up once."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from tests.support.gateway import Gateway, Tenant
+from tollkeeper.domain.access import ProjectCaller
+from tollkeeper.domain.errors import Unauthenticated
+from tollkeeper.services.clock import unix_now
+from tollkeeper.services.tenants.authentication import Authentication
+from tollkeeper.services.tenants.key_use import KeyUse
+from tollkeeper.storage.database import Connection, Database
+
+
+class CountedReads(Database):
+    """The gateway's own database. It counts reads, and holds them back until they may go."""
+
+    def __init__(self, behind: Database) -> None:
+        self._behind = behind
+        self.reads = 0
+        self.may_go = asyncio.Event()
+
+    @asynccontextmanager
+    async def reading(self) -> AsyncIterator[Connection]:
+        self.reads += 1
+        await self.may_go.wait()
+        async with self._behind.reading() as connection:
+            yield connection
+
+
+@pytest.fixture
+def database(gateway: Gateway) -> CountedReads:
+    return CountedReads(gateway.services.database)
+
+
+@pytest.fixture
+def authentication(database: CountedReads) -> Authentication:
+    return Authentication(database, KeyUse(), unix_now)
+
+
+async def test_requests_at_once_share_a_look_up(
+    authentication: Authentication, database: CountedReads, tenant: Tenant
+) -> None:
+    """Otherwise every request that comes while a key is looked up would take a connection: under
+    load, thousands of them whenever the memory of a key ends."""
+    asked = [asyncio.create_task(authentication.recognise(tenant.project_key)) for _ in range(50)]
+    await asyncio.sleep(0)
+    database.may_go.set()
+    callers = await asyncio.gather(*asked)
+    assert {type(caller) for caller in callers} == {ProjectCaller}
+    assert database.reads == 1
+    assert await authentication.recognise(tenant.project_key) == callers[0]
+    assert database.reads == 1
+
+
+async def test_a_key_that_is_not_valid_is_refused_for_each(
+    authentication: Authentication, database: CountedReads, gateway: Gateway, tenant: Tenant
+) -> None:
+    other = await gateway.make_tenant()
+    await gateway.services.projects.project_archive(other.organization_id, other.project_id)
+    keys = [tenant.project_key, other.project_key, tenant.project_key, other.project_key]
+    asked = [asyncio.create_task(authentication.recognise(key)) for key in keys]
+    await asyncio.sleep(0)
+    database.may_go.set()
+    found = await asyncio.gather(*asked, return_exceptions=True)
+    assert [type(one) for one in found] == [ProjectCaller, Unauthenticated] * 2
+    # Whoever handles an error may add to it, so nobody shares one.
+    assert found[1] is not found[3]
+    # Keys that come at once are looked up together.
+    assert database.reads == 1
+    # A refusal is not remembered.
+    with pytest.raises(Unauthenticated, match="archived"):
+        await authentication.recognise(other.project_key)
+    assert database.reads == 2
+
+
+async def test_who_leaves_does_not_take_the_look_up_along(
+    authentication: Authentication, database: CountedReads, tenant: Tenant
+) -> None:
+    first, second = (
+        asyncio.create_task(authentication.recognise(tenant.project_key)) for _ in range(2)
+    )
+    await asyncio.sleep(0)
+    first.cancel()
+    await asyncio.sleep(0)
+    database.may_go.set()
+    assert isinstance(await second, ProjectCaller)
+    assert first.cancelled()
+    assert database.reads == 1

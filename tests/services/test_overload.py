@@ -1,0 +1,226 @@
+"""An overloaded process limits the calls in its hands: by samples, and fair between owners."""
+
+import asyncio
+import time
+
+import pytest
+
+from tollkeeper.domain.errors import Unavailable
+from tollkeeper.services.overload import (
+    BACKLOG_MAX,
+    CALM_WINDOWS,
+    LIMIT,
+    LIMIT_MIN,
+    SLOW_DATABASE_LIMIT,
+    WINDOW_S,
+    LoopSampler,
+    OverloadGate,
+)
+
+_TURN_S_MAX = 0.025
+_LONG, _SHORT = 0.1, 0.0001
+
+
+class Watched:
+    """A gate with a clock of its own. A window has four samples."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.gate = OverloadGate(_TURN_S_MAX, clock=lambda: self.now)
+
+    def window(self, *turns: float, backlog: int = 0) -> None:
+        for turn_s in turns * 4 if len(turns) == 1 else turns:
+            self.now += WINDOW_S / 4 + 1e-6
+            self.gate.sample(turn_s, backlog)
+
+    def takes(self, owner: str, count: int) -> int:
+        """How many of so many calls of the owner are taken. They stay in the gateway's hands."""
+        return sum(self.takes_one(owner) for _ in range(count))
+
+    def takes_one(self, owner: str) -> bool:
+        try:
+            self.gate.require_room(owner)
+        except Unavailable:
+            return False
+        self.gate.take(owner)
+        return True
+
+    def limit(self) -> int | None:
+        return self.gate.limit
+
+    def pass_on(self, owner: str, count: int) -> None:
+        for _ in range(count):
+            self.gate.pass_on(owner)
+
+
+@pytest.fixture
+def watched() -> Watched:
+    return Watched()
+
+
+def test_everything_is_taken_without_an_overload(watched: Watched) -> None:
+    assert watched.takes("one", 5000) == 5000
+    for _ in range(50):
+        watched.window(_TURN_S_MAX)
+        assert watched.takes("one", 10) == 10
+    assert watched.limit() is None
+
+
+def test_a_single_long_turn_is_no_overload(watched: Watched) -> None:
+    watched.window(_LONG, _LONG, _LONG, _SHORT)
+    assert watched.limit() is None
+
+
+def test_long_turns_on_end_are_an_overload(watched: Watched) -> None:
+    watched.takes("one", 1000)
+    watched.window(_LONG)
+    assert watched.limit() == LIMIT
+    with pytest.raises(Unavailable, match="overloaded") as refused:
+        watched.gate.require_room("one")
+    assert refused.value.retry_after_s == 1
+    # Calls that end, or that wait for their backends, make room for others.
+    watched.pass_on("one", 1000)
+    assert watched.takes("one", 1000) == LIMIT
+
+
+def test_few_samples_decide_nothing(watched: Watched) -> None:
+    """A turn that takes seconds is one sample."""
+    watched.now += 10
+    watched.gate.sample(10, 0)
+    assert watched.limit() is None
+
+
+def test_the_owner_with_the_most_is_refused_first(watched: Watched) -> None:
+    watched.takes("flood", 1000)
+    watched.window(_LONG)
+    # The flood fills every place, and others have their share all the same.
+    assert watched.takes("flood", 1) == 0
+    assert watched.takes("quiet", 5) == 5
+    assert watched.takes("other", 5) == 5
+    assert watched.takes("flood", 1) == 0
+
+
+def test_equal_owners_have_equal_shares(watched: Watched) -> None:
+    owners = ["a", "b", "c", "d"]
+    for owner in owners:
+        watched.takes(owner, 100)
+    watched.window(_LONG)
+    for owner in owners:
+        watched.pass_on(owner, 99)
+    taken = dict.fromkeys(owners, 1)
+    for _ in range(100):
+        for owner in owners:
+            taken[owner] += watched.takes_one(owner)
+    assert set(taken.values()) == {LIMIT // len(owners)}
+
+
+def test_a_share_is_free_again_when_others_leave(watched: Watched) -> None:
+    watched.takes("one", 10)
+    watched.takes("other", 100)
+    watched.window(_LONG)
+    watched.pass_on("other", 100)
+    assert watched.takes("one", 100) == LIMIT - 10
+
+
+def test_the_limit_falls_further_when_it_was_not_enough(watched: Watched) -> None:
+    watched.takes("one", 1000)
+    watched.window(_LONG)
+    watched.window(_LONG)
+    assert watched.limit() == LIMIT, "the calls of before are still in hand"
+    watched.pass_on("one", 1000 - LIMIT)
+    watched.window(_LONG)
+    assert watched.limit() == int(0.8 * LIMIT)
+    watched.pass_on("one", LIMIT)
+    for _ in range(20):
+        watched.window(_LONG)
+    assert watched.limit() == LIMIT_MIN
+
+
+def test_the_overload_ends_when_nobody_is_refused(watched: Watched) -> None:
+    watched.takes("one", 100)
+    watched.window(_LONG)
+    for _ in range(CALM_WINDOWS - 1):
+        watched.window(_TURN_S_MAX)
+        assert watched.limit() == LIMIT
+    assert watched.takes("one", 1) == 0
+    for _ in range(CALM_WINDOWS):
+        watched.window(_TURN_S_MAX)
+        assert watched.limit() == LIMIT, "somebody was refused in the first of these windows"
+    watched.window(_TURN_S_MAX)
+    assert watched.limit() is None
+    assert watched.takes("one", 1000) == 1000
+
+
+def test_the_limit_rises_while_the_process_waits_for_something_else(watched: Watched) -> None:
+    watched.takes("one", 100)
+    watched.window(_LONG)
+    for _ in range(CALM_WINDOWS):
+        assert watched.takes("one", 1) == 0
+        watched.window(_SHORT)
+    assert watched.limit() == int(1.2 * LIMIT)
+    for _ in range(3 * CALM_WINDOWS):
+        assert watched.takes("one", 1) == 0
+        watched.window(_TURN_S_MAX / 2)
+    assert watched.limit() == int(1.2 * LIMIT), "the process has enough to do"
+
+
+def test_writes_that_pile_up_are_an_overload(watched: Watched) -> None:
+    """More may then be in hand: they make the batches of a slow database larger."""
+    watched.takes("one", 1000)
+    watched.window(_SHORT, backlog=BACKLOG_MAX)
+    assert watched.limit() is None
+    watched.window(_SHORT, backlog=BACKLOG_MAX + 1)
+    assert watched.limit() == SLOW_DATABASE_LIMIT
+    assert watched.takes("one", 1) == 0
+    watched.window(_LONG, backlog=BACKLOG_MAX + 1)
+    assert watched.limit() == LIMIT
+    watched.window(_SHORT, backlog=BACKLOG_MAX + 1)
+    assert watched.limit() == LIMIT
+
+
+def test_nothing_is_kept_of_owners_without_calls(watched: Watched) -> None:
+    for number in range(100):
+        watched.takes(f"owner {number}", 2)
+        with watched.gate.waiting(f"owner {number}"):
+            pass
+        watched.pass_on(f"owner {number}", 2)
+    assert watched.gate.in_hand == 0
+    assert watched.gate._in_hand_of == {}
+
+
+async def test_a_loop_without_calls_is_not_sampled() -> None:
+    """And one with calls is, until it has rested for a while."""
+    backlogs = 0
+
+    def backlog() -> int:
+        nonlocal backlogs
+        backlogs += 1
+        return 0
+
+    gate = OverloadGate(60)
+    LoopSampler(gate, backlog).start()
+    await asyncio.sleep(0.05)
+    assert backlogs == 0
+    gate.require_room("one")
+    async with asyncio.timeout(20):
+        while not gate.resting:  # noqa: ASYNC110 - the sampler tells nobody
+            await asyncio.sleep(0.01)
+    found = backlogs
+    assert found >= 3 * CALM_WINDOWS
+    await asyncio.sleep(0.05)
+    assert backlogs == found
+    gate.require_room("one")
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert backlogs == found + 1
+
+
+async def test_a_loop_that_is_kept_busy_is_overloaded() -> None:
+    gate = OverloadGate(0.005)
+    LoopSampler(gate, lambda: 0).start()
+    gate.require_room("one")
+    async with asyncio.timeout(20):
+        while gate.limit is None:
+            time.sleep(0.01)  # noqa: ASYNC251 - this is what keeps it busy
+            await asyncio.sleep(0)
+    assert gate.limit == LIMIT
