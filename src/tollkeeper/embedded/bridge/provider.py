@@ -55,6 +55,8 @@ class Provider:
         self._previous_key: str | None = None
         self._timeout_s = timeout_s
         self._client = self._open()
+        if not self._client.SUPPORTS_COMPLETION:
+            raise Refused(f"provider: {declared.provider} has no chat in the library.")
 
     def failure_of(self, error: Exception) -> Failure:
         """What an error of a call means. Its words have no key and no address of ours."""
