@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +26,7 @@ _CREDIT = 10**18
 _CONFIG = """
 [server]
 port = 0
+connections = 18000
 [operator]
 port = 0
 [database]
@@ -34,10 +35,13 @@ data_dir = "{data_dir}"
 [limits]
 requests_per_minute = 10000000
 concurrency = 1000000
+calls = 20000
 [[backends]]
 name = "bench"
 kind = "openai"
 urls = ["http://127.0.0.1:{upstream}/v1"]
+connections = 18000
+idle_timeout_s = 3600
 """
 _MODEL = """
 [[models]]
@@ -78,12 +82,19 @@ def tollkeeper(
     tenants: int,
     workers: int = 1,
     python: str | Path = sys.executable,
+    fill: Callable[[str], None] | None = None,
     settings: dict[str, str] | None = None,
 ) -> Iterator[Running]:
-    """Runs the gateway with an embedded database, which is running before the gateway starts.
-    `settings` are further ones, by the names of their environment variables."""
+    """Runs the gateway with an embedded database, which is running before the gateway starts. `fill`
+    gets the address of the database, to put something into it before. `settings` are further ones,
+    by the names of their environment variables."""
+    if fill is not None:
+        with EmbeddedPostgres(folder) as server:
+            _configure_for_large_books(server.conninfo)
     with EmbeddedPostgres(folder) as server:
         migrate(server.conninfo)
+        if fill is not None:
+            fill(server.conninfo)
         socket_folder = folder.resolve() / "postgres"
         config = folder / "tollkeeper.toml"
         url = f"postgresql://postgres@/postgres?host={socket_folder}"
@@ -126,6 +137,15 @@ def tollkeeper(
             finally:
                 process.terminate()
                 process.wait(60)
+
+
+def _configure_for_large_books(conninfo: str) -> None:
+    """As for a database of some gigabytes: its pages stay in memory, and a page is not written to the
+    log as a whole over and over again."""
+    settings = ("shared_buffers = '1GB'", "checkpoint_timeout = '30min'", "max_wal_size = '8GB'")
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        for setting in settings:
+            connection.execute(f"ALTER SYSTEM SET {setting}".encode())
 
 
 def wal_bytes(conninfo: str) -> int:

@@ -50,6 +50,13 @@ def cpu_s(pids: list[int]) -> float:
     return total / _TICKS
 
 
+def tree_cpu_s(pid: int) -> float:
+    """The same for a process with all its descendants, also those that have ended since."""
+    fields = _stat(pid)
+    ended = 0 if fields is None else int(fields[13]) + int(fields[14])
+    return cpu_s(tree(pid)) + ended / _TICKS
+
+
 def resident_bytes(pid: int) -> int:
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * _PAGE_BYTES
 

@@ -16,8 +16,9 @@ from typing import cast
 import httptools
 import uvloop
 
-# Names of models: for load, for the time to the first byte, and for streams that are held open.
-PACED, BRIEF, HELD = "bench", "bench-brief", "bench-held"
+# Names of models: for load, for the time to the first byte, for streams that are held open, and for
+# such that send nothing after their first piece.
+PACED, BRIEF, HELD, SILENT = "bench", "bench-brief", "bench-held", "bench-silent"
 PIECES = 200
 # The first bytes of a client that tries HTTP/2.
 _HTTP2_PREFACE = b"PRI * HTTP/2.0"
@@ -54,7 +55,12 @@ class Pace:
     interval_s: float
 
 
-PACES = {PACED: Pace(PIECES, 0.004), BRIEF: Pace(3, 0.004), HELD: Pace(PIECES, 0.1)}
+PACES = {
+    PACED: Pace(PIECES, 0.004),
+    BRIEF: Pace(3, 0.004),
+    HELD: Pace(PIECES, 0.1),
+    SILENT: Pace(2, 3600),
+}
 
 
 def _chunk(record: object) -> bytes:

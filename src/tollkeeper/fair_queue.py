@@ -113,9 +113,12 @@ class FairSlots:
     async def acquire(self, owner: Hashable, *, until: float) -> None:
         """Waits for a slot, no longer than `until`, a time of the loop's clock. Raises QueueFull or
         TimeoutError."""
-        if self._free and not self._waiting and self._may_hold(owner):
-            self._take(owner)
-            return
+        if self._free and not self._waiting:
+            held = self._held.get(owner, 0)
+            if held < self._owner_max:
+                self._free -= 1
+                self._held[owner] = held + 1
+                return
         slot: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         entry = (owner, slot)
         self._waiting.push(owner, entry)
@@ -137,7 +140,8 @@ class FairSlots:
         else:
             del self._held[owner]
         self._free += 1
-        self._hand_out()
+        if self._waiting:
+            self._hand_out()
 
     def _hand_out(self) -> None:
         while self._free and self._waiting:

@@ -1,6 +1,7 @@
-"""The one way to bound a wait: `with timeout(seconds):` or `with timeout_at(when):`.
+"""The one way to bound a wait: `with timeout(seconds):` or `with timeout_at(when):`, and an `Alarm` for
+a task that waits several times.
 
-A plain context manager over one timer of the loop. `asyncio.timeout` does the same through two
+Plain context managers over one timer of the loop. `asyncio.timeout` does the same through two
 coroutines and in twice the time.
 """
 
@@ -8,24 +9,54 @@ import asyncio
 from types import TracebackType
 from typing import Self
 
+_KEPT_ALARMS_MAX = 1024
 
-class Timeout:
-    """Raises TimeoutError where the block still waits when the time is over."""
 
-    __slots__ = ("_cancelling", "_expired", "_loop", "_task", "_timer", "when")
+class Alarm:
+    """Bounds the waits of one task, one after the other: `with alarm.until(when):`. Raises
+    TimeoutError where the block still waits when the time is over.
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, when: float) -> None:
-        self._loop = loop
-        self.when = when
-        self._expired = False
+    Waits share a timer, because starting one costs more than most waits. It is set once and rings
+    where nothing waits, or too early for a later wait; then it is set anew. `Alarms` lend alarms to one
+    task after the other, so that they share it too.
+    """
+
+    __slots__ = (
+        "_cancelling",
+        "_expired",
+        "_loop",
+        "_rings_at",
+        "_task",
+        "_timer",
+        "_waits",
+        "when",
+    )
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[object] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._rings_at = 0.0
+        self._waits = False
+        self._expired = False
+        self.when = 0.0
+
+    def until(self, when: float) -> Self:
+        """`when` is a time of the loop's clock."""
+        assert not self._waits, "an alarm bounds one wait at a time"
+        self.when = when
+        return self
 
     def __enter__(self) -> Self:
-        task = self._task = asyncio.current_task(self._loop)
-        assert task is not None, "only a task can be timed out"
+        task = self._task
+        if task is None:
+            task = self._task = asyncio.current_task(self._loop)
+            assert task is not None, "only a task can be timed out"
         self._cancelling = task.cancelling()
-        self._timer = self._loop.call_at(self.when, self.expire)
+        self._expired = False
+        self._waits = True
+        if self._timer is None or self.when < self._rings_at:
+            self._set_timer()
         return self
 
     def __exit__(
@@ -34,33 +65,86 @@ class Timeout:
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        task, self._task = self._task, None
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._waits = False
         if not self._expired:
             return
-        assert task is not None
-        if task.uncancel() <= self._cancelling and exc_type is asyncio.CancelledError:
+        assert self._task is not None
+        if self._task.uncancel() <= self._cancelling and exc_type is asyncio.CancelledError:
             raise TimeoutError from exc
 
     def move(self, when: float) -> None:
-        """Sets another time, which may be over already. Does nothing after the block's end."""
-        if self._task is not None and not self._expired:
-            if self._timer is not None:
-                self._timer.cancel()
+        """Sets another time, which may be over already. Does nothing where nothing waits."""
+        if self._waits and not self._expired:
             self.when = when
-            self._timer = self._loop.call_at(when, self.expire)
+            if self._timer is None or when < self._rings_at:
+                self._set_timer()
+
+    def close(self) -> None:
+        """The task has no further wait."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _set_timer(self) -> None:
+        self.close()
+        self._rings_at = self.when
+        self._timer = self._loop.call_at(self.when, self._ring)
+
+    def _ring(self) -> None:
+        self._timer = None
+        if self._waits and self._rings_at < self.when:
+            self._set_timer()
+        else:
+            self.expire()
 
     def expire(self) -> None:
-        if self._task is not None and not self._expired:
+        """Ends the wait at once. Does nothing where nothing waits."""
+        if self._waits and not self._expired:
             self._expired = True
+            assert self._task is not None
             self._task.cancel()
+
+
+class Alarms:
+    """Lends alarms. Those that come back are lent again, with the timer that they have."""
+
+    def __init__(self) -> None:
+        self._free: list[Alarm] = []
+
+    def take(self) -> Alarm:
+        return self._free.pop() if self._free else Alarm()
+
+    def give_back(self, alarm: Alarm) -> None:
+        alarm._task = None
+        if len(self._free) < _KEPT_ALARMS_MAX:
+            self._free.append(alarm)
+        else:
+            alarm.close()
+
+    def close(self) -> None:
+        for alarm in self._free:
+            alarm.close()
+        self._free.clear()
+
+
+class Timeout(Alarm):
+    """An alarm for a single wait."""
+
+    __slots__ = ()
+
+    def __exit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+        super().__exit__(exc_type, exc, traceback)
 
 
 def timeout_at(when: float) -> Timeout:
     """`when` is a time of the running loop's clock."""
-    return Timeout(asyncio.get_running_loop(), when)
+    return Timeout().until(when)
 
 
 def timeout(delay_s: float) -> Timeout:

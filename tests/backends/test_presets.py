@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from pydantic import ValidationError
 
 from tests.journeys.exchanges.exchange import RECORDED
@@ -27,6 +28,8 @@ _EXCHANGES = {
     "vertex": "anthropic",
     "vertex-gemini": "gemini",
     "gemini-openai": "gemini-compatible",
+    "bedrock": "bedrock-converse",
+    "bedrock-claude": "bedrock-claude",
 }
 _DOCUMENT = Path(__file__).parents[2] / "docs" / "providers.md"
 
@@ -60,9 +63,14 @@ def test_a_preset_is_a_backend(preset: str, monkeypatch: pytest.MonkeyPatch) -> 
         PRESETS[preset].credential,
     )
     body = _sent(preset, monkeypatch)
-    if PRESETS[preset].protocol in (WireProtocol.GEMINI, WireProtocol.VERTEX_GEMINI):
-        # The path says that it is a stream.
+    protocol = PRESETS[preset].protocol
+    # The path says that it is a stream.
+    if protocol in (WireProtocol.GEMINI, WireProtocol.VERTEX_GEMINI):
         body = {"stream": True, "max_tokens": body["generationConfig"]["maxOutputTokens"]}
+    elif protocol is WireProtocol.CONVERSE:
+        body = {"stream": True, "max_tokens": body["inferenceConfig"]["maxTokens"]}
+    elif protocol is WireProtocol.BEDROCK_MESSAGES:
+        body = {**body, "stream": True}
     assert body["stream"] is True
     bounds = {"max_tokens", "max_completion_tokens"} & set(body)
     assert len(bounds) == 1
@@ -102,6 +110,24 @@ def test_fields_are_refused_renamed_and_left_out(monkeypatch: pytest.MonkeyPatch
     )
 
 
+def test_reasoning_of_earlier_answers_is_left_out_where_it_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Mistral answers 422 to a message with it; others read it."""
+    said = {"role": "assistant", "content": "Yes.", "reasoning_content": "Hm."}
+    messages = [{"role": "user", "content": "Hi"}, {**said, "reasoning": "Hm."}]
+    messages.append({"role": "user", "content": 'Say "reasoning".'})
+    body = _sent("mistral", monkeypatch, messages=messages)
+    assert body["messages"] == [messages[0], {"role": "assistant", "content": "Yes."}, messages[2]]
+    assert _sent("openai", monkeypatch, messages=messages)["messages"] == messages
+    # Also where the gateway writes the messages itself, as for a caller of Responses.
+    wire = wire_for(_config("mistral", monkeypatch))
+    call = make_call(messages=messages)
+    anew = replace(call, prompt=replace(call.prompt, written=None))
+    written = json.loads(wire.encode_request(anew, stream=False, extra={}))
+    assert "Hm." not in json.dumps(written["messages"])
+
+
 def test_a_refused_field_with_the_value_that_holds_anyway(monkeypatch: pytest.MonkeyPatch) -> None:
     tools = [{"type": "function", "function": {"name": "f"}}]
     body = _sent("ollama", monkeypatch, tools=tools, tool_choice="auto", parallel_tool_calls=True)
@@ -133,6 +159,14 @@ def test_settings_survive_the_way_to_a_worker(monkeypatch: pytest.MonkeyPatch) -
     """A worker gets the settings with every field set, and reads the same backend of them."""
     declared = _declared("mistral", api_key_env="OTHER_KEY")
     assert BackendSettings.model_validate(declared.model_dump(mode="json")) == declared
+
+
+def test_the_compatible_address_of_bedrock_has_a_preset_of_its_own() -> None:
+    urls = ["https://bedrock-runtime.eu-west-1.amazonaws.com/openai/v1"]
+    with pytest.raises(ValidationError, match="preset is bedrock-openai"):
+        BackendSettings.model_validate({"name": "b", "preset": "bedrock", "urls": urls})
+    named = BackendSettings.model_validate({"name": "b", "preset": "bedrock-openai", "urls": urls})
+    assert named.protocol == "chat"
 
 
 def test_an_address_that_a_preset_cannot_know() -> None:

@@ -10,6 +10,7 @@ from tests.support.upstream import chunk, sse
 from tollkeeper.backends.chat.stream import AnswerStream
 from tollkeeper.backends.streamed_answer import SLICE_BYTES, StreamedAnswer
 from tollkeeper.backends.transport.http1 import Connection
+from tollkeeper.backends.transport.sse import EventStreamParser
 from tollkeeper.domain.errors import BackendFailed
 from tollkeeper.domain.inference import Delta
 
@@ -33,17 +34,13 @@ class _Poured:
 def _answer(*chunks: bytes) -> StreamedAnswer:
     connection = cast("Connection", _Poured(*chunks))
     call = make_call(streamed=True, output_tokens_max=8000)
-    return StreamedAnswer(connection, AnswerStream(call), 1 << 20)
+    return StreamedAnswer(connection, AnswerStream(call), EventStreamParser(1 << 20))
 
 
 async def _batches(answer: StreamedAnswer) -> list[int]:
     """How many pieces each batch has."""
-    found = [sum(isinstance(event, Delta) for event in await answer.begin())]
-    try:
-        while True:
-            found.append(sum(isinstance(event, Delta) for event in await answer.__anext__()))
-    except StopAsyncIteration:
-        return found
+    await answer.begin()
+    return [sum(isinstance(event, Delta) for event in batch) async for batch in answer]
 
 
 async def test_a_large_read_is_taken_in_slices() -> None:
@@ -75,9 +72,10 @@ async def test_small_reads_are_batches_as_they_come() -> None:
 async def test_what_is_wrong_in_a_later_slice_ends_the_answer_there() -> None:
     count = 3 * SLICE_BYTES // len(_PIECE)
     answer = _answer(_PIECE * count + b"data: {\n\n" + _PIECE * count)
-    found = sum(isinstance(event, Delta) for event in await answer.begin())
+    await answer.begin()
+    found = 0
     with pytest.raises(BackendFailed, match="malformed"):
-        while True:
-            found += sum(isinstance(event, Delta) for event in await answer.__anext__())
+        async for batch in answer:
+            found += sum(isinstance(event, Delta) for event in batch)
     assert found == count
     assert answer.failed

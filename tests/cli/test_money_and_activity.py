@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 from typing import Any
 from uuid import uuid4
 
@@ -93,12 +94,15 @@ async def test_caps(operator: Program, books: Books) -> None:
     assert own == {
         "organization_id": str(organization),
         "project_id": None,
+        "key_id": None,
         "amount": "10",
         "period": "month",
         "held": "0",
         "spent": "1",
         "remaining": "9",
+        "resets_at": own["resets_at"],
     }
+    assert 0 < own["resets_at"] - time.time() <= 31 * 86_400 + 60
     line = ("cap", "set", organization, "0.5", "--period", "total", "--project", books.project)
     of_project = await _json(operator, *line)
     assert (of_project["project_id"], of_project["remaining"]) == (str(books.project), "-0.5")
@@ -107,7 +111,43 @@ async def test_caps(operator: Program, books: Books) -> None:
     assert (cleared["amount"], cleared["period"]) == (None, None)
     assert await _json(operator, "cap", "show", organization) == {"data": [of_project]}
     assert (await _run(operator, "cap", "set", organization, "1")).code == 2
-    assert (await _run(operator, "cap", "set", organization, "1", "--period", "day")).code == 2
+    assert (await _run(operator, "cap", "set", organization, "1", "--period", "year")).code == 2
+
+
+async def test_caps_by_day_week_and_month(operator: Program, books: Books) -> None:
+    await books.spend(USD, USD)
+    organization, key = books.organization, str(books.key)
+    day = await _json(operator, "cap", "set", organization, "10", "--period", "day", "--key", key)
+    assert (day["project_id"], day["key_id"]) == (str(books.project), key)
+    assert (day["period"], day["spent"], day["remaining"]) == ("day", "1", "9")
+    assert 0 < day["resets_at"] - time.time() <= 86_400 + 60
+    line = ("cap", "set", organization, "20", "--period", "week", "--project", books.project)
+    week = await _json(operator, *line)
+    assert (week["project_id"], week["key_id"], week["period"]) == (
+        str(books.project),
+        None,
+        "week",
+    )
+    own = await _json(operator, "cap", "set", organization, "30", "--period", "month")
+    assert await _json(operator, "cap", "show", organization) == {"data": [own, week, day]}
+    month = await _json(
+        operator, "cap", "set", organization, "9", "--period", "month", "--key", key
+    )
+    cleared = await _json(operator, "cap", "clear", organization, "--key", key, "--period", "day")
+    assert (cleared["key_id"], cleared["period"]) == (key, "day")
+    assert await _json(operator, "cap", "show", organization) == {"data": [own, week, month]}
+    await _json(operator, "cap", "clear", organization, "--key", key)
+    await _json(operator, "cap", "clear", organization, "--project", books.project)
+    assert await _json(operator, "cap", "show", organization) == {"data": [own]}
+    both = ("--key", key, "--project", books.project)
+    wrong = await _run(operator, "cap", "set", organization, "1", "--period", "day", *both)
+    assert wrong.code == 2
+    refused = await _run(
+        operator, "cap", "set", organization, "1", "--period", "total", "--key", key
+    )
+    assert (refused.code, "by day, by week or by month" in refused.err) == (1, True)
+    unknown = ("cap", "set", organization, "1", "--period", "day", "--key", str(uuid4()))
+    assert (await _run(operator, *unknown)).code == 1
 
 
 async def test_limits(operator: Program, books: Books) -> None:

@@ -8,6 +8,7 @@ from playwright.async_api import expect
 from tests.support.console_site import ConsoleSite, Watched
 from tests.support.judged_gateway import Asked, Opinion
 from tests.support.upstream import chat, reset_before_headers
+from tollkeeper.domain.caps import CapPeriod
 from tollkeeper.domain.policy import PolicyState
 
 
@@ -80,6 +81,51 @@ async def test_a_key_is_suspended_and_revoked(site: ConsoleSite, watched: Watche
     await page.get_by_role("button", name="Revoke app").click()
     await expect(page.get_by_text("The key is revoked.")).to_be_visible()
     assert (await site.judged.chat()).status_code == 401
+
+
+async def test_caps_of_a_key_and_of_its_organization(site: ConsoleSite, watched: Watched) -> None:
+    page, tenant = watched.page, site.judged.scripted.tenant
+    await page.goto(f"{site.address}/keys?organization={tenant.organization_id}")
+    for amount, period in (("0", "day"), ("7.5", "month")):
+        await page.locator("summary", has_text="Set cap").click()
+        form = page.locator('form[action$="/set-cap"]')
+        await form.get_by_label("Cap in USD").fill(amount)
+        await form.get_by_label("Period").select_option(period)
+        await form.get_by_role("button", name="Set cap of app").click()
+        await expect(page.get_by_text("The cap is set.")).to_be_visible()
+    await expect(page.get_by_text("a day; the next day begins in")).to_be_visible()
+    refused = await site.judged.chat()
+    assert refused.status_code == 402
+    assert "The API key's spending cap by day" in refused.json()["error"]["message"]
+    await page.get_by_role("button", name="Remove the cap of app: day").click()
+    await expect(page.get_by_text("The cap was removed.")).to_be_visible()
+    assert (await site.judged.chat()).status_code == 200
+
+    await page.goto(f"{site.address}/organizations/{tenant.organization_id}")
+    caps = page.get_by_role("region", name="Caps")
+    await expect(caps.get_by_role("heading", name="Key app")).to_be_visible()
+    await caps.get_by_label("Cap in USD").fill("3")
+    await caps.get_by_label("Period").select_option("week")
+    await caps.get_by_role("button", name="Set cap").click()
+    await expect(page.get_by_text("The cap is set.")).to_be_visible()
+    found = await site.services.caps.cap_show(tenant.organization_id)
+    assert [(use.key_id is None, use.cap.period, use.cap.amount_picousd) for use in found] == [
+        (True, CapPeriod.WEEK, 3 * 10**12),
+        (False, CapPeriod.MONTH, 75 * 10**11),
+    ]
+    await page.get_by_role("button", name="Remove the cap of the organization: week").click()
+    await expect(page.get_by_text("The cap was removed.")).to_be_visible()
+    await page.goto(f"{site.address}/projects/{tenant.project_id}")
+    project = page.get_by_role("region", name="Caps")
+    for period in ("total", "day"):
+        await project.get_by_label("Cap in USD").fill("9")
+        await project.get_by_label("Period").select_option(period)
+        await project.get_by_role("button", name="Set cap").click()
+        await expect(page.get_by_text("The cap is set.")).to_be_visible()
+    await project.get_by_role("button", name="Remove the cap of the project: day").click()
+    await expect(page.get_by_text("The cap was removed.")).to_be_visible()
+    [own, _] = await site.services.caps.cap_show(tenant.organization_id)
+    assert (own.project_id, own.cap.period) == (tenant.project_id, CapPeriod.TOTAL)
 
 
 async def test_a_policy_from_a_question_to_enforcing(site: ConsoleSite, watched: Watched) -> None:

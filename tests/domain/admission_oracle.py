@@ -4,18 +4,18 @@ It shares no step with `domain.admission.decide`, so that a mistake would have t
 """
 
 from collections.abc import Sequence
+from datetime import date, timedelta
 
-from tollkeeper.domain.access import KeyStatus
+from tollkeeper.domain.access import KeyId, KeyStatus
 from tollkeeper.domain.admission import (
     RATE_UNITS_PER_REQUEST,
     AccountState,
     AdmissionRequest,
-    Cap,
-    CapPeriod,
     ProjectState,
     Refusal,
-    Spend,
 )
+from tollkeeper.domain.caps import Cap, CapPeriod
+from tollkeeper.domain.spend import Spend
 
 
 def expected_refusals(
@@ -51,6 +51,7 @@ def _refusal(
     if state.stopped or (bound is not None and unspent + bound < 0):
         return Refusal.OVERAGE
     here = [one for one in admitted if one.project_id == request.project_id]
+    spending_day = _spending_day(state, now_us)
     taken = sum(one.hold_picousd for one in admitted)
     taken_here = sum(one.hold_picousd for one in here)
     left = state.available_picousd - taken
@@ -60,11 +61,69 @@ def _refusal(
         return Refusal.ORGANIZATION_CAP
     if _over(project.cap, project.spend, taken_here + request.hold_picousd, month):
         return Refusal.PROJECT_CAP
+    by_period = _refused_by_period(state, admitted, request, spending_day)
+    if by_period is not None:
+        return by_period
     if (len(here) + 1) * RATE_UNITS_PER_REQUEST > rate_level(project, now_us):
         return Refusal.RATE
     if project.live_holds + len(here) + 1 > project.concurrency:
         return Refusal.CONCURRENCY
     return None
+
+
+def _spending_day(state: AccountState, now_us: int) -> date | None:
+    if state.spending_day is None:
+        return None
+    return max(_date(state.spending_day), _date(now_us // 10**6 // 60 // 60 // 24))
+
+
+def _refused_by_period(
+    state: AccountState,
+    admitted: list[AdmissionRequest],
+    request: AdmissionRequest,
+    today: date | None,
+) -> Refusal | None:
+    if today is None:
+        return None
+    key = _first_key(state, request)
+    owners = (
+        (None, Refusal.ORGANIZATION_CAP, admitted),
+        (
+            request.project_id,
+            Refusal.PROJECT_CAP,
+            [one for one in admitted if one.project_id == request.project_id],
+        ),
+        (key, Refusal.KEY_CAP, [one for one in admitted if _first_key(state, one) == key]),
+    )
+    for owner, refusal, before in owners:
+        for period in ("day", "week", "month"):
+            cap = state.period_caps.get((owner, CapPeriod(period)))
+            if cap is None:
+                continue
+            counted = sum(one.hold_picousd for one in before) + request.hold_picousd
+            if cap.number == number_of(period, today):
+                counted += cap.held_picousd + cap.settled_picousd
+            if counted > cap.amount_picousd:
+                return refusal
+    return None
+
+
+def _first_key(state: AccountState, request: AdmissionRequest) -> KeyId:
+    return state.first_keys.get(request.key_id, request.key_id)
+
+
+def _date(day: int) -> date:
+    return date(1970, 1, 1) + timedelta(days=day)
+
+
+def number_of(period: str, day: date) -> int:
+    """The number of a period, by the calendar of the standard library."""
+    if period == "day":
+        return (day - date(1970, 1, 1)).days
+    if period == "week":
+        year, week, _ = day.isocalendar()
+        return (date.fromisocalendar(year, week, 1) - date(1969, 12, 29)).days // 7
+    return day.year * 100 + day.month
 
 
 def _over(cap: Cap | None, spend: Spend, more: int, month: int) -> bool:

@@ -1,6 +1,7 @@
 """Accounts and requests, drawn by Hypothesis or from a seed: small, so that limits are often met."""
 
 import random
+from typing import Any
 from uuid import UUID
 
 from hypothesis import strategies as st
@@ -11,14 +12,21 @@ from tollkeeper.domain.admission import (
     RATE_UNITS_PER_REQUEST,
     AccountState,
     AdmissionRequest,
-    Cap,
-    CapPeriod,
     ProjectState,
-    Spend,
 )
+from tollkeeper.domain.caps import (
+    ACCOUNT_PERIODS,
+    COUNTED_PERIODS,
+    Cap,
+    CapSubject,
+    PeriodCap,
+    period_number,
+)
+from tollkeeper.domain.spend import Spend
 
 MONTHS = (202611, 202612, 202701)
 NOW_US = 1_800_000_000_000_000
+TODAY = NOW_US // 86_400_000_000
 PROJECTS = tuple(ProjectId(UUID(int=number)) for number in range(1, 4))
 STRANGE_PROJECT = ProjectId(UUID(int=99))
 KEYS = tuple(KeyId(UUID(int=number)) for number in range(11, 16))
@@ -26,7 +34,7 @@ STATUSES = dict(zip(KEYS, (*KeyStatus, None), strict=True))
 
 # Small amounts often meet a limit; huge ones overflow anything of a fixed width.
 amounts = st.one_of(st.integers(0, 12), st.integers(10**24, 10**24 + 3))
-caps = st.none() | st.builds(Cap, st.integers(0, 60), st.sampled_from(CapPeriod))
+caps = st.none() | st.builds(Cap, st.integers(0, 60), st.sampled_from(ACCOUNT_PERIODS))
 
 
 @st.composite
@@ -58,6 +66,14 @@ def projects(draw: st.DrawFn) -> ProjectState:
 
 
 @st.composite
+def period_caps(draw: st.DrawFn) -> dict[str, Any]:
+    """Half of the accounts have period caps. Their periods are never later than the account's day."""
+    if draw(st.booleans()):
+        return {}
+    return random_period_caps(random.Random(draw(st.integers(0, 2**32))))
+
+
+@st.composite
 def accounts(draw: st.DrawFn) -> AccountState:
     """The months of projects are never later than the month of the account, as in real accounts."""
     spend = draw(spends())
@@ -78,6 +94,7 @@ def accounts(draw: st.DrawFn) -> AccountState:
         keys={key: status for key, status in STATUSES.items() if status is not None},
         overage_bound_picousd=draw(st.none() | st.integers(0, 5)),
         stopped=draw(st.integers(0, 9)) == 0,
+        **draw(period_caps()),
     )
 
 
@@ -109,7 +126,25 @@ def random_account(rng: random.Random) -> AccountState:
         keys={key: status for key, status in STATUSES.items() if status is not None},
         overage_bound_picousd=rng.choice((None, None, rng.randint(0, 5))),
         stopped=rng.random() < 0.05,
+        **(random_period_caps(rng) if rng.random() < 0.5 else {}),
     )
+
+
+def random_period_caps(rng: random.Random) -> dict[str, Any]:
+    spending_day = TODAY + rng.choice((-40, -8, -1, 0, 0, 0, 1))
+    caps = {}
+    owners: tuple[CapSubject, ...] = (None, *PROJECTS, *KEYS)
+    for owner in owners:
+        for period in COUNTED_PERIODS:
+            if rng.random() < 0.15:
+                number = period_number(period, spending_day - rng.choice((0, 0, 0, 1, 9, 35)))
+                counts = (rng.randint(0, 20), rng.randint(0, 20))
+                caps[owner, period] = PeriodCap(rng.randint(0, 60), number, *counts)
+    # Some keys were made by rotations of the active one, or of one another.
+    first_keys = {key: rng.choice((KEYS[0], KEYS[1])) for key in KEYS[2:] if rng.random() < 0.4}
+    if rng.random() < 0.3:
+        first_keys[KEYS[0]] = KEYS[3]
+    return {"spending_day": spending_day, "period_caps": caps, "first_keys": first_keys}
 
 
 def random_request(rng: random.Random) -> AdmissionRequest:
@@ -140,4 +175,4 @@ def _random_spend(rng: random.Random, month: int) -> Spend:
 
 
 def _random_cap(rng: random.Random) -> Cap | None:
-    return None if rng.random() < 0.5 else Cap(rng.randint(0, 60), rng.choice(list(CapPeriod)))
+    return None if rng.random() < 0.5 else Cap(rng.randint(0, 60), rng.choice(ACCOUNT_PERIODS))

@@ -27,14 +27,13 @@ from tollkeeper.domain.admission import (
     RATE_UNITS_PER_REQUEST,
     AccountState,
     AdmissionRequest,
-    Cap,
-    CapPeriod,
     Decision,
     ProjectState,
     Refusal,
-    Spend,
     decide,
 )
+from tollkeeper.domain.caps import Cap, CapPeriod
+from tollkeeper.domain.spend import Spend
 
 EXAMPLES = 60
 MINUTE_US = 60_000_000

@@ -10,7 +10,8 @@ from msgspec.structs import replace
 
 from tests.domain.admission_strategies import KEYS, MONTHS, PROJECTS
 from tollkeeper.domain.access import KeyStatus, ProjectId
-from tollkeeper.domain.admission import AccountState, Fold, FoldKind, ProjectState, Spend
+from tollkeeper.domain.admission import AccountState, ProjectState
+from tollkeeper.domain.spend import Fold, FoldKind, Spend
 
 examples = settings(max_examples=50, derandomize=True, database=None)
 

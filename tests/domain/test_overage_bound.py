@@ -11,9 +11,9 @@ from tollkeeper.domain.admission import (
     AdmissionRequest,
     ProjectState,
     Refusal,
-    Spend,
     decide,
 )
+from tollkeeper.domain.spend import Spend
 
 PROJECT, KEY = PROJECTS[0], KEYS[0]
 ACCOUNT = AccountState(

@@ -18,14 +18,11 @@ from tests.support.engine import (
     engine_options,
     running_engine,
 )
-from tollkeeper.embedded import engine as embedded
-from tollkeeper.embedded import engine_weights
-from tollkeeper.embedded.engine import (
-    EmbeddedEngine,
-    EngineState,
-)
+from tollkeeper.embedded import engine_weights, kept_process
+from tollkeeper.embedded.engine import EmbeddedEngine
 from tollkeeper.embedded.engine_address import EngineAddress
 from tollkeeper.embedded.engine_report import EngineReport, read_report
+from tollkeeper.embedded.kept_process import ProcessState
 
 pytestmark = pytest.mark.engine
 _GONE_WITHIN_S = 10.0
@@ -53,10 +50,10 @@ async def test_becomes_ready_in_the_background() -> None:
     engine = EmbeddedEngine(SMALL)
     await engine.start()
     try:
-        assert _state(engine) is EngineState.STARTING
+        assert _state(engine) is ProcessState.STARTING
         assert engine.address is not None
         assert await engine.wait_ready(READY_WITHIN_S)
-        assert _state(engine) is EngineState.READY
+        assert _state(engine) is ProcessState.READY
         # What it says of itself: the vocabulary is the packaged model's.
         assert engine.report == EngineReport(
             context_length=1024,
@@ -89,7 +86,7 @@ async def test_stop_leaves_no_process_and_may_be_repeated() -> None:
         assert pid is not None
         await engine.close()
         assert not _lives(pid)
-        assert _state(engine) is EngineState.STOPPED
+        assert _state(engine) is ProcessState.STOPPED
         await engine.close()
 
 
@@ -108,7 +105,7 @@ async def test_a_killed_engine_comes_back_on_the_same_address() -> None:
         before, pid = address_of(engine), engine.pid
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
-        await _until(lambda: _state(engine) is EngineState.RESTARTING)
+        await _until(lambda: _state(engine) is ProcessState.RESTARTING)
         assert "SIGKILL" in engine.status.detail
         assert await engine.wait_ready(READY_WITHIN_S)
         assert engine.address == before
@@ -118,15 +115,15 @@ async def test_a_killed_engine_comes_back_on_the_same_address() -> None:
 
 
 async def test_an_engine_that_hangs_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedded, "_PROBE_INTERVAL_S", 0.2)
-    monkeypatch.setattr(embedded, "_PROBE_TIMEOUT_S", 0.5)
-    monkeypatch.setattr(embedded, "_STOP_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(kept_process, "_PROBE_INTERVAL_S", 0.2)
+    monkeypatch.setattr(kept_process, "_PROBE_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(kept_process, "_STOP_TIMEOUT_S", 0.5)
     async with running_engine() as engine:
         pid = engine.pid
         assert pid is not None
         # A stopped process keeps its sockets open and takes no SIGTERM: only killing helps.
         os.kill(pid, signal.SIGSTOP)
-        await _until(lambda: _state(engine) is EngineState.RESTARTING)
+        await _until(lambda: _state(engine) is ProcessState.RESTARTING)
         assert "hung" in engine.status.detail
         assert not _lives(pid)
         assert await engine.wait_ready(READY_WITHIN_S)
@@ -149,13 +146,13 @@ async def test_the_engine_ends_with_a_killed_parent(moment: str) -> None:
 async def test_a_failing_start_is_named_and_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(embedded, "_PAUSE_S", 0.01)
+    monkeypatch.setattr(kept_process, "_PAUSE_S", 0.01)
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF and nothing more")
     engine = EmbeddedEngine(engine_options(model_path=str(broken)))
     await engine.start()
     try:
-        await _until(lambda: _state(engine) is EngineState.FAILED)
+        await _until(lambda: _state(engine) is ProcessState.FAILED)
         assert "ended with code 3" in engine.status.detail
         assert not await engine.wait_ready(0.01)
     finally:
@@ -170,7 +167,7 @@ async def test_a_missing_package_makes_the_engine_absent(
     monkeypatch.setattr(engine_weights, name, "package_that_nobody_has")
     engine = EmbeddedEngine(SMALL)
     await engine.start()
-    assert _state(engine) is EngineState.ABSENT
+    assert _state(engine) is ProcessState.ABSENT
     assert "package_that_nobody_has is missing" in engine.status.detail
     assert "tollkeeper[embedded]" in engine.status.detail
     assert engine.address is None
@@ -188,7 +185,7 @@ async def test_a_wrong_model_path_makes_the_engine_absent(
         path.write_bytes(content)
     engine = EmbeddedEngine(engine_options(model_path=str(path)))
     await engine.start()
-    assert _state(engine) is EngineState.ABSENT
+    assert _state(engine) is ProcessState.ABSENT
     assert said in engine.status.detail
     assert "embedded.model_path" in engine.status.detail
     await engine.close()
@@ -227,6 +224,6 @@ async def _told_pid(parent: asyncio.subprocess.Process) -> int:
     pytest.fail("the parent ended without an engine")
 
 
-def _state(engine: EmbeddedEngine) -> EngineState:
+def _state(engine: EmbeddedEngine) -> ProcessState:
     """As a call, so that the type checker does not believe an earlier answer."""
     return engine.status.state

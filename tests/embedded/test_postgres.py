@@ -1,7 +1,9 @@
 """The embedded PostgreSQL: made, shared, stopped by whoever is last, and started again after a crash."""
 
+import contextlib
 import os
 import signal
+import sys
 import tempfile
 import threading
 import time
@@ -82,6 +84,37 @@ def test_crashed_server_starts_again_with_its_data(folder: Path) -> None:
         # Another process finds the folder as the crash left it.
         with EmbeddedPostgres(folder) as restarted:
             assert _ask(restarted, b"SELECT x FROM kept") == [(7,)]
+
+
+def test_a_cluster_whose_making_was_killed_is_made_anew(folder: Path) -> None:
+    program = "import sys; from pathlib import Path; from tollkeeper.embedded.postgres import *;"
+    line = f"{program} EmbeddedPostgres(Path(sys.argv[1])).__enter__()"
+    making = psutil.Popen([sys.executable, "-c", line, str(folder)])
+    deadline = time.monotonic() + 60
+    while not list(folder.glob("postgres*/PG_VERSION")):
+        assert time.monotonic() < deadline
+        assert making.poll() is None
+        time.sleep(0.001)
+    for process in [making, *making.children(recursive=True)]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    making.wait(20)
+    with EmbeddedPostgres(folder) as server:
+        assert _answers(server)
+        # Nothing of the first attempt is left.
+        assert len(list(folder.glob("postgres*/PG_VERSION"))) == 1
+
+
+def test_a_cluster_is_made_in_a_folder_that_is_there(folder: Path) -> None:
+    """Such as the place where a volume is mounted."""
+    with data_folder() as elsewhere, EmbeddedPostgres(elsewhere):
+        owner = (elsewhere / "postgres").stat()
+    (folder / "postgres").mkdir(mode=0o700)
+    os.chown(folder / "postgres", owner.st_uid, owner.st_gid)
+    before = (folder / "postgres").stat().st_ino
+    with EmbeddedPostgres(folder) as server:
+        assert _answers(server)
+    assert (folder / "postgres").stat().st_ino == before
 
 
 def test_concurrent_starts_share_one_server(folder: Path) -> None:

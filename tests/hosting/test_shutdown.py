@@ -1,6 +1,7 @@
 """The end of a worker: its steps in their order, and what becomes of a step that does not end."""
 
 import asyncio
+from collections.abc import Awaitable
 from dataclasses import dataclass, field
 
 import pytest
@@ -109,3 +110,24 @@ async def test_a_step_that_never_ends_keeps_no_other_waiting(
         # Who does not know that nothing is held, or may still prove its life, stays on the list.
         expected.remove("signs off")
     assert await Process(stuck=stuck).end() == expected
+
+
+async def test_the_supervisor_waits_for_the_longest_shutdown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """So no worker is killed in an orderly end. The calls take all of theirs here, so that nothing
+    is left of the grace for the costs."""
+    for name in (name for name in vars(shutdown) if name.endswith("_S")):
+        monkeypatch.setattr(shutdown, name, getattr(shutdown, name) / 100)
+    given: list[float] = []
+    run_step = shutdown._run_step
+
+    async def note_deadline(step: str, seconds: float, work: Awaitable[bool | None]) -> bool:
+        given.append(seconds)
+        return await run_step(step, seconds, work)
+
+    monkeypatch.setattr(shutdown, "_run_step", note_deadline)
+    grace_s = 0.2
+    await Process(stuck="calls end", grace_s=grace_s).end()
+    assert len(given) == len(_IN_ORDER) - 1
+    assert sum(given) == pytest.approx(shutdown.longest_shutdown_s(grace_s))

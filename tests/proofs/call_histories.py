@@ -35,7 +35,6 @@ from tollkeeper.domain.admission import (
     RATE_UNITS_PER_REQUEST,
     AccountState,
     ProjectState,
-    Spend,
 )
 from tollkeeper.domain.catalog import Model, PriceChange
 from tollkeeper.domain.declared_prices import (
@@ -47,9 +46,11 @@ from tollkeeper.domain.declared_prices import (
 from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.domain.inference import Batch, Call
 from tollkeeper.domain.ledger import Mark, Resolution, ResolutionKind
-from tollkeeper.services.calls.inference import Inference, InferenceLimits, NamedPolicies
+from tollkeeper.domain.spend import Spend
+from tollkeeper.services.calls.inference import Inference, NamedPolicies
 from tollkeeper.services.calls.recorder import CallRecorder
 from tollkeeper.services.calls.running import RunningCall
+from tollkeeper.services.calls.running_calls import InferenceLimits
 from tollkeeper.services.ledger.admissibility import Admissibility
 from tollkeeper.services.ledger.admission import Admission
 from tollkeeper.services.ledger.ledger import Ledger

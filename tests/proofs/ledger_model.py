@@ -1,11 +1,14 @@
 """The ledger as a plain list of reservations: what the real one must agree with after every step."""
 
 from dataclasses import dataclass, field
+from datetime import date, timedelta
 from enum import StrEnum
 from uuid import UUID
 
+from tests.domain.admission_oracle import number_of
 from tests.support.ledger import Balance, LedgerTenant
-from tollkeeper.domain.admission import Cap, CapPeriod, Refusal
+from tollkeeper.domain.admission import Refusal
+from tollkeeper.domain.caps import Cap, CapPeriod
 from tollkeeper.domain.ledger import Hold
 
 
@@ -19,6 +22,8 @@ class Phase(StrEnum):
 class Reserved:
     hold: Hold
     month: int
+    # The day of UTC whose caps the hold counts for.
+    day: int
     phase: Phase = Phase.HELD
     cost: int = 0
 
@@ -41,6 +46,13 @@ class Model:
     concurrency: dict[UUID, int] = field(default_factory=dict)
     dead_keys: set[UUID] = field(default_factory=set)
     archived: set[UUID] = field(default_factory=set)
+    # By the clock of the database; and the latest day of the account, while it has period caps.
+    today: date = date(2028, 2, 20)
+    spending_day: int | None = None
+    # By whose they are, None for the organization, and by their period.
+    period_caps: dict[tuple[UUID | None, CapPeriod], int] = field(default_factory=dict)
+    # Keys that were made by a rotation share the caps of the first key.
+    first_keys: dict[UUID, UUID] = field(default_factory=dict)
 
     def in_phase(self, *phases: Phase) -> list[Reserved]:
         return [one for one in self.reserved.values() if one.phase in phases]
@@ -77,10 +89,69 @@ class Model:
             return Refusal.ORGANIZATION_CAP
         if self._over(self.project_caps.get(tenant.project_id), mine, amount):
             return Refusal.PROJECT_CAP
+        by_period = self._over_period(tenant, amount)
+        if by_period is not None:
+            return by_period
         live = sum(one.phase is Phase.HELD for one in mine)
         if live >= self.concurrency.get(tenant.project_id, 10**6):
             return Refusal.CONCURRENCY
         return None
+
+    @property
+    def day_of_holds(self) -> int:
+        """The day that a hold of this moment counts for."""
+        return max(number_of("day", self.today), self.spending_day or 0)
+
+    def reserve(self, hold: Hold) -> None:
+        self._see_today()
+        self.reserved[hold.id] = Reserved(hold, self.month, self.day_of_holds)
+
+    def _see_today(self) -> None:
+        """Whoever locks the account brings it to the current day."""
+        if self.spending_day is not None:
+            self.spending_day = self.day_of_holds
+
+    def set_period_cap(self, owner: UUID | None, period: CapPeriod, amount: int) -> None:
+        if self.spending_day is None:
+            days = [one.day for one in self.reserved.values()]
+            self.spending_day = max([number_of("day", self.today), *days])
+        self._see_today()
+        self.period_caps[owner, period] = amount
+
+    def clear_period_caps(self, owner: UUID | None) -> None:
+        self._see_today()
+        for of in [of for of in self.period_caps if of[0] == owner]:
+            del self.period_caps[of]
+        if not self.period_caps:
+            self.spending_day = None
+
+    def first_key(self, key_id: UUID) -> UUID:
+        return self.first_keys.get(key_id, key_id)
+
+    def _over_period(self, tenant: LedgerTenant, amount: int) -> Refusal | None:
+        self._see_today()
+        key = self.first_key(tenant.key_id)
+        owners = (
+            (None, Refusal.ORGANIZATION_CAP),
+            (tenant.project_id, Refusal.PROJECT_CAP),
+            (key, Refusal.KEY_CAP),
+        )
+        for owner, refusal in owners:
+            for period in (CapPeriod.DAY, CapPeriod.WEEK, CapPeriod.MONTH):
+                cap = self.period_caps.get((owner, period))
+                if cap is not None and self.counted(owner, period) + amount > cap:
+                    return refusal
+        return None
+
+    def counted(self, owner: UUID | None, period: CapPeriod) -> int:
+        """Held and spent by the owner in the current period."""
+        number = number_of(period, _date(self.day_of_holds))
+        return sum(
+            one.blocked + one.cost
+            for one in self.reserved.values()
+            if owner in (None, one.hold.project_id, self.first_key(one.hold.key_id))
+            and number_of(period, _date(one.day)) == number
+        )
 
     def _over(self, cap: Cap | None, reserved: list[Reserved], amount: int) -> bool:
         if cap is None:
@@ -91,3 +162,7 @@ class Model:
             if cap.period is CapPeriod.TOTAL or one.month == self.month
         )
         return counted + amount > cap.amount_picousd
+
+
+def _date(day: int) -> date:
+    return date(1970, 1, 1) + timedelta(days=day)

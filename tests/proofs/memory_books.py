@@ -2,13 +2,17 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from datetime import date, timedelta
 from uuid import UUID
 
 from msgspec.structs import replace
 
-from tollkeeper.domain.access import OrganizationId, ProjectId
-from tollkeeper.domain.admission import AccountState, Fold, FoldKind, Spend, decide
+from tests.domain.admission_oracle import number_of
+from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
+from tollkeeper.domain.admission import AccountState, decide
+from tollkeeper.domain.caps import EndedHold, day_at
 from tollkeeper.domain.ledger import Hold, LockedAccounts, Resolution
+from tollkeeper.domain.spend import Fold, FoldKind, Spend
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +20,8 @@ class Row:
     hold: Hold
     process_id: UUID
     month: int
+    # The day of UTC whose caps the hold counts for.
+    day: int = 0
 
 
 @dataclass
@@ -55,7 +61,10 @@ class Books:
         }
         for one in sorted(taken):
             organization_id = self.reservations[one[0]].hold.organization_id
-            states[organization_id] = states[organization_id].folded(self._fold(one))
+            state = states[organization_id].folded(self._fold(one))
+            if state.spending_day is not None and one[1] is FoldKind.RESOLVED:
+                state = state.with_ended(self._ended(one[0], state))
+            states[organization_id] = state
         return LockedAccounts(states, dict.fromkeys(states, 0), now_us, month), taken
 
     def note_debtors(self, organizations: Iterable[OrganizationId]) -> None:
@@ -100,6 +109,16 @@ class Books:
             overage_picousd=max(0, cost - amount),
         )
 
+    def _ended(self, reservation_id: UUID, state: AccountState) -> EndedHold:
+        row = self.reservations[reservation_id]
+        return EndedHold(
+            project_id=row.hold.project_id,
+            first_key_id=state.first_keys.get(row.hold.key_id, row.hold.key_id),
+            spending_day=row.day,
+            hold_picousd=row.hold.hold_picousd,
+            spent_picousd=cost_of(self.resolutions[reservation_id]),
+        )
+
     def write_holds(
         self,
         locked: LockedAccounts,
@@ -112,8 +131,9 @@ class Books:
         self.unfolded -= taken
         for hold in admitted:
             assert hold.id not in self.reservations, "the primary key"
-            month = locked.states[hold.organization_id].spend.month
-            self.reservations[hold.id] = Row(hold, process_id, month)
+            state = locked.states[hold.organization_id]
+            day = day_at(locked.now_us) if state.spending_day is None else state.spending_day
+            self.reservations[hold.id] = Row(hold, process_id, state.spend.month, day)
             self._check_limits(hold)
 
     def resolve(self, resolution: Resolution) -> None:
@@ -142,7 +162,10 @@ class Books:
             state, projects={**state.projects, row.hold.project_id: counted}
         )
         self.reservations[row.hold.id] = Row(
-            row.hold, row.process_id, max(row.month, state.spend.month)
+            row.hold,
+            row.process_id,
+            max(row.month, state.spend.month),
+            max(row.day, state.spending_day or 0),
         )
         return True
 
@@ -157,6 +180,10 @@ class Books:
         assert project.live_holds <= project.concurrency
         for cap, spend in ((state.cap, state.spend), (project.cap, project.spend)):
             assert cap is None or spend.counted(cap.period) <= cap.amount_picousd
+        first_key = state.first_keys.get(hold.key_id, hold.key_id)
+        for (owner, _), period_cap in state.period_caps.items():
+            if owner in (None, hold.project_id, first_key):
+                assert period_cap.counted_picousd <= period_cap.amount_picousd
 
     def check(self) -> None:
         """Checks the constraints of the tables, and every balance against the immutable rows."""
@@ -175,6 +202,30 @@ class Books:
                 _check_equal(project.spend, self._recomputed(mine, project.spend.month))
                 live = sum(self._is_live(row) for row in mine)
                 assert project.live_holds == live, (project.live_holds, live)
+            self._check_period_caps(state, rows)
+
+    def _check_period_caps(self, state: AccountState, rows: Sequence[Row]) -> None:
+        """Each cap counts the holds of its own period, by whose it is and by nothing else."""
+        for (owner, period), cap in state.period_caps.items():
+            assert state.spending_day is not None
+            mine = [
+                row
+                for row in rows
+                if owner in (None, row.hold.project_id, self._first_key(state, row))
+                and number_of(period, date(1970, 1, 1) + timedelta(days=row.day)) == cap.number
+            ]
+            resolved = [self.resolutions.get(row.hold.id) for row in mine]
+            settled = sum(cost_of(found) for found in resolved if found is not None)
+            held = sum(
+                row.hold.hold_picousd
+                for row, found in zip(mine, resolved, strict=True)
+                if found is None
+            )
+            kept = (cap.held_picousd, cap.settled_picousd)
+            assert kept == (held, settled), (owner, period, cap, held, settled)
+
+    def _first_key(self, state: AccountState, row: Row) -> KeyId:
+        return state.first_keys.get(row.hold.key_id, row.hold.key_id)
 
     def _is_live(self, row: Row) -> bool:
         return row.hold.id not in self.resolutions and row.hold.id not in self.marks

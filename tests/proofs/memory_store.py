@@ -7,7 +7,7 @@ database crashes. After each commit the books are checked.
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import NoReturn, cast
@@ -17,10 +17,11 @@ from msgspec.structs import replace
 
 from tests.proofs.memory_books import Books, Row
 from tollkeeper.domain.access import KeyId, KeyStatus, OrganizationId
-from tollkeeper.domain.admission import FoldKind
+from tollkeeper.domain.caps import day_at
 from tollkeeper.domain.errors import Unavailable
 from tollkeeper.domain.ledger import Ending, Hold, LockedAccounts, Mark, Resolution, ResolutionKind
 from tollkeeper.domain.policy_set import EMPTY, PolicySet
+from tollkeeper.domain.spend import FoldKind
 from tollkeeper.services.policies.directory import PolicyDirectory
 from tollkeeper.storage.database import Connection, Contention
 from tollkeeper.storage.ledger_store import AccountBusy, CommitInDoubt
@@ -41,6 +42,7 @@ class Faults:
     never_committed: float = 0.03
 
 
+START_US = 1_800_000_000_000_000
 CALM = Faults(0, 0, 0, 0, 0)
 
 
@@ -62,7 +64,7 @@ class MemoryDatabase:
     faults: Faults = field(default_factory=Faults)
     counted: Counted = field(default_factory=Counted)
     epoch: int = 0
-    now_us: int = 1_800_000_000_000_000
+    now_us: int = START_US
     month: int = 202612
 
     def __post_init__(self) -> None:
@@ -249,7 +251,12 @@ class MemoryStore:
             async with database.locked({hold.organization_id for hold in holds}, epoch):
                 await database.step(self, epoch)
                 for hold in holds:
-                    restored = Row(replace(hold, hold_picousd=0), self.process_id, database.month)
+                    restored = Row(
+                        replace(hold, hold_picousd=0),
+                        self.process_id,
+                        database.month,
+                        day_at(database.now_us),
+                    )
                     database.counted.restored += database.books.restore(restored)
                 database.committed(durable=True)
             await self._reply(epoch)
@@ -331,7 +338,7 @@ class NoPolicies(PolicyDirectory):
         super().__init__(default_threshold=5000)
 
     async def current(
-        self, connection: Connection, epochs: dict[OrganizationId, int]
+        self, connection: Connection, epochs: Mapping[OrganizationId, int]
     ) -> dict[OrganizationId, PolicySet]:
         return dict.fromkeys(epochs, EMPTY)
 

@@ -1,10 +1,12 @@
 """The bugs that are planted, and the tests that must catch them. A table."""
 
 from tests.proofs.bug import Bug
+from tests.proofs.planted_cap_bugs import CAP_BUGS
 from tests.proofs.planted_isolation_bugs import ISOLATION_BUGS
 from tests.proofs.planted_month_bugs import MONTH_BUGS
 
 ADMISSION = "domain/admission.py"
+SPEND = "domain/spend.py"
 LEDGER = "services/ledger/ledger.py"
 HOLD_QUEUE = "services/ledger/hold_queue.py"
 STORE = "storage/ledger_store.py"
@@ -191,14 +193,14 @@ BUGS = {
     # Holds that nobody took.
     "the hold of a caller who left stays": Bug(
         LEDGER,
-        "            self._abandoned.add(hold.id)\n",
-        "",
+        "            wanted.is_abandoned = True\n",
+        "            pass\n",
         HISTORIES,
     ),
     "a hold in doubt stays": Bug(
         LEDGER,
         "                self._in_doubt.submit(hold)\n",
-        "                self._open.discard(hold.id)\n",
+        "                self._open.discard(hold.id.int)\n",
         HISTORIES,
     ),
     "a hold in doubt is taken for a failed one": Bug(
@@ -228,8 +230,8 @@ BUGS = {
     ),
     "a locked organization blocks everybody": Bug(
         HOLD_QUEUE,
-        "            return await self._write(holds, lock_wait_s=_LOCK_WAIT_S)\n",
-        "            return await self._write(holds, lock_wait_s=None)\n",
+        "            return await self._write(wanted, lock_wait_s=_LOCK_WAIT_S)\n",
+        "            return await self._write(wanted, lock_wait_s=None)\n",
         ("services/ledger/test_ledger.py",),
     ),
     "a hold reads whole tables": Bug(
@@ -336,13 +338,13 @@ BUGS = {
         ("domain/test_decide.py",),
     ),
     "unsettled holds do not count for a cap": Bug(
-        ADMISSION,
+        SPEND,
         "        return self.held_picousd + self.unsettled_picousd + self.settled_picousd\n",
         "        return self.held_picousd + self.settled_picousd\n",
         ("domain/test_decide.py",),
     ),
     "the month goes back with the clock": Bug(
-        ADMISSION,
+        SPEND,
         "        if month <= self.month:\n",
         "        if month == self.month:\n",
         ("domain/test_decide.py",),
@@ -360,7 +362,7 @@ BUGS = {
         ("domain/test_decide.py",),
     ),
     "what is unsettled is counted twice": Bug(
-        ADMISSION,
+        SPEND,
         "        from_held = 0 if fold.was_unsettled else fold.hold_picousd\n",
         "        from_held = fold.hold_picousd\n",
         ("domain/test_folds.py",),
@@ -371,6 +373,7 @@ BUGS = {
         "            refund = -fold.overage_picousd\n",
         ("domain/test_folds.py",),
     ),
+    **CAP_BUGS,
     **MONTH_BUGS,
     **ISOLATION_BUGS,
 }

@@ -48,13 +48,13 @@ ISOLATION_BUGS = {
     ),
     "holds are written in order of arrival": Bug(
         "services/ledger/hold_queue.py",
-        "owner=lambda hold: hold.organization_id",
-        "owner=lambda hold: None",
+        "owner=lambda wanted: wanted.hold.organization_id.int",
+        "owner=lambda wanted: None",
         ("services/ledger/test_hold_queue.py",),
     ),
     "one organization fills the process": Bug(
-        "services/calls/inference.py",
-        " or self._running_of[organization_id] >= share(limit)",
+        "services/calls/running_calls.py",
+        " or own >= share(limit)",
         "",
         ("journeys/isolation/test_overload.py",),
     ),

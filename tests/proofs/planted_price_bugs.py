@@ -158,8 +158,8 @@ PRICE_BUGS = {
     # Overage.
     "new credit ends a stop": Bug(
         ADMISSION,
-        "stopped=state.stopped or state.is_below_bound)",
-        "stopped=state.is_below_bound)",
+        "stopped=state.stopped or state.is_below_bound,",
+        "stopped=state.is_below_bound,",
         ("domain/test_overage_bound.py",),
     ),
     "an organization beyond its bound is admitted": Bug(
@@ -176,8 +176,8 @@ PRICE_BUGS = {
     ),
     "a stop is not written": Bug(
         "storage/ledger.py",
-        "month_settled = v.month_settled, stopped = v.stopped\n",
-        "month_settled = v.month_settled\n",
+        "month_settled = v.month_settled, stopped = v.stopped,\n",
+        "month_settled = v.month_settled,\n",
         OVERAGE,
     ),
     # Bounds.

@@ -17,22 +17,22 @@ from msgspec.structs import replace
 
 from tests.proofs.memory_books import Books, cost_of
 from tests.proofs.memory_store import MemoryDatabase, MemoryStore, NoPolicies
+from tests.proofs.period_cap_books import with_period_caps
 from tests.proofs.seeded_loop import SeededLoop
 from tollkeeper.domain.access import KeyId, KeyStatus, OrganizationId, ProjectId
 from tollkeeper.domain.admission import (
     RATE_UNITS_PER_REQUEST,
     AccountState,
-    Cap,
-    CapPeriod,
     ProjectState,
-    Spend,
 )
+from tollkeeper.domain.caps import ACCOUNT_PERIODS, Cap
 from tollkeeper.domain.catalog import Model, Pricing
 from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.domain.inference import Call
 from tollkeeper.domain.ledger import Mark, ResolutionKind
 from tollkeeper.domain.pricing import cost_of as price_of
 from tollkeeper.domain.prompt import Prompt
+from tollkeeper.domain.spend import Spend
 from tollkeeper.domain.usage import Usage
 from tollkeeper.services import batches as batches_module
 from tollkeeper.services.ledger import hold_queue as hold_queue_module
@@ -45,6 +45,7 @@ PROCESSES = 2
 # In the longest history. The time is that of the simulation.
 CALLS_MAX = 10
 _LASTS_S = 4.0
+DAY_US = 86_400_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,12 +123,16 @@ class History:
                 rate_at_us=0,
             )
             accounts[organization_id].keys[key_id] = KeyStatus.ACTIVE
-        return Books(granted, accounts)
+        capped = {
+            organization_id: with_period_caps(self.rng, organization_id, self.tenants, state)
+            for organization_id, state in accounts.items()
+        }
+        return Books(granted, capped)
 
     def _cap(self) -> Cap | None:
         if self.rng.random() < 0.7:
             return None
-        return Cap(self.rng.randrange(10, 50), self.rng.choice(list(CapPeriod)))
+        return Cap(self.rng.randrange(10, 50), self.rng.choice(ACCOUNT_PERIODS))
 
     async def run(self) -> None:
         calls = [self._start(self._call()) for _ in range(self.rng.randint(3, CALLS_MAX))]
@@ -230,9 +235,11 @@ class History:
                 with suppress(TollkeeperError):
                     await self.database.change_key(organization_id, key_id, KeyStatus.REVOKED)
             case 7:
-                # A month ends, or the clock is set back to the month before.
+                # A month ends, or the clock is set back to the month before; a day ends or comes
+                # again, or a week is over.
                 self.database.month += self.rng.choice((-1, 1))
                 self.database.now_us += self.rng.randrange(-(10**9), 10**9)
+                self.database.now_us += self.rng.choice((-1, 0, 1, 7)) * DAY_US
 
     async def _mark_holds_of(self, process: Process) -> None:
         """Recovery takes the process for dead, rightly or not."""

@@ -1,294 +1,24 @@
 """The real ledger against a plain model, step by step, with operations in any order."""
 
 import asyncio
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from contextlib import closing
-from typing import Any, ClassVar, TypeVar
 from uuid import uuid4
 
 import psycopg
 import pytest
 from hypothesis import HealthCheck, settings
-from hypothesis import strategies as st
 from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
     run_state_machine_as_test,
 )
 
-from tests.proofs.ledger_model import Model, Phase, Reserved
-from tests.services.tenants.test_credentials import archive, revoke
+from tests.proofs.ledger_machine import STEPS, LedgerMachine
+from tests.support.database_clock import DatabaseClock
 from tests.support.ledger import (
-    LIMITS,
-    Balance,
-    LedgerTenant,
-    another_project,
-    balance_of,
-    differences,
-    hold_of,
     make_database,
-    make_process,
-    make_tenant,
-    release,
-    run,
-    settlement,
 )
 from tests.support.proof import Proof
-from tollkeeper.domain.admission import Cap, CapPeriod
-from tollkeeper.domain.reports import CostDimension, CostQuery
-from tollkeeper.services.clock import unix_now
-from tollkeeper.services.ledger.billing import Billing
-from tollkeeper.services.ledger.costs import Costs
-from tollkeeper.services.ledger.recovery import Recovery
-from tollkeeper.services.vault import Vault
-from tollkeeper.storage.database import Database
 from tollkeeper.storage.migrations import migrate
-
-T = TypeVar("T")
-
-STEPS = 40
-TABLES = """
-    accounts, project_accounts, grants, reservations, unsettled_marks, resolutions, overages,
-    unfolded, cost_rollup, processes, project_keys, projects, organizations
-"""
-sides = st.integers(0, 1)
-amounts = st.integers(0, 30) | st.just(10**24)
-
-
-class LedgerMachine(RuleBasedStateMachine):
-    """Two processes, one organization with two projects, and every operation on its money."""
-
-    loop: ClassVar[asyncio.AbstractEventLoop]
-    database: ClassVar[Database]
-    steps: ClassVar[int] = 0
-    crashes: ClassVar[int] = 0
-
-    def wait(self, work: Coroutine[Any, Any, T]) -> T:
-        return self.loop.run_until_complete(work)
-
-    @initialize(credit=st.integers(0, 200))
-    def open_books(self, credit: int) -> None:
-        self.wait(run(self.database, f"TRUNCATE {TABLES} CASCADE"))
-        self.processes = [make_process(self.database) for _ in range(2)]
-        first = self.wait(make_tenant(self.database))
-        self.tenants = [first, self.wait(another_project(self.database, first))]
-        self.model = Model()
-        self.billing = Billing(self.database, LIMITS)
-        if credit:
-            self.grant(credit)
-
-    @property
-    def organization(self) -> LedgerTenant:
-        return self.tenants[0]
-
-    def chosen(self, number: int, *phases: Phase) -> Reserved:
-        found = self.model.in_phase(*phases)
-        return found[number % len(found)]
-
-    def has_some(self, *phases: Phase) -> bool:
-        return bool(self.model.in_phase(*phases))
-
-    # Money.
-
-    @rule(amount=st.integers(1, 100))
-    def grant(self, amount: int) -> None:
-        self.wait(self.billing.credit_grant(self.organization.organization_id, amount))
-        self.model.granted += amount
-
-    @rule(side=sides, which=sides, amount=amounts)
-    def reserve(self, side: int, which: int, amount: int) -> None:
-        tenant = self.tenants[which]
-        hold = hold_of(tenant, amount)
-        expected = self.model.refusal(tenant, amount)
-        decision = self.wait(self.processes[side].ledger.hold(hold))
-        assert decision.refusal == expected, (decision, self.model)
-        if expected is None:
-            self.model.reserved[hold.id] = Reserved(hold, self.model.month)
-
-    @rule(which=sides, amounts=st.lists(st.integers(0, 20), min_size=2, max_size=6))
-    def reserve_at_once(self, which: int, amounts: list[int]) -> None:
-        """One process decides in the order of arrival."""
-        tenant = self.tenants[which]
-        holds = [hold_of(tenant, amount) for amount in amounts]
-        ledger = self.processes[0].ledger
-
-        async def together() -> list[Any]:
-            return await asyncio.gather(*[ledger.hold(hold) for hold in holds])
-
-        for hold, decision in zip(holds, self.wait(together()), strict=True):
-            expected = self.model.refusal(tenant, hold.hold_picousd)
-            assert decision.refusal == expected, (decision, self.model)
-            if expected is None:
-                self.model.reserved[hold.id] = Reserved(hold, self.model.month)
-
-    @precondition(lambda self: self.has_some(Phase.HELD, Phase.UNSETTLED))
-    @rule(side=sides, number=st.integers(0, 99), more=st.sampled_from((-5, -1, 0, 1, 7)))
-    def settle(self, side: int, number: int, more: int) -> None:
-        one = self.chosen(number, Phase.HELD, Phase.UNSETTLED)
-        cost = max(0, one.amount + more)
-        assert self.wait(self.processes[side].ledger.resolve(settlement(one.hold, cost), one.hold))
-        one.phase, one.cost = Phase.RESOLVED, cost
-
-    @precondition(lambda self: self.has_some(Phase.HELD, Phase.UNSETTLED))
-    @rule(side=sides, number=st.integers(0, 99))
-    def give_back(self, side: int, number: int) -> None:
-        one = self.chosen(number, Phase.HELD, Phase.UNSETTLED)
-        assert self.wait(self.processes[side].ledger.resolve(release(one.hold), one.hold))
-        one.phase = Phase.RESOLVED
-
-    @precondition(lambda self: self.has_some(*Phase))
-    @rule(side=sides, number=st.integers(0, 99))
-    def mark_unsettled(self, side: int, number: int) -> None:
-        one = self.chosen(number, *Phase)
-        marked = self.wait(self.processes[side].ledger.mark_unsettled(one.hold, "test"))
-        assert marked == (one.phase is Phase.HELD)
-        if marked:
-            one.phase = Phase.UNSETTLED
-
-    @precondition(lambda self: self.has_some(*Phase))
-    @rule(number=st.integers(0, 99), costs=st.tuples(st.integers(0, 30), st.integers(0, 30)))
-    def resolve_twice(self, number: int, costs: tuple[int, int]) -> None:
-        """Both processes at once: the resolution that is acknowledged as the first one counts."""
-        one = self.chosen(number, *Phase)
-
-        async def race() -> list[bool]:
-            return await asyncio.gather(
-                *[
-                    process.ledger.resolve(settlement(one.hold, cost))
-                    for process, cost in zip(self.processes, costs, strict=True)
-                ]
-            )
-
-        first = self.wait(race())
-        if one.phase is Phase.RESOLVED:
-            assert first == [False, False]
-        else:
-            assert sorted(first) == [False, True]
-            one.phase, one.cost = Phase.RESOLVED, costs[first.index(True)]
-
-    # Crashes, revocations, caps, limits and time.
-
-    @rule(side=sides)
-    def crash(self, side: int) -> None:
-        """The process is gone with its memory. With a lease of zero every process counts as dead,
-        the live one too: its holds are unsettled until it settles them."""
-        self.processes[side] = make_process(self.database)
-        found = self.wait(Recovery(self.database, 0).ledger_recover())
-        assert found.reservations == len(self.model.in_phase(Phase.HELD))
-        for one in self.model.in_phase(Phase.HELD):
-            one.phase = Phase.UNSETTLED
-        type(self).crashes += 1
-
-    @rule(which=sides)
-    def revoke_key(self, which: int) -> None:
-        """A key that is revoked already is replaced, so that calls go on."""
-        tenant = self.tenants[which]
-        if tenant.key_id in self.model.dead_keys:
-            self.tenants[which] = self.wait(another_project(self.database, tenant))
-        else:
-            self.wait(revoke(self.processes[0], tenant))
-            self.model.dead_keys.add(tenant.key_id)
-
-    @rule(which=sides)
-    def archive_project(self, which: int) -> None:
-        tenant = self.tenants[which]
-        if tenant.project_id in self.model.archived:
-            self.tenants[which] = self.wait(another_project(self.database, tenant))
-        else:
-            self.wait(archive(self.processes[0], tenant))
-            self.model.archived.add(tenant.project_id)
-
-    @rule(which=st.none() | sides, amount=st.integers(0, 120), period=st.sampled_from(CapPeriod))
-    def set_cap(self, which: int | None, amount: int, period: CapPeriod) -> None:
-        project_id = None if which is None else self.tenants[which].project_id
-        self.wait(
-            self.billing.cap_set(self.organization.organization_id, amount, period, project_id)
-        )
-        if project_id is None:
-            self.model.cap = Cap(amount, period)
-        else:
-            self.model.project_caps[project_id] = Cap(amount, period)
-
-    @rule(which=st.none() | sides)
-    def clear_cap(self, which: int | None) -> None:
-        project_id = None if which is None else self.tenants[which].project_id
-        self.wait(self.billing.cap_clear(self.organization.organization_id, project_id))
-        if project_id is None:
-            self.model.cap = None
-        else:
-            self.model.project_caps.pop(project_id, None)
-
-    @rule(which=sides, concurrency=st.integers(1, 4))
-    def limit_concurrency(self, which: int, concurrency: int) -> None:
-        project_id = self.tenants[which].project_id
-        self.wait(self.billing.limit_set(project_id, concurrency=concurrency))
-        self.model.concurrency[project_id] = concurrency
-
-    @rule()
-    def a_month_passes(self) -> None:
-        """Moves all rows a month back instead of moving the clock."""
-        for table in ("reservations", "unfolded", "accounts", "project_accounts"):
-            query = f"UPDATE {table} SET month = month - 1 WHERE month > 0"
-            self.wait(run(self.database, query))
-        for one in self.model.reserved.values():
-            one.month -= 1
-
-    # Checks.
-
-    @rule(by_project=st.booleans())
-    def report(self, by_project: bool) -> None:
-        costs = Costs(self.database, Vault(b"0" * 32), unix_now)
-        query = CostQuery(
-            start_time=unix_now() - 2 * 86400,
-            end_time=unix_now() + 86400,
-            project_ids=(),
-            api_key_ids=(),
-            group_by=(CostDimension.PROJECT_ID,) if by_project else (),
-            limit=31,
-        )
-        page = self.wait(costs.cost_report(self.organization.organization_id, query, None))
-        shown: dict[object, int] = {}
-        for bucket in page.buckets:
-            for row in bucket.rows:
-                shown[row.project_id] = shown.get(row.project_id, 0) + row.amount_picousd
-        assert sum(shown.values()) == self.model.settled
-        if by_project:
-            for project_id, amount in shown.items():
-                mine = self.model.of_project(project_id)  # type: ignore[arg-type]
-                assert amount == sum(one.cost for one in mine)
-
-    @rule(side=sides)
-    def fold(self, side: int) -> None:
-        found = self.wait(balance_of(self.processes[side], self.organization))
-        assert found == self.model.balance()
-
-    @invariant()
-    def agrees_with_the_model(self) -> None:
-        if not hasattr(self, "model"):
-            return
-        type(self).steps += 1
-        found = self.wait(self.billing.credit_show(self.organization.organization_id))
-        expected = self.model.balance()
-        shown = Balance(
-            found.available_picousd,
-            found.held_picousd,
-            found.unsettled_picousd,
-            found.settled_picousd,
-            expected.overage,
-        )
-        assert shown == expected, self.model
-
-    @invariant()
-    def every_invariant_holds(self) -> None:
-        if hasattr(self, "model"):
-            assert self.wait(differences(self.database)) == []
-
-    def teardown(self) -> None:
-        for process in getattr(self, "processes", ()):
-            self.wait(process.ledger.drain())
 
 
 @pytest.fixture
@@ -299,6 +29,7 @@ def machine(conninfo: str) -> Iterator[type[LedgerMachine]]:
         connection.execute(f"CREATE DATABASE {name}")
     apart = psycopg.conninfo.make_conninfo(conninfo, dbname=name)
     migrate(apart)
+    LedgerMachine.clock = DatabaseClock(apart)
     with closing(asyncio.new_event_loop()) as loop:
         LedgerMachine.loop = loop
         LedgerMachine.database = make_database(apart)

@@ -11,8 +11,8 @@ import pytest
 
 from tests.support.gateway import Gateway, Tenant, idempotency_key
 from tollkeeper.domain.access import ADMIN_PERMISSIONS, KeyId
-from tollkeeper.domain.admission import CapPeriod
 from tollkeeper.domain.audit import Actor, ActorKind, AuditEntry
+from tollkeeper.domain.caps import CapPeriod
 from tollkeeper.domain.errors import NotFound, StateConflict
 from tollkeeper.services.audit import SYSTEM, acting_as, current_actor
 
@@ -43,9 +43,9 @@ async def test_every_change_of_a_tenant_is_recorded(gateway: Gateway, tenant: Te
         await services.organizations.organization_grant_check(organization, "kyc")
         await services.organizations.organization_revoke_check(organization, "kyc")
         await services.billing.credit_grant(organization, 5 * 10**12, "first")
-        await services.billing.cap_set(organization, 10**12, CapPeriod.MONTH)
-        await services.billing.cap_set(organization, 2 * 10**12, CapPeriod.TOTAL, project)
-        await services.billing.cap_clear(organization)
+        await services.caps.cap_set(organization, 10**12, CapPeriod.MONTH)
+        await services.caps.cap_set(organization, 2 * 10**12, CapPeriod.TOTAL, project)
+        await services.caps.cap_clear(organization)
         await services.billing.limit_set(project, 100, "default")
         await services.projects.project_archive(organization, project)
     found = list(reversed(await _entries(gateway, tenant)))[4:]
@@ -131,7 +131,7 @@ async def test_what_is_refused_or_changes_nothing_leaves_no_entry(
         NotFound,
         lambda: services.admin_keys.admin_key_revoke(tenant.organization_id, KeyId(uuid4())),
     )
-    await services.billing.cap_clear(tenant.organization_id)
+    await services.caps.cap_clear(tenant.organization_id)
     assert await _entries(gateway, tenant) == before
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tollkeeper.timeouts import Timeout, timeout, timeout_at
+from tollkeeper.timeouts import Alarm, Alarms, Timeout, timeout, timeout_at
 
 TICK_S = 0.05
 _LONG_S = 60.0
@@ -100,3 +100,62 @@ async def test_many_end_together_and_each_its_own_task() -> None:
 
     found = await asyncio.gather(*(wait(number) for number in range(200)))
     assert found == ["done", "late"] * 100
+
+
+async def test_an_alarm_bounds_one_wait_after_the_other() -> None:
+    alarm = Alarm()
+    with alarm.until(_now() + TICK_S):
+        await asyncio.sleep(0)
+    # The timer of the first wait rings during the second, which may take longer.
+    with alarm.until(_now() + _LONG_S):
+        await asyncio.sleep(3 * TICK_S)
+    # A shorter wait after a longer one.
+    due = _now() + TICK_S
+    with pytest.raises(TimeoutError), alarm.until(due):
+        await asyncio.sleep(_LONG_S)
+    assert _now() >= due
+    # After it was late, it bounds the next wait as well.
+    with pytest.raises(TimeoutError), alarm.until(_now() + TICK_S):
+        await asyncio.sleep(_LONG_S)
+    alarm.close()
+
+
+async def test_an_alarm_that_rings_between_two_waits_ends_neither() -> None:
+    alarm = Alarm()
+    with alarm.until(_now() + TICK_S):
+        await asyncio.sleep(0)
+    await asyncio.sleep(3 * TICK_S)
+    due = _now() + TICK_S
+    with pytest.raises(TimeoutError), alarm.until(due):
+        await asyncio.sleep(_LONG_S)
+    assert _now() >= due
+
+
+async def test_a_moved_alarm_does_not_end_the_next_wait() -> None:
+    alarm = Alarm()
+    with alarm.until(_now() + _LONG_S):
+        alarm.move(_now() + TICK_S)
+        await asyncio.sleep(0)
+    with alarm.until(_now() + _LONG_S):
+        await asyncio.sleep(3 * TICK_S)
+    alarm.close()
+
+
+async def test_a_lent_alarm_bounds_the_waits_of_its_present_task_only() -> None:
+    alarms = Alarms()
+
+    async def wait(delay_s: float, work_s: float) -> None:
+        alarm = alarms.take()
+        try:
+            with alarm.until(_now() + delay_s):
+                await asyncio.sleep(work_s)
+        finally:
+            alarms.give_back(alarm)
+
+    # The timer of the first is still set when the second has its alarm.
+    await asyncio.create_task(wait(2 * TICK_S, 0))
+    await asyncio.create_task(wait(_LONG_S, 4 * TICK_S))
+    with pytest.raises(TimeoutError):
+        await asyncio.create_task(wait(TICK_S, _LONG_S))
+    await asyncio.gather(*(asyncio.create_task(wait(_LONG_S, 0)) for _ in range(3)))
+    alarms.close()

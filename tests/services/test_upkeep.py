@@ -12,7 +12,7 @@ from tollkeeper.bootstrap.services import unsettled_rule
 from tollkeeper.domain.errors import Unavailable
 from tollkeeper.services.ledger.bulk_resolution import BulkAction, UnsettledRule
 from tollkeeper.services.ledger.recovery import Lease, Recovery
-from tollkeeper.services.upkeep import Upkeep
+from tollkeeper.services.upkeep import Upkeep, rare_pause_s
 from tollkeeper.settings import Settings
 from tollkeeper.settings.schema import LedgerSettings
 
@@ -36,6 +36,7 @@ class _Chores(Upkeep):
             unsettled_rule=rule,
             ledger_watch=upkeep._ledger_watch,
             ledger_months=services.months,
+            caps=services.caps,
             activity=services.activity,
         )
 
@@ -164,3 +165,8 @@ async def test_a_chore_that_fails_comes_round_again(
     monkeypatch.setattr(chores, "send_heartbeat", fail)
     chores.start()
     await asyncio.wait_for(enough.wait(), 20)
+
+
+@pytest.mark.parametrize(("took_s", "pause_s"), [(0.1, 60), (0.6, 60), (1.5, 150), (60, 600)])
+def test_a_chore_that_takes_long_runs_more_rarely(took_s: float, pause_s: float) -> None:
+    assert rare_pause_s(60, took_s) == pytest.approx(pause_s)

@@ -80,9 +80,10 @@ def test_examples_in_comments_are_right(tmp_path: Path) -> None:
     path = tmp_path / "tollkeeper.toml"
     path.write_text(re.sub(r"^# (?=\[\[|\w+ = )", "", DEFAULT_FILE.read_text(), flags=re.MULTILINE))
     _, cluster = load_settings(path).backends
-    for name, field in type(cluster).model_fields.items():
+    bare = type(cluster)(name=cluster.name, urls=cluster.urls)
+    for name in type(cluster).model_fields:
         if name not in ("name", "kind", "urls", "api_key_env", "tokenize_path"):
-            assert getattr(cluster, name) == field.default, name
+            assert getattr(cluster, name) == getattr(bare, name), name
 
 
 # docs/configuration.md.

@@ -1,14 +1,20 @@
 """The pool: transactions, bounds on waiting, and the driver's errors in the domain's words."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
 from uuid import uuid4
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
 from tests.support.gateway import Gateway
+from tests.support.machines import Relay
 from tollkeeper.domain.errors import NotFound, Unavailable
 from tollkeeper.storage.database import Connection, Database
+from tollkeeper.storage.planning import FIND_ROWS_BY_KEY
+from tollkeeper.storage.watched_connection import allow_long_statements
 
 _INSERT = "INSERT INTO organizations VALUES (%s, 'x', now())"
 
@@ -86,3 +92,58 @@ async def test_every_connection_has_its_bounds(database: Database) -> None:
             assert await cursor.fetchone() != ("0",)
         cursor = await connection.execute("SELECT current_setting('timezone')")
         assert await cursor.fetchone() == ("UTC",)
+
+
+@pytest.fixture
+async def silenced(shared_conninfo: str) -> AsyncIterator[tuple[Relay, Database]]:
+    """A database whose server can be cut off without a word, and has been used before."""
+    with psycopg.connect(shared_conninfo) as direct:
+        path = Path(direct.info.host) / f".s.PGSQL.{direct.info.port}"
+    async with Relay(path) as relay:
+        address = make_conninfo(shared_conninfo, host="127.0.0.1", port=relay.port)
+        database = Database(address, pool_size=2, pool_timeout_s=1, statement_timeout_s=1)
+        await database.open()
+        assert not await _exists(database, uuid4())
+        yield relay, database
+        relay.cut(False)
+        await database.close()
+
+
+async def test_a_server_that_falls_silent_is_unavailable(
+    silenced: tuple[Relay, Database],
+) -> None:
+    relay, database = silenced
+    relay.cut(True)
+    async with asyncio.timeout(20):
+        with pytest.raises(Unavailable):
+            await _exists(database, uuid4())
+    relay.cut(False)
+    async with asyncio.timeout(20):
+        while True:
+            try:
+                assert not await _exists(database, uuid4())
+            except Unavailable:
+                continue
+            break
+
+
+async def test_a_round_trip_to_a_silent_server_is_unavailable(
+    silenced: tuple[Relay, Database],
+) -> None:
+    relay, database = silenced
+    async with asyncio.timeout(20):
+        with pytest.raises(Unavailable):
+            async with database.round_trips() as trips:
+                await trips.run(FIND_ROWS_BY_KEY)
+                relay.cut(True)
+                await trips.run(FIND_ROWS_BY_KEY)
+
+
+async def test_a_long_statement_is_waited_for_where_it_is_allowed(
+    silenced: tuple[Relay, Database],
+) -> None:
+    _, database = silenced
+    async with database.transaction() as connection:
+        await allow_long_statements(connection, minutes=1)
+        cursor = await connection.execute("SELECT pg_sleep(4), 7")
+        assert (await cursor.fetchone() or ())[1] == 7

@@ -1,15 +1,11 @@
 """A ledger of before months: its rows stay, and calls that were open go on."""
 
 import secrets
-from pathlib import Path
 from uuid import UUID, uuid4
 
 import psycopg
 import pytest
-from alembic import command
-from alembic.config import Config
 from psycopg.conninfo import make_conninfo
-from sqlalchemy import create_engine
 
 from tests.support.large_books import fill_books
 from tests.support.ledger import (
@@ -25,7 +21,6 @@ from tests.support.ledger import (
 from tests.support.ledger_months import this_month
 from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.ledger import Mark, Resolution, ResolutionKind
-from tollkeeper.storage import migrations
 from tollkeeper.storage.migrations import migrate
 
 _BEFORE_MONTHS = "0007"
@@ -38,15 +33,7 @@ def old_schema(shared_conninfo: str) -> str:
     with psycopg.connect(shared_conninfo, autocommit=True) as connection:
         connection.execute(f"CREATE DATABASE {name}".encode())
     conninfo = make_conninfo(shared_conninfo, dbname=name)
-    config = Config()
-    folder = migrations.__file__
-    assert folder is not None
-    config.set_main_option("script_location", str(Path(folder).parent))
-    engine = create_engine(migrations._sqlalchemy_url(conninfo))
-    with engine.begin() as connection:
-        config.attributes["connection"] = connection
-        command.upgrade(config, _BEFORE_MONTHS)
-    engine.dispose()
+    migrate(conninfo, until=_BEFORE_MONTHS)
     return conninfo
 
 

@@ -91,10 +91,10 @@ async def test_everybody_else_is_planned_as_usual(conninfo: str) -> None:
 
 
 # Partitions that a statement opens, by its plan: the one that is kept for every call.
-_OPENED = re.compile(r"\bon (?:public\.)?((?:reservations|resolutions|overages)_\w+)")
+OPENED = re.compile(r"\bon (?:public\.)?((?:reservations|resolutions|overages)_\w+)")
 
 
-async def _plan(process: Process, bound: BoundStatement) -> str:
+async def plan_of(process: Process, bound: BoundStatement) -> str:
     """The plan of a prepared statement as the ledger runs it, after it ran; nothing is kept."""
     statement, parameters = bound
     async with process.database.reading() as connection:
@@ -126,13 +126,13 @@ async def test_a_call_opens_the_partitions_of_its_month_only(conninfo: str) -> N
         await books.begin(*(month.plus(-number) for number in range(1, 13)))
         tenant = await make_tenant(process.database, credit=10**9)
         holds = [await held(process, tenant, 10) for _ in range(3)]
-        plan = await _plan(process, resolve_statement([settlement(hold, 12) for hold in holds]))
+        plan = await plan_of(process, resolve_statement([settlement(hold, 12) for hold in holds]))
         tables = ("reservations", "resolutions", "overages")
-        assert set(_OPENED.findall(plan)) == {f"{table}_{month.number}" for table in tables}, plan
+        assert set(OPENED.findall(plan)) == {f"{table}_{month.number}" for table in tables}, plan
         assert "Subplans Removed: 15" in plan
         # The locks, the clock and the folds of a hold read no table that grows with every call.
         locking = lock_statements([(tenant.organization_id, tenant.project_id)], [tenant.key_id])
         for bound in locking:
-            assert not _OPENED.findall(await _plan(process, bound))
+            assert not OPENED.findall(await plan_of(process, bound))
         for hold in holds:
             await process.ledger.resolve(settlement(hold, 12), hold)

@@ -22,6 +22,7 @@ from tollkeeper.domain.usage import Usage
 from tollkeeper.storage import activity, rollups, traffic, verdict_counts
 
 _START_S = 1_950_000_000 - 1_950_000_000 % STEP_S
+_LONG_AGO_S = 1_600_000_000 - 1_600_000_000 % STEP_S
 _POLICY = "pol_rollup"
 
 
@@ -137,10 +138,7 @@ async def test_verdicts_are_counted_by_probability(books: Books) -> None:
     await written(books.services.activity, *records)
     day = _START_S // 86_400
     async with books.services.database.reading() as connection:
-        by_day = await verdict_counts.count_by_day(
-            connection, books.organization, _POLICY, DayRange(day, day + 1)
-        )
-        by_probability = await verdict_counts.count_by_probability(
+        by_day, by_probability = await verdict_counts.count_of_policy(
             connection, books.organization, _POLICY, DayRange(day, day + 1)
         )
     verdicts = [one.verdicts[0] for one in records]
@@ -173,3 +171,49 @@ def test_percentiles_of_nothing_and_of_one() -> None:
     one = Latencies({10: 1}).percentile_ms(0.5)
     assert one is not None
     assert 1.1**9 <= one <= 1.1**10
+
+
+async def test_reports_of_days_say_the_same_by_hour_and_by_day(books: Books) -> None:
+    records = [
+        record_of(
+            books,
+            model="model-days",
+            started_at_ms=(_LONG_AGO_S + number * 3571) * 1000,
+            duration_ms=1 + number,
+            verdicts=(),
+        )
+        for number in range(96)
+    ]
+    await written(books.services.activity, *records)
+    days = TimeRange(_LONG_AGO_S, _LONG_AGO_S + 5 * 86_400)
+    parts = [
+        TimeRange(_LONG_AGO_S + day * 86_400, _LONG_AGO_S + (day + 1) * 86_400) for day in range(5)
+    ]
+    async with books.services.database.reading() as connection:
+
+        async def requests(time: TimeRange) -> int:
+            found = await traffic.sum_by_backend(connection, time)
+            return sum(one.requests for one in found if one.model == "model-days")
+
+        async def by_rung() -> dict[int, int]:
+            found = await traffic.count_latencies(connection, days)
+            return _by_rung(
+                [one for one in found if (one.model, one.measure) == ("model-days", "duration")]
+            )
+
+        assert await requests(days) == sum([await requests(part) for part in parts]) == 96
+        by_hour = await by_rung()
+        assert sum(by_hour.values()) == 96
+        for _ in range(2):
+            await rollups.sum_latencies_up(connection, _LONG_AGO_S + 3 * 86_400)
+            assert await by_rung() == by_hour
+        [[rows]] = await (
+            await connection.execute(
+                """
+                SELECT count(DISTINCT step) FROM traffic_latency
+                WHERE model = 'model-days' AND step < %s
+                """,
+                ((_LONG_AGO_S + 3 * 86_400) // 86_400 * 288,),
+            )
+        ).fetchall()
+        assert rows <= 4, "one step for each day"

@@ -7,15 +7,18 @@ A gateway:
     judged_gateway     the same with a scripted judge, and policies in one line
     gateway_processes  the real program in processes of its own, in front of a scripted upstream
     program            the command line as a process (`warm_program`: quickly)
+    releases           later versions of the program, with further migrations
     engine             the real embedded engine
 
 What a gateway talks to:
     upstream           a model server that does what its script says (`upstream_wire`: its texts,
-                       `upstream_responses`, `upstream_messages`: the same for other protocols)
+                       `upstream_responses`, `upstream_messages`, `upstream_gemini`,
+                       `upstream_converse`: the same for other protocols)
     paused_answer      an upstream whose answer ends when the test says so
     backend_calls      a backend without a gateway
 
 What talks to a gateway:
+    balancer           a transport over several gateways, which goes elsewhere where one cannot serve
     raw_caller         a client on a raw socket, which may leave or read slowly
     responses_answers  Responses requests, and their streams read back (`responses_published`: the
                        published form that every result has to have)

@@ -18,9 +18,10 @@ from tollkeeper.domain.pricing import Bounds, hold_picousd
 from tollkeeper.services.ledger.ledger import Ledger
 from tollkeeper.services.policies.directory import PolicyDirectory
 from tollkeeper.services.request_ids import new_request_id
-from tollkeeper.storage import processes
+from tollkeeper.storage import processes, project_keys
 from tollkeeper.storage.database import Database
 from tollkeeper.storage.ledger_store import LedgerStore
+from tollkeeper.storage.resolutions import lock_account
 from tollkeeper.storage.verification import find_differences
 
 MODEL = "example/chat"
@@ -121,6 +122,10 @@ async def add_project(database: Database, tenant: LedgerTenant) -> None:
         tenant.organization_id,
         tenant.project_id,
     )
+    await _add_key(database, tenant)
+
+
+async def _add_key(database: Database, tenant: LedgerTenant) -> None:
     await run(
         database,
         """
@@ -221,6 +226,16 @@ async def balance_of(process: Process, tenant: LedgerTenant) -> Balance:
         tenant.organization_id,
     )
     return Balance(*row)
+
+
+async def rotate(database: Database, old: LedgerTenant, new: LedgerTenant) -> None:
+    """Makes the key of `new` from that of `old`, which goes on working."""
+    await _add_key(database, new)
+    async with database.transaction() as connection:
+        await lock_account(connection, old.organization_id)
+        key = await project_keys.find(connection, old.organization_id, old.key_id)
+        assert key is not None
+        assert await project_keys.replace(connection, key, new.key_id, 2**33)
 
 
 async def run(database: Database, query: LiteralString, *values: Any) -> int:

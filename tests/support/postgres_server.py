@@ -21,6 +21,8 @@ class PostgresServer:
 
     folder: Path
     port: int = field(default_factory=free_port)
+    # Addresses of this machine at which others reach it.
+    hosts: tuple[str, ...] = ("127.0.0.1",)
 
     @property
     def conninfo(self) -> str:
@@ -36,7 +38,9 @@ class PostgresServer:
         self.run("initdb", "--auth=trust", "--encoding=utf8", "--locale=C", "--username=postgres",
                  "-D", str(self.folder))  # fmt: skip
         access = self.folder / "pg_hba.conf"
-        access.write_text(access.read_text() + "host replication all 127.0.0.1/32 trust\n")
+        allowed = [f"host all all {host}/24 trust\n" for host in self.hosts[1:]]
+        added = "host replication all 127.0.0.1/32 trust\n" + "".join(allowed)
+        access.write_text(access.read_text() + added)
         self.configure(wal_level="replica", max_wal_senders="4", hot_standby="on")
 
     def configure(self, **settings: str) -> None:
@@ -45,7 +49,8 @@ class PostgresServer:
             file.writelines(f"{name} = '{value}'\n" for name, value in settings.items())
 
     def start(self) -> None:
-        options = f"-c listen_addresses=127.0.0.1 -p {self.port} -c unix_socket_directories=''"
+        listen = f"-c listen_addresses={','.join(self.hosts)} -p {self.port}"
+        options = f"{listen} -c unix_socket_directories=''"
         log = str(self.folder / "server.log")
         self.run("pg_ctl", "start", "-w", "-t", str(_WITHIN_S), "-D", str(self.folder),
                  "-l", log, "-o", options)  # fmt: skip
@@ -76,9 +81,9 @@ class PostgresServer:
         eventually(lambda: bool(self.query("SELECT count(*) FROM pg_stat_replication")[0][0]))
         return standby
 
-    def query(self, statement: str) -> list[tuple[object, ...]]:
+    def query(self, statement: str, *parameters: object) -> list[tuple[object, ...]]:
         with psycopg.connect(self.conninfo, autocommit=True) as connection:
-            return connection.execute(statement.encode()).fetchall()
+            return connection.execute(statement.encode(), parameters or None).fetchall()
 
     def run(self, program: str, *arguments: str) -> None:
         account = _account()

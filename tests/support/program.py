@@ -40,6 +40,8 @@ class Program:
     folder: Path
     environment: dict[str, str] = field(default_factory=dict)
     warm: bool = False
+    # What runs the program, such as `ip netns exec`; not for a warm one.
+    wrapper: tuple[str, ...] = ()
 
     def with_config(self, config: Path) -> "Program":
         return replace(self, config=config)
@@ -48,7 +50,8 @@ class Program:
         return replace(self, environment={**self.environment, **variables})
 
     def line(self, *arguments: str) -> list[str]:
-        return [sys.executable, "-m", "tollkeeper", *arguments, "--config", str(self.config)]
+        line = [sys.executable, "-m", "tollkeeper", *arguments, "--config", str(self.config)]
+        return [*self.wrapper, *line]
 
     def raw(self, *line: str) -> Outcome:
         if self.warm:

@@ -1,7 +1,7 @@
 """A gateway over a backend with two replicas that do the same, for each wire."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -10,9 +10,21 @@ import httpx2
 
 from tests.support.scripted_gateway import Entry, ScriptedGateway, eventually, scripted_gateway
 from tests.support.upstream import Upstream, Verb, chat
+from tests.support.upstream_converse import converse, invoke
+from tests.support.upstream_gemini import generate
+from tests.support.upstream_messages import message
 from tests.support.upstream_responses import respond
 
 ANSWER_BYTES_MAX = 4096
+# What a replica of each wire does in an ordinary call.
+ORDINARY: dict[str, Callable[[], Verb]] = {
+    "chat": chat,
+    "responses": respond,
+    "messages": message,
+    "gemini": generate,
+    "converse": converse,
+    "bedrock_messages": invoke,
+}
 
 
 @dataclass(frozen=True)
@@ -56,9 +68,11 @@ class TwoReplicas:
 async def two_replicas(
     data_dir: Path, conninfo: str, wire: str, limits: dict[str, Any]
 ) -> AsyncIterator[TwoReplicas]:
-    ordinary = {"chat": chat, "responses": respond}[wire]
+    ordinary = ORDINARY[wire]
     backend = {
         "protocol": wire,
+        # A count would be a request too.
+        "tokenizer": "none",
         "retries": 1,
         "failures_to_eject": 1_000_000,
         "answer_bytes": ANSWER_BYTES_MAX,
@@ -77,10 +91,30 @@ async def two_replicas(
 
 @asynccontextmanager
 async def for_each_wire(
-    data_dir: Path, conninfo: str, limits: dict[str, Any]
+    data_dir: Path,
+    conninfo: str,
+    limits: dict[str, Any],
+    wires: Iterable[str] = ("chat", "responses"),
 ) -> AsyncIterator[dict[str, TwoReplicas]]:
-    async with (
-        two_replicas(data_dir, conninfo, "chat", limits) as over_chat,
-        two_replicas(data_dir, conninfo, "responses", limits) as over_responses,
-    ):
-        yield {"chat": over_chat, "responses": over_responses}
+    async with AsyncExitStack() as stack:
+        yield {
+            wire: await stack.enter_async_context(two_replicas(data_dir, conninfo, wire, limits))
+            for wire in wires
+        }
+
+
+async def assert_unsettled(two: TwoReplicas, found: httpx2.Response, asked: int) -> None:
+    """Nobody knows: the whole hold stays, no other replica was asked, no SDK repeats it."""
+    assert asked == 1
+    assert found.headers["x-should-retry"] == "false"
+    entry = await two.scripted.entry_of(found)
+    assert (entry.status, entry.cost) == ("unsettled", 0)
+    assert entry.reason
+    assert (await two.scripted.balance())["unsettled"] == entry.hold
+
+
+async def assert_released(two: TwoReplicas, found: httpx2.Response, asked: int) -> None:
+    """Nothing was charged: the other replica was asked as well, and the hold is given back."""
+    assert asked == 2
+    assert "x-should-retry" not in found.headers
+    assert (await two.scripted.entry_of(found)).status == "released"

@@ -16,14 +16,14 @@ import json
 import socket
 import ssl
 import struct
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from typing import Any, Self
 
 from tests.support.upstream_wire import (
     DONE,
     USAGE,
+    Received,
     chat_records,
     chunk,
     completion,
@@ -32,34 +32,10 @@ from tests.support.upstream_wire import (
 )
 
 # The texts are part of this library: whoever scripts an upstream imports them from here too.
-__all__ = ["DONE", "USAGE", "chat_records", "chunk", "completion", "sse", "usage_chunk"]
+__all__ = ["DONE", "USAGE", "Received", "chat_records", "chunk", "completion", "sse", "usage_chunk"]
 
 JSON_TYPE = "application/json"
 SSE_TYPE = "text/event-stream; charset=utf-8"
-
-
-@dataclass(frozen=True, slots=True)
-class Received:
-    """One request as it arrived."""
-
-    head: bytes
-    body: bytes
-
-    @property
-    def path(self) -> str:
-        return self.head.split(b" ", 2)[1].decode()
-
-    @property
-    def headers(self) -> dict[str, str]:
-        lines = self.head.decode("latin-1").split("\r\n")[1:]
-        pairs = (line.partition(":") for line in lines if line)
-        return {name.lower(): value.strip() for name, _, value in pairs}
-
-    @property
-    def json(self) -> dict[str, Any]:
-        parsed = json.loads(self.body)
-        assert isinstance(parsed, dict)
-        return parsed
 
 
 class Peer:
@@ -125,8 +101,17 @@ Verb = Callable[[Peer], Awaitable[None]]
 class Upstream:
     """The server. `url` is what a backend is configured with."""
 
-    def __init__(self, *script: Verb, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self,
+        *script: Verb,
+        tls: ssl.SSLContext | None = None,
+        port: int = 0,
+        hosts: Sequence[str] = ("127.0.0.1",),
+    ) -> None:
+        """On several hosts, all with the same port."""
         assert script
+        assert port or len(hosts) == 1
+        self._hosts = hosts
         self._script = script
         self._tls = tls
         self._server: asyncio.Server | None = None
@@ -137,11 +122,11 @@ class Upstream:
         self.connections = 0
         # Requests whose verb has not ended.
         self.under_way = 0
-        self.port = 0
+        self.port = port
 
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(
-            self._serve, "127.0.0.1", self.port, ssl=self._tls, limit=1 << 20
+            self._serve, self._hosts, self.port, ssl=self._tls, limit=1 << 20
         )
         self.port = self._server.sockets[0].getsockname()[1]
         return self

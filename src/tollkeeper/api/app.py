@@ -27,7 +27,7 @@ from tollkeeper.domain.access import AdminCaller, Caller, KeyKind, ProjectCaller
 from tollkeeper.domain.audit import Actor, ActorKind
 from tollkeeper.domain.errors import PermissionDenied, Unavailable
 from tollkeeper.services.audit import act_as
-from tollkeeper.services.request_ids import new_request_id
+from tollkeeper.services.request_ids import new_request_id_text
 from tollkeeper.services.use_cases import Services
 
 _encode = msgspec.json.Encoder().encode
@@ -97,7 +97,7 @@ class App:
         if endpoint.rated and isinstance(caller, ProjectCaller):
             # Before its body is read: who is beyond its rate, or comes on top of what this process
             # can do, shall not make us read or understand.
-            self._services.inference.overload.require_room(caller.organization_id)
+            self._services.inference.overload.require_room(caller.organization_id.int)
             self._services.inference.require_rate(caller.project_id)
         limits = self._conventions
         share = answer.body_share = self._bodies.share_of(caller.key_id)
@@ -158,7 +158,7 @@ class _OpenAnswer:
 
     def __init__(self, exchange: Exchange, observation: Observation) -> None:
         self.exchange = exchange
-        self.request_id = observation.request_id = str(new_request_id())
+        self.request_id = observation.request_id = new_request_id_text()
         self.body_share: BodyShare | None = None
         self._observation = observation
         self._messages_style = False

@@ -13,7 +13,7 @@ from tollkeeper.domain.inference import UsageReport
 from tollkeeper.domain.usage import normalised
 
 ABSENT = msgspec.Raw()
-_NULL = msgspec.Raw(b"null")
+NULL = msgspec.Raw(b"null")
 _encoder = msgspec.json.Encoder()
 _Answer = TypeVar("_Answer")
 
@@ -48,7 +48,7 @@ _flat_error_decoder = msgspec.json.Decoder(_FlatError)
 def given(raw: msgspec.Raw) -> msgspec.Raw | None:
     """The field's value, or None where it is missing or null. The value is a copy, because a view
     would keep the whole record in memory."""
-    if raw in (ABSENT, _NULL):
+    if raw is ABSENT or raw == NULL:
         return None
     return raw.copy()
 

@@ -8,6 +8,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tollkeeper.backends.credentials import CredentialKind, is_header_text
+from tollkeeper.backends.identities import Identity
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 # Everything up to the last @, which may be a part of a password that is not encoded.
@@ -33,6 +34,10 @@ class WireProtocol(StrEnum):
     GEMINI = "gemini"
     # POST {url}/{model}:generateContent: the same at Vertex AI.
     VERTEX_GEMINI = "vertex_gemini"
+    # POST {url}/model/{model}/converse: the protocol of Amazon Bedrock for all of its models.
+    CONVERSE = "converse"
+    # POST {url}/model/{model}/invoke: Anthropic's protocol at Amazon Bedrock.
+    BEDROCK_MESSAGES = "bedrock_messages"
 
 
 class OutputBound(StrEnum):
@@ -56,6 +61,8 @@ class Tokenizer(StrEnum):
     MESSAGES = "messages"
     # POST {url}/models/{model}:countTokens with the Gemini body; the answer has `totalTokens`.
     GEMINI = "gemini"
+    # POST {url}/model/{model}/count-tokens with the Converse body; the answer has `inputTokens`.
+    CONVERSE = "converse"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +80,10 @@ class BackendConfig:
     api_key_file: str | None
     # The header that carries the key.
     credential: CredentialKind
+    # Whose tokens or signatures the requests carry in the place of a key; None: a key, or nothing.
+    identity: Identity | None
+    # The server is the gateway's own bridge to a library: its 501 names the option that is missing.
+    names_unsupported: bool
     # Further headers of every request.
     headers: Mapping[str, str]
     # The only certificates that are trusted; None: those that the system trusts.

@@ -1,8 +1,8 @@
 """Credentials of backends: how a call proves who pays for it.
 
 A credential is asked for its headers before every call, so that a key can change while the gateway
-runs: a key from a file is read again when the file has changed. A kind whose tokens expire or that
-signs requests fits the same interface (`Credential`), because it sees the request and may wait.
+runs: a key from a file is read again when the file has changed. Kinds whose tokens expire or that
+sign requests (`backends/identity`) have the same interface, which sees the request and may wait.
 
 No message, log line or representation of an object here contains a key.
 """
@@ -19,12 +19,17 @@ _log = structlog.get_logger("tollkeeper.backends")
 
 
 class CredentialKind(StrEnum):
-    """The header that carries the key. The value is what the settings call the kind."""
+    """The header that carries the key, or whose identity the gateway has. The value is what the
+    settings call the kind."""
 
     BEARER = "bearer"
     X_API_KEY = "x-api-key"
     API_KEY = "api-key"
     X_GOOG_API_KEY = "x-goog-api-key"
+    # Access tokens of Google and of Entra, and signatures of AWS.
+    GOOGLE = "google"
+    ENTRA = "entra"
+    SIGV4 = "sigv4"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +53,35 @@ class Credential(Protocol):
         """What no message to a caller may contain: the present key and those before it."""
         ...
 
+    def doubt(self) -> None:
+        """The backend has refused the credential. Waits for nothing."""
+        ...
 
-class NoCredential:
+    def start(self) -> None:
+        """Begins what the credential does in the background. Waits for nothing."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class _Passive:
+    """Does nothing in the background."""
+
+    def doubt(self) -> None: ...
+
+    def start(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+
+class NoCredential(_Passive):
     async def headers_for(self, request: OutgoingRequest, *, deadline: float) -> bytes:
         return b""
 
     secrets: tuple[str, ...] = ()
 
 
-class FixedKey:
+class FixedKey(_Passive):
     """A key that stays the same as long as the process runs."""
 
     def __init__(self, kind: CredentialKind, key: str) -> None:
@@ -67,7 +92,7 @@ class FixedKey:
         return self._headers
 
 
-class KeyInFile:
+class KeyInFile(_Passive):
     """A key in a file. It is read again before the next call after the file has changed. While the
     file is missing or holds no key, as in the middle of a rotation, the last key stays in use."""
 
@@ -82,7 +107,7 @@ class KeyInFile:
         self._version: tuple[int, ...] | None = None
 
     async def headers_for(self, request: OutgoingRequest, *, deadline: float) -> bytes:
-        version = _version_of(self._path)
+        version = version_of(self._path)
         if version != self._version:
             self._version = version
             self._read_again()
@@ -115,7 +140,7 @@ def key_header(kind: CredentialKind, key: str) -> bytes:
     """Raises ValueError for a key that is no header value."""
     if not is_header_text(key):
         raise ValueError("the API key must be printable ASCII without spaces")
-    if kind is CredentialKind.BEARER:
+    if kind in (CredentialKind.BEARER, CredentialKind.GOOGLE, CredentialKind.ENTRA):
         return f"authorization: Bearer {key}\r\n".encode("ascii")
     return f"{kind.value}: {key}\r\n".encode("ascii")
 
@@ -140,7 +165,7 @@ def is_header_text(text: str) -> bool:
     return bool(text) and text.isascii() and text.isprintable() and " " not in text
 
 
-def _version_of(path: Path) -> tuple[int, ...]:
+def version_of(path: Path) -> tuple[int, ...]:
     """Differs when the file was replaced or written to; empty where there is no file."""
     try:
         found = path.stat()

@@ -17,9 +17,10 @@ from tollkeeper.backends.config import BackendConfig
 from tollkeeper.backends.credentials import Credential, OutgoingRequest
 from tollkeeper.backends.failures import domain_error, is_fault_of_replica
 from tollkeeper.backends.port import Answer
-from tollkeeper.backends.refusals import refusal, refusal_record
+from tollkeeper.backends.refusals import refusal, refusal_record, unsupported_option
 from tollkeeper.backends.streamed_answer import StreamedAnswer
 from tollkeeper.backends.tokenizers import TokenizeRequest, read_count, tokenize_request
+from tollkeeper.backends.transport.framing import open_parser
 from tollkeeper.backends.transport.http1 import (
     Connection,
     HttpFailure,
@@ -33,11 +34,12 @@ from tollkeeper.domain.inference import Batch, Call, Event, Opened
 from tollkeeper.timeouts import timeout
 
 _JSON = b"application/json"
-_EVENT_STREAM = b"text/event-stream"
 # A refusal is read only for its message, and so that its connection can be used again.
 _REFUSAL_BYTES_MAX = 64 << 10
 _REFUSAL_TIMEOUT_S = 2.0
 _COUNT_BYTES_MAX = 1 << 20
+# AWS answers 403 for keys that have expired.
+_CREDENTIAL_REFUSED = (401, 403)
 _USER_AGENT = "tollkeeper"
 # Heads of requests that are kept: two for each model with a path of its own.
 _HEADS_MAX = 4096
@@ -62,6 +64,7 @@ class Replica:
         self._netloc = address.netloc
         self._pool = open_pool(url, config)
         self.wire = wire_for(config)
+        self.stream_type = self.wire.framing.value.encode("ascii")
         self._shared_headers = _shared_headers(
             address.netloc, {**self.wire.headers, **config.headers}
         )
@@ -94,6 +97,9 @@ class Replica:
             headers += b"traceparent: %b\r\n" % trace
         return request_bytes(head.written, headers, body)
 
+    def doubt_credential(self) -> None:
+        self._credential.doubt()
+
     def open(self, call: Call, *, deadline: float) -> "ReplicaCall":
         return ReplicaCall(self, call, deadline)
 
@@ -119,7 +125,9 @@ class Replica:
         body = tokenize.encode(call)
         path = tokenize.path_for(call.model)
         request = await self.request(path, _JSON, body, deadline=deadline)
-        connection = await self._pool.acquire(deadline=deadline, organization=call.organization_id)
+        connection = await self._pool.acquire(
+            deadline=deadline, organization=call.organization_id.int
+        )
         try:
             connection.send(request, deadline=deadline, idle_s=self.config.idle_timeout_s)
             head = await connection.read_head()
@@ -132,7 +140,8 @@ class Replica:
 
 
 class ReplicaCall:
-    """One call to one replica; a context manager, and the iterator of its batches."""
+    """One call to one replica; a context manager, and the iterator of the one batch of a whole
+    answer."""
 
     def __init__(self, replica: Replica, call: Call, deadline: float) -> None:
         self._replica = replica
@@ -153,7 +162,7 @@ class ReplicaCall:
         except BaseException:
             self._release()
             raise
-        return Answer(self._replica.url, self)
+        return Answer(self._replica.url, self._stream or self)
 
     async def __aexit__(
         self,
@@ -167,11 +176,10 @@ class ReplicaCall:
         return self
 
     async def __anext__(self) -> Batch:
+        """Of a whole answer; a stream is read from its own iterator."""
         if self._first is not None:
             batch, self._first = self._first, None
             return batch
-        if self._stream is not None:
-            return await anext(self._stream)
         if self._shortfall is not None:
             raise self._shortfall
         raise StopAsyncIteration
@@ -201,14 +209,14 @@ class ReplicaCall:
         streamed = call.streamed or replica.config.always_stream
         extra = replica.config.extra_fields
         body = replica.wire.encode_request(call, stream=streamed, extra=extra)
-        accept = _EVENT_STREAM if streamed else _JSON
+        accept = replica.stream_type if streamed else _JSON
         path = replica.wire.path_for(call.model, stream=streamed)
         request = await replica.request(
             path, accept, body, deadline=self._deadline, trace=call.outgoing_trace
         )
         try:
             connection = await replica.pool.acquire(
-                deadline=self._deadline, organization=call.organization_id
+                deadline=self._deadline, organization=call.organization_id.int
             )
         except HttpFailure as failure:
             raise domain_error(failure, charged=False) from failure
@@ -221,11 +229,12 @@ class ReplicaCall:
             raise domain_error(failure, charged=True) from failure
         if head.status != 200:
             raise await self._refusal(connection, head)
-        check_content(head, _EVENT_STREAM if streamed else _JSON)
+        check_content(head, accept)
         if streamed:
             reader = replica.wire.open_stream(call, secrets=replica.secrets)
-            self._stream = StreamedAnswer(connection, reader, replica.config.frame_bytes_max)
-            self._first = await self._stream.begin()
+            parser = open_parser(replica.wire.framing, replica.config.frame_bytes_max)
+            self._stream = StreamedAnswer(connection, reader, parser)
+            await self._stream.begin()
         else:
             await self._accept_completion(connection)
 
@@ -237,11 +246,18 @@ class ReplicaCall:
                     body = await read_body(connection, _REFUSAL_BYTES_MAX)
             except (TimeoutError, HttpFailure, BackendFailed):
                 body = b""
+        if head.status in _CREDENTIAL_REFUSED:
+            self._replica.doubt_credential()
+        if head.status == 501 and self._replica.config.names_unsupported:
+            unsupported = unsupported_option(body, secrets=self._replica.secrets)
+            if unsupported is not None:
+                return unsupported
         return refusal(
             head.status,
             body,
             retry_after=head.header(b"retry-after"),
             secrets=self._replica.secrets,
+            kind=head.header(b"x-amzn-errortype"),
         )
 
     async def _accept_completion(self, connection: Connection) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import TracebackType
 
 from tollkeeper.backends.config import BackendConfig, Tokenizer
-from tollkeeper.backends.credentials import open_credential
+from tollkeeper.backends.credentials import Credential, open_credential
 from tollkeeper.backends.failures import is_fault_of_replica
 from tollkeeper.backends.health import (
     AttemptKind,
@@ -20,6 +20,7 @@ from tollkeeper.backends.health import (
     ReplicaHealth,
     ReplicaState,
 )
+from tollkeeper.backends.identity.credential import open_identity
 from tollkeeper.backends.port import Answer, BackendHealth
 from tollkeeper.backends.replica import Replica, ReplicaCall
 from tollkeeper.domain.affinity import rendezvous_order
@@ -51,7 +52,8 @@ class _TrackedReplica:
 class RoutedBackend:
     """One backend that spreads its calls over its replicas."""
 
-    def __init__(self, config: BackendConfig) -> None:
+    def __init__(self, config: BackendConfig, credential: Credential | None = None) -> None:
+        """Without a credential, the one of the configuration is opened."""
         self.name = config.name
         self._config = config
         rule = EjectionRule(
@@ -61,9 +63,9 @@ class RoutedBackend:
             config.organizations_to_eject,
         )
         self.organizations = RecentOrganizations()
-        credential = open_credential(config.credential, config.api_key, config.api_key_file)
+        self._credential = credential or _open_credential(config)
         self._tracked = {
-            url: _TrackedReplica(Replica(url, config, credential), ReplicaHealth(rule))
+            url: _TrackedReplica(Replica(url, config, self._credential), ReplicaHealth(rule))
             for url in config.urls
         }
 
@@ -99,9 +101,12 @@ class RoutedBackend:
         )
 
     async def start(self) -> None:
-        """Nothing to wait for: connections are opened by the calls that need them."""
+        """Nothing to wait for: connections are opened by the calls that need them, and a token is
+        obtained in the background."""
+        self._credential.start()
 
     async def close(self) -> None:
+        await self._credential.close()
         for replica in self._tracked.values():
             await replica.server.close()
 
@@ -136,10 +141,16 @@ class RoutedBackend:
         replica.health.failed(
             kind,
             now,
-            call.organization_id,
+            call.organization_id.int,
             organizations_active=self.organizations.count(now),
             is_last_healthy=not has_spare,
         )
+
+
+def _open_credential(config: BackendConfig) -> Credential:
+    if config.identity is not None:
+        return open_identity(config.identity)
+    return open_credential(config.credential, config.api_key, config.api_key_file)
 
 
 class _RoutedCall:
@@ -196,7 +207,7 @@ class _RoutedCall:
         loop = asyncio.get_running_loop()
         now = loop.time()
         kind = replica.health.begin(now)
-        self._backend.organizations.seen(self._call.organization_id, now)
+        self._backend.organizations.seen(self._call.organization_id.int, now)
         attempt = replica.server.open(self._call, deadline=self._deadline)
         replica.in_flight += 1
         answer = None

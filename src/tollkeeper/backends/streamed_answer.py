@@ -6,10 +6,12 @@ it has come; only an error record in the place of the answer says that it did no
 """
 
 import asyncio
+from collections.abc import AsyncIterator
 
 from tollkeeper.backends.failures import domain_error, is_fault_of_replica
+from tollkeeper.backends.transport.framing import RecordParser
 from tollkeeper.backends.transport.http1 import Connection, DeadlinePassed, HttpFailure
-from tollkeeper.backends.transport.sse import EventStreamParser, MalformedEventStream
+from tollkeeper.backends.transport.sse import MalformedEventStream
 from tollkeeper.backends.wire import AnswerReader
 from tollkeeper.domain.errors import BackendFailed
 from tollkeeper.domain.inference import Batch, Event
@@ -22,17 +24,19 @@ class StreamedAnswer:
     """Reads the connection and hands out the events of each network read. An answer ends properly
     where its reader says so; anything else that ends it is raised."""
 
-    def __init__(self, connection: Connection, reader: AnswerReader, frame_bytes_max: int) -> None:
+    def __init__(self, connection: Connection, reader: AnswerReader, parser: RecordParser) -> None:
         self._connection: Connection | None = connection
         self._reader = reader
-        self._parser = EventStreamParser(frame_bytes_max)
+        self._parser = parser
+        # What has been read and not yet been asked for.
+        self._first: list[Event] = []
         # What came with the last network read and is not looked at yet.
         self._rest = b""
         self.completed = False
         # The end is the replica's fault, as far as its health is concerned.
         self.failed = False
 
-    async def begin(self) -> list[Event]:
+    async def begin(self) -> None:
         """Reads until something of substance has come, so that a failure before it is an error of
         its own and not the sudden end of an answer."""
         reader = self._reader
@@ -41,9 +45,15 @@ class StreamedAnswer:
             events += await self._read()
         if not reader.accepted:
             self._end()
-        return events
+        self._first = events
+
+    def __aiter__(self) -> AsyncIterator[Batch]:
+        return self
 
     async def __anext__(self) -> Batch:
+        if self._first:
+            events, self._first = self._first, []
+            return events
         if self._connection is not None:
             # The caller's own pace is not the backend's silence.
             self._connection.mark_progress()
@@ -64,18 +74,27 @@ class StreamedAnswer:
         self._connection = None
 
     async def _read(self) -> list[Event]:
-        """The events of one network read. What ends the answer badly is noted in its reader."""
+        """The events of one network read, or of a slice of it. What ends the answer badly is noted in
+        its reader."""
         connection, reader = self._connection, self._reader
         if connection is None:
             raise BackendFailed("The answer was released.", charged=True)
+        chunk, self._rest = self._rest, b""
         try:
-            chunk = await self._chunk(connection)
+            if chunk:
+                await asyncio.sleep(0)
+            else:
+                chunk = await connection.read()
         except HttpFailure as failure:
             self.failed = not isinstance(failure, DeadlinePassed)
             reader.fail(domain_error(failure, charged=True))
             return []
         if not chunk:
             return reader.end_body()
+        if len(chunk) > SLICE_BYTES:
+            # A backend that sends much at once shall not keep the event loop from others, nor fill
+            # the memory of a caller's connection.
+            chunk, self._rest = chunk[:SLICE_BYTES], chunk[SLICE_BYTES:]
         try:
             payloads = self._parser.feed(chunk)
         except MalformedEventStream as error:
@@ -84,24 +103,12 @@ class StreamedAnswer:
             reader.fail(BackendFailed(malformed, charged=True))
             return events
         events = reader.read(payloads)
-        if (reader.accepted or reader.failing) and (payloads or b"\n" in chunk):
+        # Whoever takes events marks the progress before the next read.
+        is_waited_for = reader.failing or (reader.accepted and not events)
+        if is_waited_for and (payloads or (self._parser.counts_lines and b"\n" in chunk)):
             # A byte now and then is no progress; a line is.
             connection.mark_progress()
         return events
-
-    async def _chunk(self, connection: Connection) -> bytes:
-        """What a network read has brought, or a slice of it: a backend that sends much at once
-        shall not keep the event loop from others, nor fill the memory of a caller's connection."""
-        chunk = self._rest
-        if chunk:
-            await asyncio.sleep(0)
-        else:
-            chunk = await connection.read()
-        if len(chunk) > SLICE_BYTES:
-            self._rest = chunk[SLICE_BYTES:]
-            return chunk[:SLICE_BYTES]
-        self._rest = b""
-        return chunk
 
     def _end(self) -> None:
         """A proper end, or the failure that ended the answer."""

@@ -6,8 +6,10 @@ from dataclasses import dataclass
 import msgspec
 
 from tollkeeper.backends.anthropic.wire import Endpoint, MessagesWire
+from tollkeeper.backends.bedrock_path import count_tokens_path
 from tollkeeper.backends.chat.request import encode_request, encode_template_input
 from tollkeeper.backends.config import BackendConfig, Tokenizer
+from tollkeeper.backends.converse.wire import ConverseWire
 from tollkeeper.backends.gemini.wire import Endpoint as GeminiEndpoint
 from tollkeeper.backends.gemini.wire import GeminiWire
 from tollkeeper.backends.wires import gemini_wire_for, messages_wire_for
@@ -18,6 +20,7 @@ _COUNT_MAX = 2**53
 # For servers of other protocols that count as Anthropic does: vLLM, SGLang, llama.cpp.
 _MESSAGES_WIRE = MessagesWire(Endpoint.ANTHROPIC)
 _GEMINI_WIRE = GeminiWire(GeminiEndpoint.GEMINI)
+_CONVERSE_WIRE = ConverseWire()
 # The request fields that change the prompt that the server renders.
 _VLLM_FIELDS = ("messages", "tools", "chat_template_kwargs")
 
@@ -44,14 +47,20 @@ def tokenize_request(config: BackendConfig) -> TokenizeRequest | None:
             return TokenizeRequest(_always(path), _chat_body, "input_tokens")
         case Tokenizer.MESSAGES:
             wire = messages_wire_for(config) or _MESSAGES_WIRE
-            path = config.tokenize_path or wire.count_path
-            return TokenizeRequest(_always(path), wire.encode_count, "input_tokens")
+            return TokenizeRequest(
+                _paths(config, wire.count_path_for), wire.encode_count, wire.count_field
+            )
         case Tokenizer.GEMINI:
             counting = gemini_wire_for(config) or _GEMINI_WIRE
-            paths: Callable[[Model], str] = counting.count_path_for
-            if config.tokenize_path is not None:
-                paths = _always(config.tokenize_path)
+            paths = _paths(config, counting.count_path_for)
             return TokenizeRequest(paths, counting.encode_count, "totalTokens")
+        case Tokenizer.CONVERSE:
+            paths = _paths(config, count_tokens_path)
+            return TokenizeRequest(paths, _CONVERSE_WIRE.encode_count, "inputTokens")
+
+
+def _paths(config: BackendConfig, by_default: Callable[[Model], str]) -> Callable[[Model], str]:
+    return by_default if config.tokenize_path is None else _always(config.tokenize_path)
 
 
 def _always(path: str) -> Callable[[Model], str]:

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from tollkeeper.backends.transport.framing import Framing
 from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.domain.inference import Call, Event, UsageReport
@@ -54,6 +55,8 @@ class Wire(Protocol):
 
     # Headers of every request beside the transport's own.
     headers: Mapping[str, str]
+    # How a streamed answer is cut into records.
+    framing: Framing
 
     def path_for(self, model: Model, *, stream: bool) -> str:
         """Relative to the base address of a backend."""

@@ -6,6 +6,7 @@ from tollkeeper.backends.anthropic.wire import Endpoint, MessagesWire
 from tollkeeper.backends.chat.dialect import OPENAI_DIALECT, ChatDialect
 from tollkeeper.backends.chat.wire import ChatWire
 from tollkeeper.backends.config import BackendConfig, OutputBound, WireProtocol
+from tollkeeper.backends.converse.wire import ConverseWire
 from tollkeeper.backends.gemini.wire import Endpoint as GeminiEndpoint
 from tollkeeper.backends.gemini.wire import GeminiWire
 from tollkeeper.backends.responses.wire import ResponsesWire
@@ -14,6 +15,7 @@ from tollkeeper.backends.wire import Wire
 _MESSAGES_WIRES: Mapping[WireProtocol, MessagesWire] = {
     WireProtocol.MESSAGES: MessagesWire(Endpoint.ANTHROPIC),
     WireProtocol.VERTEX_MESSAGES: MessagesWire(Endpoint.VERTEX),
+    WireProtocol.BEDROCK_MESSAGES: MessagesWire(Endpoint.BEDROCK),
 }
 _GEMINI_WIRES: Mapping[WireProtocol, GeminiWire] = {
     WireProtocol.GEMINI: GeminiWire(GeminiEndpoint.GEMINI),
@@ -21,6 +23,7 @@ _GEMINI_WIRES: Mapping[WireProtocol, GeminiWire] = {
 }
 _WIRES: Mapping[WireProtocol, Wire] = {
     WireProtocol.RESPONSES: ResponsesWire(),
+    WireProtocol.CONVERSE: ConverseWire(),
     **_MESSAGES_WIRES,
     **_GEMINI_WIRES,
 }

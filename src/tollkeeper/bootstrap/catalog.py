@@ -1,12 +1,13 @@
 """Builds the catalogue from the models that the settings declare."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Protocol
 
 from tollkeeper.backends.anthropic import request as messages
-from tollkeeper.backends.anthropic.thinking import OPTIONS as THINKING_OPTIONS
+from tollkeeper.backends.claude_thinking import OPTIONS as THINKING_OPTIONS
 from tollkeeper.backends.config import WireProtocol
+from tollkeeper.backends.converse import request as converse
 from tollkeeper.backends.gemini import request as gemini
 from tollkeeper.backends.gemini.thinking import OPTIONS as GEMINI_THINKING_OPTIONS
 from tollkeeper.backends.presets import PRESETS
@@ -68,7 +69,8 @@ def _on_backend(declared: ModelSettings, backend: BackendSettings, settings: Set
         _model(declared, backend),
         cache_salt_field=backend.cache_salt_field,
         shares_cache=backend.cache_shared,
-        allows_remote_media=backend.allow_remote_media,
+        # Some providers of the library would read addresses of their own storage with our key.
+        allows_remote_media=backend.allow_remote_media and backend.kind != "library",
     )
     if backend.kind == "embedded":
         return _on_engine(model, settings.embedded.context_length)
@@ -85,48 +87,51 @@ def _on_engine(model: Model, slot_tokens: int) -> Model:
 
 
 def _on_protocol(model: Model, protocol: WireProtocol) -> Model:
+    """The model without what its backend's protocol has no field for, whatever the settings declare:
+    it could not be sent."""
+    reasons = Feature.REASONING in model.supported_features
+    thinking = THINKING_OPTIONS if reasons else {}
     match protocol:
         case WireProtocol.RESPONSES:
             return _on_responses_backend(model)
         case WireProtocol.MESSAGES | WireProtocol.VERTEX_MESSAGES:
-            return _on_messages_backend(model)
+            return _with_protocol(model, messages, messages.FEATURES, thinking)
+        case WireProtocol.BEDROCK_MESSAGES:
+            without_search = messages.FEATURES - {Feature.WEB_SEARCH}
+            return _with_protocol(model, messages, without_search, thinking)
         case WireProtocol.GEMINI | WireProtocol.VERTEX_GEMINI:
-            return _on_gemini_backend(model)
+            own = GEMINI_THINKING_OPTIONS if reasons else {}
+            return _with_protocol(model, gemini, gemini.FEATURES, {**gemini.OPTIONS, **own})
+        case WireProtocol.CONVERSE:
+            options = {**converse.OPTIONS, **thinking}
+            return _with_protocol(model, converse, converse.FEATURES, options)
     return model
 
 
-def _on_messages_backend(model: Model) -> Model:
-    """The model without what the Messages protocol has no field for."""
-    reasons = Feature.REASONING in model.supported_features
+class _Protocol(Protocol):
+    """What the module of a wire's requests says of its protocol."""
+
+    SAMPLING_PARAMETERS: frozenset[str]
+    INPUT_MODALITIES: frozenset[str]
+    OUTPUT_MODALITIES: frozenset[str]
+
+
+def _with_protocol(
+    model: Model, protocol: _Protocol, features: frozenset[Feature], options: Mapping[str, str]
+) -> Model:
     return replace(
         model,
         supported_sampling_parameters=_narrowed(
-            model.supported_sampling_parameters, messages.SAMPLING_PARAMETERS
+            model.supported_sampling_parameters, protocol.SAMPLING_PARAMETERS
         ),
-        supported_features=_narrowed(model.supported_features, messages.FEATURES),
-        input_modalities=_narrowed(model.input_modalities, messages.INPUT_MODALITIES),
-        output_modalities=_narrowed(model.output_modalities, messages.OUTPUT_MODALITIES),
-        options={**(THINKING_OPTIONS if reasons else {}), **model.options},
+        supported_features=_narrowed(model.supported_features, features),
+        input_modalities=_narrowed(model.input_modalities, protocol.INPUT_MODALITIES),
+        output_modalities=_narrowed(model.output_modalities, protocol.OUTPUT_MODALITIES),
+        options={**options, **model.options},
     )
 
 
-def _on_gemini_backend(model: Model) -> Model:
-    """The model without what the Gemini protocol has no field for."""
-    reasons = Feature.REASONING in model.supported_features
-    thinking = GEMINI_THINKING_OPTIONS if reasons else {}
-    return replace(
-        model,
-        supported_sampling_parameters=_narrowed(
-            model.supported_sampling_parameters, gemini.SAMPLING_PARAMETERS
-        ),
-        supported_features=_narrowed(model.supported_features, gemini.FEATURES),
-        input_modalities=_narrowed(model.input_modalities, gemini.INPUT_MODALITIES),
-        output_modalities=_narrowed(model.output_modalities, gemini.OUTPUT_MODALITIES),
-        options={**gemini.OPTIONS, **thinking, **model.options},
-    )
-
-
-def _narrowed(declared: Iterable[str], possible: frozenset[str]) -> tuple[str, ...]:
+def _narrowed(declared: Iterable[str], possible: Collection[str]) -> tuple[str, ...]:
     """The declared names that are possible, in the order of the declaration."""
     return tuple(name for name in declared if name in possible)
 

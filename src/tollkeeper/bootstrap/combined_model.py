@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from tollkeeper.backends.anthropic.thinking import ENCRYPTED_REASONING
+from tollkeeper.backends.claude_thinking import ENCRYPTED_REASONING
 from tollkeeper.domain.catalog import Model, Route
 from tollkeeper.settings import BackendSettings, ModelSettings
 
-# The provider of both accepts the signatures of either.
-_SHARING_SIGNATURES = {"messages", "vertex_messages"}
+# The provider of all of them accepts the signatures of each.
+_SHARING_SIGNATURES = {"messages", "vertex_messages", "bedrock_messages"}
 
 
 def combined(

@@ -3,7 +3,8 @@
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from tollkeeper.embedded.engine import EmbeddedEngine, EngineOptions, EngineState
+from tollkeeper.embedded.engine import EmbeddedEngine, EngineOptions
+from tollkeeper.embedded.kept_process import ProcessState
 from tollkeeper.settings import Settings
 
 _POLL_S = 1.0
@@ -36,7 +37,7 @@ async def running_engine(settings: Settings) -> AsyncIterator[EmbeddedEngine | N
     try:
         # The engine restarts by itself and bounds each start, so this loop ends.
         while engine.address is not None and not await engine.wait_ready(_POLL_S):
-            if engine.status.state is EngineState.FAILED:
+            if engine.status.state is ProcessState.FAILED:
                 break
         yield engine
     finally:

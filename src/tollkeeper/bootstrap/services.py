@@ -15,15 +15,17 @@ from tollkeeper.domain.admission import ProjectLimits
 from tollkeeper.domain.conventions import DEFAULT_THRESHOLD_BASIS_POINTS
 from tollkeeper.domain.media_text import UnreadKind
 from tollkeeper.domain.money import picousd_from_usd
+from tollkeeper.embedded.bridge_address import BridgeAddress
 from tollkeeper.embedded.engine_address import EngineAddress
 from tollkeeper.embedded.postgres import EmbeddedPostgres
 from tollkeeper.services.alerts import Alerts
 from tollkeeper.services.audit import Audit
 from tollkeeper.services.calls.activity import Activity
-from tollkeeper.services.calls.inference import Inference, InferenceLimits
+from tollkeeper.services.calls.inference import Inference
 from tollkeeper.services.calls.isolation import Isolation
 from tollkeeper.services.calls.reasoning_seal import ReasoningSeal
 from tollkeeper.services.calls.recorder import CallRecorder
+from tollkeeper.services.calls.running_calls import InferenceLimits
 from tollkeeper.services.calls.token_counting import TokenCounting
 from tollkeeper.services.calls.traffic import Traffic
 from tollkeeper.services.clock import Clock, unix_now
@@ -32,6 +34,7 @@ from tollkeeper.services.ledger.admission import Admission
 from tollkeeper.services.ledger.bill import BillReconciliation
 from tollkeeper.services.ledger.billing import Billing
 from tollkeeper.services.ledger.bulk_resolution import BulkAction, BulkResolution, UnsettledRule
+from tollkeeper.services.ledger.caps import Caps
 from tollkeeper.services.ledger.costs import Costs
 from tollkeeper.services.ledger.ledger import Ledger
 from tollkeeper.services.ledger.months import LedgerMonths
@@ -82,9 +85,12 @@ async def running_services(
     *,
     clock: Clock = unix_now,
     engine: EngineAddress | None = None,
+    bridge: BridgeAddress | None = None,
     serving: bool = False,
 ) -> AsyncIterator[Services]:
-    services = build_services(settings, conninfo, clock=clock, engine=engine, serving=serving)
+    services = build_services(
+        settings, conninfo, clock=clock, engine=engine, bridge=bridge, serving=serving
+    )
     await services.database.open()
     for backend in services.backends.values():
         await backend.start()
@@ -110,6 +116,7 @@ def build_services(
     *,
     clock: Clock = unix_now,
     engine: EngineAddress | None = None,
+    bridge: BridgeAddress | None = None,
     serving: bool = False,
 ) -> Services:
     """Builds backends only if `serving`: a command makes no calls and needs no backend's secret."""
@@ -121,21 +128,19 @@ def build_services(
     process_id = uuid4()
     project_limits = _project_limits(settings)
     directory = PolicyDirectory(default_threshold(settings))
-    admissibility = Admissibility(database, project_limits, clock)
     ledger = Ledger(LedgerStore(database, process_id, project_limits), directory)
-    admission = Admission(ledger, clock)
+    admission, admissible = Admission(ledger, clock), Admissibility(database, project_limits, clock)
     lease = Lease(database, process_id, settings.ledger.lease_s)
     recovery, ledger_watch = _recovery_and_watch(settings, database)
-    bulk_resolution, months = _bulk_resolution_and_months(database, clock, project_limits)
+    caps, bulk_resolution, months = _changes_of_accounts(database, clock, project_limits)
     activity = Activity(database, clock, retention_days=settings.activity.retention_days)
-    backends = build_backends(settings, engine) if serving else {}
+    backends = build_backends(settings, engine, bridge) if serving else {}
     checks = _checks(settings, backends, vault, serving=serving)
     request_log, alerts = _log_and_alerts(settings, database, backends, serving=serving)
-    tracer = build_tracer(settings) if serving else None
-    recorder = CallRecorder(activity, request_log, alerts.note_usage_report, tracer)
+    recorder = _recorder(settings, activity, request_log, alerts, serving=serving)
     policies = Policies(database, idempotency, clock, directory)
-    inference = _inference(settings, admission, admissibility, backends, policies, checks, recorder)
-    keepers = (key_use, idempotency, lease, recovery, bulk_resolution, ledger_watch, months)
+    inference = _inference(settings, admission, admissible, backends, policies, checks, recorder)
+    keepers = (key_use, idempotency, lease, recovery, bulk_resolution, ledger_watch, months, caps)
     watchers = (activity, ProcessWatch(database, backends, ledger, activity, inference), alerts)
     return Services(
         clock=clock,
@@ -150,6 +155,7 @@ def build_services(
         models=Models(database, catalog),
         costs=Costs(database, vault, clock),
         billing=Billing(database, project_limits),
+        caps=caps,
         reconciliation=_reconciliation(settings, database),
         bulk_resolution=bulk_resolution,
         bill_reconciliation=BillReconciliation(database),
@@ -164,7 +170,7 @@ def build_services(
         catalog=catalog,
         isolation=Isolation(vault),
         reasoning_seal=ReasoningSeal(vault),
-        token_counting=TokenCounting(database, backends, project_limits, admissibility, admission),
+        token_counting=TokenCounting(database, backends, project_limits, admissible, admission),
         inference=inference,
         ledger=ledger,
         lease=lease,
@@ -195,6 +201,7 @@ def _upkeep(
     bulk_resolution: BulkResolution,
     ledger_watch: LedgerWatch,
     ledger_months: LedgerMonths,
+    caps: Caps,
     activity: Activity,
     process_watch: ProcessWatch,
     alerts: Alerts,
@@ -209,6 +216,7 @@ def _upkeep(
         unsettled_rule=unsettled_rule(settings),
         ledger_watch=ledger_watch,
         ledger_months=ledger_months,
+        caps=caps,
         activity=activity,
         process_watch=process_watch,
         alerts=alerts,
@@ -230,6 +238,18 @@ def _checks(
 ) -> PolicyChecks:
     judge = build_judge(settings, backends, judge_secret(vault)) if serving else None
     return PolicyChecks(judge, denied_unread=denied_unread(settings))
+
+
+def _recorder(
+    settings: Settings,
+    activity: Activity,
+    request_log: RequestLog,
+    alerts: Alerts,
+    *,
+    serving: bool,
+) -> CallRecorder:
+    tracer = build_tracer(settings) if serving else None
+    return CallRecorder(activity, request_log, alerts.note_usage_report, tracer)
 
 
 def _log_and_alerts(
@@ -258,11 +278,12 @@ def _reconciliation(settings: Settings, database: Database) -> Reconciliation:
     )
 
 
-def _bulk_resolution_and_months(
+def _changes_of_accounts(
     database: Database, clock: Clock, limits: ProjectLimits
-) -> tuple[BulkResolution, LedgerMonths]:
+) -> tuple[Caps, BulkResolution, LedgerMonths]:
     bulk_resolution = BulkResolution(database, limits)
-    return bulk_resolution, LedgerMonths(database, clock, bulk_resolution)
+    months = LedgerMonths(database, clock, bulk_resolution)
+    return Caps(database, limits), bulk_resolution, months
 
 
 def _recovery_and_watch(settings: Settings, database: Database) -> tuple[Recovery, LedgerWatch]:

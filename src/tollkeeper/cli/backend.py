@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from tollkeeper.bootstrap.backend_trial import model_on_backend, running_backend
+from tollkeeper.bootstrap.backend_trial import credential_of, model_on_backend, running_backend
 from tollkeeper.cli.command import Invocation, command, noun_app
 from tollkeeper.cli.output import Listing
 from tollkeeper.domain.catalog import Model
@@ -31,6 +31,7 @@ def backend_try(
     silence_logs()
     settings = invocation.settings()
     tried = model_on_backend(settings, name, model)
+    credential = credential_of(settings, name)
     results = asyncio.run(_results(settings, name, tried))
     failed = [result.check for result in results if result.worked is False]
     total = sum(result.cost_picousd for result in results)
@@ -45,8 +46,16 @@ def backend_try(
             for result in results
         ],
         columns=("check", "verdict", "detail", "cost_usd"),
-        summary={"ok": not failed, "model": tried.id, "cost_usd": usd_from_picousd(total)},
-        note=f"With the model {tried.id}: {usd_from_picousd(total)} USD by its prices, on nobody's books.",
+        summary={
+            "ok": not failed,
+            "model": tried.id,
+            "credential": credential,
+            "cost_usd": usd_from_picousd(total),
+        },
+        note=(
+            f"With the model {tried.id} and the credential {credential}: "
+            f"{usd_from_picousd(total)} USD by its prices, on nobody's books."
+        ),
         refusal=f"The backend {name} fails at: {', '.join(failed)}." if failed else "",
     )
 

@@ -1,4 +1,4 @@
-"""`tollkeeper cap`: the most that an organization or a project may spend."""
+"""`tollkeeper cap`: the most that an organization, a project or a key may spend."""
 
 from typing import Annotated
 
@@ -8,13 +8,13 @@ from tollkeeper.cli.amounts import AmountArgument
 from tollkeeper.cli.arguments import OrganizationArgument
 from tollkeeper.cli.command import noun_app, service_command
 from tollkeeper.cli.output import Listing, Record
-from tollkeeper.domain.access import OrganizationId
-from tollkeeper.domain.admission import CapPeriod
+from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
+from tollkeeper.domain.caps import CapPeriod
 from tollkeeper.domain.money import usd_from_picousd
 from tollkeeper.services.use_cases import Services
 from tollkeeper.storage.accounts import CapUse
 
-app = noun_app("Spending caps of an organization and of its projects.")
+app = noun_app("Spending caps of an organization, of its projects and of their keys.")
 
 ProjectOption = Annotated[
     str | None,
@@ -25,9 +25,18 @@ ProjectOption = Annotated[
         show_default="the organization's cap",
     ),
 ]
+KeyOption = Annotated[
+    str | None,
+    typer.Option(
+        "--key",
+        metavar="KEY",
+        help="A project key of the organization, whose own cap is meant: its name or id.",
+        show_default="the organization's cap",
+    ),
+]
 
 
-@service_command(app, "set", example="tollkeeper cap set Acme 100.00 --period month")
+@service_command(app, "set", example="tollkeeper cap set Acme 5.00 --period day --key app")
 async def cap_set(
     services: Services,
     organization: OrganizationArgument,
@@ -35,57 +44,89 @@ async def cap_set(
     period: Annotated[
         CapPeriod,
         typer.Option(
-            help="Whether the cap applies to each UTC month or to all time.", show_default=False
+            help="Whether the cap applies to each day, week (from Monday) or month of UTC, or to "
+            "all time.",
+            show_default=False,
         ),
     ],
     project: ProjectOption = None,
+    key: KeyOption = None,
 ) -> Record:
-    """Cap what may be held and spent in a period. Calls that would exceed it are refused."""
+    """Cap what may be held and spent in a period. Calls that would exceed it are refused.
+
+    An organization and a project have one cap by month or in all, and can have one by day and one
+    by week beside it. A key can have one by day, one by week and one by month."""
     identity = await services.names.organization_named(organization)
-    of_project = None if project is None else await services.names.project_named(project, identity)
-    use = await services.billing.cap_set(identity, amount, period, of_project)
+    of_project, of_key = await _owner(services, identity, project, key)
+    use = await services.caps.cap_set(identity, amount, period, of_project, of_key)
     return Record(_view(identity, use))
 
 
 @service_command(app, "clear", example="tollkeeper cap clear Acme --project Web")
 async def cap_clear(
-    services: Services, organization: OrganizationArgument, project: ProjectOption = None
+    services: Services,
+    organization: OrganizationArgument,
+    project: ProjectOption = None,
+    key: KeyOption = None,
+    period: Annotated[
+        CapPeriod | None,
+        typer.Option(help="The period of the cap.", show_default="all periods"),
+    ] = None,
 ) -> Record:
-    """Remove a cap."""
+    """Remove a cap: of one period, or all caps of the organization itself, the project or the key."""
     identity = await services.names.organization_named(organization)
-    of_project = None if project is None else await services.names.project_named(project, identity)
-    await services.billing.cap_clear(identity, of_project)
+    of_project, of_key = await _owner(services, identity, project, key)
+    await services.caps.cap_clear(identity, of_project, of_key, period)
     return Record(
         {
             "organization_id": identity,
             "project_id": of_project,
+            "key_id": of_key,
             "amount": None,
-            "period": None,
+            "period": period,
         }
     )
 
 
 @service_command(app, "show", example="tollkeeper cap show Acme")
 async def cap_show(services: Services, organization: OrganizationArgument) -> Listing:
-    """Show every cap of an organization and of its projects, and how much of it is used."""
+    """Show every cap of an organization, of its projects and of keys, and how much of it is used."""
     identity = await services.names.organization_named(organization)
-    found = await services.billing.cap_show(identity)
+    found = await services.caps.cap_show(identity)
     return Listing(
         [_view(identity, use) for use in found],
-        columns=("project_id", "amount", "period", "held", "spent", "remaining"),
-        short_ids=("project_id",),
-        optional=("held",),
+        columns=(
+            *("project_id", "key_id", "amount", "period", "held", "spent", "remaining"),
+            "resets_at",
+        ),
+        short_ids=("project_id", "key_id"),
+        optional=("resets_at", "held"),
     )
 
 
+async def _owner(
+    services: Services, organization: OrganizationId, project: str | None, key: str | None
+) -> tuple[ProjectId | None, KeyId | None]:
+    if project is not None and key is not None:
+        raise typer.BadParameter("Give --project or --key: a cap is of one of them.")
+    if key is not None:
+        return None, await services.names.project_key_named(key, organization)
+    if project is not None:
+        return await services.names.project_named(project, organization), None
+    return None, None
+
+
 def _view(organization: OrganizationId, use: CapUse) -> dict[str, object]:
-    """Amounts in USD. A cap without a project is the organization's own."""
+    """Amounts in USD. A cap without a project is the organization's own; one with a key is the
+    key's."""
     return {
         "organization_id": organization,
         "project_id": use.project_id,
+        "key_id": use.key_id,
         "amount": usd_from_picousd(use.cap.amount_picousd),
         "period": use.cap.period,
         "held": usd_from_picousd(use.held_picousd),
         "spent": usd_from_picousd(use.spent_picousd),
         "remaining": usd_from_picousd(use.remaining_picousd),
+        "resets_at": use.resets_at,
     }

@@ -3,26 +3,42 @@
 import asyncio
 import os
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from enum import StrEnum
 
 from tollkeeper.backends.presets import PRESETS
 from tollkeeper.bootstrap import (
+    build_bridge,
     build_catalog,
     judge_over,
     located_database,
     master_secret,
+    running_bridge,
     running_engine,
 )
+from tollkeeper.bootstrap.identities import check_identity, shown_credential
 from tollkeeper.cli.command import Invocation, command, command_app
 from tollkeeper.cli.output import Listing
 from tollkeeper.cli.progress import working
 from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.embedded.engine import EmbeddedEngine
-from tollkeeper.hosting.backend_probe import CONNECT_TIMEOUT_S, engine_state, reach
+from tollkeeper.embedded.provider_bridge import ProviderBridge
+from tollkeeper.hosting.backend_probe import (
+    CONNECT_TIMEOUT_S,
+    bridge_state,
+    engine_state,
+    reach,
+)
 from tollkeeper.hosting.logs import silence_logs
 from tollkeeper.services.policies.judge import Question
-from tollkeeper.settings import BackendSettings, Settings, SettingsError, shown_variable
-from tollkeeper.storage.schema import check_database, code_revision
+from tollkeeper.settings import (
+    IDENTITY_CREDENTIALS,
+    BackendSettings,
+    Settings,
+    SettingsError,
+    shown_variable,
+)
+from tollkeeper.storage.schema import check_database
 
 # A text and a question about it that any judge can answer.
 _TEXT = "Our parcel arrived on Monday, but the box was empty."
@@ -86,18 +102,29 @@ def _master_secret(settings: Settings) -> str:
 
 def _database(settings: Settings) -> str:
     with located_database(settings) as conninfo:
-        check_database(conninfo, before_serving=True)
+        state = check_database(conninfo, before_serving=True)
     kind = "the operator's own" if settings.database.url else "embedded"
-    return f"{kind}, durable, schema {code_revision()}"
+    return f"{kind}, durable, schema {state.description}"
 
 
 async def _backends_and_judge(settings: Settings) -> list[Finding]:
-    """Starts one engine for both, if there is one, because the judge may use it too."""
-    async with running_engine(settings) as engine:
-        return [*await _backends(settings, engine), await _judge(settings, engine)]
+    """Starts one engine and one bridge for both, because the judge may use them too."""
+    found: list[Finding] = []
+    try:
+        build_bridge(settings)
+    except SettingsError as exc:  # the library, or a key for it, is missing
+        found.append(("library", CheckResult.BAD, str(exc)))
+    async with (
+        running_engine(settings) as engine,
+        nullcontext() if found else running_bridge(settings) as bridge,
+    ):
+        found += await _backends(settings, engine, bridge)
+        return [*found, await _judge(settings, engine, bridge)]
 
 
-async def _backends(settings: Settings, engine: EmbeddedEngine | None) -> list[Finding]:
+async def _backends(
+    settings: Settings, engine: EmbeddedEngine | None, bridge: ProviderBridge | None
+) -> list[Finding]:
     """Checks all replicas concurrently, so that the timeouts of several do not add up."""
     checks = []
     findings: list[Finding] = []
@@ -106,11 +133,16 @@ async def _backends(settings: Settings, engine: EmbeddedEngine | None) -> list[F
         if backend.kind == "embedded":
             findings.append((name, *_engine(settings, backend, engine)))
             continue
+        if backend.kind == "library":
+            findings.append((name, *_library(backend, bridge)))
+            continue
         if backend.preset:
             findings.append((f"{name} preset", CheckResult.OK, _preset(backend)))
         findings += [
             (name, CheckResult.BAD, fault) for fault in _missing_files_and_secrets(backend)
         ]
+        if backend.credential in IDENTITY_CREDENTIALS:
+            checks.append(_credential(f"{name} credential", backend))
         checks += [_replica(name, url, backend.connect_timeout_s) for url in backend.urls]
     return findings + await asyncio.gather(*checks)
 
@@ -118,11 +150,8 @@ async def _backends(settings: Settings, engine: EmbeddedEngine | None) -> list[F
 def _preset(backend: BackendSettings) -> str:
     """What the preset stands for here, with what the settings change of it."""
     preset = PRESETS[backend.preset]
-    key = "no key"
-    if backend.api_key_env:
-        key = f"{backend.credential} from {shown_variable(backend.api_key_env)}"
-    elif backend.api_key_file:
-        key = f"{backend.credential} from a file"
+    is_identity = backend.credential in IDENTITY_CREDENTIALS
+    key = backend.credential if is_identity else shown_credential(backend)
     parts = [f"protocol {backend.protocol}", key]
     if backend.protocol == "chat":
         parts.append(f"output bound {backend.output_bound}")
@@ -160,6 +189,18 @@ def _engine(
     return CheckResult.OK, state.detail
 
 
+def _library(backend: BackendSettings, bridge: ProviderBridge | None) -> tuple[CheckResult, str]:
+    state = bridge_state(bridge, backend.name)
+    if not state.ok:
+        return CheckResult.BAD, state.detail
+    hint = ""
+    if backend.provider in PRESETS:
+        hint = f" The preset {backend.provider} reaches it without the library, and exactly."
+    served = f"{backend.provider}, {shown_credential(backend)}, {state.detail}."
+    warning = "A charge is only as exact as what the library reports."
+    return CheckResult.WARNING, f"{served} {warning}{hint}"
+
+
 def _missing_files_and_secrets(backend: BackendSettings) -> Iterator[str]:
     """Secrets and certificates that the settings name and that this machine does not have."""
     if backend.api_key_env and not os.environ.get(backend.api_key_env):
@@ -170,12 +211,22 @@ def _missing_files_and_secrets(backend: BackendSettings) -> Iterator[str]:
             yield f"{setting}: {path} cannot be read"
 
 
+async def _credential(name: str, backend: BackendSettings) -> Finding:
+    """Obtains a token or keys, as calls will. The provider does not charge for that."""
+    try:
+        return name, CheckResult.OK, await check_identity(backend)
+    except SettingsError as exc:
+        return name, CheckResult.BAD, str(exc)
+
+
 async def _replica(name: str, url: str, timeout_s: float) -> Finding:
     result = await reach(url, min(timeout_s, CONNECT_TIMEOUT_S))
     return name, CheckResult.OK if result.ok else CheckResult.BAD, result.detail
 
 
-async def _judge(settings: Settings, engine: EmbeddedEngine | None) -> Finding:
+async def _judge(
+    settings: Settings, engine: EmbeddedEngine | None, bridge: ProviderBridge | None
+) -> Finding:
     """Asks the judge a real question: only an answer shows that it returns log-probabilities."""
     declared = settings.judge
     if declared is None:
@@ -183,7 +234,7 @@ async def _judge(settings: Settings, engine: EmbeddedEngine | None) -> Finding:
         return "judge", CheckResult.WARNING, detail
     who = f"{declared.model} on the backend {declared.backend}"
     try:
-        async with judge_over(settings, engine) as judge:
+        async with judge_over(settings, engine, bridge) as judge:
             (opinion,) = await judge.ask_all(_TEXT, [_QUESTION])
     except (SettingsError, TollkeeperError) as exc:
         return "judge", CheckResult.BAD, f"{who}: {exc}"

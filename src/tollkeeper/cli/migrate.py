@@ -1,6 +1,8 @@
 """`tollkeeper migrate`: brings the schema to this code's revision."""
 
-from alembic.util import CommandError
+from typing import Annotated
+
+import typer
 
 from tollkeeper.bootstrap import located_database
 from tollkeeper.cli.command import Invocation, command, command_app
@@ -12,15 +14,44 @@ from tollkeeper.storage.schema import check_database, code_revision
 app = command_app()
 
 
-@command(app, "migrate", example="tollkeeper migrate")
-def migrate(invocation: Invocation) -> Record:
+@command(app, "migrate", example="tollkeeper migrate --expand")
+def migrate(
+    invocation: Invocation,
+    expand: Annotated[
+        bool,
+        typer.Option(
+            "--expand",
+            help="Leave migrations that take something away from older versions for later, if this "
+            "version serves without them. Before a rollout.",
+        ),
+    ] = False,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force",
+            help="Apply migrations with which live processes of older versions cannot work. These "
+            "processes then end.",
+        ),
+    ] = False,
+) -> Record:
     """Bring the database's schema up to date."""
-    with located_database(invocation.settings()) as conninfo:
-        try:
-            with working("Migrating the schema", quiet=invocation.as_json):
-                migrate_schema(conninfo)
-        except CommandError:
-            # Alembic does not know a revision of newer code. The check has a clearer message for it.
-            check_database(conninfo)
-            raise
-    return Record({"revision": code_revision()}, note="The schema is up to date.")
+    settings = invocation.settings()
+    with (
+        located_database(settings) as conninfo,
+        working("Migrating the schema", quiet=invocation.as_json),
+    ):
+        revision = migrate_schema(
+            conninfo, lease_s=settings.ledger.lease_s, serving_only=expand, force=force
+        )
+        if revision > code_revision():
+            # Raises where this code cannot work with the newer schema.
+            state = check_database(conninfo)
+            note = f"There is nothing to migrate: the schema is at {state.description}."
+        elif revision < code_revision():
+            note = (
+                f"The schema is at {revision}, and this version can serve. When no older process is "
+                f"left, `tollkeeper migrate` brings it to {code_revision()}."
+            )
+        else:
+            note = "The schema is up to date."
+    return Record({"revision": revision}, note=note)

@@ -4,10 +4,12 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from tollkeeper.domain.traffic import STEP_S, StepCount, TimeRange
+from tollkeeper.domain.traffic import STEP_S, STEPS_PER_HOUR, StepCount, TimeRange
 
 # How many bars a chart of calls over time has at most.
 _BARS_MAX = 72
+# Longer bars than of so many steps are of whole hours.
+_STEPS_PER_BAR_MAX = 6
 _CLASSES = (("2xx", "good"), ("4xx", "warning"), ("5xx", "bad"))
 
 
@@ -15,6 +17,9 @@ def traffic_chart(steps: Sequence[StepCount], time: TimeRange) -> dict[str, Any]
     """Bars of calls over time, stacked by the class of their status."""
     first, last = time.start // STEP_S, (time.end - 1) // STEP_S
     width = -(-(last - first + 1) // _BARS_MAX)
+    if width > _STEPS_PER_BAR_MAX:
+        # Reports of days count by hour.
+        width = -(-width // STEPS_PER_HOUR) * STEPS_PER_HOUR
     first -= first % width
     starts = range(first, last + 1, width)
     counts = {name: [0] * len(starts) for name, _ in _CLASSES}

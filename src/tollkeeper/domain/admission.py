@@ -6,26 +6,35 @@ and one decision per request. A refused request does not change the state.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 
 import msgspec
 from msgspec.structs import replace
 
 from tollkeeper.domain.access import KeyId, KeyStatus, ProjectId
+from tollkeeper.domain.caps import (
+    DAY_S,
+    Cap,
+    CapPeriod,
+    CapSubject,
+    EndedHold,
+    PeriodCap,
+    caps_of,
+    day_at,
+    end_day,
+    on_day,
+    with_ended,
+)
 from tollkeeper.domain.errors import RETRY_AFTER_S_MAX
 from tollkeeper.domain.policy_set import PolicySet
+from tollkeeper.domain.spend import Fold, FoldKind, Spend
 
 # A rate bucket counts in units. One request is 60 million units, so a limit of one request a minute
 # refills exactly one unit each microsecond, and integers suffice.
 RATE_UNITS_PER_REQUEST = 60_000_000
 _US_PER_S = 1_000_000
 _US_PER_MINUTE = 60 * _US_PER_S
-
-
-class CapPeriod(StrEnum):
-    MONTH = "month"
-    TOTAL = "total"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,87 +45,6 @@ class ProjectLimits:
     requests_per_minute: int
     concurrency: int
     overage_bound_picousd: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Cap:
-    amount_picousd: int
-    period: CapPeriod
-
-
-class Spend(msgspec.Struct, frozen=True, gc=False):
-    """Money that an organization or a project holds and has spent, in total and in one UTC month.
-
-    `month_held` includes unsettled holds, because their money cannot be spent again before they
-    are resolved. `settled` includes overage.
-    """
-
-    held_picousd: int = 0
-    unsettled_picousd: int = 0
-    settled_picousd: int = 0
-    month: int = 0
-    month_held_picousd: int = 0
-    month_settled_picousd: int = 0
-
-    def in_month(self, month: int) -> "Spend":
-        """Starts the monthly counts anew if `month` is later. An earlier month changes nothing,
-        because a change back would lose the counts of the later month."""
-        if month <= self.month:
-            return self
-        return replace(self, month=month, month_held_picousd=0, month_settled_picousd=0)
-
-    def with_hold(self, amount: int) -> "Spend":
-        return replace(
-            self,
-            held_picousd=self.held_picousd + amount,
-            month_held_picousd=self.month_held_picousd + amount,
-        )
-
-    def counted(self, period: CapPeriod) -> int:
-        if period is CapPeriod.MONTH:
-            return self.month_held_picousd + self.month_settled_picousd
-        return self.held_picousd + self.unsettled_picousd + self.settled_picousd
-
-    def folded(self, fold: "Fold") -> "Spend":
-        """Applies a fold: holds of one month became unsettled or were resolved."""
-        if fold.kind is FoldKind.UNSETTLED:
-            return replace(
-                self,
-                held_picousd=self.held_picousd - fold.hold_picousd,
-                unsettled_picousd=self.unsettled_picousd + fold.hold_picousd,
-            )
-        spent = fold.settled_picousd + fold.overage_picousd
-        from_held = 0 if fold.was_unsettled else fold.hold_picousd
-        # After a crash, a restored hold may belong to a later month than this state has seen.
-        spend = self.in_month(fold.month)
-        this_month = fold.month == spend.month
-        return replace(
-            spend,
-            held_picousd=spend.held_picousd - from_held,
-            unsettled_picousd=spend.unsettled_picousd - (fold.hold_picousd - from_held),
-            settled_picousd=spend.settled_picousd + spent,
-            month_held_picousd=spend.month_held_picousd - (fold.hold_picousd if this_month else 0),
-            month_settled_picousd=spend.month_settled_picousd + (spent if this_month else 0),
-        )
-
-
-class FoldKind(StrEnum):
-    UNSETTLED = "unsettled"
-    RESOLVED = "resolved"
-
-
-class Fold(msgspec.Struct, frozen=True, gc=False):
-    """The sum of changes to the account by reservations of one project that were held in one
-    month and have now become unsettled or been resolved."""
-
-    project_id: ProjectId
-    kind: FoldKind
-    was_unsettled: bool
-    month: int
-    count: int
-    hold_picousd: int
-    settled_picousd: int
-    overage_picousd: int
 
 
 class ProjectState(msgspec.Struct, frozen=True, gc=False):
@@ -144,6 +72,12 @@ class AccountState(msgspec.Struct, frozen=True):
     overage_bound_picousd: int | None = None
     # The balance was below the bound. Only an operator ends this.
     stopped: bool = False
+    # The latest day of UTC that holds count for; None where the organization has no period caps.
+    spending_day: int | None = None
+    # The caps of the organization, and of those projects and keys that were read.
+    period_caps: dict[tuple[CapSubject, CapPeriod], PeriodCap] = {}
+    # Of keys that were made by a rotation: the first key, whose caps they share.
+    first_keys: dict[KeyId, KeyId] = {}
 
     @property
     def balance_picousd(self) -> int:
@@ -176,6 +110,15 @@ class AccountState(msgspec.Struct, frozen=True):
             projects={**self.projects, fold.project_id: folded_project},
         )
 
+    def with_ended(self, *ended: EndedHold) -> "AccountState":
+        """Counts resolved holds in the period caps. Their folds have changed everything else."""
+        return replace(
+            self,
+            # After a crash, a restored hold may belong to a later day than this state has seen.
+            spending_day=max([self.spending_day or 0, *(one.spending_day for one in ended)]),
+            period_caps=with_ended(self.period_caps, ended),
+        )
+
 
 class AdmissionRequest(msgspec.Struct, frozen=True, gc=False):
     project_id: ProjectId
@@ -190,6 +133,7 @@ class Refusal(StrEnum):
     CREDIT = "credit"
     ORGANIZATION_CAP = "organization_cap"
     PROJECT_CAP = "project_cap"
+    KEY_CAP = "key_cap"
     RATE = "rate"
     CONCURRENCY = "concurrency"
 
@@ -204,6 +148,9 @@ class Decision(msgspec.Struct, frozen=True):
     held_picousd: int = 0
     spent_picousd: int = 0
     limit: int = 0
+    # Of a period cap: its period, and when the next one begins, in seconds since 1970.
+    period: CapPeriod | None = None
+    resets_at: int | None = None
     retry_after_s: int | None = None
     # How long no request can be admitted, because the project's rate has none to give.
     wait_us: int = 0
@@ -222,7 +169,8 @@ class _BatchState:
 
     available: int
     spend: Spend
-    projects: dict[ProjectId, ProjectState] = field(default_factory=dict)
+    projects: dict[ProjectId, ProjectState]
+    period_caps: dict[tuple[CapSubject, CapPeriod], PeriodCap]
 
 
 def decide(
@@ -231,7 +179,10 @@ def decide(
     """An account that has already seen a later month than `month` stays in that later month, and
     holds of this batch count there."""
     spend = state.spend.in_month(month)
-    state = replace(state, stopped=state.stopped or state.is_below_bound)
+    day = state.spending_day
+    if day is not None:
+        day = max(day, day_at(now_us))
+    state = replace(state, stopped=state.stopped or state.is_below_bound, spending_day=day)
     working = _BatchState(
         available=state.available_picousd,
         spend=spend,
@@ -241,19 +192,21 @@ def decide(
             )
             for project_id, project in state.projects.items()
         },
+        period_caps={} if day is None else on_day(state.period_caps, day),
     )
     decisions = []
     for request in requests:
         assert request.hold_picousd >= 0
         decision = _decide_one(state, working, request)
         if decision.refusal is None:
-            _consume(working, request)
+            _consume(state, working, request)
         decisions.append(decision)
     after = replace(
         state,
         available_picousd=working.available,
         spend=working.spend,
         projects=working.projects,
+        period_caps=working.period_caps,
     )
     _check_conservation(state, after, requests, decisions)
     return after, decisions
@@ -288,6 +241,7 @@ def _decide_one(state: AccountState, working: _BatchState, request: AdmissionReq
         _refuse_by_credit(working, request)
         or _refuse_by_cap(Refusal.ORGANIZATION_CAP, state.cap, working.spend, request)
         or _refuse_by_cap(Refusal.PROJECT_CAP, project.cap, project.spend, request)
+        or _refuse_by_period_cap(state, working, request)
         or _refuse_by_rate(project)
         or _refuse_by_concurrency(project)
         or ADMITTED
@@ -335,6 +289,45 @@ def _refuse_by_cap(
     )
 
 
+def _refuse_by_period_cap(
+    state: AccountState, working: _BatchState, request: AdmissionRequest
+) -> Decision | None:
+    for subject, period in _period_caps_of(state, working, request):
+        cap = working.period_caps[subject, period]
+        left = cap.amount_picousd - cap.counted_picousd
+        if request.hold_picousd <= left:
+            continue
+        spend = working.spend if subject is None else working.projects[request.project_id].spend
+        running = min(cap.held_picousd, spend.held_picousd)
+        return Decision(
+            _refusal_of(subject, request),
+            needed_picousd=request.hold_picousd,
+            available_picousd=left,
+            held_picousd=cap.held_picousd,
+            spent_picousd=cap.settled_picousd,
+            limit=cap.amount_picousd,
+            period=period,
+            resets_at=end_day(period, cap.number) * DAY_S,
+            retry_after_s=1 if request.hold_picousd <= left + running else None,
+        )
+    return None
+
+
+def _refusal_of(subject: CapSubject, request: AdmissionRequest) -> Refusal:
+    if subject is None:
+        return Refusal.ORGANIZATION_CAP
+    return Refusal.PROJECT_CAP if subject == request.project_id else Refusal.KEY_CAP
+
+
+def _period_caps_of(
+    state: AccountState, working: _BatchState, request: AdmissionRequest
+) -> list[tuple[CapSubject, CapPeriod]]:
+    if not working.period_caps:
+        return []
+    first_key_id = state.first_keys.get(request.key_id, request.key_id)
+    return caps_of(working.period_caps, request.project_id, first_key_id)
+
+
 def _refuse_by_rate(project: ProjectState) -> Decision | None:
     missing = RATE_UNITS_PER_REQUEST - project.rate_units
     if missing <= 0:
@@ -354,7 +347,9 @@ def _refuse_by_concurrency(project: ProjectState) -> Decision | None:
     return Decision(Refusal.CONCURRENCY, limit=project.concurrency, retry_after_s=1)
 
 
-def _consume(working: _BatchState, request: AdmissionRequest) -> None:
+def _consume(state: AccountState, working: _BatchState, request: AdmissionRequest) -> None:
+    for of in _period_caps_of(state, working, request):
+        working.period_caps[of] = working.period_caps[of].with_hold(request.hold_picousd)
     project = working.projects[request.project_id]
     working.available -= request.hold_picousd
     working.spend = working.spend.with_hold(request.hold_picousd)

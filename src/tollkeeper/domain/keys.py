@@ -37,7 +37,7 @@ class MintedKey:
 
 def mint_key(kind: KeyKind) -> MintedKey:
     body = PREFIXES[kind] + "".join(secrets.choice(_ALPHABET) for _ in range(_RANDOM_LENGTH))
-    value = body + _checksum(body)
+    value = body + checksum(body)
     return MintedKey(value=value, digest=key_digest(value), redacted_value=redact_key(value))
 
 
@@ -45,7 +45,7 @@ def key_kind(value: str) -> KeyKind | None:
     """The kind of a well-formed key; None if the text cannot be a key that `mint_key` made."""
     if _SHAPE.fullmatch(value) is None:
         return None
-    if _checksum(value[:-_CHECKSUM_LENGTH]) != value[-_CHECKSUM_LENGTH:]:
+    if checksum(value[:-_CHECKSUM_LENGTH]) != value[-_CHECKSUM_LENGTH:]:
         return None
     return _KINDS[value[:_PREFIX_LENGTH]]
 
@@ -60,7 +60,7 @@ def redact_key(value: str) -> str:
     return value[: _PREFIX_LENGTH + _SHOWN_LENGTH] + "..."
 
 
-def _checksum(body: str) -> str:
+def checksum(body: str) -> str:
     number = zlib.crc32(body.encode())
     digits = []
     for _ in range(_CHECKSUM_LENGTH):

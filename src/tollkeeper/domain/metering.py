@@ -47,8 +47,10 @@ class Meter:
     _counted_tokens: int = 0
     _kept: list[str] = field(default_factory=list)
     _kept_characters: int = 0
-    # The report that was normalised last, and what came of it.
-    _normalised: tuple[ReportedUsage, Usage | None, bool] | None = None
+    # What came of the report, and whether that is still to be found out.
+    _usage: Usage | None = None
+    _is_nonsense: bool = False
+    _is_stale: bool = False
 
     def send_prompts(self, prompts: int) -> None:
         """The backend that serves is sent the prompt so often, which may be less than was held."""
@@ -62,52 +64,43 @@ class Meter:
                 self._count_delta(event)
             elif isinstance(event, UsageReport):
                 self._take(event)
-            else:
-                self.service_tier = event.service_tier or self.service_tier
+            elif event.service_tier:
+                self.service_tier = event.service_tier
+                self._is_stale = True
 
     @property
     def usage(self) -> Usage | None:
         """The backend's own count; None where it has reported none that can be used."""
-        found, can_be_true = self._normalised_report()
-        if found is None or not can_be_true:
-            return None
-        if found.service_tier is None and self.service_tier is not None:
-            return msgspec.structs.replace(found, service_tier=self.service_tier)
-        return found
+        if self._is_stale:
+            self._understand()
+        return self._usage
 
     @property
     def reported_nonsense(self) -> bool:
         """All that the backend has reported cannot be true: a person has to look at it."""
-        if self.report is None:
-            return self.absurd_report is not None
-        found, can_be_true = self._normalised_report()
-        return found is not None and not can_be_true
+        if self._is_stale:
+            self._understand()
+        return self._is_nonsense
 
-    def _normalised_report(self) -> tuple[Usage | None, bool]:
-        """The last report in our terms, and whether it can be true. It is asked for at several
-        places of a call, and computed once for each report."""
+    def _understand(self) -> None:
+        """Puts the last report in our terms: not for each report of a stream, but when it is asked
+        for."""
+        self._is_stale = False
         report = self.report
-        if report is None:
-            return None, False
-        known = self._normalised
-        if known is None or known[0] is not report:
-            found = normalised(report)
-            known = (report, found, found is not None and self._can_be_true(found))
-            self._normalised = known
-        return known[1], known[2]
+        found = None if report is None else normalised(report)
+        if found is None:
+            self._usage = None
+            self._is_nonsense = report is None and self.absurd_report is not None
+            return
+        self._is_nonsense = not self._can_be_true(found)
+        if found.service_tier is None and self.service_tier is not None:
+            found = msgspec.structs.replace(found, service_tier=self.service_tier)
+        self._usage = None if self._is_nonsense else found
 
     @property
     def reported(self) -> FreeObject | None:
         """The last report as it came, for the record."""
         return self.absurd_report if self.report is None else self.report.written
-
-    @property
-    def exceeds_context(self) -> bool:
-        """The report is charged, but it does not fit what is declared of the model."""
-        usage, context = self.usage, self.call.model.context_length
-        return usage is not None and (
-            usage.prompt_tokens > context or usage.completion_tokens > context * self.call.choices
-        )
 
     @property
     def output_tokens(self) -> int:
@@ -169,6 +162,7 @@ class Meter:
             self.absurd_report = event.absurd
         else:
             self.report = merged(self.report, event.usage)
+        self._is_stale = True
 
     def _can_be_true(self, usage: Usage) -> bool:
         most = _CONTEXTS_MAX * self.call.model.context_length * self.call.choices
@@ -178,9 +172,12 @@ class Meter:
         self.delivered = True
         if delta.finish is not None:
             self.finish = delta.finish
-        for text in (delta.text, delta.reasoning, delta.refusal):
-            if text:
-                self._keep(text)
+        if delta.text:
+            self._keep(delta.text)
+        if delta.reasoning:
+            self._keep(delta.reasoning)
+        if delta.refusal:
+            self._keep(delta.refusal)
         for piece in delta.tool_calls:
             self._keep((piece.name or "") + piece.arguments)
         if delta.function_call is not None:

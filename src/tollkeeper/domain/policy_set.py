@@ -1,7 +1,8 @@
 """The published policies of one organization at one epoch, and which of them apply to a call."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from tollkeeper.domain.access import ProjectId
 from tollkeeper.domain.errors import NotFound
@@ -27,22 +28,40 @@ class ActivePolicy:
         return self.direction in (direction, Direction.BOTH)
 
 
+# A policy with its place in the order of the set.
+_Placed: TypeAlias = tuple[int, ActivePolicy]
+
+
 @dataclass(frozen=True, slots=True)
 class PolicySet:
     """A call keeps the set that was in force at its admission, even if policies are published
-    while it runs."""
+    while it runs. What applies to a call is found without a look at the policies that do not."""
 
     epoch: int
     active: dict[str, ActivePolicy]
     paused: frozenset[str]
+    _everywhere: list[_Placed] = field(init=False, repr=False, compare=False, default_factory=list)
+    _of_projects: dict[ProjectId, list[_Placed]] = field(
+        init=False, repr=False, compare=False, default_factory=dict
+    )
+
+    def __post_init__(self) -> None:
+        for placed in enumerate(self.active.values()):
+            policy = placed[1]
+            if policy.scope is Scope.ORGANIZATION:
+                self._everywhere.append(placed)
+            elif policy.scope is Scope.PROJECTS:
+                for project_id in policy.project_ids:
+                    self._of_projects.setdefault(project_id, []).append(placed)
+
+    @property
+    def size(self) -> int:
+        return len(self.active) + len(self.paused)
 
     def attached(self, project_id: ProjectId) -> list[ActivePolicy]:
-        return [
-            policy
-            for policy in self.active.values()
-            if policy.scope is Scope.ORGANIZATION
-            or (policy.scope is Scope.PROJECTS and project_id in policy.project_ids)
-        ]
+        own = self._of_projects.get(project_id)
+        placed = self._everywhere if own is None else sorted(self._everywhere + own, key=_place)
+        return [policy for _, policy in placed]
 
     def applying(self, project_id: ProjectId, named: Sequence[str]) -> tuple[ActivePolicy, ...]:
         """The policies attached to the project and those that the request names, each once."""
@@ -58,6 +77,10 @@ class PolicySet:
         if policy_id in self.paused:
             raise NotFound(f"The policy {policy_id} is paused.", param=param)
         raise NotFound(f"There is no published policy {policy_id[:120]!r}.", param=param)
+
+
+def _place(placed: _Placed) -> int:
+    return placed[0]
 
 
 EMPTY = PolicySet(epoch=0, active={}, paused=frozenset())

@@ -274,6 +274,8 @@ class Sampling(msgspec.Struct, frozen=True, gc=False):
     stop: str | list[str] | None = None
 
     def given(self) -> dict[str, float | str | list[str] | dict[str, float]]:
+        if self == _DEFAULT_SAMPLING:
+            return {}
         return {
             name: value
             for name in self.__struct_fields__

@@ -8,6 +8,10 @@ from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
 
 # A step of the roll-ups in seconds, and the ratio of two neighbouring rungs of the latencies.
 STEP_S = 300
+STEPS_PER_HOUR = 12
+STEPS_PER_DAY = 288
+# Latencies are counted by hour for so long, and then by day.
+LATENCY_HOURS_KEPT_S = 2 * 86_400
 RUNG_RATIO = 1.1
 
 
@@ -44,7 +48,8 @@ class TrafficFilter:
 
 @dataclass(frozen=True, slots=True)
 class StepCount:
-    """The calls of one step of five minutes that had one status."""
+    """The calls of one step of five minutes that had one status; in a report of days, those of the
+    hour that begins with the step."""
 
     step: int
     status: int

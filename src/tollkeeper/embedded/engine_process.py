@@ -1,5 +1,6 @@
 """The program of the engine's process: runs llama.cpp's server on loopback and ends with its parent.
-It imports nothing of the gateway, so that it starts quickly and holds none of the gateway's secrets.
+It imports next to nothing of the gateway, so that it starts quickly and holds none of the gateway's
+secrets.
 
 The parent writes one line to standard input, with the key that must not appear on a command line,
 and keeps the pipe open: when the pipe ends, this program ends. When the engine is ready, this
@@ -7,15 +8,11 @@ program writes one line of JSON to standard output.
 """
 
 import argparse
-import ctypes
 import http.client
 import json
 import os
-import resource
-import select
 import signal
 import sys
-import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -23,6 +20,11 @@ from typing import Any, NoReturn
 import xllamacpp
 
 from tollkeeper.embedded.engine_address import ENGINE_HOST
+from tollkeeper.embedded.parent_watch import (
+    end_with_parent,
+    forbid_core_dumps,
+    redirected_standard_output,
+)
 
 # A call can be stopped only between two batches, and the other streams wait while a batch runs. With
 # 64 tokens per batch both waits stay below a second on one slow core, and a prompt is read as fast
@@ -31,12 +33,10 @@ _BATCH_TOKENS = 64
 # Memory for prefixes of calls that lost their slot. The engine's own default is 8 GB.
 _PREFIX_CACHE_MIB = 256
 _ERRORS_ONLY = 1
-_PARENT_POLL_S = 1.0
 _ANSWER_TIMEOUT_S = 60.0
 # The engine's numbers for the kinds of tokenizers.
 _TOKENIZERS = {1: "SPM", 2: "BPE", 3: "WPM", 4: "UGM", 5: "RWKV", 6: "PLaMo-2"}
 _REPEATED_PROMPT = "One, two, three, four, five"
-_PR_SET_PDEATHSIG = 1
 _CPU_QUOTA_FILE = Path("/sys/fs/cgroup/cpu.max")
 _EXIT_REFUSED = 3
 
@@ -53,10 +53,9 @@ def main() -> NoReturn:
     options = _parse(sys.argv[1:])
     first = json.loads(sys.stdin.buffer.readline())
     handshake = Handshake(api_key=first["api_key"], parent_pid=first["parent_pid"])
-    _end_with_parent(handshake.parent_pid)
-    # A core dump would contain the prompts of callers.
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    report = _redirected_standard_output()
+    end_with_parent(handshake.parent_pid)
+    forbid_core_dumps()
+    report = redirected_standard_output()
     try:
         server = xllamacpp.Server(_parameters(options, handshake.api_key))
     except RuntimeError as exc:
@@ -129,37 +128,6 @@ def _cores() -> int:
     except (OSError, ValueError):  # no control group, or a quota of "max"
         return cores
     return min(cores, max(1, quota_cores))
-
-
-def _end_with_parent(parent_pid: int) -> None:
-    """Ends this process when the parent ends, in three ways, because each of them has a gap.
-
-    The kernel's signal works while the model loads and no other Python thread can run, but it is
-    sent when the parent's thread ends. The pipe ends with the parent's process, unless a child of
-    the parent has inherited the other end. The parent's process id changes in that case too.
-    """
-    # If the kernel refuses, the thread below still watches the parent.
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent_pid:  # the parent ended before the signal was requested
-        os._exit(0)
-    threading.Thread(target=_watch_parent, args=(parent_pid,), daemon=True).start()
-
-
-def _watch_parent(parent_pid: int) -> None:
-    standard_input = sys.stdin.fileno()
-    while os.getppid() == parent_pid:
-        readable, _, _ = select.select([standard_input], [], [], _PARENT_POLL_S)
-        if readable and not os.read(standard_input, 4096):
-            break
-    os._exit(0)
-
-
-def _redirected_standard_output() -> int:
-    """A private copy of standard output, for the report. What the library prints to standard output
-    goes to standard error from now on."""
-    report = os.dup(sys.stdout.fileno())
-    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    return report
 
 
 class EngineQuestions:

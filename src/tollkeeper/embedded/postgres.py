@@ -21,7 +21,7 @@ import structlog
 
 from tollkeeper.domain.errors import Unavailable
 from tollkeeper.embedded.postgres_account import Account, ensure_account, owner_ids
-from tollkeeper.embedded.postgres_folders import make_private_folder
+from tollkeeper.embedded.postgres_folders import awaits_its_owner, make_private_folder
 from tollkeeper.embedded.postgres_lock_files import disown_zombie
 from tollkeeper.embedded.postgres_places import (
     find_cluster,
@@ -29,6 +29,8 @@ from tollkeeper.embedded.postgres_places import (
     is_outside,
     prepare_socket_folder,
     remember_cluster,
+    remove_unfinished,
+    unfinished_cluster,
 )
 from tollkeeper.embedded.postgres_programs import find_programs
 
@@ -124,22 +126,35 @@ class EmbeddedPostgres:
         return _Places(account, cluster, prepare_socket_folder(cluster, account))
 
     def _initialise(self, places: _Places) -> None:
+        """Makes the cluster beside its place and gives it its name when it is complete: what a killed
+        process leaves is never taken for a cluster."""
         cluster = places.cluster
         if is_cluster(cluster):
             return
-        make_private_folder(cluster, *owner_ids(places.account))
-        _run(
-            places,
-            "initdb",
-            "--auth=trust",  # Nobody else can enter the folder of the socket.
-            "--encoding=utf8",
-            "--locale=C",
-            "--data-checksums",
-            f"--username={_ROLE}",
-            "-D",
-            str(cluster),
-        )
+        remove_unfinished(cluster)
+        if cluster.exists() and not awaits_its_owner(cluster):
+            # Somebody made the folder, such as the place of a volume: it cannot be replaced.
+            _make_cluster(places, cluster)
+        else:
+            unfinished = unfinished_cluster(cluster)
+            make_private_folder(unfinished, *owner_ids(places.account))
+            _make_cluster(places, unfinished)
+            unfinished.rename(cluster)
         remember_cluster(self._data_dir, cluster)
+
+
+def _make_cluster(places: _Places, folder: Path) -> None:
+    _run(
+        places,
+        "initdb",
+        "--auth=trust",  # Nobody else can enter the folder of the socket.
+        "--encoding=utf8",
+        "--locale=C",
+        "--data-checksums",
+        f"--username={_ROLE}",
+        "-D",
+        str(folder),
+    )
 
 
 def _conninfo(places: _Places) -> str:

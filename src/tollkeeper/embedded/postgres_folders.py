@@ -45,7 +45,7 @@ def make_private_folder(path: Path, uid: int, gid: int) -> None:
     try:
         path.mkdir(mode=_PRIVATE_MODE)
     except FileExistsError:
-        if not _awaits_its_owner(path):
+        if not awaits_its_owner(path):
             return
     if uid != os.geteuid():
         os.chown(path, uid, gid, follow_symlinks=False)
@@ -64,7 +64,7 @@ def check_private_folder(path: Path, uid: int) -> None:
         )
 
 
-def _awaits_its_owner(path: Path) -> bool:
+def awaits_its_owner(path: Path) -> bool:
     """Whether a process was killed after it made this folder and before it gave the folder away."""
     status = path.lstat()
     return (

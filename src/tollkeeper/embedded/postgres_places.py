@@ -7,6 +7,8 @@ cannot enter the data folder, the cluster lives below a folder that the program 
 
 import hashlib
 import os
+import secrets
+import shutil
 import tempfile
 from pathlib import Path
 from shlex import quote
@@ -81,6 +83,19 @@ def remember_cluster(data_dir: Path, cluster: Path) -> None:
     fresh = location.with_name(f"{location.name}.new")
     fresh.write_text(f"{cluster}\n")
     fresh.rename(location)
+
+
+def unfinished_cluster(cluster: Path) -> Path:
+    """Where a cluster is made. Each attempt has another place: the programs of a killed one may go on
+    for a while."""
+    return cluster.with_name(f"{cluster.name}.unfinished-{secrets.token_hex(4)}")
+
+
+def remove_unfinished(cluster: Path) -> None:
+    """Removes what killed attempts to make this cluster have left."""
+    for left in cluster.parent.glob(f"{cluster.name}.unfinished-*"):
+        if not left.is_symlink():
+            shutil.rmtree(left, ignore_errors=True)
 
 
 def prepare_socket_folder(cluster: Path, account: Account | None) -> Path:

@@ -189,7 +189,12 @@ class HttpExchange:
         self._head = self._head_of(status, headers)
 
     def write(self, piece: bytes) -> None:
-        if not self.finished and piece:
+        if self.finished or not piece:
+            return
+        if self._head is None and self._chunked and self.method != "HEAD":
+            # Every piece but the first.
+            self._link.send(b"%x\r\n%b\r\n" % (len(piece), piece))
+        else:
             self._link.send(self._framed(piece))
 
     def end(self, piece: bytes) -> None:

@@ -14,7 +14,7 @@ from tollkeeper.api.http.exchange import Application
 from tollkeeper.domain.errors import TollkeeperError, Unavailable
 from tollkeeper.hosting.http_exchange import STATUS_LINES, HttpExchange, date_line
 from tollkeeper.hosting.request_parser import RequestParser
-from tollkeeper.services.request_ids import new_request_id
+from tollkeeper.services.request_ids import new_request_id_text
 
 # Requests that arrive while another one is answered wait unread. Beyond this size the socket is not
 # read, and then the caller's leaving is seen only when the next request's turn comes.
@@ -268,7 +268,7 @@ class HttpConnection(asyncio.Protocol):
 
     def _refuse(self, error: TollkeeperError) -> None:
         """Sends an error and closes. The application is not called, because there is no request."""
-        rendered = render_error(error, str(new_request_id()))
+        rendered = render_error(error, new_request_id_text())
         head = [STATUS_LINES[rendered.status], date_line()]
         for name, value in rendered.headers:
             head += [name, b": ", value, b"\r\n"]

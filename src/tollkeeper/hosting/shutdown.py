@@ -51,6 +51,14 @@ class Lease(Protocol):
     async def sign_off(self) -> None: ...
 
 
+def longest_shutdown_s(grace_s: float) -> float:
+    """How long `shut_down` takes where every step needs all of its time."""
+    requests_s = _LAST_REQUESTS_S + _SLACK_S
+    costs_s = _LAST_COSTS_S + _SLACK_S
+    calls_s = grace_s + 2 * _LAST_CALLS_S
+    return calls_s + requests_s + costs_s + _LAST_UPKEEP_S + _SIGN_OFF_S
+
+
 async def shut_down(
     server: Server, calls: Calls, ledger: Ledger, upkeep: Upkeep, lease: Lease, *, grace_s: float
 ) -> None:

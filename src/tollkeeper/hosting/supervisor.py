@@ -1,5 +1,6 @@
-"""The parent process: starts the workers, the engine and the operator listener, restarts a worker or
-an embedded database that died, stops what it started, and sends a changed catalogue to the workers.
+"""The parent process: starts the workers, the engine, the bridge and the operator listener, restarts a
+worker or an embedded database that died, stops what it started, and sends a changed catalogue to the
+workers.
 """
 
 import asyncio
@@ -12,24 +13,27 @@ from collections.abc import Callable
 import structlog
 from prometheus_client.multiprocess import mark_process_dead
 
-from tollkeeper.bootstrap import build_catalog, build_engine
-from tollkeeper.domain.errors import TollkeeperError
+from tollkeeper.bootstrap import build_bridge, build_catalog, build_engine
+from tollkeeper.domain.errors import StateConflict, TollkeeperError
+from tollkeeper.embedded.engine import EmbeddedEngine
 from tollkeeper.embedded.postgres import EmbeddedPostgres
+from tollkeeper.embedded.provider_bridge import ProviderBridge
 from tollkeeper.hosting.backend_probe import probe_backends
 from tollkeeper.hosting.http_server import HttpServer
 from tollkeeper.hosting.listeners import address_of
 from tollkeeper.hosting.operator_listener import OperatorListener, Readiness
 from tollkeeper.hosting.presence import present
+from tollkeeper.hosting.shutdown import longest_shutdown_s
 from tollkeeper.hosting.worker import http_limits
 from tollkeeper.hosting.worker_process import WorkerProcess, WorkerStarter
 from tollkeeper.settings import Settings, SettingsError
-from tollkeeper.storage.schema import check_database
+from tollkeeper.storage.schema import check_database, find_outdated
 
 _RESTART_PAUSE_S = 1.0
 # A worker that is not ready after this time is killed and started again.
 _START_TIMEOUT_S = 60.0
-# Beyond the grace period, for the last writes of the workers.
-_STOP_SLACK_S = 10.0
+# Beyond the time that the steps of a worker's shutdown may take, for the end of its process.
+_STOP_SLACK_S = 4.0
 _DATABASE_INTERVAL_S = 5.0
 _log = structlog.get_logger("tollkeeper.supervisor")
 
@@ -54,13 +58,16 @@ class Supervisor:
         self._reload = reload
         self._worker_starter = worker_starter
         self._engine = build_engine(settings)
+        self._bridge = build_bridge(settings)
         self._stopping = asyncio.Event()
         self._workers: dict[int, WorkerProcess] = {}
         self._ready: set[int] = set()
         self._announced = False
+        self._outdated: str | None = None
 
     async def run(self, *, on_ready: Callable[[], None]) -> None:
-        """Serves until SIGTERM or SIGINT. Calls `on_ready` once, when all workers serve."""
+        """Serves until SIGTERM or SIGINT. Calls `on_ready` once, when all workers serve. Raises
+        StateConflict where it ended because the schema has become too new for this code."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop)
@@ -71,8 +78,8 @@ class Supervisor:
                 http_limits(self._settings),
             )
             await listener.start(self._operator)
-            if self._engine is not None:
-                await self._engine.start()
+            for beside in self._processes():
+                await beside.start()
             keepers = [
                 loop.create_task(self._keep_worker(number, on_ready))
                 for number in range(self._settings.server.workers)
@@ -83,9 +90,15 @@ class Supervisor:
             # Otherwise the kernel would accept connections that no worker will serve.
             self._public.close()
             await self._stop_workers(keepers)
-            if self._engine is not None:
-                await self._engine.close()
+            for beside in self._processes():
+                await beside.close()
             await listener.drain(0)
+        if self._outdated is not None:
+            raise StateConflict(self._outdated)
+
+    def _processes(self) -> list[EmbeddedEngine | ProviderBridge]:
+        """What runs beside the workers, as far as the settings need it."""
+        return [beside for beside in (self._engine, self._bridge) if beside is not None]
 
     def _stop(self) -> None:
         if not self._stopping.is_set():
@@ -116,12 +129,12 @@ class Supervisor:
         parts = {"workers": f"{len(self._ready)} of {self._settings.server.workers} answer"}
         ready = bool(self._ready)
         try:
-            await asyncio.to_thread(check_database, self._conninfo)
-            parts["database"] = "ok"
+            state = await asyncio.to_thread(check_database, self._conninfo)
+            parts["database"] = f"ok, schema {state.description}" if state.is_newer else "ok"
         except TollkeeperError as exc:
             parts["database"] = exc.message
             ready = False
-        backends, any_reachable = await probe_backends(self._settings, self._engine)
+        backends, any_reachable = await probe_backends(self._settings, self._engine, self._bridge)
         parts |= backends
         ready = ready and any_reachable
         return Readiness(parts=parts, ready=ready and not self._stopping.is_set())
@@ -154,16 +167,24 @@ class Supervisor:
         self._ready.discard(number)
         # What was open in the process is not open any more; what it has counted stays.
         mark_process_dead(worker.pid, self._worker_starter.metrics)  # type: ignore[no-untyped-call]
-        if not self._stopping.is_set():
+        if self._stopping.is_set():
+            return
+        self._outdated = await asyncio.to_thread(find_outdated, self._conninfo)
+        if self._outdated is not None:
+            # Workers end by themselves then, and another one would end too.
+            self._stop()
+        else:
             _log.error("a worker ended and is started again", worker=number, code=code)
 
     async def _start_worker(self) -> WorkerProcess:
         address = None if self._engine is None else self._engine.address
+        bridge = None if self._bridge is None else self._bridge.address
         instruction = {
             "kind": "start",
             "settings": self._settings.model_dump(mode="json"),
             "conninfo": self._conninfo,
             "engine": None if address is None else dataclasses.asdict(address),
+            "bridge": None if bridge is None else dataclasses.asdict(bridge),
         }
         worker = self._worker_starter.take()
         await worker.start(self._public, instruction)
@@ -199,7 +220,8 @@ class Supervisor:
         for worker in self._workers.values():
             if worker.is_running:
                 worker.terminate()
-        _, late = await asyncio.wait(keepers, timeout=self._settings.server.grace_s + _STOP_SLACK_S)
+        within_s = longest_shutdown_s(self._settings.server.grace_s) + _STOP_SLACK_S
+        _, late = await asyncio.wait(keepers, timeout=within_s)
         for worker in self._workers.values():
             if worker.is_running:
                 worker.kill()

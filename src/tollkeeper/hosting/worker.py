@@ -5,6 +5,7 @@ socket and `start`, later `settings` with each changed catalogue.
 """
 
 import asyncio
+import contextlib
 import gc
 import json
 import signal
@@ -17,6 +18,8 @@ import uvloop
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
 from tollkeeper.bootstrap import build_app, build_catalog, running_services
+from tollkeeper.domain.errors import TollkeeperError
+from tollkeeper.embedded.bridge_address import BridgeAddress
 from tollkeeper.embedded.engine_address import EngineAddress
 from tollkeeper.hosting.http_protocol import HttpLimits
 from tollkeeper.hosting.http_server import HttpServer
@@ -30,6 +33,7 @@ from tollkeeper.settings import Settings
 
 # How many new objects start a garbage collection of the youngest generation.
 _COLLECTION_THRESHOLD = 20_000
+_REGISTER_S = 2.0
 _LINE_BYTES_MAX = 16 * 1024 * 1024
 _log = structlog.get_logger("tollkeeper.worker")
 
@@ -64,6 +68,8 @@ class Worker:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stopping.set)
+        self._services.lease.on_outdated = self._leave_outdated
+        await self._register()
         app = build_app(self._settings, self._services)
         server = HttpServer(app, http_limits(self._settings))
         self._services.upkeep.start()
@@ -86,6 +92,18 @@ class Worker:
             grace_s=self._settings.server.grace_s,
         )
         write_tallies()
+
+    async def _register(self) -> None:
+        """Registers before the first call, so that no migration takes away what this code needs. Where
+        the database is away, calls are refused anyway, and upkeep registers later."""
+        with contextlib.suppress(TollkeeperError, TimeoutError):
+            async with asyncio.timeout(_REGISTER_S):
+                await self._services.lease.heartbeat()
+
+    def _leave_outdated(self, reason: str) -> None:
+        if not self._stopping.is_set():
+            _log.error("this worker ends in an orderly way", reason=reason)
+        self._stopping.set()
 
     async def _follow_instructions(self, instructions: asyncio.StreamReader) -> None:
         while line := await instructions.readline():
@@ -133,8 +151,9 @@ async def _main(channel: socket.socket, listener: socket.socket) -> None:
     settings = _settings_from(start)
     configure_logs(log_format(settings))
     engine = EngineAddress(**start["engine"]) if start["engine"] is not None else None
+    bridge = BridgeAddress(**start["bridge"]) if start["bridge"] is not None else None
     async with running_services(
-        settings, start["conninfo"], engine=engine, serving=True
+        settings, start["conninfo"], engine=engine, bridge=bridge, serving=True
     ) as services:
         await Worker(settings, services).run(listener, instructions, reports)
 

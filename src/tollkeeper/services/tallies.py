@@ -18,6 +18,8 @@ Labels: TypeAlias = tuple[str, ...]
 _WRITE_INTERVAL_S = 0.5
 # What is written at the interval: every tally of this process.
 _writers: list[Callable[[], None]] = []
+# What adds to tallies that which it has kept, before they are written.
+_collectors: list[Callable[[], None]] = []
 
 
 class CounterTally:
@@ -75,6 +77,11 @@ class OpenTally:
         _writers.append(lambda: self._gauge.set(self.open))
 
 
+def collect_first(collect: Callable[[], None]) -> None:
+    """Has something add to tallies what it has kept, before they are written."""
+    _collectors.append(collect)
+
+
 def write_also(write: Callable[[], None]) -> None:
     """Has something else written at the same interval, for as long as its object lives."""
     known = WeakMethod(write)
@@ -89,32 +96,23 @@ def write_also(write: Callable[[], None]) -> None:
     _writers.append(write_if_alive)
 
 
-class _Schedule:
-    def __init__(self) -> None:
-        # The event loop that has a write scheduled. Tests close loops, and a closed loop never
-        # runs the write, so a new loop schedules one of its own.
-        self._scheduled_in: asyncio.AbstractEventLoop | None = None
-
-    def ensure(self) -> None:
-        loop = asyncio.get_running_loop()
-        if self._scheduled_in is not loop:
-            self._scheduled_in = loop
-            loop.call_later(_WRITE_INTERVAL_S, self.write)
-
-    def write(self) -> None:
-        self._scheduled_in = None
-        for write in tuple(_writers):
-            write()
-
-
-_schedule = _Schedule()
+# The event loop that has a write scheduled. Tests close loops, and a closed loop never runs the write,
+# so a new loop schedules one of its own.
+_scheduled_in: asyncio.AbstractEventLoop | None = None
 
 
 def schedule_write() -> None:
     """Something was counted: it is written within the interval."""
-    _schedule.ensure()
+    global _scheduled_in  # noqa: PLW0603 - one schedule for the process
+    loop = asyncio.get_running_loop()
+    if _scheduled_in is not loop:
+        _scheduled_in = loop
+        loop.call_later(_WRITE_INTERVAL_S, write_tallies)
 
 
 def write_tallies() -> None:
-    """Writes everything at once, for a process that ends and for tests."""
-    _schedule.write()
+    """Writes everything at once: at the interval, in a process that ends, and in tests."""
+    global _scheduled_in  # noqa: PLW0603 - one schedule for the process
+    _scheduled_in = None
+    for step in (*_collectors, *_writers):
+        step()

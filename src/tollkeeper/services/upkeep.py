@@ -1,6 +1,7 @@
 """The chores of a worker beside answering calls: each one runs at its own interval."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
@@ -11,6 +12,7 @@ from tollkeeper.domain.money import usd_from_picousd
 from tollkeeper.services.alerts import Alerts
 from tollkeeper.services.calls.activity import Activity
 from tollkeeper.services.ledger.bulk_resolution import BulkResolution, UnsettledRule
+from tollkeeper.services.ledger.caps import Caps
 from tollkeeper.services.ledger.months import LedgerMonths
 from tollkeeper.services.ledger.recovery import Lease, Recovered, Recovery
 from tollkeeper.services.ledger.watch import LedgerWatch
@@ -27,9 +29,12 @@ _PARTITIONS_INTERVAL_S = 600
 _UNREGISTERED_INTERVAL_S = 600
 _UNSETTLED_INTERVAL_S = 600
 _WATCH_INTERVAL_S = 60
+_CAPS_INTERVAL_S = 600
 _SAMPLE_INTERVAL_S = 2
 _ALERTS_INTERVAL_S = 60
 _DELIVERY_INTERVAL_S = 5
+_SHARE_OF_TIME = 0.01
+_RARELY_S = 600
 _CANCEL_AGAIN_S = 0.1
 
 _log = structlog.get_logger("tollkeeper.upkeep")
@@ -48,6 +53,7 @@ class Upkeep:
         unsettled_rule: UnsettledRule | None,
         ledger_watch: LedgerWatch,
         ledger_months: LedgerMonths,
+        caps: Caps,
         activity: Activity,
         process_watch: ProcessWatch | None = None,
         alerts: Alerts | None = None,
@@ -63,6 +69,7 @@ class Upkeep:
         self._unsettled_rule = unsettled_rule
         self._ledger_watch = ledger_watch
         self._ledger_months = ledger_months
+        self._caps = caps
         self._activity = activity
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -82,11 +89,15 @@ class Upkeep:
             (_SECRETS_INTERVAL_S, self.forget_secrets),
             (_PARTITIONS_INTERVAL_S, self.keep_partitions),
             (_PARTITIONS_INTERVAL_S, self.keep_ledger_months),
+            (_CAPS_INTERVAL_S, self.begin_cap_periods),
         )
 
     def start(self) -> None:
+        # These read all accounts.
+        rarely = (self.watch_ledger, self.alert)
         self._tasks = [
-            asyncio.create_task(_repeat(interval_s, chore)) for interval_s, chore in self.chores
+            asyncio.create_task(_repeat(interval_s, chore, rarely=chore in rarely))
+            for interval_s, chore in self.chores
         ]
 
     async def stop(self) -> None:
@@ -161,11 +172,22 @@ class Upkeep:
     async def keep_ledger_months(self) -> None:
         await self._ledger_months.keep_months()
 
+    async def begin_cap_periods(self) -> None:
+        await self._caps.begin_periods()
 
-async def _repeat(interval_s: float, chore: Chore) -> None:
+
+async def _repeat(interval_s: float, chore: Chore, *, rarely: bool) -> None:
     while True:
+        began = time.monotonic()
         await _attempt(chore)
-        await asyncio.sleep(interval_s)
+        took_s = time.monotonic() - began
+        await asyncio.sleep(rare_pause_s(interval_s, took_s) if rarely else interval_s)
+
+
+def rare_pause_s(interval_s: float, took_s: float) -> float:
+    """The pause after a chore that reads much: so long that it takes a hundredth of the time, but not
+    longer than the chore is useful."""
+    return max(interval_s, min(took_s / _SHARE_OF_TIME, _RARELY_S))
 
 
 async def _attempt(chore: Chore) -> None:

@@ -15,6 +15,7 @@ from tollkeeper.services.clock import Clock
 from tollkeeper.services.ledger.bill import BillReconciliation
 from tollkeeper.services.ledger.billing import Billing
 from tollkeeper.services.ledger.bulk_resolution import BulkResolution
+from tollkeeper.services.ledger.caps import Caps
 from tollkeeper.services.ledger.costs import Costs
 from tollkeeper.services.ledger.ledger import Ledger
 from tollkeeper.services.ledger.months import LedgerMonths
@@ -52,6 +53,7 @@ class Services:
     models: Models
     costs: Costs
     billing: Billing
+    caps: Caps
     reconciliation: Reconciliation
     bulk_resolution: BulkResolution
     bill_reconciliation: BillReconciliation

@@ -7,9 +7,15 @@ from pydantic import Field, field_validator, model_validator
 from tollkeeper.backends.config import shown_url
 from tollkeeper.backends.presets import PRESETS
 from tollkeeper.settings.bill import BillColumn
+from tollkeeper.settings.identity import IdentitySettings
 from tollkeeper.settings.section import Name, Seconds, SecretFile, SecretVariable, Section
 
-CredentialName = Literal["bearer", "x-api-key", "api-key", "x-goog-api-key"]
+CredentialName = Literal[
+    "bearer", "x-api-key", "api-key", "x-goog-api-key", "google", "entra", "sigv4"
+]
+# The credentials that are no key: the gateway has an identity, for which it gets tokens or signs.
+IDENTITY_CREDENTIALS = frozenset({"google", "entra", "sigv4"})
+_BEDROCK_PROTOCOLS = frozenset({"converse", "bedrock_messages"})
 HeaderName = Annotated[str, Field(pattern=r"^[a-z0-9!#$%&'*+.^_`|~-]{1,64}$")]
 # Printable ASCII.
 HeaderValue = Annotated[str, Field(pattern=r"^[!-~]([ -~]*[!-~])?$", max_length=4096)]
@@ -19,23 +25,34 @@ _OWN_HEADERS = frozenset(
         *("host", "user-agent", "content-type", "content-length", "accept", "accept-encoding"),
         *("connection", "transfer-encoding", "expect", "upgrade", "te", "trailer"),
         *("authorization", "x-api-key", "api-key", "x-goog-api-key"),
+        *("x-amz-date", "x-amz-security-token", "x-amz-content-sha256"),
     }
 )
 
 
 class BackendSettings(Section):
     name: Name
-    kind: Literal["embedded", "openai"] = "openai"
+    kind: Literal["embedded", "library", "openai"] = "openai"
+    # Of the kind "library": the provider, by the name that the library has for it.
+    provider: str = Field(default="", pattern=r"^[a-z0-9_-]{0,64}$")
     # What is known of a provider or server: the defaults of what follows.
     preset: str = ""
     protocol: Literal[
-        "chat", "responses", "messages", "vertex_messages", "gemini", "vertex_gemini"
+        "chat",
+        "responses",
+        "messages",
+        "vertex_messages",
+        "bedrock_messages",
+        "gemini",
+        "vertex_gemini",
+        "converse",
     ] = "chat"
     urls: tuple[str, ...] = ()
     api_key_env: SecretVariable = ""
     api_key_file: SecretFile = ""
-    # The header that carries the key.
+    # The header that carries the key, or whose identity the gateway has.
     credential: CredentialName = "bearer"
+    identity: IdentitySettings = Field(default={}, validate_default=True)
     # Further headers of every request to the backend. A value may be a secret.
     headers: dict[HeaderName, HeaderValue] = Field(default={}, repr=False)
     connect_timeout_s: Seconds = 5
@@ -53,9 +70,11 @@ class BackendSettings(Section):
     native_n: bool = True
     # Parts of one call that run at once where the gateway fans `n` out.
     fan_out: int = Field(default=16, ge=1, le=128)
-    # Who counts tokens: "auto" is the provider of the Messages or Gemini protocol, or a
+    # Who counts tokens: "auto" is the provider of the Messages, Gemini or Converse protocol, or a
     # tokenize_path.
-    tokenizer: Literal["auto", "none", "vllm", "llama_cpp", "messages", "gemini"] = "auto"
+    tokenizer: Literal["auto", "none", "vllm", "llama_cpp", "messages", "gemini", "converse"] = (
+        "auto"
+    )
     tokenize_path: str = ""
     # A call waits no longer than five seconds, however long a count may take.
     tokenize_timeout_s: float = Field(default=2, gt=0, le=5)
@@ -96,7 +115,11 @@ class BackendSettings(Section):
         if preset is None:
             return declared
         filled = {**preset.settings(), **declared}
-        if preset.key_env and not {"api_key_env", "api_key_file"} & set(declared):
+        has_key = bool({"api_key_env", "api_key_file"} & set(declared))
+        if has_key and "credential" not in declared and preset.credential in IDENTITY_CREDENTIALS:
+            filled["credential"] = "bearer"
+        is_identity = filled["credential"] in IDENTITY_CREDENTIALS
+        if preset.key_env and not has_key and not is_identity:
             filled["api_key_env"] = preset.key_env
         return filled
 
@@ -135,10 +158,45 @@ class BackendSettings(Section):
             raise ValueError("a backend of kind 'embedded' has no urls: tollkeeper starts it")
         if self.kind == "embedded" and self.protocol != "chat":
             raise ValueError("protocol: a backend of kind 'embedded' speaks 'chat' only")
+        if self.protocol in _BEDROCK_PROTOCOLS and any(
+            url.rstrip("/").endswith("/openai/v1") for url in self.urls
+        ):
+            raise ValueError(
+                f"protocol: {self.protocol} is not spoken at the OpenAI-compatible address; its preset "
+                "is bedrock-openai"
+            )
+        self._fits_the_library()
         if self.tls_ca_file and not any(url.startswith("https://") for url in self.urls):
             raise ValueError("tls_ca_file: none of the urls begins with https://")
         if self.ejection_s > self.ejection_max_s:
             raise ValueError("ejection_s must not be more than ejection_max_s")
         if self.api_key_env and self.api_key_file:
             raise ValueError("api_key_env and api_key_file cannot both be set")
+        is_identity = self.credential in IDENTITY_CREDENTIALS
+        if is_identity and (self.api_key_env or self.api_key_file):
+            raise ValueError(f"credential: {self.credential} has no api_key_env or api_key_file")
+        if not is_identity and self.identity != IdentitySettings():
+            raise ValueError(
+                f"identity: only the credentials {', '.join(sorted(IDENTITY_CREDENTIALS))} have one"
+            )
         return self
+
+    def _fits_the_library(self) -> None:
+        """Raises ValueError for what the library has no place for, and a provider without it."""
+        if self.kind != "library":
+            if self.provider:
+                raise ValueError("provider: only a backend of kind 'library' has one")
+            return
+        if not self.provider:
+            raise ValueError("a backend of kind 'library' needs a provider")
+        if len(self.urls) > 1:
+            raise ValueError("urls: a backend of kind 'library' has one at most")
+        if self.protocol != "chat":
+            raise ValueError("protocol: a backend of kind 'library' speaks 'chat' only")
+        if self.credential != "bearer":
+            raise ValueError("credential: the library decides how it sends the key")
+        if self.tokenizer not in ("auto", "none"):
+            raise ValueError("tokenizer: the library counts no tokens")
+        for name in ("preset", "headers", "tls_ca_file", "tokenize_path"):
+            if getattr(self, name):
+                raise ValueError(f"{name}: a backend of kind 'library' has none")

@@ -46,6 +46,7 @@ def _anchored(settings: Settings, base: Path) -> Settings:
         "secrets": {"master_key_file": _joined(base, settings.secrets.master_key_file)},
         "alerts": {"webhook_secret_file": _joined(base, settings.alerts.webhook_secret_file)},
         "embedded": {"model_path": _joined(base, settings.embedded.model_path)},
+        "library": {"python": _joined(base, settings.library.python)},
         "console": {
             name: _joined(base, getattr(settings.console, name))
             for name in ("tls_certificate_file", "tls_key_file")
@@ -59,6 +60,12 @@ def _anchored(settings: Settings, base: Path) -> Settings:
             update={
                 "api_key_file": _joined(base, backend.api_key_file),
                 "tls_ca_file": _joined(base, backend.tls_ca_file),
+                "identity": backend.identity.model_copy(
+                    update={
+                        name: _joined(base, getattr(backend.identity, name))
+                        for name in ("file", "token_file", "secret_file")
+                    }
+                ),
             }
         )
         for backend in settings.backends

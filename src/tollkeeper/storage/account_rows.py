@@ -1,19 +1,17 @@
 """Converts database rows of accounts into the values that admission decides on."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from tollkeeper.domain.access import KeyStatus, ProjectId, key_status
 from tollkeeper.domain.admission import (
     RATE_UNITS_PER_REQUEST,
     AccountState,
-    Cap,
-    CapPeriod,
-    Fold,
-    FoldKind,
     ProjectLimits,
     ProjectState,
-    Spend,
 )
+from tollkeeper.domain.caps import Cap, CapPeriod
+from tollkeeper.domain.spend import Fold, FoldKind, Spend
 
 
 def account_of(row: tuple[Any, ...], limits: ProjectLimits) -> AccountState:
@@ -26,6 +24,7 @@ def account_of(row: tuple[Any, ...], limits: ProjectLimits) -> AccountState:
         keys={},
         overage_bound_picousd=limits.overage_bound_picousd if row[11] is None else row[11],
         stopped=row[12],
+        spending_day=row[13],
     )
 
 
@@ -56,7 +55,7 @@ def key_status_of(revoked: bool, suspended: bool, expired: bool) -> KeyStatus:
     )
 
 
-def fold_of(project_id: ProjectId, row: tuple[Any, ...]) -> Fold:
+def fold_of(project_id: ProjectId, row: Sequence[Any]) -> Fold:
     kind, was_unsettled, month, count, hold, settled, overage = row
     return Fold(
         project_id=project_id,

@@ -8,13 +8,15 @@ from dataclasses import dataclass
 from typing import Any, LiteralString
 from uuid import UUID
 
-from tollkeeper.domain.access import OrganizationId, ProjectId
-from tollkeeper.domain.admission import Cap, CapPeriod, Spend
+from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
+from tollkeeper.domain.caps import DAY_S, Cap, CapPeriod, end_day
+from tollkeeper.domain.spend import Spend
 from tollkeeper.storage.database import Connection
 
 # The balances of this moment: the columns of the account, corrected by the rows in `unfolded` that
 # resolutions and marks have added since the last fold. A resolution of a marked reservation
-# reduces unsettled, any other resolution reduces held. Both reduce the month of the hold.
+# reduces unsettled, any other resolution reduces held. Both reduce the month of the hold. What is
+# pending is summed up before the accounts join it: it is little, however many accounts there are.
 _CURRENT: LiteralString = """
     WITH pending AS NOT MATERIALIZED (
         SELECT u.organization_id, u.project_id, u.month,
@@ -29,35 +31,45 @@ _CURRENT: LiteralString = """
         FROM unfolded u LEFT JOIN unsettled_marks m
           ON m.organization_id = u.organization_id AND m.reservation_id = u.reservation_id
         GROUP BY u.organization_id, u.project_id, u.month
-    ), balances AS (
+    ), pending_accounts AS NOT MATERIALIZED (
+        SELECT organization_id, sum(from_held) AS from_held, sum(to_unsettled) AS to_unsettled,
+            sum(resolved) AS resolved, sum(to_settled) AS to_settled, sum(to_overage) AS to_overage
+        FROM pending GROUP BY organization_id
+    ), pending_account_months AS NOT MATERIALIZED (
+        SELECT organization_id, month, sum(resolved) AS resolved, sum(to_settled) AS to_settled
+        FROM pending GROUP BY organization_id, month
+    ), pending_projects AS NOT MATERIALIZED (
+        SELECT organization_id, project_id, sum(from_held) AS from_held, sum(ended) AS ended,
+            sum(to_unsettled) AS to_unsettled, sum(to_settled) AS to_settled
+        FROM pending GROUP BY organization_id, project_id
+    ), balances AS NOT MATERIALIZED (
         SELECT a.organization_id, a.granted,
-            a.available + coalesce(sum(p.resolved - p.to_settled), 0) AS available,
-            a.held - coalesce(sum(p.from_held), 0) AS held,
-            a.unsettled + coalesce(sum(p.to_unsettled), 0) AS unsettled,
-            a.settled + coalesce(sum(p.to_settled), 0) AS settled,
-            a.overage + coalesce(sum(p.to_overage), 0) AS overage,
+            a.available + coalesce(p.resolved - p.to_settled, 0) AS available,
+            a.held - coalesce(p.from_held, 0) AS held,
+            a.unsettled + coalesce(p.to_unsettled, 0) AS unsettled,
+            a.settled + coalesce(p.to_settled, 0) AS settled,
+            a.overage + coalesce(p.to_overage, 0) AS overage,
             a.month,
-            a.month_held - coalesce(sum(p.resolved) FILTER (WHERE p.month = a.month), 0)
-                AS month_held,
-            a.month_settled + coalesce(sum(p.to_settled) FILTER (WHERE p.month = a.month), 0)
-                AS month_settled,
-            a.cap, a.cap_period
-        FROM accounts a LEFT JOIN pending p USING (organization_id)
-        GROUP BY a.organization_id
-    ), project_balances AS (
+            a.month_held - coalesce(m.resolved, 0) AS month_held,
+            a.month_settled + coalesce(m.to_settled, 0) AS month_settled,
+            a.cap, a.cap_period, a.stopped
+        FROM accounts a LEFT JOIN pending_accounts p ON p.organization_id = a.organization_id
+        LEFT JOIN pending_account_months m
+          ON m.organization_id = a.organization_id AND m.month = a.month
+    ), project_balances AS NOT MATERIALIZED (
         SELECT a.organization_id, a.project_id,
-            a.held - coalesce(sum(p.from_held), 0) AS held,
-            a.unsettled + coalesce(sum(p.to_unsettled), 0) AS unsettled,
-            a.settled + coalesce(sum(p.to_settled), 0) AS settled,
-            a.live_holds - coalesce(sum(p.ended), 0) AS live_holds,
+            a.held - coalesce(p.from_held, 0) AS held,
+            a.unsettled + coalesce(p.to_unsettled, 0) AS unsettled,
+            a.settled + coalesce(p.to_settled, 0) AS settled,
+            a.live_holds - coalesce(p.ended, 0) AS live_holds,
             a.month,
-            a.month_held - coalesce(sum(p.resolved) FILTER (WHERE p.month = a.month), 0)
-                AS month_held,
-            a.month_settled + coalesce(sum(p.to_settled) FILTER (WHERE p.month = a.month), 0)
-                AS month_settled,
+            a.month_held - coalesce(m.resolved, 0) AS month_held,
+            a.month_settled + coalesce(m.to_settled, 0) AS month_settled,
             a.cap, a.cap_period
-        FROM project_accounts a LEFT JOIN pending p USING (organization_id, project_id)
-        GROUP BY a.organization_id, a.project_id
+        FROM project_accounts a LEFT JOIN pending_projects p
+          ON p.organization_id = a.organization_id AND p.project_id = a.project_id
+        LEFT JOIN pending m ON m.organization_id = a.organization_id
+          AND m.project_id = a.project_id AND m.month = a.month
     )
 """
 
@@ -81,13 +93,19 @@ class Balance:
 
 @dataclass(frozen=True, slots=True)
 class CapUse:
-    """The cap of an organization or, with `project_id`, of a project, and how much of it is used."""
+    """The cap of an organization, of a project or, with `key_id`, of a key, and how much of it is
+    used."""
 
     project_id: ProjectId | None
     cap: Cap
     # Unsettled holds count as held.
     held_picousd: int
     spent_picousd: int
+    # Of keys that were rotated one into another and share the cap: the newest, and the first.
+    key_id: KeyId | None = None
+    first_key_id: KeyId | None = None
+    # When its next period begins, in seconds since 1970; None for a cap of all time.
+    resets_at: int | None = None
 
     @property
     def remaining_picousd(self) -> int:
@@ -150,13 +168,6 @@ async def write_overage_bound(
     )
 
 
-async def count_stopped(connection: Connection) -> int:
-    """Organizations whose calls are stopped because of overage."""
-    cursor = await connection.execute("SELECT count(*) FROM accounts WHERE stopped", prepare=False)
-    [[found]] = await cursor.fetchall()
-    return int(found)
-
-
 @dataclass(frozen=True, slots=True)
 class Totals:
     """All accounts together."""
@@ -165,6 +176,8 @@ class Totals:
     negative: int
     held_picousd: int
     unsettled_picousd: int
+    # Organizations whose calls are stopped because of overage.
+    stopped: int
 
 
 async def read_totals(connection: Connection) -> Totals:
@@ -175,7 +188,8 @@ async def read_totals(connection: Connection) -> Totals:
 
 _READ_TOTALS: LiteralString = with_balances(
     """
-    SELECT count(*) FILTER (WHERE available < 0), coalesce(sum(held), 0), coalesce(sum(unsettled), 0)
+    SELECT count(*) FILTER (WHERE available < 0), coalesce(sum(held), 0), coalesce(sum(unsettled), 0),
+        count(*) FILTER (WHERE stopped)
     FROM balances
     """
 )
@@ -307,4 +321,7 @@ def _cap_use(row: tuple[Any, ...]) -> CapUse:
         cap=cap,
         held_picousd=current.counted(cap.period) - spent,
         spent_picousd=spent,
+        resets_at=None
+        if cap.period is CapPeriod.TOTAL
+        else end_day(cap.period, current.month) * DAY_S,
     )

@@ -113,14 +113,14 @@ _INSERT_VERDICTS: LiteralString = (
     """
     WITH fresh AS (
     INSERT INTO policy_verdicts (organization_id, request_id, policy_id, version, direction, mode,
-        probability_basis_points, threshold, matched, duration_ms, judged_at, unread)
+        probability_basis_points, threshold, matched, duration_ms, judged_at, unread, started_at)
     SELECT v.organization_id, v.request_id, v.policy_id, v.version, v.direction, v.mode,
         v.probability_basis_points, v.threshold_basis_points, v.matched, v.duration_ms,
-        to_timestamp(v.judged_at_ms / 1000.0), v.unread
+        to_timestamp(v.judged_at_ms / 1000.0), v.unread, to_timestamp(v.started_at_ms / 1000.0)
     FROM json_to_recordset(%s::json) AS v (organization_id uuid, request_id uuid, policy_id text,
         version integer, direction text, mode text, probability_basis_points integer,
         threshold_basis_points integer, matched boolean, duration_ms bigint, judged_at_ms bigint,
-        unread text[])
+        unread text[], started_at_ms bigint)
     ON CONFLICT DO NOTHING RETURNING *
     )
     """  # noqa: S608
@@ -302,6 +302,7 @@ def _verdict_row(record: ActivityRecord, verdict: VerdictRecord) -> dict[str, An
     return {
         "organization_id": record.organization_id,
         "request_id": record.request_id,
+        "started_at_ms": record.started_at_ms,
         **msgspec.to_builtins(verdict),
     }
 
@@ -309,8 +310,10 @@ def _verdict_row(record: ActivityRecord, verdict: VerdictRecord) -> dict[str, An
 def _text(value: str | None) -> str | None:
     """Shortens the text, and replaces NUL and lone surrogates, which PostgreSQL and JSON do not
     accept. A record must not fail because of one text."""
-    if value is None:
-        return None
+    if value is None or (
+        value.isascii() and value.isprintable() and len(value) <= _TEXT_LENGTH_MAX
+    ):
+        return value
     return (
         value[:_TEXT_LENGTH_MAX]
         .replace("\x00", "\ufffd")

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import LiteralString
 from uuid import UUID
 
-from tollkeeper.domain.traffic import STEP_S, TrafficFilter
+from tollkeeper.domain.access import OrganizationId
+from tollkeeper.domain.traffic import STEP_S, TimeRange, TrafficFilter
 from tollkeeper.storage.activity import ActivityEntry, entry_of_row, select_entries
 from tollkeeper.storage.database import Connection
 from tollkeeper.storage.traffic import conditions
@@ -21,7 +22,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class RareFilter:
-    """Filters that no roll-up knows."""
+    """Filters that are not columns of the roll-ups."""
 
     policy_id: str | None = None
     matched_only: bool = False
@@ -35,34 +36,23 @@ async def find_in_steps(
     connection: Connection,
     steps: Sequence[int],
     wanted: TrafficFilter,
-    rare: RareFilter,
     *,
+    cost_picousd_min: int | None,
     before: Position | None,
     end: int,
     limit: int,
 ) -> list[ActivityEntry]:
     """The newest records of these steps that are older than `before` and than `end`."""
-    condition, values = conditions(wanted)
+    condition, values = _conditions(wanted, cost_picousd_min)
     if before is not None:
         condition += _BEFORE
-    if rare.cost_picousd_min is not None:
-        condition += " AND cost >= %(cost)s"
-    if rare.policy_id is not None:
-        condition += _JUDGED
-    statement = select_entries(_IN_STEPS.format(condition=condition))
     cursor = await connection.execute(
-        statement,
+        select_entries(_IN_STEPS.format(condition=condition)),
         {
             **values,
+            **_position(before),
             "steps": list(steps),
             "step_s": STEP_S,
-            "before_ms": None if before is None else before.started_at_ms,
-            "before_id": None if before is None else before.request_id,
-            "cost": rare.cost_picousd_min,
-            "policy": rare.policy_id,
-            "matched": rare.matched_only,
-            "oldest": min(steps, default=0) * STEP_S,
-            "newest": (max(steps, default=0) + 1) * STEP_S,
             "until": end,
             "limit": limit,
         },
@@ -75,19 +65,6 @@ _BEFORE: LiteralString = """
     AND (started_at, request_id)
         < (to_timestamp(%(before_ms)s::bigint / 1000.0), %(before_id)s::uuid)
 """
-# The policy's verdicts of the time in question are read once, by its own index: IS TRUE keeps the
-# planner from reading them again for every step.
-_JUDGED: LiteralString = """
-    AND (request_id IN (
-        SELECT v.request_id FROM policy_verdicts v
-        WHERE v.organization_id = coalesce(%(organization)s::uuid,
-              (SELECT p.organization_id FROM policies p WHERE p.id = %(policy)s))
-          AND v.policy_id = %(policy)s
-          AND v.judged_at >= to_timestamp(%(oldest)s) - interval '1 hour'
-          AND v.judged_at < to_timestamp(%(newest)s) + interval '1 day'
-          AND (v.matched OR NOT %(matched)s)
-    )) IS TRUE
-"""
 # One search of an index for each step; the steps between them are not read.
 _IN_STEPS: LiteralString = """
     SELECT found.* FROM unnest(%(steps)s::bigint[]) AS s (step) CROSS JOIN LATERAL (
@@ -98,3 +75,98 @@ _IN_STEPS: LiteralString = """
         ORDER BY started_at DESC, request_id DESC LIMIT %(limit)s
     ) found ORDER BY started_at DESC, request_id DESC LIMIT %(limit)s
 """
+
+
+async def find_judged(
+    connection: Connection,
+    organization_id: OrganizationId,
+    policy_id: str,
+    time: TimeRange,
+    *,
+    matched_only: bool,
+    before: Position | None,
+    limit: int,
+) -> list[Position]:
+    """The newest calls that the policy judged, or, with `matched_only`, that it matched."""
+    statement = _FIND_JUDGED.format(
+        matched="AND matched" if matched_only else "", before="" if before is None else _BEFORE
+    )
+    cursor = await connection.execute(
+        statement,
+        {
+            **_position(before),
+            "organization": organization_id,
+            "policy": policy_id,
+            "start": time.start,
+            "end": time.end,
+            "limit": limit,
+        },
+        prepare=False,
+    )
+    return [Position(*row) for row in await cursor.fetchall()]
+
+
+# A call is judged while it runs or soon after, so partitions of other days are not searched. Both
+# sides of a call may have been judged.
+_FIND_JUDGED: LiteralString = """
+    SELECT DISTINCT ON (started_at, request_id)
+        (extract(epoch FROM started_at) * 1000)::bigint, request_id
+    FROM policy_verdicts
+    WHERE organization_id = %(organization)s AND policy_id = %(policy)s {matched}
+      AND started_at >= to_timestamp(%(start)s) AND started_at < to_timestamp(%(end)s)
+      AND judged_at >= to_timestamp(%(start)s) - interval '1 hour'
+      AND judged_at < to_timestamp(%(end)s) + interval '1 day'
+      {before}
+    ORDER BY started_at DESC, request_id DESC LIMIT %(limit)s
+"""
+
+
+async def find_at(
+    connection: Connection,
+    organization_id: OrganizationId,
+    places: Sequence[Position],
+    wanted: TrafficFilter,
+    *,
+    cost_picousd_min: int | None,
+    limit: int,
+) -> list[ActivityEntry]:
+    """Those of the organization's records at these places that are wanted, the newest first."""
+    condition, values = _conditions(wanted, cost_picousd_min)
+    cursor = await connection.execute(
+        select_entries(_AT.format(condition=condition)),
+        {
+            **values,
+            "owner": organization_id,
+            "times": [place.started_at_ms for place in places],
+            "requests": [place.request_id for place in places],
+            "limit": limit,
+        },
+        prepare=False,
+    )
+    return [entry_of_row(row) for row in await cursor.fetchall()]
+
+
+_AT: LiteralString = """
+    SELECT found.* FROM unnest(%(times)s::bigint[], %(requests)s::uuid[]) AS p (at_ms, id)
+    CROSS JOIN LATERAL (
+        SELECT * FROM activity r
+        WHERE organization_id = %(owner)s AND request_id = p.id
+          AND started_at = to_timestamp(p.at_ms / 1000.0) AND {condition}
+    ) found ORDER BY started_at DESC, request_id DESC LIMIT %(limit)s
+"""
+
+
+def _conditions(
+    wanted: TrafficFilter, cost_picousd_min: int | None
+) -> tuple[LiteralString, dict[str, object]]:
+    condition, values = conditions(wanted)
+    if cost_picousd_min is not None:
+        condition += " AND cost >= %(cost)s"
+    return condition, {**values, "cost": cost_picousd_min}
+
+
+def _position(before: Position | None) -> dict[str, object]:
+    return {
+        "before_ms": None if before is None else before.started_at_ms,
+        "before_id": None if before is None else before.request_id,
+    }

@@ -1,5 +1,6 @@
 """SQL of admin keys."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, LiteralString
 
@@ -110,13 +111,18 @@ async def revoke(
     return cursor.rowcount == 1
 
 
-async def record_use(connection: Connection, used_at: dict[KeyId, int]) -> None:
+async def record_use(
+    connection: Connection, used: Sequence[tuple[OrganizationId, KeyId, int]]
+) -> None:
+    """Writes when each of these keys was last used, in seconds since the epoch."""
     await connection.execute(
         """
         UPDATE admin_keys k SET last_used_at = greatest(k.last_used_at, to_timestamp(used.at))
-        FROM unnest(%s::uuid[], %s::bigint[]) AS used (id, at) WHERE k.id = used.id
+        FROM unnest(%s::uuid[], %s::uuid[], %s::bigint[]) AS used (organization_id, id, at)
+        WHERE k.organization_id = used.organization_id AND k.id = used.id
         """,
-        (list(used_at), list(used_at.values())),
+        ([one[0] for one in used], [one[1] for one in used], [one[2] for one in used]),
+        prepare=False,
     )
 
 

@@ -9,9 +9,9 @@ from tollkeeper.domain.admission import (
     AdmissionRequest,
     Decision,
     ProjectLimits,
-    Spend,
     decide,
 )
+from tollkeeper.domain.spend import Spend
 from tollkeeper.storage.account_rows import key_status_of, project_of
 from tollkeeper.storage.database import Connection
 

@@ -12,12 +12,15 @@ from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout, TooManyRe
 from tollkeeper.domain.errors import Unavailable
 from tollkeeper.storage.round_trips import Connection, PlansDropped, RoundTrips
 from tollkeeper.storage.sessions import session_conninfo, session_settings
+from tollkeeper.storage.watched_connection import WatchedConnection
 
 __all__ = ["Connection", "Contention", "Database", "RoundTrips"]
 
 RETRY_AFTER_S = 2
 # An attempt to reconnect ends after this time, and the next caller starts another one.
 _RECONNECT_TIMEOUT_S = 30
+# The server ends a statement by itself at its timeout; so much later it is taken for silent.
+_ANSWER_SLACK_S = 2.0
 # How many callers may wait for a connection; more are refused at once.
 _WAITING_MAX = 2000
 
@@ -45,8 +48,10 @@ class Database:
         self, conninfo: str, *, pool_size: int, pool_timeout_s: float, statement_timeout_s: float
     ) -> None:
         self._session_settings = session_settings(statement_timeout_s).encode()
+        self._answer_within_s = statement_timeout_s + _ANSWER_SLACK_S
         self._pool: AsyncConnectionPool[Connection] = AsyncConnectionPool(
             session_conninfo(conninfo),
+            connection_class=WatchedConnection,
             kwargs={"autocommit": True},
             min_size=min(2, pool_size),
             max_size=pool_size,
@@ -109,6 +114,8 @@ class Database:
         return self._pool.get_stats()
 
     async def _configure(self, connection: Connection) -> None:
+        assert isinstance(connection, WatchedConnection)
+        connection.answer_within_s = self._answer_within_s
         connection.adapters.register_loader("numeric", _PicousdLoader)
         await connection.execute(self._session_settings)
 

@@ -1,5 +1,6 @@
 """The prices of a hold, as its reservation keeps them."""
 
+from functools import lru_cache
 from typing import Any
 
 from tollkeeper.domain.catalog import Pricing
@@ -21,14 +22,22 @@ _COLUMNS = {
 }
 
 
+_KEPT_PRICES_MAX = 1024
+
+
 def hold_prices(hold: Hold) -> dict[str, Any]:
     """The prices that the hold was computed with, and all those that its answer may have. Amounts
     are text, because they can be wider than the integers of JSON readers."""
-    dearest = dearest_prices(hold.pricing, hold.bounds)
+    return _columns(dearest_prices(hold.pricing, hold.bounds), hold.pricing)
+
+
+# Holds of a model have the same prices until its prices change.
+@lru_cache(maxsize=_KEPT_PRICES_MAX)
+def _columns(dearest: Pricing, all_prices: Pricing) -> dict[str, Any]:
     columns: dict[str, Any] = {
         column: str(getattr(dearest, name)) for column, name in _COLUMNS.items()
     }
-    columns["price_variants"] = _variants(hold.pricing)
+    columns["price_variants"] = _variants(all_prices)
     return columns
 
 

@@ -15,12 +15,15 @@ from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
 from tollkeeper.domain.admission import (
     AccountState,
     ProjectLimits,
-    Spend,
 )
+from tollkeeper.domain.caps import day_at
 from tollkeeper.domain.ledger import Hold, LockedAccounts
+from tollkeeper.domain.spend import FoldKind, Spend
+from tollkeeper.storage import period_caps
 from tollkeeper.storage.account_rows import account_of, fold_of, key_status_of, project_of
 from tollkeeper.storage.database import Connection
 from tollkeeper.storage.hold_prices import hold_prices
+from tollkeeper.storage.period_caps import EndedReservation
 from tollkeeper.storage.planning import ROWS_BY_KEY
 from tollkeeper.storage.processes import HEARTBEAT, heartbeat
 from tollkeeper.storage.round_trips import BoundStatement, Rows, Statement
@@ -36,7 +39,8 @@ async def commit_without_waiting(connection: Connection) -> None:
 
 def fast_transaction(lock_wait_s: float | None) -> BoundStatement:
     """The first statement of a transaction that holds: the commit does not wait for the disk, no
-    lock is waited for longer than `lock_wait_s`, and rows are found by their keys."""
+    lock is waited for longer than `lock_wait_s`, and rows are found by their keys. Where the process
+    stops between two statements, the server ends its session, so that accounts do not stay locked."""
     lock_timeout = None if lock_wait_s is None else f"{max(1, round(lock_wait_s * 1000))}ms"
     return _FAST_TRANSACTION.bind(lock_timeout)
 
@@ -45,6 +49,7 @@ _FAST_TRANSACTION = Statement(
     "tollkeeper_fast_transaction",
     """
     SELECT set_config('synchronous_commit', 'off', true),
+        set_config('idle_in_transaction_session_timeout', '3s', true),
         set_config('lock_timeout', coalesce(%s::text, current_setting('lock_timeout')), true),
     """
     + ROWS_BY_KEY,
@@ -59,11 +64,18 @@ async def lock_accounts(
 ) -> LockedAccounts:
     """Locks the accounts in their fixed order and folds in what resolutions have given back.
     Accounts, projects and keys that do not exist are left out."""
-    found = []
-    for statement, parameters in lock_statements(projects, keys):
-        cursor = await connection.execute(statement.sql, parameters)
-        found.append(await cursor.fetchall())
-    return locked_accounts(found, limits)
+    found = [await _rows_of(connection, statement) for statement in lock_statements(projects, keys)]
+    locked, ended = locked_accounts(found, limits)
+    reading = period_caps.read_statements(locked, ended, keys)
+    if not reading:
+        return locked
+    caps = [await _rows_of(connection, statement) for statement in reading]
+    return period_caps.with_period_caps(locked, ended, caps)
+
+
+async def _rows_of(connection: Connection, bound: BoundStatement) -> Rows:
+    cursor = await connection.execute(bound.statement.sql, bound.parameters)
+    return await cursor.fetchall()
 
 
 def lock_statements(
@@ -78,12 +90,17 @@ def lock_statements(
     return (
         _LOCK_ACCOUNTS.bind(organizations),
         _READ_CLOCK_AND_KEYS.bind(organizations, keys_once),
-        _PROJECTS_AND_FOLDS.bind(organizations, organization_of_pair, project_of_pair),
+        _PROJECTS_AND_FOLDS.bind(
+            organizations, organizations, organization_of_pair, project_of_pair
+        ),
     )
 
 
-def locked_accounts(found: Sequence[Rows], limits: ProjectLimits) -> LockedAccounts:
-    """The states of the accounts from the rows of `lock_statements`."""
+def locked_accounts(
+    found: Sequence[Rows], limits: ProjectLimits
+) -> tuple[LockedAccounts, list[EndedReservation]]:
+    """The states of the accounts from the rows of `lock_statements`, and the reservations that
+    period caps have to count. `period_caps.read_statements` says what is still to be read."""
     accounts, clock_and_keys, projects = found
     now_us, month = clock_and_keys[0][:2]
     states: dict[OrganizationId, AccountState] = {}
@@ -91,24 +108,37 @@ def locked_accounts(found: Sequence[Rows], limits: ProjectLimits) -> LockedAccou
     for row in accounts:
         states[row[0]] = account_of(row, limits)
         epochs[row[0]] = row[10]
-    for _, _, organization_id, key_id, revoked, suspended, expired in clock_and_keys:
+    for _, _, organization_id, key_id, first_key_id, *key in clock_and_keys:
         if key_id is not None:
-            states[organization_id].keys[key_id] = key_status_of(revoked, suspended, expired)
+            states[organization_id].keys[key_id] = key_status_of(*key)
+        if first_key_id is not None:
+            states[organization_id].first_keys[key_id] = first_key_id
+    ended = []
     for row in projects:
         organization_id, project_id = row[:2]
         state = states[organization_id]
         if project_id not in state.projects:
             state.projects[project_id] = project_of(row, limits, now_us)
         if row[_FOLD_AT] is not None:
-            states[organization_id] = state.folded(fold_of(project_id, row[_FOLD_AT:]))
-    return LockedAccounts(states, epochs, now_us, month)
+            *sums, reservation_id = row[_FOLD_AT:]
+            fold = fold_of(project_id, sums)
+            states[organization_id] = state.folded(fold)
+            if reservation_id is not None and fold.kind is FoldKind.RESOLVED:
+                spent = fold.settled_picousd + fold.overage_picousd
+                ended.append(
+                    EndedReservation(
+                        organization_id, reservation_id, project_id, fold.hold_picousd, spent
+                    )
+                )
+    return LockedAccounts(states, epochs, now_us, month), ended
 
 
 _LOCK_ACCOUNTS = Statement(
     "tollkeeper_lock_accounts",
     """
     SELECT organization_id, available, overage, held, unsettled, settled, month, month_held,
-           month_settled, ARRAY[cap::text, cap_period], epoch, overage_bound, stopped
+           month_settled, ARRAY[cap::text, cap_period], epoch, overage_bound, stopped,
+           spending_day
     FROM accounts WHERE organization_id = ANY (%s) ORDER BY organization_id FOR UPDATE
     """,
 )
@@ -120,7 +150,7 @@ _READ_CLOCK_AND_KEYS = Statement(
     """
     SELECT (extract(epoch FROM statement_timestamp()) * 1000000)::bigint,
            to_char(statement_timestamp() AT TIME ZONE 'UTC', 'YYYYMM')::integer,
-           k.organization_id, k.id, k.revoked_at IS NOT NULL, k.suspended_at IS NOT NULL,
+           k.organization_id, k.id, k.first_key_id, k.revoked_at IS NOT NULL, k.suspended_at IS NOT NULL,
            coalesce(k.expires_at <= clock_timestamp(), false)
     FROM (SELECT) AS always
     LEFT JOIN project_keys k ON k.organization_id = ANY (%s) AND k.id = ANY (%s)
@@ -128,23 +158,27 @@ _READ_CLOCK_AND_KEYS = Statement(
 )
 # The projects of the batch, and those to which resolutions have given something back. Each row of
 # `unfolded` is folded in once because this statement deletes it. A mark that is visible here was
-# folded in before, or its own row is deleted by this statement.
+# folded in before, or its own row is deleted by this statement. Where an organization has period
+# caps, each reservation is a fold of its own, because the caps need to know its day and its key.
 _PROJECTS_AND_FOLDS = Statement(
     "tollkeeper_projects_and_folds",
     """
-    WITH taken AS (
+    WITH capped AS (
+        SELECT array_agg(organization_id) AS ids FROM accounts
+        WHERE organization_id = ANY (%s) AND spending_day IS NOT NULL
+    ), taken AS (
         DELETE FROM unfolded WHERE organization_id = ANY (%s)
         RETURNING organization_id, reservation_id, kind, project_id, month, hold, settled, overage
     ), seen AS (
-        SELECT t.*, t.kind = 'resolved' AND EXISTS (
-            SELECT FROM unsettled_marks m
-            WHERE m.organization_id = t.organization_id AND m.reservation_id = t.reservation_id
-        ) AS was_unsettled
-        FROM taken t
+        SELECT t.*, t.kind = 'resolved' AND m.reservation_id IS NOT NULL AS was_unsettled
+        FROM taken t LEFT JOIN unsettled_marks m
+          ON m.organization_id = t.organization_id AND m.reservation_id = t.reservation_id
     ), folds AS (
         SELECT organization_id, project_id, kind, was_unsettled, month, count(*) AS count,
-               sum(hold) AS hold, sum(settled) AS settled, sum(overage) AS overage
-        FROM seen GROUP BY organization_id, project_id, kind, was_unsettled, month
+               sum(hold) AS hold, sum(settled) AS settled, sum(overage) AS overage,
+               CASE WHEN organization_id = ANY ((SELECT ids FROM capped)::uuid[])
+                    THEN reservation_id END AS reservation_id
+        FROM seen GROUP BY organization_id, project_id, kind, was_unsettled, month, 10
     ), wanted AS (
         SELECT organization_id, project_id FROM folds
         UNION SELECT * FROM unnest(%s::uuid[], %s::uuid[])
@@ -152,7 +186,8 @@ _PROJECTS_AND_FOLDS = Statement(
     SELECT a.organization_id, a.project_id, a.held, a.unsettled, a.settled, a.month, a.month_held,
            a.month_settled, ARRAY[a.cap::text, a.cap_period], a.live_holds, a.requests_per_minute,
            a.concurrency, a.rate_units, a.rate_at_us, p.archived_at IS NOT NULL,
-           f.kind, f.was_unsettled, f.month, f.count, f.hold, f.settled, f.overage
+           f.kind, f.was_unsettled, f.month, f.count, f.hold, f.settled, f.overage,
+           f.reservation_id
     FROM wanted w
     JOIN project_accounts a USING (organization_id, project_id)
     JOIN projects p ON p.organization_id = a.organization_id AND p.id = a.project_id
@@ -165,17 +200,19 @@ _FOLD_AT = 15
 
 async def write_states(connection: Connection, states: dict[OrganizationId, AccountState]) -> None:
     """Writes accounts that are locked, with those of their projects that were read."""
-    statement, documents = write_states_statement(states)
-    await connection.execute(statement.sql, documents)
+    for statement, documents in write_states_statements(states):
+        await connection.execute(statement.sql, documents)
 
 
-def write_states_statement(states: dict[OrganizationId, AccountState]) -> BoundStatement:
-    return _WRITE_STATES.bind(*_state_documents(states))
+def write_states_statements(
+    states: dict[OrganizationId, AccountState],
+) -> tuple[BoundStatement, ...]:
+    return _WRITE_STATES.bind(*_state_documents(states)), *period_caps.write_statements(states)
 
 
-def write_holds_statement(
+def write_holds_statements(
     process_id: UUID, holds: Sequence[Hold], accounts: LockedAccounts
-) -> BoundStatement:
+) -> tuple[BoundStatement, ...]:
     """Writes accounts that are locked, and reservations of them. It also renews the lease of the
     process: if the process was taken for dead meanwhile, it is registered again, so that every hold
     belongs to a registered process."""
@@ -196,11 +233,22 @@ def write_holds_statement(
             "web_searches": hold.bounds.web_searches,
             "input_audio_tokens_max": hold.bounds.input_audio_tokens,
             "output_audio_tokens_max": hold.bounds.output_audio_tokens_each,
+            **_other_day(accounts.states[hold.organization_id], accounts.now_us),
         }
         for hold in holds
     ]
     documents = _state_documents(accounts.states)
-    return _WRITE_HOLDS.bind(*documents, process_id, process_id, accounts.now_us, _document(rows))
+    written = _WRITE_HOLDS.bind(
+        *documents, process_id, process_id, accounts.now_us, _document(rows)
+    )
+    return written, *period_caps.write_statements(accounts.states)
+
+
+def _other_day(state: AccountState, now_us: int) -> dict[str, int]:
+    """The day that a hold counts for, where it is not the day of the clock."""
+    if state.spending_day is None or state.spending_day == day_at(now_us):
+        return {}
+    return {"spending_day": state.spending_day}
 
 
 def _state_documents(states: dict[OrganizationId, AccountState]) -> tuple[str, str]:
@@ -211,6 +259,7 @@ def _state_documents(states: dict[OrganizationId, AccountState]) -> tuple[str, s
             "overage": str(state.overage_picousd),
             "stopped": state.stopped,
             **_spend(state.spend),
+            **({} if state.spending_day is None else {"spending_day": state.spending_day}),
         }
         for organization_id, state in states.items()
     ]
@@ -233,10 +282,12 @@ _ACCOUNTS_AND_PROJECTS: LiteralString = """
     WITH written_accounts AS (
         UPDATE accounts a SET available = v.available, overage = v.overage, held = v.held,
             unsettled = v.unsettled, settled = v.settled, month = v.month,
-            month_held = v.month_held, month_settled = v.month_settled, stopped = v.stopped
+            month_held = v.month_held, month_settled = v.month_settled, stopped = v.stopped,
+            spending_day = v.spending_day
         FROM json_to_recordset(%s::json) AS v (organization_id uuid, available numeric,
             overage numeric, held numeric, unsettled numeric, settled numeric, month integer,
-            month_held numeric, month_settled numeric, stopped boolean)
+            month_held numeric, month_settled numeric, stopped boolean,
+            spending_day integer)
         WHERE a.organization_id = v.organization_id
     ), written_projects AS (
         UPDATE project_accounts a SET held = v.held, unsettled = v.unsettled, settled = v.settled,
@@ -254,7 +305,8 @@ _HOLDS: LiteralString = """
         api_key_id, model, hold, price_prompt, price_completion, price_image, price_request,
         price_cache_read, price_cache_write, price_cache_write_1h, price_web_search,
         price_input_audio, price_output_audio, price_variants, prompt_tokens_max, choices,
-        output_tokens_max, images, web_searches, input_audio_tokens_max, output_audio_tokens_max)
+        output_tokens_max, images, web_searches, input_audio_tokens_max, output_audio_tokens_max,
+        spending_day)
     SELECT %s::uuid, to_timestamp(%s::numeric / 1000000), v.*
     FROM json_to_recordset(%s::json) AS v (month integer, organization_id uuid, id uuid,
         project_id uuid, api_key_id uuid, model text, hold numeric, price_prompt numeric,
@@ -263,7 +315,7 @@ _HOLDS: LiteralString = """
         price_web_search numeric, price_input_audio numeric, price_output_audio numeric,
         price_variants jsonb, prompt_tokens_max bigint, choices integer, output_tokens_max bigint,
         images integer, web_searches integer, input_audio_tokens_max bigint,
-        output_audio_tokens_max bigint)
+        output_audio_tokens_max bigint, spending_day integer)
 """
 _WRITE_HOLDS = Statement(
     "tollkeeper_write_holds",
@@ -294,24 +346,27 @@ async def restore_holds(connection: Connection, process_id: UUID, holds: Sequenc
 
 
 _RESTORE_HOLDS: LiteralString = """
-    WITH restored AS (
+    WITH clock AS (
+        SELECT now, cap_spending_day(NULL, now) AS day FROM (SELECT clock_timestamp() AS now) AS one
+    ), restored AS (
         INSERT INTO reservations (process_id, held_at, month, organization_id, id, project_id,
             api_key_id, model, hold, price_prompt, price_completion, price_image, price_request,
             price_cache_read, price_cache_write, price_cache_write_1h, price_web_search,
             price_input_audio, price_output_audio, price_variants, prompt_tokens_max, choices,
-            output_tokens_max, images)
-        SELECT %s, clock_timestamp(),
-            greatest(a.month, to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYYMM')::integer),
+            output_tokens_max, images, spending_day)
+        SELECT %s, clock.now,
+            greatest(a.month, to_char(clock.now AT TIME ZONE 'UTC', 'YYYYMM')::integer),
             v.organization_id, v.id, v.project_id, v.api_key_id, v.model, 0, v.price_prompt,
             v.price_completion, v.price_image, 0, v.price_cache_read, v.price_cache_write,
             v.price_cache_write_1h, v.price_web_search, v.price_input_audio, v.price_output_audio,
-            v.price_variants, 0, 0, 0, 0
+            v.price_variants, 0, 0, 0, 0,
+            nullif(greatest(a.spending_day, clock.day), clock.day)
         FROM json_to_recordset(%s::json) AS v (organization_id uuid, id uuid, project_id uuid,
             api_key_id uuid, model text, price_prompt numeric, price_completion numeric,
             price_image numeric, price_cache_read numeric, price_cache_write numeric,
             price_cache_write_1h numeric, price_web_search numeric, price_input_audio numeric,
             price_output_audio numeric, price_variants jsonb)
-        JOIN accounts a USING (organization_id)
+        JOIN accounts a USING (organization_id), clock
         ON CONFLICT DO NOTHING
         RETURNING organization_id, project_id
     ), counted AS (

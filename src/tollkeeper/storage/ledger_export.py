@@ -69,6 +69,10 @@ _COLUMNS: tuple[tuple[LiteralString, LiteralString], ...] = (
     ("output_audio_tokens_max", "r.output_audio_tokens_max"),
     ("input_audio_picousd", "d.input_audio"),
     ("output_audio_picousd", "d.output_audio"),
+    (
+        "spending_day",
+        "to_char(date '1970-01-01' + cap_spending_day(r.spending_day, r.held_at), 'YYYY-MM-DD')",
+    ),
 )
 COLUMNS = tuple(name for name, _ in _COLUMNS)
 _SELECTED: LiteralString = ", ".join(expression + " AS " + name for name, expression in _COLUMNS)

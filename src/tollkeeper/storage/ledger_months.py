@@ -13,6 +13,7 @@ from psycopg import sql
 from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.months import Month, month_of_number
 from tollkeeper.storage.database import Connection, Contention
+from tollkeeper.storage.period_cap_changes import note_dropped
 from tollkeeper.storage.verification import LINES
 
 # The advisory lock for all that changes months; a proof of a close shares it.
@@ -133,6 +134,7 @@ async def drop_month(connection: Connection, month: Month) -> None:
         await connection.execute(
             "LOCK TABLE ONLY reservations, ONLY resolutions, ONLY overages IN ACCESS EXCLUSIVE MODE"
         )
+        await note_dropped(connection, month)
         await connection.execute(sql.SQL("DROP TABLE {}").format(_partitions(month)))
     except pg.LockNotAvailable as exc:
         raise Contention from exc

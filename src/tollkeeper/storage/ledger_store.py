@@ -14,7 +14,7 @@ from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.admission import ProjectLimits
 from tollkeeper.domain.errors import Unavailable
 from tollkeeper.domain.ledger import Ending, Hold, LockedAccounts, Mark, Resolution, ResolutionKind
-from tollkeeper.storage import ledger, resolutions
+from tollkeeper.storage import ledger, period_caps, resolutions
 from tollkeeper.storage.database import (
     RETRY_AFTER_S,
     Connection,
@@ -51,7 +51,8 @@ class MonthClosed(Unavailable):
 
 
 class HoldTransaction:
-    """One fast transaction of two round trips: `lock`, then `write`, which also commits."""
+    """One fast transaction of two round trips: `lock`, then `write`, which also commits. Where an
+    organization has period caps, `lock` takes a second one to read them."""
 
     def __init__(self, trips: RoundTrips, process_id: UUID, limits: ProjectLimits) -> None:
         self._trips = trips
@@ -70,21 +71,26 @@ class HoldTransaction:
         `AccountBusy` where a lock takes longer than `lock_wait_s`, or, if that is None, than the
         connection's own limit."""
         projects = [(hold.organization_id, hold.project_id) for hold in holds]
-        statements = ledger.lock_statements(projects, [hold.key_id for hold in holds])
+        keys = [hold.key_id for hold in holds]
+        statements = ledger.lock_statements(projects, keys)
         try:
             _, *found = await self._trips.begin(ledger.fast_transaction(lock_wait_s), *statements)
         except pg.LockNotAvailable as exc:
             raise AccountBusy from exc
-        return ledger.locked_accounts(found, self._limits)
+        locked, ended = ledger.locked_accounts(found, self._limits)
+        reading = period_caps.read_statements(locked, ended, keys)
+        if not reading:
+            return locked
+        return period_caps.with_period_caps(locked, ended, await self._trips.read(*reading))
 
     async def write(self, accounts: LockedAccounts, admitted: Sequence[Hold]) -> None:
         """Writes the accounts as they are given here, writes the admitted holds, and commits."""
         if admitted:
-            statement = ledger.write_holds_statement(self._process_id, admitted, accounts)
+            statements = ledger.write_holds_statements(self._process_id, admitted, accounts)
         else:
-            statement = ledger.write_states_statement(accounts.states)
+            statements = ledger.write_states_statements(accounts.states)
         self.commit_sent = True
-        await self._trips.commit(statement)
+        await self._trips.commit(*statements)
 
 
 class LedgerStore:

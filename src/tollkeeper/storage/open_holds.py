@@ -14,6 +14,7 @@ from uuid import UUID
 from tollkeeper.domain.access import OrganizationId, ProjectId
 from tollkeeper.storage.accounts import with_balances
 from tollkeeper.storage.database import Connection
+from tollkeeper.storage.watched_connection import allow_long_statements
 
 FIRST_ID = UUID(int=0)
 LAST_ID = UUID(int=2**128 - 1)
@@ -34,7 +35,7 @@ async def snapshot(connection: Connection) -> AsyncIterator[datetime]:
     They may take longer than those of a call: where the rate is high, a minute is many rows."""
     async with connection.transaction():
         await connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
-        await connection.execute("SET LOCAL statement_timeout TO '5min'")
+        await allow_long_statements(connection, minutes=5)
         cursor = await connection.execute("SELECT clock_timestamp()")
         [[now]] = await cursor.fetchall()
         yield now

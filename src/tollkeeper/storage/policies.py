@@ -90,14 +90,17 @@ async def find_all(connection: Connection, organization_id: OrganizationId) -> l
     return [_policy(row) for row in await cursor.fetchall()]
 
 
-async def find_published(connection: Connection, organization_id: OrganizationId) -> list[Policy]:
-    """All policies with a published version, also paused ones."""
+async def find_published(
+    connection: Connection, organization_ids: list[OrganizationId]
+) -> list[Policy]:
+    """All policies of these organizations with a published version, also paused ones."""
     cursor = await connection.execute(
         f"""
-        SELECT {_COLUMNS} {_FROM} WHERE p.organization_id = %s AND p.current_version IS NOT NULL
+        SELECT {_COLUMNS} {_FROM}
+        WHERE p.organization_id = ANY (%s) AND p.current_version IS NOT NULL
         ORDER BY p.created_at, p.id
         """,
-        (organization_id,),
+        (organization_ids,),
     )
     return [_policy(row) for row in await cursor.fetchall()]
 

@@ -1,6 +1,7 @@
 """SQL of leases: a process shows by its heartbeat that it lives. Times are those of the server."""
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from datetime import datetime
 from typing import LiteralString
 from uuid import UUID
@@ -15,6 +16,40 @@ HEARTBEAT: LiteralString = """
     ON CONFLICT (id) DO UPDATE SET heartbeat_at = clock_timestamp()
 """
 
+# A lease where the settings say nothing else.
+LIVE_LEASE_S = 15.0
+# For any age of the table: older ones have no columns for what a process tells of itself.
+FIND_LIVE_BELOW: LiteralString = """
+    SELECT to_jsonb(p) ->> 'host', to_jsonb(p) ->> 'pid', to_jsonb(p) ->> 'code_revision',
+        greatest(0, extract(epoch FROM clock_timestamp() - p.heartbeat_at))::integer
+    FROM processes p
+    WHERE abs(extract(epoch FROM clock_timestamp() - p.heartbeat_at)) <= :lease_s
+      AND coalesce(to_jsonb(p) ->> 'code_revision', '') < :floor
+    ORDER BY 1, 2, p.id
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class RunningProcess:
+    """What a process tells of itself: where it runs, and which code."""
+
+    id: UUID
+    code_revision: str
+    host: str
+    pid: int
+
+
+async def register(connection: Connection, process: RunningProcess) -> None:
+    """A heartbeat that also says who sends it."""
+    await connection.execute(
+        """
+        INSERT INTO processes (id, code_revision, host, pid) VALUES (%s, %s, %s, %s)
+        ON CONFLICT (id) DO UPDATE SET heartbeat_at = clock_timestamp(),
+            code_revision = excluded.code_revision, host = excluded.host, pid = excluded.pid
+        """,
+        (process.id, process.code_revision, process.host, process.pid),
+    )
+
 
 async def heartbeat(connection: Connection, process_id: UUID) -> None:
     await connection.execute(HEARTBEAT, (process_id,))
@@ -25,15 +60,26 @@ async def sign_off(connection: Connection, process_id: UUID) -> None:
     await connection.execute("DELETE FROM processes WHERE id = %s", (process_id,))
 
 
-async def try_sweep_lock(connection: Connection) -> bool:
-    """Takes the lock until `free_sweep_lock` or the end of the connection; False where it is taken."""
-    cursor = await connection.execute("SELECT pg_try_advisory_lock(%s)", (_SWEEP_LOCK,))
+async def try_sweep_lock(connection: Connection, *, idle_s: float = 10) -> bool:
+    """Takes the lock until `free_sweep_lock` or the end of the connection; False where it is taken.
+    The server ends the connection where it hears nothing for `idle_s`: a machine that was frozen or
+    cut off would keep the lock for hours otherwise."""
+    cursor = await connection.execute(
+        """
+        SELECT pg_try_advisory_lock(%s), set_config('idle_session_timeout', %s, false)
+        """,
+        (_SWEEP_LOCK, str(int(idle_s * 1000))),
+    )
     row = await cursor.fetchone()
-    return row is not None and bool(row[0])
+    if row is not None and bool(row[0]):
+        return True
+    await connection.execute("RESET idle_session_timeout")
+    return False
 
 
 async def free_sweep_lock(connection: Connection) -> None:
     await connection.execute("SELECT pg_advisory_unlock(%s)", (_SWEEP_LOCK,))
+    await connection.execute("RESET idle_session_timeout")
 
 
 async def find_silent(connection: Connection, *, lease_s: float) -> dict[UUID, datetime]:

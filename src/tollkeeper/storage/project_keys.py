@@ -1,11 +1,14 @@
 """SQL of project keys."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, LiteralString
 
-from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
+from tollkeeper.domain.access import KeyId, KeyStatus, OrganizationId, ProjectId, key_status
 from tollkeeper.domain.organization import ProjectKey
-from tollkeeper.storage.database import Connection
+from tollkeeper.storage.database import Connection, RoundTrips
+from tollkeeper.storage.planning import FIND_ROWS_BY_KEY
+from tollkeeper.storage.round_trips import Statement
 
 _COLUMNS: LiteralString = """
     k.id, k.organization_id, k.project_id, p.name, k.name, k.redacted_value, k.permissions,
@@ -20,11 +23,22 @@ _FROM: LiteralString = """
 
 @dataclass(frozen=True, slots=True)
 class PresentedProjectKey:
-    """A stored key with its digest, which only authentication may see."""
+    """What authentication needs of a stored key. Only it may see the digest."""
 
-    key: ProjectKey
     digest: bytes
+    organization_id: OrganizationId
+    project_id: ProjectId
+    id: KeyId
+    permissions: Sequence[str]
+    revoked: bool
+    suspended: bool
+    expires_at: int | None
     project_archived: bool
+
+    def status(self, now: int) -> KeyStatus:
+        return key_status(
+            revoked=self.revoked, suspended=self.suspended, expires_at=self.expires_at, now=now
+        )
 
 
 async def insert(connection: Connection, key: ProjectKey, digest: bytes) -> None:
@@ -69,15 +83,24 @@ async def find_anywhere(connection: Connection, key_id: KeyId) -> ProjectKey | N
     return None if row is None else _key(row)
 
 
-async def find_by_digest(connection: Connection, digest: bytes) -> PresentedProjectKey | None:
-    cursor = await connection.execute(
-        f"SELECT {_COLUMNS}, k.digest, p.archived_at IS NOT NULL {_FROM} WHERE k.digest = %s",
-        (digest,),
-    )
-    row = await cursor.fetchone()
-    if row is None:
-        return None
-    return PresentedProjectKey(key=_key(row[:-2]), digest=row[-2], project_archived=row[-1])
+async def find_by_digests(trips: RoundTrips, digests: list[bytes]) -> list[PresentedProjectKey]:
+    """The keys with these digests, in any order."""
+    given = _FIND_BY_DIGESTS.bind([f"\\x{digest.hex()}" for digest in digests])
+    _, rows = await trips.run(FIND_ROWS_BY_KEY, given)
+    return [PresentedProjectKey(*row) for row in rows]
+
+
+# For every call whose key is not known yet, so it is sent like the statements of a hold.
+_FIND_BY_DIGESTS = Statement(
+    "tollkeeper_keys_by_digest",
+    """
+    SELECT k.digest, k.organization_id, k.project_id, k.id, k.permissions,
+        k.revoked_at IS NOT NULL, k.suspended_at IS NOT NULL,
+        extract(epoch FROM k.expires_at)::bigint, p.archived_at IS NOT NULL
+    FROM project_keys k JOIN projects p ON p.organization_id = k.organization_id AND p.id = k.project_id
+    WHERE k.digest = ANY (%s::bytea[])
+    """,
+)
 
 
 async def find_of_project(
@@ -167,16 +190,30 @@ async def replace(
         """,
         (replaced_by, expires_at, key.organization_id, key.id),
     )
+    # The new key spends on the caps of the old one.
+    await connection.execute(
+        """
+        UPDATE project_keys n SET first_key_id = coalesce(o.first_key_id, o.id) FROM project_keys o
+        WHERE n.organization_id = %(organization)s AND n.id = %(new)s
+          AND o.organization_id = n.organization_id AND o.id = %(old)s
+        """,
+        {"organization": key.organization_id, "new": replaced_by, "old": key.id},
+    )
     return cursor.rowcount == 1
 
 
-async def record_use(connection: Connection, used_at: dict[KeyId, int]) -> None:
+async def record_use(
+    connection: Connection, used: Sequence[tuple[OrganizationId, KeyId, int]]
+) -> None:
+    """Writes when each of these keys was last used, in seconds since the epoch."""
     await connection.execute(
         """
         UPDATE project_keys k SET last_used_at = greatest(k.last_used_at, to_timestamp(used.at))
-        FROM unnest(%s::uuid[], %s::bigint[]) AS used (id, at) WHERE k.id = used.id
+        FROM unnest(%s::uuid[], %s::uuid[], %s::bigint[]) AS used (organization_id, id, at)
+        WHERE k.organization_id = used.organization_id AND k.id = used.id
         """,
-        (list(used_at), list(used_at.values())),
+        ([one[0] for one in used], [one[1] for one in used], [one[2] for one in used]),
+        prepare=False,
     )
 
 

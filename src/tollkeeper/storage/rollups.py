@@ -3,42 +3,70 @@ the records: it reads from `fresh`, the rows that were really inserted, so that 
 
 from typing import LiteralString
 
-from tollkeeper.domain.traffic import STEP_S
+from tollkeeper.domain.traffic import STEP_S, STEPS_PER_DAY
 from tollkeeper.storage.database import Connection
 
 _DAY_S = 86_400
 
-# 300 is `domain.traffic.STEP_S`, and 1.1 its `RUNG_RATIO`. Each roll-up waits for the one before it,
-# and writes its rows in one order: two processes that write the same rows wait for each other and do
-# not deadlock. Of latencies, the overhead is in microseconds and the others are in milliseconds.
+# 300 is `domain.traffic.STEP_S`, 12 its `STEPS_PER_HOUR`, and 1.1 its `RUNG_RATIO`. Each roll-up
+# waits for the one before it, and writes its rows in one order: two processes that write the same rows
+# wait for each other and do not deadlock. Of latencies, the overhead is in microseconds and the others
+# are in milliseconds; they are counted by hour, under the first step of the hour.
 ROLL_UP_ACTIVITY: LiteralString = """
     , by_tenant AS (
         INSERT INTO traffic AS t (organization_id, step, project_id, api_key_id, model, status,
-            requests, prompt_tokens, completion_tokens, cached_tokens)
+            requests, prompt_tokens, completion_tokens, cached_tokens, cost_max)
         SELECT organization_id, floor(extract(epoch FROM started_at) / 300)::integer AS step,
             project_id, api_key_id, model, status, count(*), coalesce(sum(prompt_tokens), 0),
-            coalesce(sum(completion_tokens), 0), coalesce(sum(cached_tokens), 0)
+            coalesce(sum(completion_tokens), 0), coalesce(sum(cached_tokens), 0),
+            coalesce(max(cost), 0)
         FROM fresh GROUP BY 1, 2, 3, 4, 5, 6 ORDER BY 1, 2, 3, 4, 5, 6
         ON CONFLICT (organization_id, step, project_id, api_key_id, model, status)
         DO UPDATE SET requests = t.requests + excluded.requests,
             prompt_tokens = t.prompt_tokens + excluded.prompt_tokens,
             completion_tokens = t.completion_tokens + excluded.completion_tokens,
-            cached_tokens = t.cached_tokens + excluded.cached_tokens
+            cached_tokens = t.cached_tokens + excluded.cached_tokens,
+            cost_max = greatest(t.cost_max, excluded.cost_max)
         RETURNING 1
+    ), of_backends AS (
+        SELECT floor(extract(epoch FROM started_at) / 300)::integer AS step, model,
+            coalesce(backend, '') AS backend, coalesce(replica, '') AS replica, status,
+            count(*) AS requests, coalesce(sum(prompt_tokens), 0) AS prompt_tokens,
+            coalesce(sum(completion_tokens), 0) AS completion_tokens,
+            coalesce(sum(cached_tokens), 0) AS cached_tokens, sum(duration_ms) AS duration_ms,
+            count(first_piece_ms) AS first_pieces, coalesce(sum(first_piece_ms), 0) AS first_piece_ms,
+            coalesce(sum(completion_tokens) FILTER (WHERE streamed
+                AND duration_ms > first_piece_ms), 0) AS streamed_tokens,
+            coalesce(sum(duration_ms - first_piece_ms) FILTER (WHERE streamed
+                AND duration_ms > first_piece_ms AND completion_tokens > 0), 0) AS streaming_ms,
+            coalesce(max(cost), 0) AS cost_max
+        FROM fresh WHERE (SELECT count(*) FROM by_tenant) >= 0
+        GROUP BY 1, 2, 3, 4, 5
     ), by_backend AS (
         INSERT INTO traffic_by_backend AS t (step, model, backend, replica, status, requests,
             prompt_tokens, completion_tokens, cached_tokens, duration_ms, first_pieces,
+            first_piece_ms, streamed_tokens, streaming_ms, cost_max)
+        SELECT * FROM of_backends ORDER BY 1, 2, 3, 4, 5
+        ON CONFLICT (step, model, backend, replica, status)
+        DO UPDATE SET requests = t.requests + excluded.requests,
+            prompt_tokens = t.prompt_tokens + excluded.prompt_tokens,
+            completion_tokens = t.completion_tokens + excluded.completion_tokens,
+            cached_tokens = t.cached_tokens + excluded.cached_tokens,
+            duration_ms = t.duration_ms + excluded.duration_ms,
+            first_pieces = t.first_pieces + excluded.first_pieces,
+            first_piece_ms = t.first_piece_ms + excluded.first_piece_ms,
+            streamed_tokens = t.streamed_tokens + excluded.streamed_tokens,
+            streaming_ms = t.streaming_ms + excluded.streaming_ms,
+            cost_max = greatest(t.cost_max, excluded.cost_max)
+        RETURNING 1
+    ), by_hour AS (
+        INSERT INTO traffic_by_hour AS t (step, model, backend, replica, status, requests,
+            prompt_tokens, completion_tokens, cached_tokens, duration_ms, first_pieces,
             first_piece_ms, streamed_tokens, streaming_ms)
-        SELECT floor(extract(epoch FROM started_at) / 300)::integer AS step, model,
-            coalesce(backend, '') AS backend, coalesce(replica, '') AS replica, status, count(*),
-            coalesce(sum(prompt_tokens), 0), coalesce(sum(completion_tokens), 0),
-            coalesce(sum(cached_tokens), 0), sum(duration_ms), count(first_piece_ms),
-            coalesce(sum(first_piece_ms), 0),
-            coalesce(sum(completion_tokens) FILTER (WHERE streamed
-                AND duration_ms > first_piece_ms), 0),
-            coalesce(sum(duration_ms - first_piece_ms) FILTER (WHERE streamed
-                AND duration_ms > first_piece_ms AND completion_tokens > 0), 0)
-        FROM fresh WHERE (SELECT count(*) FROM by_tenant) >= 0
+        SELECT step - step %% 12, model, backend, replica, status, sum(requests), sum(prompt_tokens),
+            sum(completion_tokens), sum(cached_tokens), sum(duration_ms), sum(first_pieces),
+            sum(first_piece_ms), sum(streamed_tokens), sum(streaming_ms)
+        FROM of_backends WHERE (SELECT count(*) FROM by_backend) >= 0
         GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 2, 3, 4, 5
         ON CONFLICT (step, model, backend, replica, status)
         DO UPDATE SET requests = t.requests + excluded.requests,
@@ -61,7 +89,7 @@ ROLL_UP_ACTIVITY: LiteralString = """
             coalesce(sum(cache_write_tokens), 0), coalesce(sum(completion_tokens), 0),
             coalesce(sum(cost), 0), coalesce(sum(reported_cost), 0)
         FROM fresh WHERE backend IS NOT NULL AND settlement IN ('settled', 'unsettled')
-            AND (SELECT count(*) FROM by_backend) >= 0
+            AND (SELECT count(*) FROM by_hour) >= 0
         GROUP BY 1, 2, 3 ORDER BY 1, 2, 3
         ON CONFLICT (backend, model, day)
         DO UPDATE SET requests = t.requests + excluded.requests,
@@ -76,7 +104,7 @@ ROLL_UP_ACTIVITY: LiteralString = """
         RETURNING 1
     )
     INSERT INTO traffic_latency AS t (step, model, backend, measure, rung, requests)
-    SELECT floor(extract(epoch FROM started_at) / 300)::integer AS step, model,
+    SELECT floor(extract(epoch FROM started_at) / 3600)::integer * 12 AS step, model,
         coalesce(backend, '') AS backend, measure,
         ceil(ln(greatest(amount, 1)::float8) / ln(1.1::float8))::integer AS rung, count(*)
     FROM fresh, LATERAL (VALUES ('duration', duration_ms), ('first_piece', first_piece_ms),
@@ -108,5 +136,27 @@ async def delete_before(connection: Connection, unix_s: int) -> None:
 _DELETE_STEPS: tuple[LiteralString, ...] = (
     "DELETE FROM traffic WHERE step < %s",
     "DELETE FROM traffic_by_backend WHERE step < %s",
+    "DELETE FROM traffic_by_hour WHERE step < %s",
     "DELETE FROM traffic_latency WHERE step < %s",
 )
+
+
+async def sum_latencies_up(connection: Connection, unix_s: int) -> None:
+    """Latencies from before this time are counted by day from now on, under the first step of the
+    day: reports of weeks then read few rows. What arrives later for such a day joins it next time."""
+    await connection.execute(
+        _SUM_LATENCIES_UP, {"end": unix_s // _DAY_S * STEPS_PER_DAY, "day": STEPS_PER_DAY}
+    )
+
+
+_SUM_LATENCIES_UP: LiteralString = """
+    WITH taken AS (
+        DELETE FROM traffic_latency WHERE step < %(end)s AND step %% %(day)s <> 0
+        RETURNING step, model, backend, measure, rung, requests
+    )
+    INSERT INTO traffic_latency AS t (step, model, backend, measure, rung, requests)
+    SELECT step - step %% %(day)s, model, backend, measure, rung, sum(requests) FROM taken
+    GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 2, 3, 4, 5
+    ON CONFLICT (step, model, backend, measure, rung)
+    DO UPDATE SET requests = t.requests + excluded.requests
+"""

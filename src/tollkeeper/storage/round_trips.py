@@ -19,6 +19,8 @@ from psycopg import pq
 from psycopg.adapt import Transformer
 from psycopg.rows import TupleRow
 
+from tollkeeper.storage.watched_connection import WatchedConnection
+
 Connection: TypeAlias = psycopg.AsyncConnection[TupleRow]
 # What a parameter can be. It travels as text, so the statement says which type it has (`%s::uuid[]`)
 # unless the server can infer it.
@@ -92,12 +94,21 @@ class RoundTrips:
         """Begins the transaction and returns the rows of each statement. One round trip."""
         return (await self._send_again(_BEGIN, *statements))[1:]
 
+    async def read(self, *statements: BoundStatement) -> list[Rows]:
+        """Runs the statements between `begin` and `commit`, and returns the rows of each. One round
+        trip."""
+        return await self._send_within(*statements)
+
     async def commit(self, *statements: BoundStatement) -> None:
         """Runs the statements and commits. One round trip. Where the server refuses a statement,
         its error is raised and nothing is committed; after any other error the commit may have
         happened or not."""
+        await self._send_within(*statements, _COMMIT)
+
+    async def _send_within(self, *statements: BoundStatement) -> list[Rows]:
+        """Sends statements of a transaction that has begun."""
         try:
-            await self._send_all(*statements, _COMMIT)
+            return await self._send_all(*statements)
         except pg.InvalidSqlStatementName as exc:
             self._prepared.forget()
             raise PlansDropped from exc
@@ -122,6 +133,14 @@ class RoundTrips:
         # A value that cannot be sent is refused here, before anything was sent.
         values = [[as_text(value) for value in bound.parameters] for bound in statements]
         await self._prepare(statements)
+        if isinstance(self.connection, WatchedConnection):
+            with self.connection.watched():
+                return await self._send_prepared(statements, values)
+        return await self._send_prepared(statements, values)
+
+    async def _send_prepared(
+        self, statements: Sequence[BoundStatement], values: Sequence[Sequence[bytes | None]]
+    ) -> list[Rows]:
         pgconn = self.connection.pgconn
         pgconn.enter_pipeline_mode()
         try:

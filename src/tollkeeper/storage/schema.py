@@ -1,11 +1,12 @@
 """Checks the database before anything is served: durable settings, and the schema of this code."""
 
-from pathlib import Path
 from typing import LiteralString
 
 import psycopg
 
 from tollkeeper.domain.errors import StateConflict, Unavailable
+from tollkeeper.storage.compatibility import SchemaState, read_schema_state
+from tollkeeper.storage.revisions import code_revision
 from tollkeeper.storage.sessions import (
     check_pooler,
     check_session,
@@ -13,18 +14,14 @@ from tollkeeper.storage.sessions import (
     session_settings,
 )
 
-_VERSIONS = Path(__file__).parent / "migrations" / "versions"
+__all__ = ["check_database", "code_revision", "database_revision", "find_outdated"]
+
 _STATEMENT_TIMEOUT_S = 5.0
 # Without these settings, a crash may lose or corrupt a commit that PostgreSQL has acknowledged.
 _DURABILITY: tuple[LiteralString, ...] = ("fsync", "full_page_writes")
 
 
-def code_revision() -> str:
-    """The newest migration of this code. The names of the files begin with their revision."""
-    return max(path.name.split("_")[0] for path in _VERSIONS.glob("[0-9]*.py"))
-
-
-def check_database(conninfo: str, *, before_serving: bool = False) -> None:
+def check_database(conninfo: str, *, before_serving: bool = False) -> SchemaState:
     """Raises an error of one line where a check fails or the database cannot be reached. A pooler is
     looked for only `before_serving`, because that takes a second connection."""
     try:
@@ -36,7 +33,7 @@ def check_database(conninfo: str, *, before_serving: bool = False) -> None:
             if before_serving:
                 check_pooler(asked, connection)
             _check_durability(connection)
-            _check_revision(connection)
+            return _check_schema(connection)
     except (psycopg.OperationalError, psycopg.ProgrammingError) as exc:
         # The driver raises a ProgrammingError for a malformed address.
         raise Unavailable(f"The database cannot be reached: {_reason(exc)}") from exc
@@ -59,25 +56,23 @@ def _check_durability(connection: psycopg.Connection) -> None:
             )
 
 
-def _check_revision(connection: psycopg.Connection) -> None:
-    needed = code_revision()
-    current = database_revision(connection)
-    if current is None or current < needed:
-        raise StateConflict(
-            f"The database's schema is at {current or 'nothing'}, this code needs {needed}: "
-            "run `tollkeeper migrate`."
-        )
-    if current > needed:
-        raise StateConflict(
-            f"The database's schema is at {current}, newer than this code's {needed}: "
-            "run a newer tollkeeper."
-        )
+def _check_schema(connection: psycopg.Connection) -> SchemaState:
+    state = read_schema_state(connection)
+    if state.refusal is not None:
+        raise StateConflict(state.refusal)
+    return state
+
+
+def find_outdated(conninfo: str) -> str | None:
+    """One line where the schema has become too new for this code. None where it has not, and where
+    the database cannot be reached."""
+    try:
+        with psycopg.connect(session_conninfo(conninfo), autocommit=True) as connection:
+            state = read_schema_state(connection)
+    except psycopg.OperationalError:
+        return None
+    return state.refusal if state.is_newer else None
 
 
 def database_revision(connection: psycopg.Connection) -> str | None:
-    try:
-        row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
-    except psycopg.errors.UndefinedTable:
-        connection.rollback()
-        return None
-    return None if row is None else str(row[0])
+    return read_schema_state(connection).revision

@@ -12,6 +12,13 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from tollkeeper.domain.errors import StateConflict
 
 _CONNECT_TIMEOUT_S = 5
+# When the system gives up a connection whose other end is gone without a word, also one that is idle.
+_SILENCE: dict[str, int] = {
+    "keepalives_idle": 5,
+    "keepalives_interval": 2,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 12_000,
+}
 # A settlement that is acknowledged is durable, whatever the server's default is.
 _DURABLE_COMMIT = ("on", "remote_write", "remote_apply")
 _SETTINGS: dict[LiteralString, tuple[str, ...]] = {
@@ -30,6 +37,7 @@ def session_conninfo(conninfo: str) -> str:
         "application_name": "tollkeeper",
         # `round_trips` sends and reads text in this encoding.
         "client_encoding": "utf8",
+        **{name: given.get(name) or value for name, value in _SILENCE.items()},
     }
     if "," in str(given.get("host") or given.get("hostaddr") or ""):
         # Of several servers, only the primary can be written to.
@@ -48,6 +56,10 @@ def session_settings(statement_timeout_s: float) -> str:
         "timezone": "UTC",
         "synchronous_commit": "on",
         "default_transaction_isolation": "read committed",
+        # The server ends sessions of a machine that is gone without a word; by default after hours.
+        "tcp_keepalives_idle": 10,
+        "tcp_keepalives_interval": 5,
+        "tcp_keepalives_count": 3,
     }
     return "SELECT " + ", ".join(
         f"set_config('{name}', '{value}', false)" for name, value in settings.items()

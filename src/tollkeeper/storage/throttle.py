@@ -9,9 +9,9 @@ from tollkeeper.domain.admission import (
     Decision,
     ProjectLimits,
     ProjectState,
-    Spend,
     take_request,
 )
+from tollkeeper.domain.spend import Spend
 from tollkeeper.storage.database import Connection
 from tollkeeper.storage.ledger import commit_without_waiting
 from tollkeeper.storage.resolutions import lock_account

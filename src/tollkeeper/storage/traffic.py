@@ -4,7 +4,10 @@ from typing import LiteralString
 
 from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.traffic import (
+    LATENCY_HOURS_KEPT_S,
     STEP_S,
+    STEPS_PER_DAY,
+    STEPS_PER_HOUR,
     BackendTraffic,
     LatencyCount,
     StepCount,
@@ -12,6 +15,9 @@ from tollkeeper.domain.traffic import (
     TrafficFilter,
 )
 from tollkeeper.storage.database import Connection
+
+# Up to this length, a report counts by steps, and beyond it by hours.
+_BY_STEP_S_MAX = 2 * 86_400
 
 _CONDITIONS: dict[str, LiteralString] = {
     "organization": "organization_id = %(organization)s",
@@ -42,9 +48,10 @@ def conditions(wanted: TrafficFilter) -> tuple[LiteralString, dict[str, object]]
 async def count_by_step(
     connection: Connection, wanted: TrafficFilter, time: TimeRange
 ) -> list[StepCount]:
-    """The newest step first. Where no tenant is named, the roll-up without tenants answers."""
+    """The newest step first. Where no tenant is named, the roll-up without tenants answers; in a
+    report of days, the one that counts by hour."""
     condition, values = conditions(wanted)
-    table: LiteralString = "traffic" if wanted.names_a_tenant else "traffic_by_backend"
+    table: LiteralString = "traffic" if wanted.names_a_tenant else _without_tenants(time)
     cursor = await connection.execute(
         _COUNT_BY_STEP.format(table=table, condition=condition),
         {**values, **_steps(time)},
@@ -60,8 +67,39 @@ _COUNT_BY_STEP: LiteralString = """
 """
 
 
+async def find_steps(
+    connection: Connection,
+    wanted: TrafficFilter,
+    time: TimeRange,
+    *,
+    cost_picousd_min: int | None,
+    limit: int,
+) -> list[tuple[int, int]]:
+    """The newest steps with calls, and how many each has. With `cost_picousd_min`, those in which a
+    call cost as much."""
+    condition, values = conditions(wanted)
+    table: LiteralString = "traffic" if wanted.names_a_tenant else "traffic_by_backend"
+    dear: LiteralString = "" if cost_picousd_min is None else _DEAR
+    cursor = await connection.execute(
+        _FIND_STEPS.format(table=table, condition=condition, dear=dear),
+        {**values, **_steps(time), "cost": cost_picousd_min, "limit": limit},
+        prepare=False,
+    )
+    return [(row[0], row[1]) for row in await cursor.fetchall()]
+
+
+_DEAR: LiteralString = "HAVING max(cost_max) >= %(cost)s"
+_FIND_STEPS: LiteralString = """
+    SELECT step, sum(requests)::bigint FROM {table}
+    WHERE step >= %(start)s AND step < %(end)s AND {condition}
+    GROUP BY step {dear} ORDER BY step DESC LIMIT %(limit)s
+"""
+
+
 async def sum_by_backend(connection: Connection, time: TimeRange) -> list[BackendTraffic]:
-    cursor = await connection.execute(_SUM_BY_BACKEND, _steps(time), prepare=False)
+    cursor = await connection.execute(
+        _SUM_BY_BACKEND.format(table=_without_tenants(time)), _steps(time), prepare=False
+    )
     return [BackendTraffic(*row) for row in await cursor.fetchall()]
 
 
@@ -71,19 +109,31 @@ _SUM_BY_BACKEND: LiteralString = """
         sum(completion_tokens)::bigint, sum(cached_tokens)::bigint, sum(duration_ms)::bigint,
         sum(first_pieces)::bigint, sum(first_piece_ms)::bigint, sum(streamed_tokens)::bigint,
         sum(streaming_ms)::bigint
-    FROM traffic_by_backend WHERE step >= %(start)s AND step < %(end)s
+    FROM {table} WHERE step >= %(start)s AND step < %(end)s
     GROUP BY model, backend, replica ORDER BY model, backend, replica
 """
 
 
 async def count_latencies(connection: Connection, time: TimeRange) -> list[LatencyCount]:
-    cursor = await connection.execute(_COUNT_LATENCIES, _steps(time), prepare=False)
+    """Of every hour that overlaps the time; of every day, where the hours are summed up."""
+    steps = _steps(time)
+    parameters = {
+        "hour": steps["start"] - steps["start"] % STEPS_PER_HOUR,
+        "day": steps["start"] - steps["start"] % STEPS_PER_DAY,
+        "end": steps["end"],
+        "hours_kept_s": LATENCY_HOURS_KEPT_S,
+        "step_s": STEP_S,
+    }
+    cursor = await connection.execute(_COUNT_LATENCIES, parameters, prepare=False)
     return [LatencyCount(*row) for row in await cursor.fetchall()]
 
 
 _COUNT_LATENCIES: LiteralString = """
-    SELECT model, backend, measure, rung, sum(requests)::bigint
-    FROM traffic_latency WHERE step >= %(start)s AND step < %(end)s
+    SELECT model, backend, measure, rung, sum(requests)::bigint FROM traffic_latency
+    WHERE step < %(end)s AND step >= (SELECT CASE
+        WHEN %(hour)s::bigint * %(step_s)s
+             < extract(epoch FROM statement_timestamp()) - %(hours_kept_s)s
+        THEN %(day)s::integer ELSE %(hour)s::integer END)
     GROUP BY model, backend, measure, rung
 """
 
@@ -105,6 +155,13 @@ async def sum_cached_tokens(
     return {row[0]: row[1] for row in await cursor.fetchall()}
 
 
+def _without_tenants(time: TimeRange) -> LiteralString:
+    return "traffic_by_hour" if time.end - time.start > _BY_STEP_S_MAX else "traffic_by_backend"
+
+
 def _steps(time: TimeRange) -> dict[str, int]:
-    """Every step that overlaps the time."""
-    return {"start": time.start // STEP_S, "end": (time.end - 1) // STEP_S + 1}
+    """Every step that overlaps the time; every hour, where it is one of days."""
+    start = time.start // STEP_S
+    if time.end - time.start > _BY_STEP_S_MAX:
+        start -= start % STEPS_PER_HOUR
+    return {"start": start, "end": (time.end - 1) // STEP_S + 1}

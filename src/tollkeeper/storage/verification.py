@@ -11,8 +11,10 @@ from typing import LiteralString, TypeAlias
 from uuid import UUID
 
 from tollkeeper.domain.months import FIRST_ID, LAST_ID, month_of_number
+from tollkeeper.storage import watched_connection
 from tollkeeper.storage.accounts import with_balances
 from tollkeeper.storage.database import Connection
+from tollkeeper.storage.period_cap_checks import PERIOD_CAP_SUMS
 
 Query: TypeAlias = LiteralString
 # A query that finds more rows than this returns no more of them: the books are beyond repair by hand.
@@ -301,6 +303,7 @@ SUMS: dict[str, Query] = {
     "a month's spending is the sum of its rows": _MONTHS,
     "the cost report is the sum of settled rows": _ROLLUP,
     "held and settled stay within the caps": _CAPS,
+    **PERIOD_CAP_SUMS,
 }
 # Rows, each by itself: a range of ids can be checked without the others.
 ROWS: dict[str, Query] = {
@@ -317,7 +320,7 @@ INVARIANTS: dict[str, Query] = {**SUMS, **ROWS, **SCHEMA}
 
 async def allow_long_statements(connection: Connection) -> None:
     """Raises the statement timeout for this transaction, because the queries read many rows."""
-    await connection.execute("SET LOCAL statement_timeout TO '1h'")
+    await watched_connection.allow_long_statements(connection, minutes=60)
 
 
 async def begin_snapshot(connection: Connection) -> None:

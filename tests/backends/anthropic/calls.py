@@ -5,8 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 from tests.support.backend_calls import MODEL, make_call
-from tollkeeper.backends.anthropic.thinking import OPTIONS
 from tollkeeper.backends.anthropic.wire import Endpoint, MessagesWire
+from tollkeeper.backends.claude_thinking import OPTIONS
 from tollkeeper.domain.catalog import Feature, Model
 from tollkeeper.domain.inference import Call
 from tollkeeper.domain.messages_behavior import MessagesBehavior

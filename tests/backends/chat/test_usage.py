@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tollkeeper.backends.chat import usage as usage_module
 from tollkeeper.backends.chat.usage import read_chat_usage
-from tollkeeper.domain.usage import ReportedUsage, Usage, merged, normalised
+from tollkeeper.domain.inference import UsageReport
+from tollkeeper.domain.usage import AbsurdCount, ReportedUsage, Usage, merged, normalised
 
 PLAIN: dict[str, Any] = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
 
@@ -43,6 +45,22 @@ DIALECTS: dict[str, tuple[dict[str, Any], tuple[int, int, int, int, int]]] = {
             "completion_tokens_details": {"reasoning_tokens": 2},
         },
         (2, 8, 0, 5, 2),
+    ),
+    "a library: cache writes by lifetime": (
+        {
+            "prompt_tokens": 152,
+            "completion_tokens": 5,
+            "total_tokens": 157,
+            "prompt_tokens_details": {
+                "cached_tokens": 40,
+                "cache_write_tokens": 100,
+                "cache_creation_token_details": {
+                    "ephemeral_5m_input_tokens": 60,
+                    "ephemeral_1h_input_tokens": 40,
+                },
+            },
+        },
+        (12, 40, 100, 5, 0),
     ),
     "xAI: reasoning is additive": (
         {
@@ -219,3 +237,66 @@ def test_whatever_is_read_adds_up(report: dict[str, Any]) -> None:
             assert type(count) is int
             assert count >= 0
         assert 0 <= usage.reasoning_tokens <= usage.completion_tokens
+
+
+_VALUES = st.one_of(
+    st.none(),
+    st.integers(min_value=-1, max_value=2**54),
+    st.integers(min_value=0, max_value=50),
+    st.sampled_from([True, 1.0, 1.5, "3", [], {}]),
+)
+_DETAILS: st.SearchStrategy[Any] = st.one_of(
+    st.none(),
+    st.just({}),
+    st.just("text"),
+    st.dictionaries(
+        st.sampled_from(
+            ["cached_tokens", "audio_tokens", "reasoning_tokens", "accepted_prediction_tokens", "x"]
+        ),
+        _VALUES,
+    ),
+)
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(
+            ["prompt_tokens", "completion_tokens", "total_tokens", "cached_tokens", "cost"]
+        ),
+        _VALUES,
+    ),
+    st.dictionaries(
+        st.sampled_from(["prompt_tokens_details", "completion_tokens_details"]), _DETAILS
+    ),
+    st.sampled_from([None, "", "flex"]),
+)
+def test_the_short_way_reads_the_same(
+    totals: dict[str, Any], details: dict[str, Any], tier: str | None
+) -> None:
+    """A report with OpenAI's own fields is read in a shorter way, which changes nothing."""
+    report = totals | details
+    try:
+        expected = UsageReport(usage_module._read(report, tier))
+    except AbsurdCount:
+        expected = UsageReport(None, absurd=report)
+    assert read_chat_usage(report, service_tier=tier) == expected
+
+
+@pytest.mark.parametrize(
+    ("lifetimes", "expected"),
+    [
+        ({"ephemeral_5m_input_tokens": 60, "ephemeral_1h_input_tokens": 40}, (60, 40)),
+        ({"ephemeral_1h_input_tokens": 100}, (0, 100)),
+        ({}, (100, 0)),
+        (None, (100, 0)),
+        ("an hour", (100, 0)),
+    ],
+)
+def test_lifetimes_of_cache_writes_among_the_details(
+    lifetimes: Any, expected: tuple[int, int]
+) -> None:
+    details = {"cache_write_tokens": 100, "cache_creation_token_details": lifetimes}
+    usage = usage_of({**PLAIN, "prompt_tokens": 110, "prompt_tokens_details": details})
+    assert usage is not None
+    assert (usage.cache_write_tokens, usage.cache_write_1h_tokens) == expected
+    assert usage.uncached_tokens == 10

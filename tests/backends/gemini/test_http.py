@@ -7,29 +7,24 @@ import pytest
 from tests.backends.faults import BOTH, check_failure
 from tests.backends.gemini.calls import gemini_call
 from tests.support.backend_calls import KEY, Outcome, make, routed
-from tests.support.upstream import Peer, Upstream, Verb, answer, cut, refuse, stream
+from tests.support.upstream import Upstream, Verb, answer, stream
 from tests.support.upstream_gemini import (
-    answer_records,
     error_body,
     generate,
     piece,
     record,
     refuse_gemini,
     text_part,
-    text_then,
     whole,
 )
 from tollkeeper.backends.config import Tokenizer, WireProtocol
 from tollkeeper.backends.credentials import CredentialKind
-from tollkeeper.backends.fan_out import FanOutBackend
 from tollkeeper.domain.errors import (
     BackendFailed,
-    DeadlineExceeded,
     ProviderRejected,
     RateLimited,
     TollkeeperError,
 )
-from tollkeeper.domain.usage import Usage
 
 _GEMINI: dict[str, Any] = {
     "protocol": WireProtocol.GEMINI,
@@ -44,21 +39,6 @@ async def _fault(verb: Verb, *, streamed: bool = True, **settings: Any) -> Outco
         outcome = await make(backend, gemini_call(streamed=streamed))
         assert len(upstream.requests) == 1
         return outcome
-
-
-@pytest.mark.parametrize(("streamed", "verb"), _VERBS)
-async def test_an_answer(streamed: bool, verb: str) -> None:
-    async with Upstream(generate()) as upstream, routed(upstream.url, **_GEMINI) as backend:
-        outcome = await make(backend, gemini_call(streamed=streamed))
-        # An answer that was read to its end leaves its connection open for another one.
-        assert upstream.open_connections == upstream.connections == 1
-    outcome.check_complete()
-    assert outcome.text() == "Hello"
-    assert outcome.deltas[-1].finish == "stop"
-    (request,) = upstream.requests
-    assert request.path == f"/v1/models/upstream-model:{verb}"
-    assert request.headers["x-goog-api-key"] == KEY
-    assert "authorization" not in request.headers
 
 
 @pytest.mark.parametrize(("streamed", "verb"), _VERBS)
@@ -101,22 +81,6 @@ async def test_the_provider_counts() -> None:
             "tools": [{"functionDeclarations": [{"name": "f"}]}],
         }
     }
-
-
-@pytest.mark.parametrize(
-    "verb", [refuse(429), answer({"totalTokens": -1}), answer({"tokens": 1}), answer(b"{")]
-)
-async def test_no_count_is_none(verb: Verb) -> None:
-    async with Upstream(verb) as upstream, routed(upstream.url, **_GEMINI) as backend:
-        assert await backend.count_prompt_tokens(gemini_call(), deadline=1e9) is None
-
-
-async def test_several_completions_are_several_calls() -> None:
-    async with Upstream(generate()) as upstream, routed(upstream.url, **_GEMINI) as backend:
-        outcome = await make(FanOutBackend(backend, concurrency=2), gemini_call(choices=3))
-    outcome.check_complete(choices=3)
-    assert outcome.usage == Usage(36, 15)
-    assert len(upstream.requests) == 3
 
 
 @BOTH
@@ -165,30 +129,6 @@ async def test_the_wait_is_in_the_details(delay: str | None, seconds: int) -> No
     assert outcome.error.retry_after_s == seconds
 
 
-async def test_another_replica_answers_for_one_that_is_overloaded() -> None:
-    async with (
-        Upstream(refuse_gemini(503, "UNAVAILABLE")) as busy,
-        Upstream(generate()) as free,
-        routed(busy.url, free.url, **_GEMINI, retries=1) as backend,
-    ):
-        for _ in range(4):
-            assert (await make(backend, gemini_call())).text() == "Hello"
-    assert len(free.requests) == 4
-
-
-async def test_an_error_in_the_middle() -> None:
-    error = record(error_body(503, "UNAVAILABLE"))
-    outcome = await _fault(stream(text_then(error)))
-    check_failure(outcome, BackendFailed, charged=True, text="0 1 ")
-
-
-async def test_a_stream_that_ends_early() -> None:
-    outcome = await _fault(stream(text_then()))
-    check_failure(outcome, BackendFailed, charged=True, text="0 1 ")
-    outcome = await _fault(stream([piece()]))
-    check_failure(outcome, BackendFailed, charged=True)
-
-
 async def test_a_report_after_the_end_is_read() -> None:
     later = {"promptTokenCount": 11, "candidatesTokenCount": 6, "totalTokenCount": 17}
     ended = record(whole(finish="STOP", usage=None))
@@ -198,21 +138,3 @@ async def test_a_report_after_the_end_is_read() -> None:
     outcome.check_complete()
     assert outcome.reports[-1].usage is not None
     assert outcome.reports[-1].usage.completion_tokens == 6
-
-
-async def test_a_silent_answer_ends_at_the_deadline() -> None:
-    async def verb(peer: Peer) -> None:
-        await peer.send_head()
-        await peer.send_chunk(piece())
-        await peer.until_left()
-
-    async with Upstream(verb) as upstream, routed(upstream.url, **_GEMINI) as backend:
-        outcome = await make(backend, gemini_call(streamed=True), deadline_s=0.3)
-    check_failure(outcome, DeadlineExceeded, charged=True)
-
-
-async def test_records_cut_anywhere_read_the_same() -> None:
-    data = b"".join(answer_records())
-    for position in range(1, len(data), 97):
-        outcome = await _fault(cut(data, position))
-        assert (outcome.text(), outcome.error) == ("Hello", None)

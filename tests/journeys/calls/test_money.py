@@ -20,7 +20,7 @@ from tests.support.scripted_gateway import (
 )
 from tests.support.upstream import Upstream, answer, chat, completion
 from tollkeeper.bootstrap import build_catalog
-from tollkeeper.domain.admission import CapPeriod
+from tollkeeper.domain.caps import CapPeriod
 from tollkeeper.domain.money import usd_from_picousd
 
 BOUND = 10
@@ -142,12 +142,12 @@ async def test_a_cap_is_never_passed(
     scripted: ScriptedGateway, hold: int, period: CapPeriod, of_project: bool
 ) -> None:
     await scripted.grant(100 * hold)
-    billing, organization = scripted.gateway.services.billing, scripted.tenant.organization_id
+    caps, organization = scripted.gateway.services.caps, scripted.tenant.organization_id
     project = scripted.tenant.project_id if of_project else None
     whose = "project's" if of_project else "organization's"
-    await billing.cap_set(organization, hold - 1, period, project)
+    await caps.cap_set(organization, hold - 1, period, project)
     assert_unpaid(await ask(scripted), waiting=False, needed=hold, available=hold - 1, cap=hold - 1)
-    await billing.cap_set(organization, hold + COST, period, project)
+    await caps.cap_set(organization, hold + COST, period, project)
     paused = PausedAnswer()
     scripted.upstream.play(paused.verb())
     async with open_stream(scripted) as rest:
@@ -162,7 +162,7 @@ async def test_a_cap_is_never_passed(
     if of_project:
         beside = await second_project(scripted)
         assert (await ask(scripted, headers=beside)).status_code == 200
-    await billing.cap_clear(organization, project)
+    await caps.cap_clear(organization, project)
     assert (await ask(scripted)).status_code == 200
 
 

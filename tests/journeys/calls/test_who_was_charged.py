@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 
 from tests.support.gateway import assert_error
@@ -17,7 +16,12 @@ from tests.support.scripted_gateway import (
     eventually,
     read_stream,
 )
-from tests.support.two_replicas import TwoReplicas, for_each_wire
+from tests.support.two_replicas import (
+    TwoReplicas,
+    assert_released,
+    assert_unsettled,
+    for_each_wire,
+)
 from tests.support.upstream import (
     DONE,
     JSON_TYPE,
@@ -65,23 +69,6 @@ async def two(shared: dict[str, TwoReplicas], wire: str) -> TwoReplicas:
 @pytest.fixture
 async def hasty(shared_hasty: dict[str, TwoReplicas], wire: str) -> TwoReplicas:
     return await shared_hasty[wire].with_tenant()
-
-
-async def assert_unsettled(two: TwoReplicas, found: httpx2.Response, asked: int) -> None:
-    """Nobody knows: the whole hold stays, no other replica was asked, no SDK repeats it."""
-    assert asked == 1
-    assert found.headers["x-should-retry"] == "false"
-    entry = await two.scripted.entry_of(found)
-    assert (entry.status, entry.cost) == ("unsettled", 0)
-    assert entry.reason
-    assert (await two.scripted.balance())["unsettled"] == entry.hold
-
-
-async def assert_released(two: TwoReplicas, found: httpx2.Response, asked: int) -> None:
-    """Nothing was charged: the other replica was asked as well, and the hold is given back."""
-    assert asked == 2
-    assert "x-should-retry" not in found.headers
-    assert (await two.scripted.entry_of(found)).status == "released"
 
 
 # A 200 without a readable answer.

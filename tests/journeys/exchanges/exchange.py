@@ -4,13 +4,15 @@ One file is one exchange:
 
 - `who`: the provider or server. `shows`: what is particular about its answer.
 - `source`: where the shape comes from: `SOURCES`.
-- `protocol`: `chat`, `responses`, `messages` or `gemini`.
+- `protocol`: `chat`, `responses`, `messages`, `gemini`, `converse` or `bedrock_messages`.
 - `request`: what the gateway sends, but for `model`. A text may be given as `{"repeat": [text, n]}`.
 - `asks`: what a caller sends to have it, by face (`chat`, `responses`); each of them is played. Only
   for protocols that are not a face; on others the caller sends `request` itself.
 - `answer`: `body` is a JSON answer (`before_body`: what comes before it; `status`: if not 200). Else
   `lines` are the lines of the event stream, each ended by `line_end` (LF by default). A line is a
-  string, or an object, which is a `data: ` line with that object in JSON.
+  string, or an object, which is a `data: ` line with that object in JSON. Or `frames` are the frames
+  of a binary stream, each an object with the name of its event or exception; the content of a `chunk`
+  is sent in base64.
 - `caller_reads`: `text`, `reasoning`, `calls` (name and arguments) and `finish`; or `error` with the
   status of a refusal, or with 200 for an error record within the stream.
 """
@@ -21,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.upstream import JSON_TYPE, SSE_TYPE, Peer, Verb
+from tests.support.upstream_converse import chunk_frame, event, exception, stream_frames
 
 RECORDED = Path(__file__).parent / "recorded"
 # Exchanges that show which prices apply.
@@ -43,7 +46,7 @@ class Exchange:
 
     @property
     def streamed(self) -> bool:
-        return "lines" in self.answer
+        return "lines" in self.answer or "frames" in self.answer
 
     def played_as(self, face: str) -> str:
         return self.name if face == self.protocol else f"{self.name}-{face}"
@@ -58,6 +61,9 @@ class Exchange:
                 await peer.send_head(self.answer.get("status", 200), JSON_TYPE, length=len(body))
                 await peer.send(body)
                 return
+            if "frames" in self.answer:
+                await stream_frames(frames_of(self))(peer)
+                return
             await peer.send_head(200, SSE_TYPE)
             end = self.answer.get("line_end", "\n")
             for line in self.answer["lines"]:
@@ -69,7 +75,9 @@ class Exchange:
     def last_report(self) -> dict[str, Any] | None:
         """The last usage that the answer reports, wherever it stands."""
         found: list[dict[str, Any]] = []
-        for said in self.answer["lines"] if self.streamed else [self.answer["body"]]:
+        answer = self.answer
+        told = answer.get("lines") or answer.get("frames") or [answer.get("body")]
+        for said in told:
             _collect_reports(said, found)
         return found[-1] if found else None
 
@@ -79,7 +87,7 @@ def load(name: str, folder: Path = RECORDED) -> Exchange:
     protocol = written["protocol"]
     assert set(written) == _FIELDS | (set() if protocol in _FACES else {"asks"})
     assert written["source"] in SOURCES
-    assert protocol in (*_FACES, "messages", "gemini")
+    assert protocol in (*_FACES, "messages", "gemini", "converse", "bedrock_messages")
     request = _with_repeats(written["request"])
     asks = _with_repeats(written.get("asks", {protocol: request}))
     assert asks
@@ -93,6 +101,20 @@ def load(name: str, folder: Path = RECORDED) -> Exchange:
         answer=written["answer"],
         caller_reads=written["caller_reads"],
     )
+
+
+def frames_of(exchange: Exchange) -> list[bytes]:
+    """The frames of a binary stream."""
+    return [_frame(written) for written in exchange.answer["frames"]]
+
+
+def _frame(written: dict[str, Any]) -> bytes:
+    ((name, content),) = written.items()
+    if name.endswith("Exception"):
+        return exception(name, content["message"])
+    if name == "chunk":
+        return chunk_frame(b"data: " + json.dumps(content).encode())
+    return event(name, **content)
 
 
 def _line(line: str | dict[str, Any]) -> str:

@@ -1,6 +1,8 @@
 """Recorded exchanges with every provider: the exact charge, the answer, the record, the hold."""
 
-from collections.abc import AsyncIterator
+import re
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,9 @@ from tests.journeys.exchanges.caller_reads import ask, check_answer
 from tests.journeys.exchanges.charges import US, Row, read_prices, read_rows, read_summary
 from tests.journeys.exchanges.exchange import RECORDED, load
 from tests.support.scripted_gateway import Entry, ScriptedGateway, scripted_gateway
-from tests.support.upstream import Upstream, chat
+from tests.support.upstream import Upstream, Verb, chat
+from tests.support.upstream_converse import converse as native_converse
+from tests.support.upstream_converse import invoke as native_invoke
 from tests.support.upstream_gemini import generate as native_generate
 from tests.support.upstream_messages import message as native_message
 from tests.support.upstream_responses import respond as native_respond
@@ -56,39 +60,36 @@ async def responses_gateway(data_dir: Path, conninfo: str) -> AsyncIterator[Scri
         yield running
 
 
-@pytest.fixture(scope="module")
-async def messages_gateway(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
-    """The provider's own count is not asked for: the bounds of the others are estimates too."""
-    features = [*MODEL_SETTINGS["supported_features"], "structured_outputs"]
-    async with (
-        Upstream(native_message()) as upstream,
-        scripted_gateway(
-            data_dir,
-            conninfo,
-            upstream,
-            ordinary=native_message,
-            backend={"protocol": "messages", "tokenizer": "none", "credential": "x-api-key"},
-            model={**MODEL_SETTINGS, "supported_features": features},
-        ) as running,
-    ):
-        yield running
+# Protocols of a provider's own: what an ordinary server of each does, and the key's header. The
+# provider's own count is not asked for: the bounds of the others are estimates too.
+NATIVE: dict[str, tuple[Callable[[], Verb], str]] = {
+    "messages": (native_message, "x-api-key"),
+    "gemini": (native_generate, "x-goog-api-key"),
+    "converse": (native_converse, "bearer"),
+    "bedrock_messages": (native_invoke, "bearer"),
+}
 
 
 @pytest.fixture(scope="module")
-async def gemini_gateway(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
+async def native_gateways(
+    data_dir: Path, conninfo: str
+) -> AsyncIterator[dict[str, ScriptedGateway]]:
     features = [*MODEL_SETTINGS["supported_features"], "structured_outputs"]
-    async with (
-        Upstream(native_generate()) as upstream,
-        scripted_gateway(
-            data_dir,
-            conninfo,
-            upstream,
-            ordinary=native_generate,
-            backend={"protocol": "gemini", "tokenizer": "none", "credential": "x-goog-api-key"},
-            model={**MODEL_SETTINGS, "supported_features": features},
-        ) as running,
-    ):
-        yield running
+    found = {}
+    async with AsyncExitStack() as stack:
+        for protocol, (ordinary, credential) in NATIVE.items():
+            upstream = await stack.enter_async_context(Upstream(ordinary()))
+            backend = {"protocol": protocol, "tokenizer": "none", "credential": credential}
+            running = scripted_gateway(
+                data_dir,
+                conninfo,
+                upstream,
+                ordinary=ordinary,
+                backend=backend,
+                model={**MODEL_SETTINGS, "supported_features": features},
+            )
+            found[protocol] = await stack.enter_async_context(running)
+        yield found
 
 
 def test_every_exchange_has_its_row() -> None:
@@ -124,8 +125,7 @@ def test_how_often_the_hold_was_below_the_charge() -> None:
 async def test_an_exchange(
     chat_gateway: ScriptedGateway,
     responses_gateway: ScriptedGateway,
-    messages_gateway: ScriptedGateway,
-    gemini_gateway: ScriptedGateway,
+    native_gateways: dict[str, ScriptedGateway],
     name: str,
     face: str,
 ) -> None:
@@ -133,8 +133,7 @@ async def test_an_exchange(
     shared = {
         "chat": chat_gateway,
         "responses": responses_gateway,
-        "messages": messages_gateway,
-        "gemini": gemini_gateway,
+        **native_gateways,
     }[exchange.protocol]
     # An answer that went well, because three failures in a row would rest the upstream.
     await shared.works()
@@ -143,8 +142,8 @@ async def test_an_exchange(
     found = await ask(scripted, exchange, face)
 
     sent = shared.upstream.requests[-1]
-    if exchange.protocol == "gemini":
-        assert "/models/upstream-chat:" in sent.path
+    if exchange.protocol in ("gemini", "converse", "bedrock_messages"):
+        assert re.search(r"/models?/upstream-chat[:/]", sent.path)
         assert sent.json == exchange.request
     else:
         assert sent.json == {**exchange.request, "model": "upstream-chat"}

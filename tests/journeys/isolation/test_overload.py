@@ -62,7 +62,10 @@ async def test_who_overloads_the_process_is_refused_before_its_body(
 ) -> None:
     """The samples say that the loop turns slowly, and the hostile tenant's calls fill it."""
     hostile, quiet = await shared.with_tenant(), await shared.with_tenant()
-    gate, organization = shared.gateway.services.inference.overload, hostile.tenant.organization_id
+    gate, organization = (
+        shared.gateway.services.inference.overload,
+        hostile.tenant.organization_id.int,
+    )
 
     def is_limited() -> bool:
         return gate.limit is not None

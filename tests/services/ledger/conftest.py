@@ -2,10 +2,11 @@
 
 import pytest
 
+from tests.support.capped_books import cap_clock, capped_books
 from tests.support.gateway import Gateway, Tenant
 from tests.support.ledger_months_fixtures import old
 
-__all__ = ["gateway", "old", "tenant"]
+__all__ = ["cap_clock", "capped_books", "gateway", "old", "tenant"]
 
 
 @pytest.fixture(scope="session")

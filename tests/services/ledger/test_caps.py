@@ -7,7 +7,8 @@ import pytest
 from tests.support.books import USD, Books, open_books
 from tests.support.gateway import Gateway
 from tollkeeper.domain.access import OrganizationId, ProjectId
-from tollkeeper.domain.admission import CapPeriod, Refusal
+from tollkeeper.domain.admission import Refusal
+from tollkeeper.domain.caps import CapPeriod
 from tollkeeper.domain.errors import InvalidRequest, NotFound
 from tollkeeper.storage.accounts import CapUse
 
@@ -17,11 +18,11 @@ MONTH, TOTAL = CapPeriod.MONTH, CapPeriod.TOTAL
 async def _cap(
     books: Books, amount: int, period: CapPeriod, project: ProjectId | None = None
 ) -> CapUse:
-    return await books.services.billing.cap_set(books.organization, amount, period, project)
+    return await books.services.caps.cap_set(books.organization, amount, period, project)
 
 
 async def _uses(books: Books) -> list[tuple[ProjectId | None, int, int, int]]:
-    found = await books.services.billing.cap_show(books.organization)
+    found = await books.services.caps.cap_show(books.organization)
     return [
         (use.project_id, use.held_picousd, use.spent_picousd, use.remaining_picousd)
         for use in found
@@ -136,10 +137,10 @@ async def test_a_cleared_cap_is_gone_and_may_be_cleared_again(books: Books) -> N
     await _cap(books, 1 * USD, TOTAL)
     await _cap(books, 1 * USD, TOTAL, books.project)
     assert (await books.try_hold(2 * USD)).refusal is Refusal.ORGANIZATION_CAP
-    await books.services.billing.cap_clear(books.organization)
+    await books.services.caps.cap_clear(books.organization)
     assert (await books.try_hold(2 * USD)).refusal is Refusal.PROJECT_CAP
     for _ in range(2):
-        await books.services.billing.cap_clear(books.organization, books.project)
+        await books.services.caps.cap_clear(books.organization, books.project)
     await books.hold(2 * USD)
     assert await _uses(books) == []
     await books.assert_right()
@@ -158,12 +159,12 @@ async def test_unknown_and_foreign_things_are_not_found(books: Books, gateway: G
         with pytest.raises(NotFound):
             await _cap(books, USD, TOTAL, project)
         with pytest.raises(NotFound):
-            await books.services.billing.cap_clear(books.organization, project)
+            await books.services.caps.cap_clear(books.organization, project)
     nobody = OrganizationId(uuid4())
     with pytest.raises(NotFound):
-        await books.services.billing.cap_set(nobody, USD, TOTAL)
+        await books.services.caps.cap_set(nobody, USD, TOTAL)
     with pytest.raises(NotFound):
-        await books.services.billing.cap_show(nobody)
+        await books.services.caps.cap_show(nobody)
     assert await _uses(stranger) == []
 
 

@@ -121,6 +121,22 @@ async def test_a_hold_in_doubt_does_not_stay(
     assert written == (0 if fault == "never committed" else 2)
 
 
+async def test_a_process_that_stops_amid_a_hold_lets_the_account_go(
+    process: Process, other_process: Process
+) -> None:
+    """A machine that is frozen or cut off while it has an account locked does not stop the others for
+    longer than they wait."""
+    tenant = await make_tenant(process.database, credit=100)
+    decided = []
+    with pytest.raises(Unavailable):
+        async with process.store.hold_transaction() as frozen:
+            locked = await frozen.lock([hold_of(tenant, 10)], lock_wait_s=None)
+            decided.append(await other_process.ledger.hold(hold_of(tenant, 20)))
+            await frozen.write(locked, [])
+    assert decided == [Decision()]
+    assert await balance_of(process, tenant) == Balance(80, 20, 0, 0, 0)
+
+
 async def test_a_hold_that_met_contention_is_tried_again(
     process: Process, faulty: FaultyDatabase
 ) -> None:

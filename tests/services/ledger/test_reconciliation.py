@@ -9,7 +9,7 @@ import pytest
 from tests.support.activity_records import record_of, written
 from tests.support.books import MODEL, USD, Books, open_books
 from tests.support.gateway import Gateway
-from tollkeeper.domain.admission import CapPeriod
+from tollkeeper.domain.caps import CapPeriod
 from tollkeeper.domain.errors import InvalidRequest, NotFound, StateConflict
 from tollkeeper.storage.reservations import ReservationEntry, ReservationStatus
 from tollkeeper.storage.verification import INVARIANTS, find_differences
@@ -209,7 +209,7 @@ _PLANTED = [(name, statement) for name, breaks in _BREAKS.items() for statement 
 async def busy(gateway: Gateway) -> Books:
     """Something in every state, folded and not."""
     books = await open_books(gateway, await gateway.make_tenant("Busy"))
-    await books.services.billing.cap_set(books.organization, 90 * USD, CapPeriod.TOTAL)
+    await books.services.caps.cap_set(books.organization, 90 * USD, CapPeriod.TOTAL)
     await books.leave_unsettled(await books.hold(2 * USD))
     await books.spend(3 * USD, 4 * USD)
     await books.release(await books.hold(5 * USD))

@@ -249,6 +249,24 @@ async def test_a_live_process_whose_registration_is_lost_is_spared(process: Proc
     await living.ledger.resolve(release(kept))
 
 
+async def test_a_machine_that_stops_amid_a_sweep_does_not_stop_the_others(
+    process: Process, other_process: Process
+) -> None:
+    """A machine that is frozen or cut off keeps its sessions open."""
+    tenant = await make_tenant(process.database, credit=100)
+    async with other_process.database.reading() as frozen:
+        assert await processes.try_sweep_lock(frozen, idle_s=1)
+        dead = dead_process(process)
+        hold = await held(dead, tenant, 10)
+        await fall_silent(dead, 3600)
+        async with asyncio.timeout(20):
+            while not (  # noqa: ASYNC110 - the server does it
+                await Recovery(process.database, LEASE_S).recover_silent()
+            ).reservations:
+                await asyncio.sleep(0.1)
+    await process.ledger.resolve(release(hold))
+
+
 @pytest.mark.parametrize("silent_s", [3600.0, -3600.0])
 async def test_verify_names_a_hold_of_a_dead_process(process: Process, silent_s: float) -> None:
     """Also where the clock was set back and its last heartbeat is from the future."""

@@ -41,6 +41,16 @@ _PASSED_ON = (
     *("logit_bias", "seed", "stop"),
     *("response_format", "web_search_options", "modalities", "audio"),
 )
+# Fields from which a prompt takes turns, sampling, identity and caching, or nothing.
+_PLAIN_FIELDS = frozenset(
+    {
+        *("model", "messages", "max_tokens", "max_completion_tokens", "n"),
+        *("stream", "stream_options", "store", "policy_ids"),
+        *("temperature", "top_p", "frequency_penalty", "presence_penalty"),
+        *("logit_bias", "seed", "stop", "user", "safety_identifier", "metadata"),
+        *("prompt_cache_key", "cache_salt"),
+    }
+)
 _TOOL_FIELDS = ("tools", "tool_choice", "parallel_tool_calls", "functions", "function_call")
 _SCHEMA = "response_format.json_schema.schema"
 _TEXT_ONLY = ["text"]
@@ -54,9 +64,27 @@ def read_prompt(
     body: wire.ChatRequest, raw_body: bytes, model: Model, caching: CachingWish
 ) -> Prompt:
     """`model` decides whether the wish for no reasoning is sent."""
+    raw = _top_level.decode(raw_body)
+    turns = read_turns(body.messages, raw_body)
+    sampling = Sampling(
+        body.temperature,
+        body.top_p,
+        body.frequency_penalty,
+        body.presence_penalty,
+        body.logit_bias,
+        body.seed,
+        body.stop,
+    )
+    identity = Identity(body.user, body.safety_identifier, body.metadata)
+    written = _written(body, raw)
+    if raw.keys() <= _PLAIN_FIELDS:
+        # Nearly every request. It has nothing that the rest of this function looks for.
+        return Prompt(
+            turns=turns, sampling=sampling, caching=caching, identity=identity, written=written
+        )
     tools = _tools(body)
     return Prompt(
-        turns=read_turns(body.messages, raw_body),
+        turns=turns,
         tools=tools,
         tool_choice=_tool_choice(body, has_tools=bool(tools)),
         parallel_tool_calls=body.parallel_tool_calls,
@@ -64,28 +92,19 @@ def read_prompt(
         output_format=_output_format(body.response_format),
         output_modalities=tuple(_output_modalities(body)),
         speech=body.audio,
-        sampling=Sampling(
-            body.temperature,
-            body.top_p,
-            body.frequency_penalty,
-            body.presence_penalty,
-            body.logit_bias,
-            body.seed,
-            body.stop,
-        ),
+        sampling=sampling,
         logprobs=Logprobs("logprobs", body.top_logprobs) if body.logprobs else None,
         reasoning=_reasoning(body, model),
         caching=caching,
-        identity=Identity(body.user, body.safety_identifier, body.metadata),
+        identity=identity,
         options=tuple(_options(body)),
-        written=_written(body, raw_body),
+        written=written,
     )
 
 
-def _written(body: wire.ChatRequest, raw_body: bytes) -> dict[str, msgspec.Raw]:
+def _written(body: wire.ChatRequest, raw: dict[str, msgspec.Raw]) -> dict[str, msgspec.Raw]:
     """The request's original bytes by field, without fields that the gateway writes itself and
     without values that have no effect (null, text format, text as the only modality)."""
-    raw = _top_level.decode(raw_body)
     names = [name for name in _PASSED_ON if name in raw]
     if body.tools or body.functions:
         names += [name for name in _TOOL_FIELDS if name in raw]

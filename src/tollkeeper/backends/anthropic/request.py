@@ -6,9 +6,11 @@ from typing import Any
 import msgspec
 
 from tollkeeper.backends.anthropic.input import Input
-from tollkeeper.backends.anthropic.marks import Marks
-from tollkeeper.backends.anthropic.thinking import is_native, thinking_fields
+from tollkeeper.backends.anthropic.thinking import is_signed
+from tollkeeper.backends.cache_marks import Marks
+from tollkeeper.backends.claude_thinking import is_native, thinking_fields
 from tollkeeper.backends.options import place_options
+from tollkeeper.backends.unsupported import offered_functions, refuse_unsupported
 from tollkeeper.domain.catalog import Feature
 from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
 from tollkeeper.domain.inference import Call
@@ -19,7 +21,6 @@ from tollkeeper.domain.prompt import (
     NamedFunction,
     Prompt,
     SchemaOutput,
-    Tool,
     ToolMode,
     WebSearch,
 )
@@ -52,11 +53,13 @@ def messages_request(
 ) -> FreeObject:
     """The body for the backend. The output bound is always sent: the provider requires it."""
     prompt = call.prompt
-    _refuse_unsupported(prompt)
+    refuse_unsupported(prompt, sampling=SAMPLING_PARAMETERS)
+    _check_temperature(prompt)
     marks = Marks(call.model.messages.caching)
     tools = _tool_fields(prompt, marks)
-    conversation = Input(marks, takes_image_urls=takes_image_urls).add(prompt.turns)
-    thinking = thinking_fields(call)
+    conversation = Input(marks, takes_image_urls=takes_image_urls)
+    conversation.add(prompt.turns)
+    thinking = thinking_fields(call, is_signed)
     output = {"effort": thinking.effort, "format": _output_format(prompt)}
     fields: FreeObject = {
         "system": _system(conversation.system),
@@ -90,21 +93,7 @@ def count_request(call: Call, *, takes_image_urls: bool) -> FreeObject:
     return {name: value for name, value in body.items() if name in _COUNTED}
 
 
-def _refuse_unsupported(prompt: Prompt) -> None:
-    requested = [name for name in prompt.sampling.given() if name not in SAMPLING_PARAMETERS]
-    requested += [
-        modality.param for modality in prompt.output_modalities if modality.name != "text"
-    ]
-    if prompt.speech is not None:
-        requested.append("audio")
-    if prompt.logprobs is not None:
-        requested.append(prompt.logprobs.param)
-    if prompt.caching.salt is not None:
-        requested.append("cache_salt")
-    if prompt.output_format is not None and not isinstance(prompt.output_format, SchemaOutput):
-        requested.append(prompt.output_format.param)
-    for name in requested:
-        raise OptionUnsupported(f"The backend's protocol does not support {name}.", param=name)
+def _check_temperature(prompt: Prompt) -> None:
     temperature = prompt.sampling.temperature
     if temperature is not None and not 0 <= temperature <= _TEMPERATURE_MAX:
         raise InvalidRequest("The backend takes a temperature from 0 to 1.", param="temperature")
@@ -138,15 +127,7 @@ def _output_format(prompt: Prompt) -> FreeObject | None:
 
 
 def _tool_fields(prompt: Prompt, marks: Marks) -> FreeObject:
-    offered: tuple[Tool, ...] = prompt.tools
-    choice = None if prompt.tool_choice is None else prompt.tool_choice.choice
-    if isinstance(choice, AllowedFunctions):
-        # The protocol has no list of allowed functions: only those are offered.
-        names = choice.names
-        offered = tuple(
-            tool for tool in offered if isinstance(tool, FunctionTool) and tool.name in names
-        )
-    tools = [_tool(tool, marks) for tool in offered]
+    tools = [_tool(tool, marks) for tool in offered_functions(prompt)]
     if prompt.web_search is not None:
         tools.append(_search_tool(prompt.web_search))
     if not tools:
@@ -154,10 +135,7 @@ def _tool_fields(prompt: Prompt, marks: Marks) -> FreeObject:
     return {"tools": tools, "tool_choice": _tool_choice(prompt)}
 
 
-def _tool(tool: Tool, marks: Marks) -> FreeObject:
-    if not isinstance(tool, FunctionTool):
-        place = "functions" if tool.legacy else tool.place
-        raise OptionUnsupported("This model supports only tools of type function.", param=place)
+def _tool(tool: FunctionTool, marks: Marks) -> FreeObject:
     described: FreeObject = {"name": tool.name, "input_schema": tool.parameters or _NO_PARAMETERS}
     if tool.description is not None:
         described["description"] = tool.description

@@ -1,114 +1,15 @@
-"""Reasoning on the Messages wire: how it is asked for, and how it is carried through turns.
+"""Reasoning on the Messages wire, as it is carried through turns.
 
 The provider signs each block of thinking and accepts it back only unchanged. The gateway's faces
 carry such a block as one sealed value (`sealed_block`), which is the block's JSON. Reasoning without
 a signature, such as the text that a chat caller sends back, has no place in a request.
 """
 
-from collections.abc import Iterator
-
 import msgspec
 
-from tollkeeper.domain.errors import InvalidRequest
-from tollkeeper.domain.inference import Call
-from tollkeeper.domain.messages_behavior import ThinkingStyle
-from tollkeeper.domain.prompt import FreeObject, Prompt, Reasoning, Role, ToolCall
-
-# The option that asks for reasoning which only the backend can read.
-ENCRYPTED_REASONING = "reasoning.encrypted_content"
-_THINKING = "thinking"
-_SUMMARIES = ("reasoning.summary", "reasoning.generate_summary")
-_BUDGET = "reasoning.max_tokens"
-# The options of the faces that this file writes itself. A model of the settings may map them to
-# other fields; then they go there instead.
-OPTIONS = dict.fromkeys(
-    (_THINKING, "reasoning.enabled", _BUDGET, *_SUMMARIES, ENCRYPTED_REASONING), _THINKING
-)
-_BUDGET_TOKENS_MIN = 1024
-_NO_EFFORT = "none"
-# The efforts of the faces by those of the provider.
-_EFFORTS = {
-    "minimal": "low",
-    "low": "low",
-    "medium": "medium",
-    "high": "high",
-    "xhigh": "xhigh",
-    "max": "max",
-}
-# What share of the output each effort may reason away, in percent.
-_SHARES = {"minimal": 10, "low": 20, "medium": 50, "high": 80, "xhigh": 95, "max": 95}
-_DEFAULT_SHARE = 50
+from tollkeeper.domain.prompt import FreeObject, Reasoning
 
 _encode = msgspec.json.Encoder().encode
-
-
-class ThinkingFields(msgspec.Struct, frozen=True):
-    """The fields of a request that ask for reasoning. None: not sent."""
-
-    thinking: FreeObject | None = None
-    effort: str | None = None
-
-
-_NOT_ASKED = ThinkingFields()
-
-
-def thinking_fields(call: Call) -> ThinkingFields:
-    """Raises InvalidRequest for a budget that does not fit the output bound."""
-    prompt = call.prompt
-    effort = None if prompt.reasoning is None else prompt.reasoning.effort
-    wanted = {
-        option.name: option.value for option in prompt.options if is_native(option.name, call)
-    }
-    switches = [wanted[name] for name in (_THINKING, "reasoning.enabled") if name in wanted]
-    if effort == _NO_EFFORT or False in switches:
-        return ThinkingFields({"type": "disabled"})
-    wants_summary = any(name in wanted for name in _SUMMARIES)
-    budget = wanted.get(_BUDGET)
-    if effort is None and budget is None and True not in switches and not wants_summary:
-        return _NOT_ASKED
-    display = {"display": "summarized"} if wants_summary else {}
-    if isinstance(budget, int):
-        _check_budget(budget, call, _BUDGET)
-        return ThinkingFields({"type": "enabled", "budget_tokens": budget, **display})
-    if call.model.messages.thinking is ThinkingStyle.ADAPTIVE:
-        return ThinkingFields({"type": "adaptive", **display}, _EFFORTS.get(effort or ""))
-    if _continues_without_signature(prompt):
-        # The provider refuses a budget where the turn that called the tools has no signed block.
-        return _NOT_ASKED
-    share = _SHARES.get(effort or "", _DEFAULT_SHARE)
-    tokens = max(_BUDGET_TOKENS_MIN, call.output_tokens_max * share // 100)
-    param = prompt.reasoning.params[0] if prompt.reasoning is not None else _THINKING
-    _check_budget(tokens, call, param)
-    return ThinkingFields({"type": "enabled", "budget_tokens": tokens, **display})
-
-
-def is_native(name: str, call: Call) -> bool:
-    """Whether this wire writes the option itself."""
-    return name in OPTIONS and call.model.options.get(name) == OPTIONS[name]
-
-
-def _check_budget(tokens: int, call: Call, param: str) -> None:
-    if not _BUDGET_TOKENS_MIN <= tokens < call.output_tokens_max:
-        raise InvalidRequest(
-            f"Reasoning takes at least {_BUDGET_TOKENS_MIN} tokens and less than the output bound, "
-            f"which is {call.output_tokens_max}.",
-            param=param,
-        )
-
-
-def _continues_without_signature(prompt: Prompt) -> bool:
-    """Whether the last answer called tools, and its reasoning came back without a signature."""
-    for turn in reversed(prompt.turns):
-        if turn.role is Role.USER:
-            return False
-        if turn.role is Role.ASSISTANT:
-            called = any(isinstance(part, ToolCall) for part in turn.parts)
-            return called and not any(signed_blocks(part) for part in _reasonings(turn.parts))
-    return False
-
-
-def _reasonings(parts: tuple[object, ...]) -> Iterator[Reasoning]:
-    return (part for part in parts if isinstance(part, Reasoning))
 
 
 def sealed_block(block: FreeObject) -> str:
@@ -127,3 +28,7 @@ def signed_blocks(reasoning: Reasoning) -> list[FreeObject]:
         if isinstance(block, dict) and block.get("type") in ("thinking", "redacted_thinking"):
             blocks.append(block)
     return blocks
+
+
+def is_signed(reasoning: Reasoning) -> bool:
+    return bool(signed_blocks(reasoning))

@@ -1,5 +1,6 @@
 """The Messages protocol behind the interface that the transport uses (`backends/wire`)."""
 
+import base64
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
@@ -7,8 +8,11 @@ from urllib.parse import quote
 
 from tollkeeper.backends.answer_json import usage_alone
 from tollkeeper.backends.anthropic.answer import MessagesAnswer, report_alone
+from tollkeeper.backends.anthropic.bedrock import BedrockMessagesAnswer, adapt_to_bedrock
 from tollkeeper.backends.anthropic.records import decode_message
 from tollkeeper.backends.anthropic.request import count_request, encoded, messages_request
+from tollkeeper.backends.bedrock_path import count_tokens_path
+from tollkeeper.backends.transport.framing import Framing
 from tollkeeper.backends.wire import AnswerReader, WholeAnswer
 from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.inference import Call, UsageReport
@@ -21,41 +25,67 @@ class Endpoint(StrEnum):
     ANTHROPIC = "anthropic"
     # {url}/{model}:rawPredict, where the url ends in /publishers/anthropic/models
     VERTEX = "vertex"
+    # {url}/model/{model}/invoke
+    BEDROCK = "bedrock"
 
 
 _VERSION = "2023-06-01"
-_VERTEX_VERSION = "vertex-2023-10-16"
+# Where the version is a field of the body, and the model a part of the path.
+_VERSIONS = {Endpoint.VERTEX: "vertex-2023-10-16", Endpoint.BEDROCK: "bedrock-2023-05-31"}
 
 
 class MessagesWire:
     def __init__(self, endpoint: Endpoint) -> None:
-        self._is_vertex = endpoint is Endpoint.VERTEX
-        self.headers: Mapping[str, str] = {} if self._is_vertex else {"anthropic-version": _VERSION}
+        self._endpoint = endpoint
+        is_anthropic = endpoint is Endpoint.ANTHROPIC
+        self._is_bedrock = endpoint is Endpoint.BEDROCK
+        self._takes_image_urls = is_anthropic
+        self.headers: Mapping[str, str] = {"anthropic-version": _VERSION} if is_anthropic else {}
+        self.framing = Framing.AWS_EVENT_STREAM if self._is_bedrock else Framing.SERVER_SENT_EVENTS
 
     def path_for(self, model: Model, *, stream: bool) -> str:
-        if not self._is_vertex:
-            return "messages"
-        verb = "streamRawPredict" if stream else "rawPredict"
-        # Without the dot, what comes before the colon would be the scheme of an address.
-        return f"./{quote(model.upstream_model, safe='@')}:{verb}"
+        match self._endpoint:
+            case Endpoint.ANTHROPIC:
+                return "messages"
+            case Endpoint.VERTEX:
+                verb = "streamRawPredict" if stream else "rawPredict"
+                # Without the dot, what comes before the colon would be the scheme of an address.
+                return f"./{quote(model.upstream_model, safe='@')}:{verb}"
+        verb = "invoke-with-response-stream" if stream else "invoke"
+        return f"model/{quote(model.upstream_model, safe='')}/{verb}"
+
+    def count_path_for(self, model: Model) -> str:
+        match self._endpoint:
+            case Endpoint.ANTHROPIC:
+                return "messages/count_tokens"
+            case Endpoint.VERTEX:
+                return "./count-tokens:rawPredict"
+        return count_tokens_path(model)
 
     @property
-    def count_path(self) -> str:
-        return "./count-tokens:rawPredict" if self._is_vertex else "messages/count_tokens"
+    def count_field(self) -> str:
+        return "inputTokens" if self._is_bedrock else "input_tokens"
 
     def encode_request(self, call: Call, *, stream: bool, extra: Mapping[str, Any]) -> bytes:
         body = messages_request(
-            call, stream=stream, extra=extra, takes_image_urls=not self._is_vertex
+            call, stream=stream, extra=extra, takes_image_urls=self._takes_image_urls
         )
-        if self._is_vertex:
+        if self._endpoint in _VERSIONS:
             del body["model"]
-            body["anthropic_version"] = _VERTEX_VERSION
+            body["anthropic_version"] = _VERSIONS[self._endpoint]
+        if self._is_bedrock:
+            adapt_to_bedrock(body)
         return encoded(body)
 
     def encode_count(self, call: Call) -> bytes:
-        body = count_request(call, takes_image_urls=not self._is_vertex)
-        if self._is_vertex:
-            body["anthropic_version"] = _VERTEX_VERSION
+        if self._is_bedrock:
+            # What is counted is a whole request, as it would be sent.
+            request = self.encode_request(call, stream=False, extra={})
+            counted = {"body": base64.b64encode(request).decode("ascii")}
+            return encoded({"input": {"invokeModel": counted}})
+        body = count_request(call, takes_image_urls=self._takes_image_urls)
+        if self._endpoint in _VERSIONS:
+            body["anthropic_version"] = _VERSIONS[self._endpoint]
         return encoded(body)
 
     def read_whole(self, call: Call, body: bytes, *, secrets: tuple[str, ...]) -> WholeAnswer:
@@ -71,4 +101,5 @@ class MessagesWire:
         return report_alone(usage_alone(body).usage)
 
     def open_stream(self, call: Call, *, secrets: tuple[str, ...]) -> AnswerReader:
-        return MessagesAnswer(call, secrets=secrets)
+        reader = BedrockMessagesAnswer if self._is_bedrock else MessagesAnswer
+        return reader(call, secrets=secrets)

@@ -4,6 +4,7 @@ import msgspec
 
 from tollkeeper.backends.answer_json import (
     ABSENT,
+    NULL,
     MalformedAnswer,
     anything,
     decode,
@@ -143,6 +144,32 @@ def chunk_usage(chunk: Chunk, service_tier: str | None = None) -> UsageReport | 
             if choice.finish_reason is not None:
                 report = report or usage_report(choice.usage, service_tier)
     return report
+
+
+def text_piece(chunk: Chunk) -> tuple[int, str] | None:
+    """The choice and the text of a chunk that adds text to one choice and says nothing else, as
+    nearly every chunk of every stream does; None for any other chunk."""
+    choices = chunk.choices
+    if (
+        choices is None
+        or len(choices) != 1
+        or (chunk.error is not ABSENT and chunk.error != NULL)
+        or (chunk.usage is not ABSENT and chunk.usage != NULL)
+        or chunk.x_groq is not None
+    ):
+        return None
+    choice = choices[0]
+    message, logprobs = choice.delta, choice.logprobs
+    if (
+        choice.finish_reason is not None
+        or (logprobs is not ABSENT and logprobs != NULL)
+        or message is None
+        or type(message.content) is not str
+        or not message.content
+        or _has_more_than_text(message)
+    ):
+        return None
+    return choice.index, message.content
 
 
 def delta_of_chunk(choice: _ChunkChoice) -> Delta | None:

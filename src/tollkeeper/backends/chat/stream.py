@@ -17,6 +17,7 @@ from tollkeeper.backends.chat.answer import (
     delta_of_chunk,
     has_output,
     opened,
+    text_piece,
 )
 from tollkeeper.backends.refusals import refusal_record
 from tollkeeper.domain.errors import BackendFailed, TollkeeperError
@@ -85,6 +86,17 @@ class AnswerStream:
         self.done = True
 
     def _read_chunk(self, chunk: Chunk, events: list[Event]) -> None:
+        self._service_tier = chunk.service_tier or self._service_tier
+        piece = text_piece(chunk) if self._opened else None
+        if piece is not None and 0 <= piece[0] < len(self._pieces) and not self._finished[piece[0]]:
+            # Nearly every chunk. It needs none of the checks below but for the bound.
+            index, text = piece
+            self._pieces[index] += 1
+            if self._pieces[index] > self._pieces_max:
+                raise MalformedAnswer("a choice is longer than its bound")
+            self.accepted = True
+            events.append(Delta(index, text))
+            return
         record = error_record(chunk.error)
         if record is not None:
             self._read_failure(chunk, record, events)
@@ -125,7 +137,6 @@ class AnswerStream:
         self.fail(failure)
 
     def _open(self, chunk: Chunk, events: list[Event]) -> None:
-        self._service_tier = chunk.service_tier or self._service_tier
         if not self._opened:
             self._opened = True
             events.append(opened(chunk))

@@ -23,6 +23,7 @@ from tollkeeper.backends.chat.dialect import OPENAI_DIALECT, ChatDialect
 from tollkeeper.backends.chat.request import encode_request
 from tollkeeper.backends.chat.stream import AnswerStream
 from tollkeeper.backends.refusals import refusal_record
+from tollkeeper.backends.transport.framing import Framing
 from tollkeeper.backends.wire import AnswerReader, WholeAnswer
 from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.errors import BackendFailed, TollkeeperError
@@ -31,6 +32,7 @@ from tollkeeper.domain.inference import Call, Event, UsageReport
 
 class ChatWire:
     headers: Mapping[str, str] = {}
+    framing = Framing.SERVER_SENT_EVENTS
 
     def __init__(self, dialect: ChatDialect = OPENAI_DIALECT) -> None:
         self._dialect = dialect

@@ -8,6 +8,7 @@ import msgspec
 from tollkeeper.backends.gemini.input import Input, check_extra
 from tollkeeper.backends.gemini.thinking import is_native, needs_signatures, thinking_config
 from tollkeeper.backends.options import place_options
+from tollkeeper.backends.unsupported import refuse_unsupported
 from tollkeeper.domain.catalog import Feature
 from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
 from tollkeeper.domain.inference import Call
@@ -54,7 +55,7 @@ _encode = msgspec.json.Encoder().encode
 def generate_request(call: Call, *, extra: Mapping[str, Any], sends_ids: bool) -> FreeObject:
     """The body for the backend. The output bound is always sent. The model is in the path."""
     prompt = call.prompt
-    _refuse_unsupported(prompt)
+    refuse_unsupported(prompt, sampling=SAMPLING_PARAMETERS, json_output=True)
     conversation = Input(sends_ids=sends_ids, needs_signatures=needs_signatures(call.model))
     conversation.add(prompt.turns)
     body: FreeObject = {"contents": conversation.contents}
@@ -82,21 +83,6 @@ def count_request(call: Call, *, sends_ids: bool) -> FreeObject:
         raise OptionUnsupported("The backend cannot count these tools.", param="tools")
     body = generate_request(call, extra={}, sends_ids=sends_ids)
     return {name: body[name] for name in _COUNTED if name in body}
-
-
-def _refuse_unsupported(prompt: Prompt) -> None:
-    requested = [name for name in prompt.sampling.given() if name not in SAMPLING_PARAMETERS]
-    requested += [
-        modality.param for modality in prompt.output_modalities if modality.name != "text"
-    ]
-    if prompt.speech is not None:
-        requested.append("audio")
-    if prompt.logprobs is not None:
-        requested.append(prompt.logprobs.param)
-    if prompt.caching.salt is not None:
-        requested.append("cache_salt")
-    for name in requested:
-        raise OptionUnsupported(f"The backend's protocol does not support {name}.", param=name)
 
 
 def _sampling(sampling: Sampling) -> FreeObject:

@@ -8,6 +8,7 @@ from urllib.parse import quote
 from tollkeeper.backends.gemini import records
 from tollkeeper.backends.gemini.answer import GeminiAnswer, report_alone
 from tollkeeper.backends.gemini.request import count_request, encoded, generate_request
+from tollkeeper.backends.transport.framing import Framing
 from tollkeeper.backends.wire import AnswerReader, WholeAnswer
 from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.inference import Call, UsageReport
@@ -23,6 +24,8 @@ class Endpoint(StrEnum):
 
 
 class GeminiWire:
+    framing = Framing.SERVER_SENT_EVENTS
+
     def __init__(self, endpoint: Endpoint) -> None:
         self._is_vertex = endpoint is Endpoint.VERTEX
         self.headers: Mapping[str, str] = {}

@@ -8,6 +8,7 @@ from tollkeeper.backends.responses.answer import ResponsesAnswer
 from tollkeeper.backends.responses.request import encode_responses_request
 from tollkeeper.backends.responses.result import decode_result
 from tollkeeper.backends.responses.usage import read_responses_usage
+from tollkeeper.backends.transport.framing import Framing
 from tollkeeper.backends.wire import AnswerReader, WholeAnswer
 from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.inference import Call, UsageReport
@@ -15,6 +16,7 @@ from tollkeeper.domain.inference import Call, UsageReport
 
 class ResponsesWire:
     headers: Mapping[str, str] = {}
+    framing = Framing.SERVER_SENT_EVENTS
 
     def path_for(self, model: Model, *, stream: bool) -> str:
         return "responses"

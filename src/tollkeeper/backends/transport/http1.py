@@ -80,6 +80,8 @@ class Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._rings_at = 0.0
+        self._drain_timer: asyncio.TimerHandle | None = None
         self._deadline = self._idle_s = self._progress_at = 0.0
         self._lost = self._busy = self._draining = False
         self._reset_exchange()
@@ -110,7 +112,10 @@ class Connection(asyncio.Protocol):
         self._deadline = deadline
         self._idle_s = idle_s
         now = self._progress_at = self._loop.time()
-        self._timer = self._loop.call_at(min(deadline, now + idle_s), self._check_time)
+        due = min(deadline, now + idle_s)
+        # A timer that an earlier exchange has left is as good where it rings early enough.
+        if self._timer is None or due < self._rings_at:
+            self._set_timer(due)
         self._transport.write(request)
 
     async def read_head(self) -> ResponseHead:
@@ -127,7 +132,13 @@ class Connection(asyncio.Protocol):
                 return b""
             if self._failure is not None:
                 raise self._failure
-            await self._wait()
+            # Like `_wait`, without a coroutine of its own for each piece of a stream.
+            assert self._waiter is None, "one reader at a time"
+            self._waiter = self._loop.create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
         chunks = self._chunks
         body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
         self._chunks = []
@@ -161,6 +172,7 @@ class Connection(asyncio.Protocol):
 
     def abort(self) -> None:
         self._end_exchange()
+        self._cancel_timer()
         if self._transport is not None:
             self._transport.abort()
 
@@ -188,6 +200,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._lost = True
+        self._cancel_timer()
         if self._busy and not self._complete:
             if exc is None and self._head is not None and self._head.has_no_length:
                 self._complete = True
@@ -270,15 +283,18 @@ class Connection(asyncio.Protocol):
         self._draining = True
         self._chunks = []
         self._buffered = 0
-        self._cancel_timer()
-        self._timer = self._loop.call_later(_DRAIN_TIMEOUT_S, self.abort)
+        self._drain_timer = self._loop.call_later(_DRAIN_TIMEOUT_S, self.abort)
         if self._paused and self._transport is not None:
             self._paused = False
             self._transport.resume_reading()
 
     def _check_time(self) -> None:
         """Fails the exchange when the deadline or the idle timeout has passed. One timer serves
-        both. It compares with the clock when it fires, so that reads need not move it."""
+        both, and one exchange after the other. It compares with the clock when it fires, so that
+        neither reads nor the end of an exchange need to move it."""
+        self._timer = None
+        if not self._busy or self._draining:
+            return
         now = self._loop.time()
         idle_until = self._progress_at + self._idle_s
         if now >= self._deadline:
@@ -288,7 +304,12 @@ class Connection(asyncio.Protocol):
         else:
             if now >= idle_until:
                 idle_until = now + self._idle_s
-            self._timer = self._loop.call_at(min(self._deadline, idle_until), self._check_time)
+            self._set_timer(min(self._deadline, idle_until))
+
+    def _set_timer(self, when: float) -> None:
+        self._cancel_timer()
+        self._rings_at = when
+        self._timer = self._loop.call_at(when, self._check_time)
 
     def _fail(self, failure: HttpFailure) -> None:
         self._cancel_timer()
@@ -303,7 +324,9 @@ class Connection(asyncio.Protocol):
     def _end_exchange(self) -> None:
         self._busy = self._draining = False
         self._chunks = []
-        self._cancel_timer()
+        if self._drain_timer is not None:
+            self._drain_timer.cancel()
+            self._drain_timer = None
 
     def _cancel_timer(self) -> None:
         if self._timer is not None:

@@ -22,6 +22,9 @@ class MalformedEventStream(Exception):
 class EventStreamParser:
     """Returns the same payloads wherever the network splits the stream into chunks."""
 
+    # A byte now and then is no progress; a line is.
+    counts_lines = True
+
     __slots__ = (
         "_after_cr",
         "_at_record_start",

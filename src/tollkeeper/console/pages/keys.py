@@ -9,15 +9,20 @@ from tollkeeper.console.changes import Change, Refused, answer_form, done, make_
 from tollkeeper.console.chosen import chosen_organization
 from tollkeeper.console.context import console_of
 from tollkeeper.console.forms import Form, key_id, optional, project_id
+from tollkeeper.console.pages.organizations import cap_period
 from tollkeeper.console.rendering import render
 from tollkeeper.domain.access import CUSTOMER_PERMISSIONS, KeyId
+from tollkeeper.domain.caps import COUNTED_PERIODS
 from tollkeeper.domain.errors import NotFound
 from tollkeeper.domain.organization import Project, ProjectKey
 from tollkeeper.services.use_cases import Services
+from tollkeeper.storage.accounts import CapUse
 
 _SHOWN_MAX = 500
 _HOUR_S = 3600
 _DAY_S = 86_400
+
+Work = Callable[[], Awaitable[object]]
 
 
 async def show_all(request: Request, refused: Refused | None = None) -> Response:
@@ -26,6 +31,7 @@ async def show_all(request: Request, refused: Refused | None = None) -> Response
     wanted = optional(request.query_params, "project")
     keys: list[ProjectKey] = []
     projects: list[Project] = []
+    caps: dict[KeyId, list[CapUse]] = {}
     if chosen.organization is not None:
         projects = await services.projects.project_list(chosen.organization.id)
         if wanted is None:
@@ -34,6 +40,9 @@ async def show_all(request: Request, refused: Refused | None = None) -> Response
             )
         else:
             keys = await services.project_keys.project_key_list(project_id(wanted))
+        for use in await services.caps.cap_show(chosen.organization.id):
+            if use.key_id is not None:
+                caps.setdefault(use.key_id, []).append(use)
     return render(
         request,
         "keys.html",
@@ -43,6 +52,8 @@ async def show_all(request: Request, refused: Refused | None = None) -> Response
         chosen=chosen,
         projects=projects,
         keys=keys,
+        caps=caps,
+        periods=[period.value for period in COUNTED_PERIODS],
         shown_max=_SHOWN_MAX,
         permissions=sorted(CUSTOMER_PERMISSIONS),
         defaults=console_of(request).settings.auth.project_key_default_permissions,
@@ -111,30 +122,42 @@ async def change(request: Request) -> Response:
         raise NotFound("There is no such page.")
     operation, notice, verb = action
 
-    async def handle(_form: Form) -> Response:
-        await make_change(
-            request, Change(operation, str(identity)), lambda: verb(services, identity)
-        )
+    async def handle(form: Form) -> Response:
+        work = verb(services, key, form)
+        await make_change(request, Change(operation, str(identity)), work)
         return done(f"/keys?organization={key.organization_id}&project={key.project_id}", notice)
 
     return await answer_form(request, handle, on_refusal=lambda refused: show_all(request, refused))
 
 
-Verb = Callable[[Services, KeyId], Awaitable[ProjectKey]]
+def _set_cap(services: Services, key: ProjectKey, form: Form) -> Work:
+    amount, period = form.picousd("amount"), cap_period(form)
+    return lambda: services.caps.cap_set(key.organization_id, amount, period, key_id=key.id)
+
+
+def _clear_cap(services: Services, key: ProjectKey, form: Form) -> Work:
+    period = cap_period(form)
+    return lambda: services.caps.cap_clear(key.organization_id, key_id=key.id, period=period)
+
+
+# Reads the form, and returns what is to be done.
+Verb = Callable[[Services, ProjectKey, Form], Work]
 _ACTIONS: dict[str, tuple[str, str, Verb]] = {
     "suspend": (
         "project_key_suspend",
         "key-suspended",
-        lambda services, key: services.project_keys.project_key_suspend(key),
+        lambda services, key, _: lambda: services.project_keys.project_key_suspend(key.id),
     ),
     "unsuspend": (
         "project_key_unsuspend",
         "key-unsuspended",
-        lambda services, key: services.project_keys.project_key_unsuspend(key),
+        lambda services, key, _: lambda: services.project_keys.project_key_unsuspend(key.id),
     ),
     "revoke": (
         "project_key_revoke",
         "key-revoked",
-        lambda services, key: services.project_keys.project_key_revoke(key),
+        lambda services, key, _: lambda: services.project_keys.project_key_revoke(key.id),
     ),
+    "set-cap": ("cap_set", "cap-set", _set_cap),
+    "clear-cap": ("cap_clear", "cap-cleared", _clear_cap),
 }

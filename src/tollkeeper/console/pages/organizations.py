@@ -7,10 +7,12 @@ from tollkeeper.console.changes import Change, Refused, answer_form, done, make_
 from tollkeeper.console.context import console_of
 from tollkeeper.console.forms import Form, organization_id
 from tollkeeper.console.rendering import render
-from tollkeeper.domain.access import OrganizationId
-from tollkeeper.domain.admission import CapPeriod
+from tollkeeper.domain.access import KeyId, OrganizationId
+from tollkeeper.domain.caps import CapPeriod
 from tollkeeper.domain.errors import InvalidRequest, NotFound
 from tollkeeper.services.use_cases import Services
+
+_KEYS_NAMED_MAX = 500
 
 
 async def show_all(request: Request, refused: Refused | None = None) -> Response:
@@ -53,7 +55,8 @@ async def show(request: Request, refused: Refused | None = None) -> Response:
         refused=refused,
         organization=organization,
         balance=await services.billing.credit_show(identity),
-        caps=await services.billing.cap_show(identity),
+        caps=await services.caps.cap_show(identity),
+        key_names=await _key_names(services, identity),
         overage=await services.billing.overage_show(identity),
         projects=projects,
         project_names={project.id: project.name for project in projects},
@@ -99,16 +102,19 @@ async def _set_cap(
     await make_change(
         request,
         Change("cap_set", str(identity)),
-        lambda: services.billing.cap_set(identity, amount, period),
+        lambda: services.caps.cap_set(identity, amount, period),
     )
     return "cap-set"
 
 
 async def _clear_cap(
-    request: Request, services: Services, identity: OrganizationId, _form: Form
+    request: Request, services: Services, identity: OrganizationId, form: Form
 ) -> str:
+    period = cap_period(form)
     await make_change(
-        request, Change("cap_clear", str(identity)), lambda: services.billing.cap_clear(identity)
+        request,
+        Change("cap_clear", str(identity)),
+        lambda: services.caps.cap_clear(identity, period=period),
     )
     return "cap-cleared"
 
@@ -170,6 +176,14 @@ _ACTIONS = {
     "grant-check": _grant_check,
     "revoke-check": _revoke_check,
 }
+
+
+async def _key_names(services: Services, identity: OrganizationId) -> dict[KeyId, str]:
+    """The names of the newest keys, for those of them that have caps."""
+    keys = await services.project_keys.project_key_list_of_organization(
+        identity, limit=_KEYS_NAMED_MAX
+    )
+    return {key.id: key.name for key in keys}
 
 
 def cap_period(form: Form) -> CapPeriod:

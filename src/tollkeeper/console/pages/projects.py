@@ -9,22 +9,25 @@ from tollkeeper.console.context import console_of
 from tollkeeper.console.forms import Form, organization_id, project_id
 from tollkeeper.console.pages.organizations import cap_period
 from tollkeeper.console.rendering import render
-from tollkeeper.domain.admission import CapPeriod
+from tollkeeper.domain.access import ProjectId
+from tollkeeper.domain.caps import CapPeriod
 from tollkeeper.domain.errors import NotFound
 from tollkeeper.domain.organization import Project
 from tollkeeper.services.ledger.billing import LimitChange
 from tollkeeper.services.use_cases import Services
+from tollkeeper.storage.accounts import CapUse
 
 
 async def show_all(request: Request, refused: Refused | None = None) -> Response:
     services = console_of(request).services
     chosen = await chosen_organization(request)
-    caps = {}
+    caps: dict[ProjectId, list[CapUse]] = {}
     projects: list[Project] = []
     if chosen.organization is not None:
         projects = await services.projects.project_list(chosen.organization.id)
-        found = await services.billing.cap_show(chosen.organization.id)
-        caps = {use.project_id: use for use in found}
+        for use in await services.caps.cap_show(chosen.organization.id):
+            if use.project_id is not None and use.key_id is None:
+                caps.setdefault(use.project_id, []).append(use)
     return render(
         request,
         "projects.html",
@@ -55,7 +58,7 @@ async def show(request: Request, refused: Refused | None = None) -> Response:
     services = console_of(request).services
     project = await services.projects.project_show(project_id(request.path_params["project"]))
     organization = await services.organizations.organization_show(project.organization_id)
-    caps = await services.billing.cap_show(project.organization_id)
+    caps = await services.caps.cap_show(project.organization_id)
     return render(
         request,
         "project.html",
@@ -64,7 +67,7 @@ async def show(request: Request, refused: Refused | None = None) -> Response:
         refused=refused,
         project=project,
         organization=organization,
-        cap=next((use for use in caps if use.project_id == project.id), None),
+        caps=[use for use in caps if use.project_id == project.id and use.key_id is None],
         limits=await services.billing.limit_show(project.id),
         keys=await services.project_keys.project_key_list(project.id),
         policies=await services.policies.effective_policy_list(organization.id, project.id),
@@ -100,16 +103,17 @@ async def _set_cap(request: Request, services: Services, project: Project, form:
     await make_change(
         request,
         Change("cap_set", str(project.id)),
-        lambda: services.billing.cap_set(project.organization_id, amount, period, project.id),
+        lambda: services.caps.cap_set(project.organization_id, amount, period, project.id),
     )
     return "cap-set"
 
 
-async def _clear_cap(request: Request, services: Services, project: Project, _form: Form) -> str:
+async def _clear_cap(request: Request, services: Services, project: Project, form: Form) -> str:
+    period = cap_period(form)
     await make_change(
         request,
         Change("cap_clear", str(project.id)),
-        lambda: services.billing.cap_clear(project.organization_id, project.id),
+        lambda: services.caps.cap_clear(project.organization_id, project.id, period=period),
     )
     return "cap-cleared"
 

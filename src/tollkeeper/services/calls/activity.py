@@ -10,6 +10,7 @@ import structlog
 from tollkeeper.domain.access import OrganizationId, ProjectId
 from tollkeeper.domain.activity import ActivityRecord
 from tollkeeper.domain.errors import InvalidRequest, NotFound
+from tollkeeper.domain.traffic import LATENCY_HOURS_KEPT_S
 from tollkeeper.services.batches import Backoff, Batches, Limit
 from tollkeeper.services.calls.metrics import count_dropped_activity
 from tollkeeper.services.clock import Clock
@@ -130,6 +131,7 @@ class Activity:
         async with self._database.transaction() as connection:
             if await activity_partitions.try_partitions_lock(connection):
                 await _drop_days(connection, today - timedelta(days=self._retention_days))
+                await rollups.sum_latencies_up(connection, self._clock() - LATENCY_HOURS_KEPT_S)
 
     async def _write(self, batch: list[ActivityRecord]) -> None:
         async with self._database.transaction() as connection:

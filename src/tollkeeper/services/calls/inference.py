@@ -6,16 +6,14 @@ it as wishes; it always comes to its end, where the reservation is resolved and 
 
 import asyncio
 import contextlib
-from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 import msgspec
 
 from tollkeeper.backends.fallback import backend_for
 from tollkeeper.backends.port import Backend
-from tollkeeper.domain.access import OrganizationId, ProjectId
+from tollkeeper.domain.access import ProjectId
 from tollkeeper.domain.errors import (
     BackendFailed,
     DeadlineExceeded,
@@ -29,11 +27,11 @@ from tollkeeper.domain.policy_set import EMPTY, ActivePolicy
 from tollkeeper.domain.prompt_size import PromptSize
 from tollkeeper.domain.transcript import transcript
 from tollkeeper.domain.usage import Usage
-from tollkeeper.fair_queue import share
 from tollkeeper.services.calls.measuring import measure
 from tollkeeper.services.calls.recorder import CallRecorder
 from tollkeeper.services.calls.response_gate import ResponseGate
 from tollkeeper.services.calls.running import AnswerSink, RunningCall, SettlementState
+from tollkeeper.services.calls.running_calls import InferenceLimits, RunningCalls
 from tollkeeper.services.calls.token_counting import TOKENIZER_TIMEOUT_S
 from tollkeeper.services.ledger.admissibility import Admissibility
 from tollkeeper.services.ledger.admission import Admission, Settlement
@@ -69,20 +67,6 @@ class NamedPolicies(Protocol):
     async def require_published(self, call: Call) -> None:
         """Raises NotFound where a policy that the call names is not published."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class InferenceLimits:
-    deadline_s: float
-    # A caller has left: how long, and for how many such calls at once, the rest is still read.
-    drain_s: float
-    drains_max: int
-    # Calls in progress in this process; one organization may have seven eighths of them.
-    calls_max: int
-    # Under enforcing response policies: judge whenever so many characters have come; 0: at the end.
-    segment_characters: int = 0
-    # Requests are judged beside the backend's work, which may be paid and thrown away.
-    judges_beside: bool = False
 
 
 class JudgedRequest(msgspec.Struct, frozen=True):
@@ -133,25 +117,18 @@ class Inference:
         self._checks = checks
         self._recorder = recorder
         self.overload = overload
-        self._running: set[RunningCall] = set()
-        self._running_of: Counter[OrganizationId] = Counter()
-        self._none_running = asyncio.Event()
+        self._running = RunningCalls(limits, overload)
 
     async def infer(self, call: Call, sink: AnswerSink, source: CallSource) -> Outcome:
         """Runs the call to its end. Raises domain errors; what the sink has taken by then stays
         taken. The source promises not to cancel it: who is told of leaving ends by itself."""
-        self._refuse_excess(call.organization_id)
-        deadline = asyncio.get_running_loop().time() + self._limits.deadline_s
-        running = RunningCall(call, source.operation, sink, deadline=deadline)
-        self._running.add(running)
-        self._running_of[call.organization_id] += 1
-        self.overload.take(call.organization_id)
+        running = self._running.begin(call, source.operation, sink)
         self._recorder.started(running)
-        source.on_disconnect(lambda: self._abandon(running))
+        source.on_disconnect(lambda: self._running.abandon(running))
         try:
             return await self._run_recorded(running, source)
         finally:
-            self._forget(running)
+            self._running.end(running)
 
     def require_rate(self, project_id: ProjectId) -> None:
         """Raises RateLimited where the project has nothing left of its rate, as far as this process
@@ -160,45 +137,11 @@ class Inference:
 
     async def drain(self, grace_s: float) -> None:
         """Lets running calls end within the grace, then stops and settles them."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(grace_s):
-                await self._all_ended()
-        now = asyncio.get_running_loop().time()
-        for running in self._running:
-            running.stopped = True
-            running.end_by(now)
-        await self._all_ended()
-
-    async def _all_ended(self) -> None:
-        while self._running:
-            self._none_running.clear()
-            await self._none_running.wait()
+        await self._running.drain(grace_s)
 
     @property
     def running(self) -> int:
         return len(self._running)
-
-    def _refuse_excess(self, organization_id: OrganizationId) -> None:
-        """Refuses at once, before any work, what this process has no room for."""
-        limit = self._limits.calls_max
-        if len(self._running) >= limit or self._running_of[organization_id] >= share(limit):
-            raise Unavailable("Too many calls are in progress; try again.", retry_after_s=1)
-
-    def _forget(self, running: RunningCall) -> None:
-        organization_id = running.call.organization_id
-        self._running.discard(running)
-        self.overload.pass_on(organization_id)
-        self._running_of[organization_id] -= 1
-        if not self._running_of[organization_id]:
-            del self._running_of[organization_id]
-        if not self._running:
-            self._none_running.set()
-
-    def _abandon(self, running: RunningCall) -> None:
-        running.abandoned = True
-        drains = sum(other.abandoned for other in self._running)
-        within_s = self._limits.drain_s if drains <= self._limits.drains_max else 0.0
-        running.end_by(asyncio.get_running_loop().time() + within_s)
 
     async def _run_recorded(self, running: RunningCall, source: CallSource) -> Outcome:
         try:
@@ -227,6 +170,7 @@ class Inference:
             copies * size.web_searches,
             prompts=copies,
             input_audio_tokens=audio_tokens,
+            alarm=running.alarm,
         )
         meter = Meter(call, copies * prompt_tokens, copies, audio_tokens)
         running.reserved(reservation, meter)
@@ -244,7 +188,8 @@ class Inference:
                 await _in_time(running, self._leave_unsettled(running, reason))
             raise
         await _in_time(running, self._settle(running))
-        return Outcome(meter.charge().usage, running.settlement)
+        settled = running.settlement
+        return Outcome(meter.charge().usage if settled is None else settled.usage, settled)
 
     async def _prompt_tokens(self, backend: Backend, call: Call, size: PromptSize) -> int:
         """The bound of one prompt. The backend's tokenizer counts text only: media and what a
@@ -275,7 +220,7 @@ class Inference:
             with (
                 running.waiting_until(running.deadline),
                 running.judging(),
-                self.overload.waiting(call.organization_id),
+                self.overload.waiting(running.owner),
             ):
                 await self._checks.check(*asked)
         except TimeoutError:
@@ -290,7 +235,7 @@ class Inference:
         gate = self._gate(running, judged)
         sink = gate or running.sink
         running.dispatched()
-        self.overload.pass_on(running.call.organization_id)
+        self.overload.pass_on(running.owner)
         try:
             with running.waiting_until(running.deadline + _DEADLINE_SLACK_S):
                 async with backend.open(running.call, deadline=running.deadline) as answer:
@@ -303,7 +248,7 @@ class Inference:
         except TimeoutError:
             raise _ended_early(running) from None
         finally:
-            self.overload.take(running.call.organization_id)
+            self.overload.take(running.owner)
             running.answered()
             if gate is not None:
                 gate.close()

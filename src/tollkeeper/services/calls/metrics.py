@@ -13,7 +13,7 @@ from prometheus_client import Counter
 from tollkeeper.domain.activity import ActivityRecord
 from tollkeeper.domain.money import PICOUSD_PER_USD
 from tollkeeper.domain.usage import Usage
-from tollkeeper.services.tallies import CounterTally, HistogramTally, schedule_write
+from tollkeeper.services.tallies import CounterTally, HistogramTally, collect_first, schedule_write
 
 _BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 _OVERHEAD_BUCKETS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
@@ -108,10 +108,15 @@ _DROPPED_ACTIVITY = Counter(
 )
 
 
+# Ended calls are kept and counted together: a loop that is run for many of them takes a fraction of
+# the time. Their number is bounded, so that it does not hold up others.
+_KEPT_MAX = 64
+
+
 class CallTimes:
     """Where the time of one call went, in seconds."""
 
-    __slots__ = ("first_byte", "judging", "total", "upstream")
+    __slots__ = ("first_byte", "judging", "overhead", "total", "upstream")
 
     def __init__(
         self, total: float, first_byte: float | None, upstream: float | None, judging: float
@@ -121,16 +126,30 @@ class CallTimes:
         # None where the call was never dispatched.
         self.upstream = upstream
         self.judging = judging
+        # What was neither the backend's nor the judge's; None where the call was never dispatched.
+        self.overhead = None if upstream is None else max(0.0, total - upstream - judging)
 
-    @property
-    def overhead(self) -> float | None:
-        """What was neither the backend's nor the judge's; None where the call was never dispatched."""
-        if self.upstream is None:
-            return None
-        return max(0.0, self.total - self.upstream - self.judging)
+
+_kept: list[tuple[ActivityRecord, str, CallTimes]] = []
 
 
 def count_call(record: ActivityRecord, backend: str, times: CallTimes) -> None:
+    _kept.append((record, backend, times))
+    if len(_kept) >= _KEPT_MAX:
+        _count_kept()
+    schedule_write()
+
+
+def _count_kept() -> None:
+    for record, backend, times in _kept:
+        _count(record, backend, times)
+    _kept.clear()
+
+
+collect_first(_count_kept)
+
+
+def _count(record: ActivityRecord, backend: str, times: CallTimes) -> None:
     model = record.model
     _CALLS.add((record.operation, model, backend, str(record.status)))
     _SETTLEMENTS.add((model, record.settlement))
@@ -144,7 +163,6 @@ def count_call(record: ActivityRecord, backend: str, times: CallTimes) -> None:
         _count_tokens(model, record.usage)
     if record.cost_picousd is not None:
         _COST.add((model,), record.cost_picousd / PICOUSD_PER_USD)
-    schedule_write()
 
 
 def _count_tokens(model: str, usage: Usage) -> None:

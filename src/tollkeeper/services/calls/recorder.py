@@ -18,10 +18,6 @@ _WAITING_MAX = 1024
 _DRAIN_TIMEOUT_S = 5.0
 
 
-_ABSURD = "The backend reported usage that cannot be true; the calls stay unsettled."
-_EXCESSIVE = "The backend reported more usage than the model's declared context holds."
-
-
 class CallRecorder:
     def __init__(
         self,
@@ -45,12 +41,7 @@ class CallRecorder:
 
     def ended(self, running: RunningCall, status: int, error_code: str | None) -> None:
         """Takes the call; neither blocks nor raises."""
-        meter = running.meter
-        if meter is not None and meter.reported_nonsense:
-            self._on_misreport(running.call.model.backend, _ABSURD)
-        if meter is not None and meter.exceeds_context:
-            self._on_misreport(running.call.model.backend, _EXCESSIVE)
-        check_bill(running)
+        check_bill(running, self._on_misreport)
         if not running.evidence.pending or len(self._waiting) >= _WAITING_MAX:
             self._record(running, status, error_code)
             return
@@ -71,9 +62,11 @@ class CallRecorder:
         self._record(running, status, error_code)
 
     def _record(self, running: RunningCall, status: int, error_code: str | None) -> None:
-        record = running.record(status, error_code)
+        running.end()
+        times = running.times()
+        record = running.record(times, status, error_code)
         self._activity.record(record)
-        count_call(record, running.call.model.backend, running.times)
+        count_call(record, running.call.model.backend, times)
         self._log.call_ended(record)
         if running.span is not None:
-            running.span.ended(record, running.times)
+            running.span.ended(record, times)

@@ -16,7 +16,7 @@ from tollkeeper.services.calls.metrics import CallTimes
 from tollkeeper.services.calls.tracing import CallSpan
 from tollkeeper.services.ledger.admission import Reservation, Settlement
 from tollkeeper.services.policies.checks import Evidence
-from tollkeeper.timeouts import Timeout
+from tollkeeper.timeouts import Alarm
 
 
 class AnswerSink(Protocol):
@@ -42,11 +42,17 @@ class SettlementState(StrEnum):
 class RunningCall:
     """The state of one call, from its arrival to its activity record."""
 
-    def __init__(self, call: Call, operation: str, sink: AnswerSink, *, deadline: float) -> None:
+    def __init__(
+        self, call: Call, operation: str, sink: AnswerSink, *, deadline: float, alarm: Alarm
+    ) -> None:
         self.call = call
+        # The organization, for counts: the hash of an integer is faster than that of an id.
+        self.owner = call.organization_id.int
         self.sink = sink
         # A time of the loop's clock.
         self.deadline = deadline
+        # Bounds the waits of the call, which runs in one task.
+        self.alarm = alarm
         self.reservation: Reservation | None = None
         self.meter: Meter | None = None
         # Of several backends of a model, the one that answers; before that, the first.
@@ -130,7 +136,6 @@ class RunningCall:
         finally:
             self._judging_s += time.perf_counter() - started
 
-    @property
     def times(self) -> CallTimes:
         """Where the time went, of a call that is over."""
         assert self._ended is not None
@@ -147,12 +152,12 @@ class RunningCall:
         if self._ended is None:
             self._ended = time.perf_counter()
 
-    def record(self, status: int, error_code: str | None) -> ActivityRecord:
-        self.end()
-        assert self._ended is not None
-        sent, times = self._dispatched, self.times
+    def record(self, times: CallTimes, status: int, error_code: str | None) -> ActivityRecord:
+        """The record of a call that is over."""
+        sent, first = self._dispatched, times.first_byte
         call, meter, reservation = self.call, self.meter, self.reservation
-        settlement, first = self.settlement, self._first_piece
+        settlement = self.settlement
+        report = None if meter is None else meter.report
         return ActivityRecord(
             request_id=call.request_id,
             organization_id=call.organization_id,
@@ -162,8 +167,8 @@ class RunningCall:
             model=call.model.id,
             streamed=call.streamed,
             started_at_ms=self._started_at_ms,
-            duration_ms=_ms(self._ended - self._started),
-            first_piece_ms=None if first is None else _ms(first - self._started),
+            duration_ms=int(times.total * 1000),
+            first_piece_ms=None if first is None else int(first * 1000),
             status=status,
             error_code=error_code,
             finish=None if meter is None else meter.finish,
@@ -176,31 +181,29 @@ class RunningCall:
             replica=self.replica,
             verdicts=tuple(self.evidence.verdicts),
             reported_usage=None if meter is None else meter.reported,
-            reported_cost_picousd=None
-            if meter is None or meter.report is None
-            else meter.report.cost_picousd,
-            dispatched_ms=None if sent is None else _ms(sent - self._started),
-            upstream_ms=None if times.upstream is None else _ms(times.upstream),
+            reported_cost_picousd=None if report is None else report.cost_picousd,
+            dispatched_ms=None if sent is None else int((sent - self._started) * 1000),
+            upstream_ms=None if times.upstream is None else int(times.upstream * 1000),
             overhead_us=None if times.overhead is None else int(times.overhead * 1_000_000),
         )
 
 
-class CallWait(Timeout):
+class CallWait:
     """A wait of a call, which a wish to end sooner shortens."""
 
-    __slots__ = ("_running", "_slack_s")
+    __slots__ = ("_running", "_slack_s", "_when")
 
     def __init__(self, running: RunningCall, when: float, slack_s: float) -> None:
-        super().__init__(asyncio.get_running_loop(), when)
         self._running = running
+        self._when = when
         self._slack_s = slack_s
 
     def __enter__(self) -> Self:
-        super().__enter__()
-        running = self._running
+        running, when = self._running, self._when
         running._wait = self
         if running._ends_by is not None:
-            self.shorten(running._ends_by)
+            when = min(when, running._ends_by + self._slack_s)
+        running.alarm.until(when).__enter__()
         return self
 
     def __exit__(
@@ -210,11 +213,8 @@ class CallWait(Timeout):
         traceback: TracebackType | None,
     ) -> None:
         self._running._wait = None
-        super().__exit__(exc_type, exc, traceback)
+        self._running.alarm.__exit__(exc_type, exc, traceback)
 
     def shorten(self, when: float) -> None:
-        self.move(min(when + self._slack_s, self.when))
-
-
-def _ms(seconds: float) -> int:
-    return int(seconds * 1000)
+        alarm = self._running.alarm
+        alarm.move(min(when + self._slack_s, alarm.when))

@@ -1,7 +1,7 @@
 """Reports on calls over time, from the roll-ups: never a count over all records."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from uuid import UUID
 
 from tollkeeper.domain.access import OrganizationId
@@ -17,16 +17,18 @@ from tollkeeper.domain.traffic import (
 )
 from tollkeeper.services.calls.activity import Activity
 from tollkeeper.services.models import CurrentCatalog
-from tollkeeper.storage import activity_pages, call_ledger, traffic
+from tollkeeper.storage import activity_pages, call_ledger, policies, traffic
 from tollkeeper.storage.activity import ActivityEntry
 from tollkeeper.storage.activity_pages import Position, RareFilter
 from tollkeeper.storage.call_ledger import CallLedger
-from tollkeeper.storage.database import Database
+from tollkeeper.storage.database import Connection, Database
 
 PAGE_MAX = 200
 RANGE_S_MAX = 366 * 86_400
 # How many records one page reads where a filter is not in the roll-ups.
-_READ_MAX = 15_000
+_READ_MAX = 6_000
+# How many calls that a policy judged one page looks at, where there are further filters.
+_JUDGED_MAX = 1_000
 # How many steps one page searches: each costs a search of an index.
 _STEPS_MAX = 600
 
@@ -103,23 +105,17 @@ class Traffic:
         before: Position | None = None,
         limit: int = 50,
     ) -> ActivityPage:
-        """The newest records first. The roll-up says in which steps there are records at all, and
-        how many steps are needed for a page."""
+        """The newest records first."""
         _check(time)
         if not 1 <= limit <= PAGE_MAX:
             raise InvalidRequest(f"A page has 1 to {PAGE_MAX} entries.", param="limit")
         async with self._database.reading() as connection:
             steps = await traffic.count_by_step(connection, wanted, time)
-            searched, more = _steps_to_search(steps, before, _READ_MAX if rare else limit + 1)
-            found = await activity_pages.find_in_steps(
-                connection, searched, wanted, rare, before=before, end=time.end, limit=limit + 1
-            )
-        older = None
+            find = _find_in_steps if rare.policy_id is None else _find_judged
+            found, searched_to = await find(connection, wanted, rare, time, before, limit + 1)
+        older = searched_to
         if len(found) > limit:
             older = Position(found[limit - 1].started_at_ms, found[limit - 1].request_id)
-        elif more:
-            # Everything down to this step was read.
-            older = Position(searched[-1] * STEP_S * 1000, UUID(int=0))
         return ActivityPage(tuple(found[:limit]), older, tuple(steps))
 
     async def call_story(self, request_id: UUID) -> CallStory:
@@ -150,27 +146,88 @@ def _check(time: TimeRange) -> None:
         raise InvalidRequest(f"A report covers at most {RANGE_S_MAX // 86_400} days.")
 
 
-def _steps_to_search(
-    steps: Sequence[StepCount], before: Position | None, records_wanted: int
-) -> tuple[list[int], bool]:
-    """The newest steps that hold at least so many records, and whether older steps have more."""
+async def _find_in_steps(
+    connection: Connection,
+    wanted: TrafficFilter,
+    rare: RareFilter,
+    time: TimeRange,
+    before: Position | None,
+    limit: int,
+) -> tuple[list[ActivityEntry], Position | None]:
+    """The records, and how far the search went if there may be older ones. The roll-up says in which
+    steps there are records at all, and how many steps are needed for a page."""
     newest = None if before is None else before.started_at_ms // 1000 // STEP_S
+    end = time.end if newest is None else min(time.end, (newest + 1) * STEP_S)
+    steps = await traffic.find_steps(
+        connection,
+        wanted,
+        TimeRange(time.start, max(time.start, end)),
+        cost_picousd_min=rare.cost_picousd_min,
+        limit=_STEPS_MAX + 1,
+    )
+    searched, more = _steps_to_search(steps, newest, _READ_MAX if rare else limit)
+    found = await activity_pages.find_in_steps(
+        connection,
+        searched,
+        wanted,
+        cost_picousd_min=rare.cost_picousd_min,
+        before=before,
+        end=time.end,
+        limit=limit,
+    )
+    # Everything down to the last step was read.
+    return found, Position(searched[-1] * STEP_S * 1000, UUID(int=0)) if more else None
+
+
+async def _find_judged(
+    connection: Connection,
+    wanted: TrafficFilter,
+    rare: RareFilter,
+    time: TimeRange,
+    before: Position | None,
+    limit: int,
+) -> tuple[list[ActivityEntry], Position | None]:
+    """The records, and how far the search went if there may be older ones. The policy's verdicts say
+    where they are."""
+    assert rare.policy_id is not None
+    owner = wanted.organization_id or await policies.find_organization(connection, rare.policy_id)
+    if owner is None:
+        return [], None
+    wanted = replace(wanted, organization_id=owner)
+    # Without further filters, each of them is an entry of the page.
+    narrowed = wanted != TrafficFilter(owner) or rare.cost_picousd_min is not None
+    searched = _JUDGED_MAX if narrowed else limit
+    places = await activity_pages.find_judged(
+        connection,
+        owner,
+        rare.policy_id,
+        time,
+        matched_only=rare.matched_only,
+        before=before,
+        limit=searched,
+    )
+    found = await activity_pages.find_at(
+        connection,
+        owner,
+        places,
+        wanted,
+        cost_picousd_min=rare.cost_picousd_min,
+        limit=limit,
+    )
+    return found, places[-1] if len(places) == searched else None
+
+
+def _steps_to_search(
+    steps: Sequence[tuple[int, int]], newest: int | None, records_wanted: int
+) -> tuple[list[int], bool]:
+    """The newest steps that hold at least so many records, and whether older steps have more. The
+    page before ended in the step `newest`."""
     searched: list[int] = []
     counted = 0
-    for step, requests in _totals(steps):
-        if newest is not None and step > newest:
-            continue
+    for step, requests in steps:
         if counted >= records_wanted or len(searched) == _STEPS_MAX:
             return searched, True
         searched.append(step)
         # Some of the step in which the page before ended were shown already.
         counted += 0 if step == newest else requests
     return searched, False
-
-
-def _totals(steps: Iterable[StepCount]) -> Iterable[tuple[int, int]]:
-    """The records of each step, whatever their status, in the order of the steps."""
-    totals: dict[int, int] = {}
-    for found in steps:
-        totals[found.step] = totals.get(found.step, 0) + found.requests
-    return totals.items()

@@ -1,6 +1,7 @@
 """What every inference call does with the ledger: reserve before it is dispatched, settle once after."""
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from uuid import UUID
 
 import msgspec
@@ -24,6 +25,7 @@ from tollkeeper.domain.usage import Usage
 from tollkeeper.services.clock import Clock, unix_now
 from tollkeeper.services.ledger.ledger import Ledger
 from tollkeeper.services.ledger.standing_refusals import StandingRefusals
+from tollkeeper.timeouts import Alarm
 
 _RESOLVED_BY_CALL = "call"
 
@@ -72,10 +74,11 @@ class Admission:
         *,
         prompts: int = 1,
         input_audio_tokens: int = 0,
+        alarm: Alarm | None = None,
     ) -> Reservation:
         """Holds the upper bound of what the call can cost, by the prices of this moment. Raises
         where it is refused, with the numbers of the refusal in the message. All counts are those
-        of `prompts` prompts together."""
+        of `prompts` prompts together. A task that has an alarm for its waits gives it."""
         audio_output = "audio" in call.model.output_modalities
         bounds = Bounds(
             prompt_tokens=prompt_tokens_max,
@@ -100,7 +103,7 @@ class Admission:
             bounds=bounds,
             hold_picousd=hold_picousd(pricing, bounds),
         )
-        decision = await self._ledger.hold(hold)
+        decision = await self._ledger.hold(hold, alarm)
         if decision.refusal is not None:
             self._rates.note(call.project_id, decision)
             raise refusal_error(decision)
@@ -195,24 +198,34 @@ def refusal_error(decision: Decision) -> TollkeeperError:
     return PaymentRequired(_arithmetic(decision), retry_after_s=decision.retry_after_s)
 
 
-_REASONS = {
-    Refusal.CREDIT: "The organization's credit cannot cover this call",
-    Refusal.ORGANIZATION_CAP: "The organization's spending cap cannot cover this call",
-    Refusal.PROJECT_CAP: "The project's spending cap cannot cover this call",
+_OWNERS = {
+    Refusal.ORGANIZATION_CAP: "organization",
+    Refusal.PROJECT_CAP: "project",
+    Refusal.KEY_CAP: "API key",
 }
 
 
 def _arithmetic(decision: Decision) -> str:
     assert decision.refusal is not None
-    cap = ""
+    subject, cap = "The organization's credit", ""
     if decision.refusal is not Refusal.CREDIT:
+        by = "" if decision.period is None else f" by {decision.period}"
+        subject = f"The {_OWNERS[decision.refusal]}'s spending cap{by}"
         cap = f", cap {usd_from_picousd(decision.limit)}"
     waiting = ""
     if decision.retry_after_s is not None:
         waiting = " Running calls hold the rest: it may fit when they are settled."
     return (
-        f"{_REASONS[decision.refusal]}: needed {usd_from_picousd(decision.needed_picousd)}, "
+        f"{subject} cannot cover this call: needed {usd_from_picousd(decision.needed_picousd)}, "
         f"available {usd_from_picousd(decision.available_picousd)}, "
         f"held {usd_from_picousd(decision.held_picousd)}, "
-        f"spent {usd_from_picousd(decision.spent_picousd)}{cap} USD.{waiting}"
+        f"spent {usd_from_picousd(decision.spent_picousd)}{cap} USD.{waiting}{_reset(decision)}"
     )
+
+
+def _reset(decision: Decision) -> str:
+    """When a cap by day, week or month counts from zero again."""
+    if decision.resets_at is None:
+        return ""
+    at = datetime.fromtimestamp(decision.resets_at, UTC).isoformat().replace("+00:00", "Z")
+    return f" The next {decision.period} begins at {at}."

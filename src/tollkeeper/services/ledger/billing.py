@@ -1,4 +1,4 @@
-"""Credit, caps and limits as the operator sees and changes them. Each change locks the account first,
+"""Credit and limits as the operator sees and changes them. Each change locks the account first,
 so that no call is admitted on the values from before."""
 
 from dataclasses import dataclass
@@ -11,25 +11,20 @@ from tollkeeper.domain.access import OrganizationId, ProjectId
 from tollkeeper.domain.admission import (
     RATE_UNITS_PER_REQUEST,
     AccountState,
-    Cap,
-    CapPeriod,
     ProjectLimits,
     ProjectState,
-    decide,
 )
 from tollkeeper.domain.errors import InvalidRequest, NotFound, StateConflict
 from tollkeeper.domain.money import PICOUSD_MAX, usd_from_picousd
 from tollkeeper.services.audit import record_change
-from tollkeeper.services.ledger.overage_alerts import report_stopped
-from tollkeeper.storage import accounts, ledger, organizations, projects
-from tollkeeper.storage.accounts import Balance, CapUse, OwnLimits
+from tollkeeper.services.ledger.locked_account import lock_account, no_organization
+from tollkeeper.storage import accounts, ledger, projects
+from tollkeeper.storage.accounts import Balance, OwnLimits
 from tollkeeper.storage.database import Connection, Database
 
 _NOTE_LENGTH_MAX = 1000
 REQUESTS_PER_MINUTE_MAX = 10_000_000
 CONCURRENCY_MAX = 1_000_000
-# No project has this id. It is used to lock an account without reading a project.
-_NO_PROJECT = ProjectId(UUID(int=0))
 
 # A new value, back to the default of the settings ("default"), or no change (None).
 LimitChange: TypeAlias = int | Literal["default"] | None
@@ -116,46 +111,8 @@ class Billing:
         async with self._database.reading() as connection:
             found = await accounts.find_balance(connection, organization_id)
         if found is None:
-            raise _no_organization(organization_id)
+            raise no_organization(organization_id)
         return found
-
-    async def cap_set(
-        self,
-        organization_id: OrganizationId,
-        amount_picousd: int,
-        period: CapPeriod,
-        project_id: ProjectId | None = None,
-    ) -> CapUse:
-        """Sets a cap. One that is below what is held and spent already stops the next calls, not
-        those that run."""
-        if not 0 <= amount_picousd <= PICOUSD_MAX:
-            raise InvalidRequest("A cap is an amount of 0 USD or more.", param="amount")
-        cap = Cap(amount_picousd, period)
-        async with self._database.transaction() as connection:
-            state = await self._lock(connection, organization_id, project_id)
-            spend = state.spend if project_id is None else state.projects[project_id].spend
-            excess = max(0, spend.counted(period) - amount_picousd)
-            await accounts.write_cap(connection, organization_id, project_id, cap, excess)
-            await _record_cap(connection, "cap_set", organization_id, project_id, state, cap)
-            caps = await accounts.find_caps(connection, organization_id)
-        (found,) = (use for use in caps if use.project_id == project_id)
-        return found
-
-    async def cap_clear(
-        self, organization_id: OrganizationId, project_id: ProjectId | None = None
-    ) -> None:
-        """Removes a cap; succeeds also where there is none."""
-        async with self._database.transaction() as connection:
-            state = await self._lock(connection, organization_id, project_id)
-            await accounts.write_cap(connection, organization_id, project_id, None, 0)
-            await _record_cap(connection, "cap_clear", organization_id, project_id, state, None)
-
-    async def cap_show(self, organization_id: OrganizationId) -> list[CapUse]:
-        """All caps: the organization's own first, then those of its projects."""
-        async with self._database.reading() as connection:
-            if await organizations.find(connection, organization_id) is None:
-                raise _no_organization(organization_id)
-            return await accounts.find_caps(connection, organization_id)
 
     async def overage_set(
         self, organization_id: OrganizationId, bound_picousd: int | None
@@ -196,7 +153,7 @@ class Billing:
     async def _overage(self, connection: Connection, organization_id: OrganizationId) -> OverageUse:
         found = await accounts.find_overage(connection, organization_id)
         if found is None:
-            raise _no_organization(organization_id)
+            raise no_organization(organization_id)
         default = self._limits.overage_bound_picousd
         own = found.own_bound_picousd
         return OverageUse(
@@ -274,21 +231,8 @@ class Billing:
         organization_id: OrganizationId,
         project_id: ProjectId | None = None,
     ) -> AccountState:
-        """Locks the account and brings its state and its rows up to date: what resolutions gave back
-        is folded in, and the month is the current one."""
-        locked = await ledger.lock_accounts(
-            connection, [(organization_id, project_id or _NO_PROJECT)], [], self._limits
-        )
-        found = locked.states.get(organization_id)
-        if found is None:
-            raise _no_organization(organization_id)
-        if project_id is not None and project_id not in found.projects:
-            raise NotFound(f"There is no project {project_id} in this organization.")
-        # `decide` brings a state up to date, also where there is nothing to decide on.
-        state, _ = decide(found, (), now_us=locked.now_us, month=locked.month)
-        await ledger.write_states(connection, {organization_id: state})
-        report_stopped(locked.states, {organization_id: state})
-        return state
+        locked = await lock_account(connection, self._limits, organization_id, project_id)
+        return locked.states[organization_id]
 
 
 async def _record_overage(
@@ -317,34 +261,6 @@ def _shown_overage(use: OverageUse) -> dict[str, str | bool | None]:
         "is_default": use.is_default,
         "stopped": use.stopped,
     }
-
-
-async def _record_cap(
-    connection: Connection,
-    operation: str,
-    organization_id: OrganizationId,
-    project_id: ProjectId | None,
-    state: AccountState,
-    cap: Cap | None,
-) -> None:
-    before = state.cap if project_id is None else state.projects[project_id].cap
-    if before == cap:
-        return
-    await record_change(
-        connection,
-        organization_id,
-        operation,
-        "cap",
-        project_id or organization_id,
-        before=_shown_cap(before),
-        after=_shown_cap(cap),
-    )
-
-
-def _shown_cap(cap: Cap | None) -> dict[str, str] | None:
-    if cap is None:
-        return None
-    return {"amount": usd_from_picousd(cap.amount_picousd), "period": cap.period.value}
 
 
 def _own_limits(own: OwnLimits) -> dict[str, int | None]:
@@ -389,7 +305,3 @@ def _with_rate(project: ProjectState, requests_per_minute: int) -> ProjectState:
     full = requests_per_minute * RATE_UNITS_PER_REQUEST
     level = full if was_full else min(project.rate_units, full)
     return replace(project, requests_per_minute=requests_per_minute, rate_units=level)
-
-
-def _no_organization(organization_id: OrganizationId) -> NotFound:
-    return NotFound(f"There is no organization {organization_id}.")

@@ -8,7 +8,6 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol, TypeVar
-from uuid import UUID
 
 import msgspec
 import structlog
@@ -18,12 +17,12 @@ from tollkeeper.domain.errors import TollkeeperError, Unavailable
 from tollkeeper.domain.ledger import Ending, Hold, Mark, Resolution, ResolutionKind
 from tollkeeper.services.batches import Backoff
 from tollkeeper.services.ledger.group_writer import GroupWriter
-from tollkeeper.services.ledger.hold import HoldStore, admitted, hold_all
-from tollkeeper.services.ledger.hold_queue import HoldQueue
+from tollkeeper.services.ledger.hold import HoldStore, hold_all
+from tollkeeper.services.ledger.hold_queue import HoldQueue, WantedHold
 from tollkeeper.services.policies.directory import PolicyDirectory
 from tollkeeper.storage.database import Contention
 from tollkeeper.storage.ledger_store import CommitInDoubt
-from tollkeeper.timeouts import timeout
+from tollkeeper.timeouts import Alarm, timeout_at
 
 T = TypeVar("T")
 
@@ -73,9 +72,8 @@ class Ledger:
         self._in_doubt: GroupWriter[Hold, None] = GroupWriter(
             self._release_in_doubt, name="holds in doubt", queued_max=None
         )
-        self._open: set[UUID] = set()
-        # Holds that are being written and whose caller has left meanwhile.
-        self._abandoned: set[UUID] = set()
+        # The numbers of the ids: their hash is faster than that of an id.
+        self._open: set[int] = set()
 
     @property
     def open_holds(self) -> int:
@@ -97,18 +95,23 @@ class Ledger:
         """How many items wait that somebody waits for."""
         return self._resolutions.queued + sum(writer.queued for writer in self._holds.writers)
 
-    async def hold(self, hold: Hold) -> Decision:
+    async def hold(self, hold: Hold, alarm: Alarm | None = None) -> Decision:
         """Decides on the hold and, where it is admitted, makes it. The hold is committed when this
-        returns. Where it raises, also because of a cancellation, nothing stays held."""
-        result = self._holds.submit(hold)
+        returns. Where it raises, also because of a cancellation, nothing stays held.
+
+        A task that has an alarm for its waits gives it."""
+        wanted = WantedHold(hold)
+        result = self._holds.submit(wanted)
+        until = asyncio.get_running_loop().time() + _HOLD_WAIT_S
         try:
-            with timeout(_HOLD_WAIT_S):
-                return await asyncio.shield(result)
+            with timeout_at(until) if alarm is None else alarm.until(until):
+                # Who stops waiting cancels the result. What is being written is written all the same.
+                return await result
         except TimeoutError:
-            self._abandon(hold, result)
+            self._abandon(wanted, result)
             raise Unavailable("The ledger is busy; try again.", retry_after_s=2) from None
         except asyncio.CancelledError:
-            self._abandon(hold, result)
+            self._abandon(wanted, result)
             raise
 
     async def resolve(self, resolution: Resolution, hold: Hold | None = None) -> bool:
@@ -145,8 +148,9 @@ class Ledger:
     # Holds.
 
     async def _write_holds(
-        self, holds: Sequence[Hold], *, lock_wait_s: float | None
+        self, wanted: Sequence[WantedHold], *, lock_wait_s: float | None
     ) -> Sequence[Decision]:
+        holds = [one.hold for one in wanted]
         try:
             decisions = await _despite_contention(
                 lambda: hold_all(self._store, self._policies, holds, lock_wait_s=lock_wait_s)
@@ -154,24 +158,25 @@ class Ledger:
         except CommitInDoubt:
             # No call was dispatched on these holds, so those that exist are released.
             for hold in holds:
-                self._open.add(hold.id)
+                self._open.add(hold.id.int)
                 self._in_doubt.submit(hold)
             raise
-        for hold in admitted(holds, decisions):
-            self._open.add(hold.id)
-            if hold.id in self._abandoned:
-                self._release_unused(hold)
+        for one, decision in zip(wanted, decisions, strict=True):
+            if decision.refusal is None:
+                self._open.add(one.hold.id.int)
+                if one.is_abandoned:
+                    self._release_unused(one.hold)
         return decisions
 
-    def _abandon(self, hold: Hold, result: asyncio.Future[Decision]) -> None:
+    def _abandon(self, wanted: WantedHold, result: asyncio.Future[Decision]) -> None:
         """The caller has left: if the hold is admitted, nobody will use it."""
         if self._holds.withdraw(result):
             return
-        if hold.id in self._open:
-            self._release_unused(hold)
-        elif not result.done():
-            self._abandoned.add(hold.id)
-            result.add_done_callback(lambda _: self._abandoned.discard(hold.id))
+        if wanted.hold.id.int in self._open:
+            self._release_unused(wanted.hold)
+        else:
+            # If it is being written now, it is released when it is known to be admitted.
+            wanted.is_abandoned = True
 
     def _release_unused(self, hold: Hold) -> None:
         release = Resolution(
@@ -184,7 +189,7 @@ class Ledger:
 
     async def _release_in_doubt(self, holds: Sequence[Hold]) -> Sequence[None]:
         await _until_written(lambda: self._store.release_in_doubt(holds), len(holds))
-        self._open.difference_update(hold.id for hold in holds)
+        self._open.difference_update(hold.id.int for hold in holds)
         return [None] * len(holds)
 
     # Ends of calls: written however long it takes, because the money is spent.
@@ -218,7 +223,7 @@ class Ledger:
             found = await _until_written(lambda: write(again), len(again))
             for at, ending in zip(lost, found, strict=True):
                 endings[at] = ending
-        self._open.difference_update(call.outcome.reservation_id for call in batch)
+        self._open.difference_update(call.outcome.reservation_id.int for call in batch)
         return [ending is Ending.DONE for ending in endings]
 
 

@@ -1,7 +1,9 @@
 """Leases of processes, and recovery of the holds of a process that died: they become unsettled."""
 
 import asyncio
-from collections.abc import Sequence
+import os
+import socket
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from uuid import UUID
@@ -9,8 +11,11 @@ from uuid import UUID
 from tollkeeper.domain.access import OrganizationId
 from tollkeeper.services.ledger.open_holds import OpenHolds
 from tollkeeper.storage import processes, resolutions
+from tollkeeper.storage.compatibility import SchemaState, find_schema_state
 from tollkeeper.storage.database import Connection, Database
 from tollkeeper.storage.open_holds import OpenHold
+from tollkeeper.storage.processes import RunningProcess
+from tollkeeper.storage.revisions import code_revision
 
 _REASON = "the process that served the call died"
 # A lease is this many heartbeats long: a process that misses one of them is not taken for dead.
@@ -32,9 +37,13 @@ class Lease:
 
     def __init__(self, database: Database, process_id: UUID, lease_s: float) -> None:
         self._database = database
-        self._process_id = process_id
+        self._process = RunningProcess(
+            process_id, code_revision(), socket.gethostname(), os.getpid()
+        )
         self._lease_s = lease_s
         self._steady_since: float | None = None
+        # Called with the reason when the schema has become too new for this code.
+        self.on_outdated: Callable[[str], None] = lambda reason: None
 
     @property
     def interval_s(self) -> float:
@@ -43,12 +52,21 @@ class Lease:
     async def heartbeat(self) -> None:
         try:
             async with self._database.reading() as connection:
-                await processes.heartbeat(connection, self._process_id)
+                # Before: code that is too old for the schema may not be able to register any more.
+                self._tell_outdated(await find_schema_state(connection))
+                await processes.register(connection, self._process)
+                # And after: a migration that contracts waits for a registration under way and then
+                # sees it, or it is seen here.
+                self._tell_outdated(await find_schema_state(connection))
         except BaseException:
             self._steady_since = None
             raise
         if self._steady_since is None:
             self._steady_since = asyncio.get_running_loop().time()
+
+    def _tell_outdated(self, state: SchemaState) -> None:
+        if state.is_newer and state.refusal is not None:
+            self.on_outdated(state.refusal)
 
     @property
     def steady(self) -> bool:
@@ -61,7 +79,7 @@ class Lease:
 
     async def sign_off(self) -> None:
         async with self._database.reading() as connection:
-            await processes.sign_off(connection, self._process_id)
+            await processes.sign_off(connection, self._process.id)
 
 
 class Recovery:
@@ -88,7 +106,7 @@ class Recovery:
     async def _sweep(self, *, unregistered_too: bool) -> Recovered:
         async with self._database.reading() as connection:
             # A second sweep at the same time finds nothing to do.
-            if not await processes.try_sweep_lock(connection):
+            if not await processes.try_sweep_lock(connection, idle_s=self._lease_s + 1):
                 return Recovered(0, 0)
             try:
                 gone: dict[UUID, datetime | None] = {

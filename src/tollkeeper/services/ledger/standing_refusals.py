@@ -26,6 +26,8 @@ class StandingRefusals:
             self._refusals[project_id] = (until, decision)
 
     def standing_refusal(self, project_id: ProjectId) -> Decision | None:
+        if not self._refusals:
+            return None
         known = self._refusals.get(project_id)
         if known is None:
             return None

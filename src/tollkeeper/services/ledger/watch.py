@@ -20,12 +20,11 @@ class LedgerWatch:
         async with self._database.reading() as connection:
             reasons = await unsettled.total_by_reason(connection, EVERYTHING)
             totals = await accounts.read_totals(connection)
-            stopped = await accounts.count_stopped(connection)
             oldest_hold_s = await self._open_holds.oldest_age_s(connection)
         counts: Counter[ReasonLabel] = Counter()
         for found in reasons:
             counts[reason_label(found.reason)] += found.reservations
         metrics.show_unsettled(counts, max([0, *(found.oldest_age_s for found in reasons)]))
         metrics.show_totals(totals)
-        metrics.show_stopped_accounts(stopped)
+        metrics.show_stopped_accounts(totals.stopped)
         metrics.show_oldest_hold(oldest_hold_s)

@@ -2,46 +2,74 @@
 
 Every change of an organization's policies raises the epoch of its account, under the account's
 lock. Admission holds that lock and has read the epoch, so the cached set of that epoch is exactly
-the set in force. The policies are read from the database only after the epoch has changed.
+the set in force. The policies are read from the database only after the epoch has changed. An
+organization whose epoch is 0 has never published anything, and is not looked up at all.
 """
 
 from collections import OrderedDict
+from collections.abc import Mapping
 
 from tollkeeper.domain.access import OrganizationId
-from tollkeeper.domain.policy_set import PolicySet, policy_set
+from tollkeeper.domain.policy import Policy
+from tollkeeper.domain.policy_set import EMPTY, PolicySet, policy_set
 from tollkeeper.storage import policies
 from tollkeeper.storage.database import Connection
 
 _ORGANIZATIONS_MAX = 10_000
+# An organization may have thousands of policies, so their number has a bound of its own.
+_POLICIES_MAX = 200_000
+_NEVER_PUBLISHED = 0
 
 
 class PolicyDirectory:
     def __init__(self, default_threshold: int) -> None:
         self._default_threshold = default_threshold
+        # The one that was used longest ago comes first.
         self._sets: OrderedDict[OrganizationId, PolicySet] = OrderedDict()
+        self._policies = 0
 
     async def current(
-        self, connection: Connection, epochs: dict[OrganizationId, int]
+        self, connection: Connection, epochs: Mapping[OrganizationId, int]
     ) -> dict[OrganizationId, PolicySet]:
         """The policy set of each organization at its epoch. The caller holds the locks of the
         accounts, or has read the epochs in the same snapshot of this connection."""
-        return {
-            organization_id: await self._current(connection, organization_id, epoch)
+        found: dict[OrganizationId, PolicySet] = {}
+        missing: dict[OrganizationId, int] = {}
+        for organization_id, epoch in epochs.items():
+            if epoch == _NEVER_PUBLISHED:
+                found[organization_id] = EMPTY
+                continue
+            cached = self._sets.get(organization_id)
+            if cached is not None and cached.epoch == epoch:
+                self._sets.move_to_end(organization_id)
+                found[organization_id] = cached
+            else:
+                missing[organization_id] = epoch
+        if missing:
+            found |= await self._read(connection, missing)
+        return found
+
+    async def _read(
+        self, connection: Connection, epochs: Mapping[OrganizationId, int]
+    ) -> dict[OrganizationId, PolicySet]:
+        """One statement for all of them, because every admission of their batch waits for it."""
+        published: dict[OrganizationId, list[Policy]] = {one: [] for one in epochs}
+        for policy in await policies.find_published(connection, list(epochs)):
+            published[policy.organization_id].append(policy)
+        found = {
+            organization_id: policy_set(epoch, published[organization_id], self._default_threshold)
             for organization_id, epoch in epochs.items()
         }
+        for organization_id, current in found.items():
+            self._keep(organization_id, current)
+        return found
 
-    async def _current(
-        self, connection: Connection, organization_id: OrganizationId, epoch: int
-    ) -> PolicySet:
-        cached = self._sets.get(organization_id)
-        if cached is not None and cached.epoch == epoch:
-            return cached
-        current = policy_set(
-            epoch,
-            await policies.find_published(connection, organization_id),
-            self._default_threshold,
-        )
+    def _keep(self, organization_id: OrganizationId, current: PolicySet) -> None:
+        before = self._sets.pop(organization_id, None)
+        self._policies += current.size - (0 if before is None else before.size)
         self._sets[organization_id] = current
-        if len(self._sets) > _ORGANIZATIONS_MAX:
-            self._sets.popitem(last=False)
-        return current
+        while len(self._sets) > _ORGANIZATIONS_MAX or (
+            self._policies > _POLICIES_MAX and len(self._sets) > 1
+        ):
+            _, dropped = self._sets.popitem(last=False)
+            self._policies -= dropped.size

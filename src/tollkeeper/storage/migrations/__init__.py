@@ -1,32 +1,182 @@
-"""The migrations of the schema. Alembic applies them; each one is plain SQL in `versions/`."""
+"""Applies the migrations of the schema while gateways serve. Each one is plain SQL in `versions/`.
 
+Each migration is a transaction of its own. It waits for a lock only for so long that nobody who
+queues behind it notices, and is tried again. One that contracts is refused while a live process runs
+code that would no longer work. `CONTRIBUTING.md` says how to write a migration.
+"""
+
+import time
 from pathlib import Path
+from types import ModuleType
 
-from alembic import command
-from alembic.config import Config
+import psycopg
+from alembic.migration import MigrationContext
+from alembic.operations import Operations
+from alembic.script import ScriptDirectory
 from psycopg.conninfo import conninfo_to_dict
-from sqlalchemy import URL, create_engine
+from sqlalchemy import URL, Connection, Engine, NullPool, create_engine, text
 from sqlalchemy.exc import DBAPIError
 
-from tollkeeper.domain.errors import Unavailable
+from tollkeeper.domain.errors import StateConflict, Unavailable
+from tollkeeper.storage.processes import FIND_LIVE_BELOW, LIVE_LEASE_S
+from tollkeeper.storage.revisions import Revision, revisions, serving_revision
 
 _FOLDER = Path(__file__).parent
+# The key of an advisory lock. It must differ from every other one in this database.
+_MIGRATION_LOCK = 7461_0001
+_TURN_WAIT_S = 600.0
+_TURN_PAUSE_S = 0.2
+# While a migration waits for the lock of a table, everybody else who needs it waits behind.
+_LOCK_TIMEOUT_MS = 500
+_LOCK_ATTEMPTS_S = 120.0
+_LOCK_PAUSE_S = 1.0
+_NAMED_PROCESSES_MAX = 5
 
 
-def migrate(conninfo: str) -> None:
-    """Upgrades the schema to the revision of this code. Concurrent runs wait for each other."""
-    config = Config()
-    config.set_main_option("script_location", str(_FOLDER))
-    engine = create_engine(_sqlalchemy_url(conninfo))
+def migrate(
+    conninfo: str,
+    *,
+    lease_s: float = LIVE_LEASE_S,
+    serving_only: bool = False,
+    force: bool = False,
+    until: str | None = None,
+) -> str:
+    """Upgrades the schema to the revision of this code and returns the schema's revision, which may
+    be newer. Concurrent runs wait for each other. With `serving_only`, contracting migrations that
+    can wait are left for later; with `force`, nobody asks who runs older code."""
+    engine = create_engine(_sqlalchemy_url(conninfo), poolclass=NullPool)
     try:
-        with engine.begin() as connection:
-            config.attributes["connection"] = connection
-            command.upgrade(config, "head")
+        with engine.connect() as connection:
+            _prepare(connection)
+            _take_turn(connection)
+            last = until or (serving_revision() if serving_only else revisions()[-1].number)
+            current = _current(connection)
+            for revision in revisions():
+                if current < revision.number <= last:
+                    _apply(engine, connection, revision, None if force else lease_s)
+                    current = revision.number
+            return current
     except DBAPIError as exc:
-        reason = str(exc.orig).strip().splitlines()[0]
-        raise Unavailable(f"The database cannot be migrated: {reason}") from exc
+        raise Unavailable(f"The database cannot be migrated: {_reason(exc)}") from exc
     finally:
         engine.dispose()
+
+
+def _prepare(connection: Connection) -> None:
+    for setting in (f"lock_timeout = {_LOCK_TIMEOUT_MS}", "synchronous_commit = on"):
+        connection.execute(text(f"SET {setting}"))
+    connection.commit()
+
+
+def _take_turn(connection: Connection) -> None:
+    """Waits until no other migration runs. The lock ends with the connection. It is asked for again
+    and again: a statement that waits would be a transaction for which an index waits that the other
+    run builds concurrently."""
+    until = time.monotonic() + _TURN_WAIT_S
+    while True:
+        taken = connection.scalar(
+            text("SELECT pg_try_advisory_lock(:key)"), {"key": _MIGRATION_LOCK}
+        )
+        connection.commit()
+        if taken:
+            return
+        if time.monotonic() > until:
+            raise Unavailable("Another `tollkeeper migrate` has been running for ten minutes.")
+        time.sleep(_TURN_PAUSE_S)
+
+
+def _current(connection: Connection) -> str:
+    """The newest migration that was applied; empty for an empty database."""
+    with connection.begin():
+        return MigrationContext.configure(connection).get_current_revision() or ""
+
+
+def _apply(
+    engine: Engine, connection: Connection, revision: Revision, lease_s: float | None
+) -> None:
+    until = time.monotonic() + _LOCK_ATTEMPTS_S
+    directory = ScriptDirectory(str(_FOLDER))
+    module = directory.get_revision(revision.number).module
+    _build_indexes(engine, module)
+    while True:
+        try:
+            with connection.begin():
+                if revision.contracts and lease_s is not None:
+                    _refuse_while_needed(connection, revision, lease_s)
+                context = MigrationContext.configure(connection)
+                with Operations.context(context):
+                    module.upgrade()
+                context.stamp(directory, revision.number)
+                _record(connection, revision)
+        except DBAPIError as exc:
+            busy = psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected
+            if not isinstance(exc.orig, busy) or time.monotonic() > until:
+                raise
+        else:
+            return
+        time.sleep(_LOCK_PAUSE_S)
+
+
+def _build_indexes(engine: Engine, module: ModuleType) -> None:
+    """Builds what the migration declares as `concurrent_indexes`, name and rest of the statement,
+    without locking the table against writes. An index that an earlier run left unfinished is built
+    anew."""
+    declared: dict[str, str] = getattr(module, "concurrent_indexes", {})
+    if not declared:
+        return
+    with engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        for name, rest in declared.items():
+            unfinished = connection.scalar(
+                text("SELECT NOT indisvalid FROM pg_index WHERE indexrelid = to_regclass(:name)"),
+                {"name": name},
+            )
+            if unfinished:
+                connection.execute(text(f"DROP INDEX CONCURRENTLY {name}"))
+            connection.execute(text(f"CREATE INDEX CONCURRENTLY IF NOT EXISTS {name} {rest}"))
+
+
+def _refuse_while_needed(connection: Connection, revision: Revision, lease_s: float) -> None:
+    """Raises where a live process runs code that would not work with the schema afterwards. The lock
+    keeps others from registering before the migration is committed: they see it then."""
+    if connection.scalar(text("SELECT to_regclass('processes')")) is None:
+        return
+    connection.execute(text("LOCK TABLE processes IN SHARE ROW EXCLUSIVE MODE"))
+    found = connection.execute(
+        text(FIND_LIVE_BELOW), {"lease_s": lease_s, "floor": revision.compatible_from}
+    ).all()
+    if not found:
+        return
+    named = ", ".join(
+        f"{host or 'an unknown host'} pid {pid or 'unknown'} (code {code or 'before 0019'}, "
+        f"seen {seen} s ago)"
+        for host, pid, code, seen in found[:_NAMED_PROCESSES_MAX]
+    )
+    more = len(found) - _NAMED_PROCESSES_MAX
+    raise StateConflict(
+        f"Migration {revision.number} was not applied: the schema would work with code from "
+        f"{revision.compatible_from} on only, and older code still runs: {named}"
+        + (f" and {more} more" if more > 0 else "")
+        + ". Stop or upgrade these processes and run `tollkeeper migrate` again; --force does not wait."
+    )
+
+
+def _record(connection: Connection, applied: Revision) -> None:
+    """Records what the schema works with, once there is a table for it."""
+    if connection.scalar(text("SELECT to_regclass('schema_revisions')")) is None:
+        return
+    for revision in revisions():
+        if revision.number <= applied.number:
+            connection.execute(
+                text(
+                    "INSERT INTO schema_revisions (revision, compatible_from) "
+                    "VALUES (:revision, :floor) ON CONFLICT DO NOTHING"
+                ),
+                {"revision": revision.number, "floor": revision.compatible_from},
+            )
+
+
+def _reason(exc: DBAPIError) -> str:
+    return str(exc.orig).strip().splitlines()[0]
 
 
 def _sqlalchemy_url(conninfo: str) -> URL:

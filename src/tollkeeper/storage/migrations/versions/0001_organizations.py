@@ -7,6 +7,7 @@ from alembic import op
 
 revision = "0001"
 down_revision = None
+compatible_from = "0001"
 
 _SQL = """
 CREATE TABLE organizations (

@@ -10,6 +10,7 @@ from alembic import op
 
 revision = "0002"
 down_revision = "0001"
+compatible_from = "0002"
 
 _SQL = """
 CREATE DOMAIN picousd AS numeric(38, 0);

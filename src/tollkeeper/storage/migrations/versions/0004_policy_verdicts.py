@@ -5,6 +5,7 @@ from alembic import op
 
 revision = "0004"
 down_revision = "0003"
+compatible_from = "0004"
 
 _SQL = """
 CREATE TABLE policy_verdicts (

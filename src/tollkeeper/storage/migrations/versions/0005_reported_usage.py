@@ -5,6 +5,7 @@ from alembic import op
 
 revision = "0005"
 down_revision = "0004"
+compatible_from = "0005"
 
 _SQL = """
 ALTER TABLE resolutions

@@ -4,6 +4,7 @@ from alembic import op
 
 revision = "0006"
 down_revision = "0005"
+compatible_from = "0006"
 
 _SQL = """
 ALTER TABLE reservations

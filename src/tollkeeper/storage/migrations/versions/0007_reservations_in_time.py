@@ -8,6 +8,7 @@ from alembic import op
 
 revision = "0007"
 down_revision = "0006"
+compatible_from = "0007"
 
 _SQL = """
 ALTER INDEX reservations_in_time SET (autosummarize = on);

@@ -9,6 +9,7 @@ from alembic import op
 
 revision = "0008"
 down_revision = "0007"
+compatible_from = "0008"
 
 _SQL = """
 ALTER TABLE reservations

@@ -4,6 +4,7 @@ from alembic import op
 
 revision = "0009"
 down_revision = "0008"
+compatible_from = "0009"
 
 _SQL = """
 ALTER TABLE accounts

@@ -13,6 +13,7 @@ from alembic import op
 
 revision = "0010"
 down_revision = "0009"
+compatible_from = "0010"
 
 _PARTITIONED = """
 ALTER TABLE unsettled_marks DROP CONSTRAINT unsettled_marks_organization_id_reservation_id_fkey;

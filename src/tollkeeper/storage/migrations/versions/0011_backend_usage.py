@@ -8,6 +8,7 @@ from alembic import op
 
 revision = "0011"
 down_revision = "0010"
+compatible_from = "0011"
 
 _SQL = """
 CREATE TABLE backend_usage (

@@ -4,6 +4,7 @@ from alembic import op
 
 revision = "0012"
 down_revision = "0011"
+compatible_from = "0012"
 
 _SQL = """
 ALTER TABLE policy_verdicts ADD COLUMN unread text[] NOT NULL DEFAULT '{}';

@@ -9,6 +9,7 @@ from alembic import op
 
 revision = "0013"
 down_revision = "0012"
+compatible_from = "0013"
 
 _SQL = """
 ALTER TABLE activity

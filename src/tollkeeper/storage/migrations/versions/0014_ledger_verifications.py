@@ -4,6 +4,7 @@ from alembic import op
 
 revision = "0014"
 down_revision = "0013"
+compatible_from = "0014"
 
 _SQL = """
 CREATE TABLE ledger_verification (

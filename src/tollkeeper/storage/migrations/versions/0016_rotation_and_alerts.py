@@ -5,6 +5,7 @@ from alembic import op
 
 revision = "0016"
 down_revision = "0015"
+compatible_from = "0016"
 
 _SQL = """
 -- A key is rotated once.

@@ -1,7 +1,7 @@
 """The caller's marks for the provider's prompt cache: `cache_control` in parts and tools.
 
 Parts and tools of a prompt keep the properties that its protocol does not name (`extra`). On this
-wire one of them has a meaning, `cache_control`. Any other one is refused, because it would be lost.
+wires one of them has a meaning, `cache_control`. Any other one is refused, because it would be lost.
 """
 
 from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported

@@ -1,0 +1,54 @@
+"""Anthropic's protocol at Amazon Bedrock: what its requests lack, and how its stream is wrapped.
+
+Each event of the protocol is the content of one frame, in base64. An exception of AWS may end the
+stream in the place of an `error` event.
+"""
+
+import base64
+import binascii
+
+import msgspec
+
+from tollkeeper.backends.answer_json import MalformedAnswer, decode
+from tollkeeper.backends.anthropic.answer import MessagesAnswer
+from tollkeeper.backends.aws_exceptions import failure_of, is_exception, read_record
+from tollkeeper.domain.prompt import FreeObject
+
+_CHUNK = "chunk"
+_CACHE_MARK = "cache_control"
+
+
+class _Chunk(msgspec.Struct, gc=False):
+    bytes: str = ""
+
+
+_chunk_decoder = msgspec.json.Decoder(_Chunk)
+
+
+class BedrockMessagesAnswer(MessagesAnswer):
+    def _read_payload(self, payload: bytes) -> None:
+        name, content = read_record(payload)
+        if is_exception(name):
+            self.fail(failure_of(name, content, accepted=self.accepted, secrets=self._secrets))
+        elif name == _CHUNK:
+            super()._read_payload(_unwrapped(content))
+        else:
+            self._count_empty_record()
+
+
+def _unwrapped(content: msgspec.Raw) -> bytes:
+    try:
+        return base64.b64decode(decode(_chunk_decoder, content).bytes, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise MalformedAnswer("a chunk is not base64") from error
+
+
+def adapt_to_bedrock(body: FreeObject) -> None:
+    """The path says whether it is a stream, there is no place for who the user is, and the whole
+    prompt is marked for the cache at its last block."""
+    body.pop("stream", None)
+    body.pop("metadata", None)
+    mark = body.pop(_CACHE_MARK, None)
+    if mark is not None:
+        blocks = body["messages"][-1]["content"]
+        blocks[-1] = {**blocks[-1], _CACHE_MARK: mark}

@@ -1,0 +1,59 @@
+"""Exceptions of AWS within a stream: the frame that ends it, and the status that it stands for."""
+
+import msgspec
+
+from tollkeeper.backends.answer_json import MalformedAnswer, decode
+from tollkeeper.backends.refusals import refusal
+from tollkeeper.domain.errors import BackendFailed, TollkeeperError
+from tollkeeper.domain.prompt import FreeObject
+
+_UNKNOWN_STATUS = 500
+_STATUSES = {
+    "accessDeniedException": 403,
+    "internalServerException": 500,
+    "modelErrorException": 424,
+    "modelNotReadyException": 429,
+    "modelStreamErrorException": 424,
+    "modelTimeoutException": 408,
+    "resourceNotFoundException": 404,
+    "serviceQuotaExceededException": 429,
+    "serviceUnavailableException": 503,
+    "throttlingException": 429,
+    "validationException": 400,
+}
+_ERROR = "error"
+_records = msgspec.json.Decoder(dict[str, msgspec.Raw])
+_texts = msgspec.json.Decoder(FreeObject)
+_encode = msgspec.json.Encoder().encode
+
+
+def read_record(payload: bytes) -> tuple[str, msgspec.Raw]:
+    """The name and the content of the one event in a record. Raises MalformedAnswer."""
+    record = decode(_records, payload)
+    if len(record) != 1:
+        raise MalformedAnswer("a record is no single event")
+    ((name, content),) = record.items()
+    return name, content
+
+
+def is_exception(name: str) -> bool:
+    return name == _ERROR or name.endswith("Exception")
+
+
+def failure_of(
+    name: str, content: msgspec.Raw, *, accepted: bool, secrets: tuple[str, ...]
+) -> TollkeeperError:
+    """What an exception means: after output the call was charged, before it the status decides."""
+    if accepted:
+        return BackendFailed("The backend failed while it was answering.", charged=True)
+    try:
+        told = decode(_texts, content)
+    except MalformedAnswer:
+        told = {}
+    if name == _ERROR:
+        # Its code is the name of an exception.
+        code = str(told.get("code"))
+        name = code[:1].lower() + code[1:]
+    status = _STATUSES.get(name, _UNKNOWN_STATUS)
+    body = _encode({"message": told.get("message")})
+    return refusal(status, body, retry_after=None, secrets=secrets)

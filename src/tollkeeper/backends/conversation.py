@@ -1,0 +1,184 @@
+"""Walks through the turns of a prompt for protocols whose messages consist of blocks.
+
+Adjacent turns of one side become one message, because such providers want the results of tools in
+the message right after the one that called them. Content that a protocol has no block for is
+refused, because the request would mean something else without it.
+"""
+
+import hashlib
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+
+from tollkeeper.backends.prompt_content import arguments_object, unsupported_content
+from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
+from tollkeeper.domain.prompt import (
+    Content,
+    FreeObject,
+    Media,
+    Part,
+    Reasoning,
+    Refusal,
+    Role,
+    Text,
+    ToolCall,
+    ToolResult,
+    Turn,
+)
+
+_USER = "user"
+_ASSISTANT = "assistant"
+_SYSTEM = "system"
+
+
+class Conversation(ABC):
+    """Collects the system text and the messages of one request. A protocol says what its blocks
+    look like."""
+
+    # What the provider accepts as the id of a call.
+    call_id: re.Pattern[str]
+
+    def __init__(self) -> None:
+        # The text of the system turns that come first.
+        self.system: list[FreeObject] = []
+        self.messages: list[FreeObject] = []
+        # The last id by function name. Legacy calls have no id: a result belongs to the last call
+        # of the same name.
+        self._legacy_calls: dict[str, str] = {}
+
+    @abstractmethod
+    def text_block(self, text: str) -> FreeObject: ...
+
+    @abstractmethod
+    def media_block(self, media: Media) -> FreeObject:
+        """Raises OptionUnsupported and InvalidRequest."""
+
+    @abstractmethod
+    def reasoning_blocks(self, reasoning: Reasoning) -> list[FreeObject]: ...
+
+    @abstractmethod
+    def call_block(self, call_id: str, name: str, arguments: FreeObject) -> FreeObject: ...
+
+    @abstractmethod
+    def result_block(self, call_id: str, content: list[FreeObject]) -> FreeObject: ...
+
+    @abstractmethod
+    def marked(
+        self, block: FreeObject | None, extra: FreeObject | None, place: str
+    ) -> list[FreeObject]:
+        """The block with what the further properties of its part mean. None: the part is empty, and
+        its properties are only checked."""
+
+    def add(self, turns: Sequence[Turn]) -> None:
+        for turn in turns:
+            self._add_turn(turn)
+        if not self.messages and self.system:
+            # The protocol needs a message, so the system text becomes the only one.
+            self._add_blocks(_USER, self.system)
+            self.system = []
+
+    def _add_turn(self, turn: Turn) -> None:
+        if turn.name is not None:
+            raise OptionUnsupported(
+                "The backend's protocol has no field for the name of a message's author.",
+                param=f"{turn.place}.name",
+            )
+        match turn.role:
+            case Role.SYSTEM | Role.DEVELOPER if not self.messages:
+                self.system += self._text_blocks(turn)
+            case Role.SYSTEM | Role.DEVELOPER:
+                self._add_blocks(_SYSTEM, self._text_blocks(turn))
+            case Role.ASSISTANT:
+                blocks = [block for part in turn.parts for block in self._answer_blocks(part, turn)]
+                self._add_blocks(_ASSISTANT, blocks)
+            case Role.TOOL | Role.FUNCTION:
+                self._add_blocks(_USER, [self._result(part, turn) for part in turn.parts])
+            case Role.USER:
+                self._add_user_turn(turn)
+
+    def _add_user_turn(self, turn: Turn) -> None:
+        blocks = self._content(_contents(turn), f"{turn.place}.content")
+        if not blocks:
+            raise InvalidRequest("The message has no content.", param=f"{turn.place}.content")
+        self._add_blocks(_USER, blocks)
+
+    def _add_blocks(self, role: str, blocks: list[FreeObject]) -> None:
+        if not blocks:
+            return
+        if self.messages and self.messages[-1]["role"] == role:
+            self.messages[-1]["content"] += blocks
+        else:
+            self.messages.append({"role": role, "content": blocks})
+
+    def _text_blocks(self, turn: Turn) -> list[FreeObject]:
+        """The blocks of a system turn, which may have text only."""
+        for part in turn.parts:
+            if not isinstance(part, Text | Refusal):
+                raise unsupported_content(getattr(part, "place", "") or turn.place)
+        return self._content(_contents(turn), f"{turn.place}.content")
+
+    def _content(self, parts: Iterable[Content], place: str) -> list[FreeObject]:
+        """Blocks of texts and media. An empty text is left out: providers refuse it."""
+        blocks: list[FreeObject] = []
+        for part in parts:
+            match part:
+                case Text() | Refusal():
+                    block = self.text_block(part.text) if part.text else None
+                    blocks += self.marked(block, part.extra, place)
+                case Reasoning():
+                    raise unsupported_content(place)
+                case _:
+                    blocks += self.marked(self.media_block(part), part.extra, part.place)
+        return blocks
+
+    def _answer_blocks(self, part: Part, turn: Turn) -> list[FreeObject]:
+        match part:
+            case Reasoning():
+                return self.reasoning_blocks(part)
+            case Text() | Refusal():
+                return self._content((part,), f"{turn.place}.content")
+            case ToolCall():
+                return self._call(part)
+        raise unsupported_content(getattr(part, "place", "") or turn.place)
+
+    def _call(self, call: ToolCall) -> list[FreeObject]:
+        call_id = call.id
+        if call.legacy:
+            call_id = f"call_{len(self._legacy_calls)}_{len(self.messages)}"
+            self._legacy_calls[call.name] = call_id
+        elif not call_id:
+            raise InvalidRequest("A tool call needs an id.", param=f"{call.place}.id")
+        block = self.call_block(self._accepted_id(call_id), call.name, arguments_object(call))
+        return self.marked(block, call.extra, call.place)
+
+    def _result(self, result: Part, turn: Turn) -> FreeObject:
+        if not isinstance(result, ToolResult):
+            raise unsupported_content(turn.place)
+        call_id = self._call_id(result, turn)
+        return self.result_block(call_id, self._content(result.content, f"{turn.place}.content"))
+
+    def _call_id(self, result: ToolResult, turn: Turn) -> str:
+        if turn.role is Role.FUNCTION:
+            call_id = self._legacy_calls.get(result.name or "")
+            if call_id is None:
+                raise InvalidRequest(
+                    "No function_call before this output has its name.", param=f"{turn.place}.name"
+                )
+            return call_id
+        if not result.call_id:
+            raise InvalidRequest(
+                "The output of a tool call must name its call in tool_call_id.",
+                param=f"{turn.place}.tool_call_id",
+            )
+        return self._accepted_id(result.call_id)
+
+    def _accepted_id(self, call_id: str) -> str:
+        """The id, or where the provider would not accept its characters, another one in its place.
+        The call and its result get the same one."""
+        if self.call_id.fullmatch(call_id):
+            return call_id
+        return f"call_{hashlib.sha256(call_id.encode('utf-8', 'surrogatepass')).hexdigest()[:32]}"
+
+
+def _contents(turn: Turn) -> list[Content]:
+    return [part for part in turn.parts if not isinstance(part, ToolCall | ToolResult)]

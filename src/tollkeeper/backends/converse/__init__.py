@@ -1,0 +1,1 @@
+"""The Converse wire: the protocol of Amazon Bedrock for models of every provider."""

@@ -1,0 +1,59 @@
+"""Encodes the turns of a prompt as the system text and the messages of a Converse request."""
+
+import re
+
+from tollkeeper.backends.cache_marks import Marks
+from tollkeeper.backends.conversation import Conversation
+from tollkeeper.backends.converse.media import Documents, audio_block, image_block, video_block
+from tollkeeper.backends.converse.reasoning import signed_blocks
+from tollkeeper.domain.prompt import Audio, File, FreeObject, Image, Media, Reasoning, Video
+
+
+class Input(Conversation):
+    """The system text and the messages of one request."""
+
+    call_id = re.compile(r"[a-zA-Z0-9_.:-]{1,64}")
+
+    def __init__(self, marks: Marks) -> None:
+        super().__init__()
+        self._marks = marks
+        self._documents = Documents()
+
+    def text_block(self, text: str) -> FreeObject:
+        return {"text": text}
+
+    def media_block(self, media: Media) -> FreeObject:
+        match media:
+            case Image():
+                return image_block(media)
+            case File():
+                return self._documents.block(media)
+            case Video():
+                return video_block(media)
+            case Audio():
+                return audio_block(media)
+
+    def reasoning_blocks(self, reasoning: Reasoning) -> list[FreeObject]:
+        return signed_blocks(reasoning)
+
+    def call_block(self, call_id: str, name: str, arguments: FreeObject) -> FreeObject:
+        return {"toolUse": {"toolUseId": call_id, "name": name, "input": arguments}}
+
+    def result_block(self, call_id: str, content: list[FreeObject]) -> FreeObject:
+        return {"toolResult": {"toolUseId": call_id, "content": content}}
+
+    def marked(
+        self, block: FreeObject | None, extra: FreeObject | None, place: str
+    ) -> list[FreeObject]:
+        point = cache_point(self._marks.read(extra, place).get("cache_control"))
+        return [] if block is None else [block, *point]
+
+
+def cache_point(mark: FreeObject | None) -> list[FreeObject]:
+    """The block that ends what is cached, where the caller or the model has marked it."""
+    if mark is None:
+        return []
+    point = {"type": "default"}
+    if mark.get("ttl") == "1h":
+        point["ttl"] = "1h"
+    return [{"cachePoint": point}]

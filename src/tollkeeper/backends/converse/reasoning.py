@@ -1,0 +1,109 @@
+"""Reasoning on the Converse wire: how each family of models is asked, and how it is carried through turns.
+
+The provider signs a block of reasoning and accepts it back only unchanged. The gateway's faces carry
+such a block as one sealed value, which is the block's JSON.
+"""
+
+from enum import StrEnum
+
+import msgspec
+
+from tollkeeper.backends.claude_thinking import is_native, thinking_fields
+from tollkeeper.domain.catalog import Model
+from tollkeeper.domain.errors import OptionUnsupported
+from tollkeeper.domain.inference import Call
+from tollkeeper.domain.prompt import FreeObject, Reasoning
+
+_TEXT, _REDACTED = "reasoningText", "redactedContent"
+_NO_EFFORT = "none"
+# By the efforts of the faces.
+_EFFORTS = {
+    "minimal": "low",
+    "low": "low",
+    "medium": "medium",
+    "high": "high",
+    "xhigh": "high",
+    "max": "high",
+}
+# Wishes that only Claude has fields for.
+_CLAUDE_ONLY = frozenset({"thinking", "reasoning.enabled", "reasoning.max_tokens"})
+_encode = msgspec.json.Encoder().encode
+
+
+class Family(StrEnum):
+    """Models that are asked to reason in the same way, by what their ids have in common."""
+
+    CLAUDE = "anthropic."
+    NOVA = "amazon.nova"
+    OPENAI = "openai."
+
+
+class ReasoningFields(msgspec.Struct, frozen=True):
+    """The fields of a request that ask for reasoning."""
+
+    # Of `additionalModelRequestFields`.
+    additional: FreeObject
+    effort: str | None = None
+
+
+def reasoning_fields(call: Call) -> ReasoningFields:
+    """Raises OptionUnsupported for a wish that the family has no field for, and InvalidRequest for a
+    budget that does not fit the output bound."""
+    family = family_of(call.model)
+    if family is Family.CLAUDE:
+        found = thinking_fields(call, is_signed)
+        additional = {} if found.thinking is None else {"thinking": found.thinking}
+        return ReasoningFields(additional, found.effort)
+    for option in call.prompt.options:
+        if is_native(option.name, call) and option.name in _CLAUDE_ONLY:
+            raise OptionUnsupported("The backend's model takes an effort only.", param=option.param)
+    wish = call.prompt.reasoning
+    effort = None if wish is None else wish.effort
+    if wish is None or effort is None:
+        return ReasoningFields({})
+    if family is Family.NOVA:
+        if effort == _NO_EFFORT:
+            return ReasoningFields({"reasoningConfig": {"type": "disabled"}})
+        config = {"type": "enabled", "maxReasoningEffort": _EFFORTS.get(effort, effort)}
+        return ReasoningFields({"reasoningConfig": config})
+    if effort == _NO_EFFORT:
+        raise OptionUnsupported("The backend's model always reasons.", param=wish.params[0])
+    return ReasoningFields({"reasoning_effort": _EFFORTS.get(effort, effort)})
+
+
+def family_of(model: Model) -> Family:
+    """Ids of inference profiles have a region before, and some have no family in them: these are
+    taken for Claude."""
+    for family in (Family.NOVA, Family.OPENAI):
+        if family.value in model.upstream_model:
+            return family
+    return Family.CLAUDE
+
+
+def sealed_text(text: str, signature: str) -> str:
+    return _sealed({_TEXT: {"text": text, "signature": signature}})
+
+
+def sealed_redacted(content: str) -> str:
+    return _sealed({_REDACTED: content})
+
+
+def _sealed(block: FreeObject) -> str:
+    return _encode(block).decode()
+
+
+def signed_blocks(reasoning: Reasoning) -> list[FreeObject]:
+    """The blocks of earlier reasoning. Values that another backend sealed are left out."""
+    blocks = []
+    for sealed in reasoning.sealed:
+        try:
+            block = msgspec.json.decode(sealed)
+        except msgspec.DecodeError:
+            continue
+        if isinstance(block, dict) and block.keys() in ({_TEXT}, {_REDACTED}):
+            blocks.append({"reasoningContent": block})
+    return blocks
+
+
+def is_signed(reasoning: Reasoning) -> bool:
+    return bool(signed_blocks(reasoning))

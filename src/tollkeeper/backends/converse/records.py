@@ -1,0 +1,148 @@
+"""The records that Amazon Bedrock sends: the whole answer, and the events of a stream.
+
+Reading is tolerant: an event or block of a type that is not listed here is ignored.
+"""
+
+from typing import Any
+
+import msgspec
+
+from tollkeeper.backends.answer_json import ABSENT, MalformedAnswer, decode, decode_whole
+from tollkeeper.domain.inference import Finish
+
+MESSAGE_START = "messageStart"
+BLOCK_START = "contentBlockStart"
+BLOCK_DELTA = "contentBlockDelta"
+BLOCK_STOP = "contentBlockStop"
+MESSAGE_STOP = "messageStop"
+METADATA = "metadata"
+
+FINISHES = {
+    "end_turn": Finish.STOP,
+    "stop_sequence": Finish.STOP,
+    "max_tokens": Finish.LENGTH,
+    "model_context_window_exceeded": Finish.LENGTH,
+    "tool_use": Finish.TOOL_CALLS,
+    "content_filtered": Finish.CONTENT_FILTER,
+    "guardrail_intervened": Finish.CONTENT_FILTER,
+}
+# The model wrote something that is no answer.
+FAILURES = frozenset({"malformed_model_output", "malformed_tool_use"})
+
+
+class _Record(msgspec.Struct, gc=False, rename="camel"):
+    """What every record is read as: any of its fields may be missing."""
+
+
+class ToolUse(_Record):
+    tool_use_id: str | None = None
+    name: str | None = None
+    input: msgspec.Raw = ABSENT
+    # Tools of the provider's own, which are not the caller's to run.
+    type: str | None = None
+
+
+class ReasoningText(_Record):
+    text: str | None = None
+    signature: str | None = None
+
+
+class ReasoningBlock(_Record):
+    reasoning_text: ReasoningText | None = None
+    redacted_content: str | None = None
+    # Of a stream: pieces.
+    text: str | None = None
+    signature: str | None = None
+
+
+class CitedText(_Record):
+    text: str | None = None
+
+
+class CitationsContent(_Record):
+    content: list[CitedText] | None = None
+
+
+class Block(_Record):
+    """A block of content, or a piece of one."""
+
+    text: str | None = None
+    tool_use: ToolUse | None = None
+    reasoning_content: ReasoningBlock | None = None
+    citations_content: CitationsContent | None = None
+
+
+class BlockStart(_Record):
+    content_block_index: int = 0
+    start: Block | None = None
+
+
+class BlockDelta(_Record):
+    content_block_index: int = 0
+    delta: Block | None = None
+
+
+class MessageStop(_Record):
+    stop_reason: str | None = None
+
+
+class Metadata(_Record):
+    usage: msgspec.Raw = ABSENT
+    service_tier: Any = None
+
+    @property
+    def tier(self) -> str | None:
+        kind = self.service_tier.get("type") if isinstance(self.service_tier, dict) else None
+        return kind if isinstance(kind, str) else None
+
+
+class Message(_Record):
+    content: list[Block] | None = None
+
+
+class Output(_Record):
+    message: Message | None = None
+
+
+class Answer(Metadata):
+    """A whole answer."""
+
+    output: Output | None = None
+    stop_reason: str | None = None
+    # What a proxy puts in the place of an answer.
+    error: msgspec.Raw = ABSENT
+
+
+_answers = msgspec.json.Decoder(Answer)
+_starts = msgspec.json.Decoder(BlockStart)
+_deltas = msgspec.json.Decoder(BlockDelta)
+_stops = msgspec.json.Decoder(MessageStop)
+_metadata = msgspec.json.Decoder(Metadata)
+
+
+def decode_answer(body: bytes) -> Answer:
+    return decode_whole(_answers, body)
+
+
+def decode_start(content: msgspec.Raw) -> BlockStart:
+    return decode(_starts, content)
+
+
+def decode_delta(content: msgspec.Raw) -> BlockDelta:
+    return decode(_deltas, content)
+
+
+def decode_stop(content: msgspec.Raw) -> MessageStop:
+    return decode(_stops, content)
+
+
+def decode_metadata(content: msgspec.Raw) -> Metadata:
+    return decode(_metadata, content)
+
+
+def metadata_alone(body: bytes) -> Metadata:
+    """The usage in a body of which nothing else can be read; absent where there is none."""
+    try:
+        return decode_whole(_metadata, body)
+    except MalformedAnswer:
+        return Metadata()

@@ -1,0 +1,177 @@
+"""Encodes a call as a Converse request. A field that the protocol lacks is refused by name."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from tollkeeper.backends.cache_marks import Marks
+from tollkeeper.backends.claude_thinking import is_native
+from tollkeeper.backends.converse.input import Input, cache_point
+from tollkeeper.backends.converse.reasoning import reasoning_fields
+from tollkeeper.backends.options import place_options
+from tollkeeper.backends.unsupported import offered_functions, refuse_unsupported
+from tollkeeper.domain.catalog import Feature
+from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
+from tollkeeper.domain.inference import Call
+from tollkeeper.domain.prompt import (
+    AllowedFunctions,
+    FreeObject,
+    FunctionTool,
+    NamedFunction,
+    Prompt,
+    SchemaOutput,
+    ToolMode,
+)
+
+# What this protocol supports. A model of a backend that speaks it has no more than this.
+SAMPLING_PARAMETERS = frozenset({"temperature", "top_p", "stop"})
+INPUT_MODALITIES = frozenset({"text", "image", "file", "audio", "video"})
+OUTPUT_MODALITIES = frozenset({"text"})
+FEATURES = frozenset({Feature.TOOLS, Feature.STRUCTURED_OUTPUTS, Feature.REASONING})
+# Options without a published name on our faces, and where this protocol has them.
+OPTIONS = {"top_k": "additionalModelRequestFields.top_k"}
+
+_TEMPERATURE_MAX = 1.0
+_NO_PARAMETERS: FreeObject = {"type": "object", "properties": {}}
+_MODES: dict[ToolMode, FreeObject] = {
+    ToolMode.AUTO: {"auto": {}},
+    ToolMode.REQUIRED: {"any": {}},
+}
+_TOOL_BLOCKS = frozenset({"toolUse", "toolResult"})
+# The fields that a request for a count may have.
+_COUNTED = ("messages", "system", "toolConfig", "additionalModelRequestFields")
+_encode = msgspec.json.Encoder().encode
+
+
+def converse_request(call: Call, *, extra: Mapping[str, Any]) -> FreeObject:
+    """The body for the backend. The output bound is always sent. The model is in the path."""
+    prompt = call.prompt
+    refuse_unsupported(prompt, sampling=SAMPLING_PARAMETERS)
+    if prompt.web_search is not None:
+        raise OptionUnsupported(
+            "The backend's protocol has no search.", param=prompt.web_search.param
+        )
+    marks = Marks(call.model.messages.caching)
+    tools = _tools(prompt, marks)
+    conversation = Input(marks)
+    conversation.add(prompt.turns)
+    point = cache_point(marks.automatic())
+    if point and conversation.messages:
+        conversation.messages[-1]["content"] += point
+    reasoning = reasoning_fields(call)
+    output = {"textFormat": _text_format(prompt), "effort": reasoning.effort}
+    fields: FreeObject = {
+        "system": conversation.system,
+        "toolConfig": _tool_config(prompt, tools, conversation.messages),
+        "additionalModelRequestFields": dict(reasoning.additional),
+        "outputConfig": {name: value for name, value in output.items() if value is not None},
+    }
+    body: FreeObject = {
+        "messages": conversation.messages,
+        "inferenceConfig": _inference_config(call),
+        **{name: value for name, value in fields.items() if value},
+    }
+    options = [option for option in prompt.options if not is_native(option.name, call)]
+    place_options(body, call.model, options)
+    body.update(extra)
+    return body
+
+
+def count_request(call: Call) -> FreeObject:
+    """The body that asks for the number of input tokens. Raises OptionUnsupported for tools of
+    another provider."""
+    if call.prompt.server_tools:
+        raise OptionUnsupported("The backend cannot count these tools.", param="tools")
+    body = converse_request(call, extra={})
+    counted = {name: body[name] for name in _COUNTED if name in body}
+    return {"input": {"converse": counted}}
+
+
+def _inference_config(call: Call) -> FreeObject:
+    sampling = call.prompt.sampling
+    temperature, stop = sampling.temperature, sampling.stop
+    if temperature is not None and not 0 <= temperature <= _TEMPERATURE_MAX:
+        raise InvalidRequest("The backend takes a temperature from 0 to 1.", param="temperature")
+    config = {
+        "maxTokens": call.output_tokens_max,
+        "temperature": temperature,
+        "topP": sampling.top_p,
+        "stopSequences": [stop] if isinstance(stop, str) else stop or None,
+    }
+    return {name: value for name, value in config.items() if value is not None}
+
+
+def _text_format(prompt: Prompt) -> FreeObject | None:
+    output = prompt.output_format
+    if not isinstance(output, SchemaOutput):
+        return None
+    schema: FreeObject = {"schema": _encode(output.schema).decode(), "name": output.name}
+    if output.description is not None:
+        schema["description"] = output.description
+    return {"type": "json_schema", "structure": {"jsonSchema": schema}}
+
+
+def _tools(prompt: Prompt, marks: Marks) -> list[FreeObject]:
+    tools: list[FreeObject] = []
+    for tool in offered_functions(prompt):
+        tools.append({"toolSpec": _specification(tool)})
+        for extra in (tool.extra, tool.tool_extra):
+            tools += cache_point(marks.read(extra, tool.place).get("cache_control"))
+    return tools
+
+
+def _specification(tool: FunctionTool) -> FreeObject:
+    described: FreeObject = {
+        "name": tool.name,
+        "inputSchema": {"json": tool.parameters or _NO_PARAMETERS},
+    }
+    if tool.description:
+        described["description"] = tool.description
+    if tool.strict:
+        described["strict"] = True
+    return described
+
+
+def _tool_config(
+    prompt: Prompt, tools: list[FreeObject], messages: list[FreeObject]
+) -> FreeObject | None:
+    if not tools:
+        return None
+    choice = None if prompt.tool_choice is None else prompt.tool_choice.choice
+    if isinstance(choice, AllowedFunctions):
+        choice = choice.mode
+    if choice is ToolMode.NONE:
+        # The protocol cannot forbid calls. Without tools there are none, but a conversation that has
+        # called some must come with its tools.
+        assert prompt.tool_choice is not None
+        if _has_tool_blocks(messages):
+            raise OptionUnsupported(
+                "The backend cannot be told not to call tools once some were called.",
+                param=prompt.tool_choice.param,
+            )
+        return None
+    config: FreeObject = {"tools": tools}
+    match choice:
+        case None:
+            pass
+        case ToolMode():
+            config["toolChoice"] = _MODES[choice]
+        case NamedFunction(name=name):
+            config["toolChoice"] = {"tool": {"name": name}}
+        case _:
+            assert prompt.tool_choice is not None
+            raise OptionUnsupported(
+                "This model can choose only functions.", param=prompt.tool_choice.param
+            )
+    return config
+
+
+def _has_tool_blocks(messages: list[FreeObject]) -> bool:
+    return any(
+        not _TOOL_BLOCKS.isdisjoint(block) for message in messages for block in message["content"]
+    )
+
+
+def encoded(body: FreeObject) -> bytes:
+    return _encode(body)

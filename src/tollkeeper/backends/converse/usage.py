@@ -1,0 +1,59 @@
+"""Usage as Amazon Bedrock reports it: cache reads and writes are beside the input's count.
+
+Cache writes are split by lifetime in `cacheDetails`. What the split does not cover is taken for the
+dearer lifetime; without any split it is taken for the shorter one, which is the provider's default.
+"""
+
+from typing import Any
+
+from tollkeeper.domain.inference import UsageReport
+from tollkeeper.domain.prompt import FreeObject
+from tollkeeper.domain.usage import AbsurdCount, ReportedUsage, read_count
+
+_ONE_HOUR = "1h"
+
+
+def read_usage(reported: Any, service_tier: str | None = None) -> UsageReport:
+    """A report that is no object says nothing. One with a count that can be none is absurd."""
+    if not isinstance(reported, dict):
+        return UsageReport(ReportedUsage(service_tier=service_tier))
+    try:
+        return UsageReport(_read(reported, service_tier))
+    except AbsurdCount:
+        return UsageReport(None, absurd=reported)
+
+
+def _read(reported: FreeObject, service_tier: str | None) -> ReportedUsage:
+    # Some answers have each of these under two names.
+    cached = read_count(reported.get("cacheReadInputTokens"))
+    if cached is None:
+        cached = read_count(reported.get("cacheReadInputTokenCount"))
+    written = read_count(reported.get("cacheWriteInputTokens"))
+    if written is None:
+        written = read_count(reported.get("cacheWriteInputTokenCount"))
+    short, long = _by_lifetime(reported.get("cacheDetails"), written)
+    return ReportedUsage(
+        prompt_tokens=read_count(reported.get("inputTokens")),
+        completion_tokens=read_count(reported.get("outputTokens")),
+        total_tokens=read_count(reported.get("totalTokens")),
+        cached_tokens=cached,
+        cache_write_tokens=short,
+        cache_write_1h_tokens=long,
+        cache_is_beside_prompt=True,
+        service_tier=service_tier,
+        # By the name that callers know.
+        prompt_details=None if cached is None else {"cached_tokens": cached},
+        written=reported,
+    )
+
+
+def _by_lifetime(details: Any, written: int | None) -> tuple[int | None, int | None]:
+    found = (
+        [part for part in details if isinstance(part, dict)] if isinstance(details, list) else []
+    )
+    if not found:
+        return written, None if written is None else 0
+    counts = [(part.get("ttl"), read_count(part.get("inputTokens")) or 0) for part in found]
+    short = sum(count for lifetime, count in counts if lifetime != _ONE_HOUR)
+    long = sum(count for lifetime, count in counts if lifetime == _ONE_HOUR)
+    return short, max(long, (written or 0) - short)

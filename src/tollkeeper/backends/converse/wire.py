@@ -1,0 +1,43 @@
+"""The Converse protocol behind the interface that the transport uses (`backends/wire`)."""
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+from tollkeeper.backends.converse import records
+from tollkeeper.backends.converse.answer import ConverseAnswer, report_alone
+from tollkeeper.backends.converse.request import converse_request, count_request, encoded
+from tollkeeper.backends.transport.framing import Framing
+from tollkeeper.backends.wire import AnswerReader, WholeAnswer
+from tollkeeper.domain.catalog import Model
+from tollkeeper.domain.inference import Call, UsageReport
+
+
+class ConverseWire:
+    headers: Mapping[str, str] = {}
+    framing = Framing.AWS_EVENT_STREAM
+
+    def path_for(self, model: Model, *, stream: bool) -> str:
+        verb = "converse-stream" if stream else "converse"
+        return f"model/{quote(model.upstream_model, safe='')}/{verb}"
+
+    def encode_request(self, call: Call, *, stream: bool, extra: Mapping[str, Any]) -> bytes:
+        return encoded(converse_request(call, extra=extra))
+
+    def encode_count(self, call: Call) -> bytes:
+        return encoded(count_request(call))
+
+    def read_whole(self, call: Call, body: bytes, *, secrets: tuple[str, ...]) -> WholeAnswer:
+        answer = ConverseAnswer(call, secrets=secrets)
+        events = answer.read_whole(records.decode_answer(body))
+        if answer.failure is not None and not answer.accepted:
+            raise answer.failure
+        if answer.failure is not None:
+            answer.failure.charged = True
+        return WholeAnswer(events, answer.failure)
+
+    def read_usage(self, body: bytes) -> UsageReport | None:
+        return report_alone(records.metadata_alone(body))
+
+    def open_stream(self, call: Call, *, secrets: tuple[str, ...]) -> AnswerReader:
+        return ConverseAnswer(call, secrets=secrets)

@@ -1,0 +1,202 @@
+"""Keeps a value that expires: renews it before its end, in the background, one attempt at a time.
+
+A call never waits while the present value is valid. Where there is none, it waits for the attempt
+that is under way, within its deadline; between two failed attempts it fails at once. An attempt that
+fails is repeated, after pauses that double, for as long as the credential is in use.
+"""
+
+import asyncio
+import contextlib
+import random
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+import structlog
+
+from tollkeeper.backends.identity.failure import IdentityFailure
+from tollkeeper.domain.errors import DeadlineExceeded, Unavailable
+from tollkeeper.timeouts import timeout, timeout_at
+
+_log = structlog.get_logger("tollkeeper.backends")
+_Value = TypeVar("_Value")
+
+
+@dataclass(frozen=True, slots=True)
+class RenewalTimes:
+    """All in seconds."""
+
+    # How long before its end a value is renewed: at most so long, and at most this share of its life.
+    ahead_s: float = 300.0
+    ahead_share: float = 0.2
+    # A value is not used in its last seconds: it would expire on its way.
+    unused_s: float = 10.0
+    attempt_s: float = 10.0
+    # Between failed attempts: the first pause, and the longest with and without a valid value.
+    pause_s: float = 1.0
+    pause_s_max: float = 60.0
+    pause_s_max_without: float = 10.0
+    # A service may give the same value again until shortly before its end.
+    interval_s_min: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Expiring(Generic[_Value]):
+    value: _Value = field(repr=False)
+    # For how long from now; None: it does not expire.
+    lifetime_s: float | None
+
+
+class Renewed(Generic[_Value]):
+    """The present value, and the task that renews it. Closed by whoever opened it."""
+
+    def __init__(
+        self,
+        obtain: Callable[[float], Awaitable[Expiring[_Value]]],
+        *,
+        described: str,
+        times: RenewalTimes = RenewalTimes(),  # noqa: B008 - frozen
+    ) -> None:
+        """`obtain` is given a time of the event loop's clock to be ready by. It raises
+        IdentityFailure."""
+        self._obtain = obtain
+        self._described = described
+        self._times = times
+        self._value: _Value | None = None
+        self._previous: _Value | None = None
+        # Times of the event loop's clock.
+        self._usable_until = 0.0
+        self._renewing: asyncio.Task[None] | None = None
+        # What calls without a value wait for: the end of the attempt under way.
+        self._attempt: asyncio.Future[None] | None = None
+        self._next_attempt_at = 0.0
+        self._obtained_at = 0.0
+        # Ends the pause before the next attempt.
+        self._hurry = asyncio.Event()
+        self._closed = False
+
+    @property
+    def values(self) -> tuple[_Value, ...]:
+        """The present value and the one before it."""
+        return tuple(value for value in (self._value, self._previous) if value is not None)
+
+    def start(self) -> None:
+        """Begins to renew, if that has not begun or has come to an end."""
+        is_renewing = self._renewing is not None and not self._renewing.done()
+        if not is_renewing and not self._closed:
+            self._renewing = asyncio.get_running_loop().create_task(self._renew())
+
+    async def get(self, *, deadline: float) -> _Value:
+        """Raises Unavailable and DeadlineExceeded, neither of which is charged."""
+        value = self._value
+        now = asyncio.get_running_loop().time()
+        if value is not None and now < self._usable_until:
+            return value
+        return await self._wait(deadline)
+
+    def doubt(self) -> None:
+        """The provider has refused the present value: it may have been revoked. The next one is
+        obtained now, unless the present one is so new that it would be the same."""
+        now = asyncio.get_running_loop().time()
+        if now - self._obtained_at >= self._times.interval_s_min and now < self._usable_until:
+            self._hurry.set()
+
+    async def close(self) -> None:
+        self._closed = True
+        renewing, self._renewing = self._renewing, None
+        if renewing is not None:
+            renewing.cancel()
+            await asyncio.gather(renewing, return_exceptions=True)
+
+    async def _wait(self, deadline: float) -> _Value:
+        loop = asyncio.get_running_loop()
+        self.start()
+        if self._renewing is None:
+            raise Unavailable("The backend is closed.")
+        if self._attempt is None and loop.time() >= self._next_attempt_at:
+            # The task has not begun its attempt yet.
+            self._attempt = loop.create_future()
+        if self._attempt is not None:
+            try:
+                with timeout_at(deadline):
+                    await asyncio.shield(self._attempt)
+            except TimeoutError:
+                raise DeadlineExceeded from None
+        value = self._value
+        if value is None or loop.time() >= self._usable_until:
+            wait_s = max(1, round(self._next_attempt_at - loop.time()))
+            raise Unavailable(
+                "The gateway's credential for the backend is not valid at present.",
+                retry_after_s=wait_s,
+            )
+        return value
+
+    async def _renew(self) -> None:
+        loop = asyncio.get_running_loop()
+        failures = 0
+        try:
+            while True:
+                attempt = self._attempt = self._attempt or loop.create_future()
+                try:
+                    pause_s = await self._make_attempt()
+                    failures = 0
+                except IdentityFailure as failure:
+                    failures += 1
+                    pause_s = self._pause(failures)
+                    _log.warning(
+                        "credential not renewed",
+                        identity=self._described,
+                        reason=str(failure),
+                        still_valid_s=max(0, round(self._usable_until - loop.time())),
+                    )
+                self._next_attempt_at = loop.time() + (pause_s or 0.0)
+                self._attempt = None
+                attempt.set_result(None)
+                if pause_s is None:
+                    # It does not expire.
+                    self._next_attempt_at = float("inf")
+                    return
+                self._hurry.clear()
+                with contextlib.suppress(TimeoutError), timeout(pause_s):
+                    await self._hurry.wait()
+        finally:
+            unanswered, self._attempt = self._attempt, None
+            if unanswered is not None:
+                unanswered.set_result(None)
+
+    async def _make_attempt(self) -> float | None:
+        """Obtains a value. Returns for how long it need not be renewed; None: for ever."""
+        loop = asyncio.get_running_loop()
+        times = self._times
+        until = loop.time() + times.attempt_s
+        began_at = loop.time()
+        try:
+            with timeout_at(until):
+                obtained = await self._obtain(until)
+        except TimeoutError:
+            raise IdentityFailure(f"no answer within {times.attempt_s:g} s") from None
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
+            # The original error may quote what was read.
+            raise IdentityFailure("what the token service answered cannot be read") from None
+        self._obtained_at = loop.time()
+        lifetime_s = obtained.lifetime_s
+        if lifetime_s is not None and lifetime_s <= times.unused_s:
+            raise IdentityFailure("the token service gave a token that has expired")
+        if obtained.value != self._value:
+            self._previous, self._value = self._value, obtained.value
+        if lifetime_s is None:
+            self._usable_until = float("inf")
+            return None
+        self._usable_until = began_at + lifetime_s - times.unused_s
+        ahead_s = min(times.ahead_s, lifetime_s * times.ahead_share)
+        due_in_s = lifetime_s - max(ahead_s, times.unused_s)
+        return max(min(times.interval_s_min, lifetime_s / 2), due_in_s)
+
+    def _pause(self, failures: int) -> float:
+        times = self._times
+        valid_s = self._usable_until - asyncio.get_running_loop().time()
+        # The next attempt is no later than the end of the present value.
+        longest = min(times.pause_s_max, valid_s) if valid_s > 0 else times.pause_s_max_without
+        pause_s = min(max(longest, times.pause_s), times.pause_s * 2.0 ** min(failures - 1, 16))
+        # Many processes fail at the same time and should not all ask again at the same time.
+        return pause_s * random.uniform(0.8, 1.0)  # noqa: S311 - it spreads load only

@@ -1,0 +1,170 @@
+"""Parses AWS's binary event stream (`application/vnd.amazon.eventstream`) from network chunks.
+
+A frame is a prelude (the lengths of the frame and of its headers, and a checksum of both), headers,
+a payload, and a checksum of all of it. Each frame becomes one JSON record whose only field is the
+name of the event or exception: `{"contentBlockDelta": {…}}`. An error that the service has not
+described is `{"error": {"code": …, "message": …}}`.
+"""
+
+import re
+import struct
+import uuid
+from zlib import crc32
+
+import msgspec
+
+from tollkeeper.backends.transport.sse import MalformedEventStream
+
+_PRELUDE = struct.Struct(">III")
+_CHECKSUM = struct.Struct(">I")
+_OVERHEAD = _PRELUDE.size + _CHECKSUM.size
+_HEADERS_BYTES_MAX = 128 << 10
+# Headers whose meaning is kept: so many, of so many bytes.
+_BEGINNINGS_MAX = 32
+_KEPT_HEADERS_MAX = 1024
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9]{0,63}")
+_NUMBERS = {2: struct.Struct(">b"), 3: struct.Struct(">h"), 4: struct.Struct(">i")}
+_LONG = struct.Struct(">q")
+_LENGTH = struct.Struct(">H")
+_TRUE, _FALSE, _BYTES, _STRING, _TIMESTAMP, _UUID = 0, 1, 6, 7, 8, 9
+_UUID_BYTES = 16
+_encode = msgspec.json.Encoder().encode
+
+HeaderValue = bool | int | bytes | str | uuid.UUID
+
+
+class _Malformed(Exception):
+    """A frame is not what the format allows."""
+
+
+class AwsEventStreamParser:
+    """Returns the same records wherever the network splits the stream into chunks."""
+
+    __slots__ = ("_beginnings", "_frame_bytes_max", "_frame_length", "_pending")
+
+    # A part of a frame is no progress: only frames are.
+    counts_lines = False
+
+    def __init__(self, frame_bytes_max: int) -> None:
+        self._frame_bytes_max = frame_bytes_max
+        self._pending = bytearray()
+        # The length of the frame that is pending; 0 while its prelude has not come.
+        self._frame_length = 0
+        # How the records of frames begin, by their headers: those of one kind have the same.
+        self._beginnings: dict[bytes, bytes] = {}
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """The records of every frame that this chunk completes."""
+        pending = self._pending
+        pending += chunk
+        records: list[bytes] = []
+        try:
+            while self._is_complete():
+                frame = bytes(pending[: self._frame_length])
+                del pending[: self._frame_length]
+                self._frame_length = 0
+                record = self._record(frame)
+                if record:
+                    records.append(record)
+        except _Malformed as error:
+            raise MalformedEventStream(str(error), records) from None
+        return records
+
+    def _is_complete(self) -> bool:
+        """Whether a whole frame has come. Its prelude is checked as soon as it is there, so that
+        nobody waits for a length that is wrong."""
+        pending = self._pending
+        if not self._frame_length and len(pending) >= _PRELUDE.size:
+            self._frame_length = self._checked_length(bytes(pending[: _PRELUDE.size]))
+        return bool(self._frame_length) and len(pending) >= self._frame_length
+
+    def _record(self, frame: bytes) -> bytes:
+        """The record of a frame; empty for one that says nothing."""
+        end = len(frame) - _CHECKSUM.size
+        if crc32(frame[:end]) != _CHECKSUM.unpack_from(frame, end)[0]:
+            raise _Malformed("the checksum of a frame is wrong")
+        payload_start = _PRELUDE.size + _PRELUDE.unpack_from(frame)[1]
+        headers = frame[_PRELUDE.size : payload_start]
+        beginning = self._beginnings.get(headers)
+        if beginning is None:
+            beginning = _beginning(read_headers(headers))
+            if len(self._beginnings) < _BEGINNINGS_MAX and len(headers) <= _KEPT_HEADERS_MAX:
+                self._beginnings[headers] = beginning
+        if not beginning.endswith(b":"):
+            return beginning
+        payload = frame[payload_start:end] or b"{}"
+        if not payload.isascii() and not _is_utf8(payload):
+            raise _Malformed("a record is not UTF-8")
+        return b"%b%b}" % (beginning, payload)
+
+    def _checked_length(self, prelude: bytes) -> int:
+        length, headers_length, checksum = _PRELUDE.unpack(prelude)
+        if crc32(prelude[: -_CHECKSUM.size]) != checksum:
+            raise _Malformed("the checksum of a frame's beginning is wrong")
+        if length > self._frame_bytes_max or headers_length > _HEADERS_BYTES_MAX:
+            raise _Malformed("a frame is too large")
+        if headers_length + _OVERHEAD > length:
+            raise _Malformed("a frame is shorter than its parts")
+        return int(length)
+
+
+def _beginning(headers: dict[str, HeaderValue]) -> bytes:
+    """The record up to its content; a whole record for an error, which has none; empty for a frame
+    without a name, which says nothing."""
+    kind = headers.get(":message-type", "event")
+    if kind == "error":
+        told = {"code": headers.get(":error-code"), "message": headers.get(":error-message")}
+        return b'{"error":%b}' % _encode({name: str(value) for name, value in told.items()})
+    name = headers.get(":exception-type" if kind == "exception" else ":event-type")
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        return b""
+    return b'{"%b":' % name.encode("ascii")
+
+
+def _is_utf8(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def read_headers(data: bytes) -> dict[str, HeaderValue]:
+    """The headers of a frame by name."""
+    headers: dict[str, HeaderValue] = {}
+    position = 0
+    try:
+        while position < len(data):
+            name_end = position + 1 + data[position]
+            name = data[position + 1 : name_end].decode()
+            headers[name], position = _value(data, name_end)
+    except (IndexError, struct.error, UnicodeDecodeError):
+        raise _Malformed("the headers of a frame cannot be read") from None
+    if position != len(data):
+        raise _Malformed("the headers of a frame cannot be read")
+    return headers
+
+
+def _value(data: bytes, position: int) -> tuple[HeaderValue, int]:
+    """The value of a header, and where it ends."""
+    kind = data[position]
+    position += 1
+    if kind in (_TRUE, _FALSE):
+        return kind == _TRUE, position
+    if kind in _NUMBERS:
+        number = _NUMBERS[kind]
+        return int(number.unpack_from(data, position)[0]), position + number.size
+    if kind in (5, _TIMESTAMP):
+        return int(_LONG.unpack_from(data, position)[0]), position + _LONG.size
+    if kind == _UUID:
+        end = position + _UUID_BYTES
+        if end > len(data):
+            raise IndexError
+        return uuid.UUID(bytes=data[position:end]), end
+    if kind not in (_BYTES, _STRING):
+        raise _Malformed("a header of a frame has a type that there is not")
+    start = position + _LENGTH.size
+    end = start + _LENGTH.unpack_from(data, position)[0]
+    if end > len(data):
+        raise IndexError
+    return (data[start:end] if kind == _BYTES else data[start:end].decode()), end

@@ -1,0 +1,84 @@
+"""What an account counts: money that is held and spent, and how ended reservations change it."""
+
+from enum import StrEnum
+
+import msgspec
+from msgspec.structs import replace
+
+from tollkeeper.domain.access import ProjectId
+from tollkeeper.domain.caps import CapPeriod
+
+
+class Spend(msgspec.Struct, frozen=True, gc=False):
+    """Money that an organization or a project holds and has spent, in total and in one UTC month.
+
+    `month_held` includes unsettled holds, because their money cannot be spent again before they
+    are resolved. `settled` includes overage.
+    """
+
+    held_picousd: int = 0
+    unsettled_picousd: int = 0
+    settled_picousd: int = 0
+    month: int = 0
+    month_held_picousd: int = 0
+    month_settled_picousd: int = 0
+
+    def in_month(self, month: int) -> "Spend":
+        """Starts the monthly counts anew if `month` is later. An earlier month changes nothing,
+        because a change back would lose the counts of the later month."""
+        if month <= self.month:
+            return self
+        return replace(self, month=month, month_held_picousd=0, month_settled_picousd=0)
+
+    def with_hold(self, amount: int) -> "Spend":
+        return replace(
+            self,
+            held_picousd=self.held_picousd + amount,
+            month_held_picousd=self.month_held_picousd + amount,
+        )
+
+    def counted(self, period: CapPeriod) -> int:
+        if period is CapPeriod.MONTH:
+            return self.month_held_picousd + self.month_settled_picousd
+        return self.held_picousd + self.unsettled_picousd + self.settled_picousd
+
+    def folded(self, fold: "Fold") -> "Spend":
+        """Applies a fold: holds of one month became unsettled or were resolved."""
+        if fold.kind is FoldKind.UNSETTLED:
+            return replace(
+                self,
+                held_picousd=self.held_picousd - fold.hold_picousd,
+                unsettled_picousd=self.unsettled_picousd + fold.hold_picousd,
+            )
+        spent = fold.settled_picousd + fold.overage_picousd
+        from_held = 0 if fold.was_unsettled else fold.hold_picousd
+        # After a crash, a restored hold may belong to a later month than this state has seen.
+        spend = self.in_month(fold.month)
+        this_month = fold.month == spend.month
+        return replace(
+            spend,
+            held_picousd=spend.held_picousd - from_held,
+            unsettled_picousd=spend.unsettled_picousd - (fold.hold_picousd - from_held),
+            settled_picousd=spend.settled_picousd + spent,
+            month_held_picousd=spend.month_held_picousd - (fold.hold_picousd if this_month else 0),
+            month_settled_picousd=spend.month_settled_picousd + (spent if this_month else 0),
+        )
+
+
+class FoldKind(StrEnum):
+    UNSETTLED = "unsettled"
+    RESOLVED = "resolved"
+
+
+class Fold(msgspec.Struct, frozen=True, gc=False):
+    """The sum of changes to the account by reservations of one project that were held in one
+    month and have now become unsettled or been resolved."""
+
+    project_id: ProjectId
+    kind: FoldKind
+    was_unsettled: bool
+    month: int
+    count: int
+    hold_picousd: int
+    settled_picousd: int
+    overage_picousd: int

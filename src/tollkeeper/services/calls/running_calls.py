@@ -1,0 +1,92 @@
+"""The calls in progress in this process: how many there may be, who has left, how they all end."""
+
+import asyncio
+import contextlib
+from dataclasses import dataclass
+
+from tollkeeper.domain.errors import Unavailable
+from tollkeeper.domain.inference import Call
+from tollkeeper.fair_queue import share
+from tollkeeper.services.calls.running import AnswerSink, RunningCall
+from tollkeeper.services.overload import OverloadGate
+from tollkeeper.timeouts import Alarms
+
+
+@dataclass(frozen=True, slots=True)
+class InferenceLimits:
+    deadline_s: float
+    # A caller has left: how long, and for how many such calls at once, the rest is still read.
+    drain_s: float
+    drains_max: int
+    # Calls in progress in this process; one organization may have seven eighths of them.
+    calls_max: int
+    # Under enforcing response policies: judge whenever so many characters have come; 0: at the end.
+    segment_characters: int = 0
+    # Requests are judged beside the backend's work, which may be paid and thrown away.
+    judges_beside: bool = False
+
+
+class RunningCalls:
+    def __init__(self, limits: InferenceLimits, overload: OverloadGate) -> None:
+        self._limits = limits
+        self._overload = overload
+        self._running: set[RunningCall] = set()
+        # By organization; the hash of an integer is faster than that of an id.
+        self._running_of: dict[int, int] = {}
+        self._none_running = asyncio.Event()
+        self._alarms = Alarms()
+
+    def __len__(self) -> int:
+        return len(self._running)
+
+    def begin(self, call: Call, operation: str, sink: AnswerSink) -> RunningCall:
+        """Counts the call in, or refuses it at once, before any work, where this process has no room
+        for it."""
+        owner, limit = call.organization_id.int, self._limits.calls_max
+        own = self._running_of.get(owner, 0)
+        if len(self._running) >= limit or own >= share(limit):
+            raise Unavailable("Too many calls are in progress; try again.", retry_after_s=1)
+        deadline = asyncio.get_running_loop().time() + self._limits.deadline_s
+        running = RunningCall(call, operation, sink, deadline=deadline, alarm=self._alarms.take())
+        self._running_of[owner] = own + 1
+        self._running.add(running)
+        self._overload.take(owner)
+        return running
+
+    def end(self, running: RunningCall) -> None:
+        """The call has ended, and was recorded."""
+        owner = running.owner
+        self._alarms.give_back(running.alarm)
+        self._running.discard(running)
+        self._overload.pass_on(owner)
+        left = self._running_of[owner] - 1
+        if left:
+            self._running_of[owner] = left
+        else:
+            del self._running_of[owner]
+        if not self._running:
+            self._none_running.set()
+
+    def abandon(self, running: RunningCall) -> None:
+        """The caller has left: the rest of the answer is read for a while, because it is paid."""
+        running.abandoned = True
+        drains = sum(other.abandoned for other in self._running)
+        within_s = self._limits.drain_s if drains <= self._limits.drains_max else 0.0
+        running.end_by(asyncio.get_running_loop().time() + within_s)
+
+    async def drain(self, grace_s: float) -> None:
+        """Lets running calls end within the grace, then stops them, so that they are settled."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(grace_s):
+                await self._all_ended()
+        now = asyncio.get_running_loop().time()
+        for running in self._running:
+            running.stopped = True
+            running.end_by(now)
+        await self._all_ended()
+        self._alarms.close()
+
+    async def _all_ended(self) -> None:
+        while self._running:
+            self._none_running.clear()
+            await self._none_running.wait()

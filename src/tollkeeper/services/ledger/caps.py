@@ -1,0 +1,201 @@
+"""Caps as the operator sees and changes them. Each change locks the account first, so that no call is
+admitted on the values from before."""
+
+from msgspec.structs import replace
+
+from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
+from tollkeeper.domain.admission import AccountState, ProjectLimits
+from tollkeeper.domain.caps import (
+    ACCOUNT_PERIODS,
+    Cap,
+    CapPeriod,
+    CapSubject,
+    PeriodCap,
+    day_at,
+)
+from tollkeeper.domain.errors import InvalidRequest, NotFound
+from tollkeeper.domain.ledger import LockedAccounts
+from tollkeeper.domain.money import PICOUSD_MAX, usd_from_picousd
+from tollkeeper.services.audit import record_change
+from tollkeeper.services.ledger.locked_account import lock_account, no_organization
+from tollkeeper.storage import accounts, organizations, period_cap_changes
+from tollkeeper.storage.accounts import CapUse
+from tollkeeper.storage.database import Connection, Database
+from tollkeeper.storage.period_cap_changes import CapOwner
+from tollkeeper.storage.resolutions import lock_account as lock_row
+
+_BEHIND_PER_RUN = 500
+
+
+class Caps:
+    def __init__(self, database: Database, limits: ProjectLimits) -> None:
+        self._database = database
+        self._limits = limits
+
+    async def cap_set(
+        self,
+        organization_id: OrganizationId,
+        amount_picousd: int,
+        period: CapPeriod,
+        project_id: ProjectId | None = None,
+        key_id: KeyId | None = None,
+    ) -> CapUse:
+        """Sets a cap of the organization, of a project or of a key. One that is below what is held
+        and spent already stops the next calls, not those that run. An organization and a project
+        have one cap by month or in all, and can have one by day and one by week beside it; a key
+        can have one by day, one by week and one by month."""
+        if not 0 <= amount_picousd <= PICOUSD_MAX:
+            raise InvalidRequest("A cap is an amount of 0 USD or more.", param="amount")
+        if key_id is not None and period is CapPeriod.TOTAL:
+            raise InvalidRequest("A key's cap is by day, by week or by month.", param="period")
+        cap = Cap(amount_picousd, period)
+        async with self._database.transaction() as connection:
+            owner, locked = await self._lock(connection, organization_id, project_id, key_id)
+            state = locked.states[organization_id]
+            if _is_of_account(owner, period):
+                spend = state.spend if project_id is None else state.projects[project_id].spend
+                excess = max(0, spend.counted(period) - amount_picousd)
+                await accounts.write_cap(connection, organization_id, project_id, cap, excess)
+            else:
+                await _write_period_cap(connection, owner, cap, locked)
+            await _record(connection, "cap_set", owner, _cap_of(state, owner, period), cap)
+            caps = await _find_all(connection, organization_id)
+        (found,) = (use for use in caps if use.cap == cap and _owner(organization_id, use) == owner)
+        return found
+
+    async def cap_clear(
+        self,
+        organization_id: OrganizationId,
+        project_id: ProjectId | None = None,
+        key_id: KeyId | None = None,
+        period: CapPeriod | None = None,
+    ) -> None:
+        """Removes the cap of the period; None: all caps of the organization itself, of the project
+        or of the key. Succeeds also where there is none."""
+        async with self._database.transaction() as connection:
+            owner, locked = await self._lock(connection, organization_id, project_id, key_id)
+            state = locked.states[organization_id]
+            for one in CapPeriod if period is None else (period,):
+                before = _cap_of(state, owner, one)
+                if before is None or before.period is not one:
+                    continue
+                if _is_of_account(owner, one):
+                    await accounts.write_cap(connection, organization_id, project_id, None, 0)
+                else:
+                    await period_cap_changes.delete_cap(connection, owner, one)
+                await _record(connection, "cap_clear", owner, before, None)
+
+    async def cap_show(self, organization_id: OrganizationId) -> list[CapUse]:
+        """All caps: the organization's own first, then those of its projects, then those of keys."""
+        async with self._database.reading() as connection:
+            if await organizations.find(connection, organization_id) is None:
+                raise no_organization(organization_id)
+            return await _find_all(connection, organization_id)
+
+    async def cap_show_of_key(self, organization_id: OrganizationId, key_id: KeyId) -> list[CapUse]:
+        """The caps of one key itself."""
+        async with self._database.reading() as connection:
+            found = await period_cap_changes.find_first_key(connection, organization_id, key_id)
+            if found is None:
+                raise NotFound(f"There is no key {key_id} in this organization.")
+            return await period_cap_changes.find_uses(connection, organization_id, [found[0]])
+
+    async def begin_periods(self) -> None:
+        """Begins the current period of caps that nobody has counted in yet. A call would do it; this
+        is for keys that are not used, so that what is old can be forgotten."""
+        async with self._database.reading() as connection:
+            behind = await period_cap_changes.find_behind(connection, _BEHIND_PER_RUN)
+        for organization_id in behind:
+            async with self._database.transaction() as connection:
+                await lock_row(connection, organization_id)
+                await period_cap_changes.begin_periods(connection, organization_id)
+
+    async def _lock(
+        self,
+        connection: Connection,
+        organization_id: OrganizationId,
+        project_id: ProjectId | None,
+        key_id: KeyId | None,
+    ) -> tuple[CapOwner, LockedAccounts]:
+        if key_id is None:
+            locked = await lock_account(connection, self._limits, organization_id, project_id)
+            return CapOwner(organization_id, project_id), locked
+        found = await period_cap_changes.find_first_key(connection, organization_id, key_id)
+        if found is None or project_id not in (None, found[1]):
+            raise NotFound(f"There is no key {key_id} in this organization.")
+        locked = await lock_account(
+            connection, self._limits, organization_id, found[1], keys=[key_id]
+        )
+        return CapOwner(organization_id, found[1], found[0]), locked
+
+
+def _is_of_account(owner: CapOwner, period: CapPeriod) -> bool:
+    """Whether the account counts for this cap by itself."""
+    return owner.first_key_id is None and period in ACCOUNT_PERIODS
+
+
+def _owner(organization_id: OrganizationId, use: CapUse) -> CapOwner:
+    return CapOwner(organization_id, use.project_id, use.first_key_id)
+
+
+def _subject(owner: CapOwner) -> CapSubject:
+    return owner.first_key_id or owner.project_id
+
+
+def _cap_of(state: AccountState, owner: CapOwner, period: CapPeriod) -> Cap | None:
+    """The cap that is set now; for an account's own cap, whichever of its two periods it has."""
+    if _is_of_account(owner, period):
+        return state.cap if owner.project_id is None else state.projects[owner.project_id].cap
+    found = state.period_caps.get((_subject(owner), period))
+    return None if found is None else Cap(found.amount_picousd, period)
+
+
+async def _write_period_cap(
+    connection: Connection, owner: CapOwner, cap: Cap, locked: LockedAccounts
+) -> None:
+    state = locked.states[owner.organization_id]
+    day = state.spending_day
+    if day is None:
+        today = day_at(locked.now_us)
+        day = await period_cap_changes.find_latest_day(connection, owner.organization_id, today)
+    counted: PeriodCap | None = state.period_caps.get((_subject(owner), cap.period))
+    if counted is None:
+        counted = await period_cap_changes.count_period(connection, owner, cap.period, day)
+    written = replace(counted, amount_picousd=cap.amount_picousd)
+    await period_cap_changes.write_cap(connection, owner, cap.period, written, day)
+
+
+async def _find_all(connection: Connection, organization_id: OrganizationId) -> list[CapUse]:
+    """The caps of accounts, then period caps; those of one owner stand together."""
+    found = await accounts.find_caps(connection, organization_id)
+    found += await period_cap_changes.find_uses(connection, organization_id)
+    owners = {_owner(organization_id, use): None for use in found}
+    ranked = sorted(owners, key=_rank)
+    return sorted(found, key=lambda use: ranked.index(_owner(organization_id, use)))
+
+
+def _rank(owner: CapOwner) -> int:
+    """The organization, then projects, then keys."""
+    return (owner.project_id is not None) + (owner.first_key_id is not None)
+
+
+async def _record(
+    connection: Connection, operation: str, owner: CapOwner, before: Cap | None, after: Cap | None
+) -> None:
+    if before == after:
+        return
+    await record_change(
+        connection,
+        owner.organization_id,
+        operation,
+        "cap",
+        owner.subject_id,
+        before=_shown(before),
+        after=_shown(after),
+    )
+
+
+def _shown(cap: Cap | None) -> dict[str, str] | None:
+    if cap is None:
+        return None
+    return {"amount": usd_from_picousd(cap.amount_picousd), "period": cap.period.value}

@@ -1,0 +1,44 @@
+"""How an operator's change of an account begins."""
+
+from collections.abc import Sequence
+from uuid import UUID
+
+from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
+from tollkeeper.domain.admission import AccountState, ProjectLimits, decide
+from tollkeeper.domain.errors import NotFound
+from tollkeeper.domain.ledger import LockedAccounts
+from tollkeeper.services.ledger.overage_alerts import report_stopped
+from tollkeeper.storage import ledger
+from tollkeeper.storage.database import Connection
+
+# No project has this id. It is used to lock an account without reading a project.
+_NO_PROJECT = ProjectId(UUID(int=0))
+
+
+async def lock_account(
+    connection: Connection,
+    limits: ProjectLimits,
+    organization_id: OrganizationId,
+    project_id: ProjectId | None = None,
+    keys: Sequence[KeyId] = (),
+) -> LockedAccounts:
+    """Locks the account and brings its state and its rows up to date: what resolutions gave back is
+    folded in, and the month and the day are the current ones."""
+    locked = await ledger.lock_accounts(
+        connection, [(organization_id, project_id or _NO_PROJECT)], keys, limits
+    )
+    found = locked.states.get(organization_id)
+    if found is None:
+        raise no_organization(organization_id)
+    if project_id is not None and project_id not in found.projects:
+        raise NotFound(f"There is no project {project_id} in this organization.")
+    # `decide` brings a state up to date, also where there is nothing to decide on.
+    state, _ = decide(found, (), now_us=locked.now_us, month=locked.month)
+    states: dict[OrganizationId, AccountState] = {organization_id: state}
+    await ledger.write_states(connection, states)
+    report_stopped(locked.states, states)
+    return LockedAccounts(states, locked.epochs, locked.now_us, locked.month)
+
+
+def no_organization(organization_id: OrganizationId) -> NotFound:
+    return NotFound(f"There is no organization {organization_id}.")

@@ -1,0 +1,73 @@
+"""Looks project keys up by their digests, many in one statement.
+
+A lookup that arrives while nothing is being read is read at once. Those that arrive meanwhile are
+read together afterwards, so none of them gets an answer that is older than its question.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tollkeeper.domain.errors import Unavailable
+from tollkeeper.services.batches import Batches, Limit
+from tollkeeper.storage import project_keys
+from tollkeeper.storage.database import Database
+from tollkeeper.storage.project_keys import PresentedProjectKey
+
+_BATCH_MAX = 256
+_WAITING_MAX = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Lookup:
+    digest: bytes
+    result: asyncio.Future[PresentedProjectKey | None]
+
+
+class KeyLookups:
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._batches: Batches[_Lookup] = Batches(
+            self._read, name="key lookups", batch=Limit(_BATCH_MAX), give_up=_give_up
+        )
+
+    async def find(self, digest: bytes) -> PresentedProjectKey | None:
+        """The key as the database has it now."""
+        if self._batches.queued >= _WAITING_MAX:
+            raise Unavailable("The database is busy; try again.", retry_after_s=2)
+        lookup = _Lookup(digest, asyncio.get_running_loop().create_future())
+        self._batches.add(lookup)
+        return await lookup.result
+
+    async def _read(self, batch: list[_Lookup]) -> None:
+        wanted = [lookup for lookup in batch if not lookup.result.done()]
+        if not wanted:
+            return  # every caller has left
+        try:
+            async with self._database.round_trips() as trips:
+                found = await project_keys.find_by_digests(
+                    trips, list({lookup.digest for lookup in wanted})
+                )
+        except Exception as exc:  # noqa: BLE001 - handed on to those who wait for it
+            for lookup in wanted:
+                _fail(lookup, exc)
+            return
+        by_digest = {key.digest: key for key in found}
+        for lookup in wanted:
+            if not lookup.result.done():
+                lookup.result.set_result(by_digest.get(lookup.digest))
+
+
+def _give_up(batch: Sequence[_Lookup]) -> None:
+    for lookup in batch:
+        _fail(lookup, Unavailable("The gateway is shutting down."))
+
+
+def _fail(lookup: _Lookup, error: Exception) -> None:
+    """Each gets an error of its own: whoever catches it may change it, and adds to its traceback."""
+    if lookup.result.done():
+        return
+    own = type(error).__new__(type(error), *error.args)
+    own.__dict__.update(error.__dict__)
+    own.__cause__ = error
+    lookup.result.set_exception(own)

@@ -1,0 +1,88 @@
+"""Whether this code works with the schema of a database: SQL of `schema_revisions` and the rule.
+
+Each row has a migration that was applied, with the oldest code that works with the schema after it.
+So older code can judge a schema whose migrations it does not know.
+"""
+
+from dataclasses import dataclass
+from typing import LiteralString
+
+import psycopg
+
+from tollkeeper.storage.database import Connection
+from tollkeeper.storage.revisions import code_revision, serving_revision
+
+_TABLES: LiteralString = "SELECT to_regclass('alembic_version'), to_regclass('schema_revisions')"
+_REVISION: LiteralString = "SELECT version_num FROM alembic_version"
+# Without a row for the present revision nobody knows what it works with.
+_STATE: LiteralString = """
+    SELECT v.version_num, CASE
+        WHEN EXISTS (SELECT FROM schema_revisions r WHERE r.revision = v.version_num)
+        THEN (SELECT max(compatible_from) FROM schema_revisions) END
+    FROM alembic_version v
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaState:
+    """The newest migration that was applied, and the oldest code that works with the schema; None
+    where there is no schema, or where it does not say."""
+
+    revision: str | None
+    compatible_from: str | None
+
+    @property
+    def is_newer(self) -> bool:
+        return self.revision is not None and self.revision > code_revision()
+
+    @property
+    def refusal(self) -> str | None:
+        """One line that says why this code cannot work with the schema."""
+        if self.revision is None or self.revision < serving_revision():
+            return (
+                f"The database's schema is at {self.revision or 'nothing'}, this code needs "
+                f"{serving_revision()}: run `tollkeeper migrate`."
+            )
+        code = code_revision()
+        if not self.is_newer or (self.compatible_from or "9999") <= code:
+            return None
+        floor = (
+            f" and works with code from {self.compatible_from} on" if self.compatible_from else ""
+        )
+        return (
+            f"The database's schema is at {self.revision}, newer than this code's {code}{floor}: "
+            "run a newer tollkeeper. There is no way back but the restore of a backup."
+        )
+
+    @property
+    def description(self) -> str:
+        """For a schema that this code works with."""
+        if self.is_newer:
+            return (
+                f"{self.revision}, newer than this code's {code_revision()} and compatible: "
+                f"it works with code from {self.compatible_from} on"
+            )
+        if self.revision != code_revision():
+            return (
+                f"{self.revision}; run `tollkeeper migrate` to contract it to {code_revision()} "
+                "when no older process is left"
+            )
+        return str(self.revision)
+
+
+def read_schema_state(connection: psycopg.Connection) -> SchemaState:
+    """For any database, also an empty one."""
+    row = connection.execute(_TABLES).fetchone()
+    assert row is not None
+    if row[0] is None:
+        return SchemaState(None, None)
+    found = connection.execute(_REVISION if row[1] is None else _STATE).fetchone()
+    if found is None:
+        return SchemaState(None, None)
+    return SchemaState(str(found[0]), None if row[1] is None else found[1])
+
+
+async def find_schema_state(connection: Connection) -> SchemaState:
+    """For a process that serves: it has checked before that the tables are there."""
+    found = await (await connection.execute(_STATE)).fetchone()
+    return SchemaState(None, None) if found is None else SchemaState(*found)

@@ -1,0 +1,148 @@
+"""SQL of period caps: caps that count for themselves what is held and settled in a day, a week or a
+month.
+
+Every statement that changes them runs under the lock of the organization's account. An admission
+reads them in a round trip of its own, which organizations without period caps do not need.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, LiteralString
+from uuid import UUID
+
+import msgspec
+
+from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
+from tollkeeper.domain.admission import AccountState
+from tollkeeper.domain.caps import CapPeriod, CapSubject, EndedHold, PeriodCap
+from tollkeeper.domain.ledger import LockedAccounts
+from tollkeeper.domain.months import FIRST_ID
+from tollkeeper.storage.round_trips import BoundStatement, Rows, Statement
+
+_encode = msgspec.json.Encoder().encode
+
+
+@dataclass(frozen=True, slots=True)
+class EndedReservation:
+    """A reservation that was resolved and is folded in now, of an account with period caps."""
+
+    organization_id: OrganizationId
+    id: UUID
+    project_id: ProjectId
+    hold_picousd: int
+    spent_picousd: int
+
+
+def read_statements(
+    locked: LockedAccounts, ended: Sequence[EndedReservation], keys: Sequence[KeyId]
+) -> tuple[BoundStatement, ...]:
+    """What `with_period_caps` needs of accounts that are locked: nothing where none of them has
+    period caps."""
+    capped: list[UUID] = [one for one, state in locked.states.items() if _is_capped(state)]
+    if not capped:
+        return ()
+    pairs = [(one, project) for one in capped for project in _state(locked, one).projects]
+    ids = [one.id for one in ended]
+    reservations = (capped, ids, min(ids, default=FIRST_ID), max(ids, default=FIRST_ID))
+    organizations: list[UUID] = [pair[0] for pair in pairs]
+    projects: list[UUID] = [pair[1] for pair in pairs]
+    wanted_keys: list[UUID] = list(set(keys))
+    return (
+        _READ_ENDED.bind(*reservations),
+        _READ_CAPS.bind(capped, organizations, projects, capped, wanted_keys, *reservations),
+    )
+
+
+def with_period_caps(
+    locked: LockedAccounts, ended: Sequence[EndedReservation], found: Sequence[Rows]
+) -> LockedAccounts:
+    """The accounts with their period caps, from the rows of `read_statements`, and with the holds
+    counted there that were resolved."""
+    ended_rows, caps = found
+    states = dict(locked.states)
+    for organization_id, scope, subject_id, period, *counts in caps:
+        subject: CapSubject = None if scope == "organization" else subject_id
+        states[organization_id].period_caps[subject, CapPeriod(period)] = PeriodCap(*counts)
+    terms = {(row[0], row[1]): (row[2], row[3]) for row in ended_rows}
+    holds: dict[OrganizationId, list[EndedHold]] = {}
+    for one in ended:
+        first_key_id, spending_day = terms[one.organization_id, one.id]
+        amounts = (one.hold_picousd, one.spent_picousd)
+        hold = EndedHold(one.project_id, first_key_id, spending_day, *amounts)
+        holds.setdefault(one.organization_id, []).append(hold)
+    for organization_id, mine in holds.items():
+        states[organization_id] = states[organization_id].with_ended(*mine)
+    return replace(locked, states=states)
+
+
+def _state(locked: LockedAccounts, organization_id: UUID) -> AccountState:
+    return locked.states[OrganizationId(organization_id)]
+
+
+def _is_capped(state: AccountState) -> bool:
+    return state.spending_day is not None
+
+
+# All ids lie between the last two parameters, so partitions of other months are not even opened.
+_ENDED: LiteralString = """
+    FROM reservations r
+    JOIN project_keys k ON k.organization_id = r.organization_id AND k.id = r.api_key_id
+    WHERE r.organization_id = ANY (%s) AND r.id = ANY (%s::uuid[])
+      AND r.id BETWEEN %s::uuid AND %s::uuid
+"""
+_READ_ENDED = Statement(
+    "tollkeeper_ended_holds",
+    "SELECT r.organization_id, r.id, coalesce(k.first_key_id, k.id),"
+    " cap_spending_day(r.spending_day, r.held_at)" + _ENDED,
+)
+# The caps of the organizations, of the projects that were read, of the batch's keys, and of the keys
+# of reservations that are folded in.
+_READ_CAPS = Statement(
+    "tollkeeper_period_caps",
+    """
+    WITH wanted AS (
+        SELECT one.id AS organization_id, one.id AS subject_id FROM unnest(%s::uuid[]) AS one (id)
+        UNION SELECT * FROM unnest(%s::uuid[], %s::uuid[])
+        UNION SELECT organization_id, coalesce(first_key_id, id) FROM project_keys
+        WHERE organization_id = ANY (%s) AND id = ANY (%s::uuid[])
+        UNION SELECT r.organization_id, coalesce(k.first_key_id, k.id)
+    """  # noqa: S608 - the pieces are constants of this file
+    + _ENDED
+    + """
+    )
+    SELECT c.organization_id, c.scope, c.subject_id, c.period, c.cap, c.number, c.held, c.settled
+    FROM wanted JOIN period_caps c USING (organization_id, subject_id)
+    """,
+)
+
+
+def write_statements(states: dict[OrganizationId, AccountState]) -> tuple[BoundStatement, ...]:
+    """Writes the period caps of accounts that are locked; nothing where they have none."""
+    rows: list[dict[str, Any]] = [
+        {
+            "organization_id": organization_id,
+            "subject_id": organization_id if subject is None else subject,
+            "period": period,
+            "number": cap.number,
+            "held": str(cap.held_picousd),
+            "settled": str(cap.settled_picousd),
+        }
+        for organization_id, state in states.items()
+        for (subject, period), cap in state.period_caps.items()
+    ]
+    return (_WRITE_CAPS.bind(_encode(rows).decode()),) if rows else ()
+
+
+# What belongs to a period that is over is forgotten with it.
+_WRITE_CAPS = Statement(
+    "tollkeeper_write_period_caps",
+    """
+    UPDATE period_caps c SET number = v.number, held = v.held, settled = v.settled,
+        cap_excess = CASE WHEN c.number = v.number THEN c.cap_excess ELSE 0 END,
+        settled_dropped = CASE WHEN c.number = v.number THEN c.settled_dropped ELSE 0 END
+    FROM json_to_recordset(%s::json) AS v (organization_id uuid, subject_id uuid, period text,
+        number integer, held numeric, settled numeric)
+    WHERE c.organization_id = v.organization_id AND c.subject_id = v.subject_id
+      AND c.period = v.period
+    """,
+)

@@ -1,0 +1,108 @@
+"""Anthropic's protocol at Amazon Bedrock: what is sent otherwise, and frames that are no events."""
+
+import base64
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.backends.anthropic.calls import CLAUDE, behaving, claude_call, sent
+from tests.support.upstream_converse import chunk_frame, event, exception
+from tests.support.upstream_messages import begin, end, record
+from tollkeeper.backends.anthropic.bedrock import BedrockMessagesAnswer
+from tollkeeper.backends.anthropic.wire import Endpoint, MessagesWire
+from tollkeeper.backends.bedrock_path import count_tokens_path
+from tollkeeper.backends.transport.aws_event_stream import AwsEventStreamParser
+from tollkeeper.domain.errors import BackendFailed, OptionUnsupported, RateLimited
+from tollkeeper.domain.inference import Delta
+from tollkeeper.domain.messages_behavior import PromptCaching
+
+
+def _sent(**fields: Any) -> Any:
+    return sent(claude_call(**fields), stream=True, endpoint=Endpoint.BEDROCK)
+
+
+def test_model_version_and_stream_are_elsewhere() -> None:
+    assert _sent(user="u") == {
+        "anthropic_version": "bedrock-2023-05-31",
+        "max_tokens": 1024,
+        "messages": [{"role": "user", "content": [{"type": "text", "text": "Hi"}]}],
+    }
+
+
+def test_the_whole_prompt_is_marked_at_its_last_block() -> None:
+    body = _sent(model=behaving(caching=PromptCaching.ONE_HOUR))
+    assert "cache_control" not in body
+    assert body["messages"][-1]["content"][-1] == {
+        "type": "text",
+        "text": "Hi",
+        "cache_control": {"type": "ephemeral", "ttl": "1h"},
+    }
+
+
+def test_images_go_by_their_content() -> None:
+    image = {"type": "image_url", "image_url": {"url": "https://a.example/b.png"}}
+    with pytest.raises(OptionUnsupported):
+        _sent(messages=[{"role": "user", "content": [image]}])
+
+
+def test_a_whole_request_is_counted() -> None:
+    wire = MessagesWire(Endpoint.BEDROCK)
+    counted = json.loads(wire.encode_count(claude_call()))["input"]["invokeModel"]
+    request = json.loads(base64.b64decode(counted["body"]))
+    assert request["anthropic_version"] == "bedrock-2023-05-31"
+    assert request["max_tokens"] == 1024
+
+
+@pytest.mark.parametrize(
+    ("name", "path"),
+    [
+        ("us.anthropic.claude-v1:0", "model/anthropic.claude-v1%3A0/count-tokens"),
+        ("global.anthropic.claude-v1:0", "model/anthropic.claude-v1%3A0/count-tokens"),
+        ("anthropic.claude-v1:0", "model/anthropic.claude-v1%3A0/count-tokens"),
+        ("amazon.nova", "model/amazon.nova/count-tokens"),
+    ],
+)
+def test_the_model_itself_is_counted_and_not_its_profile(name: str, path: str) -> None:
+    assert count_tokens_path(replace(CLAUDE, upstream_model=name)) == path
+
+
+def _read(*frames: bytes) -> BedrockMessagesAnswer:
+    answer = BedrockMessagesAnswer(claude_call())
+    answer.read(AwsEventStreamParser(1 << 20).feed(b"".join(frames)))
+    return answer
+
+
+def test_metrics_of_the_provider_at_the_end_are_ignored() -> None:
+    ended = [
+        begin(),
+        *end()[:-1],
+        record("message_stop", **{"amazon-bedrock-invocationMetrics": {}}),
+    ]
+    assert _read(*map(chunk_frame, ended)).done
+
+
+@pytest.mark.parametrize("wrapped", ["!", "aGk=", 1])
+def test_a_chunk_that_is_no_event(wrapped: Any) -> None:
+    answer = _read(event("chunk", bytes=wrapped))
+    assert isinstance(answer.failure, BackendFailed)
+    assert answer.failure.charged
+
+
+def test_an_exception_before_and_after_output() -> None:
+    text = record("content_block_delta", index=0, delta={"type": "text_delta", "text": "Hi"})
+    start = record("content_block_start", index=0, content_block={"type": "text", "text": ""})
+    before = _read(chunk_frame(begin()), exception("throttlingException"))
+    assert isinstance(before.failure, RateLimited)
+    after = _read(*map(chunk_frame, (begin(), start, text)), exception("modelStreamErrorException"))
+    assert isinstance(after.failure, BackendFailed)
+    assert after.failure.charged
+
+
+def test_frames_of_other_names_are_ignored() -> None:
+    answer = BedrockMessagesAnswer(claude_call())
+    frames = [event("novelty"), *map(chunk_frame, [begin(), *end()])]
+    events = answer.read(AwsEventStreamParser(1 << 20).feed(b"".join(frames)))
+    assert answer.done
+    assert [found.finish for found in events if isinstance(found, Delta)] == ["stop"]

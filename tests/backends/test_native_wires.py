@@ -1,0 +1,165 @@
+"""Backends that speak a provider's own protocol, over HTTP: paths, headers, counts, faults and what they
+cost. Each test runs for every such protocol; what only one of them has is in its own folder."""
+
+from typing import Any
+
+from tests.backends.faults import BOTH, check_failure
+from tests.backends.native_wires import (
+    EACH_REFUSAL,
+    EACH_WIRE,
+    NATIVE_WIRES,
+    NativeWire,
+    Refusal,
+)
+from tests.support.backend_calls import KEY, Outcome, make, routed
+from tests.support.upstream import Peer, Upstream, Verb, answer, refuse
+from tollkeeper.backends.config import WireProtocol
+from tollkeeper.backends.fan_out import FanOutBackend
+from tollkeeper.domain.errors import BackendFailed, DeadlineExceeded
+from tollkeeper.domain.usage import Usage
+
+
+async def _fault(
+    wire: NativeWire, verb: Verb, *, streamed: bool = True, **settings: Any
+) -> Outcome:
+    async with (
+        Upstream(verb) as upstream,
+        routed(upstream.url, **wire.settings, **settings) as backend,
+    ):
+        outcome = await make(backend, wire.call(streamed=streamed))
+        assert len(upstream.requests) == 1
+        return outcome
+
+
+@BOTH
+@EACH_WIRE
+async def test_an_answer(wire: NativeWire, streamed: bool) -> None:
+    async with (
+        Upstream(wire.ordinary()) as upstream,
+        routed(upstream.url, **wire.settings) as backend,
+    ):
+        outcome = await make(backend, wire.call(streamed=streamed))
+        # An answer that was read to its end leaves its connection open for another one.
+        assert upstream.open_connections == upstream.connections == 1
+    outcome.check_complete()
+    assert outcome.text() == "Hello"
+    assert outcome.deltas[-1].finish == "stop"
+    (request,) = upstream.requests
+    assert request.path == wire.paths[streamed]
+    name, value = wire.key
+    assert request.headers[name] == value
+    others = {"authorization", "x-api-key", "x-goog-api-key", "api-key"} - {name}
+    assert not others & set(request.headers)
+
+
+@EACH_WIRE
+async def test_the_provider_counts(wire: NativeWire) -> None:
+    call = wire.call(
+        messages=[{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}],
+        tools=[{"type": "function", "function": {"name": "f"}}],
+    )
+    async with (
+        Upstream(wire.ordinary(input_tokens=321)) as upstream,
+        routed(upstream.url, **wire.settings) as backend,
+    ):
+        assert backend.counts_tokens
+        assert await backend.count_prompt_tokens(call, deadline=1e9) == 321
+    (request,) = upstream.requests
+    assert request.path == wire.paths[2]
+    assert request.headers[wire.key[0]] == wire.key[1]
+
+
+@EACH_WIRE
+async def test_no_count_is_none(wire: NativeWire) -> None:
+    verbs = [refuse(429), answer({wire.count_field: -1}), answer({"tokens": 1}), answer(b"{")]
+    for verb in verbs:
+        async with Upstream(verb) as upstream, routed(upstream.url, **wire.settings) as backend:
+            assert await backend.count_prompt_tokens(wire.call(), deadline=1e9) is None
+        assert len(upstream.requests) == 1
+
+
+@EACH_WIRE
+async def test_several_completions_are_several_calls(wire: NativeWire) -> None:
+    async with (
+        Upstream(wire.ordinary()) as upstream,
+        routed(upstream.url, **wire.settings) as backend,
+    ):
+        outcome = await make(FanOutBackend(backend, concurrency=2), wire.call(choices=3))
+    outcome.check_complete(choices=3)
+    assert outcome.usage == Usage(36, 15)
+    assert len(upstream.requests) == 3
+
+
+@BOTH
+@EACH_REFUSAL
+async def test_a_refusal(wire: NativeWire, refusal: Refusal, streamed: bool) -> None:
+    verb = wire.refuse(refusal.status, refusal.kind, f"key {KEY}")
+    outcome = await _fault(wire, verb, streamed=streamed)
+    check_failure(outcome, refusal.error, charged=refusal.charged)
+
+
+@EACH_WIRE
+async def test_another_replica_answers_for_one_that_is_busy(wire: NativeWire) -> None:
+    async with (
+        Upstream(wire.refuse(*wire.busy)) as busy,
+        Upstream(wire.ordinary()) as free,
+        routed(busy.url, free.url, **wire.settings, retries=1) as backend,
+    ):
+        for _ in range(4):
+            assert (await make(backend, wire.call())).text() == "Hello"
+    assert len(free.requests) == 4
+
+
+@EACH_WIRE
+async def test_an_error_in_the_middle(wire: NativeWire) -> None:
+    outcome = await _fault(wire, wire.streaming(wire.said(wire.failing())))
+    check_failure(outcome, BackendFailed, charged=True, text="0 1 ")
+
+
+@EACH_WIRE
+async def test_an_error_in_the_place_of_the_answer(wire: NativeWire) -> None:
+    outcome = await _fault(wire, wire.streaming([wire.failing()]))
+    check_failure(outcome, BackendFailed, charged=False)
+
+
+@EACH_WIRE
+async def test_a_stream_that_ends_early(wire: NativeWire) -> None:
+    outcome = await _fault(wire, wire.streaming(wire.said()))
+    check_failure(outcome, BackendFailed, charged=True, text="0 1 ")
+    outcome = await _fault(wire, wire.streaming([wire.begun()]))
+    check_failure(outcome, BackendFailed, charged=True)
+
+
+@EACH_WIRE
+async def test_a_silent_answer_ends_at_the_deadline(wire: NativeWire) -> None:
+    """What says nothing is no progress before the answer begins: only the deadline bounds that."""
+    begun = wire.begun()
+
+    async def verb(peer: Peer) -> None:
+        await peer.send_head(content_type=wire.stream_type)
+        await peer.send_chunk(begun)
+        await peer.until_left()
+
+    async with Upstream(verb) as upstream, routed(upstream.url, **wire.settings) as backend:
+        outcome = await make(backend, wire.call(streamed=True), deadline_s=0.3)
+    check_failure(outcome, DeadlineExceeded, charged=True)
+
+
+@EACH_WIRE
+async def test_records_cut_anywhere_read_the_same(wire: NativeWire) -> None:
+    data = b"".join(wire.records())
+    for position in range(1, len(data), 97):
+        outcome = await _fault(wire, wire.streaming([data[:position], data[position:]]))
+        assert (outcome.text(), outcome.error) == ("Hello", None)
+
+
+@EACH_WIRE
+async def test_a_stream_of_another_kind_cannot_be_read(wire: NativeWire) -> None:
+    outcome = await _fault(wire, answer(b"{}", content_type="application/json"))
+    assert isinstance(outcome.error, BackendFailed)
+    assert outcome.error.charged
+
+
+def test_every_native_protocol_is_in_the_table() -> None:
+    other = {"chat", "responses", "vertex_messages", "vertex_gemini"}
+    assert set(NATIVE_WIRES) == {protocol.value for protocol in WireProtocol} - other

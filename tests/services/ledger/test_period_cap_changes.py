@@ -1,0 +1,184 @@
+"""Caps by period as operators change them: rotated keys, upkeep, audit, verification."""
+
+from dataclasses import replace
+from uuid import uuid4
+
+import pytest
+
+from tests.support.capped_books import DAY, MONTH, WEEK, CappedBooks
+from tests.support.ledger import (
+    another_project,
+    make_tenant,
+    rows,
+    run,
+)
+from tollkeeper.domain.access import KeyId, OrganizationId
+from tollkeeper.domain.admission import Refusal
+from tollkeeper.domain.caps import CapPeriod
+from tollkeeper.domain.errors import InvalidRequest, NotFound
+from tollkeeper.services.tenants.idempotency import Idempotency
+from tollkeeper.services.tenants.project_keys import ProjectKeys
+from tollkeeper.services.vault import Vault
+
+
+async def _rotate(world: CappedBooks, key_id: KeyId) -> KeyId:
+    def now() -> int:
+        return int(world.clock.now.timestamp())
+
+    idempotency = Idempotency(Vault(b"0" * 32), now)
+    keys = ProjectKeys(world.process.database, idempotency, now, ("inference:write",))
+    return (await keys.project_key_rotate(key_id, grace_s=3600)).new.id
+
+
+async def test_a_rotated_key_goes_on_with_the_cap_and_what_was_spent(world: CappedBooks) -> None:
+    await world.set(10, DAY, key=world.tenant.key_id)
+    running = await world.hold(4)
+    await world.settle(await world.hold(3), 3)
+    second = replace(world.tenant, key_id=await _rotate(world, world.tenant.key_id))
+    third = replace(world.tenant, key_id=await _rotate(world, second.key_id))
+    for tenant in (world.tenant, second, third):
+        assert await world.refusal(4, tenant) is Refusal.KEY_CAP
+    # The old key works on, and both spend the same money.
+    await world.hold(1, second)
+    await world.hold(2, third)
+    assert await world.refusal(1) is Refusal.KEY_CAP
+    await world.settle(running, 1)
+    assert await world.uses() == [(3, 4, 3)]
+    [use] = await world.caps.cap_show(world.tenant.organization_id)
+    assert use.key_id == third.key_id
+    # Whichever of the keys is named, it is the same cap; a new one counts for all of them too.
+    await world.set(12, DAY, key=second.key_id)
+    assert await world.uses() == [(3, 4, 5)]
+    assert (await world.set(20, WEEK, key=third.key_id)).remaining_picousd == 13
+    await world.check()
+    await world.caps.cap_clear(world.tenant.organization_id, key_id=world.tenant.key_id)
+    assert await world.uses() == []
+
+
+async def test_upkeep_begins_the_periods_of_keys_that_are_not_used(world: CappedBooks) -> None:
+    await world.set(10, DAY, key=world.tenant.key_id)
+    await world.set(10, MONTH, key=world.tenant.key_id)
+    running = await world.hold(4)
+    world.clock.pass_time(days=1)
+    await world.caps.begin_periods()
+    assert await rows(
+        world.process.database,
+        """
+        SELECT period, held FROM period_caps WHERE organization_id = %s ORDER BY period
+        """,
+        world.tenant.organization_id,
+    ) == [("day", 0), ("month", 4)]
+    await world.check()
+    await world.settle(running, 4)
+    await world.check()
+    # A clock that goes back finds the account where it was.
+    world.clock.pass_time(days=-1)
+    await world.caps.begin_periods()
+    await world.hold(6)
+    assert await world.uses() == [(6, 0, 4), (6, 4, 0)]
+    await world.check()
+
+
+async def test_changes_are_in_the_audit_list(world: CappedBooks) -> None:
+    organization, key = world.tenant.organization_id, world.tenant.key_id
+    await world.set(5, DAY, key=key)
+    await world.set(5, DAY, key=key)
+    await world.set(6, DAY, key=key)
+    await world.set(7, WEEK)
+    await world.caps.cap_clear(organization, key_id=key)
+    found = await rows(
+        world.process.database,
+        """
+        SELECT operation, object_id, before, after FROM audit WHERE organization_id = %s
+        ORDER BY id
+        """,
+        organization,
+    )
+    five, six, seven = (
+        {"amount": f"0.00000000000{amount}", "period": period}
+        for amount, period in ((5, "day"), (6, "day"), (7, "week"))
+    )
+    assert found == [
+        ("cap_set", str(key), None, five),
+        ("cap_set", str(key), five, six),
+        ("cap_set", str(organization), None, seven),
+        ("cap_clear", str(key), six, None),
+    ]
+
+
+async def test_unknown_and_foreign_keys_are_not_found(world: CappedBooks) -> None:
+    stranger = await make_tenant(world.process.database)
+    for key in (KeyId(uuid4()), stranger.key_id):
+        with pytest.raises(NotFound):
+            await world.set(1, DAY, key=key)
+        with pytest.raises(NotFound):
+            await world.caps.cap_clear(world.tenant.organization_id, key_id=key)
+        with pytest.raises(NotFound):
+            await world.caps.cap_show_of_key(world.tenant.organization_id, key)
+    other = await another_project(world.process.database, world.tenant)
+    with pytest.raises(NotFound):
+        await world.set(1, DAY, project=other.project_id, key=world.tenant.key_id)
+    with pytest.raises(NotFound):
+        await world.caps.cap_set(OrganizationId(uuid4()), 1, DAY)
+
+
+async def test_what_is_no_cap_is_refused(world: CappedBooks) -> None:
+    with pytest.raises(InvalidRequest) as negative:
+        await world.set(-1, DAY)
+    assert negative.value.param == "amount"
+    with pytest.raises(InvalidRequest) as total:
+        await world.set(1, CapPeriod.TOTAL, key=world.tenant.key_id)
+    assert total.value.param == "period"
+
+
+async def test_the_caps_of_one_key(world: CappedBooks) -> None:
+    other = await another_project(world.process.database, world.tenant)
+    await world.set(1, DAY)
+    await world.set(2, WEEK, project=world.tenant.project_id)
+    await world.set(3, MONTH, key=world.tenant.key_id)
+    await world.set(4, DAY, project=other.project_id)
+    await world.set(5, DAY, key=other.key_id)
+    found = await world.caps.cap_show_of_key(world.tenant.organization_id, world.tenant.key_id)
+    assert [use.cap.amount_picousd for use in found] == [3]
+
+
+BROKEN = [
+    "UPDATE period_caps SET held = held + 1 WHERE organization_id = %s",
+    "UPDATE period_caps SET settled = settled + 1 WHERE organization_id = %s",
+    "UPDATE period_caps SET cap = 1 WHERE organization_id = %s",
+    "UPDATE period_caps SET number = number + 1, held = 0, settled = 0 WHERE organization_id = %s",
+    "UPDATE accounts SET spending_day = NULL WHERE organization_id = %s",
+]
+
+
+@pytest.mark.parametrize("statement", BROKEN)
+async def test_verify_finds_counts_that_differ(world: CappedBooks, statement: str) -> None:
+    await world.set(10, DAY, key=world.tenant.key_id)
+    await world.settle(await world.hold(6), 2)
+    await world.hold(3)
+    await world.check()
+    kept = await rows(
+        world.process.database,
+        "SELECT cap, number, held, settled FROM period_caps WHERE organization_id = %s",
+        world.tenant.organization_id,
+    )
+    await run(world.process.database, statement, world.tenant.organization_id)
+    found = await world.differences()
+    assert {subject for _, subject, _ in found} == {str(world.tenant.key_id)}
+    # Put right again, for the tests after this one.
+    await run(
+        world.process.database,
+        """
+        UPDATE period_caps SET cap = %s, number = %s, held = %s, settled = %s
+        WHERE organization_id = %s
+        """,
+        *kept[0],
+        world.tenant.organization_id,
+    )
+    await run(
+        world.process.database,
+        "UPDATE accounts SET spending_day = %s WHERE organization_id = %s",
+        kept[0][1],
+        world.tenant.organization_id,
+    )
+    await world.check()

@@ -1,0 +1,57 @@
+"""Caps by period beside months of the ledger that are closed and dropped."""
+
+import pytest
+
+from tests.support.ledger import LIMITS, LedgerTenant, fold, held, hold_of, make_tenant
+from tests.support.ledger_months import OldBooks, end_month, this_month
+from tollkeeper.domain.admission import Refusal
+from tollkeeper.domain.caps import COUNTED_PERIODS, CapPeriod
+from tollkeeper.services.ledger.caps import Caps
+
+# A call whose id is of a month that is over, held today: its machine's clock was behind. It counts
+# for the caps of today, and its row goes with its month.
+BEFORE = this_month().plus(-3)
+
+
+async def _remaining(caps: Caps, tenant: LedgerTenant) -> list[int]:
+    return [use.remaining_picousd for use in await caps.cap_show(tenant.organization_id)]
+
+
+@pytest.mark.parametrize("period", COUNTED_PERIODS)
+async def test_a_period_outlives_the_rows_of_a_dropped_month(
+    old: OldBooks, period: CapPeriod
+) -> None:
+    caps = Caps(old.process.database, LIMITS)
+    tenant = await make_tenant(old.process.database, credit=1000)
+    await caps.cap_set(tenant.organization_id, 50, period, key_id=tenant.key_id)
+    await old.spend(tenant, BEFORE, 10, 8)
+    await old.spend(tenant, BEFORE, 10, 13)
+    await held(old.process, tenant, 5)
+    await old.months.ledger_close()
+    assert await old.verify() == []
+    # A cap that is set after the close counts the rows that are still there.
+    await caps.cap_set(tenant.organization_id, 60, CapPeriod.DAY)
+    assert await _remaining(caps, tenant) == [34, 24]
+    assert await old.verify(full=True) == []
+    await old.export(BEFORE)
+    await old.months.ledger_drop(BEFORE)
+    assert await _remaining(caps, tenant) == [34, 24]
+    assert await old.verify() == []
+    await fold(old.process, tenant)
+    await held(old.process, tenant, 20)
+    assert await _remaining(caps, tenant) == [14, 4]
+    refused = await old.process.ledger.hold(hold_of(tenant, 5))
+    assert refused.refusal is Refusal.KEY_CAP
+    assert await old.verify() == []
+
+
+async def test_what_waits_to_be_folded_is_counted_before_its_month_is_dropped(
+    old: OldBooks,
+) -> None:
+    caps = Caps(old.process.database, LIMITS)
+    tenant = await make_tenant(old.process.database, credit=1000)
+    await caps.cap_set(tenant.organization_id, 50, CapPeriod.DAY, key_id=tenant.key_id)
+    await old.spend(tenant, BEFORE, 10, 8)
+    await end_month(old, BEFORE)
+    assert await _remaining(caps, tenant) == [42]
+    assert await old.verify() == []

@@ -1,0 +1,71 @@
+"""Caps by period while calls end at the same time."""
+
+import asyncio
+
+import pytest
+
+from tests.support.capped_books import DAY, WEEK, CappedBooks
+from tests.support.ledger import hold_of, release, settlement
+from tollkeeper.domain.admission import Refusal
+from tollkeeper.domain.caps import CapPeriod, PeriodCap
+from tollkeeper.storage import period_cap_changes
+from tollkeeper.storage.database import Connection
+from tollkeeper.storage.period_cap_changes import CapOwner
+
+
+async def test_a_call_that_ends_while_a_cap_is_set_is_counted_once(
+    world: CappedBooks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A settlement does not wait for the account's lock: it commits after the account was brought up
+    to date and before the reservations are counted."""
+    settled, marked, running = await world.hold(6), await world.hold(5), await world.hold(4)
+    count_period = period_cap_changes.count_period
+
+    async def count_after_ends(
+        connection: Connection, owner: CapOwner, period: CapPeriod, day: int
+    ) -> PeriodCap:
+        await world.settle(settled, 2)
+        assert await world.process.ledger.resolve(settlement(marked, 7), marked)
+        return await count_period(connection, owner, period, day)
+
+    monkeypatch.setattr(period_cap_changes, "count_period", count_after_ends)
+    use = await world.set(20, DAY, key=world.tenant.key_id)
+    assert (use.held_picousd, use.spent_picousd) == (4, 9)
+    await world.check()
+    await world.release(running)
+    assert await world.uses() == [(0, 9, 11)]
+    await world.check()
+
+
+async def test_caps_come_and_go_while_calls_run(world: CappedBooks) -> None:
+    """Two processes hold and settle while an operator sets, raises and removes caps."""
+    organization, key = world.tenant.organization_id, world.tenant.key_id
+    done = asyncio.Event()
+
+    async def calls(side: int) -> int:
+        ledger = world.processes[side].ledger
+        admitted = 0
+        while not done.is_set():
+            hold = hold_of(world.tenant, 10)
+            if (await ledger.hold(hold)).refusal is None:
+                admitted += 1
+                end = release(hold) if admitted % 5 == 0 else settlement(hold, admitted % 13)
+                assert await ledger.resolve(end, hold)
+            await asyncio.sleep(0)
+        return admitted
+
+    running = [asyncio.create_task(calls(side)) for side in (0, 1, 0, 1)]
+    for turn in range(12):
+        period = (DAY, WEEK)[turn % 2]
+        await world.set(10**5 + turn, period, key=key)
+        await world.set(10**5 + turn, period)
+        if turn % 3 == 2:
+            await world.caps.cap_clear(organization, key_id=key, period=period)
+        if turn % 4 == 3:
+            await world.caps.cap_clear(organization)
+    done.set()
+    assert sum(await asyncio.gather(*running)) > 0
+    await world.check()
+    await world.set(0, DAY, key=key)
+    assert await world.refusal(1) is Refusal.KEY_CAP
+    await world.check()

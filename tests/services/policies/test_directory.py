@@ -1,0 +1,89 @@
+"""Policies of many organizations: read together, kept within bounds, found without a look at others."""
+
+from uuid import uuid4
+
+import pytest
+
+from tests.support.judged_gateway import JudgedGateway
+from tollkeeper.domain.access import OrganizationId, ProjectId
+from tollkeeper.domain.policy import Direction, Mode, Scope
+from tollkeeper.domain.policy_set import ActivePolicy, PolicySet
+from tollkeeper.services.policies import directory
+from tollkeeper.services.policies.directory import PolicyDirectory
+from tollkeeper.storage import policies
+
+
+def _policy(name: str, scope: Scope, *projects: ProjectId) -> ActivePolicy:
+    return ActivePolicy(
+        id=name,
+        name=name,
+        version=1,
+        version_id=f"{name}_1",
+        rule="Is it?",
+        direction=Direction.BOTH,
+        mode=Mode.ENFORCING,
+        scope=scope,
+        project_ids=frozenset(projects),
+        threshold_basis_points=5000,
+    )
+
+
+def test_policies_of_the_project_keep_their_order_among_those_of_all() -> None:
+    mine, other = ProjectId(uuid4()), ProjectId(uuid4())
+    made = [
+        _policy("a", Scope.PROJECTS, mine),
+        _policy("b", Scope.ORGANIZATION),
+        _policy("c", Scope.PROJECTS, other),
+        _policy("d", Scope.UNATTACHED, mine),
+        _policy("e", Scope.PROJECTS, other, mine),
+        _policy("f", Scope.ORGANIZATION),
+    ]
+    found = PolicySet(1, {policy.id: policy for policy in made}, frozenset())
+    assert [policy.id for policy in found.attached(mine)] == ["a", "b", "e", "f"]
+    assert [policy.id for policy in found.attached(other)] == ["b", "c", "e", "f"]
+    assert [policy.id for policy in found.attached(ProjectId(uuid4()))] == ["b", "f"]
+    assert [policy.id for policy in found.applying(mine, ["d", "a"])] == ["a", "b", "e", "f", "d"]
+
+
+async def test_organizations_are_read_together_and_only_if_they_published(
+    judged: JudgedGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[list[OrganizationId]] = []
+    find = policies.find_published
+
+    async def counted(connection: object, wanted: list[OrganizationId]) -> object:
+        read.append(wanted)
+        return await find(connection, wanted)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(policies, "find_published", counted)
+    others = [await judged.with_tenant() for _ in range(2)]
+    published = [await one.enforce(word) for one, word in zip(others, ("x", "y"), strict=True)]
+    never = (await judged.with_tenant()).scripted.tenant.organization_id
+    known = PolicyDirectory(5000)
+    owners = [policy.organization_id for policy in published]
+    async with judged.scripted.gateway.services.database.snapshot() as connection:
+        epochs = {one: await policies.read_epoch(connection, one) for one in [*owners, never]}
+        assert epochs[never] == 0
+        sets = await known.current(connection, epochs)
+        again = await known.current(connection, epochs)
+    assert [list(sets[one].active) for one in owners] == [[policy.id] for policy in published]
+    assert sets[never].active == {}
+    assert again == sets
+    assert read == [owners]
+
+
+async def test_the_directory_forgets_what_was_used_longest_ago(
+    judged: JudgedGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(directory, "_POLICIES_MAX", 5)
+    tenants = [await judged.with_tenant() for _ in range(3)]
+    for tenant in tenants:
+        await tenant.publish_many(2, mode="monitoring")
+    known = PolicyDirectory(5000)
+    first, second, third = (tenant.scripted.tenant.organization_id for tenant in tenants)
+    async with judged.scripted.gateway.services.database.snapshot() as connection:
+        for one in (first, second, first, third):
+            epoch = await policies.read_epoch(connection, one)
+            assert len((await known.current(connection, {one: epoch}))[one].active) == 2
+    assert list(known._sets) == [first, third]
+    assert known._policies == 4

@@ -1,0 +1,187 @@
+"""No statement of a call reads more in large books than in small ones, and no page of the console
+reads more than its bound. The statements are those that the code really sends."""
+
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.support.databases import own_database
+from tests.support.explained import Explained, Recorder, install
+from tests.support.judged_gateway import JudgedGateway, judged_gateway
+from tests.support.large_activity import DEAREST, POLICY, LargeActivity, fill_activity
+from tests.support.large_books import fill_books
+from tests.support.large_tenants import fill_tenants
+from tests.support.ledger import LedgerTenant, make_tenant
+from tests.support.ledger_months import this_month
+from tests.support.statements import all_statements
+from tests.support.upstream import chat, reset_after
+from tollkeeper.domain.traffic import TimeRange, TrafficFilter
+from tollkeeper.storage.activity_pages import RareFilter
+
+_CALLS, _TENANTS, _ACTIVITY = 60_000, 10_000, 60_000
+_DAYS = 6
+# What a statement of a call may read at most, in rows; a call has few policies and verdicts here.
+_ROWS_MAX = 60
+# An index of a large table is a few pages deeper than one of an empty table.
+_BUFFERS_MORE_MAX = 60
+# What a list of a page may read: the calls that a policy has judged, and the records beside them.
+_PAGE_ROWS_MAX = 2_500
+# Tables whose size does not depend on how much the service is used.
+_SMALL_TABLES = {"processes", "ledger_closes", "schema_revisions", "alert_observations"}
+
+
+@dataclass(frozen=True)
+class Site:
+    judged: JudgedGateway
+    recorder: Recorder
+
+
+@pytest.fixture(scope="module")
+async def site(data_dir: Path, shared_conninfo: str) -> AsyncIterator[Site]:
+    recorder = Recorder()
+    conninfo = own_database(shared_conninfo, "statements")
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        install(recorder, monkeypatch)
+        async with judged_gateway(data_dir, conninfo) as judged:
+            yield Site(judged, recorder)
+
+
+async def _calls(site: Site) -> list[Explained]:
+    """Everything that a call may send: settled, refused, denied, released, unsettled, counted."""
+    judged = await site.judged.for_next_test()
+    services = judged.scripted.gateway.services
+    await judged.enforce("bomb")
+    # Another process of the service publishes too, so that the policies have to be read again.
+    services.ledger._policies._sets.clear()
+    services.authentication._cached.clear()
+    with site.recorder.recording() as statements:
+        assert (await judged.chat("peace")).status_code == 200
+        assert (await judged.chat("a bomb")).status_code == 403
+        assert (await judged.chat("peace", policy_ids=["pol_nobody"])).status_code == 404
+        judged.model.play(reset_after(0))
+        assert (await judged.chat("peace")).status_code == 502
+        judged.model.play(chat())
+        assert (await judged.chat("peace", stream=True)).status_code == 200
+        counted = await judged.scripted.gateway.client.post(
+            "/v1/messages/count_tokens",
+            json={
+                "model": judged.scripted.gateway.services.catalog.catalog.models[0].id,
+                "messages": [{"role": "user", "content": "Hello"}],
+            },
+            headers=judged.scripted.tenant.as_customer,
+        )
+        assert counted.status_code == 200, counted.text
+        await services.recorder.drain()
+        await services.activity.drain()
+        await services.upkeep.write_key_use()
+        await services.upkeep.send_heartbeat()
+    return statements
+
+
+async def _make_large(site: Site) -> list[LedgerTenant]:
+    database = site.judged.scripted.gateway.services.database
+    async with database.reading() as connection:
+        await fill_tenants(connection, organizations=_TENANTS, policies_each=3)
+    await fill_books(database, calls=_CALLS, organizations=20, months=(this_month(),))
+    tenants = [await make_tenant(database) for _ in range(40)]
+    async with database.reading() as connection:
+        wanted = LargeActivity(calls=_ACTIVITY, days=_DAYS, end=int(time.time()))
+        await fill_activity(connection, tenants, wanted)
+    return tenants
+
+
+def _by_text(statements: list[Explained]) -> dict[str, list[Explained]]:
+    found: dict[str, list[Explained]] = {}
+    for statement in statements:
+        found.setdefault(statement.text, []).append(statement)
+    return found
+
+
+_EXPECTED_OF_A_CALL = (
+    "FROM accounts WHERE organization_id = ANY (%s) ORDER BY organization_id FOR UPDATE",
+    "LEFT JOIN project_keys k ON k.organization_id = ANY (%s)",
+    "DELETE FROM unfolded WHERE organization_id = ANY (%s)",
+    "INSERT INTO reservations (",
+    "INSERT INTO resolutions (",
+    "INSERT INTO unsettled_marks (",
+    "INSERT INTO activity (",
+    "INSERT INTO policy_verdicts (",
+    "WHERE k.digest = ANY (%s::bytea[])",
+    "WHERE p.organization_id = ANY (%s) AND p.current_version IS NOT NULL",
+    "SELECT epoch FROM accounts WHERE organization_id = %s",
+    "UPDATE project_accounts SET rate_units = %s",
+    "UPDATE project_keys k SET last_used_at",
+    "INSERT INTO processes (id)",
+)
+
+
+async def test_a_call_reads_no_more_of_large_books(site: Site) -> None:
+    await _calls(site)
+    small = _by_text(await _calls(site))
+    for part in _EXPECTED_OF_A_CALL:
+        assert any(part in text for text in small), f"no call has sent: {part}"
+    tenants = await _make_large(site)
+    large = _by_text(await _calls(site))
+    for text, statements in large.items():
+        before = max((one.buffers for one in small.get(text, [])), default=0)
+        for one in statements:
+            assert one.scanned_whole <= _SMALL_TABLES, (text, one.scanned_whole)
+            assert one.rows_read <= _ROWS_MAX, (text, one.rows_read)
+            assert one.buffers <= 2 * before + _BUFFERS_MORE_MAX, (text, before, one.buffers)
+    assert set(small) <= set(large)
+    # What is sent is what `test_distribution` finds in the source.
+    assert set(large) <= {statement.normal for statement in all_statements()}
+    await _check_pages(site, tenants)
+
+
+# Three models on two backends and four replicas, with three statuses, for each hour of these days. It
+# does not depend on the number of calls.
+_ROLL_UP_ROWS_MAX = 100 * 24 * _DAYS
+# Of each of six pairs of model and backend, three measures with up to 40 rungs: by hour for two days
+# and the rest of a day, and before that by day.
+_LATENCY_ROWS_MAX = 6 * 3 * 40 * (3 * 24 + _DAYS)
+_ROLL_UPS = {"traffic", "traffic_by_backend", "traffic_by_hour", "traffic_latency"}
+# How often each probability was found on each day.
+_VERDICT_ROWS_MAX = 10_001 * _DAYS
+
+
+async def _check_pages(site: Site, tenants: list[LedgerTenant]) -> None:
+    """Each page of the console that reads activity. A statement reads roll-ups, within a bound by the
+    calendar, or as many records as a page may have and their rows of the ledger."""
+    services = site.judged.scripted.gateway.services
+    await services.upkeep.keep_partitions()
+    end = int(time.time())
+    days = TimeRange(end - _DAYS * 86_400, end)
+    mine = TrafficFilter(organization_id=tenants[0].organization_id)
+    page = services.traffic.activity_page
+    pages: dict[str, Callable[[], Awaitable[object]]] = {
+        "activity": lambda: page(TrafficFilter(), RareFilter(), days),
+        "activity of an organization": lambda: page(mine, RareFilter(), days),
+        "judged": lambda: page(mine, RareFilter(policy_id=POLICY), days),
+        "matched": lambda: page(mine, RareFilter(policy_id=POLICY, matched_only=True), days),
+        "dear": lambda: page(mine, RareFilter(cost_picousd_min=DEAREST), days),
+        "overview": lambda: services.traffic.traffic_report(days),
+        "policy": lambda: services.policy_statistics.policy_report(
+            tenants[0].organization_id, POLICY, days=_DAYS
+        ),
+    }
+    for name, show in pages.items():
+        with site.recorder.recording() as statements:
+            await show()
+        assert statements, name
+        for one in statements:
+            assert one.scanned_whole <= _SMALL_TABLES | _ROLL_UPS, (name, one.text)
+            assert one.rows_read <= _rows_max(one), (name, one.text, one.rows_read)
+
+
+def _rows_max(statement: Explained) -> int:
+    if statement.tables == {"traffic_latency"}:
+        return _LATENCY_ROWS_MAX
+    if statement.tables <= _ROLL_UPS:
+        return _ROLL_UP_ROWS_MAX
+    if statement.tables == {"verdict_counts"}:
+        return _VERDICT_ROWS_MAX
+    return _PAGE_ROWS_MAX

@@ -1,0 +1,122 @@
+"""A balancer on the caller's side: an HTTP transport over several gateways.
+
+Each request goes to the next gateway. Where that one cannot be reached, loses the connection, or
+answers that it cannot serve now, the request goes to the one after it.
+"""
+
+import asyncio
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import httpx2
+
+# What says "not here, not now" in the envelope.
+_ELSEWHERE = {500, 502, 503, 504}
+_PAUSE_S = 0.05
+
+
+@dataclass
+class Attempts:
+    """What every single attempt came to."""
+
+    acknowledged: list[str] = field(default_factory=list)
+    # Statuses of errors in the envelope, and kinds of failures of connections, with their number.
+    refused: dict[int, int] = field(default_factory=dict)
+    lost: dict[str, int] = field(default_factory=dict)
+    # Answers that are neither 200 nor an error in the envelope, and failures of the connection to a
+    # gateway to which nothing had happened.
+    strange: list[str] = field(default_factory=list)
+
+    @property
+    def repeated(self) -> int:
+        return sum(self.refused.values()) + sum(self.lost.values())
+
+
+class Balancer(httpx2.AsyncBaseTransport):
+    def __init__(
+        self, members: Sequence[str], *, patience_s: float, timeout_s: float, lenient: bool = False
+    ) -> None:
+        """`members` are base addresses; the list may be changed at any time. A lenient one takes no
+        failure of a connection for strange."""
+        self._lenient = lenient
+        self.members = list(members)
+        self.attempts = Attempts()
+        self._patience_s = patience_s
+        self._timeout_s = timeout_s
+        self._next = 0
+        self._excused: dict[str, float] = {}
+        self._slow_until = 0.0
+        self._transport = httpx2.AsyncHTTPTransport(
+            limits=httpx2.Limits(max_connections=None, keepalive_expiry=5)
+        )
+
+    def excuse(self, member: str, *, longer_s: float = math.inf) -> None:
+        """Something happens to the gateway: its connections may fail from now on, and for so much
+        longer."""
+        self._excused[member] = time.monotonic() + longer_s
+
+    def excuse_slowness(self, *, longer_s: float = math.inf) -> None:
+        """Something happens to what all gateways need: they may answer late, and nothing else."""
+        self._slow_until = time.monotonic() + longer_s
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        until = time.monotonic() + self._patience_s
+        while True:
+            answer = await self._attempt(request)
+            if answer is not None and answer.status_code not in _ELSEWHERE:
+                return answer
+            if time.monotonic() > until:
+                if answer is None:
+                    raise httpx2.ConnectError("no gateway can be reached", request=request)
+                return answer
+            await asyncio.sleep(_PAUSE_S)
+
+    async def _attempt(self, request: httpx2.Request) -> httpx2.Response | None:
+        """None where the connection failed."""
+        self._next += 1
+        chosen = self.members[self._next % len(self.members)]
+        member, began = httpx2.URL(chosen), time.monotonic()
+        url = request.url.copy_with(scheme=member.scheme, host=member.host, port=member.port)
+        headers = [(name, value) for name, value in request.headers.raw if name.lower() != b"host"]
+        sent = httpx2.Request(
+            request.method,
+            url,
+            headers=headers,
+            content=request.content,
+            extensions={"timeout": httpx2.Timeout(self._timeout_s).as_dict()},
+        )
+        try:
+            answer = await self._transport.handle_async_request(sent)
+            await answer.aread()
+        except httpx2.TransportError as exc:
+            name = type(exc).__name__
+            self.attempts.lost[name] = self.attempts.lost.get(name, 0) + 1
+            if not self._is_excused(chosen, exc, began):
+                self.attempts.strange.append(f"{chosen}: {exc!r}")
+            return None
+        self._note(answer)
+        return answer
+
+    def _is_excused(self, member: str, exc: httpx2.TransportError, began: float) -> bool:
+        if self._lenient or self._excused.get(member, 0) >= began:
+            return True
+        return isinstance(exc, httpx2.ReadTimeout) and self._slow_until >= began
+
+    def _note(self, answer: httpx2.Response) -> None:
+        if answer.status_code == 200:
+            self.attempts.acknowledged.append(answer.headers["x-request-id"])
+            return
+        counts = self.attempts.refused
+        counts[answer.status_code] = counts.get(answer.status_code, 0) + 1
+        try:
+            error = answer.json()["error"]
+            enveloped = set(error) >= {"code", "message", "type", "param", "request_id"}
+        except (ValueError, KeyError, TypeError):
+            enveloped = False
+        if not enveloped:
+            self.attempts.strange.append(f"{answer.status_code} {answer.text[:200]}")
+
+    async def aclose(self) -> None:
+        await self._transport.aclose()
