@@ -141,7 +141,7 @@ def build_services(
     policies = Policies(database, idempotency, clock, directory)
     inference = _inference(settings, admission, admissible, backends, policies, checks, recorder)
     keepers = (key_use, idempotency, lease, recovery, bulk_resolution, ledger_watch, months, caps)
-    watchers = (activity, ProcessWatch(database, backends, ledger, activity, inference), alerts)
+    watched = ProcessWatch(database, backends, ledger, activity, inference, checks)
     return Services(
         clock=clock,
         database=database,
@@ -166,7 +166,7 @@ def build_services(
         traffic=Traffic(database, activity, catalog),
         ledger_overview=LedgerOverview(database, clock),
         policy_statistics=PolicyStatistics(database, clock),
-        upkeep=_upkeep(settings, database, *keepers, *watchers),
+        upkeep=_upkeep(settings, database, *keepers, activity, watched, alerts),
         catalog=catalog,
         isolation=Isolation(vault),
         reasoning_seal=ReasoningSeal(vault),
