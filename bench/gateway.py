@@ -35,6 +35,7 @@ data_dir = "{data_dir}"
 [limits]
 requests_per_minute = 10000000
 concurrency = 1000000
+calls = 20000
 [[backends]]
 name = "bench"
 kind = "openai"

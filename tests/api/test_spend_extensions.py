@@ -9,6 +9,7 @@ from tests.support.gateway import Gateway, Tenant, assert_error
 from tests.support.scripted_gateway import COST, ScriptedGateway, scripted_gateway
 from tests.support.upstream import Upstream, chat
 from tollkeeper.domain.access import Permission
+from tollkeeper.domain.caps import CapPeriod
 from tollkeeper.domain.money import usd_from_picousd
 
 _HEADER = "x-cost-usd"
@@ -71,6 +72,26 @@ async def test_a_key_sees_its_own_spend_and_no_other(scripted: ScriptedGateway) 
     headers = {"Authorization": f"Bearer {value}"}
     theirs = (await client.get("/v1/key/usage", headers=headers)).json()
     assert (theirs["api_key_id"], theirs["this_month"]) == (str(other.id), "0")
+
+
+async def test_a_key_sees_its_caps_and_what_is_left(scripted: ScriptedGateway) -> None:
+    client, tenant = scripted.gateway.client, scripted.tenant
+    services = scripted.gateway.services
+    [key] = await services.project_keys.project_key_list(tenant.project_id)
+    organization = tenant.organization_id
+    await services.caps.cap_set(organization, 10**12, CapPeriod.WEEK, key_id=key.id)
+    await services.caps.cap_set(organization, 10**13, CapPeriod.DAY)
+    assert (await scripted.chat()).status_code == 200
+    [cap] = (await client.get("/v1/key/usage", headers=tenant.as_customer)).json()["caps"]
+    assert cap == {
+        "period": "week",
+        "amount": "1",
+        "held": "0",
+        "spent": usd_from_picousd(COST),
+        "remaining": usd_from_picousd(10**12 - COST),
+        "resets_at": cap["resets_at"],
+    }
+    assert cap["resets_at"] % (7 * 86_400) == 4 * 86_400  # a Monday, at midnight
 
 
 async def test_permission(scripted: ScriptedGateway) -> None:

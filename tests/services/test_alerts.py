@@ -17,12 +17,14 @@ from tests.support.ledger import (
     LedgerTenant,
     Process,
     held,
+    hold_of,
     make_tenant,
     running_process,
     settlement,
 )
 from tollkeeper.backends.port import BackendHealth
 from tollkeeper.bootstrap.webhook import alert_webhook
+from tollkeeper.domain.admission import Refusal
 from tollkeeper.domain.alerts import AlertChange
 from tollkeeper.domain.caps import CapPeriod
 from tollkeeper.services.alerts import Alerts, DeliveryFailed
@@ -70,6 +72,10 @@ def _told(changes: list[AlertChange], subject: object) -> list[tuple[str, str, i
     ]
 
 
+def _changes_of(changes: list[AlertChange], organization: object) -> list[AlertChange]:
+    return [one for one in changes if one.alert.subject.get("organization_id") == str(organization)]
+
+
 def _states(changes: list[AlertChange], kind: str) -> list[str]:
     """Tenants of other tests have alerts of their own."""
     return [change.state.value for change in changes if change.alert.kind == kind]
@@ -99,6 +105,65 @@ async def test_a_cap_and_a_credit_at_80_and_at_100_percent(fresh: Process) -> No
     assert _told(await alerts.check(), organization) == [("credit", "raised", 100)]
     await billing.credit_grant(organization, 100)
     assert _told(await alerts.check(), organization) == [("credit", "cleared", 100)]
+
+
+async def test_caps_by_period_are_told_apart(fresh: Process) -> None:
+    tenant = await make_tenant(fresh.database, credit=10_000)
+    caps, organization = Caps(fresh.database, LIMITS), tenant.organization_id
+    await caps.cap_set(organization, 100, CapPeriod.DAY)
+    await caps.cap_set(organization, 100, CapPeriod.MONTH)
+    await caps.cap_set(organization, 60, CapPeriod.WEEK, key_id=tenant.key_id)
+    await caps.cap_set(organization, 0, CapPeriod.DAY, tenant.project_id)
+    alerts = _alerts(fresh)
+    # A cap of nothing is used up from the beginning.
+    [change] = _changes_of(await alerts.check(), organization)
+    assert change.alert.subject == {
+        "organization_id": str(organization),
+        "project_id": str(tenant.project_id),
+        "period": "day",
+    }
+    await caps.cap_clear(organization, tenant.project_id)
+    await _spend(fresh, tenant, 60)
+    changes = _changes_of(await alerts.check(), organization)
+    assert [(one.state.value, one.alert.level) for one in changes] == [
+        ("raised", 100),
+        ("cleared", 100),
+    ]
+    assert changes[0].alert.subject == {
+        "organization_id": str(organization),
+        "project_id": str(tenant.project_id),
+        "key_id": str(tenant.key_id),
+        "period": "week",
+    }
+    await caps.cap_clear(organization, key_id=tenant.key_id)
+    await _spend(fresh, tenant, 30)
+    found = [
+        (one.state.value, one.alert.level, one.alert.subject.get("period"))
+        for one in _changes_of(await alerts.check(), organization)
+    ]
+    assert set(found) == {("cleared", 100, "week"), ("raised", 80, None), ("raised", 80, "day")}
+
+
+async def test_an_organization_that_is_stopped_by_its_overage(fresh: Process) -> None:
+    tenant = await make_tenant(fresh.database, credit=100)
+    billing, organization = Billing(fresh.database, LIMITS), tenant.organization_id
+    await billing.overage_set(organization, 10)
+    alerts = _alerts(fresh)
+    hold = await held(fresh, tenant, 50)
+    await fresh.ledger.resolve(settlement(hold, 150), hold)
+    raised = [("credit", "raised", 100), ("negative_balance", "raised", 100)]
+    assert _told(await alerts.check(), organization) == raised
+    # The next call finds the balance below the bound, and stops the organization.
+    assert (await fresh.ledger.hold(hold_of(tenant, 0))).refusal is Refusal.OVERAGE
+    [told] = _changes_of(await alerts.check(), organization)
+    assert (told.alert.kind.value, told.state.value) == ("stopped", "raised")
+    assert "-0.00000000005 USD" in told.alert.detail
+    # New credit alone does not end it.
+    await billing.credit_grant(organization, 200)
+    kinds = {kind for kind, _, _ in _told(await alerts.check(), organization)}
+    assert "stopped" not in kinds
+    await billing.overage_clear(organization)
+    assert _told(await alerts.check(), organization) == [("stopped", "cleared", 100)]
 
 
 async def test_one_of_many_processes_tells(fresh: Process) -> None:

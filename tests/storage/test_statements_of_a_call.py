@@ -16,6 +16,7 @@ from tests.support.large_books import fill_books
 from tests.support.large_tenants import fill_tenants
 from tests.support.ledger import LedgerTenant, make_tenant
 from tests.support.ledger_months import this_month
+from tests.support.statements import all_statements
 from tests.support.upstream import chat, reset_after
 from tollkeeper.domain.traffic import TimeRange, TrafficFilter
 from tollkeeper.storage.activity_pages import RareFilter
@@ -29,7 +30,7 @@ _BUFFERS_MORE_MAX = 60
 # What a list of a page may read: the calls that a policy has judged, and the records beside them.
 _PAGE_ROWS_MAX = 2_500
 # Tables whose size does not depend on how much the service is used.
-_SMALL_TABLES = {"processes", "ledger_closes", "alert_observations"}
+_SMALL_TABLES = {"processes", "ledger_closes", "schema_revisions", "alert_observations"}
 
 
 @dataclass(frozen=True)
@@ -85,7 +86,7 @@ async def _make_large(site: Site) -> list[LedgerTenant]:
     async with database.reading() as connection:
         await fill_tenants(connection, organizations=_TENANTS, policies_each=3)
     await fill_books(database, calls=_CALLS, organizations=20, months=(this_month(),))
-    tenants = [await make_tenant(database) for _ in range(5)]
+    tenants = [await make_tenant(database) for _ in range(40)]
     async with database.reading() as connection:
         wanted = LargeActivity(calls=_ACTIVITY, days=_DAYS, end=int(time.time()))
         await fill_activity(connection, tenants, wanted)
@@ -131,6 +132,8 @@ async def test_a_call_reads_no_more_of_large_books(site: Site) -> None:
             assert one.rows_read <= _ROWS_MAX, (text, one.rows_read)
             assert one.buffers <= 2 * before + _BUFFERS_MORE_MAX, (text, before, one.buffers)
     assert set(small) <= set(large)
+    # What is sent is what `test_distribution` finds in the source.
+    assert set(large) <= {statement.normal for statement in all_statements()}
     await _check_pages(site, tenants)
 
 

@@ -18,12 +18,12 @@ import ssl
 import struct
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from typing import Any, Self
 
 from tests.support.upstream_wire import (
     DONE,
     USAGE,
+    Received,
     chat_records,
     chunk,
     completion,
@@ -32,34 +32,10 @@ from tests.support.upstream_wire import (
 )
 
 # The texts are part of this library: whoever scripts an upstream imports them from here too.
-__all__ = ["DONE", "USAGE", "chat_records", "chunk", "completion", "sse", "usage_chunk"]
+__all__ = ["DONE", "USAGE", "Received", "chat_records", "chunk", "completion", "sse", "usage_chunk"]
 
 JSON_TYPE = "application/json"
 SSE_TYPE = "text/event-stream; charset=utf-8"
-
-
-@dataclass(frozen=True, slots=True)
-class Received:
-    """One request as it arrived."""
-
-    head: bytes
-    body: bytes
-
-    @property
-    def path(self) -> str:
-        return self.head.split(b" ", 2)[1].decode()
-
-    @property
-    def headers(self) -> dict[str, str]:
-        lines = self.head.decode("latin-1").split("\r\n")[1:]
-        pairs = (line.partition(":") for line in lines if line)
-        return {name.lower(): value.strip() for name, _, value in pairs}
-
-    @property
-    def json(self) -> dict[str, Any]:
-        parsed = json.loads(self.body)
-        assert isinstance(parsed, dict)
-        return parsed
 
 
 class Peer:

@@ -1,7 +1,9 @@
-"""What model servers put on the wire: chat answers in JSON and as event streams, piece by piece."""
+"""What goes over the wire to model servers and back: requests as they arrive, chat answers in JSON and
+as event streams, piece by piece."""
 
 import json
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 DONE = b"data: [DONE]\n\n"
@@ -12,6 +14,30 @@ _FRAME = {
     "created": 1767225600,
     "model": "upstream-model",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """One request as it arrived."""
+
+    head: bytes
+    body: bytes
+
+    @property
+    def path(self) -> str:
+        return self.head.split(b" ", 2)[1].decode()
+
+    @property
+    def headers(self) -> dict[str, str]:
+        lines = self.head.decode("latin-1").split("\r\n")[1:]
+        pairs = (line.partition(":") for line in lines if line)
+        return {name.lower(): value.strip() for name, _, value in pairs}
+
+    @property
+    def json(self) -> dict[str, Any]:
+        parsed = json.loads(self.body)
+        assert isinstance(parsed, dict)
+        return parsed
 
 
 def chunk(

@@ -14,6 +14,7 @@ import msgspec
 from tollkeeper.domain.errors import (
     RETRY_AFTER_S_MAX,
     BackendFailed,
+    OptionUnsupported,
     ProviderRejected,
     RateLimited,
     TollkeeperError,
@@ -73,6 +74,9 @@ _REJECTED = frozenset(
     }
 )
 _RATE_LIMITED = "rate_limit_exceeded"
+_AWS_QUOTA = b"ServiceQuotaExceededException"
+# The word of the gateway's own bridge for what its library cannot do.
+_UNSUPPORTED = "option_unsupported"
 # Codes of error records by which a backend says that it stopped waiting: the call may have run.
 _TIMEOUTS_OF_BACKENDS = (408, 499, 504, 524)
 _MESSAGE_BYTES_MAX = 2048
@@ -84,9 +88,17 @@ _ADDRESS = re.compile(r"\b[a-z][a-z0-9+.-]{0,20}://[^\s\"'<>]*", re.IGNORECASE)
 
 
 def refusal(
-    status: int, body: bytes, *, retry_after: bytes | None, secrets: tuple[str, ...]
+    status: int,
+    body: bytes,
+    *,
+    retry_after: bytes | None,
+    secrets: tuple[str, ...],
+    kind: bytes | None = None,
 ) -> TollkeeperError:
-    """The error for an answer that is not 200."""
+    """The error for an answer that is not 200. `kind` is what AWS calls the error, in a header."""
+    if status == 400 and kind is not None and kind.startswith(_AWS_QUOTA):
+        # A quota of the account is nothing that is wrong with the request.
+        status = 429
     if status in {400, 422}:
         parsed = _parsed(body)
         if _refuses_the_key(parsed):
@@ -117,6 +129,20 @@ def refusal_record(record: Any, *, secrets: tuple[str, ...]) -> TollkeeperError:
     # The backend itself says that it failed before any output, whatever its own provider did.
     is_refusal = type(code) is int and 400 <= code < 500
     return BackendFailed("The backend answered with an error.", blameless=is_refusal)
+
+
+def unsupported_option(body: bytes, *, secrets: tuple[str, ...]) -> OptionUnsupported | None:
+    """The option that the gateway's own bridge cannot carry; None where the body names none. Only
+    for a server that is trusted to have sent nothing on."""
+    parsed = _parsed(body)
+    error = parsed.get("error") if isinstance(parsed, dict) else None
+    if not isinstance(error, dict) or error.get("type") != _UNSUPPORTED:
+        return None
+    param = error.get("param")
+    if not isinstance(param, str):
+        return None
+    message = error_message(parsed, secrets) or f"The backend does not support {param}."
+    return OptionUnsupported(message, param=param)
 
 
 def _failed(message: str, status: int) -> BackendFailed:

@@ -2,6 +2,7 @@
 
 from tollkeeper.bootstrap.app import build_app
 from tollkeeper.bootstrap.backends import build_backends
+from tollkeeper.bootstrap.bridge import build_bridge, running_bridge
 from tollkeeper.bootstrap.catalog import build_catalog
 from tollkeeper.bootstrap.engine import build_engine, running_engine
 from tollkeeper.bootstrap.judge import judge_over, running_judge
@@ -11,11 +12,13 @@ from tollkeeper.bootstrap.services import located_database, running_services
 __all__ = [
     "build_app",
     "build_backends",
+    "build_bridge",
     "build_catalog",
     "build_engine",
     "judge_over",
     "located_database",
     "master_secret",
+    "running_bridge",
     "running_engine",
     "running_judge",
     "running_services",

@@ -5,12 +5,14 @@ from contextlib import asynccontextmanager
 
 from tollkeeper.backends.port import Backend
 from tollkeeper.bootstrap.backends import build_backends
+from tollkeeper.bootstrap.bridge import running_bridge
 from tollkeeper.bootstrap.catalog import build_catalog
 from tollkeeper.bootstrap.engine import running_engine
 from tollkeeper.bootstrap.identities import shown_credential
 from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.errors import InvalidRequest, NotFound
-from tollkeeper.settings import Settings
+from tollkeeper.embedded.provider_bridge import ProviderBridge
+from tollkeeper.settings import Settings, SettingsError
 
 
 def model_on_backend(settings: Settings, backend: str, model_id: str | None) -> Model:
@@ -39,13 +41,27 @@ def credential_of(settings: Settings, backend: str) -> str:
 
 @asynccontextmanager
 async def running_backend(settings: Settings, name: str) -> AsyncIterator[Backend]:
-    """Needs the secrets of this backend only. An embedded engine is started for the duration."""
+    """Needs the secrets of this backend only. An embedded engine or a bridge to the library is
+    started for the duration. Raises SettingsError where the library cannot serve the backend."""
     own = tuple(backend for backend in settings.backends if backend.name == name)
     reduced = settings.model_copy(update={"backends": own})
-    async with running_engine(reduced) as engine:
-        backend = build_backends(reduced, None if engine is None else engine.address)[name]
+    async with running_engine(reduced) as engine, running_bridge(reduced) as bridge:
+        if bridge is not None:
+            _require_served(bridge, name)
+        backend = build_backends(
+            reduced,
+            None if engine is None else engine.address,
+            None if bridge is None else bridge.address,
+        )[name]
         await backend.start()
         try:
             yield backend
         finally:
             await backend.close()
+
+
+def _require_served(bridge: ProviderBridge, backend: str) -> None:
+    if bridge.report is None:
+        raise SettingsError(f"library: {bridge.status.detail}")
+    if backend in bridge.report.refused:
+        raise SettingsError(f"backends {backend!r}: {bridge.report.refused[backend]}")

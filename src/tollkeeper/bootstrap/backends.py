@@ -1,22 +1,24 @@
 """Builds the backends, and the judge on one of them, from their declarations in the settings."""
 
-import os
-from pathlib import Path
+from dataclasses import dataclass, field
 
 from tollkeeper.backends.absent import AbsentBackend
 from tollkeeper.backends.config import BackendConfig, OutputBound, Tokenizer, WireProtocol
-from tollkeeper.backends.credentials import CredentialKind, read_key
+from tollkeeper.backends.credentials import CredentialKind
 from tollkeeper.backends.fan_out import FanOutBackend
 from tollkeeper.backends.port import Backend
 from tollkeeper.backends.routing import RoutedBackend
+from tollkeeper.bootstrap.api_keys import api_key_of
+from tollkeeper.bootstrap.bridge import check_library
 from tollkeeper.bootstrap.identities import identity_of
 from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.declared_prices import pricing_from_declared
 from tollkeeper.domain.judging import EXAMPLES, Example
+from tollkeeper.embedded.bridge_address import BridgeAddress
 from tollkeeper.embedded.engine_address import EngineAddress
 from tollkeeper.services.policies.judge import Judge, JudgeConfig
 from tollkeeper.services.vault import Vault
-from tollkeeper.settings import BackendSettings, Settings, SettingsError, shown_variable
+from tollkeeper.settings import BackendSettings, Settings, SettingsError
 
 # The bound if `record_bytes` is not set. A record of a Responses stream may hold the whole result.
 _RECORD_BYTES_MAX = {WireProtocol.RESPONSES: 16 << 20}
@@ -95,22 +97,37 @@ def _judge_model(backend: str, upstream_model: str) -> Model:
     )
 
 
-def build_backends(settings: Settings, engine: EngineAddress | None) -> dict[str, Backend]:
-    return {declared.name: _backend(declared, settings, engine) for declared in settings.backends}
+def build_backends(
+    settings: Settings, engine: EngineAddress | None, bridge: BridgeAddress | None = None
+) -> dict[str, Backend]:
+    return {
+        declared.name: _backend(declared, settings, engine, bridge)
+        for declared in settings.backends
+    }
 
 
 def _backend(
-    declared: BackendSettings, settings: Settings, engine: EngineAddress | None
+    declared: BackendSettings,
+    settings: Settings,
+    engine: EngineAddress | None,
+    bridge: BridgeAddress | None,
 ) -> Backend:
     if declared.kind == "embedded" and engine is None:
         return AbsentBackend(declared.name, "The embedded engine does not run.")
+    if declared.kind == "library" and bridge is None:
+        check_library(settings, declared.name)
+        api_key_of(declared)
+        return AbsentBackend(declared.name, "The bridge to the library does not run.")
     try:
-        routed: Backend = RoutedBackend(backend_config(declared, engine))
+        routed: Backend = RoutedBackend(backend_config(declared, engine, bridge))
     except ValueError as exc:
         raise SettingsError(f"backends {declared.name!r}: {exc}") from None
     if declared.kind == "embedded":
         # The engine makes one completion at a time, in as many slots as it has.
         return FanOutBackend(routed, concurrency=settings.embedded.parallel)
+    if declared.kind == "library":
+        # Few providers of the library have an `n`.
+        return FanOutBackend(routed, concurrency=declared.fan_out)
     if declared.native_n and WireProtocol(declared.protocol) is WireProtocol.CHAT:
         return routed
     # Only the chat protocol has an `n` for every model and for streams: on others several completions
@@ -118,18 +135,24 @@ def _backend(
     return FanOutBackend(routed, concurrency=declared.fan_out)
 
 
-def backend_config(declared: BackendSettings, engine: EngineAddress | None) -> BackendConfig:
+def backend_config(
+    declared: BackendSettings,
+    engine: EngineAddress | None,
+    bridge: BridgeAddress | None = None,
+) -> BackendConfig:
     """Raises ValueError if an address or a credential cannot be used."""
-    embedded = declared.kind == "embedded"
+    embedded, bridged = declared.kind == "embedded", declared.kind == "library"
     protocol = WireProtocol(declared.protocol)
+    access = _access(declared, engine, bridge)
     return BackendConfig(
         name=declared.name,
         protocol=protocol,
-        urls=(engine.base_url,) if embedded and engine is not None else declared.urls,
-        api_key=_engine_key(engine) if embedded else _api_key(declared),
-        api_key_file=declared.api_key_file or None,
+        urls=access.urls,
+        api_key=access.api_key,
+        api_key_file=access.api_key_file,
         credential=CredentialKind(declared.credential),
-        identity=None if embedded else identity_of(declared),
+        identity=None if embedded or bridged else identity_of(declared),
+        names_unsupported=bridged,
         headers=declared.headers,
         tls_ca_file=declared.tls_ca_file or None,
         connect_timeout_s=declared.connect_timeout_s,
@@ -138,7 +161,7 @@ def backend_config(declared: BackendSettings, engine: EngineAddress | None) -> B
         always_stream=embedded,
         # With progress records the engine notices a disconnect while it reads a long prompt.
         extra_fields={"return_progress": True} if embedded else {},
-        output_bound=OutputBound(declared.output_bound),
+        output_bound=OutputBound.MAX_TOKENS if bridged else OutputBound(declared.output_bound),
         include_usage=declared.include_usage,
         refused_fields=declared.refused_fields,
         renamed_fields=declared.renamed_fields,
@@ -169,24 +192,22 @@ def _tokenizer(declared: BackendSettings) -> Tokenizer:
     return _TOKENIZERS.get(WireProtocol(declared.protocol), ordinary)
 
 
-def _engine_key(engine: EngineAddress | None) -> str | None:
-    return None if engine is None else engine.api_key
+@dataclass(frozen=True, slots=True)
+class _Access:
+    """Where the server of a backend is, and the key for it."""
+
+    urls: tuple[str, ...]
+    api_key: str | None = field(repr=False)
+    api_key_file: str | None = None
 
 
-def _api_key(declared: BackendSettings) -> str | None:
-    if declared.api_key_env:
-        value = os.environ.get(declared.api_key_env, "")
-        if not value:
-            raise SettingsError(
-                f"backends {declared.name!r}: api_key_env: "
-                f"{shown_variable(declared.api_key_env)} is not set."
-            )
-        return value
-    if declared.api_key_file:
-        try:
-            return read_key(Path(declared.api_key_file))
-        except ValueError as exc:
-            raise SettingsError(
-                f"backends {declared.name!r}: api_key_file: {declared.api_key_file}: {exc}."
-            ) from None
-    return None
+def _access(
+    declared: BackendSettings, engine: EngineAddress | None, bridge: BridgeAddress | None
+) -> _Access:
+    """The engine and the bridge have keys of their own: that of a provider stays in the bridge."""
+    if declared.kind == "embedded":
+        return _Access((), None) if engine is None else _Access((engine.base_url,), engine.api_key)
+    if declared.kind == "library":
+        assert bridge is not None
+        return _Access((bridge.url_of(declared.name),), bridge.api_key)
+    return _Access(declared.urls, api_key_of(declared), declared.api_key_file or None)

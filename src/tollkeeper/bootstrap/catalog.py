@@ -69,7 +69,8 @@ def _on_backend(declared: ModelSettings, backend: BackendSettings, settings: Set
         _model(declared, backend),
         cache_salt_field=backend.cache_salt_field,
         shares_cache=backend.cache_shared,
-        allows_remote_media=backend.allow_remote_media,
+        # Some providers of the library would read addresses of their own storage with our key.
+        allows_remote_media=backend.allow_remote_media and backend.kind != "library",
     )
     if backend.kind == "embedded":
         return _on_engine(model, settings.embedded.context_length)

@@ -15,6 +15,7 @@ from tollkeeper.domain.admission import ProjectLimits
 from tollkeeper.domain.conventions import DEFAULT_THRESHOLD_BASIS_POINTS
 from tollkeeper.domain.media_text import UnreadKind
 from tollkeeper.domain.money import picousd_from_usd
+from tollkeeper.embedded.bridge_address import BridgeAddress
 from tollkeeper.embedded.engine_address import EngineAddress
 from tollkeeper.embedded.postgres import EmbeddedPostgres
 from tollkeeper.services.alerts import Alerts
@@ -86,9 +87,12 @@ async def running_services(
     *,
     clock: Clock = unix_now,
     engine: EngineAddress | None = None,
+    bridge: BridgeAddress | None = None,
     serving: bool = False,
 ) -> AsyncIterator[Services]:
-    services = build_services(settings, conninfo, clock=clock, engine=engine, serving=serving)
+    services = build_services(
+        settings, conninfo, clock=clock, engine=engine, bridge=bridge, serving=serving
+    )
     await services.database.open()
     for backend in services.backends.values():
         await backend.start()
@@ -114,6 +118,7 @@ def build_services(
     *,
     clock: Clock = unix_now,
     engine: EngineAddress | None = None,
+    bridge: BridgeAddress | None = None,
     serving: bool = False,
 ) -> Services:
     """Builds backends only if `serving`: a command makes no calls and needs no backend's secret."""
@@ -131,11 +136,10 @@ def build_services(
     recovery, ledger_watch = _recovery_and_watch(settings, database)
     caps, bulk_resolution, months = _changes_of_accounts(database, clock, project_limits)
     activity = Activity(database, clock, retention_days=settings.activity.retention_days)
-    backends = build_backends(settings, engine) if serving else {}
+    backends = build_backends(settings, engine, bridge) if serving else {}
     checks = _checks(settings, backends, vault, serving=serving)
     request_log, alerts = _log_and_alerts(settings, database, backends, serving=serving)
-    tracer = build_tracer(settings) if serving else None
-    recorder = CallRecorder(activity, request_log, alerts.note_usage_report, tracer)
+    recorder = _recorder(settings, activity, request_log, alerts, serving=serving)
     policies = Policies(database, idempotency, clock, directory)
     inference = _inference(settings, admission, admissible, backends, policies, checks, recorder)
     keepers = (key_use, idempotency, lease, recovery, bulk_resolution, ledger_watch, months, caps)
@@ -244,6 +248,18 @@ def _checks(
 ) -> PolicyChecks:
     judge = build_judge(settings, backends, judge_secret(vault)) if serving else None
     return PolicyChecks(judge, denied_unread=denied_unread(settings))
+
+
+def _recorder(
+    settings: Settings,
+    activity: Activity,
+    request_log: RequestLog,
+    alerts: Alerts,
+    *,
+    serving: bool,
+) -> CallRecorder:
+    tracer = build_tracer(settings) if serving else None
+    return CallRecorder(activity, request_log, alerts.note_usage_report, tracer)
 
 
 def _log_and_alerts(

@@ -3,14 +3,17 @@
 import asyncio
 import os
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from enum import StrEnum
 
 from tollkeeper.backends.presets import PRESETS
 from tollkeeper.bootstrap import (
+    build_bridge,
     build_catalog,
     judge_over,
     located_database,
     master_secret,
+    running_bridge,
     running_engine,
 )
 from tollkeeper.bootstrap.identities import check_identity, shown_credential
@@ -19,7 +22,13 @@ from tollkeeper.cli.output import Listing
 from tollkeeper.cli.progress import working
 from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.embedded.engine import EmbeddedEngine
-from tollkeeper.hosting.backend_probe import CONNECT_TIMEOUT_S, engine_state, reach
+from tollkeeper.embedded.provider_bridge import ProviderBridge
+from tollkeeper.hosting.backend_probe import (
+    CONNECT_TIMEOUT_S,
+    bridge_state,
+    engine_state,
+    reach,
+)
 from tollkeeper.hosting.logs import silence_logs
 from tollkeeper.services.policies.judge import Question
 from tollkeeper.settings import (
@@ -99,12 +108,23 @@ def _database(settings: Settings) -> str:
 
 
 async def _backends_and_judge(settings: Settings) -> list[Finding]:
-    """Starts one engine for both, if there is one, because the judge may use it too."""
-    async with running_engine(settings) as engine:
-        return [*await _backends(settings, engine), await _judge(settings, engine)]
+    """Starts one engine and one bridge for both, because the judge may use them too."""
+    found: list[Finding] = []
+    try:
+        build_bridge(settings)
+    except SettingsError as exc:  # the library, or a key for it, is missing
+        found.append(("library", CheckResult.BAD, str(exc)))
+    async with (
+        running_engine(settings) as engine,
+        nullcontext() if found else running_bridge(settings) as bridge,
+    ):
+        found += await _backends(settings, engine, bridge)
+        return [*found, await _judge(settings, engine, bridge)]
 
 
-async def _backends(settings: Settings, engine: EmbeddedEngine | None) -> list[Finding]:
+async def _backends(
+    settings: Settings, engine: EmbeddedEngine | None, bridge: ProviderBridge | None
+) -> list[Finding]:
     """Checks all replicas concurrently, so that the timeouts of several do not add up."""
     checks = []
     findings: list[Finding] = []
@@ -112,6 +132,9 @@ async def _backends(settings: Settings, engine: EmbeddedEngine | None) -> list[F
         name = f"backend {backend.name}"
         if backend.kind == "embedded":
             findings.append((name, *_engine(settings, backend, engine)))
+            continue
+        if backend.kind == "library":
+            findings.append((name, *_library(backend, bridge)))
             continue
         if backend.preset:
             findings.append((f"{name} preset", CheckResult.OK, _preset(backend)))
@@ -166,6 +189,18 @@ def _engine(
     return CheckResult.OK, state.detail
 
 
+def _library(backend: BackendSettings, bridge: ProviderBridge | None) -> tuple[CheckResult, str]:
+    state = bridge_state(bridge, backend.name)
+    if not state.ok:
+        return CheckResult.BAD, state.detail
+    hint = ""
+    if backend.provider in PRESETS:
+        hint = f" The preset {backend.provider} reaches it without the library, and exactly."
+    served = f"{backend.provider}, {shown_credential(backend)}, {state.detail}."
+    warning = "A charge is only as exact as what the library reports."
+    return CheckResult.WARNING, f"{served} {warning}{hint}"
+
+
 def _missing_files_and_secrets(backend: BackendSettings) -> Iterator[str]:
     """Secrets and certificates that the settings name and that this machine does not have."""
     if backend.api_key_env and not os.environ.get(backend.api_key_env):
@@ -189,7 +224,9 @@ async def _replica(name: str, url: str, timeout_s: float) -> Finding:
     return name, CheckResult.OK if result.ok else CheckResult.BAD, result.detail
 
 
-async def _judge(settings: Settings, engine: EmbeddedEngine | None) -> Finding:
+async def _judge(
+    settings: Settings, engine: EmbeddedEngine | None, bridge: ProviderBridge | None
+) -> Finding:
     """Asks the judge a real question: only an answer shows that it returns log-probabilities."""
     declared = settings.judge
     if declared is None:
@@ -197,7 +234,7 @@ async def _judge(settings: Settings, engine: EmbeddedEngine | None) -> Finding:
         return "judge", CheckResult.WARNING, detail
     who = f"{declared.model} on the backend {declared.backend}"
     try:
-        async with judge_over(settings, engine) as judge:
+        async with judge_over(settings, engine, bridge) as judge:
             (opinion,) = await judge.ask_all(_TEXT, [_QUESTION])
     except (SettingsError, TollkeeperError) as exc:
         return "judge", CheckResult.BAD, f"{who}: {exc}"

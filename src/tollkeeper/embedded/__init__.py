@@ -1,1 +1,1 @@
-"""The engine and the PostgreSQL that the gateway brings along."""
+"""What the gateway brings along and runs beside itself: the engine, the PostgreSQL, the bridge."""

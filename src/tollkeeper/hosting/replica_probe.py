@@ -8,6 +8,8 @@ from tollkeeper.hosting.backend_probe import CONNECT_TIMEOUT_S, ProbeResult, rea
 from tollkeeper.settings import BackendSettings, Settings
 
 _ANSWER_BYTES_MAX = 65_536
+# Backends whose server is a process beside the gateway, and what it is called.
+_BESIDE = {"embedded": "embedded engine", "library": "bridge to the library"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,12 +26,10 @@ async def probe_replicas(settings: Settings) -> list[ReplicaProbe]:
 
 
 async def _probe(settings: Settings, backend: BackendSettings) -> list[ReplicaProbe]:
-    if backend.kind == "embedded":
-        return [
-            ReplicaProbe(
-                backend.name, "embedded engine", await _engine_state(settings, backend.name)
-            )
-        ]
+    beside = _BESIDE.get(backend.kind)
+    if beside is not None:
+        state = await _state_by_gateway(settings, backend.name)
+        return [ReplicaProbe(backend.name, beside, state)]
     results = await asyncio.gather(*(reach(url, CONNECT_TIMEOUT_S) for url in backend.urls))
     return [
         ReplicaProbe(backend.name, url, result)
@@ -37,8 +37,8 @@ async def _probe(settings: Settings, backend: BackendSettings) -> list[ReplicaPr
     ]
 
 
-async def _engine_state(settings: Settings, backend: str) -> ProbeResult:
-    """Only the gateway that started the engine knows it: its operator listener says."""
+async def _state_by_gateway(settings: Settings, backend: str) -> ProbeResult:
+    """Only the gateway that started a process beside itself knows it: its operator listener says."""
     operator = settings.operator
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):

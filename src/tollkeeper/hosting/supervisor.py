@@ -1,5 +1,6 @@
-"""The parent process: starts the workers, the engine and the operator listener, restarts a worker or
-an embedded database that died, stops what it started, and sends a changed catalogue to the workers.
+"""The parent process: starts the workers, the engine, the bridge and the operator listener, restarts a
+worker or an embedded database that died, stops what it started, and sends a changed catalogue to the
+workers.
 """
 
 import asyncio
@@ -12,9 +13,11 @@ from collections.abc import Callable
 import structlog
 from prometheus_client.multiprocess import mark_process_dead
 
-from tollkeeper.bootstrap import build_catalog, build_engine
+from tollkeeper.bootstrap import build_bridge, build_catalog, build_engine
 from tollkeeper.domain.errors import StateConflict, TollkeeperError
+from tollkeeper.embedded.engine import EmbeddedEngine
 from tollkeeper.embedded.postgres import EmbeddedPostgres
+from tollkeeper.embedded.provider_bridge import ProviderBridge
 from tollkeeper.hosting.backend_probe import probe_backends
 from tollkeeper.hosting.http_server import HttpServer
 from tollkeeper.hosting.listeners import address_of
@@ -55,6 +58,7 @@ class Supervisor:
         self._reload = reload
         self._worker_starter = worker_starter
         self._engine = build_engine(settings)
+        self._bridge = build_bridge(settings)
         self._stopping = asyncio.Event()
         self._workers: dict[int, WorkerProcess] = {}
         self._ready: set[int] = set()
@@ -74,8 +78,8 @@ class Supervisor:
                 http_limits(self._settings),
             )
             await listener.start(self._operator)
-            if self._engine is not None:
-                await self._engine.start()
+            for beside in self._processes():
+                await beside.start()
             keepers = [
                 loop.create_task(self._keep_worker(number, on_ready))
                 for number in range(self._settings.server.workers)
@@ -86,11 +90,15 @@ class Supervisor:
             # Otherwise the kernel would accept connections that no worker will serve.
             self._public.close()
             await self._stop_workers(keepers)
-            if self._engine is not None:
-                await self._engine.close()
+            for beside in self._processes():
+                await beside.close()
             await listener.drain(0)
         if self._outdated is not None:
             raise StateConflict(self._outdated)
+
+    def _processes(self) -> list[EmbeddedEngine | ProviderBridge]:
+        """What runs beside the workers, as far as the settings need it."""
+        return [beside for beside in (self._engine, self._bridge) if beside is not None]
 
     def _stop(self) -> None:
         if not self._stopping.is_set():
@@ -126,7 +134,7 @@ class Supervisor:
         except TollkeeperError as exc:
             parts["database"] = exc.message
             ready = False
-        backends, any_reachable = await probe_backends(self._settings, self._engine)
+        backends, any_reachable = await probe_backends(self._settings, self._engine, self._bridge)
         parts |= backends
         ready = ready and any_reachable
         return Readiness(parts=parts, ready=ready and not self._stopping.is_set())
@@ -170,11 +178,13 @@ class Supervisor:
 
     async def _start_worker(self) -> WorkerProcess:
         address = None if self._engine is None else self._engine.address
+        bridge = None if self._bridge is None else self._bridge.address
         instruction = {
             "kind": "start",
             "settings": self._settings.model_dump(mode="json"),
             "conninfo": self._conninfo,
             "engine": None if address is None else dataclasses.asdict(address),
+            "bridge": None if bridge is None else dataclasses.asdict(bridge),
         }
         worker = self._worker_starter.take()
         await worker.start(self._public, instruction)

@@ -32,7 +32,9 @@ _OWN_HEADERS = frozenset(
 
 class BackendSettings(Section):
     name: Name
-    kind: Literal["embedded", "openai"] = "openai"
+    kind: Literal["embedded", "library", "openai"] = "openai"
+    # Of the kind "library": the provider, by the name that the library has for it.
+    provider: str = Field(default="", pattern=r"^[a-z0-9_-]{0,64}$")
     # What is known of a provider or server: the defaults of what follows.
     preset: str = ""
     protocol: Literal[
@@ -163,6 +165,7 @@ class BackendSettings(Section):
                 f"protocol: {self.protocol} is not spoken at the OpenAI-compatible address; its preset "
                 "is bedrock-openai"
             )
+        self._fits_the_library()
         if self.tls_ca_file and not any(url.startswith("https://") for url in self.urls):
             raise ValueError("tls_ca_file: none of the urls begins with https://")
         if self.ejection_s > self.ejection_max_s:
@@ -177,3 +180,23 @@ class BackendSettings(Section):
                 f"identity: only the credentials {', '.join(sorted(IDENTITY_CREDENTIALS))} have one"
             )
         return self
+
+    def _fits_the_library(self) -> None:
+        """Raises ValueError for what the library has no place for, and a provider without it."""
+        if self.kind != "library":
+            if self.provider:
+                raise ValueError("provider: only a backend of kind 'library' has one")
+            return
+        if not self.provider:
+            raise ValueError("a backend of kind 'library' needs a provider")
+        if len(self.urls) > 1:
+            raise ValueError("urls: a backend of kind 'library' has one at most")
+        if self.protocol != "chat":
+            raise ValueError("protocol: a backend of kind 'library' speaks 'chat' only")
+        if self.credential != "bearer":
+            raise ValueError("credential: the library decides how it sends the key")
+        if self.tokenizer not in ("auto", "none"):
+            raise ValueError("tokenizer: the library counts no tokens")
+        for name in ("preset", "headers", "tls_ca_file", "tokenize_path"):
+            if getattr(self, name):
+                raise ValueError(f"{name}: a backend of kind 'library' has none")

@@ -6,10 +6,12 @@ from typing import LiteralString
 
 import msgspec
 
-from tollkeeper.domain.access import OrganizationId, ProjectId
+from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
 from tollkeeper.domain.alerts import AlertChange, AlertKind, AlertState, Condition, RaisedAlert
+from tollkeeper.domain.caps import CapPeriod
 from tollkeeper.storage.accounts import with_balances
 from tollkeeper.storage.database import Connection
+from tollkeeper.storage.period_cap_changes import NEWEST_KEY, PERIOD_BALANCES
 
 # Any number that no other advisory lock of ours has.
 _ALERTS_LOCK = 7_239_004
@@ -24,6 +26,9 @@ class Fill:
     project_id: ProjectId | None
     amount_picousd: int
     used_picousd: int
+    # Of a period cap.
+    key_id: KeyId | None = None
+    period: CapPeriod | None = None
 
     @property
     def percent(self) -> int:
@@ -47,7 +52,13 @@ async def try_lock(connection: Connection) -> bool:
 async def find_fills(connection: Connection, percent: int) -> list[Fill]:
     """Caps and credits of which at least so much is used."""
     cursor = await connection.execute(_FIND_FILLS, {"percent": percent}, prepare=False)
-    return [Fill(AlertKind(row[0]), *row[1:]) for row in await cursor.fetchall()]
+    found = [Fill(AlertKind(row[0]), *row[1:]) for row in await cursor.fetchall()]
+    cursor = await connection.execute(_FIND_PERIOD_FILLS, {"percent": percent}, prepare=False)
+    for organization_id, project_id, amount, used, key_id, period in await cursor.fetchall():
+        owner = (organization_id, project_id)
+        fill = Fill(AlertKind.CAP, *owner, amount, used, key_id, CapPeriod(period))
+        found.append(fill)
+    return found
 
 
 # The accounts are read once, and few of them are left then.
@@ -78,6 +89,24 @@ _FIND_FILLS: LiteralString = with_balances(
 )
 
 
+# A cap whose period is over has nothing used of the current one.
+_FIND_PERIOD_FILLS: LiteralString = (
+    "WITH "  # noqa: S608 - the pieces are constants
+    + PERIOD_BALANCES
+    + """
+    SELECT c.organization_id,
+        coalesce(k.project_id, CASE c.scope WHEN 'project' THEN c.subject_id END), c.cap,
+        c.held + c.settled, k.id, c.period
+    FROM period_balances c
+    """
+    + NEWEST_KEY
+    + """
+    WHERE c.number = cap_period_number(c.period, c.day)
+      AND (c.held + c.settled) * 100 >= c.cap * %(percent)s
+    """
+)
+
+
 async def find_negative(connection: Connection) -> list[tuple[OrganizationId, int]]:
     """Organizations whose balance is below zero, with the balance."""
     cursor = await connection.execute(_FIND_NEGATIVE, prepare=False)
@@ -86,6 +115,20 @@ async def find_negative(connection: Connection) -> list[tuple[OrganizationId, in
 
 _FIND_NEGATIVE: LiteralString = with_balances(
     "SELECT organization_id, available FROM balances WHERE available < 0"
+)
+
+
+async def find_stopped(connection: Connection) -> list[tuple[OrganizationId, int]]:
+    """Organizations whose calls are stopped because of overage, with the balance."""
+    cursor = await connection.execute(_FIND_STOPPED, prepare=False)
+    return [(row[0], row[1]) for row in await cursor.fetchall()]
+
+
+_FIND_STOPPED: LiteralString = with_balances(
+    """
+    SELECT b.organization_id, b.granted - b.settled
+    FROM balances b JOIN accounts a USING (organization_id) WHERE a.stopped
+    """
 )
 
 

@@ -170,11 +170,9 @@ _PROJECTS_AND_FOLDS = Statement(
         DELETE FROM unfolded WHERE organization_id = ANY (%s)
         RETURNING organization_id, reservation_id, kind, project_id, month, hold, settled, overage
     ), seen AS (
-        SELECT t.*, t.kind = 'resolved' AND EXISTS (
-            SELECT FROM unsettled_marks m
-            WHERE m.organization_id = t.organization_id AND m.reservation_id = t.reservation_id
-        ) AS was_unsettled
-        FROM taken t
+        SELECT t.*, t.kind = 'resolved' AND m.reservation_id IS NOT NULL AS was_unsettled
+        FROM taken t LEFT JOIN unsettled_marks m
+          ON m.organization_id = t.organization_id AND m.reservation_id = t.reservation_id
     ), folds AS (
         SELECT organization_id, project_id, kind, was_unsettled, month, count(*) AS count,
                sum(hold) AS hold, sum(settled) AS settled, sum(overage) AS overage,

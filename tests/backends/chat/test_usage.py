@@ -46,6 +46,22 @@ DIALECTS: dict[str, tuple[dict[str, Any], tuple[int, int, int, int, int]]] = {
         },
         (2, 8, 0, 5, 2),
     ),
+    "a library: cache writes by lifetime": (
+        {
+            "prompt_tokens": 152,
+            "completion_tokens": 5,
+            "total_tokens": 157,
+            "prompt_tokens_details": {
+                "cached_tokens": 40,
+                "cache_write_tokens": 100,
+                "cache_creation_token_details": {
+                    "ephemeral_5m_input_tokens": 60,
+                    "ephemeral_1h_input_tokens": 40,
+                },
+            },
+        },
+        (12, 40, 100, 5, 0),
+    ),
     "xAI: reasoning is additive": (
         {
             "prompt_tokens": 12,
@@ -264,3 +280,23 @@ def test_the_short_way_reads_the_same(
     except AbsurdCount:
         expected = UsageReport(None, absurd=report)
     assert read_chat_usage(report, service_tier=tier) == expected
+
+
+@pytest.mark.parametrize(
+    ("lifetimes", "expected"),
+    [
+        ({"ephemeral_5m_input_tokens": 60, "ephemeral_1h_input_tokens": 40}, (60, 40)),
+        ({"ephemeral_1h_input_tokens": 100}, (0, 100)),
+        ({}, (100, 0)),
+        (None, (100, 0)),
+        ("an hour", (100, 0)),
+    ],
+)
+def test_lifetimes_of_cache_writes_among_the_details(
+    lifetimes: Any, expected: tuple[int, int]
+) -> None:
+    details = {"cache_write_tokens": 100, "cache_creation_token_details": lifetimes}
+    usage = usage_of({**PLAIN, "prompt_tokens": 110, "prompt_tokens_details": details})
+    assert usage is not None
+    assert (usage.cache_write_tokens, usage.cache_write_1h_tokens) == expected
+    assert usage.uncached_tokens == 10

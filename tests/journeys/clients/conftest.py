@@ -103,6 +103,11 @@ async def google_genai() -> PythonClient:
 
 
 @pytest.fixture(scope="session")
+async def botocore() -> PythonClient:
+    return await python_client("botocore")
+
+
+@pytest.fixture(scope="session")
 async def framework(request: pytest.FixtureRequest) -> PythonClient:
     """The one that the test names by its lock."""
     return await python_client(request.param)

@@ -62,7 +62,7 @@ class Exchange:
                 await peer.send(body)
                 return
             if "frames" in self.answer:
-                await stream_frames(map(_frame, self.answer["frames"]))(peer)
+                await stream_frames(frames_of(self))(peer)
                 return
             await peer.send_head(200, SSE_TYPE)
             end = self.answer.get("line_end", "\n")
@@ -101,6 +101,11 @@ def load(name: str, folder: Path = RECORDED) -> Exchange:
         answer=written["answer"],
         caller_reads=written["caller_reads"],
     )
+
+
+def frames_of(exchange: Exchange) -> list[bytes]:
+    """The frames of a binary stream."""
+    return [_frame(written) for written in exchange.answer["frames"]]
 
 
 def _frame(written: dict[str, Any]) -> bytes:

@@ -2,11 +2,25 @@
 
 from typing import Literal
 
+from msgspec import UNSET, UnsetType
+
 from tollkeeper.api.wire.base import Sent
 
 
+class KeyCap(Sent):
+    """A cap of the key, in USD as decimal strings. `remaining` is negative where more was spent than
+    the cap allows."""
+
+    period: str
+    amount: str
+    held: str
+    spent: str
+    remaining: str
+    resets_at: int | None
+
+
 class KeyUsage(Sent):
-    """Settled costs in USD, as decimal strings. Days and months are those of UTC."""
+    """Settled costs in USD, as decimal strings. Days, weeks and months are those of UTC."""
 
     object: Literal["key_usage"]
     api_key_id: str
@@ -14,3 +28,6 @@ class KeyUsage(Sent):
     today: str
     this_month: str
     currency: Literal["usd"]
+    # Those of the key itself, where it has any. Caps of its project and of its organization bind it
+    # too.
+    caps: list[KeyCap] | UnsetType = UNSET

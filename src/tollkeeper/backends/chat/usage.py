@@ -7,6 +7,7 @@ report itself shows which one it is.
 - Anthropic through a compatible endpoint: `cache_read_input_tokens` and
   `cache_creation_input_tokens` beside the prompt.
 - DashScope, OpenRouter: cache writes in `prompt_tokens_details`, inside the prompt.
+- any-llm, LiteLLM: the lifetimes of those in `cache_creation_token_details` there.
 - Mistral: `prompt_token_details`, `num_cached_tokens`. DeepSeek: `prompt_cache_hit_tokens`.
 - Moonshot: `cached_tokens` at the top. SGLang, DeepSeek at Azure: `reasoning_tokens` at the top.
 - OpenAI: `audio_tokens` in both details, inside the counts; Gemini's and SGLang's are the same.
@@ -112,6 +113,11 @@ def _read(reported: FreeObject, service_tier: str | None) -> ReportedUsage:
     written = _first(prompt_details or {}, _WRITTEN)
     if is_beside:
         written = beside_written or 0
+    else:
+        # Libraries put the lifetimes of Anthropic's cache writes among the details of the prompt.
+        inside_lifetimes = _object(prompt_details or {}, "cache_creation_token_details") or {}
+        written_1h = read_count(inside_lifetimes.get("ephemeral_1h_input_tokens"))
+    if written is not None:
         written -= min(written_1h or 0, written)
     cached = _first(reported, _CACHED_AT_TOP) if inside is None else inside
     reasoning = read_count((completion_details or {}).get("reasoning_tokens"))
@@ -123,7 +129,7 @@ def _read(reported: FreeObject, service_tier: str | None) -> ReportedUsage:
         total_tokens=read_count(reported.get("total_tokens")),
         cached_tokens=beside_read if is_beside else cached,
         cache_write_tokens=written,
-        cache_write_1h_tokens=written_1h if is_beside else None,
+        cache_write_1h_tokens=written_1h,
         # A report without any cache leaves it to the one before.
         cache_is_beside_prompt=bool(is_beside) if is_beside or cached is not None else None,
         reasoning_tokens=reasoning,

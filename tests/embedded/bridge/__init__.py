@@ -1,0 +1,1 @@
+"""The bridge to the library of providers, without the library."""

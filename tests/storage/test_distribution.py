@@ -1,0 +1,270 @@
+"""The tables can be distributed by organization: statements, keys and references stay within one.
+
+`docs/scaling.md` has the same as a table.
+"""
+
+import asyncio
+from pathlib import Path
+from uuid import UUID
+
+import psycopg
+import pytest
+
+from tests.support.databases import own_database
+from tests.support.distribution import ACROSS, KEY, untied
+from tests.support.ledger import (
+    Process,
+    balance_of,
+    differences,
+    held,
+    make_tenant,
+    release,
+    running_process,
+    settlement,
+)
+from tests.support.statements import all_statements
+
+# Rows of these tables belong to nobody: each server has its own, and an operator adds them up.
+_OF_NO_TENANT = {
+    "alembic_version": "the schema's revision",
+    "schema_revisions": "which code works with the schema",
+    "processes": "leases of processes, which hold on every server",
+    "ledger_closes": "closed months: each server closes its own",
+    "ledger_close_steps": "what was done with them",
+    "ledger_verification": "when the server's books were verified",
+    "backend_usage": "sums for bills by backend, model and day",
+    "traffic_by_backend": "calls by backend",
+    "traffic_by_hour": "calls by backend",
+    "traffic_latency": "latencies by backend",
+    "alerts": "what is raised now",
+    "alert_observations": "what processes have seen",
+    "alert_deliveries": "what is still to be delivered",
+}
+# Statements that do not name an organization, and why they do not have to.
+_KEY_LOOKUP = (
+    "a presented key names no organization: the directory of keys says which server has it"
+)
+_BY_ID = "an operator names a thing by its id alone: every server is asked, or the directory of ids"
+_ALL = (
+    "an operator's sum or list over all organizations: every server is asked, and they are added up"
+)
+_MONTHS = "months are closed, exported and dropped on each server by itself"
+_VERIFY = "each server verifies its own books, in slices of organizations"
+_UPKEEP = "a chore that every server does for itself"
+_OPERATORS = {
+    "project_keys._FIND_BY_DIGESTS": _KEY_LOOKUP,
+    "admin_keys.find_by_digest": _KEY_LOOKUP,
+    "activity.find": _BY_ID,
+    "admin_keys.find_anywhere": _BY_ID,
+    "names.find": _BY_ID,
+    "names.find_policies": _BY_ID,
+    "policies.find_organization": _BY_ID,
+    "project_keys.find_anywhere": _BY_ID,
+    "projects.find_anywhere": _BY_ID,
+    "reservations.find": _BY_ID,
+    "accounts.read_totals": _ALL,
+    "activity.find_newest": _ALL,
+    "alerts.find_fills": _ALL,
+    "alerts.find_negative": _ALL,
+    "audit.find_page": _ALL,
+    "money_totals.find_all_balances": _ALL,
+    "money_totals.find_totals": _ALL,
+    "money_totals.sum_cost_of_day": _ALL,
+    "organizations.find_all": _ALL,
+    "reservations.find_unsettled": _ALL,
+    "traffic.count_by_step": _ALL,
+    "traffic.find_steps": _ALL,
+    "unsettled.find_page": _ALL,
+    "unsettled.total_by_reason": _ALL,
+    "close_proof.find_close_differences": _MONTHS,
+    "ledger_export.stream_csv": _MONTHS,
+    "ledger_months.count_unresolved": _MONTHS,
+    "ledger_months.drop_month": _MONTHS,
+    "ledger_months.find_unfolded": _MONTHS,
+    "ledger_months.find_unresolved": _MONTHS,
+    "ledger_months.stream_close_rows": _MONTHS,
+    "ledger_months.write_totals": _MONTHS,
+    "period_cap_changes.note_dropped": _MONTHS,
+    "verification.count_organizations": _VERIFY,
+    "verification.find_in_slice": _VERIFY,
+    "verification.find_organizations_end": _VERIFY,
+    "idempotency.forget_secrets": _UPKEEP,
+    "open_holds.count_by_project": _UPKEEP,
+    "open_holds.find_made_between": _UPKEEP,
+    "period_cap_changes.find_behind": _UPKEEP,
+    "rollups.delete_before": _UPKEEP,
+}
+
+
+@pytest.fixture(scope="module")
+def distributed(conninfo: str) -> frozenset[str]:
+    with psycopg.connect(conninfo) as connection:
+        tables = {
+            row[0]
+            for row in connection.execute(
+                """
+                SELECT relname FROM pg_class WHERE relnamespace = 'public'::regnamespace
+                  AND relkind IN ('r', 'p') AND NOT relispartition
+                """
+            )
+        }
+    return frozenset(tables - set(_OF_NO_TENANT))
+
+
+def test_every_statement_names_its_organizations_or_is_an_operators(
+    distributed: frozenset[str],
+) -> None:
+    found: dict[str, set[str]] = {}
+    for statement in all_statements():
+        tables = untied(statement.text, distributed)
+        if tables:
+            found.setdefault(statement.name, set()).update(tables)
+    assert {name: tables for name, tables in found.items() if name not in _OPERATORS} == {}
+    assert set(_OPERATORS) - set(found) == set(), "these name their organizations by now"
+    # Also an operator's statement joins each organization's rows with its own only.
+    assert [name for name, tables in found.items() if ACROSS in tables] == []
+
+
+@pytest.mark.parametrize(
+    ("statement", "tables"),
+    [
+        ("SELECT 1 FROM accounts WHERE organization_id = %s", set()),
+        ("SELECT 1 FROM accounts WHERE available = %s", {"accounts"}),
+        ("SELECT 1 FROM accounts WHERE organization_id = %s OR available = 0", {"accounts"}),
+        ("SELECT 1 FROM accounts WHERE organization_id > %s", {"accounts"}),
+        (
+            "SELECT 1 FROM projects p JOIN project_keys k ON k.id = p.id WHERE p.organization_id = %s",
+            {"project_keys"},
+        ),
+        (
+            (
+                "SELECT 1 FROM projects p JOIN project_keys k USING (organization_id)"
+                " WHERE p.organization_id = ANY (%s)"
+            ),
+            set(),
+        ),
+        (
+            "SELECT 1 FROM projects p JOIN project_keys k ON k.id = p.id",
+            {"projects", "project_keys", ACROSS},
+        ),
+        (
+            (
+                "SELECT 1 FROM organizations o WHERE o.id = %s AND NOT EXISTS"
+                " (SELECT FROM accounts a WHERE a.available = 0)"
+            ),
+            {"accounts"},
+        ),
+        (
+            "WITH gone AS (DELETE FROM unfolded WHERE month = %s RETURNING *) SELECT 1",
+            {"unfolded"},
+        ),
+        (
+            (
+                "WITH all_of_it AS (SELECT * FROM unfolded)"
+                " SELECT 1 FROM accounts a JOIN all_of_it u USING (organization_id)"
+                " WHERE a.organization_id = %s"
+            ),
+            set(),
+        ),
+        (
+            (
+                "UPDATE accounts a SET held = v.held FROM unnest(%s::uuid[], %s::numeric[])"
+                " AS v (organization_id, held) WHERE a.organization_id = v.organization_id"
+            ),
+            set(),
+        ),
+        ("INSERT INTO grants SELECT * FROM accounts", {"accounts"}),
+    ],
+)
+def test_what_is_tied_and_what_is_not(
+    distributed: frozenset[str], statement: str, tables: set[str]
+) -> None:
+    assert untied(statement, distributed) == tables
+
+
+def test_every_table_is_of_tenants_or_listed(conninfo: str, distributed: frozenset[str]) -> None:
+    with psycopg.connect(conninfo) as connection:
+        keyed = {
+            row[0]
+            for row in connection.execute(
+                """
+                SELECT c.relname FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
+                WHERE c.relnamespace = 'public'::regnamespace AND c.relkind IN ('r', 'p')
+                  AND NOT c.relispartition AND a.attname = %s
+                """,
+                (KEY,),
+            )
+        }
+    assert distributed == keyed | {"organizations"}
+
+
+def test_unique_keys_and_references_contain_the_organization(
+    conninfo: str, distributed: frozenset[str]
+) -> None:
+    with psycopg.connect(conninfo) as connection:
+        unique = connection.execute(
+            """
+            SELECT c.relname, array_agg(a.attname::text ORDER BY k.position)
+            FROM pg_index i JOIN pg_class c ON c.oid = i.indrelid
+            CROSS JOIN LATERAL unnest(i.indkey) WITH ORDINALITY AS k (number, position)
+            JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum = k.number
+            WHERE i.indisunique AND c.relnamespace = 'public'::regnamespace AND NOT c.relispartition
+            GROUP BY c.relname, i.indexrelid
+            """
+        ).fetchall()
+        references = connection.execute(
+            """
+            SELECT c.conrelid::regclass::text, c.confrelid::regclass::text,
+                array_agg(a.attname || ' = ' || f.attname)
+            FROM pg_constraint c
+            CROSS JOIN LATERAL unnest(c.conkey, c.confkey) AS k (own, other)
+            JOIN pg_attribute a ON a.attrelid = c.conrelid AND a.attnum = k.own
+            JOIN pg_attribute f ON f.attrelid = c.confrelid AND f.attnum = k.other
+            WHERE c.contype = 'f' AND c.connamespace = 'public'::regnamespace
+            GROUP BY c.oid
+            """
+        ).fetchall()
+    own = {"organizations": "id"}
+    keys = [(table, columns) for table, columns in unique if table in distributed]
+    assert keys
+    assert [key for key in keys if own.get(key[0], KEY) not in key[1]] == []
+    by_key = {f"{KEY} = {KEY}", f"{KEY} = id"}
+    across = [one for one in references if one[0] in distributed and not by_key & set(one[2])]
+    assert across == []
+
+
+async def _use(process: Process, organizations: set[UUID]) -> int:
+    """Calls of a few organizations that this server has; returns what they cost."""
+    tenants = [await make_tenant(process.database, credit=1000) for _ in range(3)]
+    organizations |= {tenant.organization_id for tenant in tenants}
+    spent = 0
+    for number, tenant in enumerate(tenants):
+        holds = await asyncio.gather(*(held(process, tenant, 10) for _ in range(6)))
+        await asyncio.gather(
+            *(process.ledger.resolve(settlement(hold, 3 + number), hold) for hold in holds[:4])
+        )
+        await process.ledger.resolve(release(holds[4]), holds[4])
+        await process.ledger.mark_unsettled(holds[5], "nobody knows")
+        spent += 4 * (3 + number)
+        found = await balance_of(process, tenant)
+        assert (found.settled, found.unsettled) == (4 * (3 + number), 10)
+    return spent
+
+
+async def test_two_servers_with_half_of_the_organizations_each(
+    shared_conninfo: str, tmp_path: Path
+) -> None:
+    """The same code on two databases: each has whole books, and nothing of the other's."""
+    name = tmp_path.name.replace("-", "_")
+    conninfos = [own_database(shared_conninfo, f"shard_{number}_{name}") for number in range(2)]
+    owned: list[set[UUID]] = [set(), set()]
+    async with running_process(conninfos[0]) as one, running_process(conninfos[1]) as two:
+        spent = await asyncio.gather(_use(one, owned[0]), _use(two, owned[1]))
+        for process, mine, cost in zip((one, two), owned, spent, strict=True):
+            assert await differences(process.database) == []
+            async with process.database.reading() as connection:
+                cursor = await connection.execute("SELECT organization_id, settled FROM accounts")
+                rows = await cursor.fetchall()
+            assert {row[0] for row in rows} == mine
+            assert sum(row[1] for row in rows) == cost
+    assert not owned[0] & owned[1]

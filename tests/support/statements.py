@@ -1,0 +1,152 @@
+"""Every SQL statement of the storage package, found in its source.
+
+A statement is what a call of `execute`, `copy` or `Statement` gets. Most texts are constants, or made
+of constants of their module, and are evaluated there. Where a text depends on what a function was
+asked for, `_CHOICES` has its parts; a place that can be evaluated in neither way is an error.
+"""
+
+import ast
+import importlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from types import ModuleType
+from typing import Final
+
+from psycopg import sql
+
+import tollkeeper.storage
+from tollkeeper.domain.months import Month
+from tollkeeper.domain.traffic import TimeRange
+
+_PACKAGE = Path(tollkeeper.storage.__file__).parent
+_CALLS: Final = {"execute": 0, "copy": 0, "Statement": 1}
+_MONTH = Month(2026, 1)
+# Parts of statements that depend on the arguments of a function, by the function: for each local
+# name the values that it may have, as expressions of its module.
+_CHOICES: dict[str, dict[str, tuple[str, ...]]] = {
+    "activity.find_newest": {"filters": ("None", "' AND '.join(_FILTERS.values())")},
+    "activity_pages.find_in_steps": {"condition": ("'true' + _BEFORE",)},
+    "activity_pages.find_judged": {
+        "statement": (
+            "_FIND_JUDGED.format(matched='', before=_BEFORE)",
+            "_FIND_JUDGED.format(matched='AND matched', before='')",
+        )
+    },
+    "activity_pages.find_at": {"condition": ("'organization_id = %(organization)s'",)},
+    "activity_partitions.add_day": {
+        "statement": ("_ADD_DAY[0]", "_ADD_DAY[1]", "_ADD_DAY[2]", "_ADD_DAY[3]"),
+        "names": (
+            (
+                "{name: sql.Identifier(name) for name in ('table', 'default', 'day', 'time')}"
+                " | {name: sql.Literal('') for name in ('first', 'last')}"
+            ),
+        ),
+    },
+    "activity_partitions.drop_day": {"table": ("ACTIVITY",), "day": ("date(2026, 1, 1)",)},
+    "activity_partitions.delete_from_default": {"table": ("ACTIVITY",)},
+    "admin_keys.find_page": {"comparison": ("'<'",), "direction": ("'DESC'",)},
+    "audit.find_page": {"where": ("''", "'WHERE organization_id = %s'")},
+    "close_proof.find_close_differences": {"query": ("_TOTALS", "_LINES", "_UNRESOLVED")},
+    "compatibility.read_schema_state": {"row": ("(1, None)", "(1, 1)")},
+    "costs.find_rows": {"columns": ("'project_id'",), "grouped": ("', project_id'",)},
+    # The statements of a lock, each of which is a constant of its own.
+    "ledger._rows_of": {"bound": ("_LOCK_ACCOUNTS.bind()",)},
+    "ledger.write_states": {"statement": ("_WRITE_STATES",)},
+    "ledger_export.stream_csv": {"query": ("_EXPORT.format(first='NULL', behind='NULL')",)},
+    "ledger_months.drop_month": {"month": ("MONTH",)},
+    "ledger_months.seal_month": {"month": ("MONTH",)},
+    "ledger_months.find_unresolved": {"query": ("'SELECT r.organization_id' + _UNRESOLVED",)},
+    "ledger_months.stream_close_rows": {"query": ("_TOTALS_AS_TEXT", "_LINES_AS_TEXT")},
+    "names.find": {"table": ("ORGANIZATIONS", "PROJECTS", "PROJECT_KEYS", "ADMIN_KEYS")},
+    "resolutions.resolve": {"statement": ("_RESOLVE",)},
+    "rollups.delete_before": {
+        "statement": tuple(f"_DELETE_STEPS[{number}]" for number in range(4))
+    },
+    "traffic.count_by_step": {
+        "table": ("'traffic'", "'traffic_by_backend'", "'traffic_by_hour'"),
+        "condition": ("'true'", "'organization_id = %(organization)s'"),
+    },
+    "traffic.find_steps": {
+        "table": ("'traffic'", "'traffic_by_backend'"),
+        "condition": ("'true'", "'organization_id = %(organization)s'"),
+        "dear": ("_DEAR",),
+    },
+    "traffic.sum_by_backend": {"time": ("TIME",)},
+    "verification.find_in_slice": {"query": ("*",)},
+    "watched_connection.allow_long_statements": {"minutes": ("5",)},
+}
+# These hand on what they are given, or set up a session.
+_NO_STATEMENTS = {"database.Database", "round_trips.RoundTrips"}
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A statement, and the function or constant that has it."""
+
+    name: str
+    text: str
+
+    @property
+    def normal(self) -> str:
+        return " ".join(self.text.split())
+
+
+def all_statements() -> list[Found]:
+    found: list[Found] = []
+    for path in sorted(_PACKAGE.glob("*.py")):
+        module = importlib.import_module(f"tollkeeper.storage.{path.stem}")
+        for name, expression in _expressions(ast.parse(path.read_text())):
+            whole = f"{path.stem}.{name}"
+            if whole not in _NO_STATEMENTS:
+                found += [Found(whole, text) for text in _texts(module, whole, expression)]
+    return found
+
+
+def _expressions(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
+    """What each call of interest gets, with the function or constant in which the call is."""
+    for top in tree.body:
+        name = getattr(top, "name", "")
+        if isinstance(top, ast.Assign) and isinstance(top.targets[0], ast.Name):
+            name = top.targets[0].id
+        for node in ast.walk(top):
+            if isinstance(node, ast.Call) and _called(node) in _CALLS:
+                position = _CALLS[_called(node)]
+                if len(node.args) > position:
+                    yield name, node.args[position]
+
+
+def _called(call: ast.Call) -> str:
+    function = call.func
+    return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+
+
+def _texts(module: ModuleType, name: str, expression: ast.expr) -> Iterator[str]:
+    code = compile(ast.Expression(expression), name, "eval")
+    scope = {**vars(module), "MONTH": _MONTH, "TIME": TimeRange(0, 10**6)}
+    choices = _CHOICES.get(name, {})
+    for values in product(*(_values(scope, texts) for texts in choices.values())):
+        try:
+            found = eval(code, {**scope, **dict(zip(choices, values, strict=True))})
+        except NameError as exc:
+            raise AssertionError(f"{name}: `_CHOICES` has to say what it sends: {exc}") from exc
+        if isinstance(found, sql.Composable):
+            found = found.as_string(None)
+        yield found.decode() if isinstance(found, bytes) else found
+
+
+def _values(scope: dict[str, object], texts: tuple[str, ...]) -> list[object]:
+    if texts == ("*",):
+        return _invariants(scope)
+    return [eval(text, scope) for text in texts]
+
+
+def _invariants(scope: dict[str, object]) -> list[object]:
+    """Every query of the verification: the module's own long constants."""
+    return [
+        value
+        for name, value in scope.items()
+        if name.isupper() and isinstance(value, str) and "%(after)s" in value and "SELECT" in value
+        if name not in ("_RESERVED", "LINES")
+    ]
