@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help install serve test check bench load soak fuzz profile prove lock openapi docs clean
+.PHONY: help install serve test check bench growth load soak fuzz profile prove lock openapi docs clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -42,6 +42,9 @@ check: $(INSTALLED) ## format, lint, types, layers, versions with known faults
 
 bench: $(INSTALLED) ## measure, beside others; prints a table and writes bench/result.json
 	$(BIN)/python -m bench $(ARGS)
+
+growth: $(INSTALLED) ## CPU per call over organizations, keys, policies, calls and streams; draws docs/images/growth.svg
+	$(BIN)/python -m bench.growth $(ARGS)
 
 load: $(INSTALLED) ## load beyond what the gateway can serve; prints a table and writes bench/load.json
 	$(BIN)/python -m bench.stress $(ARGS)

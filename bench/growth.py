@@ -135,15 +135,19 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--requests", type=int, default=3000)
     parser.add_argument("--only", type=lambda text: text.split(","), default=list(CURVES))
-    parser.add_argument("--most", type=int, default=LARGE[-1], help="leave larger points out")
+    parser.add_argument("--sizes", type=_sizes, help="instead of those of each curve: 100,10000")
     parser.add_argument("--result", type=Path, default=_RESULT)
     parser.add_argument("--picture", type=Path, default=_PICTURE)
     return parser.parse_args()
 
 
+def _sizes(text: str) -> list[int]:
+    return [int(size) for size in text.split(",")]
+
+
 def _curve(name: str, upstream: int, options: argparse.Namespace) -> list[Measured]:
     title, point_of, sizes = CURVES[name]
-    points = [point_of(size) for size in sizes if size <= options.most]
+    points = [point_of(size) for size in options.sizes or sizes]
     rounds: list[Rounds] = [[] for _ in points]
     with ExitStack() as stack:
         loads = []

@@ -100,8 +100,8 @@ _LAST = (
 )
 
 
-def first_piece() -> bytes:
-    return _PIECES[0]
+def piece(text: str) -> bytes:
+    return _piece({"content": text})
 
 
 class Upstream(asyncio.Protocol):

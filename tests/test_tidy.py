@@ -31,7 +31,7 @@ _OWNERS_OF_BROAD_EXCEPT = {
 _OTHER_TEST_FOLDERS = {
     "contract",  # the OpenAPI document, and Schemathesis against it
     "examples",  # the examples of CONTRIBUTING.md and of the documents
-    "fuzz",  # the targets of `make fuzz`, and what they found
+    "fuzz",  # readers of foreign bytes under coverage-guided input
     "journeys",  # what crosses the folders of the source; its folders are named by what they follow
     "proofs",  # what `--prove` makes long
     "support",  # what tests use together

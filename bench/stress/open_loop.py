@@ -97,22 +97,51 @@ class OpenLoop:
 
     def __init__(self, port: int, *, connections_max: int = 1000) -> None:
         self._port = port
-        self._connections_max = connections_max
+        self.connections_max = connections_max
         self._idle: deque[Answer] = deque()
         self._open = 0
 
     async def connect(self) -> None:
         """Opens the connections before a run, so that it does not measure their making."""
-        while self._open < self._connections_max:
+        while self._open < self.connections_max:
             self._idle.append(await self._new_connection())
 
     async def run(
-        self, requests: Sequence[bytes], *, per_second: float, seconds: float
+        self, requests: Sequence[bytes], *, per_second: float, seconds: float, settling_s: float = 0
     ) -> Arrivals:
-        """Cycles through the requests for so long, and waits for the answers."""
+        """Cycles through the requests for so long, and waits for the answers. What is sent within
+        `settling_s` before that is not part of the result."""
+        if settling_s:
+            settling = asyncio.create_task(
+                self.run(requests, per_second=per_second, seconds=settling_s)
+            )
+            await asyncio.sleep(settling_s)
+            found = await self.run(requests, per_second=per_second, seconds=seconds)
+            await settling
+            return found
         found = Arrivals(seconds=seconds)
         tasks: set[asyncio.Task[None]] = set()
-        total = round(per_second * seconds)
+        try:
+            await self._send_all(requests, per_second, found, tasks)
+        except asyncio.CancelledError:
+            for task in tasks:
+                task.cancel()
+            raise
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=_ANSWERS_WITHIN_S)
+            for task in late:
+                task.cancel()
+            found.statuses[_LATE] = found.statuses.get(_LATE, 0) + len(late)
+        return found
+
+    async def _send_all(
+        self,
+        requests: Sequence[bytes],
+        per_second: float,
+        found: Arrivals,
+        tasks: set[asyncio.Task[None]],
+    ) -> None:
+        total = round(per_second * found.seconds)
         started = time.perf_counter()
         while found.offered < total:
             now = time.perf_counter()
@@ -129,12 +158,6 @@ class OpenLoop:
                 tasks.add(task)
                 task.add_done_callback(tasks.discard)
             await asyncio.sleep(_STEP_S)
-        if tasks:
-            _, late = await asyncio.wait(tasks, timeout=_ANSWERS_WITHIN_S)
-            for task in late:
-                task.cancel()
-            found.statuses[_LATE] = found.statuses.get(_LATE, 0) + len(late)
-        return found
 
     async def _ask(self, answer: Answer, request: bytes, found: Arrivals) -> None:
         if answer.transport.is_closing():

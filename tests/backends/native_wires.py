@@ -71,6 +71,7 @@ class NativeWire:
 
 _AWS_REFUSALS = (
     Refusal(400, "ValidationException", ProviderRejected),
+    Refusal(400, "ServiceQuotaExceededException", RateLimited),
     Refusal(403, "AccessDeniedException"),
     Refusal(404, "ResourceNotFoundException"),
     Refusal(408, "ModelTimeoutException", charged=True),

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from pydantic import ValidationError
 
 from tests.journeys.exchanges.exchange import RECORDED
@@ -107,6 +108,24 @@ def test_fields_are_refused_renamed_and_left_out(monkeypatch: pytest.MonkeyPatch
     assert (
         _sent("openai", monkeypatch, seed=7, user="u").items() >= {"seed": 7, "user": "u"}.items()
     )
+
+
+def test_reasoning_of_earlier_answers_is_left_out_where_it_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Mistral answers 422 to a message with it; others read it."""
+    said = {"role": "assistant", "content": "Yes.", "reasoning_content": "Hm."}
+    messages = [{"role": "user", "content": "Hi"}, {**said, "reasoning": "Hm."}]
+    messages.append({"role": "user", "content": 'Say "reasoning".'})
+    body = _sent("mistral", monkeypatch, messages=messages)
+    assert body["messages"] == [messages[0], {"role": "assistant", "content": "Yes."}, messages[2]]
+    assert _sent("openai", monkeypatch, messages=messages)["messages"] == messages
+    # Also where the gateway writes the messages itself, as for a caller of Responses.
+    wire = wire_for(_config("mistral", monkeypatch))
+    call = make_call(messages=messages)
+    anew = replace(call, prompt=replace(call.prompt, written=None))
+    written = json.loads(wire.encode_request(anew, stream=False, extra={}))
+    assert "Hm." not in json.dumps(written["messages"])
 
 
 def test_a_refused_field_with_the_value_that_holds_anyway(monkeypatch: pytest.MonkeyPatch) -> None:

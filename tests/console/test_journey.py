@@ -87,7 +87,7 @@ async def test_caps_of_a_key_and_of_its_organization(site: ConsoleSite, watched:
     page, tenant = watched.page, site.judged.scripted.tenant
     await page.goto(f"{site.address}/keys?organization={tenant.organization_id}")
     for amount, period in (("0", "day"), ("7.5", "month")):
-        await page.get_by_label("Set a cap of app").click()
+        await page.locator("summary", has_text="Set cap").click()
         form = page.locator('form[action$="/set-cap"]')
         await form.get_by_label("Cap in USD").fill(amount)
         await form.get_by_label("Period").select_option(period)

@@ -17,3 +17,5 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
     "cursor": json_targets.cursor,
     "query": json_targets.query,
 }
+# Those that read JSON, or lines of it.
+JSON_TARGETS = frozenset({"json_bounds", "request_body", "whole_answer", "streamed_answer"})

@@ -17,12 +17,14 @@ from tests.support.ledger import (
     LedgerTenant,
     Process,
     held,
+    hold_of,
     make_tenant,
     running_process,
     settlement,
 )
 from tollkeeper.backends.port import BackendHealth
 from tollkeeper.bootstrap.webhook import alert_webhook
+from tollkeeper.domain.admission import Refusal
 from tollkeeper.domain.alerts import AlertChange
 from tollkeeper.domain.caps import CapPeriod
 from tollkeeper.services.alerts import Alerts, DeliveryFailed
@@ -140,6 +142,28 @@ async def test_caps_by_period_are_told_apart(fresh: Process) -> None:
         for one in _changes_of(await alerts.check(), organization)
     ]
     assert set(found) == {("cleared", 100, "week"), ("raised", 80, None), ("raised", 80, "day")}
+
+
+async def test_an_organization_that_is_stopped_by_its_overage(fresh: Process) -> None:
+    tenant = await make_tenant(fresh.database, credit=100)
+    billing, organization = Billing(fresh.database, LIMITS), tenant.organization_id
+    await billing.overage_set(organization, 10)
+    alerts = _alerts(fresh)
+    hold = await held(fresh, tenant, 50)
+    await fresh.ledger.resolve(settlement(hold, 150), hold)
+    raised = [("credit", "raised", 100), ("negative_balance", "raised", 100)]
+    assert _told(await alerts.check(), organization) == raised
+    # The next call finds the balance below the bound, and stops the organization.
+    assert (await fresh.ledger.hold(hold_of(tenant, 0))).refusal is Refusal.OVERAGE
+    [told] = _changes_of(await alerts.check(), organization)
+    assert (told.alert.kind.value, told.state.value) == ("stopped", "raised")
+    assert "-0.00000000005 USD" in told.alert.detail
+    # New credit alone does not end it.
+    await billing.credit_grant(organization, 200)
+    kinds = {kind for kind, _, _ in _told(await alerts.check(), organization)}
+    assert "stopped" not in kinds
+    await billing.overage_clear(organization)
+    assert _told(await alerts.check(), organization) == [("stopped", "cleared", 100)]
 
 
 async def test_one_of_many_processes_tells(fresh: Process) -> None:

@@ -27,6 +27,7 @@ from tests.support.statements import all_statements
 # Rows of these tables belong to nobody: each server has its own, and an operator adds them up.
 _OF_NO_TENANT = {
     "alembic_version": "the schema's revision",
+    "schema_revisions": "which code works with the schema",
     "processes": "leases of processes, which hold on every server",
     "ledger_closes": "closed months: each server closes its own",
     "ledger_close_steps": "what was done with them",
@@ -83,12 +84,14 @@ _OPERATORS = {
     "ledger_months.find_unresolved": _MONTHS,
     "ledger_months.stream_close_rows": _MONTHS,
     "ledger_months.write_totals": _MONTHS,
+    "period_cap_changes.note_dropped": _MONTHS,
     "verification.count_organizations": _VERIFY,
     "verification.find_in_slice": _VERIFY,
     "verification.find_organizations_end": _VERIFY,
     "idempotency.forget_secrets": _UPKEEP,
     "open_holds.count_by_project": _UPKEEP,
     "open_holds.find_made_between": _UPKEEP,
+    "period_cap_changes.find_behind": _UPKEEP,
     "rollups.delete_before": _UPKEEP,
 }
 

@@ -138,10 +138,7 @@ async def test_verdicts_are_counted_by_probability(books: Books) -> None:
     await written(books.services.activity, *records)
     day = _START_S // 86_400
     async with books.services.database.reading() as connection:
-        by_day = await verdict_counts.count_by_day(
-            connection, books.organization, _POLICY, DayRange(day, day + 1)
-        )
-        by_probability = await verdict_counts.count_by_probability(
+        by_day, by_probability = await verdict_counts.count_of_policy(
             connection, books.organization, _POLICY, DayRange(day, day + 1)
         )
     verdicts = [one.verdicts[0] for one in records]

@@ -30,7 +30,7 @@ _BUFFERS_MORE_MAX = 60
 # What a list of a page may read: the calls that a policy has judged, and the records beside them.
 _PAGE_ROWS_MAX = 2_500
 # Tables whose size does not depend on how much the service is used.
-_SMALL_TABLES = {"processes", "ledger_closes", "alert_observations"}
+_SMALL_TABLES = {"processes", "ledger_closes", "schema_revisions", "alert_observations"}
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ A gateway:
 
 What a gateway talks to:
     upstream           a model server that does what its script says (`upstream_wire`: its texts,
-                       `upstream_responses`, `upstream_messages`: the same for other protocols)
+                       `upstream_responses`, `upstream_messages`, `upstream_gemini`,
+                       `upstream_converse`: the same for other protocols)
     paused_answer      an upstream whose answer ends when the test says so
     backend_calls      a backend without a gateway
 

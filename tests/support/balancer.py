@@ -31,7 +31,9 @@ class Attempts:
 
     @property
     def repeated(self) -> int:
-        return sum(self.refused.values()) + sum(self.lost.values())
+        """Attempts that went to another gateway."""
+        refused = sum(number for status, number in self.refused.items() if status in _ELSEWHERE)
+        return refused + sum(self.lost.values())
 
 
 class Balancer(httpx2.AsyncBaseTransport):
@@ -47,6 +49,7 @@ class Balancer(httpx2.AsyncBaseTransport):
         self._timeout_s = timeout_s
         self._next = 0
         self._excused: dict[str, float] = {}
+        self._slow_until = 0.0
         self._transport = httpx2.AsyncHTTPTransport(
             limits=httpx2.Limits(max_connections=None, keepalive_expiry=5)
         )
@@ -55,6 +58,10 @@ class Balancer(httpx2.AsyncBaseTransport):
         """Something happens to the gateway: its connections may fail from now on, and for so much
         longer."""
         self._excused[member] = time.monotonic() + longer_s
+
+    def excuse_slowness(self, *, longer_s: float = math.inf) -> None:
+        """Something happens to what all gateways need: they may answer late, and nothing else."""
+        self._slow_until = time.monotonic() + longer_s
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         until = time.monotonic() + self._patience_s
@@ -88,11 +95,16 @@ class Balancer(httpx2.AsyncBaseTransport):
         except httpx2.TransportError as exc:
             name = type(exc).__name__
             self.attempts.lost[name] = self.attempts.lost.get(name, 0) + 1
-            if self._excused.get(chosen, math.inf if self._lenient else 0) < began:
+            if not self._is_excused(chosen, exc, began):
                 self.attempts.strange.append(f"{chosen}: {exc!r}")
             return None
         self._note(answer)
         return answer
+
+    def _is_excused(self, member: str, exc: httpx2.TransportError, began: float) -> bool:
+        if self._lenient or self._excused.get(member, 0) >= began:
+            return True
+        return isinstance(exc, httpx2.ReadTimeout) and self._slow_until >= began
 
     def _note(self, answer: httpx2.Response) -> None:
         if answer.status_code == 200:

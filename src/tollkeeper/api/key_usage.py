@@ -20,7 +20,7 @@ async def key_usage_read(services: Services, request: Request[None, None]) -> Ke
         today=usd_from_picousd(spent.today_picousd),
         this_month=usd_from_picousd(spent.this_month_picousd),
         currency="usd",
-        caps=[_cap(use) for use in caps if use.key_id is not None] or UNSET,
+        caps=[_cap(use) for use in caps] or UNSET,
     )
 
 

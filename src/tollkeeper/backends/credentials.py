@@ -53,6 +53,10 @@ class Credential(Protocol):
         """What no message to a caller may contain: the present key and those before it."""
         ...
 
+    def doubt(self) -> None:
+        """The backend has refused the credential. Waits for nothing."""
+        ...
+
     def start(self) -> None:
         """Begins what the credential does in the background. Waits for nothing."""
         ...
@@ -62,6 +66,8 @@ class Credential(Protocol):
 
 class _Passive:
     """Does nothing in the background."""
+
+    def doubt(self) -> None: ...
 
     def start(self) -> None: ...
 

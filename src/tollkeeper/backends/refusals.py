@@ -74,6 +74,7 @@ _REJECTED = frozenset(
     }
 )
 _RATE_LIMITED = "rate_limit_exceeded"
+_AWS_QUOTA = b"ServiceQuotaExceededException"
 # The word of the gateway's own bridge for what its library cannot do.
 _UNSUPPORTED = "option_unsupported"
 # Codes of error records by which a backend says that it stopped waiting: the call may have run.
@@ -87,9 +88,17 @@ _ADDRESS = re.compile(r"\b[a-z][a-z0-9+.-]{0,20}://[^\s\"'<>]*", re.IGNORECASE)
 
 
 def refusal(
-    status: int, body: bytes, *, retry_after: bytes | None, secrets: tuple[str, ...]
+    status: int,
+    body: bytes,
+    *,
+    retry_after: bytes | None,
+    secrets: tuple[str, ...],
+    kind: bytes | None = None,
 ) -> TollkeeperError:
-    """The error for an answer that is not 200."""
+    """The error for an answer that is not 200. `kind` is what AWS calls the error, in a header."""
+    if status == 400 and kind is not None and kind.startswith(_AWS_QUOTA):
+        # A quota of the account is nothing that is wrong with the request.
+        status = 429
     if status in {400, 422}:
         parsed = _parsed(body)
         if _refuses_the_key(parsed):

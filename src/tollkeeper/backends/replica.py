@@ -38,6 +38,8 @@ _JSON = b"application/json"
 _REFUSAL_BYTES_MAX = 64 << 10
 _REFUSAL_TIMEOUT_S = 2.0
 _COUNT_BYTES_MAX = 1 << 20
+# AWS answers 403 for keys that have expired.
+_CREDENTIAL_REFUSED = (401, 403)
 _USER_AGENT = "tollkeeper"
 # Heads of requests that are kept: two for each model with a path of its own.
 _HEADS_MAX = 4096
@@ -94,6 +96,9 @@ class Replica:
         if trace:
             headers += b"traceparent: %b\r\n" % trace
         return request_bytes(head.written, headers, body)
+
+    def doubt_credential(self) -> None:
+        self._credential.doubt()
 
     def open(self, call: Call, *, deadline: float) -> "ReplicaCall":
         return ReplicaCall(self, call, deadline)
@@ -241,6 +246,8 @@ class ReplicaCall:
                     body = await read_body(connection, _REFUSAL_BYTES_MAX)
             except (TimeoutError, HttpFailure, BackendFailed):
                 body = b""
+        if head.status in _CREDENTIAL_REFUSED:
+            self._replica.doubt_credential()
         if head.status == 501 and self._replica.config.names_unsupported:
             unsupported = unsupported_option(body, secrets=self._replica.secrets)
             if unsupported is not None:
@@ -250,6 +257,7 @@ class ReplicaCall:
             body,
             retry_after=head.header(b"retry-after"),
             secrets=self._replica.secrets,
+            kind=head.header(b"x-amzn-errortype"),
         )
 
     async def _accept_completion(self, connection: Connection) -> None:

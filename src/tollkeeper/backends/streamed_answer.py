@@ -5,6 +5,7 @@ minutes without a word. So a stream that breaks off may have cost something, als
 it has come; only an error record in the place of the answer says that it did not.
 """
 
+import asyncio
 from collections.abc import AsyncIterator
 
 from tollkeeper.backends.failures import domain_error, is_fault_of_replica
@@ -14,6 +15,9 @@ from tollkeeper.backends.transport.sse import MalformedEventStream
 from tollkeeper.backends.wire import AnswerReader
 from tollkeeper.domain.errors import BackendFailed
 from tollkeeper.domain.inference import Batch, Event
+
+# So much of a stream is read on at once.
+SLICE_BYTES = 16 << 10
 
 
 class StreamedAnswer:
@@ -26,6 +30,8 @@ class StreamedAnswer:
         self._parser = parser
         # What has been read and not yet been asked for.
         self._first: list[Event] = []
+        # What came with the last network read and is not looked at yet.
+        self._rest = b""
         self.completed = False
         # The end is the replica's fault, as far as its health is concerned.
         self.failed = False
@@ -68,18 +74,27 @@ class StreamedAnswer:
         self._connection = None
 
     async def _read(self) -> list[Event]:
-        """The events of one network read. What ends the answer badly is noted in its reader."""
+        """The events of one network read, or of a slice of it. What ends the answer badly is noted in
+        its reader."""
         connection, reader = self._connection, self._reader
         if connection is None:
             raise BackendFailed("The answer was released.", charged=True)
+        chunk, self._rest = self._rest, b""
         try:
-            chunk = await connection.read()
+            if chunk:
+                await asyncio.sleep(0)
+            else:
+                chunk = await connection.read()
         except HttpFailure as failure:
             self.failed = not isinstance(failure, DeadlinePassed)
             reader.fail(domain_error(failure, charged=True))
             return []
         if not chunk:
             return reader.end_body()
+        if len(chunk) > SLICE_BYTES:
+            # A backend that sends much at once shall not keep the event loop from others, nor fill
+            # the memory of a caller's connection.
+            chunk, self._rest = chunk[:SLICE_BYTES], chunk[SLICE_BYTES:]
         try:
             payloads = self._parser.feed(chunk)
         except MalformedEventStream as error:

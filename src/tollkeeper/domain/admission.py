@@ -110,12 +110,12 @@ class AccountState(msgspec.Struct, frozen=True):
             projects={**self.projects, fold.project_id: folded_project},
         )
 
-    def with_ended(self, ended: EndedHold) -> "AccountState":
-        """Counts a resolved hold in the period caps. Its fold has changed everything else."""
+    def with_ended(self, *ended: EndedHold) -> "AccountState":
+        """Counts resolved holds in the period caps. Their folds have changed everything else."""
         return replace(
             self,
             # After a crash, a restored hold may belong to a later day than this state has seen.
-            spending_day=max(self.spending_day or 0, ended.spending_day),
+            spending_day=max([self.spending_day or 0, *(one.spending_day for one in ended)]),
             period_caps=with_ended(self.period_caps, ended),
         )
 

@@ -16,6 +16,7 @@ class AlertKind(StrEnum):
     CAP = "cap"
     CREDIT = "credit"
     NEGATIVE_BALANCE = "negative_balance"
+    STOPPED = "stopped"
     UNSETTLED = "unsettled"
     BACKEND_DOWN = "backend_down"
     LEDGER_DIFFERENCE = "ledger_difference"

@@ -9,7 +9,7 @@ A period is told by its number, which follows from a day of UTC. A hold counts i
 **spending day**, and so does whatever its call cost, however late it ends.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
@@ -153,11 +153,12 @@ def on_day(caps: PeriodCaps, day: int) -> dict[tuple[CapSubject, CapPeriod], Per
     return {of: cap.in_period(numbers[of[1]]) for of, cap in caps.items()}
 
 
-def with_ended(caps: PeriodCaps, ended: EndedHold) -> dict[tuple[CapSubject, CapPeriod], PeriodCap]:
-    counted = {
-        of: caps[of].with_ended(
-            period_number(of[1], ended.spending_day), ended.hold_picousd, ended.spent_picousd
-        )
-        for of in caps_of(caps, ended.project_id, ended.first_key_id)
-    }
-    return {**caps, **counted}
+def with_ended(
+    caps: PeriodCaps, ended: Sequence[EndedHold]
+) -> dict[tuple[CapSubject, CapPeriod], PeriodCap]:
+    counted = dict(caps)
+    for one in ended:
+        for of in caps_of(counted, one.project_id, one.first_key_id):
+            number = period_number(of[1], one.spending_day)
+            counted[of] = counted[of].with_ended(number, one.hold_picousd, one.spent_picousd)
+    return counted

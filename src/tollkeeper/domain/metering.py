@@ -12,6 +12,7 @@ from tollkeeper.domain.usage import ReportedUsage, Usage, merged, normalised
 
 # Pieces of text that are kept before they are counted together.
 _KEPT_PIECES_MAX = 256
+_KEPT_CHARACTERS_MAX = 16_384
 # A report of more than so many contexts cannot be true.
 _CONTEXTS_MAX = 16
 
@@ -45,6 +46,7 @@ class Meter:
     _pieces: int = 0
     _counted_tokens: int = 0
     _kept: list[str] = field(default_factory=list)
+    _kept_characters: int = 0
     # What came of the report, and whether that is still to be found out.
     _usage: Usage | None = None
     _is_nonsense: bool = False
@@ -185,13 +187,15 @@ class Meter:
     def _keep(self, text: str) -> None:
         self._pieces += 1
         self._kept.append(text)
-        if len(self._kept) >= _KEPT_PIECES_MAX:
+        self._kept_characters += len(text)
+        if len(self._kept) >= _KEPT_PIECES_MAX or self._kept_characters > _KEPT_CHARACTERS_MAX:
             self._count_kept()
 
     def _count_kept(self) -> None:
         if self._kept:
             self._counted_tokens += estimate_tokens("".join(self._kept))
             self._kept.clear()
+            self._kept_characters = 0
 
 
 def _with_completion(usage: Usage, completion_tokens: int) -> Usage:

@@ -141,6 +141,7 @@ class Alerts:
         lowest = min(FILL_LEVELS) - CLEARED_BELOW
         found = [_filled(fill) for fill in await alerts.find_fills(connection, lowest)]
         found += [_negative(*row) for row in await alerts.find_negative(connection)]
+        found += [_stopped(*row) for row in await alerts.find_stopped(connection)]
         found += await alerts.find_observed(connection)
         before = await unsettled.read_time_before(connection, _UNSETTLED_S)
         totals = await unsettled.total_by_reason(connection, UnsettledSelection(before))
@@ -181,6 +182,16 @@ def _negative(organization_id: OrganizationId, available_picousd: int) -> Condit
         AlertKind.NEGATIVE_BALANCE,
         {"organization_id": str(organization_id)},
         f"The balance is {usd_from_picousd(available_picousd)} USD.",
+    )
+
+
+def _stopped(organization_id: OrganizationId, balance_picousd: int) -> Condition:
+    return Condition(
+        f"{AlertKind.STOPPED}:{organization_id}",
+        AlertKind.STOPPED,
+        {"organization_id": str(organization_id)},
+        f"Calls are stopped, because the balance fell below its bound; it is now "
+        f"{usd_from_picousd(balance_picousd)} USD. `tollkeeper overage clear` ends this.",
     )
 
 

@@ -118,6 +118,20 @@ _FIND_NEGATIVE: LiteralString = with_balances(
 )
 
 
+async def find_stopped(connection: Connection) -> list[tuple[OrganizationId, int]]:
+    """Organizations whose calls are stopped because of overage, with the balance."""
+    cursor = await connection.execute(_FIND_STOPPED, prepare=False)
+    return [(row[0], row[1]) for row in await cursor.fetchall()]
+
+
+_FIND_STOPPED: LiteralString = with_balances(
+    """
+    SELECT b.organization_id, b.granted - b.settled
+    FROM balances b JOIN accounts a USING (organization_id) WHERE a.stopped
+    """
+)
+
+
 async def find_raised(connection: Connection) -> dict[str, RaisedAlert]:
     cursor = await connection.execute("SELECT key, kind, level, subject, detail FROM alerts")
     return {

@@ -3,6 +3,7 @@
 A caller that changes them must have locked the account before, with all resolutions folded in.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, LiteralString
 from uuid import UUID
@@ -81,6 +82,8 @@ async def count_period(
 ) -> PeriodCap:
     """What is held and settled in the period of this day, from the reservations, as a cap without an
     amount. A resolution that waits to be folded in still counts as held: its fold will change that."""
+    # Long for a call that waits for the lock meanwhile, and enough for millions of reservations.
+    await connection.execute("SET LOCAL statement_timeout TO '1min'")
     number = period_number(period, day)
     first, end = first_day(period, number), end_day(period, number)
     cursor = await connection.execute(
@@ -167,10 +170,18 @@ async def delete_cap(connection: Connection, owner: CapOwner, period: CapPeriod)
     )
 
 
-async def find_uses(connection: Connection, organization_id: OrganizationId) -> list[CapUse]:
+async def find_uses(
+    connection: Connection,
+    organization_id: OrganizationId,
+    subjects: Sequence[UUID] | None = None,
+) -> list[CapUse]:
     """The period caps of the organization, then those of its projects, then those of keys, the
-    oldest first. Of keys that were rotated one into another, the newest is named."""
-    cursor = await connection.execute(_FIND_USES, {"organization": organization_id})
+    oldest first; with `subjects`, only theirs. Of keys that were rotated one into another, the
+    newest is named."""
+    wanted = None if subjects is None else list(subjects)
+    cursor = await connection.execute(
+        _FIND_USES, {"organization": organization_id, "subjects": wanted}
+    )
     return [_cap_use(row) for row in await cursor.fetchall()]
 
 
@@ -221,6 +232,7 @@ _FIND_USES: LiteralString = (
     + NEWEST_KEY
     + """
     WHERE c.organization_id = %(organization)s
+      AND (%(subjects)s::uuid[] IS NULL OR c.subject_id = ANY (%(subjects)s))
     ORDER BY array_position(ARRAY['organization', 'project', 'key'], c.scope),
         coalesce(p.created_at, k.created_at), c.subject_id,
         array_position(ARRAY['day', 'week', 'month'], c.period)

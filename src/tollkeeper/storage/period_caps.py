@@ -64,13 +64,14 @@ def with_period_caps(
         subject: CapSubject = None if scope == "organization" else subject_id
         states[organization_id].period_caps[subject, CapPeriod(period)] = PeriodCap(*counts)
     terms = {(row[0], row[1]): (row[2], row[3]) for row in ended_rows}
+    holds: dict[OrganizationId, list[EndedHold]] = {}
     for one in ended:
         first_key_id, spending_day = terms[one.organization_id, one.id]
-        states[one.organization_id] = states[one.organization_id].with_ended(
-            EndedHold(
-                one.project_id, first_key_id, spending_day, one.hold_picousd, one.spent_picousd
-            )
-        )
+        amounts = (one.hold_picousd, one.spent_picousd)
+        hold = EndedHold(one.project_id, first_key_id, spending_day, *amounts)
+        holds.setdefault(one.organization_id, []).append(hold)
+    for organization_id, mine in holds.items():
+        states[organization_id] = states[organization_id].with_ended(*mine)
     return replace(locked, states=states)
 
 

@@ -130,10 +130,10 @@ async def count_latencies(connection: Connection, time: TimeRange) -> list[Laten
 
 _COUNT_LATENCIES: LiteralString = """
     SELECT model, backend, measure, rung, sum(requests)::bigint FROM traffic_latency
-    WHERE step < %(end)s AND step >= CASE
+    WHERE step < %(end)s AND step >= (SELECT CASE
         WHEN %(hour)s::bigint * %(step_s)s
              < extract(epoch FROM statement_timestamp()) - %(hours_kept_s)s
-        THEN %(day)s::integer ELSE %(hour)s::integer END
+        THEN %(day)s::integer ELSE %(hour)s::integer END)
     GROUP BY model, backend, measure, rung
 """
 

@@ -22,35 +22,29 @@ class ProbabilityCount:
     asked: int
 
 
-async def count_by_day(
+async def count_of_policy(
     connection: Connection, organization_id: OrganizationId, policy_id: str, days: DayRange
-) -> list[VerdictsOfDay]:
+) -> tuple[list[VerdictsOfDay], list[ProbabilityCount]]:
+    """By day; and by probability, the lowest first, without verdicts that have none. The rows are read
+    once for both."""
     cursor = await connection.execute(
         """
-        SELECT day, sum(asked)::bigint, sum(matched)::bigint,
+        SELECT day, probability_basis_points, sum(asked)::bigint, sum(matched)::bigint,
             coalesce(sum(asked) FILTER (WHERE probability_basis_points < 0), 0)::bigint
         FROM verdict_counts WHERE organization_id = %s AND policy_id = %s AND day >= %s AND day < %s
-        GROUP BY day ORDER BY day
+        GROUP BY GROUPING SETS ((day), (probability_basis_points))
+        ORDER BY day, probability_basis_points
         """,
         (organization_id, policy_id, days.first, days.last),
     )
-    return [VerdictsOfDay(*row) for row in await cursor.fetchall()]
-
-
-async def count_by_probability(
-    connection: Connection, organization_id: OrganizationId, policy_id: str, days: DayRange
-) -> list[ProbabilityCount]:
-    """Lowest probability first; verdicts without one are left out."""
-    cursor = await connection.execute(
-        """
-        SELECT probability_basis_points, sum(asked)::bigint FROM verdict_counts
-        WHERE organization_id = %s AND policy_id = %s AND day >= %s AND day < %s
-          AND probability_basis_points >= 0
-        GROUP BY probability_basis_points ORDER BY probability_basis_points
-        """,
-        (organization_id, policy_id, days.first, days.last),
-    )
-    return [ProbabilityCount(*row) for row in await cursor.fetchall()]
+    by_day: list[VerdictsOfDay] = []
+    by_probability: list[ProbabilityCount] = []
+    for day, probability, asked, matched, unanswered in await cursor.fetchall():
+        if day is not None:
+            by_day.append(VerdictsOfDay(day, asked, matched, unanswered))
+        elif probability >= 0:
+            by_probability.append(ProbabilityCount(probability, asked))
+    return by_day, by_probability
 
 
 async def count_by_policy(

@@ -178,6 +178,17 @@ def test_unknown_events_and_blocks_are_ignored() -> None:
     assert _joined(events)["text"] == "Hello"
 
 
+@pytest.mark.parametrize("kind", [["text"], {"text": 1}, 7, None])
+def test_a_type_that_is_no_word_is_unknown(kind: object) -> None:
+    odd = {"type": kind, "text": "Hello"}
+    started = record("content_block_start", index=7, content_block=odd)
+    event = b"data: " + json.dumps({"type": kind, "index": "seven"}).encode() + b"\n\n"
+    answer, events = _stream([begin(), started, event, *block_records(0, text_block()), *end()])
+    assert answer.done
+    assert _joined(events)["text"] == "Hello"
+    assert _joined(_whole(whole_message(odd, text_block())))["text"] == "Hello"
+
+
 def test_a_second_beginning_is_ignored() -> None:
     answer, events = _stream([begin(), *message_records()])
     assert answer.done

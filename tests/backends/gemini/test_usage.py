@@ -68,6 +68,21 @@ def test_what_tools_put_into_the_prompt_is_input() -> None:
     assert (found.prompt_tokens, found.completion_tokens, found.web_searches) == (320, 15, 2)
 
 
+def test_what_tools_put_into_the_prompt_is_beside_its_count() -> None:
+    """The counts of a published call to the live service, whose total is the sum of all four."""
+    reported = {
+        "promptTokenCount": 80,
+        "toolUsePromptTokenCount": 237,
+        "candidatesTokenCount": 173,
+        "thoughtsTokenCount": 60,
+        "totalTokenCount": 550,
+    }
+    found = _used(reported)
+    assert found is not None
+    assert (found.prompt_tokens, found.completion_tokens, found.total_tokens) == (317, 233, 550)
+    assert found.reasoning_tokens == 60
+
+
 def test_the_last_total_counts_even_where_it_falls() -> None:
     found = _used(
         {"promptTokenCount": 15, "totalTokenCount": 15},

@@ -271,7 +271,7 @@ async def test_keys_that_expire_are_renewed() -> None:
     names = iter(("ASIA1", "ASIA2", "ASIA3"))
 
     async def service(peer: Peer) -> None:
-        end = datetime.fromtimestamp(datetime.now(UTC).timestamp() + 2, UTC).isoformat()
+        end = datetime.fromtimestamp(datetime.now(UTC).timestamp() + 8, UTC).isoformat()
         await answer({**_GIVEN, "AccessKeyId": next(names), "Expiration": end})(peer)
 
     async with (

@@ -68,7 +68,7 @@ async def test_a_changed_file_is_read_for_the_next_token(
     tmp_path: Path, private_key: rsa.RSAPrivateKey
 ) -> None:
     async with (
-        Upstream(token("t1", expires_in=1), token("t2")) as tokens,
+        Upstream(token("t1", expires_in=8), token("t2")) as tokens,
         Upstream(chat()) as upstream,
     ):
         path = service_account(tmp_path / "key.json", private_key, tokens.url)

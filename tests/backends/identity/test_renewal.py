@@ -1,6 +1,7 @@
 """Tokens that expire: renewed ahead, by one attempt at a time, and what calls see of failures."""
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +24,12 @@ from tests.support.upstream import Peer, Upstream, Verb, chat, hang, refuse, unu
 from tollkeeper.backends.identities import EntraApp, EntraSecret, GoogleFile
 from tollkeeper.backends.identity.failure import IdentityFailure
 from tollkeeper.backends.identity.renewal import Expiring, Renewed
-from tollkeeper.domain.errors import DeadlineExceeded, ProviderRejected, Unavailable
+from tollkeeper.domain.errors import (
+    BackendFailed,
+    DeadlineExceeded,
+    ProviderRejected,
+    Unavailable,
+)
 
 Identify = Callable[[str], GoogleFile]
 
@@ -42,7 +48,7 @@ def _sent(upstream: Upstream) -> list[str]:
 
 async def test_a_token_is_renewed_before_its_end_while_calls_go_on(google: Identify) -> None:
     async with (
-        Upstream(token("t1", expires_in=1), token("t2")) as tokens,
+        Upstream(token("t1", expires_in=8), token("t2")) as tokens,
         Upstream(chat()) as upstream,
         identified(google(tokens.url), upstream.url) as backend,
     ):
@@ -96,6 +102,41 @@ async def test_many_calls_at_once_ask_for_one_token(google: Identify) -> None:
         assert len(tokens.requests) == 1
 
 
+@pytest.mark.parametrize("status", [401, 403])
+async def test_a_token_that_the_backend_refuses_is_replaced(google: Identify, status: int) -> None:
+    """As where somebody has revoked it: the call fails, and a later one has the next token."""
+    async with (
+        Upstream(token("t1"), token("t2")) as tokens,
+        Upstream(refuse(status), chat()) as upstream,
+        identified(google(tokens.url), upstream.url) as backend,
+    ):
+        await asyncio.sleep(0)
+        await until(lambda: len(tokens.requests) == 1 and tokens.under_way == 0)
+        await asyncio.sleep(2 * QUICK.interval_s_min)
+        outcome = await make(backend, make_call())
+        assert isinstance(outcome.error, BackendFailed)
+        assert not outcome.error.charged
+        await until(lambda: len(tokens.requests) == 2 and tokens.under_way == 0)
+        await asyncio.sleep(0.05)
+        (await make(backend, make_call())).check_complete()
+    assert _sent(upstream) == ["Bearer t1", "Bearer t2"]
+
+
+async def test_refusals_do_not_hurry_a_token_that_is_new(google: Identify) -> None:
+    """A caller may provoke them: the token service is not asked for each."""
+    async with (
+        Upstream(token("t1")) as tokens,
+        Upstream(refuse(403)) as upstream,
+        identified(
+            google(tokens.url), upstream.url, times=replace(QUICK, interval_s_min=30)
+        ) as backend,
+    ):
+        for _ in range(5):
+            assert isinstance((await make(backend, make_call())).error, BackendFailed)
+        await asyncio.sleep(0.1)
+    assert len(tokens.requests) == 1
+
+
 FAILURES: dict[str, Verb] = {
     "refused": refused(),
     "refused with a status in it": refused(403, {"status": "PERMISSION_DENIED"}),
@@ -111,12 +152,12 @@ FAILURES: dict[str, Verb] = {
 async def test_a_token_that_is_not_renewed_is_used_to_its_end(google: Identify, row: str) -> None:
     with capture_logs() as logs:
         async with (
-            Upstream(token("t1", expires_in=30), FAILURES[row]) as tokens,
+            Upstream(token("t1", expires_in=90), FAILURES[row]) as tokens,
             Upstream(chat()) as upstream,
             identified(
                 google(tokens.url),
                 upstream.url,
-                times=replace(QUICK, ahead_share=0.99, attempt_s=0.2),
+                times=replace(QUICK, ahead_share=0.995, attempt_s=4),
             ) as backend,
         ):
             (await make(backend, make_call())).check_complete()
@@ -137,7 +178,7 @@ async def test_after_its_end_calls_fail_at_once_and_nothing_is_held_against_the_
     google: Identify,
 ) -> None:
     async with (
-        Upstream(token("t1", expires_in=1), refused()) as tokens,
+        Upstream(token("t1", expires_in=3), refused()) as tokens,
         Upstream(chat()) as upstream,
         identified(google(tokens.url), upstream.url, failures_to_eject=1) as backend,
     ):
@@ -196,7 +237,7 @@ async def test_a_token_service_is_asked_over_tls_only(google: Identify) -> None:
 async def test_tokens_are_never_shown(google: Identify) -> None:
     quoting = refuse(400, "the tokens first-token and second-token are not valid")
     async with (
-        Upstream(token("first-token", expires_in=1), token("second-token")) as tokens,
+        Upstream(token("first-token", expires_in=8), token("second-token")) as tokens,
         Upstream(quoting) as upstream,
         identified(google(tokens.url), upstream.url) as backend,
     ):
@@ -234,6 +275,27 @@ async def test_a_value_without_an_end_is_obtained_once() -> None:
     assert [await renewed.get(deadline=1e12) for _ in range(3)] == ["v"] * 3
     await renewed.close()
     assert asked == 1
+
+
+async def test_an_end_that_nobody_foresaw_is_not_the_end() -> None:
+    """A fault of our own in one attempt: the next call makes another one."""
+    failures = iter([RuntimeError("a fault")])
+
+    async def obtain(deadline: float) -> Expiring[str]:
+        for failure in failures:
+            raise failure
+        return Expiring("v", 3600.0)
+
+    renewed = Renewed(obtain, described="x", times=QUICK)
+    with pytest.raises(Unavailable):
+        await renewed.get(deadline=1e12)
+    async with asyncio.timeout(20):
+        while not renewed.values:
+            with contextlib.suppress(Unavailable):
+                await renewed.get(deadline=1e12)
+            await asyncio.sleep(0.01)
+    assert await renewed.get(deadline=1e12) == "v"
+    await renewed.close()
 
 
 async def test_what_cannot_be_read_is_a_failure_and_not_the_end() -> None:

@@ -23,12 +23,12 @@ from tollkeeper.backends.identity.renewal import RenewalTimes
 from tollkeeper.backends.routing import RoutedBackend
 
 SECRET = "a-very-secret-value"
-# A value is renewed halfway through its life, and attempts are repeated soon.
+# A value is renewed soon after it was obtained, and attempts are repeated soon.
 QUICK = RenewalTimes(
     ahead_s=1e9,
-    ahead_share=0.5,
+    ahead_share=0.95,
     unused_s=0.05,
-    attempt_s=2.0,
+    attempt_s=15.0,
     pause_s=0.05,
     pause_s_max=0.1,
     pause_s_max_without=0.1,

@@ -102,13 +102,17 @@ async def cut_from_its_callers(
 
 
 async def database_restarted(cluster: Cluster, _: ClusterGateway, __: ScriptedGateway) -> None:
+    cluster.balancer.excuse_slowness()
     await asyncio.to_thread(cluster.postgres.stop, "fast")
     await cluster.start_database()
+    cluster.balancer.excuse_slowness(longer_s=_SILENT_S)
 
 
 async def database_killed(cluster: Cluster, _: ClusterGateway, __: ScriptedGateway) -> None:
+    cluster.balancer.excuse_slowness()
     cluster.kill_database()
     await cluster.start_database()
+    cluster.balancer.excuse_slowness(longer_s=_SILENT_S)
 
 
 FAULTS: tuple[Fault, ...] = (

@@ -119,7 +119,7 @@ def decode_event(payload: bytes) -> StreamEvent | None:
     try:
         event = decode(_event_decoder, payload)
     except MalformedAnswer:
-        if decode(_type_decoder, payload).type in _KNOWN_EVENTS:
+        if _type_of(payload) in _KNOWN_EVENTS:
             raise
         return None
     # An error may come without a type, as servers of other protocols send it.
@@ -133,9 +133,14 @@ def decode_block(raw: msgspec.Raw) -> Block | None:
     record = given(raw)
     if record is None:
         raise MalformedAnswer("a block is missing")
-    if decode(_type_decoder, record).type not in _KNOWN_BLOCKS:
+    if _type_of(record) not in _KNOWN_BLOCKS:
         return None
     return decode(_block_decoder, record)
+
+
+def _type_of(record: bytes | msgspec.Raw) -> str | None:
+    found = decode(_type_decoder, record).type
+    return found if isinstance(found, str) else None
 
 
 def decode_start(raw: msgspec.Raw) -> Message:

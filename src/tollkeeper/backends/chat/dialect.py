@@ -8,6 +8,7 @@ import msgspec
 from tollkeeper.domain.errors import OptionUnsupported
 from tollkeeper.domain.prompt import FreeObject
 
+_IN_MESSAGES = "messages."
 # Values that ask for what a server without the field does anyway. They are left out.
 _DEFAULTS: Mapping[str, object] = {"parallel_tool_calls": True, "tool_choice": "auto"}
 
@@ -19,12 +20,14 @@ class ChatDialect:
     include_usage: bool = True
     refused: tuple[str, ...] = ()
     renamed: Mapping[str, str] = field(default_factory=dict)
+    # Fields that are left out. `messages.reasoning` is the field `reasoning` of every message.
     omitted: tuple[str, ...] = ()
 
     def change(self, body: FreeObject) -> None:
         """Raises OptionUnsupported for a field that the server does not have."""
         for name in self.omitted:
             body.pop(name, None)
+        _omit_in_messages(body, [name for name in self.omitted if name.startswith(_IN_MESSAGES)])
         for name in self.refused:
             if name in body and not _is_default(name, body[name]):
                 raise OptionUnsupported(f"The backend does not support {name}.", param=name)
@@ -32,6 +35,22 @@ class ChatDialect:
         for name, other in self.renamed.items():
             if name in body:
                 body[other] = body.pop(name)
+
+
+def _omit_in_messages(body: FreeObject, paths: list[str]) -> None:
+    """Messages are decoded only where one of them has such a field."""
+    names = [path.removeprefix(_IN_MESSAGES) for path in paths]
+    written = body.get("messages")
+    if isinstance(written, msgspec.Raw):
+        plain = bytes(written)
+        if not any(f'"{name}"'.encode() in plain for name in names):
+            return
+        written = msgspec.json.decode(plain)
+    if names and isinstance(written, list):
+        body["messages"] = [
+            {name: value for name, value in message.items() if name not in names}
+            for message in written
+        ]
 
 
 def _is_default(name: str, value: object) -> bool:

@@ -55,6 +55,9 @@ class BearerToken:
     def secrets(self) -> tuple[str, ...]:
         return self._token.values
 
+    def doubt(self) -> None:
+        self._token.doubt()
+
     def start(self) -> None:
         self._token.start()
 
@@ -84,6 +87,9 @@ class KeysInProfile:
         if self._present is None:
             raise Unavailable("The gateway's credential for the backend cannot be read.")
         return self._present
+
+    def doubt(self) -> None:
+        """The file says what is right."""
 
     def start(self) -> None:
         """Nothing runs in the background."""
@@ -147,6 +153,9 @@ class Signature:
             for secret in (keys.access_key, keys.secret_key, keys.session_token)
             if secret
         )
+
+    def doubt(self) -> None:
+        self._keys.doubt()
 
     def start(self) -> None:
         self._keys.start()

@@ -55,7 +55,7 @@ async def _service_account(
     identity: GoogleFile, document: dict[str, Any], deadline: float, now: int
 ) -> Expiring[str]:
     path = identity.path
-    url = document.get("token_uri") or _TOKEN_URL
+    url = str(document.get("token_uri") or _TOKEN_URL)
     key_id = document.get("private_key_id")
     assertion = signed_rs256(
         text_of(document, "private_key", path),
@@ -76,7 +76,7 @@ async def _user(identity: GoogleFile, document: dict[str, Any], deadline: float)
     names = ("client_id", "client_secret", "refresh_token")
     fields = {name: text_of(document, name, identity.path) for name in names}
     fields["grant_type"] = "refresh_token"
-    url = document.get("token_uri") or _TOKEN_URL
+    url = str(document.get("token_uri") or _TOKEN_URL)
     return read_access_token(await post_form(url, fields, deadline=deadline))
 
 
@@ -98,7 +98,7 @@ async def _federated(
     account_url = document.get("service_account_impersonation_url")
     if not account_url:
         return exchanged
-    return await _impersonated(account_url, exchanged.value, identity.scope, deadline)
+    return await _impersonated(str(account_url), exchanged.value, identity.scope, deadline)
 
 
 def _subject_token(document: dict[str, Any], path: Path) -> str:

@@ -6,6 +6,7 @@ fails is repeated, after pauses that double, for as long as the credential is in
 """
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ import structlog
 
 from tollkeeper.backends.identity.failure import IdentityFailure
 from tollkeeper.domain.errors import DeadlineExceeded, Unavailable
-from tollkeeper.timeouts import timeout_at
+from tollkeeper.timeouts import timeout, timeout_at
 
 _log = structlog.get_logger("tollkeeper.backends")
 _Value = TypeVar("_Value")
@@ -69,6 +70,9 @@ class Renewed(Generic[_Value]):
         # What calls without a value wait for: the end of the attempt under way.
         self._attempt: asyncio.Future[None] | None = None
         self._next_attempt_at = 0.0
+        self._obtained_at = 0.0
+        # Ends the pause before the next attempt.
+        self._hurry = asyncio.Event()
         self._closed = False
 
     @property
@@ -77,8 +81,9 @@ class Renewed(Generic[_Value]):
         return tuple(value for value in (self._value, self._previous) if value is not None)
 
     def start(self) -> None:
-        """Begins to renew, if that has not begun."""
-        if self._renewing is None and not self._closed:
+        """Begins to renew, if that has not begun or has come to an end."""
+        is_renewing = self._renewing is not None and not self._renewing.done()
+        if not is_renewing and not self._closed:
             self._renewing = asyncio.get_running_loop().create_task(self._renew())
 
     async def get(self, *, deadline: float) -> _Value:
@@ -88,6 +93,13 @@ class Renewed(Generic[_Value]):
         if value is not None and now < self._usable_until:
             return value
         return await self._wait(deadline)
+
+    def doubt(self) -> None:
+        """The provider has refused the present value: it may have been revoked. The next one is
+        obtained now, unless the present one is so new that it would be the same."""
+        now = asyncio.get_running_loop().time()
+        if now - self._obtained_at >= self._times.interval_s_min and now < self._usable_until:
+            self._hurry.set()
 
     async def close(self) -> None:
         self._closed = True
@@ -144,10 +156,13 @@ class Renewed(Generic[_Value]):
                     # It does not expire.
                     self._next_attempt_at = float("inf")
                     return
-                await asyncio.sleep(pause_s)
+                self._hurry.clear()
+                with contextlib.suppress(TimeoutError), timeout(pause_s):
+                    await self._hurry.wait()
         finally:
-            if self._attempt is not None and not self._attempt.done():
-                self._attempt.set_result(None)
+            unanswered, self._attempt = self._attempt, None
+            if unanswered is not None:
+                unanswered.set_result(None)
 
     async def _make_attempt(self) -> float | None:
         """Obtains a value. Returns for how long it need not be renewed; None: for ever."""
@@ -160,9 +175,10 @@ class Renewed(Generic[_Value]):
                 obtained = await self._obtain(until)
         except TimeoutError:
             raise IdentityFailure(f"no answer within {times.attempt_s:g} s") from None
-        except (LookupError, TypeError, ValueError):
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
             # The original error may quote what was read.
             raise IdentityFailure("what the token service answered cannot be read") from None
+        self._obtained_at = loop.time()
         lifetime_s = obtained.lifetime_s
         if lifetime_s is not None and lifetime_s <= times.unused_s:
             raise IdentityFailure("the token service gave a token that has expired")

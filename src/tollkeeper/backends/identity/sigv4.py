@@ -46,7 +46,7 @@ def signing_headers(
     canonical = canonical_request(request, headers)
     to_sign = "\n".join((_ALGORITHM, time, scope, _hash(canonical.encode())))
     key = _signing_key(keys.secret_key, time[:8], region, service)
-    signature = hmac.new(key, to_sign.encode(), hashlib.sha256).hexdigest()
+    signature = hmac.digest(key, to_sign.encode(), "sha256").hex()
     added["authorization"] = (
         f"{_ALGORITHM} Credential={keys.access_key}/{scope}, "
         f"SignedHeaders={_names(headers)}, Signature={signature}"
@@ -75,7 +75,7 @@ def _names(headers: Mapping[str, str]) -> str:
 def _signing_key(secret: str, day: str, region: str, service: str) -> bytes:
     key = f"AWS4{secret}".encode()
     for part in (day, region, service, _END):
-        key = hmac.new(key, part.encode(), hashlib.sha256).digest()
+        key = hmac.digest(key, part.encode(), "sha256")
     return key
 
 

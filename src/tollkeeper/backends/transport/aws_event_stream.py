@@ -19,6 +19,9 @@ _PRELUDE = struct.Struct(">III")
 _CHECKSUM = struct.Struct(">I")
 _OVERHEAD = _PRELUDE.size + _CHECKSUM.size
 _HEADERS_BYTES_MAX = 128 << 10
+# Headers whose meaning is kept: so many, of so many bytes.
+_BEGINNINGS_MAX = 32
+_KEPT_HEADERS_MAX = 1024
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9]{0,63}")
 _NUMBERS = {2: struct.Struct(">b"), 3: struct.Struct(">h"), 4: struct.Struct(">i")}
 _LONG = struct.Struct(">q")
@@ -37,7 +40,7 @@ class _Malformed(Exception):
 class AwsEventStreamParser:
     """Returns the same records wherever the network splits the stream into chunks."""
 
-    __slots__ = ("_frame_bytes_max", "_frame_length", "_pending")
+    __slots__ = ("_beginnings", "_frame_bytes_max", "_frame_length", "_pending")
 
     # A part of a frame is no progress: only frames are.
     counts_lines = False
@@ -47,6 +50,8 @@ class AwsEventStreamParser:
         self._pending = bytearray()
         # The length of the frame that is pending; 0 while its prelude has not come.
         self._frame_length = 0
+        # How the records of frames begin, by their headers: those of one kind have the same.
+        self._beginnings: dict[bytes, bytes] = {}
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """The records of every frame that this chunk completes."""
@@ -58,8 +63,8 @@ class AwsEventStreamParser:
                 frame = bytes(pending[: self._frame_length])
                 del pending[: self._frame_length]
                 self._frame_length = 0
-                record = _record(frame)
-                if record is not None:
+                record = self._record(frame)
+                if record:
                     records.append(record)
         except _Malformed as error:
             raise MalformedEventStream(str(error), records) from None
@@ -73,6 +78,25 @@ class AwsEventStreamParser:
             self._frame_length = self._checked_length(bytes(pending[: _PRELUDE.size]))
         return bool(self._frame_length) and len(pending) >= self._frame_length
 
+    def _record(self, frame: bytes) -> bytes:
+        """The record of a frame; empty for one that says nothing."""
+        end = len(frame) - _CHECKSUM.size
+        if crc32(frame[:end]) != _CHECKSUM.unpack_from(frame, end)[0]:
+            raise _Malformed("the checksum of a frame is wrong")
+        payload_start = _PRELUDE.size + _PRELUDE.unpack_from(frame)[1]
+        headers = frame[_PRELUDE.size : payload_start]
+        beginning = self._beginnings.get(headers)
+        if beginning is None:
+            beginning = _beginning(read_headers(headers))
+            if len(self._beginnings) < _BEGINNINGS_MAX and len(headers) <= _KEPT_HEADERS_MAX:
+                self._beginnings[headers] = beginning
+        if not beginning.endswith(b":"):
+            return beginning
+        payload = frame[payload_start:end] or b"{}"
+        if not payload.isascii() and not _is_utf8(payload):
+            raise _Malformed("a record is not UTF-8")
+        return b"%b%b}" % (beginning, payload)
+
     def _checked_length(self, prelude: bytes) -> int:
         length, headers_length, checksum = _PRELUDE.unpack(prelude)
         if crc32(prelude[: -_CHECKSUM.size]) != checksum:
@@ -84,27 +108,25 @@ class AwsEventStreamParser:
         return int(length)
 
 
-def _record(frame: bytes) -> bytes | None:
-    """The record of a frame; None for one without a name, which says nothing."""
-    end = len(frame) - _CHECKSUM.size
-    if crc32(frame[:end]) != _CHECKSUM.unpack_from(frame, end)[0]:
-        raise _Malformed("the checksum of a frame is wrong")
-    payload_start = _PRELUDE.size + _PRELUDE.unpack_from(frame)[1]
-    headers = read_headers(frame[_PRELUDE.size : payload_start])
+def _beginning(headers: dict[str, HeaderValue]) -> bytes:
+    """The record up to its content; a whole record for an error, which has none; empty for a frame
+    without a name, which says nothing."""
     kind = headers.get(":message-type", "event")
     if kind == "error":
         told = {"code": headers.get(":error-code"), "message": headers.get(":error-message")}
         return b'{"error":%b}' % _encode({name: str(value) for name, value in told.items()})
     name = headers.get(":exception-type" if kind == "exception" else ":event-type")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        return None
-    payload = frame[payload_start:end] or b"{}"
-    if not payload.isascii():
-        try:
-            payload.decode()
-        except UnicodeDecodeError:
-            raise _Malformed("a record is not UTF-8") from None
-    return b'{"%b":%b}' % (name.encode("ascii"), payload)
+        return b""
+    return b'{"%b":' % name.encode("ascii")
+
+
+def _is_utf8(text: bytes) -> bool:
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def read_headers(data: bytes) -> dict[str, HeaderValue]:

@@ -16,7 +16,7 @@ import msgspec
 HEAD_BYTES_MAX = 64 << 10
 # The socket is not read while more unread body than this is buffered. A slow reader of the answer
 # so cannot fill the memory.
-_BUFFERED_BYTES_MAX = 256 << 10
+_BUFFERED_BYTES_MAX = 64 << 10
 # After the last record of a stream, at most this much more is read, for at most this long, so that
 # the connection can be used again. Beyond either bound the socket is closed.
 _DRAINED_BYTES_MAX = 64 << 10

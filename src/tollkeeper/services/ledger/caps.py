@@ -93,18 +93,12 @@ class Caps:
             return await _find_all(connection, organization_id)
 
     async def cap_show_of_key(self, organization_id: OrganizationId, key_id: KeyId) -> list[CapUse]:
-        """The caps that bind one key: its own, those of its project and of its organization."""
+        """The caps of one key itself."""
         async with self._database.reading() as connection:
             found = await period_cap_changes.find_first_key(connection, organization_id, key_id)
             if found is None:
                 raise NotFound(f"There is no key {key_id} in this organization.")
-            caps = await _find_all(connection, organization_id)
-        first_key_id, project_id = found
-        return [
-            use
-            for use in caps
-            if use.project_id in (None, project_id) and use.first_key_id in (None, first_key_id)
-        ]
+            return await period_cap_changes.find_uses(connection, organization_id, [found[0]])
 
     async def begin_periods(self) -> None:
         """Begins the current period of caps that nobody has counted in yet. A call would do it; this

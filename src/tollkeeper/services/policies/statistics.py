@@ -32,10 +32,7 @@ class PolicyStatistics:
         """The last days, today included."""
         wanted = self._last(days)
         async with self._database.reading() as connection:
-            found = await verdict_counts.count_by_day(
-                connection, organization_id, policy_id, wanted
-            )
-            by_probability = await verdict_counts.count_by_probability(
+            found, by_probability = await verdict_counts.count_of_policy(
                 connection, organization_id, policy_id, wanted
             )
         known = {one.day: one for one in found}

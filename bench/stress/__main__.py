@@ -1,0 +1,59 @@
+"""`make load`: prints the table and writes bench/load.json. Only figures of one run compare."""
+
+import argparse
+import json
+import os
+import signal
+import tempfile
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import uvloop
+
+from bench.gateway import tollkeeper
+from bench.machine import describe_machine, exit_on_signal
+from bench.stress.programme import Programme
+from bench.stress.verdicts import rows
+from bench.table import as_markdown
+from bench.upstream import serving_upstream
+
+_RESULT = Path(__file__).parent.parent / "load.json"
+# One is quiet, one is hostile, and the others share the load.
+_ORGANIZATIONS = 12
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="make load")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--workers", type=int, default=1)
+    options = parser.parse_args()
+    signal.signal(signal.SIGTERM, exit_on_signal)
+    machine, started = describe_machine(), time.monotonic()
+    with (
+        tempfile.TemporaryDirectory(prefix="tkl-") as made,
+        serving_upstream("bench.stress.faulty_upstream") as upstream,
+    ):
+        folder = Path(made)
+        # If this runs as root, the account that runs PostgreSQL must be able to enter it.
+        folder.chmod(0o711)
+        with tollkeeper(
+            folder, upstream, tenants=_ORGANIZATIONS, workers=options.workers
+        ) as gateway:
+            programme = Programme(gateway)
+            uvloop.run(programme.run(options.rounds))
+    table = rows(programme)
+    machine = f"{machine} and after it {os.getloadavg()[0]:.1f}"
+    print(f"{machine}, {time.monotonic() - started:.0f} s\n\n{as_markdown(table)}")
+    result = {
+        "at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "machine": machine,
+        "knee_per_second": programme.knee_per_second,
+        "beside": [asdict(found) for found in programme.beside],
+        "table": [asdict(row) for row in table],
+    }
+    _RESULT.write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n")
+
+
+if __name__ == "__main__":
+    main()

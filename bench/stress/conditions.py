@@ -1,0 +1,179 @@
+"""What hostile connections do, each as a context in which they go on doing it."""
+
+import asyncio
+import contextlib
+import json
+import socket
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+from bench.figures import CHAT_PATH
+from bench.gateway import MODELS, Running, Tenant
+from bench.load import request_bytes
+from bench.processes import cpu_s
+from bench.stress.faulty_upstream import POURS
+from bench.stress.open_loop import OpenLoop
+from bench.stress.vitals import workers
+from bench.upstream import BRIEF, PACED
+
+Condition = Callable[[Running, Tenant], AbstractAsyncContextManager[int]]
+
+_SLOW_READERS = 200
+_FULL_WITHIN_S = 60
+_IDLE_CPU_S = 0.05
+_SLOW_WRITERS = 500
+_IDLE = 3000
+# About two hundred connections a second.
+_CHURNING, _CHURN_PAUSE_S = 16, 0.06
+# How many connections are opened at once, so that the listener's queue is not what is measured.
+_OPENED_AT_ONCE = 64
+_RECEIVE_BUFFER = 4096
+
+
+def chat(
+    tenant: Tenant, words: str = "Hello.", *, model: str = BRIEF, stream: bool = True
+) -> bytes:
+    body = {
+        "model": MODELS[model],
+        "messages": [{"role": "user", "content": words}],
+        "max_tokens": 4096,
+        "stream": stream,
+    }
+    headers = {"authorization": f"Bearer {tenant.key}"}
+    return request_bytes(CHAT_PATH, headers, json.dumps(body).encode())
+
+
+@asynccontextmanager
+async def slow_readers(gateway: Running, tenant: Tenant) -> AsyncIterator[int]:
+    """Streams that pour, to callers who do not read."""
+    async with _connected(gateway.port, _SLOW_READERS) as sockets:
+        loop = asyncio.get_running_loop()
+        for one in sockets:
+            await loop.sock_sendall(one, chat(tenant, POURS))
+        await _until_full(gateway)
+        yield len(sockets)
+
+
+async def _until_full(gateway: Running) -> None:
+    """Until every buffer between the model server and the callers is full: the workers rest."""
+    processes = workers(gateway)
+    for _ in range(_FULL_WITHIN_S):
+        before = cpu_s(processes)
+        await asyncio.sleep(1)
+        if cpu_s(processes) - before < _IDLE_CPU_S:
+            return
+
+
+@asynccontextmanager
+async def slow_writers(gateway: Running, tenant: Tenant) -> AsyncIterator[int]:
+    """Half of them send a head, and half a body, a byte now and then."""
+    async with _connected(gateway.port, _SLOW_WRITERS) as sockets:
+        request = chat(tenant)
+        body_at = request.index(b"\r\n\r\n") + 4
+
+        async def drip(one: socket.socket, sent: int) -> None:
+            loop = asyncio.get_running_loop()
+            with contextlib.suppress(OSError):
+                await loop.sock_sendall(one, request[:sent])
+                for at in range(sent, len(request) - 1):
+                    await asyncio.sleep(0.5)
+                    await loop.sock_sendall(one, request[at : at + 1])
+
+        async with _going_on(
+            drip(one, 10 if number % 2 else body_at) for number, one in enumerate(sockets)
+        ):
+            yield len(sockets)
+
+
+@asynccontextmanager
+async def idle_connections(gateway: Running, tenant: Tenant) -> AsyncIterator[int]:
+    async with _connected(gateway.port, _IDLE) as sockets:
+        yield len(sockets)
+
+
+@asynccontextmanager
+async def churn(gateway: Running, tenant: Tenant) -> AsyncIterator[int]:
+    """Connections that are made and broken off: at once, within a request, within an answer."""
+    request = chat(tenant)
+
+    async def come_and_go() -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            for sent in (0, len(request) // 2, len(request)):
+                with contextlib.suppress(OSError):
+                    one = await _connect(gateway.port)
+                    with one:
+                        await loop.sock_sendall(one, request[:sent])
+                        if sent == len(request):
+                            await loop.sock_recv(one, 100)
+                await asyncio.sleep(_CHURN_PAUSE_S)
+
+    async with _going_on(come_and_go() for _ in range(_CHURNING)):
+        yield _CHURNING
+
+
+def flood(per_second: float) -> Condition:
+    """Calls of one organization, more than the gateway can serve."""
+
+    @asynccontextmanager
+    async def run(gateway: Running, tenant: Tenant) -> AsyncIterator[int]:
+        open_loop = OpenLoop(gateway.port)
+        await open_loop.connect()
+        requests = [chat(tenant, model=PACED, stream=False)]
+        async with _going_on([_flood_on(open_loop, requests, per_second)]):
+            # The overload is there when the block begins.
+            await asyncio.sleep(2)
+            yield open_loop.connections_max
+        open_loop.close()
+
+    return run
+
+
+async def _flood_on(open_loop: OpenLoop, requests: list[bytes], per_second: float) -> None:
+    while True:
+        await open_loop.run(requests, per_second=per_second, seconds=60)
+
+
+CONDITIONS: dict[str, Condition] = {
+    "callers that do not read": slow_readers,
+    "callers that send a byte now and then": slow_writers,
+    "idle connections": idle_connections,
+    "callers that come and go": churn,
+}
+
+
+@asynccontextmanager
+async def _connected(port: int, count: int) -> AsyncIterator[list[socket.socket]]:
+    sockets: list[socket.socket] = []
+    try:
+        while len(sockets) < count:
+            more = min(_OPENED_AT_ONCE, count - len(sockets))
+            sockets += await asyncio.gather(*(_connect(port) for _ in range(more)))
+        yield sockets
+    finally:
+        for one in sockets:
+            one.close()
+
+
+async def _connect(port: int) -> socket.socket:
+    one = socket.socket()
+    one.setblocking(False)
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER)
+    try:
+        await asyncio.get_running_loop().sock_connect(one, ("127.0.0.1", port))
+    except OSError:
+        one.close()
+        raise
+    return one
+
+
+@asynccontextmanager
+async def _going_on(steps: Iterable[Coroutine[Any, Any, None]]) -> AsyncIterator[None]:
+    tasks = [asyncio.create_task(step) for step in steps]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

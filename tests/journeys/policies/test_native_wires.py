@@ -1,0 +1,111 @@
+"""Policies over backends that speak a provider's own protocol: judged and paid for as any other."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support import upstream_converse as converse
+from tests.support import upstream_gemini as gemini
+from tests.support import upstream_messages as messages
+from tests.support.judged_gateway import JudgedGateway, assert_denied, judged_gateway
+from tests.support.responses_answers import respond
+from tests.support.scripted_gateway import COMPLETION_PRICE, PROMPT_PRICE, read_stream
+from tests.support.upstream import Verb
+
+BOTH = pytest.mark.parametrize("streamed", [False, True])
+# The report of an ordinary answer: 12 and 5 tokens.
+_REPORTED = 12 * PROMPT_PRICE + 5 * COMPLETION_PRICE
+_Block = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Said:
+    """An answer with a word in its text, in its reasoning, and in a call."""
+
+    ordinary: Callable[..., Verb]
+    text: _Block
+    reasoning: _Block
+    call: _Block
+
+
+_MESSAGES = (
+    messages.text_block("a bomb"),
+    messages.thinking_block("a bomb", "c2ln"),
+    messages.tool_block("c1", "look", at="a bomb"),
+)
+SAID = {
+    "messages": Said(messages.message, *_MESSAGES),
+    "gemini": Said(
+        gemini.generate,
+        gemini.text_part("a bomb"),
+        gemini.thought_part("a bomb"),
+        gemini.call_part("c1", "look", at="a bomb"),
+    ),
+    "converse": Said(
+        converse.converse,
+        converse.text_block("a bomb"),
+        converse.reasoning_block("a bomb", "c2ln"),
+        converse.use_block("c1", "look", at="a bomb"),
+    ),
+    "bedrock_messages": Said(converse.invoke, *_MESSAGES),
+}
+
+
+@pytest.fixture(scope="module")
+async def shared_native(data_dir: Path, conninfo: str) -> AsyncIterator[dict[str, JudgedGateway]]:
+    async with AsyncExitStack() as stack:
+        found = {}
+        for protocol in SAID:
+            backend = {"protocol": protocol, "tokenizer": "none"}
+            running = judged_gateway(data_dir, conninfo, backend=backend)
+            found[protocol] = await stack.enter_async_context(running)
+        yield found
+
+
+@pytest.fixture(params=SAID)
+def protocol(request: pytest.FixtureRequest) -> str:
+    found: str = request.param
+    return found
+
+
+@pytest.fixture
+async def judged(shared_native: dict[str, JudgedGateway], protocol: str) -> JudgedGateway:
+    fresh = await shared_native[protocol].for_next_test()
+    fresh.model.play(SAID[protocol].ordinary())
+    return fresh
+
+
+async def test_a_request_that_matches_never_leaves(judged: JudgedGateway) -> None:
+    policy = await judged.enforce(direction="request")
+    before = len(judged.model.requests)
+    assert_denied(await judged.chat("The bomb."), policy, "request")
+    assert len(judged.model.requests) == before
+    assert (await judged.chat("The flower.")).status_code == 200
+
+
+@BOTH
+@pytest.mark.parametrize("where", ["text", "reasoning", "call"])
+async def test_an_answer_that_matches_is_kept_back_and_paid(
+    judged: JudgedGateway, protocol: str, where: str, streamed: bool
+) -> None:
+    policy = await judged.enforce(direction="response")
+    said = SAID[protocol]
+    judged.model.play(said.ordinary(getattr(said, where)))
+    found = await judged.chat(stream=streamed)
+    assert_denied(found, policy, "response")
+    assert (await judged.scripted.entry_of(found)).cost == _REPORTED
+    assert_denied(await respond(judged.scripted, stream=streamed), policy, "response")
+
+
+@BOTH
+async def test_an_answer_that_does_not_match(judged: JudgedGateway, streamed: bool) -> None:
+    await judged.enforce(direction="response")
+    found = await judged.chat(stream=streamed)
+    assert found.status_code == 200
+    if streamed:
+        assert read_stream(found.text).text == "Hello"
+    assert judged.judge.texts[-1].endswith("Hello")

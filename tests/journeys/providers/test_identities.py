@@ -1,0 +1,69 @@
+"""A backend with an identity in the place of a key, through the gateway: what callers see and pay while
+its tokens are refused, given, and given again."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.support.gateway import assert_error
+from tests.support.scripted_gateway import COST, ScriptedGateway, scripted_gateway
+from tests.support.upstream import Upstream, answer, chat
+
+_SECRET = "secret-of-the-client"
+_PATIENCE_S = 20
+
+
+@dataclass(frozen=True)
+class Identified:
+    scripted: ScriptedGateway
+    tokens: Upstream
+
+
+@pytest.fixture
+async def identified(data_dir: Path, conninfo: str, tmp_path: Path) -> AsyncIterator[Identified]:
+    """Whose token service refuses at first."""
+    secret = tmp_path / "secret"
+    secret.write_text(_SECRET)
+    refused = answer({"error": "invalid_client", "error_description": _SECRET}, status=401)
+    async with Upstream(refused) as tokens, Upstream(chat()) as upstream:
+        identity = {
+            "tenant": "t",
+            "client": "c",
+            "authority": tokens.url.removesuffix("/v1"),
+            "secret_file": str(secret),
+        }
+        backend = {"credential": "entra", "identity": identity, "failures_to_eject": 1}
+        async with scripted_gateway(data_dir, conninfo, upstream, backend=backend) as scripted:
+            yield Identified(scripted, tokens)
+
+
+async def test_calls_wait_for_a_token_and_nobody_pays_for_its_absence(
+    identified: Identified, capfd: pytest.CaptureFixture[str]
+) -> None:
+    scripted, tokens = identified.scripted, identified.tokens
+    for streamed in (False, True):
+        found = await scripted.chat(stream=streamed)
+        assert_error(found, 503, "service_unavailable")
+        assert int(found.headers["retry-after"]) >= 1
+        assert "credential" in found.json()["error"]["message"]
+        assert _SECRET not in found.text
+        assert (await scripted.entry_of(found)).status == "released"
+    assert scripted.upstream.requests == []
+    health = scripted.gateway.services.backends["scripted"].health()
+    assert set(health.replicas.values()) == {"healthy"}
+
+    tokens.play(answer({"access_token": "token-1", "expires_in": 3600}))
+    async with asyncio.timeout(_PATIENCE_S):
+        while (found := await scripted.chat()).status_code != 200:
+            assert found.status_code == 503
+            await asyncio.sleep(0.1)
+    assert scripted.upstream.requests[-1].headers["authorization"] == "Bearer token-1"
+    assert (await scripted.entry_of(found)).cost == COST
+    balance = await scripted.balance()
+    assert (balance["settled"], balance["held"], balance["unsettled"]) == (COST, 0, 0)
+    logged = capfd.readouterr()
+    assert _SECRET not in logged.out + logged.err
+    assert "token-1" not in logged.out + logged.err
