@@ -11,14 +11,17 @@ from typing import Any
 from bench.figures import CHAT_PATH
 from bench.gateway import MODELS, Running, Tenant
 from bench.load import request_bytes
+from bench.processes import cpu_s
 from bench.stress.faulty_upstream import POURS
 from bench.stress.open_loop import OpenLoop
+from bench.stress.vitals import workers
 from bench.upstream import BRIEF, PACED
 
 Condition = Callable[[Running, Tenant], AbstractAsyncContextManager[int]]
 
 _SLOW_READERS = 200
-_FILLED_S = 5.0
+_FULL_WITHIN_S = 60
+_IDLE_CPU_S = 0.05
 _SLOW_WRITERS = 500
 _IDLE = 3000
 # About two hundred connections a second.
@@ -48,9 +51,18 @@ async def slow_readers(gateway: Running, tenant: Tenant) -> AsyncIterator[int]:
         loop = asyncio.get_running_loop()
         for one in sockets:
             await loop.sock_sendall(one, chat(tenant, POURS))
-        # Until every buffer between the model server and the callers is full.
-        await asyncio.sleep(_FILLED_S)
+        await _until_full(gateway)
         yield len(sockets)
+
+
+async def _until_full(gateway: Running) -> None:
+    """Until every buffer between the model server and the callers is full: the workers rest."""
+    processes = workers(gateway)
+    for _ in range(_FULL_WITHIN_S):
+        before = cpu_s(processes)
+        await asyncio.sleep(1)
+        if cpu_s(processes) - before < _IDLE_CPU_S:
+            return
 
 
 @asynccontextmanager

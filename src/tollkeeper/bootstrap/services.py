@@ -42,6 +42,7 @@ from tollkeeper.services.ledger.open_holds import OpenHolds
 from tollkeeper.services.ledger.overview import LedgerOverview
 from tollkeeper.services.ledger.reconciliation import Reconciliation
 from tollkeeper.services.ledger.recovery import Lease, Recovery
+from tollkeeper.services.ledger.regular_verification import RegularVerification
 from tollkeeper.services.ledger.watch import LedgerWatch
 from tollkeeper.services.models import CurrentCatalog, Models
 from tollkeeper.services.overload import OverloadGate
@@ -65,6 +66,7 @@ from tollkeeper.services.vault import Vault
 from tollkeeper.settings import Settings
 from tollkeeper.storage.database import Database
 from tollkeeper.storage.ledger_store import LedgerStore
+from tollkeeper.storage.verification import Ages
 
 
 @contextmanager
@@ -220,7 +222,15 @@ def _upkeep(
         activity=activity,
         process_watch=process_watch,
         alerts=alerts,
+        regular_verification=RegularVerification(
+            database, verification_ages(settings), settings.ledger.verify_every_hours
+        ),
     )
+
+
+def verification_ages(settings: Settings) -> Ages:
+    lease_s = settings.ledger.lease_s
+    return Ages(settings.limits.inference_deadline_s + lease_s, lease_s)
 
 
 def _database(settings: Settings, conninfo: str) -> Database:

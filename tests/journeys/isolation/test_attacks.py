@@ -3,6 +3,7 @@ the attacks are larger, and the summary shows the scorecard."""
 
 import contextlib
 import itertools
+import statistics
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from tests.support.judged_gateway import JudgedGateway, judged_gateway
 from tests.support.proof import Proof
 from tests.support.scripted_gateway import COST, eventually
 
+_TABLE = "isolation: a quiet tenant under each attack"
 _UNDISTURBED = "(undisturbed)"
 _numbers = itertools.count()
 
@@ -42,8 +44,16 @@ class Quiet:
     """What a quiet tenant saw of its calls."""
 
     statuses: list[int]
-    slowest_s: float
+    times_s: list[float]
     bill: int
+
+    @property
+    def median_s(self) -> float:
+        return statistics.median(self.times_s)
+
+    @property
+    def slowest_s(self) -> float:
+        return max(self.times_s)
 
     @property
     def refusals(self) -> int:
@@ -51,16 +61,16 @@ class Quiet:
 
 
 async def _quiet_calls(tenant: JudgedGateway, count: int) -> Quiet:
-    before = (await _settled(tenant), time.perf_counter())
-    slowest, statuses = 0.0, []
+    before = await _settled(tenant)
+    times_s, statuses = [], []
     async with tenant.scripted.another_client() as client:
         for _ in range(count):
             started = time.perf_counter()
             message = {"role": "user", "content": f"A quiet word {next(_numbers)}."}
             found = await client.chat(messages=[message])
             statuses.append(found.status_code)
-            slowest = max(slowest, time.perf_counter() - started)
-    return Quiet(statuses, slowest, await _settled(tenant) - before[0])
+            times_s.append(time.perf_counter() - started)
+    return Quiet(statuses, times_s, await _settled(tenant) - before)
 
 
 async def _settled(tenant: JudgedGateway) -> int:
@@ -84,8 +94,9 @@ async def test_a_quiet_tenant_is_not_disturbed(
             await stack.enter_async_context(attack(hostile, proof.size(quick=1, long=3)))
         seen = await _quiet_calls(quiet, calls)
     proof.row(
-        "isolation: a quiet tenant under each attack",
+        _TABLE,
         attack=name,
+        median=f"{seen.median_s * 1000:.0f} ms",
         slowest=f"{seen.slowest_s * 1000:.0f} ms",
         refusals=f"{seen.refusals} of {calls}",
         bill="exact" if seen.bill == calls * COST else f"{seen.bill} instead of {calls * COST}",

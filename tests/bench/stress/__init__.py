@@ -1,0 +1,1 @@
+"""The load programme and the soak."""
