@@ -22,6 +22,9 @@ _REASON = "the process that served the call died"
 HEARTBEATS_PER_LEASE = 4
 # How many more heartbeats recovery waits for before it takes a silent process for dead.
 _HEARTBEATS_OBSERVED = 2
+# A sweep that says nothing for so long has stopped, however short leases are: a busy machine may pause
+# for seconds.
+_IDLE_S_MIN = 10.0
 # Reservations that one transaction marks.
 _MARKED_AT_ONCE = 1000
 
@@ -106,7 +109,9 @@ class Recovery:
     async def _sweep(self, *, unregistered_too: bool) -> Recovered:
         async with self._database.reading() as connection:
             # A second sweep at the same time finds nothing to do.
-            if not await processes.try_sweep_lock(connection, idle_s=self._lease_s + 1):
+            if not await processes.try_sweep_lock(
+                connection, idle_s=max(self._lease_s + 1, _IDLE_S_MIN)
+            ):
                 return Recovered(0, 0)
             try:
                 gone: dict[UUID, datetime | None] = {
