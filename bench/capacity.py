@@ -34,6 +34,11 @@ _KEPT_DAYS = {
 }
 
 
+# Roll-ups do not grow with calls: rows of a day for each organization with one key and one model, in
+# steps of five minutes, and with two line items.
+_ROLL_UP_ROWS = {"traffic": 288, "cost_rollup": 2}
+
+
 @dataclass(frozen=True, slots=True)
 class PerCall:
     """What one call takes."""
@@ -57,6 +62,7 @@ class Grown:
 @dataclass(frozen=True, slots=True)
 class Wanted:
     rate: float
+    organizations: int
     cores: int
     # The share of its cores that a machine may use on average.
     utilisation: float
@@ -73,7 +79,7 @@ def main() -> None:
             raise SystemExit(f"{needed} is not there yet: run `{command}` first.")
     stored = json.loads(_STORAGE.read_text())
     grown = [Grown(**one) for one in stored["tables"]]
-    wanted = Wanted(options.rate, options.cores, options.utilisation)
+    wanted = Wanted(options.rate, options.callers, options.cores, options.utilisation)
     print(report(read_figures(options.figures), grown, wanted))
 
 
@@ -81,7 +87,8 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.capacity")
     parser.add_argument("--figures", type=Path, default=_HERE / "growth.json")
     parser.add_argument("--measure", type=int, default=0, metavar="CALLS")
-    parser.add_argument("--organizations", type=int, default=10_000)
+    parser.add_argument("--organizations", type=int, default=10_000, help="in the measurement")
+    parser.add_argument("--callers", type=int, default=1_000_000, help="organizations that call")
     parser.add_argument("--rate", type=float, default=100_000, help="calls a second")
     parser.add_argument("--cores", type=int, default=16, help="of each machine")
     parser.add_argument("--utilisation", type=float, default=0.6)
@@ -156,7 +163,8 @@ def report(per_call: PerCall, grown: list[Grown], wanted: Wanted) -> str:
     log = wanted.rate * per_call.wal_bytes
     lines = [
         (
-            f"For {wanted.rate:,.0f} calls a second, on machines of {wanted.cores} cores that are used to "
+            f"For {wanted.rate:,.0f} calls a second of {wanted.organizations:,} organizations, on "
+            f"machines of {wanted.cores} cores that are used to "
             f"{wanted.utilisation:.0%}:"
         ),
         "",
@@ -173,16 +181,19 @@ def report(per_call: PerCall, grown: list[Grown], wanted: Wanted) -> str:
             f"{log * _DAY_S / 1e12:,.1f} TB a day |"
         ),
         "",
-        "| table | rows per call | bytes per call | indexes | a day | kept | in all |",
+        "| table | bytes of a row | of its indexes | rows a day | a day | kept | in all |",
         "|---|---|---|---|---|---|---|",
     ]
     total = 0.0
     for one in grown:
-        size = (one.heap + one.indexes) * calls_a_day
+        rows = one.rows * calls_a_day
+        if one.table in _ROLL_UP_ROWS:
+            rows = min(calls_a_day, _ROLL_UP_ROWS[one.table] * wanted.organizations)
+        size = (one.heap + one.indexes) / one.rows * rows
         total += size * _KEPT_DAYS[one.table]
         lines.append(
-            f"| {one.table} | {one.rows:.2f} | {one.heap:,.0f} | {one.indexes:,.0f} "
-            f"| {size / 1e12:,.2f} TB | {_KEPT_DAYS[one.table]} days "
+            f"| {one.table} | {one.heap / one.rows:,.0f} | {one.indexes / one.rows:,.0f} "
+            f"| {rows / 1e6:,.0f} million | {size / 1e12:,.2f} TB | {_KEPT_DAYS[one.table]} days "
             f"| {size * _KEPT_DAYS[one.table] / 1e12:,.0f} TB |"
         )
     lines += [

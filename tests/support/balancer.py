@@ -31,7 +31,9 @@ class Attempts:
 
     @property
     def repeated(self) -> int:
-        return sum(self.refused.values()) + sum(self.lost.values())
+        """Attempts that went to another gateway."""
+        refused = sum(number for status, number in self.refused.items() if status in _ELSEWHERE)
+        return refused + sum(self.lost.values())
 
 
 class Balancer(httpx2.AsyncBaseTransport):

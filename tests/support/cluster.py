@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, LiteralString
+from typing import Any, LiteralString, Self
 from uuid import UUID
 
 import httpx2
@@ -62,6 +62,21 @@ class Model:
             return
         await asyncio.sleep(random.random() * _THINKING_S)
         await chat()(peer)
+
+
+class ModelServer(Upstream):
+    """At one port of several addresses."""
+
+    def __init__(self, model: Model, port: int, hosts: tuple[str, ...]) -> None:
+        super().__init__(model.answer)
+        self.port = port
+        self._hosts = hosts
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(
+            self._serve, self._hosts, self.port, limit=1 << 20
+        )
+        return self
 
 
 @dataclass
@@ -246,9 +261,7 @@ async def running_cluster(compiled: dict[str, str], *, gateways: int = 3) -> Asy
         stack.callback(postgres.stop, "immediate")
         migrate(postgres.conninfo)
         model = Model()
-        upstream = await stack.enter_async_context(
-            Upstream(model.answer, port=ports["upstream"], hosts=hosts)
-        )
+        upstream = await stack.enter_async_context(ModelServer(model, ports["upstream"], hosts))
         installed = await stack.enter_async_context(
             installed_program(
                 folder, folder, f"postgresql://postgres@{postgres.address}/postgres", upstream,

@@ -16,7 +16,7 @@ import json
 import socket
 import ssl
 import struct
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, Self
 
@@ -101,17 +101,8 @@ Verb = Callable[[Peer], Awaitable[None]]
 class Upstream:
     """The server. `url` is what a backend is configured with."""
 
-    def __init__(
-        self,
-        *script: Verb,
-        tls: ssl.SSLContext | None = None,
-        port: int = 0,
-        hosts: Sequence[str] = ("127.0.0.1",),
-    ) -> None:
-        """On several hosts, all with the same port."""
+    def __init__(self, *script: Verb, tls: ssl.SSLContext | None = None) -> None:
         assert script
-        assert port or len(hosts) == 1
-        self._hosts = hosts
         self._script = script
         self._tls = tls
         self._server: asyncio.Server | None = None
@@ -122,11 +113,11 @@ class Upstream:
         self.connections = 0
         # Requests whose verb has not ended.
         self.under_way = 0
-        self.port = port
+        self.port = 0
 
     async def __aenter__(self) -> Self:
         self._server = await asyncio.start_server(
-            self._serve, self._hosts, self.port, ssl=self._tls, limit=1 << 20
+            self._serve, "127.0.0.1", self.port, ssl=self._tls, limit=1 << 20
         )
         self.port = self._server.sockets[0].getsockname()[1]
         return self

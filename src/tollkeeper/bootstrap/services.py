@@ -42,6 +42,7 @@ from tollkeeper.services.ledger.open_holds import OpenHolds
 from tollkeeper.services.ledger.overview import LedgerOverview
 from tollkeeper.services.ledger.reconciliation import Reconciliation
 from tollkeeper.services.ledger.recovery import Lease, Recovery
+from tollkeeper.services.ledger.regular_verification import RegularVerification
 from tollkeeper.services.ledger.watch import LedgerWatch
 from tollkeeper.services.models import CurrentCatalog, Models
 from tollkeeper.services.overload import OverloadGate
@@ -65,6 +66,7 @@ from tollkeeper.services.vault import Vault
 from tollkeeper.settings import Settings
 from tollkeeper.storage.database import Database
 from tollkeeper.storage.ledger_store import LedgerStore
+from tollkeeper.storage.verification import Ages
 
 
 @contextmanager
@@ -141,7 +143,7 @@ def build_services(
     policies = Policies(database, idempotency, clock, directory)
     inference = _inference(settings, admission, admissible, backends, policies, checks, recorder)
     keepers = (key_use, idempotency, lease, recovery, bulk_resolution, ledger_watch, months, caps)
-    watchers = (activity, ProcessWatch(database, backends, ledger, activity, inference), alerts)
+    watched = ProcessWatch(database, backends, ledger, activity, inference, checks)
     return Services(
         clock=clock,
         database=database,
@@ -166,7 +168,7 @@ def build_services(
         traffic=Traffic(database, activity, catalog),
         ledger_overview=LedgerOverview(database, clock),
         policy_statistics=PolicyStatistics(database, clock),
-        upkeep=_upkeep(settings, database, *keepers, *watchers),
+        upkeep=_upkeep(settings, database, *keepers, activity, watched, alerts),
         catalog=catalog,
         isolation=Isolation(vault),
         reasoning_seal=ReasoningSeal(vault),
@@ -220,7 +222,15 @@ def _upkeep(
         activity=activity,
         process_watch=process_watch,
         alerts=alerts,
+        regular_verification=RegularVerification(
+            database, verification_ages(settings), settings.ledger.verify_every_hours
+        ),
     )
+
+
+def verification_ages(settings: Settings) -> Ages:
+    lease_s = settings.ledger.lease_s
+    return Ages(settings.limits.inference_deadline_s + lease_s, lease_s)
 
 
 def _database(settings: Settings, conninfo: str) -> Database:

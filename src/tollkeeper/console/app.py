@@ -13,6 +13,7 @@ from tollkeeper.console.context import Console
 from tollkeeper.console.guard import Guard
 from tollkeeper.console.pages import (
     activity,
+    admin_keys,
     audit,
     backends,
     call,
@@ -56,6 +57,8 @@ ROUTES = [
     Route("/organizations", organizations.show_all),
     Route("/organizations", organizations.create, methods=["POST"]),
     Route("/organizations/{organization}", organizations.show),
+    Route("/organizations/{organization}/admin-keys", admin_keys.create, methods=["POST"]),
+    Route("/organizations/{organization}/admin-keys/{key}", admin_keys.revoke, methods=["POST"]),
     Route("/organizations/{organization}/{action}", organizations.change, methods=["POST"]),
     Route("/projects", projects.show_all),
     Route("/projects", projects.create, methods=["POST"]),

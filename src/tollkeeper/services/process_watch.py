@@ -15,6 +15,7 @@ from tollkeeper.backends.port import Backend
 from tollkeeper.services.calls.activity import Activity
 from tollkeeper.services.calls.inference import Inference
 from tollkeeper.services.ledger.ledger import Ledger
+from tollkeeper.services.policies.checks import PolicyChecks
 from tollkeeper.services.tallies import HistogramTally, schedule_write
 from tollkeeper.storage.database import Database
 
@@ -30,6 +31,17 @@ _QUEUE = Gauge(
     multiprocess_mode="livesum",
 )
 _CALLS = Gauge("tollkeeper_running_calls", "Calls under way.", multiprocess_mode="livesum")
+_JUDGE_SLOTS = Gauge(
+    "tollkeeper_judge_slots_in_use",
+    "Questions that the judge is answering.",
+    multiprocess_mode="livesum",
+)
+_JUDGE_QUEUE = Gauge(
+    "tollkeeper_judge_queue_length",
+    "Questions that wait for the judge, by who asks: calls that wait, or monitoring policies.",
+    ["asker"],
+    multiprocess_mode="livesum",
+)
 _POOL = Gauge(
     "tollkeeper_database_connections",
     "Connections to the database by state.",
@@ -79,12 +91,14 @@ class ProcessWatch:
         ledger: Ledger,
         activity: Activity,
         inference: Inference,
+        checks: PolicyChecks,
     ) -> None:
         self._database = database
         self._backends = backends
         self._ledger = ledger
         self._activity = activity
         self._inference = inference
+        self._checks = checks
 
     async def sample(self) -> None:
         _BUILD.labels(__version__, platform.python_version()).set(1)
@@ -92,6 +106,7 @@ class ProcessWatch:
             _QUEUE.labels(queue).set(length)
         _QUEUE.labels("activity").set(self._activity.queued)
         _CALLS.set(self._inference.running)
+        self._sample_judge()
         self._sample_connections()
         _sample_process()
         for name, backend in self._backends.items():
@@ -99,6 +114,13 @@ class ProcessWatch:
             for state in _REPLICA_STATES:
                 _REPLICAS.labels(name, state).set(found[state])
         await _sample_lag()
+
+    def _sample_judge(self) -> None:
+        load = self._checks.judge_load
+        if load is not None:
+            _JUDGE_SLOTS.set(load.slots_in_use)
+            _JUDGE_QUEUE.labels("calls").set(load.calls_waiting)
+            _JUDGE_QUEUE.labels("monitoring").set(load.monitoring_waiting)
 
     def _sample_connections(self) -> None:
         found = self._database.statistics()

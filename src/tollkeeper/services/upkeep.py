@@ -15,6 +15,7 @@ from tollkeeper.services.ledger.bulk_resolution import BulkResolution, Unsettled
 from tollkeeper.services.ledger.caps import Caps
 from tollkeeper.services.ledger.months import LedgerMonths
 from tollkeeper.services.ledger.recovery import Lease, Recovered, Recovery
+from tollkeeper.services.ledger.regular_verification import RegularVerification
 from tollkeeper.services.ledger.watch import LedgerWatch
 from tollkeeper.services.process_watch import ProcessWatch
 from tollkeeper.services.tenants.idempotency import Idempotency
@@ -30,6 +31,7 @@ _UNREGISTERED_INTERVAL_S = 600
 _UNSETTLED_INTERVAL_S = 600
 _WATCH_INTERVAL_S = 60
 _CAPS_INTERVAL_S = 600
+_VERIFY_INTERVAL_S = 600
 _SAMPLE_INTERVAL_S = 2
 _ALERTS_INTERVAL_S = 60
 _DELIVERY_INTERVAL_S = 5
@@ -57,7 +59,9 @@ class Upkeep:
         activity: Activity,
         process_watch: ProcessWatch | None = None,
         alerts: Alerts | None = None,
+        regular_verification: RegularVerification | None = None,
     ) -> None:
+        self._regular_verification = regular_verification
         self._alerts = alerts
         self._process_watch = process_watch
         self._database = database
@@ -90,6 +94,7 @@ class Upkeep:
             (_PARTITIONS_INTERVAL_S, self.keep_partitions),
             (_PARTITIONS_INTERVAL_S, self.keep_ledger_months),
             (_CAPS_INTERVAL_S, self.begin_cap_periods),
+            (_VERIFY_INTERVAL_S, self.verify_ledger),
         )
 
     def start(self) -> None:
@@ -147,6 +152,10 @@ class Upkeep:
 
     async def watch_ledger(self) -> None:
         await self._ledger_watch.refresh()
+
+    async def verify_ledger(self) -> None:
+        if self._regular_verification is not None:
+            await self._regular_verification.verify_if_due()
 
     async def watch_process(self) -> None:
         if self._process_watch is not None:

@@ -148,6 +148,8 @@ class LedgerSettings(Section):
     # How far an organization's balance may fall below zero before its calls are stopped until an
     # operator clears it. Empty: there is no bound.
     overage_bound_usd: str = "10"
+    # How often the gateway verifies the ledger by itself; 0: never.
+    verify_every_hours: int = Field(default=0, ge=0, le=8760)
 
     @field_validator("overage_bound_usd")
     @classmethod

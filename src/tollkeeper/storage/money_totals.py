@@ -1,11 +1,16 @@
 """SQL of sums over all organizations, for operators."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import LiteralString
 
 from tollkeeper.domain.access import OrganizationId
 from tollkeeper.storage.accounts import Balance, with_balances
 from tollkeeper.storage.database import Connection
+
+# An advisory lock: only one process at a time verifies the ledger by itself.
+_VERIFICATION_LOCK = 7461_0005
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +82,30 @@ async def write_verification(connection: Connection, differences: int) -> None:
         """,
         (differences,),
     )
+
+
+async def is_due(connection: Connection, every_hours: int) -> bool:
+    """Whether the last verification is so long ago, or there was none."""
+    cursor = await connection.execute(
+        """
+        SELECT FROM ledger_verification
+        WHERE verified_at > clock_timestamp() - make_interval(hours => %s)
+        """,
+        (every_hours,),
+    )
+    return await cursor.fetchone() is None
+
+
+@asynccontextmanager
+async def verifying_alone(connection: Connection) -> AsyncIterator[bool]:
+    """Yields False where another process verifies the ledger by itself."""
+    cursor = await connection.execute("SELECT pg_try_advisory_lock(%s)", (_VERIFICATION_LOCK,))
+    [[taken]] = await cursor.fetchall()
+    try:
+        yield bool(taken)
+    finally:
+        if taken and not connection.closed:
+            await connection.execute("SELECT pg_advisory_unlock(%s)", (_VERIFICATION_LOCK,))
 
 
 async def find_verification(connection: Connection) -> LedgerVerification | None:

@@ -200,6 +200,16 @@ _BREAKS: dict[str, tuple[LiteralString, ...]] = {
             " 200, false, 'settled')"
         ),
     ),
+    "a period's spending is the sum of its rows": (
+        "UPDATE period_caps SET held = held + 1 WHERE organization_id = %(id)s",
+        "UPDATE period_caps SET settled = settled + 1 WHERE organization_id = %(id)s",
+    ),
+    "held and settled stay within the caps of a period": (
+        "UPDATE period_caps SET cap = 1 WHERE organization_id = %(id)s",
+    ),
+    "an account has seen the periods of its caps": (
+        "UPDATE accounts SET spending_day = NULL WHERE organization_id = %(id)s",
+    ),
     "no column of money is a float": ("CREATE TABLE planted (amount double precision)",),
 }
 _PLANTED = [(name, statement) for name, breaks in _BREAKS.items() for statement in breaks]
@@ -210,6 +220,9 @@ async def busy(gateway: Gateway) -> Books:
     """Something in every state, folded and not."""
     books = await open_books(gateway, await gateway.make_tenant("Busy"))
     await books.services.caps.cap_set(books.organization, 90 * USD, CapPeriod.TOTAL)
+    await books.services.caps.cap_set(
+        books.organization, 90 * USD, CapPeriod.MONTH, key_id=books.key
+    )
     await books.leave_unsettled(await books.hold(2 * USD))
     await books.spend(3 * USD, 4 * USD)
     await books.release(await books.hold(5 * USD))

@@ -7,7 +7,7 @@ from tollkeeper.console.changes import Change, Refused, answer_form, done, make_
 from tollkeeper.console.context import console_of
 from tollkeeper.console.forms import Form, organization_id
 from tollkeeper.console.rendering import render
-from tollkeeper.domain.access import KeyId, OrganizationId
+from tollkeeper.domain.access import ADMIN_PERMISSIONS, KeyId, OrganizationId
 from tollkeeper.domain.caps import CapPeriod
 from tollkeeper.domain.errors import InvalidRequest, NotFound
 from tollkeeper.services.use_cases import Services
@@ -62,6 +62,7 @@ async def show(request: Request, refused: Refused | None = None) -> Response:
         project_names={project.id: project.name for project in projects},
         periods=[period.value for period in CapPeriod],
         admin_keys=await services.admin_keys.admin_key_list(identity, after=None, limit=100),
+        admin_permissions=sorted(ADMIN_PERMISSIONS),
         known_checks=sorted(
             {check for model in services.catalog.catalog.models for check in model.required_checks}
             - set(organization.checks)

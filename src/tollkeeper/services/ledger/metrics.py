@@ -11,6 +11,7 @@ from prometheus_client import Gauge
 
 from tollkeeper.domain.errors import DeadlineExceeded
 from tollkeeper.storage.accounts import Totals
+from tollkeeper.storage.money_totals import LedgerVerification
 
 _PICOUSD_PER_USD = 10**12
 _LAST_WRITTEN: Literal["mostrecent"] = "mostrecent"
@@ -49,6 +50,17 @@ _UNSETTLED_USD = Gauge(
 _OLDEST_HOLD = Gauge(
     "tollkeeper_oldest_hold_seconds",
     "Age of the oldest hold that is neither resolved nor unsettled; 0 where there is none.",
+    multiprocess_mode=_LAST_WRITTEN,
+)
+
+_DIFFERENCES = Gauge(
+    "tollkeeper_ledger_differences",
+    "Differences that the last verification of the ledger found.",
+    multiprocess_mode=_LAST_WRITTEN,
+)
+_VERIFIED = Gauge(
+    "tollkeeper_ledger_verified_timestamp_seconds",
+    "Unix time of the last verification of the ledger; 0 where there was none.",
     multiprocess_mode=_LAST_WRITTEN,
 )
 
@@ -93,6 +105,11 @@ def show_totals(totals: Totals) -> None:
 
 def show_stopped_accounts(count: int) -> None:
     _STOPPED.set(count)
+
+
+def show_verification(last: LedgerVerification | None) -> None:
+    _DIFFERENCES.set(0 if last is None else last.differences)
+    _VERIFIED.set(0 if last is None else last.verified_at)
 
 
 def show_oldest_hold(age_s: float) -> None:

@@ -6,6 +6,7 @@ closed are not read again: their totals are used, after their digest was checked
 against its rows once, while they are there.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -69,9 +70,11 @@ class _Findings:
 
 
 class Verification:
-    def __init__(self, database: Database, ages: Ages) -> None:
+    def __init__(self, database: Database, ages: Ages, *, rest: float = 0) -> None:
+        """Rests after each slice for `rest` times as long as the slice took."""
         self._database = database
         self._ages = ages
+        self._rest = rest
 
     async def verify(
         self, *, full: bool = False, on_progress: Progress = lambda _done, _all: None
@@ -124,15 +127,22 @@ class Verification:
         part: Slice,
         findings: _Findings,
     ) -> None:
+        began = asyncio.get_running_loop().time()
         async with _slice(connection):
             found = await verification.find_in_slice(connection, queries, part, self._ages)
         findings.add(found)
         findings.slice_done()
+        await self._rest_since(began)
+
+    async def _rest_since(self, began: float) -> None:
+        if self._rest:
+            await asyncio.sleep(self._rest * (asyncio.get_running_loop().time() - began))
 
     async def _prove(
         self, connection: Connection, month: Month, organizations: Slice, findings: _Findings
     ) -> bool:
         """Compares the totals of the close with the rows, and checks the rows themselves."""
+        began = asyncio.get_running_loop().time()
         rows = replace(organizations, first_id=month.first_id, last_id=_before(month.end_id))
         async with _slice(connection):
             found = await close_proof.find_close_differences(connection, month, organizations)
@@ -141,6 +151,7 @@ class Verification:
             )
         findings.add(found)
         findings.slice_done()
+        await self._rest_since(began)
         return not found
 
 

@@ -6,7 +6,7 @@ from collections import Counter
 from tollkeeper.services.ledger import metrics
 from tollkeeper.services.ledger.metrics import ReasonLabel, reason_label
 from tollkeeper.services.ledger.open_holds import OpenHolds
-from tollkeeper.storage import accounts, unsettled
+from tollkeeper.storage import accounts, money_totals, unsettled
 from tollkeeper.storage.database import Database
 from tollkeeper.storage.unsettled import EVERYTHING
 
@@ -21,6 +21,7 @@ class LedgerWatch:
             reasons = await unsettled.total_by_reason(connection, EVERYTHING)
             totals = await accounts.read_totals(connection)
             oldest_hold_s = await self._open_holds.oldest_age_s(connection)
+            verified = await money_totals.find_verification(connection)
         counts: Counter[ReasonLabel] = Counter()
         for found in reasons:
             counts[reason_label(found.reason)] += found.reservations
@@ -28,3 +29,4 @@ class LedgerWatch:
         metrics.show_totals(totals)
         metrics.show_stopped_accounts(totals.stopped)
         metrics.show_oldest_hold(oldest_hold_s)
+        metrics.show_verification(verified)

@@ -19,6 +19,7 @@ from tollkeeper.domain.media_text import UnreadKind, UnreadPart
 from tollkeeper.domain.policy import Direction, Mode
 from tollkeeper.domain.policy_set import ActivePolicy
 from tollkeeper.services.policies.judge import Judge, Opinion, Question
+from tollkeeper.services.policies.judge_slots import JudgeLoad
 from tollkeeper.services.policies.metrics import count_seconds, count_verdicts
 
 # The most texts that one process watches at once, and the most characters they may have together.
@@ -179,6 +180,11 @@ class PolicyChecks:
         evidence.pending.add(task)
         task.add_done_callback(evidence.pending.discard)
         task.add_done_callback(self._watched)
+
+    @property
+    def judge_load(self) -> JudgeLoad | None:
+        """None where no judge is configured."""
+        return None if self._judge is None else self._judge.load
 
     @property
     def judging(self) -> int:

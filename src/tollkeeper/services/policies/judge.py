@@ -28,7 +28,7 @@ from tollkeeper.domain.judging import (
     windows,
 )
 from tollkeeper.domain.prompt import Logprobs, Prompt, Sampling
-from tollkeeper.services.policies.judge_slots import JudgeSlots
+from tollkeeper.services.policies.judge_slots import JudgeLoad, JudgeSlots
 from tollkeeper.timeouts import timeout_at
 
 _NO_ID = UUID(int=0)
@@ -105,6 +105,10 @@ class Judge:
         self.config = config
         self._slots = JudgeSlots(config.concurrency)
         self._cached: OrderedDict[tuple[str, bytes], int] = OrderedDict()
+
+    @property
+    def load(self) -> JudgeLoad:
+        return self._slots.load
 
     async def ask_all(
         self,

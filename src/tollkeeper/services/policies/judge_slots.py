@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Hashable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 
 from tollkeeper.domain.errors import Unavailable
 from tollkeeper.fair_queue import FairQueue, QueueFull, share
@@ -15,6 +16,15 @@ _WAITING_OF_ORGANIZATION_MAX = 16_384
 _RETRY_AFTER_S = 2
 
 _Waiting = FairQueue[tuple[Hashable, asyncio.Future[None]]]
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeLoad:
+    """How many questions are asked at this moment, and how many wait."""
+
+    slots_in_use: int
+    calls_waiting: int
+    monitoring_waiting: int
 
 
 class JudgeSlots:
@@ -32,6 +42,10 @@ class JudgeSlots:
         self._held: Counter[Hashable] = Counter()
         self._calling = _queue()
         self._watching = _queue()
+
+    @property
+    def load(self) -> JudgeLoad:
+        return JudgeLoad(self._held.total(), len(self._calling), len(self._watching))
 
     @asynccontextmanager
     async def held(self, *, watching: bool, organization: Hashable = None) -> AsyncIterator[None]:

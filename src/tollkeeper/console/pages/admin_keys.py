@@ -1,0 +1,61 @@
+"""Admin API keys on the page of their organization: create and revoke."""
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tollkeeper.console.changes import Change, answer_form, done, make_change
+from tollkeeper.console.context import console_of
+from tollkeeper.console.forms import Form, key_id, organization_id
+from tollkeeper.console.pages import organizations
+from tollkeeper.console.rendering import render
+from tollkeeper.domain.errors import InvalidRequest
+
+_DAY_S = 86_400
+
+
+async def create(request: Request) -> Response:
+    """Shows the value on the page that answers the form, and nowhere else: no address leads to it."""
+    identity = organization_id(request.path_params["organization"])
+
+    async def handle(form: Form) -> Response:
+        services = console_of(request).services
+        name, permissions = form.text("name"), form.texts("permission")
+        if not permissions:
+            raise InvalidRequest("Choose at least one permission.", param="permission")
+        days = form.integer("expires_in_days", optional=True)
+        expires_in_s = None if days is None else days * _DAY_S
+        key, value = await make_change(
+            request,
+            Change("admin_key_create", str(identity)),
+            lambda: services.admin_keys.admin_key_create(identity, name, permissions, expires_in_s),
+        )
+        return render(
+            request,
+            "admin_key_created.html",
+            nav="organizations",
+            title="Admin API key created",
+            key=key,
+            value=value,
+        )
+
+    return await answer_form(
+        request, handle, on_refusal=lambda refused: organizations.show(request, refused)
+    )
+
+
+async def revoke(request: Request) -> Response:
+    identity = organization_id(request.path_params["organization"])
+    key = key_id(request.path_params["key"])
+
+    async def handle(_form: Form) -> Response:
+        services = console_of(request).services
+        await make_change(
+            request,
+            Change("admin_key_revoke", str(key)),
+            lambda: services.admin_keys.admin_key_revoke(identity, key),
+        )
+        return done(f"/organizations/{identity}", "key-revoked")
+
+    return await answer_form(
+        request, handle, on_refusal=lambda refused: organizations.show(request, refused)
+    )

@@ -1,0 +1,44 @@
+"""Verifies the ledger by itself every so many hours: one process at a time, slowly, in slices."""
+
+import structlog
+
+from tollkeeper.services.ledger.verification import Verification
+from tollkeeper.storage import money_totals
+from tollkeeper.storage.database import Database
+from tollkeeper.storage.verification import Ages
+
+# After a slice it rests four times as long, so it takes a fifth of one connection's time.
+_REST = 4.0
+_SHOWN_MAX = 10
+
+_log = structlog.get_logger("tollkeeper.ledger")
+
+
+class RegularVerification:
+    def __init__(self, database: Database, ages: Ages, every_hours: int) -> None:
+        """With 0 hours it never runs."""
+        self._database = database
+        self._verification = Verification(database, ages, rest=_REST)
+        self._every_hours = every_hours
+
+    async def verify_if_due(self) -> bool:
+        """Whether this process has verified the ledger. What `ledger verify` has found counts too."""
+        if not self._every_hours:
+            return False
+        async with (
+            self._database.reading() as connection,
+            money_totals.verifying_alone(connection) as alone,
+        ):
+            if not alone or not await money_totals.is_due(connection, self._every_hours):
+                return False
+            found = await self._verification.verify()
+            await money_totals.write_verification(connection, len(found))
+        for difference in found[:_SHOWN_MAX]:
+            _log.error(
+                "the ledger has a difference",
+                invariant=difference.invariant,
+                subject=difference.subject,
+                detail=difference.detail,
+            )
+        _log.info("the ledger was verified", differences=len(found))
+        return True

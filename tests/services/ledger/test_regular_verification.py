@@ -1,0 +1,78 @@
+"""The gateway verifies the ledger by itself: when it is due, and on one process only."""
+
+import asyncio
+import secrets
+from collections.abc import AsyncIterator
+
+import pytest
+from prometheus_client import REGISTRY
+
+from tests.support.databases import own_database
+from tests.support.ledger import Process, make_tenant, rows, run, running_process
+from tollkeeper.services.ledger.open_holds import OpenHolds
+from tollkeeper.services.ledger.regular_verification import RegularVerification
+from tollkeeper.services.ledger.watch import LedgerWatch
+from tollkeeper.storage import money_totals
+from tollkeeper.storage.verification import Ages
+
+_AGES = Ages(315, 15)
+
+
+@pytest.fixture
+async def apart(shared_conninfo: str) -> AsyncIterator[Process]:
+    """With a database of its own, because its books are made wrong."""
+    conninfo = own_database(shared_conninfo, f"regular_{secrets.token_hex(4)}")
+    async with running_process(conninfo) as process:
+        yield process
+
+
+async def _found(process: Process) -> list[int]:
+    return [
+        row[0]
+        for row in await rows(process.database, "SELECT differences FROM ledger_verification")
+    ]
+
+
+async def test_it_runs_when_it_is_due(apart: Process) -> None:
+    never = RegularVerification(apart.database, _AGES, every_hours=0)
+    assert not await never.verify_if_due()
+    assert await _found(apart) == []
+    daily = RegularVerification(apart.database, _AGES, every_hours=24)
+    assert await daily.verify_if_due()
+    assert await _found(apart) == [0]
+    assert not await daily.verify_if_due()
+    await run(
+        apart.database,
+        "UPDATE ledger_verification SET verified_at = now() - interval '25 hours', differences = %s",
+        7,
+    )
+    assert await daily.verify_if_due()
+    assert await _found(apart) == [0]
+
+
+async def test_what_it_finds_is_shown(apart: Process) -> None:
+    tenant = await make_tenant(apart.database, credit=100)
+    await run(
+        apart.database,
+        "UPDATE accounts SET overage = overage + 1 WHERE organization_id = %s",
+        tenant.organization_id,
+    )
+    assert await RegularVerification(apart.database, _AGES, every_hours=24).verify_if_due()
+    assert await _found(apart) == [1]
+    await LedgerWatch(apart.database, OpenHolds()).refresh()
+    assert REGISTRY.get_sample_value("tollkeeper_ledger_differences") == 1
+    assert (REGISTRY.get_sample_value("tollkeeper_ledger_verified_timestamp_seconds") or 0) > 0
+
+
+async def test_one_process_at_a_time(apart: Process) -> None:
+    daily = RegularVerification(apart.database, _AGES, every_hours=24)
+    async with (
+        apart.database.reading() as connection,
+        money_totals.verifying_alone(connection) as alone,
+    ):
+        assert alone
+        assert not await daily.verify_if_due()
+    assert sorted(await asyncio.gather(daily.verify_if_due(), daily.verify_if_due())) == [
+        False,
+        True,
+    ]
