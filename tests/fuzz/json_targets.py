@@ -28,6 +28,7 @@ from tollkeeper.api.wire.responses import ResponsesRequest
 from tollkeeper.backends.answer_json import MalformedAnswer
 from tollkeeper.backends.anthropic.wire import Endpoint, MessagesWire
 from tollkeeper.backends.chat.wire import ChatWire
+from tollkeeper.backends.converse.wire import ConverseWire
 from tollkeeper.backends.gemini.wire import Endpoint as GeminiEndpoint
 from tollkeeper.backends.gemini.wire import GeminiWire
 from tollkeeper.backends.responses.wire import ResponsesWire
@@ -49,7 +50,9 @@ WIRES: dict[str, Wire] = {
     "chat": ChatWire(),
     "responses": ResponsesWire(),
     "messages": MessagesWire(Endpoint.ANTHROPIC),
+    "bedrock_messages": MessagesWire(Endpoint.BEDROCK),
     "gemini": GeminiWire(GeminiEndpoint.GEMINI),
+    "converse": ConverseWire(),
 }
 _ELEMENTS_MAX = 40
 _MODEL = replace(MODEL, input_modalities=("text", "image", "file", "audio", "video"))

@@ -27,6 +27,14 @@ _ANSWERS = (
     b"HTTP/1.1 204 No Content\r\n\r\n",
     b"HTTP/1.1 101 Switching\r\nupgrade: x\r\nconnection: upgrade\r\n\r\nother",
 )
+# The length of the headers, headers of several types, and a payload.
+_FRAMES = (
+    b"\x10\x0b:event-type\x07\x00\x01x{}",
+    b"\x10\x0b:event-type\x07\x00\x01x",
+    b"\x05\x01a\x00\x01b\x01{}",
+    b"\x0b\x01n\x08\x00\x00\x00\x00\x00\x00\x00\x01",
+    b"\x00{}",
+)
 _CONTENT_TYPES = (
     *(b"application/json", b"application/json; charset=utf-8", b"APPLICATION/JSON ; charset=UTF8"),
     *(b'application/json;charset="utf-8"', b"text/plain", b"application/json;;", b"; ; ;"),
@@ -42,6 +50,20 @@ _BODIES = (
     b"[" * 70 + b"]" * 70,
     b'{"a":"\\\\","b":"\\\\\\""}',
 )
+_KEY = mint_key(KeyKind.PROJECT).value.encode()
+_INPUTS = {
+    "content_type": _CONTENT_TYPES,
+    "key": (b"Bearer " + _KEY, b"\n" + _KEY, b"Bearer " + _KEY + b"\n" + _KEY),
+    "query": _QUERIES,
+    "json_bounds": _BODIES,
+}
+# Those whose target cuts them.
+_CUT_INPUTS = {
+    "event_stream": tuple(stream for stream, _ in CASES.values()),
+    "aws_event_stream": _FRAMES,
+    "http_answer": _ANSWERS,
+    "request": tuple(case.raw for case in CORPUS if len(case.raw) < 2000),
+}
 
 
 def seeds_of(target: str) -> Iterator[bytes]:
@@ -52,23 +74,8 @@ def seeds_of(target: str) -> Iterator[bytes]:
 
 def _made(target: str) -> Iterator[bytes]:
     match target:
-        case "event_stream":
-            yield from _cut(stream for stream, _ in CASES.values())
-        case "http_answer":
-            yield from _cut(iter(_ANSWERS))
-        case "request":
-            yield from _cut(case.raw for case in CORPUS if len(case.raw) < 2000)
-        case "content_type":
-            yield from _CONTENT_TYPES
-        case "key":
-            value = mint_key(KeyKind.PROJECT).value.encode()
-            yield from (b"Bearer " + value, b"\n" + value, b"Bearer " + value + b"\n" + value)
         case "cursor":
             yield from (_cursor(UUID(int=2)), b"AAAA", "é=".encode())
-        case "query":
-            yield from _QUERIES
-        case "json_bounds":
-            yield from _BODIES
         case "request_body":
             yield from _BODIES
             yield from (_encoded(exchange["request"]) for exchange in _exchanges())
@@ -76,6 +83,10 @@ def _made(target: str) -> Iterator[bytes]:
             yield from (_encoded(found) for exchange in _exchanges() for found in _bodies(exchange))
         case "streamed_answer":
             yield from filter(None, map(_stream, _exchanges()))
+        case _ if target in _CUT_INPUTS:
+            yield from _cut(iter(_CUT_INPUTS[target]))
+        case _:
+            yield from _INPUTS[target]
 
 
 def _cut(inputs: Iterator[bytes]) -> Iterator[bytes]:

@@ -6,6 +6,7 @@ from tests.fuzz import json_targets, transport_targets
 
 TARGETS: dict[str, Callable[[bytes], None]] = {
     "event_stream": transport_targets.event_stream,
+    "aws_event_stream": transport_targets.aws_event_stream,
     "http_answer": transport_targets.http_answer,
     "request": transport_targets.request,
     "content_type": transport_targets.content_type,

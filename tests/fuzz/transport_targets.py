@@ -2,11 +2,15 @@
 
 import asyncio
 import contextlib
+import struct
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from zlib import crc32
 
 from tests.fuzz.invariants import assert_linear, assert_prefix, pieces
 from tollkeeper.api.http.envelope import HeadersTooLarge, UnsupportedMediaType
 from tollkeeper.api.http.request import check_content_type, presented_key
+from tollkeeper.backends.transport.aws_event_stream import AwsEventStreamParser
 from tollkeeper.backends.transport.http1 import Connection, HttpFailure
 from tollkeeper.backends.transport.sse import EventStreamParser, MalformedEventStream
 from tollkeeper.domain.access import KeyKind
@@ -24,18 +28,42 @@ _loop = asyncio.new_event_loop()
 def event_stream(data: bytes) -> None:
     """Server-sent events: the same payloads for every cut, none larger than a record may be."""
     stream = data[_CUTS:]
-    whole, malformed = _payloads([stream])
-    cut, malformed_cut = _payloads(pieces(stream, data[:_CUTS]))
+    whole = _check_cuts(EventStreamParser, stream, data[:_CUTS])
+    assert all(len(payload) <= _FRAME_BYTES_MAX for payload in whole)
+    assert_linear(lambda stream: _payloads(EventStreamParser, [stream]), stream)
+
+
+def aws_event_stream(data: bytes) -> None:
+    """AWS's frames: the same records for every cut. Random bytes have no right checksum, so the input
+    is also put into a frame that has: its first byte is the length of the headers."""
+    stream, cuts = data[_CUTS:], data[:_CUTS]
+    _check_cuts(AwsEventStreamParser, stream, cuts)
+    _check_cuts(AwsEventStreamParser, _framed(stream) + stream, cuts)
+
+
+def _framed(data: bytes) -> bytes:
+    headers, payload = data[1 : 1 + data[0]] if data else b"", data[1 + data[0] :] if data else b""
+    prelude = struct.pack(">II", len(headers) + len(payload) + 16, len(headers))
+    frame = prelude + struct.pack(">I", crc32(prelude)) + headers + payload
+    return frame + struct.pack(">I", crc32(frame))
+
+
+def _check_cuts(
+    parser: Callable[[int], EventStreamParser | AwsEventStreamParser], stream: bytes, cuts: bytes
+) -> list[bytes]:
+    whole, malformed = _payloads(parser, [stream])
+    cut, malformed_cut = _payloads(parser, pieces(stream, cuts))
     if malformed or malformed_cut:
         assert_prefix(whole, cut)
     else:
         assert whole == cut
-    assert all(len(payload) <= _FRAME_BYTES_MAX for payload in whole)
-    assert_linear(lambda stream: _payloads([stream]), stream)
+    return whole
 
 
-def _payloads(segments: list[bytes]) -> tuple[list[bytes], bool]:
-    parser = EventStreamParser(_FRAME_BYTES_MAX)
+def _payloads(
+    open_parser: Callable[[int], EventStreamParser | AwsEventStreamParser], segments: list[bytes]
+) -> tuple[list[bytes], bool]:
+    parser = open_parser(_FRAME_BYTES_MAX)
     found: list[bytes] = []
     try:
         for segment in segments:
