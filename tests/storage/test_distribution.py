@@ -66,6 +66,7 @@ _OPERATORS = {
     "activity.find_newest": _ALL,
     "alerts.find_fills": _ALL,
     "alerts.find_negative": _ALL,
+    "alerts.find_stopped": _ALL,
     "audit.find_page": _ALL,
     "money_totals.find_all_balances": _ALL,
     "money_totals.find_totals": _ALL,

@@ -58,6 +58,8 @@ class Preset:
 
 
 _ABUSE_HINTS = ("user", "safety_identifier", "metadata")
+# Of earlier answers, for servers that answer 422 to a message with a field that they do not know.
+_REPLAYED_REASONING = ("messages.reasoning", "messages.reasoning_content")
 
 PRESETS: Mapping[str, Preset] = {
     "openai": Preset(
@@ -96,8 +98,7 @@ PRESETS: Mapping[str, Preset] = {
         include_usage=False,
         refused=("logit_bias", "logprobs", "top_logprobs", "functions", "function_call"),
         renamed={"seed": "random_seed"},
-        # It answers 422 to a message with a field that it does not know.
-        omitted=(*_ABUSE_HINTS, "messages.reasoning", "messages.reasoning_content"),
+        omitted=(*_ABUSE_HINTS, *_REPLAYED_REASONING),
         tokens_per_image=4160,
     ),
     "groq": Preset(

@@ -3,15 +3,11 @@ from where they were before they had a table."""
 
 from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
-from pathlib import Path
 from uuid import UUID, uuid4
 
 import psycopg
 import pytest
-from alembic import command
-from alembic.config import Config
 from psycopg.conninfo import make_conninfo
-from sqlalchemy import create_engine
 
 from tests.support.judged_gateway import JudgedGateway
 from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
@@ -161,19 +157,9 @@ def old_database(conninfo: str) -> Iterator[str]:
     with psycopg.connect(conninfo, autocommit=True) as connection:
         connection.execute("CREATE DATABASE old_verdicts")
         old = make_conninfo(conninfo, dbname="old_verdicts")
-        _upgrade(old, "0003")
+        migrations.migrate(old, until="0003")
         yield old
         connection.execute("DROP DATABASE old_verdicts WITH (FORCE)")
-
-
-def _upgrade(conninfo: str, revision: str) -> None:
-    config = Config()
-    config.set_main_option("script_location", str(Path(migrations.__file__).parent))
-    engine = create_engine(migrations._sqlalchemy_url(conninfo))
-    with engine.begin() as connection:
-        config.attributes["connection"] = connection
-        command.upgrade(config, revision)
-    engine.dispose()
 
 
 def test_verdicts_of_old_calls_move_into_their_table(old_database: str) -> None:
