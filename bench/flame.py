@@ -1,5 +1,6 @@
 """A flame graph as a picture: the width of a box is the share of samples in which it was running."""
 
+import re
 from collections import Counter
 from dataclasses import dataclass, field
 from html import escape
@@ -17,6 +18,8 @@ _COLOURS = {
     "domain": "#b5b5d8",
 }
 _OTHER = "#d5d5d5"
+# Where a file lies on this machine; what follows it is the same on others.
+_PLACE = re.compile(r"\((?:/[^)]*?)?/(?:src|site-packages|python\d\.\d+)/(?!site-packages)")
 
 
 @dataclass
@@ -31,7 +34,7 @@ def flame_graph(samples: Counter[str], title: str) -> str:
     for stack, count in samples.items():
         root.count += count
         box = root
-        for frame in stack.split(";"):
+        for frame in _PLACE.sub("(", stack).split(";"):
             box = box.children.setdefault(frame, _Box())
             box.count += count
     drawn: list[str] = []
