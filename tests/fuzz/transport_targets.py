@@ -4,10 +4,10 @@ import asyncio
 import contextlib
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from zlib import crc32
 
 from tests.fuzz.invariants import assert_linear, assert_prefix, pieces
+from tests.support.request_receiver import RequestReceiver
 from tollkeeper.api.http.envelope import HeadersTooLarge, UnsupportedMediaType
 from tollkeeper.api.http.request import check_content_type, presented_key
 from tollkeeper.backends.transport.aws_event_stream import AwsEventStreamParser
@@ -16,7 +16,6 @@ from tollkeeper.backends.transport.sse import EventStreamParser, MalformedEventS
 from tollkeeper.domain.access import KeyKind
 from tollkeeper.domain.errors import InvalidRequest, Unauthenticated
 from tollkeeper.domain.keys import key_digest, key_kind, redact_key
-from tollkeeper.hosting.http_exchange import HttpExchange
 from tollkeeper.hosting.request_parser import RequestParser
 
 _FRAME_BYTES_MAX = 64
@@ -126,31 +125,6 @@ async def _answer(segments: list[bytes]) -> tuple[object, bytes, bool]:
     return head, body, False
 
 
-@dataclass
-class _Receiver:
-    """A connection that only remembers its requests."""
-
-    exchanges: list[HttpExchange] = field(default_factory=list)
-    peer: str = ""
-    paused: bool = False
-
-    async def resumed(self) -> None: ...
-
-    def send(self, data: bytes) -> None:
-        raise AssertionError("nobody answers")
-
-    def read_on(self) -> None: ...
-
-    def read_no_further(self) -> None: ...
-
-    def answered(self, exchange: HttpExchange) -> None: ...
-
-    def abandoned(self, exchange: HttpExchange) -> None: ...
-
-    def request_begun(self, exchange: HttpExchange) -> None:
-        self.exchanges.append(exchange)
-
-
 def request(data: bytes) -> None:
     """Requests: declared refusals only, the same requests for every cut, bounded heads."""
     raw = data[_CUTS:]
@@ -164,7 +138,7 @@ def request(data: bytes) -> None:
 
 
 def _requests(segments: list[bytes]) -> tuple[list[object], bool]:
-    receiver = _Receiver()
+    receiver = RequestReceiver()
     parser = RequestParser(receiver, _HEADER_BYTES_MAX)
     refused = False
     try:

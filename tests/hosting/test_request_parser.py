@@ -1,16 +1,15 @@
 """The request parser under arbitrary bytes: declared errors only, and the same for every cut."""
 
 import random
-from dataclasses import dataclass, field
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.hosting.raw_corpus import CORPUS
 from tests.support.proof import Proof
+from tests.support.request_receiver import RequestReceiver
 from tollkeeper.api.http.envelope import HeadersTooLarge
 from tollkeeper.domain.errors import InvalidRequest
-from tollkeeper.hosting.http_exchange import HttpExchange
 from tollkeeper.hosting.request_parser import RequestParser
 
 _HEADER_BYTES_MAX = 1 << 20
@@ -22,34 +21,9 @@ _PIECES += [
 ]
 
 
-@dataclass
-class _Receiver:
-    """A connection that only remembers its requests."""
-
-    exchanges: list[HttpExchange] = field(default_factory=list)
-    peer: str = ""
-    paused: bool = False
-
-    async def resumed(self) -> None: ...
-
-    def send(self, data: bytes) -> None:
-        raise AssertionError("nobody answers")
-
-    def read_on(self) -> None: ...
-
-    def read_no_further(self) -> None: ...
-
-    def answered(self, exchange: HttpExchange) -> None: ...
-
-    def abandoned(self, exchange: HttpExchange) -> None: ...
-
-    def request_begun(self, exchange: HttpExchange) -> None:
-        self.exchanges.append(exchange)
-
-
 def _parsed(*segments: bytes) -> tuple[list[object], bool]:
     """What was parsed, and whether the rest was refused."""
-    receiver = _Receiver()
+    receiver = RequestReceiver()
     parser = RequestParser(receiver, _HEADER_BYTES_MAX)
     refused = False
     try:

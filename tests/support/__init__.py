@@ -23,6 +23,7 @@ What talks to a gateway:
     responses_answers  Responses requests, and their streams read back (`responses_published`: the
                        published form that every result has to have)
     token_counts       requests that count tokens
+    request_receiver   the connection of a request parser, without a socket
 
 The ledger and its database:
     databases          a database of its own for tests that verify all of it

@@ -10,7 +10,11 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 
-from tollkeeper.backends.prompt_content import arguments_object, unsupported_content
+from tollkeeper.backends.prompt_content import (
+    answered_call_id,
+    arguments_object,
+    unsupported_content,
+)
 from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
 from tollkeeper.domain.prompt import (
     Content,
@@ -154,23 +158,8 @@ class Conversation(ABC):
     def _result(self, result: Part, turn: Turn) -> FreeObject:
         if not isinstance(result, ToolResult):
             raise unsupported_content(turn.place)
-        call_id = self._call_id(result, turn)
+        call_id = self._accepted_id(answered_call_id(result, turn, self._legacy_calls))
         return self.result_block(call_id, self._content(result.content, f"{turn.place}.content"))
-
-    def _call_id(self, result: ToolResult, turn: Turn) -> str:
-        if turn.role is Role.FUNCTION:
-            call_id = self._legacy_calls.get(result.name or "")
-            if call_id is None:
-                raise InvalidRequest(
-                    "No function_call before this output has its name.", param=f"{turn.place}.name"
-                )
-            return call_id
-        if not result.call_id:
-            raise InvalidRequest(
-                "The output of a tool call must name its call in tool_call_id.",
-                param=f"{turn.place}.tool_call_id",
-            )
-        return self._accepted_id(result.call_id)
 
     def _accepted_id(self, call_id: str) -> str:
         """The id, or where the provider would not accept its characters, another one in its place.

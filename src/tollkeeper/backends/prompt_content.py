@@ -1,9 +1,11 @@
 """What wires have in common where they encode the content of a prompt."""
 
+from collections.abc import Mapping
+
 import msgspec
 
 from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
-from tollkeeper.domain.prompt import FreeObject, ToolCall
+from tollkeeper.domain.prompt import FreeObject, Role, ToolCall, ToolResult, Turn
 
 _json_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
@@ -17,6 +19,24 @@ def arguments_object(call: ToolCall) -> FreeObject:
             "The arguments of the call are not a JSON object.", param=call.place
         ) from None
     return decoded
+
+
+def answered_call_id(result: ToolResult, turn: Turn, legacy_calls: Mapping[str, str]) -> str:
+    """The id of the call that a result answers. A legacy function names no id, so `legacy_calls` has
+    the id that was given to the last call of each name."""
+    if turn.role is Role.FUNCTION:
+        call_id = legacy_calls.get(result.name or "")
+        if call_id is None:
+            raise InvalidRequest(
+                "No function_call before this output has its name.", param=f"{turn.place}.name"
+            )
+        return call_id
+    if not result.call_id:
+        raise InvalidRequest(
+            "The output of a tool call must name its call in tool_call_id.",
+            param=f"{turn.place}.tool_call_id",
+        )
+    return result.call_id
 
 
 def unsupported_content(place: str) -> OptionUnsupported:

@@ -55,6 +55,15 @@ _UNLIMITED = Limit()
 _BACKOFF = Backoff(first_s=0.1, max_s=2.0)
 
 
+def own_error(error: Exception) -> Exception:
+    """A copy of an error for one of several who wait: whoever catches it may change it, and adds to
+    its traceback."""
+    own = type(error).__new__(type(error), *error.args)
+    own.__dict__.update(error.__dict__)
+    own.__cause__ = error
+    return own
+
+
 class WaitingItems(Protocol[T]):
     """Items that wait to be written, and the order in which they go."""
 

@@ -8,11 +8,24 @@ from tollkeeper.storage.database import Connection
 
 _DAY_S = 86_400
 
+# What the roll-ups by backend add up.
+_ADD_OF_BACKENDS: LiteralString = """
+            requests = t.requests + excluded.requests,
+            prompt_tokens = t.prompt_tokens + excluded.prompt_tokens,
+            completion_tokens = t.completion_tokens + excluded.completion_tokens,
+            cached_tokens = t.cached_tokens + excluded.cached_tokens,
+            duration_ms = t.duration_ms + excluded.duration_ms,
+            first_pieces = t.first_pieces + excluded.first_pieces,
+            first_piece_ms = t.first_piece_ms + excluded.first_piece_ms,
+            streamed_tokens = t.streamed_tokens + excluded.streamed_tokens,
+            streaming_ms = t.streaming_ms + excluded.streaming_ms
+"""
 # 300 is `domain.traffic.STEP_S`, 12 its `STEPS_PER_HOUR`, and 1.1 its `RUNG_RATIO`. Each roll-up
 # waits for the one before it, and writes its rows in one order: two processes that write the same rows
 # wait for each other and do not deadlock. Of latencies, the overhead is in microseconds and the others
 # are in milliseconds; they are counted by hour, under the first step of the hour.
-ROLL_UP_ACTIVITY: LiteralString = """
+ROLL_UP_ACTIVITY: LiteralString = (
+    """
     , by_tenant AS (
         INSERT INTO traffic AS t (organization_id, step, project_id, api_key_id, model, status,
             requests, prompt_tokens, completion_tokens, cached_tokens, cost_max)
@@ -48,15 +61,9 @@ ROLL_UP_ACTIVITY: LiteralString = """
             first_piece_ms, streamed_tokens, streaming_ms, cost_max)
         SELECT * FROM of_backends ORDER BY 1, 2, 3, 4, 5
         ON CONFLICT (step, model, backend, replica, status)
-        DO UPDATE SET requests = t.requests + excluded.requests,
-            prompt_tokens = t.prompt_tokens + excluded.prompt_tokens,
-            completion_tokens = t.completion_tokens + excluded.completion_tokens,
-            cached_tokens = t.cached_tokens + excluded.cached_tokens,
-            duration_ms = t.duration_ms + excluded.duration_ms,
-            first_pieces = t.first_pieces + excluded.first_pieces,
-            first_piece_ms = t.first_piece_ms + excluded.first_piece_ms,
-            streamed_tokens = t.streamed_tokens + excluded.streamed_tokens,
-            streaming_ms = t.streaming_ms + excluded.streaming_ms,
+        DO UPDATE SET """  # noqa: S608 - the pieces are constants of this file
+    + _ADD_OF_BACKENDS
+    + """,
             cost_max = greatest(t.cost_max, excluded.cost_max)
         RETURNING 1
     ), by_hour AS (
@@ -69,15 +76,9 @@ ROLL_UP_ACTIVITY: LiteralString = """
         FROM of_backends WHERE (SELECT count(*) FROM by_backend) >= 0
         GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 2, 3, 4, 5
         ON CONFLICT (step, model, backend, replica, status)
-        DO UPDATE SET requests = t.requests + excluded.requests,
-            prompt_tokens = t.prompt_tokens + excluded.prompt_tokens,
-            completion_tokens = t.completion_tokens + excluded.completion_tokens,
-            cached_tokens = t.cached_tokens + excluded.cached_tokens,
-            duration_ms = t.duration_ms + excluded.duration_ms,
-            first_pieces = t.first_pieces + excluded.first_pieces,
-            first_piece_ms = t.first_piece_ms + excluded.first_piece_ms,
-            streamed_tokens = t.streamed_tokens + excluded.streamed_tokens,
-            streaming_ms = t.streaming_ms + excluded.streaming_ms
+        DO UPDATE SET """
+    + _ADD_OF_BACKENDS
+    + """
         RETURNING 1
     ), for_bills AS (
         INSERT INTO backend_usage AS t (backend, model, day, requests, unsettled_requests,
@@ -114,6 +115,7 @@ ROLL_UP_ACTIVITY: LiteralString = """
     ON CONFLICT (step, model, backend, measure, rung)
     DO UPDATE SET requests = t.requests + excluded.requests
 """
+)
 ROLL_UP_VERDICTS: LiteralString = """
     INSERT INTO verdict_counts AS t (organization_id, policy_id, day, version, direction,
         probability_basis_points, asked, matched)

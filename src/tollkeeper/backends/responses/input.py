@@ -8,8 +8,8 @@ it.
 from collections.abc import Sequence
 from typing import Any
 
-from tollkeeper.backends.prompt_content import unsupported_content
-from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
+from tollkeeper.backends.prompt_content import answered_call_id, unsupported_content
+from tollkeeper.domain.errors import OptionUnsupported
 from tollkeeper.domain.prompt import (
     Content,
     File,
@@ -130,23 +130,8 @@ class Input:
             output = _joined_text(parts)
         else:
             output = [_part(part, turn.place) for part in parts]
-        call_id = self._call_id(result, turn)
+        call_id = answered_call_id(result, turn, self._legacy_calls)
         self._add_item("function_call_output", call_id=call_id, output=output)
-
-    def _call_id(self, result: ToolResult, turn: Turn) -> str:
-        if turn.role is Role.FUNCTION:
-            call_id = self._legacy_calls.get(result.name or "")
-            if call_id is None:
-                raise InvalidRequest(
-                    "No function_call before this output has its name.", param=f"{turn.place}.name"
-                )
-            return call_id
-        if not result.call_id:
-            raise InvalidRequest(
-                "The output of a tool call must name its call in tool_call_id.",
-                param=f"{turn.place}.tool_call_id",
-            )
-        return result.call_id
 
     def _add_item(self, kind: str, **fields: Any) -> None:
         self.items.append({"type": kind, **fields})

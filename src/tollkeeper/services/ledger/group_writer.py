@@ -6,7 +6,7 @@ from typing import Generic, TypeAlias, TypeVar
 
 from tollkeeper.domain.errors import TollkeeperError, Unavailable
 from tollkeeper.fair_queue import QueueFull
-from tollkeeper.services.batches import Batches, InTurns, Limit
+from tollkeeper.services.batches import Batches, InTurns, Limit, own_error
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -160,10 +160,6 @@ def _fail(waiting: Sequence[asyncio.Future[R]], error: Exception) -> None:
 
 
 def _set_error(waiting: asyncio.Future[R], error: Exception) -> None:
-    """Each gets an error of its own: whoever catches it may change it, and adds to its traceback."""
-    own = type(error).__new__(type(error), *error.args)
-    own.__dict__.update(error.__dict__)
-    own.__cause__ = error
-    waiting.set_exception(own)
+    waiting.set_exception(own_error(error))
     # Reads the error: the loop does not report it where the caller has left.
     waiting.exception()

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tollkeeper.domain.errors import Unavailable
-from tollkeeper.services.batches import Batches, Limit
+from tollkeeper.services.batches import Batches, Limit, own_error
 from tollkeeper.storage import project_keys
 from tollkeeper.storage.database import Database
 from tollkeeper.storage.project_keys import PresentedProjectKey
@@ -64,10 +64,5 @@ def _give_up(batch: Sequence[_Lookup]) -> None:
 
 
 def _fail(lookup: _Lookup, error: Exception) -> None:
-    """Each gets an error of its own: whoever catches it may change it, and adds to its traceback."""
-    if lookup.result.done():
-        return
-    own = type(error).__new__(type(error), *error.args)
-    own.__dict__.update(error.__dict__)
-    own.__cause__ = error
-    lookup.result.set_exception(own)
+    if not lookup.result.done():
+        lookup.result.set_exception(own_error(error))
