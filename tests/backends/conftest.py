@@ -19,8 +19,9 @@ def open_files() -> int:
             target = str(entry.readlink())
         except OSError:
             continue  # The one that lists the folder.
-        # Some event loops hold this one in reserve, for the day when descriptors run out.
-        if target != "/dev/null":
+        # Some event loops hold the first in reserve, for the day when descriptors run out. Pipes lead to
+        # programs that other tests keep ready: backends open none.
+        if target != "/dev/null" and not target.startswith("pipe:"):
             found += 1
     return found
 
