@@ -7,7 +7,6 @@ Calls to the engine are made by the OpenAI-compatible backend, not here.
 import os
 import secrets
 import signal
-import socket
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,7 +21,6 @@ from tollkeeper.embedded.kept_process import (
     ProcessPlan,
     ProcessStatus,
     answers_with_200,
-    reserve_port,
 )
 from tollkeeper.embedded.packaged_model import PACKAGED_MODEL
 
@@ -62,7 +60,6 @@ class EmbeddedEngine:
     def __init__(self, options: EngineOptions) -> None:
         self.options = options
         self._kept = KeptProcess("engine")
-        self._port_holder: socket.socket | None = None
         self._address: EngineAddress | None = None
         self._report: EngineReport | None = None
 
@@ -95,8 +92,7 @@ class EmbeddedEngine:
         except Unavailable as exc:
             self._kept.set_absent(exc.message)
             return
-        self._port_holder = reserve_port()
-        port = self._port_holder.getsockname()[1]
+        port = self._kept.reserve_port()
         api_key = secrets.token_urlsafe(32)
         self._address = EngineAddress(f"http://{ENGINE_HOST}:{port}/v1", api_key)
         self._kept.start(self._plan(weights, port, api_key), detail=f"Loading {weights.name}.")
@@ -107,9 +103,6 @@ class EmbeddedEngine:
     async def close(self) -> None:
         """Returns when the engine's process has ended. May be called again."""
         await self._kept.close()
-        if self._port_holder is not None:
-            self._port_holder.close()
-            self._port_holder = None
 
     def _plan(self, weights: Path, port: int, api_key: str) -> ProcessPlan:
         options = self.options

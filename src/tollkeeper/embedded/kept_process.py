@@ -87,6 +87,7 @@ class KeptProcess:
         self._keeper_task: asyncio.Task[None] | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._start_output = b""
+        self._port_holder: socket.socket | None = None
         self.restarts = 0
 
     @property
@@ -104,6 +105,11 @@ class KeptProcess:
     def set_absent(self, reason: str) -> None:
         """Instead of `start`: the process cannot run."""
         self._set_status(ProcessState.ABSENT, reason)
+
+    def reserve_port(self) -> int:
+        """A port for the process, which nobody else gets until `close`, also between two starts."""
+        self._port_holder = _reserved_port()
+        return int(self._port_holder.getsockname()[1])
 
     def start(self, plan: ProcessPlan, *, detail: str) -> None:
         """Returns at once. `detail` says what is being waited for."""
@@ -126,6 +132,9 @@ class KeptProcess:
                 await self._keeper_task
             self._keeper_task = None
             self._set_status(ProcessState.STOPPED, f"The {self._noun} was stopped.")
+        if self._port_holder is not None:
+            self._port_holder.close()
+            self._port_holder = None
 
     async def _keep_running(self, plan: ProcessPlan) -> None:
         loop = asyncio.get_running_loop()
@@ -213,7 +222,7 @@ class KeptProcess:
         self._status = ProcessStatus(state, detail)
 
 
-def reserve_port() -> socket.socket:
+def _reserved_port() -> socket.socket:
     """Binds a free loopback port with a socket that does not listen. The process shares the port
     and gets all connections; no other program can get the port while the process restarts."""
     holder = socket.socket(socket.AF_INET, socket.SOCK_STREAM)

@@ -6,7 +6,6 @@ protocol. The code of the library and of the providers' SDKs is in that process 
 
 import os
 import secrets
-import socket
 import sys
 from dataclasses import asdict, dataclass, field
 from importlib.util import find_spec
@@ -21,7 +20,6 @@ from tollkeeper.embedded.kept_process import (
     ProcessPlan,
     ProcessStatus,
     answers_with_200,
-    reserve_port,
 )
 
 LIBRARY_MODULE = "any_llm"
@@ -99,7 +97,6 @@ class ProviderBridge:
     def __init__(self, options: BridgeOptions) -> None:
         self.options = options
         self._kept = KeptProcess("bridge")
-        self._port_holder: socket.socket | None = None
         self._address: BridgeAddress | None = None
         self._report: BridgeReport | None = None
 
@@ -123,8 +120,7 @@ class ProviderBridge:
 
     async def start(self) -> None:
         """Returns at once. The library is imported in the background."""
-        self._port_holder = reserve_port()
-        port = self._port_holder.getsockname()[1]
+        port = self._kept.reserve_port()
         api_key = secrets.token_urlsafe(32)
         self._address = BridgeAddress(f"http://{LOOPBACK_HOST}:{port}", api_key)
         self._kept.start(self._plan(port, api_key), detail="The library is imported.")
@@ -135,9 +131,6 @@ class ProviderBridge:
     async def close(self) -> None:
         """Returns when the bridge's process has ended. May be called again."""
         await self._kept.close()
-        if self._port_holder is not None:
-            self._port_holder.close()
-            self._port_holder = None
 
     def _plan(self, port: int, api_key: str) -> ProcessPlan:
         options = self.options

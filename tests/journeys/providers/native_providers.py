@@ -3,7 +3,7 @@ what it has to be sent, and what that costs."""
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tests.support import upstream_converse as converse
@@ -287,33 +287,19 @@ PROVIDERS = {
         stream_type=converse.FRAMES_TYPE,
         refused=(*_CLAUDE_REFUSED, ({"web_search_options": {}}, "web_search_options")),
     ),
-    "bedrock-claude": Provider(
-        protocol="bedrock_messages",
-        credential="bearer",
-        count_path="/count-tokens",
-        input_tokens=120,
-        tokens_per_image=4784,
-        ordinary=converse.invoke,
-        usage=_MESSAGES_USAGE,
-        cost=_CLAUDE_COST,
-        caller_usage=(137, 20, 30),
-        text=messages.text_block,
-        calls=_MESSAGES_CALLS,
-        calls_sent=_MESSAGES_CALLS,
-        calling={"stop_reason": "tool_use"},
-        results=_messages_results,
-        thoughts=_MESSAGES_THOUGHTS,
-        thoughts_sent=_MESSAGES_THOUGHTS,
-        asks_to_reason={"thinking": {"type": "adaptive"}},
-        names=("messages", "content", "assistant"),
-        schema=_messages_schema,
-        refuse=lambda: converse.refuse_aws(503, "ServiceUnavailableException"),
-        broken=lambda: [
-            *converse.chunk_frames(messages.text_then()),
-            converse.exception("modelStreamErrorException"),
-        ],
-        stream_type=converse.FRAMES_TYPE,
-        told_input=12,
-        refused=(*_CLAUDE_REFUSED, ({"web_search_options": {}}, "web_search_options")),
-    ),
 }
+# The protocol of Anthropic at another address, in AWS's frames.
+PROVIDERS["bedrock-claude"] = replace(
+    PROVIDERS["anthropic"],
+    protocol="bedrock_messages",
+    credential="bearer",
+    count_path="/count-tokens",
+    ordinary=converse.invoke,
+    refuse=lambda: converse.refuse_aws(503, "ServiceUnavailableException"),
+    broken=lambda: [
+        *converse.chunk_frames(messages.text_then()),
+        converse.exception("modelStreamErrorException"),
+    ],
+    stream_type=converse.FRAMES_TYPE,
+    refused=(*_CLAUDE_REFUSED, ({"web_search_options": {}}, "web_search_options")),
+)
