@@ -116,15 +116,17 @@ class _HoldBlock(AbstractAsyncContextManager[HoldTransaction]):
         exc: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        error = exc
         try:
             await self._trips.__aexit__(exc_type, exc, traceback)
-        except Exception as found:  # noqa: BLE001 - raised again below, or what it means
-            error = found
-        if isinstance(error, Exception):
+        except Exception as error:
             meaning = self._meaning(error)
+            if meaning is error:
+                raise
+            raise meaning from error
+        if isinstance(exc, Exception):
+            meaning = self._meaning(exc)
             if meaning is not exc:
-                raise meaning from (error.__cause__ if meaning is error else error)
+                raise meaning from exc
 
     def _meaning(self, error: Exception) -> Exception:
         """What an error says about what was written."""
@@ -157,6 +159,8 @@ class LedgerStore:
         """Durable when it returns. It is safe to repeat: a reservation is resolved once."""
         async with self._database.round_trips() as trips:
             _, rows = await trips.run(FIND_ROWS_BY_KEY, resolutions.resolve_statement(wanted))
+            if len(rows) == len(wanted):
+                return [Ending.DONE] * len(wanted)
             ids = [(found.organization_id, found.reservation_id) for found in wanted]
             return await _endings(trips.connection, ids, {row[0] for row in rows})
 

@@ -6,6 +6,7 @@ keeps the last of duplicate keys, so a second pass looks for duplicates.
 
 import json
 import re
+from json.scanner import make_scanner
 from typing import Any, TypeVar
 
 import msgspec
@@ -20,6 +21,7 @@ _ELEMENTS_MAX = 100_000
 _PATH = re.compile(r" - at (?:`key` in )?`\$(?P<path>.*)`$", re.DOTALL)
 _FIELD = re.compile(r"(?:unknown|required) field `(?P<field>.*?)`", re.DOTALL)
 _PARAM_LENGTH_MAX = 200
+_BLANKS = " \t\r\n"
 # Up to 18 digits, which is more than any bound needs. Other values stay text and are refused.
 _INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,17})")
 
@@ -27,6 +29,11 @@ _INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,17})")
 def decode(body: bytes, decoder: msgspec.json.Decoder[T], elements_max: int = _ELEMENTS_MAX) -> T:
     """The decoded body, or InvalidRequest with the path of the field in `param`."""
     check_bounds(body, elements_max)
+    return decode_bounded(body, decoder)
+
+
+def decode_bounded(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
+    """The same for a body that is known to be inside of its bounds."""
     try:
         decoded = decoder.decode(body)
         _check_duplicates(body)
@@ -93,7 +100,7 @@ def refuse_nul(body: bytes, decoded: msgspec.Struct) -> None:
 
 
 def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> None:
-    if len(pairs) > 1:
+    if len(dict(pairs)) < len(pairs):
         seen = set()
         for key, _ in pairs:
             if key in seen:
@@ -109,13 +116,14 @@ def _as_text(number: str) -> str:
 
 
 # Numbers stay text, because Python refuses to convert very long integers.
-_DUPLICATE_FINDER = json.JSONDecoder(
-    object_pairs_hook=_refuse_duplicates, parse_int=_as_text, parse_float=_as_text
+_scan = make_scanner(
+    json.JSONDecoder(object_pairs_hook=_refuse_duplicates, parse_int=_as_text, parse_float=_as_text)
 )
 
 
 def _check_duplicates(body: bytes) -> None:
-    _DUPLICATE_FINDER.decode(body.decode())
+    """For a body that is valid JSON, as msgspec has found it to be."""
+    _scan(body.decode().lstrip(_BLANKS), 0)
 
 
 def _invalid_request(exc: msgspec.ValidationError, place: str = "") -> InvalidRequest:
