@@ -219,10 +219,7 @@ def write_holds_statements(
     process: if the process was taken for dead meanwhile, it is registered again, so that every hold
     belongs to a registered process."""
     counted_in = {
-        organization_id.int: {
-            "month": state.spend.month,
-            **_other_day(state, accounts.now_us),
-        }
+        organization_id.int: {"month": state.spend.month, **_other_day(state, accounts.now_us)}
         for organization_id, state in accounts.states.items()
     }
     rows = [

@@ -6,7 +6,6 @@ keeps the last of duplicate keys, so a second pass looks for duplicates.
 
 import json
 import re
-from json.scanner import make_scanner
 from typing import Any, TypeVar
 
 import msgspec
@@ -116,14 +115,14 @@ def _as_text(number: str) -> str:
 
 
 # Numbers stay text, because Python refuses to convert very long integers.
-_scan = make_scanner(
-    json.JSONDecoder(object_pairs_hook=_refuse_duplicates, parse_int=_as_text, parse_float=_as_text)
+_DUPLICATE_FINDER = json.JSONDecoder(
+    object_pairs_hook=_refuse_duplicates, parse_int=_as_text, parse_float=_as_text
 )
 
 
 def _check_duplicates(body: bytes) -> None:
     """For a body that is valid JSON, as msgspec has found it to be."""
-    _scan(body.decode().lstrip(_BLANKS), 0)
+    _DUPLICATE_FINDER.raw_decode(body.decode().lstrip(_BLANKS))
 
 
 def _invalid_request(exc: msgspec.ValidationError, place: str = "") -> InvalidRequest:
