@@ -20,14 +20,23 @@ from uuid import UUID
 import httpx2
 from psycopg.conninfo import conninfo_to_dict
 from tests.support.console_site import TOKEN, serving_console
-from tests.support.large_activity import COST_MAX, DEAREST, MODELS, LargeActivity, fill_activity
+from tests.support.large_activity import (
+    COST_MAX,
+    DEAREST,
+    MODELS,
+    POLICY,
+    LargeActivity,
+    fill_activity,
+)
 from tests.support.ledger import LedgerTenant, another_project, make_tenant
 
 from bench.processes import tree_cpu_s
 from tollkeeper.bootstrap import running_services
+from tollkeeper.domain.policy import Direction, Mode, Policy, PolicyState, Rule, Scope
 from tollkeeper.embedded.postgres import EmbeddedPostgres
 from tollkeeper.services.use_cases import Services
 from tollkeeper.settings import Settings
+from tollkeeper.storage import policies
 from tollkeeper.storage.migrations import migrate
 
 _ORGANIZATIONS = 20
@@ -125,7 +134,26 @@ async def _fill(folder: Path, conninfo: str, options: argparse.Namespace) -> Non
         wanted = LargeActivity(options.calls, options.days, int(time.time()))
         async with services.database.reading() as connection:
             await fill_activity(connection, tenants, wanted)
+        async with services.database.transaction() as connection:
+            await policies.insert(connection, _policy(tenants[0]))
         await services.upkeep.keep_partitions()
+
+
+def _policy(owner: LedgerTenant) -> Policy:
+    """The policy that judged the calls."""
+    return Policy(
+        id=POLICY,
+        organization_id=owner.organization_id,
+        name="Asked often",
+        description="",
+        state=PolicyState.DRAFT,
+        revision=1,
+        created_at=1_800_000_000,
+        updated_at=1_800_000_000,
+        draft=Rule("Is it so?", Direction.REQUEST, Mode.MONITORING, Scope.ORGANIZATION),
+        base_version=0,
+        published=None,
+    )
 
 
 async def _measure(folder: Path, conninfo: str, rounds: int) -> list[Took]:
@@ -180,6 +208,7 @@ async def _pages(services: Services) -> dict[str, str]:
         "a project": f"/projects/{project}",
         "keys": f"/keys?organization={organization}",
         "policies": f"/policies?organization={organization}",
+        "a policy, 30 days": f"/policies/{POLICY}?days=30",
         "models": "/models",
         "backends": "/backends",
         "settings": "/settings",

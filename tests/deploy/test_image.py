@@ -3,9 +3,10 @@
 import asyncio
 import json
 import secrets
+import shutil
 import socket
 import subprocess
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -76,11 +77,14 @@ class Container:
             await _until_healthy(operator)
             yield
         finally:
-            for child in psutil.Process(process.pid).children(recursive=True):
-                if child.cmdline()[-1:] == ["serve"]:
-                    child.terminate()
-                    break
+            _supervisor(process.pid).terminate()
             assert await asyncio.wait_for(process.wait(), _PATIENCE_S) == 0
+
+
+def _supervisor(pid: int) -> psutil.Process:
+    """The program itself, below the processes of buildah. The parents come before their children."""
+    below = psutil.Process(pid).children(recursive=True)
+    return next(found for found in below if found.cmdline()[0].startswith("/opt/tollkeeper/"))
 
 
 async def _until_healthy(operator: str) -> None:
@@ -106,10 +110,14 @@ async def _over_tcp(conninfo: str) -> AsyncIterator[str]:
     parts = conninfo_to_dict(conninfo)
 
     async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while data := await reader.read(65536):
-            writer.write(data)
-            await writer.drain()
-        writer.close()
+        try:
+            while data := await reader.read(65536):
+                writer.write(data)
+                await writer.drain()
+        except ConnectionError:
+            pass  # A process of the container has ended.
+        finally:
+            writer.close()
 
     async def connect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         path = f"{parts['host']}/.s.PGSQL.{parts.get('port', 5432)}"
@@ -118,18 +126,26 @@ async def _over_tcp(conninfo: str) -> AsyncIterator[str]:
 
     server = await asyncio.start_server(connect, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
-    yield f"postgresql://{parts['user']}@127.0.0.1:{port}/{parts['dbname']}"
-    server.close()
+    try:
+        yield f"postgresql://{parts['user']}@127.0.0.1:{port}/{parts['dbname']}"
+    finally:
+        server.close()
 
 
 @pytest.fixture(scope="module")
-def image(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Image:
+def image(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Image]:
     if not request.config.getoption("--prove"):
         pytest.skip("only with --prove")
+    folder = tmp_path_factory.mktemp("image")
     try:
-        return build_image(tmp_path_factory.mktemp("image"))
+        yield build_image(folder)
     except CannotBuild as exc:
         pytest.skip(f"the image cannot be built here: {exc}")
+    finally:
+        # Layers are whole copies: more than what temporary folders of tests may keep.
+        shutil.rmtree(folder)
 
 
 async def test_the_image_serves_a_call(
