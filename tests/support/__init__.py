@@ -15,6 +15,7 @@ What a gateway talks to:
                        `upstream_responses`, `upstream_messages`, `upstream_gemini`,
                        `upstream_converse`: the same for other protocols)
     paused_answer      an upstream whose answer ends when the test says so
+    otlp_collector     a collector of OpenTelemetry's spans and measurements
     backend_calls      a backend without a gateway
 
 What talks to a gateway:
