@@ -71,7 +71,7 @@ class Worker:
         self._services.lease.on_outdated = self._leave_outdated
         await self._register()
         app = build_app(self._settings, self._services)
-        server = HttpServer(app, http_limits(self._settings))
+        server = HttpServer(app, http_limits(self._settings), app.refuses_at_once)
         self._services.upkeep.start()
         if self._settings.limits.overload_turn_s:
             ledger = self._services.ledger

@@ -94,8 +94,18 @@ class OverloadGate:
         """`wake` is called when samples are needed again."""
         self._wake = wake
 
+    @property
+    def is_full(self) -> bool:
+        """Whether an owner that has its share is refused now."""
+        return self._limit is not None and self._in_hand >= self._limit
+
     def require_room(self, owner: Hashable) -> None:
         """Raises Unavailable where the process is overloaded and this owner has its share."""
+        if self.refuses(owner):
+            raise overloaded()
+
+    def refuses(self, owner: Hashable) -> bool:
+        """Whether a call of this owner is refused. If it is, it is counted as refused."""
         self._asked = True
         if self._wake is not None:
             wake, self._wake = self._wake, None
@@ -104,12 +114,13 @@ class OverloadGate:
             wake()
         limit = self._limit
         if limit is None or self._in_hand < limit:
-            return
+            return False
         own = self._in_hand_of.get(owner, 0)
-        if own * len(self._in_hand_of) >= limit:
-            self._refused = True
-            _REFUSED.add(())
-            raise Unavailable("The gateway is overloaded; try again.", retry_after_s=_RETRY_AFTER_S)
+        if own * len(self._in_hand_of) < limit:
+            return False
+        self._refused = True
+        _REFUSED.add(())
+        return True
 
     def take(self, owner: Hashable) -> None:
         """A call of this owner comes into the gateway's hands."""
@@ -177,6 +188,10 @@ class OverloadGate:
         self._limit = limit
         self._calm = self._easy = 0
         _LIMITED.set(0 if limit is None else 1)
+
+
+def overloaded() -> Unavailable:
+    return Unavailable("The gateway is overloaded; try again.", retry_after_s=_RETRY_AFTER_S)
 
 
 class LoopSampler:
