@@ -101,6 +101,7 @@ class HttpConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._state.connections.discard(self)
         self._closed = self._dropping = True
+        self._parser.close()
         self._waiting.clear()
         self._held.clear()
         for timer in (self._timer, self._write_timer):

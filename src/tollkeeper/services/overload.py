@@ -16,6 +16,7 @@ import math
 import time
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from prometheus_client import Gauge
 
@@ -28,6 +29,8 @@ WINDOW_S = 0.1
 # A window has at least so many samples, however long the turns of the loop are.
 _SAMPLES_MIN = 3
 _SAMPLE_S = 0.01
+# A turn that takes so many times the longest that may be is a sample before it ends.
+_TOLD_AFTER = 1.5
 # How many calls an overloaded process has in its hands. More only wait for each other; where the
 # database is what is slow, more make its batches larger.
 LIMIT = 64
@@ -57,7 +60,7 @@ class OverloadGate:
     """Decides by samples which calls are taken. Without samples it takes every call."""
 
     def __init__(self, turn_s_max: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._turn_s_max = turn_s_max
+        self.turn_s_max = turn_s_max
         self._clock = clock
         # How many calls may be in the gateway's hands; None where there is no overload.
         self._limit: float | None = None
@@ -161,7 +164,7 @@ class OverloadGate:
         self._asked = self._refused = False
 
     def _decide(self) -> None:
-        if self._shortest_turn_s > self._turn_s_max:
+        if self._shortest_turn_s > self.turn_s_max:
             self._calm = self._easy = 0
             self._lower()
         elif self._least_backlog > BACKLOG_MAX:
@@ -170,7 +173,7 @@ class OverloadGate:
             self._calm = 0 if self._asked else self._calm + 1
         else:
             self._calm = 0 if self._refused else self._calm + 1
-            is_short = self._shortest_turn_s < _SHORT_TURN * self._turn_s_max
+            is_short = self._shortest_turn_s < _SHORT_TURN * self.turn_s_max
             self._easy = self._easy + 1 if is_short else 0
             if self._calm == CALM_WINDOWS:
                 self._set_limit(None)
@@ -195,13 +198,25 @@ def overloaded() -> Unavailable:
 
 
 class LoopSampler:
-    """Samples the running event loop for a gate, while there is something to sample."""
+    """Samples the running event loop for a gate, while there is something to sample.
 
-    def __init__(self, gate: OverloadGate, backlog: Callable[[], int]) -> None:
+    `call_after_waiting` calls back when the results that wait to be handed out now have been: they
+    belong to the turn of the loop, in which all of them would have been given at once.
+    """
+
+    def __init__(
+        self,
+        gate: OverloadGate,
+        backlog: Callable[[], int],
+        call_after_waiting: Callable[[Callable[[], None]], None] | None = None,
+    ) -> None:
         self._gate = gate
         self._backlog = backlog
         self._loop = asyncio.get_running_loop()
+        self._call_after_waiting = call_after_waiting or self._loop.call_soon
         self._began = 0.0
+        # The number of the present sample.
+        self._number = 0
 
     def start(self) -> None:
         self._gate.sampled_by(self._begin)
@@ -210,9 +225,17 @@ class LoopSampler:
         """One turn of the loop lies between this and what it calls soon."""
         # The loop's own clock stands still during a turn.
         self._began = time.perf_counter()
-        self._loop.call_soon(self._end)
+        self._number += 1
+        end = partial(self._end, self._number)
+        self._call_after_waiting(end)
+        # It is long enough to be told then, and the overload must be found while it lasts.
+        self._too_long = self._loop.call_later(_TOLD_AFTER * self._gate.turn_s_max, end)
 
-    def _end(self) -> None:
+    def _end(self, number: int) -> None:
+        if number != self._number:
+            return  # It has been told before its end.
+        self._number += 1
+        self._too_long.cancel()
         turn_s = time.perf_counter() - self._began
         self._gate.sample(turn_s, self._backlog())
         if self._gate.resting:
