@@ -36,10 +36,12 @@ _TOLD_AFTER = 1.5
 LIMIT = 64
 SLOW_DATABASE_LIMIT = 2 * BACKLOG_MAX
 LIMIT_MIN = 16
+# As far as the limit is lowered for owners that ask for less than their share.
+UNEVEN_LIMIT_MIN = 16
 # By how much the limit changes at the end of a window.
-_LOWERED, _RAISED = 0.8, 1.2
-# A turn that is this part of the longest that may be is short.
-_SHORT_TURN = 1 / 8
+_LOWERED, _RAISED, _RECOVERED = 0.8, 1.2, 1.05
+# A turn that is this part of the longest that may be is short, and one that has room for more calls.
+_SHORT_TURN, _ROOMY_TURN = 1 / 8, 1 / 2
 # Windows without a refusal after which the overload is over, with short turns after which the limit
 # is raised, because the calls wait for something else than this process, or without a call after
 # which nothing is sampled.
@@ -75,8 +77,11 @@ class OverloadGate:
         self._since = 0.0
         self._samples = 0
         self._shortest_turn_s = self._least_backlog = math.inf
-        # Whether anybody has asked for room in it, and was refused.
-        self._asked = self._refused = False
+        # Whether anybody has asked for room in it.
+        self._asked = False
+        # Who has asked in it under a limit, and who of them was refused.
+        self._askers: set[Hashable] = set()
+        self._refused: set[Hashable] = set()
         self._begin_window()
 
     @property
@@ -116,12 +121,15 @@ class OverloadGate:
             self._begin_window()
             wake()
         limit = self._limit
-        if limit is None or self._in_hand < limit:
+        if limit is None:
+            return False
+        self._askers.add(owner)
+        if self._in_hand < limit:
             return False
         own = self._in_hand_of.get(owner, 0)
         if own * len(self._in_hand_of) < limit:
             return False
-        self._refused = True
+        self._refused.add(owner)
         _REFUSED.add(())
         return True
 
@@ -161,7 +169,9 @@ class OverloadGate:
         self._since = self._clock()
         self._samples = 0
         self._shortest_turn_s = self._least_backlog = math.inf
-        self._asked = self._refused = False
+        self._asked = False
+        self._askers.clear()
+        self._refused.clear()
 
     def _decide(self) -> None:
         if self._shortest_turn_s > self.turn_s_max:
@@ -179,6 +189,17 @@ class OverloadGate:
                 self._set_limit(None)
             elif self._easy == CALM_WINDOWS:
                 self._set_limit(_RAISED * self._limit)
+            elif self._is_uneven:
+                if not is_short:
+                    self._limit = min(self._limit, max(UNEVEN_LIMIT_MIN, _LOWERED * self._limit))
+            elif self._shortest_turn_s < _ROOMY_TURN * self.turn_s_max and self._limit < LIMIT:
+                self._limit = min(LIMIT, _RECOVERED * self._limit)
+
+    @property
+    def _is_uneven(self) -> bool:
+        """Whether some are refused while others ask for less than their share. Who is refused then
+        gets so few calls at once that those others hardly notice."""
+        return bool(self._refused) and len(self._refused) < len(self._askers)
 
     def _lower(self) -> None:
         if self._limit is None or self._limit > LIMIT:

@@ -25,12 +25,10 @@ class OverloadRefusal:
         self._request_log = services.request_log
         self._router = router
         self._customer_key_header = customer_key_header
-        # An answer with an id that is no request's, in each style of errors.
-        self._placeholder = new_request_id_text()
-        self._rendered = {
-            style: render_error(overloaded(), self._placeholder, messages_style=style)
-            for style in (False, True)
-        }
+        # The answer with an id that is no request's.
+        placeholder = new_request_id_text()
+        self._placeholder = placeholder.encode()
+        self._rendered = render_error(overloaded(), placeholder)
 
     def __call__(self, exchange: Exchange) -> bool:
         if not self._gate.is_full:
@@ -44,15 +42,18 @@ class OverloadRefusal:
             return False
         with Observation(self._request_log) as observation:
             request_id = observation.request_id = new_request_id_text()
-            rendered = self._with_id(self._rendered[endpoint.messages_style], request_id.encode())
+            rendered = self._with_id(request_id.encode())
             observation.operation = endpoint.operation
             observation.status = rendered.status
             exchange.answer(rendered.status, rendered.headers, rendered.body)
         return True
 
     def _recognised(self, exchange: Exchange, endpoint: AnyEndpoint) -> ProjectCaller | None:
-        """The caller of a valid head that takes from a rate. None where that is not known at once."""
+        """The caller of a valid head that takes from a rate. None where that is not known at once, or
+        where errors have an envelope of their own."""
         if not (endpoint.rated and endpoint.admitted and endpoint.key_kind is KeyKind.PROJECT):
+            return None
+        if endpoint.messages_style:
             return None
         headers = exchange.headers
         presented = incoming.presented_key(headers, endpoint.key_kind, self._customer_key_header)
@@ -63,8 +64,8 @@ class OverloadRefusal:
                 incoming.check_content_type(headers)
         return caller
 
-    def _with_id(self, rendered: RenderedError, request_id: bytes) -> RenderedError:
-        placeholder = self._placeholder.encode()
+    def _with_id(self, request_id: bytes) -> RenderedError:
+        rendered, placeholder = self._rendered, self._placeholder
         return RenderedError(
             rendered.status,
             [(name, value.replace(placeholder, request_id)) for name, value in rendered.headers],
