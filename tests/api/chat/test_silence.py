@@ -55,6 +55,12 @@ class _SlowReader:
     def write(self, piece: bytes) -> None:
         self.sent.append(piece)
 
+    def write_now(self, piece: bytes) -> bool:
+        if self.paused or not self.sent:
+            return False
+        self.write(piece)
+        return True
+
     def end(self, piece: bytes) -> None:
         self.sent.append(piece)
 

@@ -10,6 +10,7 @@ from tollkeeper.api.http.endpoint import Request
 from tollkeeper.api.http.envelope import error_body
 from tollkeeper.api.http.sse import DONE, EventStream
 from tollkeeper.api.wire.errors import ErrorEnvelope
+from tollkeeper.backends.port import TextWriter
 from tollkeeper.domain.inference import Batch, Delta, FunctionCallPiece, Opened, ToolCallPiece
 from tollkeeper.services.use_cases import Services
 
@@ -28,6 +29,8 @@ class ChatStream:
         self._prepared = prepared
         self._stream: EventStream | None = None
         self._begun_choices: set[int] = set()
+        # What stands before a text of the first choice, with the head as it is from then on.
+        self._text_head = b""
         call = prepared.call
         # The beginning and the end of every chunk, encoded once. Usage is null until the last one.
         head = {
@@ -38,6 +41,7 @@ class ChatStream:
         }
         self._head = b"data: " + _encode(head)[:-1]
         self._tail = b',"usage":null}\n\n' if prepared.includes_usage else b"}\n\n"
+        self._text_tail = b"},%b}]%b" % (_NO_LOGPROBS_NO_FINISH, self._tail)
 
     async def run(self, stream: EventStream) -> None:
         self._stream = stream
@@ -69,6 +73,9 @@ class ChatStream:
     def held_back(self) -> None:
         assert self._stream is not None
         self._stream.hold()
+
+    def text_writer(self) -> TextWriter:
+        return self._write_text
 
     def _add_to_head(self, opened: Opened) -> None:
         """Adds the backend's fingerprint and service tier to the beginning of every chunk."""
@@ -112,6 +119,16 @@ class ChatStream:
         if delta.annotations:
             fields["annotations"] = [annotation_view(item) for item in delta.annotations]
         return fields
+
+    def _write_text(self, written: bytes) -> bool:
+        """Writes the chunk of a text that is given in JSON, if the caller can be sent something now."""
+        stream = self._stream
+        assert stream is not None
+        if not self._text_head:
+            if 0 not in self._begun_choices:
+                return False
+            self._text_head = self._head + b',"choices":[{"index":0,"delta":{"content":'
+        return stream.write_now(self._text_head + written + self._text_tail)
 
     def _text_chunk(self, index: int, text: str) -> bytes:
         """The same bytes as `_chunk` for a delta that is only text, but faster."""

@@ -34,6 +34,10 @@ class StreamWriter(Protocol):
 
     def write(self, piece: bytes) -> None: ...
 
+    def write_now(self, piece: bytes) -> bool:
+        """Sends a further piece if the caller reads fast enough. Returns whether it did."""
+        ...
+
     def end(self, piece: bytes) -> None:
         """Sends the last piece and ends the answer."""
         ...
@@ -92,6 +96,14 @@ class EventStream:
             self._start()
         self._wrote = True
         self._writer.write(records)
+
+    def write_now(self, records: bytes) -> bool:
+        """Writes to a stream that has started, unless its reader is behind or it was cut. Returns
+        whether it did."""
+        if self._ending or not self._writer.write_now(records):
+            return False
+        self._wrote = True
+        return True
 
     async def end(self, records: bytes = b"") -> None:
         # Set before the wait for a slow reader, so that no comment comes meanwhile.

@@ -240,6 +240,8 @@ class Inference:
             with running.waiting_until(running.deadline + _DEADLINE_SLACK_S):
                 async with backend.open(running.call, deadline=running.deadline) as answer:
                     running.served_by(answer)
+                    if gate is None:
+                        running.relay_text(answer)
                     async for batch in answer.batches:
                         running.count(batch)
                         await sink.take(batch)
