@@ -82,6 +82,7 @@ class HttpExchange:
         "path",
         "query",
         "task",
+        "wrote",
     )
 
     def __init__(
@@ -123,6 +124,7 @@ class HttpExchange:
         self._chunked = False
         # Whether the next piece is a chunk and nothing else: the head is sent.
         self._in_chunks = False
+        self.wrote = False
         self._on_leave: Callable[[], None] | None = None
         self._on_stop: Callable[[], None] | None = None
 
@@ -201,18 +203,27 @@ class HttpExchange:
     def write(self, piece: bytes) -> None:
         if self.finished or not piece:
             return
+        self.wrote = True
         if self._in_chunks:
             # Every piece but the first.
             self._link.send(b"%x\r\n%b\r\n" % (len(piece), piece))
         else:
             self._link.send(self._framed(piece))
 
-    def write_now(self, piece: bytes) -> bool:
-        link = self._link
-        if self.finished or not self._in_chunks or not link.ready:
-            return False
-        link.write(b"%x\r\n%b\r\n" % (len(piece), piece))
-        return True
+    def piece_writer(self, before: bytes, after: bytes) -> Callable[[bytes], bool] | None:
+        if not self._in_chunks:
+            return None
+        link, ends_size = self._link, len(before) + len(after)
+
+        def write(middle: bytes) -> bool:
+            # In one call, because a stream has many pieces: everything that `write` does.
+            if self.finished or not link.ready:
+                return False
+            self.wrote = True
+            link.write(b"%x\r\n%b%b%b\r\n" % (ends_size + len(middle), before, middle, after))
+            return True
+
+        return write
 
     def end(self, piece: bytes) -> None:
         if self.finished:

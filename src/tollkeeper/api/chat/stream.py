@@ -29,8 +29,6 @@ class ChatStream:
         self._prepared = prepared
         self._stream: EventStream | None = None
         self._begun_choices: set[int] = set()
-        # What stands before a text of the first choice, with the head as it is from then on.
-        self._text_head = b""
         call = prepared.call
         # The beginning and the end of every chunk, encoded once. Usage is null until the last one.
         head = {
@@ -41,7 +39,6 @@ class ChatStream:
         }
         self._head = b"data: " + _encode(head)[:-1]
         self._tail = b',"usage":null}\n\n' if prepared.includes_usage else b"}\n\n"
-        self._text_tail = b"},%b}]%b" % (_NO_LOGPROBS_NO_FINISH, self._tail)
 
     async def run(self, stream: EventStream) -> None:
         self._stream = stream
@@ -74,8 +71,13 @@ class ChatStream:
         assert self._stream is not None
         self._stream.hold()
 
-    def text_writer(self) -> TextWriter:
-        return self._write_text
+    def text_writer(self) -> TextWriter | None:
+        assert self._stream is not None
+        if 0 not in self._begun_choices:
+            return None
+        before = self._head + b',"choices":[{"index":0,"delta":{"content":'
+        after = b"},%b}]%b" % (_NO_LOGPROBS_NO_FINISH, self._tail)
+        return self._stream.piece_writer(before, after)
 
     def _add_to_head(self, opened: Opened) -> None:
         """Adds the backend's fingerprint and service tier to the beginning of every chunk."""
@@ -119,16 +121,6 @@ class ChatStream:
         if delta.annotations:
             fields["annotations"] = [annotation_view(item) for item in delta.annotations]
         return fields
-
-    def _write_text(self, written: bytes) -> bool:
-        """Writes the chunk of a text that is given in JSON, if the caller can be sent something now."""
-        stream = self._stream
-        assert stream is not None
-        if not self._text_head:
-            if 0 not in self._begun_choices:
-                return False
-            self._text_head = self._head + b',"choices":[{"index":0,"delta":{"content":'
-        return stream.write_now(self._text_head + written + self._text_tail)
 
     def _text_chunk(self, index: int, text: str) -> bytes:
         """The same bytes as `_chunk` for a delta that is only text, but faster."""

@@ -28,11 +28,25 @@ _PIECES_PER_LESSON = 8
 _LESSONS_IN_VAIN_MAX = 4
 # Around no text: no record begins like this.
 _UNKNOWN = b"\n"
-# The sizes of chunks as they are written, for those that are common.
-_SIZE_LINES = [b"%x" % size for size in range(1024)]
+# A read that is one chunk, as most are, begins with a size that its length determines. For lengths
+# that no chunk has, there is a beginning that none has either.
+_ONE_CHUNK_BYTES_MAX = 1024
 
 _decode_text = msgspec.json.Decoder(str).decode
 _encode = msgspec.json.Encoder().encode
+
+
+def _size_lines() -> list[bytes]:
+    lines = [b"\n"] * _ONE_CHUNK_BYTES_MAX
+    for size in range(_ONE_CHUNK_BYTES_MAX):
+        line = b"%x\r\n" % size
+        whole = len(line) + size + len(_LINE_END)
+        if whole < _ONE_CHUNK_BYTES_MAX:
+            lines[whole] = line
+    return lines
+
+
+_SIZE_LINES = _size_lines()
 
 
 class TextSource(Protocol):
@@ -63,7 +77,9 @@ class TextRelay:
         "_pieces",
         "_pieces_max",
         "_read_bytes_max",
+        "_text_from",
         "_text_of",
+        "_text_to",
         "_write",
     )
 
@@ -86,61 +102,69 @@ class TextRelay:
         self._read_bytes_max = min(_READ_BYTES_MAX, parser.frame_bytes_max)
         # The bytes of a record before and behind its text. Both have the quote beside the text.
         self._before = self._after = _UNKNOWN
-        # The number of the piece from which they were learned.
+        # Where the text is in a record, with its quotes: from its beginning, and from its end.
+        self._text_from = self._text_to = 0
+        # The number of the piece from which something was to be learned last.
         self._learned_at = -_PIECES_PER_LESSON
         self._lessons_in_vain = 0
 
     def take(self, data: bytes) -> int:
         """Passes text on, and returns how many bytes of a read are dealt with. The read begins with
         an HTTP chunk, and what is taken ends with one. The reader has to take the rest."""
-        size = len(data)
+        size, pieces = len(data), self._pieces
         if size > self._read_bytes_max or self._finished[0] or not self._parser.at_record_start:
             return 0
-        pieces, start = self._pieces, 0
+        line = _SIZE_LINES[size] if size < _ONE_CHUNK_BYTES_MAX else _UNKNOWN
+        start = 0
         while start < size:
-            line_end = data.find(_LINE_END, start)
-            record_at = line_end + 2
-            text_end, before = -1, self._before
-            if data.startswith(before, record_at):
-                text_at = record_at + len(before)
-                text_end = data.find(self._after, text_at)
-            if text_end >= 0:
-                written = data[text_at - 1 : text_end + 1]
-                end = text_end + len(self._after)
+            if (
+                data.startswith(line)
+                and data.startswith(self._before, len(line))
+                and data.endswith(self._after)
+            ):
+                written = data[len(line) + self._text_from : self._text_to]
+                end = size
             else:
-                found = self._find_text(data, record_at)
+                found = self._find_text(data, start)
                 if found is None:
                     break
                 written, end = found
-            chunk_bytes = end - record_at - 2
-            size_line = _SIZE_LINES[chunk_bytes] if chunk_bytes < 1024 else b"%x" % chunk_bytes
-            if data[start:line_end] != size_line or pieces[0] >= self._pieces_max:
-                break
             try:
                 text = _decode_text(written)
             except ValueError:
                 break
-            if not text or not self._write(written):
+            if not text or pieces[0] >= self._pieces_max or not self._write(written):
                 break
-            self._count(text)
             pieces[0] += 1
+            self._count(text)
             start = end
         return start
 
-    def _find_text(self, data: bytes, record_at: int) -> tuple[bytes, int] | None:
-        """The text of a record that is unlike those before it, in JSON, and where its chunk ends."""
-        record_end = data.find(_RECORD_END, record_at)
-        if record_end < 0 or not data.startswith(_DATA, record_at):
+    def _find_text(self, data: bytes, start: int) -> tuple[bytes, int] | None:
+        """The text of the chunk that begins at `start`, in JSON, and where the chunk ends; None where
+        it has no text, or not only text."""
+        record_at = data.find(_LINE_END, start) + len(_LINE_END)
+        end = data.find(_RECORD_END, record_at) + len(_RECORD_END)
+        if data[start:record_at] != b"%x\r\n" % max(0, end - record_at - len(_LINE_END)):
             return None
-        payload = data[record_at + len(_DATA) : record_end]
+        record = data[record_at:end]
+        if record.startswith(self._before) and record.endswith(self._after):
+            return record[self._text_from : self._text_to], end
+        payload = record[len(_DATA) : -len(_RECORD_END)]
         content = _CONTENT.search(payload)
-        if content is None or b"\n" in payload or b"\r" in payload or not _is_utf8(payload):
+        if (
+            content is None
+            or not record.startswith(_DATA)
+            or b"\n" in payload
+            or b"\r" in payload
+            or not _is_utf8(payload)
+        ):
             return None
         text = self._text_of(payload)
         if text is None:
             return None
         self._learn(payload, content.span(1), text)
-        return _encode(text), record_end + len(_RECORD_END)
+        return _encode(text), end
 
     def _learn(self, payload: bytes, place: tuple[int, int], text: str) -> None:
         """Remembers what stands around the text, if its place was guessed rightly: another text in
@@ -150,11 +174,12 @@ class TextRelay:
         pieces = self._pieces[0]
         if pieces < self._learned_at + _PIECES_PER_LESSON:
             self._lessons_in_vain += 1
+        self._learned_at = pieces
         before, after = payload[: place[0] + 1], payload[place[1] - 1 :]
         other = "a" if text != "a" else "b"
         if self._text_of(before + other.encode() + after) == other:
-            self._learned_at = pieces
             self._before, self._after = _DATA + before, after + _RECORD_END
+            self._text_from, self._text_to = len(self._before) - 1, 1 - len(self._after)
 
 
 def _is_utf8(payload: bytes) -> bool:

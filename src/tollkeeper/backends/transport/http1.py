@@ -201,9 +201,9 @@ class Connection(asyncio.Protocol):
             # Data without a request: the next request could take it for its answer.
             self.abort()
             return
-        if self._at_chunk_start and self._waiter is not None and not self._waiter.done():
-            assert self._relay is not None
-            taken = self._relay(data)
+        relay, waiter = self._relay, self._waiter
+        if relay is not None and self._at_chunk_start and waiter is not None and not waiter.done():
+            taken = relay(data)
             if taken:
                 self._progress_at = self._loop.time()
                 if taken == len(data):
@@ -211,8 +211,7 @@ class Connection(asyncio.Protocol):
                 data = data[taken:]
         self._overhead_bytes += len(data)
         self._feed(data)
-        if self._relay is not None:
-            self._at_chunk_start = self._chunk_ended and data.endswith(_CHUNK_END)
+        self._at_chunk_start = self._chunk_ended and data.endswith(_CHUNK_END)
         if self._overhead_bytes > HEAD_BYTES_MAX:
             part = "head" if self._head is None else "framing"
             self._fail(ExchangeBroken(f"the answer's {part} is too large"))
@@ -305,7 +304,7 @@ class Connection(asyncio.Protocol):
 
     def _drain(self) -> None:
         self._draining = True
-        self._stop_relay()
+        self._relay = None
         self._chunks = []
         self._buffered = 0
         self._drain_timer = self._loop.call_later(_DRAIN_TIMEOUT_S, self.abort)
@@ -348,15 +347,11 @@ class Connection(asyncio.Protocol):
 
     def _end_exchange(self) -> None:
         self._busy = self._draining = False
-        self._stop_relay()
+        self._relay = None
         self._chunks = []
         if self._drain_timer is not None:
             self._drain_timer.cancel()
             self._drain_timer = None
-
-    def _stop_relay(self) -> None:
-        self._relay = None
-        self._at_chunk_start = False
 
     def _cancel_timer(self) -> None:
         if self._timer is not None:

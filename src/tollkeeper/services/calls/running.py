@@ -29,7 +29,8 @@ class AnswerSink(Protocol):
         ...
 
     def text_writer(self) -> TextWriter | None:
-        """What delivers text at once; None where all of the answer has to come as events."""
+        """What delivers text at once, from the second batch on; None where all of the answer has
+        to come as events."""
         ...
 
 
@@ -119,11 +120,10 @@ class RunningCall:
     def relay_text(self, answer: Answer) -> None:
         """Lets text go from the backend's connection to the caller's without a turn of the call's
         task, where both sides can do so. It is counted all the same."""
-        write = None if answer.relay_text is None else self.sink.text_writer()
-        if answer.relay_text is None or write is None:
-            return
-        assert self.meter is not None
-        answer.relay_text(write, self.meter.count_text)
+        if answer.relay_text is not None and self.meter is not None:
+            write = self.sink.text_writer()
+            if write is not None:
+                answer.relay_text(write, self.meter.count_text)
 
     def count(self, batch: Batch) -> None:
         """Counts what the backend delivers."""
