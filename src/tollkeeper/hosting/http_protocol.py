@@ -6,6 +6,7 @@ in the error envelope, with a request id.
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -56,6 +57,9 @@ class HttpConnection(asyncio.Protocol):
         self._limits = state.limits
         self._loop = loop
         self._transport: asyncio.Transport
+        # Set with the transport. `ready`: it is open, and the caller reads fast enough.
+        self.write: Callable[[bytes], None]
+        self.ready = False
         self._parser = RequestParser(self, state.limits.header_bytes_max)
         # The request that is being answered.
         self._current: HttpExchange | None = None
@@ -83,6 +87,8 @@ class HttpConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        self.write = self._transport.write
+        self.ready = True
         self._head_since = self._loop.time()
         self._state.connections.add(self)
         self._check_time_at(self._head_since + self._limits.header_timeout_s)
@@ -102,6 +108,7 @@ class HttpConnection(asyncio.Protocol):
         self._state.connections.discard(self)
         self._closed = self._dropping = True
         self._parser.close()
+        self.ready = False
         self._waiting.clear()
         self._held.clear()
         for timer in (self._timer, self._write_timer):
@@ -115,6 +122,7 @@ class HttpConnection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """The caller reads too slowly: it has `write_timeout_s` to catch up."""
         self._writable = asyncio.Event()
+        self.ready = False
         self._start_write_timer()
 
     def resume_writing(self) -> None:
@@ -124,6 +132,7 @@ class HttpConnection(asyncio.Protocol):
         if self._writable is not None:
             self._writable.set()
             self._writable = None
+        self.ready = not self._closed
         if self._closed:
             self._start_write_timer()
         elif self._current is None:
@@ -295,6 +304,7 @@ class HttpConnection(asyncio.Protocol):
         if self._closed:
             return
         self._closed = self._dropping = True
+        self.ready = False
         self._waiting.clear()
         self._held.clear()
         if self._transport.is_closing():
