@@ -30,7 +30,6 @@ from tollkeeper.hosting.backend_probe import (
     engine_state,
     reach,
 )
-from tollkeeper.hosting.logs import silence_logs
 from tollkeeper.services.policies.judge import Question
 from tollkeeper.settings import (
     IDENTITY_CREDENTIALS,
@@ -60,7 +59,6 @@ Finding = tuple[str, CheckResult, str]
 @command(app, "doctor", example="tollkeeper doctor")
 def doctor(invocation: Invocation) -> Listing:
     """Check settings, database, backends and judge."""
-    silence_logs()
     with working("Checking settings, database, backends and judge", quiet=invocation.as_json):
         findings = _examine(invocation)
     bad = [name for name, verdict, _ in findings if verdict is CheckResult.BAD]

@@ -4,8 +4,9 @@ This file owns where a transaction begins and ends, and what an error says about
 decides nothing and calls no service.
 """
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
 from uuid import UUID
 
 from psycopg import errors as pg
@@ -93,29 +94,59 @@ class HoldTransaction:
         await self._trips.commit(*statements)
 
 
+class _HoldBlock(AbstractAsyncContextManager[HoldTransaction]):
+    """`LedgerStore.hold_transaction`."""
+
+    __slots__ = ("_limits", "_process_id", "_transaction", "_trips")
+
+    def __init__(self, database: Database, process_id: UUID, limits: ProjectLimits) -> None:
+        self._trips = database.round_trips()
+        self._process_id = process_id
+        self._limits = limits
+        self._transaction: HoldTransaction
+
+    async def __aenter__(self) -> HoldTransaction:
+        trips = await self._trips.__aenter__()
+        self._transaction = HoldTransaction(trips, self._process_id, self._limits)
+        return self._transaction
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            await self._trips.__aexit__(exc_type, exc, traceback)
+        except Exception as error:
+            meaning = self._meaning(error)
+            if meaning is error:
+                raise
+            raise meaning from error
+        if isinstance(exc, Exception):
+            meaning = self._meaning(exc)
+            if meaning is not exc:
+                raise meaning from exc
+
+    def _meaning(self, error: Exception) -> Exception:
+        """What an error says about what was written."""
+        if isinstance(error, pg.RestrictViolation):
+            return MonthClosed()
+        if isinstance(error, (pg.IntegrityError, pg.DataError, Contention)):
+            return error  # the server refused a statement, and with it the commit
+        # Any other error after the commit was sent leaves open whether it happened.
+        return CommitInDoubt() if self._transaction.commit_sent else error
+
+
 class LedgerStore:
     def __init__(self, database: Database, process_id: UUID, limits: ProjectLimits) -> None:
         self._database = database
         self._process_id = process_id
         self._limits = limits
 
-    @asynccontextmanager
-    async def hold_transaction(self) -> AsyncIterator[HoldTransaction]:
+    def hold_transaction(self) -> AbstractAsyncContextManager[HoldTransaction]:
         """Where the block raises, nothing is written, unless the error is `CommitInDoubt`."""
-        transaction: HoldTransaction | None = None
-        try:
-            async with self._database.round_trips() as trips:
-                transaction = HoldTransaction(trips, self._process_id, self._limits)
-                yield transaction
-        except pg.RestrictViolation as exc:
-            raise MonthClosed from exc
-        except (pg.IntegrityError, pg.DataError, Contention):
-            raise  # the server refused a statement, and with it the commit
-        except Exception as exc:
-            # Any other error after the commit was sent leaves open whether it happened.
-            if transaction is not None and transaction.commit_sent:
-                raise CommitInDoubt from exc
-            raise
+        return _HoldBlock(self._database, self._process_id, self._limits)
 
     async def release_in_doubt(self, holds: Sequence[Hold]) -> None:
         """Releases those of the holds that exist. It waits for the locks of their accounts first: a
@@ -128,6 +159,8 @@ class LedgerStore:
         """Durable when it returns. It is safe to repeat: a reservation is resolved once."""
         async with self._database.round_trips() as trips:
             _, rows = await trips.run(FIND_ROWS_BY_KEY, resolutions.resolve_statement(wanted))
+            if len(rows) == len(wanted):
+                return [Ending.DONE] * len(wanted)
             ids = [(found.organization_id, found.reservation_id) for found in wanted]
             return await _endings(trips.connection, ids, {row[0] for row in rows})
 

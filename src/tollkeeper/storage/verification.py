@@ -45,9 +45,10 @@ class Ages:
 
 
 # The sums of held, unsettled and settled amounts, computed from immutable rows: those of open months,
-# and the totals of closed ones, in which nothing is held or unsettled.
+# and the totals of closed ones, in which nothing is held or unsettled. MATERIALIZED: on a database
+# without statistics, such as a new one, the planner would compute these sums for every account anew.
 _RESERVED: LiteralString = """
-    , reserved AS (
+    , reserved AS MATERIALIZED (
         SELECT r.organization_id, r.project_id, r.month,
             coalesce(sum(r.hold) FILTER (WHERE d.reservation_id IS NULL AND m.reservation_id IS NULL), 0)
                 AS held,
@@ -88,7 +89,7 @@ _BALANCES: LiteralString = with_balances(
     ), kept AS (
         SELECT organization_id, granted, available, held, unsettled, settled, overage FROM balances
         WHERE organization_id > %(after)s AND organization_id <= %(end)s
-    ), recomputed AS (
+    ), recomputed AS MATERIALIZED (
         SELECT organization_id, granted, granted - held - unsettled - settled AS available, held,
                unsettled, settled, overage
         FROM totals
@@ -106,7 +107,7 @@ _PROJECTS: LiteralString = with_balances(
     , kept AS (
         SELECT organization_id, project_id, held, unsettled, settled, live_holds
         FROM project_balances WHERE organization_id > %(after)s AND organization_id <= %(end)s
-    ), recomputed AS (
+    ), recomputed AS MATERIALIZED (
         SELECT a.organization_id, a.project_id, coalesce(sum(r.held), 0) AS held,
             coalesce(sum(r.unsettled), 0) AS unsettled, coalesce(sum(r.settled), 0) AS settled,
             coalesce(sum(r.live_holds), 0) AS live_holds
