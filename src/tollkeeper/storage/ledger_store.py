@@ -26,7 +26,8 @@ from tollkeeper.storage.planning import FIND_ROWS_BY_KEY
 
 
 class AccountBusy(Unavailable):
-    """Another transaction has locked an account for too long. Nothing was written."""
+    """Another transaction has locked an account, or the tables that a hold is written to, for too
+    long. Nothing was written."""
 
     def __init__(self) -> None:
         super().__init__("The organization's account is busy.", retry_after_s=RETRY_AFTER_S)
@@ -84,13 +85,18 @@ class HoldTransaction:
         return period_caps.with_period_caps(locked, ended, await self._trips.read(*reading))
 
     async def write(self, accounts: LockedAccounts, admitted: Sequence[Hold]) -> None:
-        """Writes the accounts as they are given here, writes the admitted holds, and commits."""
+        """Writes the accounts as they are given here, writes the admitted holds, and commits. Raises
+        `AccountBusy` where a table is locked for longer than `lock` would wait, as it is while a
+        month is added or dropped."""
         if admitted:
             statements = ledger.write_holds_statements(self._process_id, admitted, accounts)
         else:
             statements = ledger.write_states_statements(accounts.states)
         self.commit_sent = True
-        await self._trips.commit(*statements)
+        try:
+            await self._trips.commit(*statements)
+        except pg.LockNotAvailable as exc:
+            raise AccountBusy from exc
 
 
 class LedgerStore:
@@ -109,7 +115,7 @@ class LedgerStore:
                 yield transaction
         except pg.RestrictViolation as exc:
             raise MonthClosed from exc
-        except (pg.IntegrityError, pg.DataError, Contention):
+        except (pg.IntegrityError, pg.DataError, Contention, AccountBusy):
             raise  # the server refused a statement, and with it the commit
         except Exception as exc:
             # Any other error after the commit was sent leaves open whether it happened.
