@@ -249,6 +249,18 @@ def test_who_floods_gets_less_while_others_ask_for_little(watched: Watched) -> N
     assert watched.takes("quiet", 1) == 1
 
 
+def test_a_long_turn_does_not_raise_a_limit_that_was_lowered_for_others(watched: Watched) -> None:
+    _flooded(watched)
+    for _ in range(20):
+        assert watched.takes("flood", 1) == 0
+        assert watched.takes("quiet", 1) == 1
+        watched.pass_on("quiet", 1)
+        watched.window(_TURN_S_MAX / 2)
+    watched.pass_on("flood", LIMIT)
+    watched.window(_LONG)
+    assert watched.limit() == UNEVEN_LIMIT_MIN
+
+
 def test_short_turns_are_short_enough_for_others(watched: Watched) -> None:
     _flooded(watched)
     for _ in range(CALM_WINDOWS - 1):

@@ -35,7 +35,8 @@ _TOLD_AFTER = 1.5
 # database is what is slow, more make its batches larger.
 LIMIT = 64
 SLOW_DATABASE_LIMIT = 2 * BACKLOG_MAX
-LIMIT_MIN = 16
+# With fewer, the batches of the ledger are so small that much less is served.
+LIMIT_MIN = 32
 # As far as the limit is lowered for owners that ask for less than their share.
 UNEVEN_LIMIT_MIN = 16
 # By how much the limit changes at the end of a window.
@@ -206,7 +207,7 @@ class OverloadGate:
             self._set_limit(LIMIT)
         elif self._in_hand <= self._limit:
             # The last change has had its effect, and it was not enough.
-            self._set_limit(max(LIMIT_MIN, _LOWERED * self._limit))
+            self._set_limit(min(self._limit, max(LIMIT_MIN, _LOWERED * self._limit)))
 
     def _set_limit(self, limit: float | None) -> None:
         self._limit = limit
