@@ -7,8 +7,12 @@ neither are many calls that wait for their backends.
 
 Then the number of calls in the gateway's hands is limited, and what comes beyond is refused at once,
 before its body is read. An owner that has less than its share of them is not refused: who comes with
-a few calls beside another one's flood is served. The limit is forgotten when nobody has been refused
-for a second.
+a few calls beside another one's flood is served. While there is such an owner, the limit falls until
+the turns are short, because every call waits for several turns. The limit is forgotten when nobody
+has been refused for a second.
+
+Results of the ledger are handed out over several turns (`services.ledger.handout`). Those that wait
+count as part of the turn: it would have been that long if all of them had been given at once.
 """
 
 import asyncio
