@@ -6,6 +6,7 @@ from typing import Any
 
 import hypothesis
 import pytest
+import structlog
 
 from tests.support.data_folders import data_folder
 from tests.support.gateway import Gateway, Tenant, running_gateway
@@ -14,6 +15,7 @@ from tollkeeper.settings import Settings
 from tollkeeper.storage.migrations import migrate
 
 pytest_plugins = [
+    "tests.support.compiled_files",
     "tests.support.proof",
     "tests.support.sdks",
     "tests.support.books_fixtures",
@@ -31,6 +33,13 @@ hypothesis.settings.register_profile(
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("fixed")
+
+
+@pytest.fixture(autouse=True)
+def _logs_by_default() -> None:
+    """Every test begins with logs as they are by default: a command that an earlier test ran in this
+    process has silenced them, and `capture_logs` would then find nothing."""
+    structlog.reset_defaults()
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ from uuid import uuid4
 import pytest
 
 from tests.backends.replicas import calls_of, pair
-from tests.support.backend_calls import make, make_call, routed, until
+from tests.support.backend_calls import DEADLINE_S, make, make_call, routed, until
 from tests.support.upstream import (
     Peer,
     Upstream,
@@ -31,19 +31,17 @@ from tollkeeper.domain.errors import (
 async def test_what_a_caller_can_provoke_does_not_eject(status: int) -> None:
     in_the_answer = {"error": {"message": "no", "code": status}}
     for verb in (refuse(status), answer(in_the_answer)):
-        async with Upstream(verb) as upstream, routed(upstream.url, failures_to_eject=1) as backend:
+        async with pair(verb, failures_to_eject=1) as replicas:
             for _ in range(3):
-                assert type((await make(backend, make_call())).error) is BackendFailed
-            assert backend.health().ready
+                assert type((await replicas.call()).error) is BackendFailed
+            assert replicas.state == "healthy"
 
 
 async def test_an_answer_that_is_too_large_does_not_eject() -> None:
-    async with (
-        Upstream(answer(completion("x" * 5000))) as upstream,
-        routed(upstream.url, failures_to_eject=1, body_bytes_max=4096) as backend,
-    ):
-        assert type((await make(backend, make_call())).error) is BackendFailed
-        assert backend.health().ready
+    large = answer(completion("x" * 5000))
+    async with pair(large, failures_to_eject=1, body_bytes_max=4096) as replicas:
+        assert type((await replicas.call()).error) is BackendFailed
+        assert replicas.state == "healthy"
 
 
 @pytest.mark.parametrize("status", [500, 502, 503, 504, 520, 524, 529])
@@ -210,24 +208,25 @@ async def test_answers_that_break_off_eject(verb: Verb) -> None:
 
 async def test_a_long_answer_that_meets_the_deadline_does_not_eject() -> None:
     verb = stream([sse(chunk("a"))] * 100, pause_s=0.01)
-    async with Upstream(verb) as upstream, routed(upstream.url, failures_to_eject=1) as backend:
-        outcome = await make(backend, make_call(streamed=True), deadline_s=0.05)
+    async with pair(verb, failures_to_eject=1) as replicas:
+        outcome = await replicas.call(deadline_s=0.05, streamed=True)
         assert type(outcome.error) is DeadlineExceeded
-        assert backend.health().ready
+        assert replicas.state == "healthy"
 
 
 async def test_a_caller_that_leaves_does_not_eject() -> None:
     verb = stream([sse(chunk("a"))] * 100, pause_s=0.01)
-    async with Upstream(verb) as upstream, routed(upstream.url, failures_to_eject=1) as backend:
-        deadline = asyncio.get_running_loop().time() + 5
-        async with backend.open(make_call(streamed=True), deadline=deadline):
+    async with pair(verb, failures_to_eject=1) as replicas:
+        call = make_call(streamed=True, affinity=replicas.preferring(replicas.watched))
+        deadline = asyncio.get_running_loop().time() + DEADLINE_S
+        async with replicas.backend.open(call, deadline=deadline):
             pass
-        task = asyncio.create_task(make(backend, make_call(streamed=True)))
-        await asyncio.sleep(0.03)
+        task = asyncio.create_task(replicas.call(streamed=True))
+        await until(lambda: len(replicas.watched.requests) == 2)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert backend.health().ready
+        assert replicas.state == "healthy"
 
 
 async def test_an_outage_of_one_replica_costs_few_calls_and_ends_soon() -> None:

@@ -84,3 +84,31 @@ def test_a_probe_that_hangs_does_not_hold_up_the_next_for_ever() -> None:
     health.succeeded(health.begin(2.0))
     health.failed(hanging, 3.0)
     assert health.state == "healthy"
+
+
+def test_the_last_failure_is_known_until_a_call_succeeds() -> None:
+    health = ReplicaHealth(RULE)
+    for number in range(3):
+        health.failed(health.begin(0), 0, reason=f"failure {number}")
+    assert (health.state, health.last_failure) == ("ejected", "failure 2")
+    health.succeeded(health.begin(1.0))
+    assert (health.state, health.last_failure) == ("healthy", "")
+
+
+def test_a_last_healthy_replica_that_fails_is_kept_until_a_call_succeeds() -> None:
+    health = ReplicaHealth(RULE)
+    for _ in range(2):
+        health.failed(health.begin(0), 0, is_last_healthy=True)
+        assert not health.is_kept
+    health.failed(health.begin(0), 0, is_last_healthy=True)
+    assert (health.state, health.is_kept) == ("healthy", True)
+    health.succeeded(health.begin(0))
+    assert not health.is_kept
+
+
+def test_a_kept_replica_is_ejected_once_another_is_healthy() -> None:
+    health = ReplicaHealth(RULE)
+    for _ in range(3):
+        health.failed(health.begin(0), 0, is_last_healthy=True)
+    health.failed(health.begin(0), 0)
+    assert (health.state, health.is_kept) == ("ejected", False)

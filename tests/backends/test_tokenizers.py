@@ -98,11 +98,14 @@ async def test_a_failure_is_no_count_and_no_verdict(verb: Verb) -> None:
     async with (
         Upstream(verb) as upstream,
         routed(
-            upstream.url, tokenizer=Tokenizer.VLLM, tokenize_timeout_s=0.5, failures_to_eject=1
+            *upstream.two_urls,
+            tokenizer=Tokenizer.VLLM,
+            tokenize_timeout_s=0.5,
+            failures_to_eject=1,
         ) as backend,
     ):
         assert await count(backend) is None
-        assert backend.health().ready
+        assert set(backend.health().replicas.values()) == {"healthy"}
         assert len(upstream.requests) == 1
 
 

@@ -6,6 +6,7 @@ import os
 import re
 import socket
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,9 +14,11 @@ from typing import Any
 
 import httpx2
 import psutil
+import psycopg
 import pytest
 
 from tests.support.program import Program, stop
+from tollkeeper.storage.revisions import code_revision
 
 
 @contextmanager
@@ -59,6 +62,29 @@ def test_it_serves_with_a_token_of_its_own_and_stops(cold_program: Program) -> N
         assert _sign_in(said["console"], "tko_wrong").status_code == 403
         process.terminate()
         assert process.wait(60) in (0, -15, 143)
+
+
+def test_it_holds_a_lease_while_it_runs(cold_program: Program, shared_conninfo: str) -> None:
+    """So that `migrate` can name it."""
+    with _running(cold_program) as (process, said):
+        assert _sign_in(said["console"], said["operator_token"]).status_code == 200
+        _until_leases_are(shared_conninfo, process.pid, [("console", code_revision())])
+        process.terminate()
+        process.wait(60)
+    _until_leases_are(shared_conninfo, process.pid, [])
+
+
+def _until_leases_are(conninfo: str, pid: int, wanted: list[tuple[str, str]]) -> None:
+    until = time.monotonic() + (20 if wanted else 0)
+    with psycopg.connect(conninfo, autocommit=True) as connection:
+        while True:
+            found = connection.execute(
+                "SELECT kind, code_revision FROM processes WHERE pid = %s", (pid,)
+            ).fetchall()
+            if found == wanted:
+                return
+            assert time.monotonic() < until, found
+            time.sleep(0.05)
 
 
 def test_it_takes_the_token_of_the_settings(program: Program, cold_program: Program) -> None:

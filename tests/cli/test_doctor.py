@@ -74,6 +74,23 @@ async def test_everything_stands(
 
 
 @pytest.mark.parametrize(
+    ("content", "verdict", "said"),
+    [
+        ("false", "ok", "traces without content go to http://127.0.0.1:4318"),
+        ("true", "warning", "prompts and answers of every organization go to"),
+    ],
+)
+def test_content_on_traces_is_said(
+    cold_program: Program, data_dir: Path, tmp_path: Path, content: str, verdict: str, said: str
+) -> None:
+    more = f'[telemetry]\nendpoint = "http://127.0.0.1:4318"\ncontent = {content}\n'
+    program = cold_program.with_config(write_config(tmp_path, data_dir, more=more))
+    _, found, _ = _findings(program)
+    assert found["telemetry"]["verdict"] == verdict
+    assert said in found["telemetry"]["detail"]
+
+
+@pytest.mark.parametrize(
     ("opinion", "said"),
     [
         (answer(completion("Yes")), "no log-probabilities"),

@@ -11,11 +11,13 @@ from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.months import (
     RANDOM_BITS,
     Month,
+    id_of_text,
     month_of_day,
     month_of_id,
     month_of_number,
     month_of_text,
     request_id,
+    request_id_text,
 )
 
 _RANDOMNESS = st.integers(0, 2**RANDOM_BITS - 1)
@@ -68,3 +70,13 @@ def test_what_is_no_month_is_refused(text: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
         month_of_text(text)
     assert refused.value.param == "month"
+
+
+@given(st.integers(0, 2**48 - 1), st.integers(0, 2**RANDOM_BITS - 1))
+def test_an_id_is_read_back_from_its_text(now_ms: int, randomness: int) -> None:
+    identity = request_id(now_ms, randomness)
+    read = id_of_text(request_id_text(now_ms, randomness))
+    assert read == identity == UUID(str(read))
+    assert hash(read) == hash(identity)
+    assert repr(read) == repr(identity)
+    assert read.is_safe is identity.is_safe

@@ -1,21 +1,16 @@
 """Traces and metrics over OTLP: a call's span between the caller's and the backend's, without text."""
 
-import asyncio
 import secrets
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
-    ExportMetricsServiceRequest,
-)
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from tests.support.databases import own_database
+from tests.support.otlp_collector import Collector, attributes_of, running_collector
 from tests.support.scripted_gateway import COST, MODEL, ScriptedGateway, scripted_gateway
 from tests.support.upstream import Upstream, chat, refuse
 from tollkeeper.bootstrap import telemetry
@@ -26,42 +21,6 @@ from tollkeeper.settings import Settings, SettingsError
 _PROMPT = "A very private question"
 
 
-@dataclass
-class Collector:
-    """A server that takes what the exporters send."""
-
-    endpoint: str = ""
-    spans: list[Any] = field(default_factory=list)
-    metrics: dict[str, Any] = field(default_factory=dict)
-    raw: bytes = b""
-
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while True:
-                head = (await reader.readuntil(b"\r\n\r\n")).decode()
-                lines = head.lower().split("\r\n")
-                (length,) = (
-                    int(line.partition(":")[2]) for line in lines if "content-length" in line
-                )
-                self._take(head.split()[1], await reader.readexactly(length))
-                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
-                await writer.drain()
-        except asyncio.IncompleteReadError:
-            writer.close()
-
-    def _take(self, path: str, body: bytes) -> None:
-        self.raw += body
-        if path == "/v1/traces":
-            for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
-                for scope in resource.scope_spans:
-                    self.spans += scope.spans
-            return
-        assert path == "/v1/metrics"
-        for measured in ExportMetricsServiceRequest.FromString(body).resource_metrics:
-            for group in measured.scope_metrics:
-                self.metrics |= {metric.name: metric for metric in group.metrics}
-
-
 @pytest.fixture(scope="module")
 def conninfo(shared_conninfo: str) -> str:
     """What is verified here, no other test has written to."""
@@ -70,11 +29,8 @@ def conninfo(shared_conninfo: str) -> str:
 
 @pytest.fixture
 async def collector() -> AsyncIterator[Collector]:
-    found = Collector()
-    server = await asyncio.start_server(found.serve, "127.0.0.1", 0)
-    found.endpoint = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    yield found
-    server.close()
+    async with running_collector() as collector:
+        yield collector
 
 
 @asynccontextmanager
@@ -87,10 +43,6 @@ async def _traced(
         scripted_gateway(data_dir, conninfo, upstream, telemetry=telemetry_settings) as running,
     ):
         yield await running.with_tenant()
-
-
-def _attributes(span: Any) -> dict[str, Any]:
-    return {one.key: getattr(one.value, one.value.WhichOneof("value")) for one in span.attributes}
 
 
 def _sent_upstream(scripted: ScriptedGateway) -> str | None:
@@ -112,7 +64,7 @@ async def test_a_span_lies_between_the_callers_and_the_backends(
     assert span.parent_span_id.hex() == parent
     assert sent == f"00-{trace}-{span.span_id.hex()}-01"
     assert span.name == f"chat {MODEL}"
-    attributes = _attributes(span)
+    attributes = attributes_of(span)
     usage = answer.json()["usage"]
     assert attributes["gen_ai.operation.name"] == "chat"
     assert attributes["gen_ai.provider.name"] == "scripted"
@@ -152,7 +104,7 @@ async def test_a_failed_call_is_an_error(
         assert (await scripted.chat()).status_code == 422
     (span,) = collector.spans
     assert span.status.code == span.status.STATUS_CODE_ERROR
-    assert _attributes(span)["http.response.status_code"] == 422
+    assert attributes_of(span)["http.response.status_code"] == 422
 
 
 async def test_off_means_off(data_dir: Path, conninfo: str) -> None:

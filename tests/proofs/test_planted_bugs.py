@@ -8,6 +8,9 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -36,27 +39,50 @@ def planted(bug: Bug, source: Path) -> str:
     return text
 
 
-def run_tests(source: Path, tests: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [
-            sys.executable,
-            *("-m", "pytest", "-q", "-x", "-p", "no:randomly", "-p", "no:cacheprovider"),
-            *(TESTS + name for name in tests),
-        ],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": str(source)},
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
+@dataclass(frozen=True)
+class Copy:
+    """A copy of the source, in which one file at a time is changed."""
+
+    source: Path
+    # Where Python keeps what it compiles, so that a bug costs the compilation of one file only.
+    compiled: Path
+
+    def run_tests(self, tests: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
+        own = {
+            "PYTHONPATH": str(self.source),
+            "PYTHONPYCACHEPREFIX": str(self.compiled),
+            "PYTHONDONTWRITEBYTECODE": "",
+        }
+        return subprocess.run(
+            [
+                sys.executable,
+                *("-m", "pytest", "-q", "-x", "-p", "no:randomly", "-p", "no:cacheprovider"),
+                *(TESTS + name for name in tests),
+            ],
+            cwd=ROOT,
+            env={**os.environ, **own},
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+
+    @contextmanager
+    def changed(self, file: str, text: str) -> Iterator[None]:
+        """Inside the block the file has this text."""
+        path = self.source / "tollkeeper" / file
+        path.write_text(text)
+        try:
+            yield
+        finally:
+            shutil.copy2(ROOT / "src" / "tollkeeper" / file, path)
 
 
-@pytest.fixture
-def copied_source(tmp_path: Path) -> Path:
-    source = tmp_path / "src"
-    shutil.copytree(ROOT / "src", source, ignore=shutil.ignore_patterns("__pycache__"))
-    return source
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Copy:
+    folder = tmp_path_factory.mktemp("copy")
+    shutil.copytree(ROOT / "src", folder / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    return Copy(folder / "src", folder / "compiled")
 
 
 @pytest.mark.parametrize("name", BUGS)
@@ -73,21 +99,21 @@ def test_what_catches_a_bug_is_there(name: str) -> None:
 
 
 @pytest.mark.usefixtures("only_long")
-def test_without_a_bug_everything_passes(copied_source: Path) -> None:
+def test_without_a_bug_everything_passes(copy: Copy) -> None:
     """Also checks that the copy is what is tested: a broken copy must fail."""
     used = sorted({test for bug in BUGS.values() for test in bug.caught_by})
-    done = run_tests(copied_source, tuple(used))
+    done = copy.run_tests(tuple(used))
     assert done.returncode == 0, done.stdout[-3000:]
-    (copied_source / "tollkeeper" / "__init__.py").write_text("raise ZeroDivisionError\n")
-    assert "ZeroDivisionError" in run_tests(copied_source, ("domain/test_pricing.py",)).stderr
+    with copy.changed("__init__.py", "raise ZeroDivisionError\n"):
+        assert "ZeroDivisionError" in copy.run_tests(("domain/test_pricing.py",)).stderr
 
 
 @pytest.mark.usefixtures("only_long")
 @pytest.mark.parametrize("name", BUGS)
-def test_a_planted_bug_is_caught(copied_source: Path, proof: Proof, name: str) -> None:
+def test_a_planted_bug_is_caught(copy: Copy, proof: Proof, name: str) -> None:
     bug = BUGS[name]
-    (copied_source / "tollkeeper" / bug.file).write_text(planted(bug, copied_source))
-    done = run_tests(copied_source, bug.caught_by)
+    with copy.changed(bug.file, planted(bug, copy.source)):
+        done = copy.run_tests(bug.caught_by)
     assert done.returncode == TESTS_FAILED, done.stdout[-3000:] + done.stderr[-3000:]
     assert "AssertionError" in done.stdout or "FAILED" in done.stdout, done.stdout[-3000:]
     proof.count("planted bugs caught")

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from contextlib import closing
 from uuid import uuid4
 
-import psycopg
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import (
@@ -14,21 +13,15 @@ from hypothesis.stateful import (
 
 from tests.proofs.ledger_machine import STEPS, LedgerMachine
 from tests.support.database_clock import DatabaseClock
-from tests.support.ledger import (
-    make_database,
-)
+from tests.support.databases import own_database
+from tests.support.ledger import make_database
 from tests.support.proof import Proof
-from tollkeeper.storage.migrations import migrate
 
 
 @pytest.fixture
 def machine(conninfo: str) -> Iterator[type[LedgerMachine]]:
     """A database and an event loop of its own; every example empties the database first."""
-    name = f"machine_{uuid4().hex}"
-    with psycopg.connect(conninfo, autocommit=True) as connection:
-        connection.execute(f"CREATE DATABASE {name}")
-    apart = psycopg.conninfo.make_conninfo(conninfo, dbname=name)
-    migrate(apart)
+    apart = own_database(conninfo, f"machine_{uuid4().hex}")
     LedgerMachine.clock = DatabaseClock(apart)
     with closing(asyncio.new_event_loop()) as loop:
         LedgerMachine.loop = loop

@@ -2,7 +2,7 @@
 
 from tests.support.ledger import rows
 from tollkeeper.storage.database import Database
-from tollkeeper.storage.ledger_export import _COLUMNS
+from tollkeeper.storage.ledger_export import _COLUMNS, COLUMNS
 
 # The process means nothing after the month; the rest stands in the export under another name, or as
 # the reservation's own.
@@ -28,3 +28,9 @@ async def test_every_column_is_exported(ledger_database: Database) -> None:
         assert names, table
         missing = {name for name in names if alias + name not in exported}
         assert missing == _LEFT_OUT[table]
+
+
+def test_every_column_has_a_name_of_its_own() -> None:
+    assert len(set(COLUMNS)) == len(COLUMNS)
+    expressions = [expression for _, expression in _COLUMNS]
+    assert len(set(expressions)) == len(expressions)

@@ -134,11 +134,14 @@ def test_a_contraction_waits_for_no_process_of_newer_or_dead_code(
     _execute(database, f"{register} ('{uuid4()}', '{_OLD}', 'dead', 2, now() - interval '1 hour')")
     _execute(database, f"{register} ('{uuid4()}', '{_OLD}', 'older', 3, now())")
     _execute(database, f"{register} ('{uuid4()}', NULL, NULL, NULL, now())")
+    _execute(database, f"{register} ('{uuid4()}', '{_OLD}', 'desk', 4, now())")
+    _execute(database, "UPDATE processes SET kind = 'console' WHERE host = 'desk'")
     with pytest.raises(StateConflict) as refused:
         migrate(database)
     said = refused.value.message
     assert f"older pid 3 (code {_OLD}, seen 0 s ago)" in said
     assert "an unknown host pid unknown (code before 0019" in said
+    assert f"the console on desk pid 4 (code {_OLD}, seen 0 s ago)" in said
     assert "newer pid" not in said
     assert "dead pid" not in said
     # What only expands was applied, and nothing of the other.

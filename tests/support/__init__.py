@@ -15,6 +15,7 @@ What a gateway talks to:
                        `upstream_responses`, `upstream_messages`, `upstream_gemini`,
                        `upstream_converse`: the same for other protocols)
     paused_answer      an upstream whose answer ends when the test says so
+    otlp_collector     a collector of OpenTelemetry's spans and measurements
     backend_calls      a backend without a gateway
 
 What talks to a gateway:
@@ -38,6 +39,6 @@ Documents:
     documents          their blocks, commands and links
     command_lines      command lines in documents and deployment files, parsed and not run
 
-And `proof`: how far a proof goes, with and without `--prove`. Files that end in `_fixtures` hold
-pytest fixtures over these.
+And `proof`: how far a proof goes, with and without `--prove`; `compiled_files`: a place for what
+Python compiles. Files that end in `_fixtures` hold pytest fixtures over these.
 """

@@ -1,6 +1,7 @@
 """Calls for the tests of backends, and ways to make them."""
 
 import asyncio
+import json
 import uuid
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -172,3 +173,27 @@ async def until(condition: Callable[[], bool], *, within_s: float = 20.0) -> Non
     async with asyncio.timeout(within_s):
         while not condition():  # noqa: ASYNC110 - nothing tells of it
             await asyncio.sleep(0.005)
+
+
+def content_of(events: Sequence[Event]) -> dict[str, Any]:
+    """The content of an answer, whatever pieces it came in."""
+    deltas = [event for event in events if isinstance(event, Delta)]
+    calls: dict[int, list[str]] = {}
+    for piece in (piece for delta in deltas for piece in delta.tool_calls):
+        joined = calls.setdefault(piece.index, ["", "", ""])
+        for at, text in enumerate((piece.id, piece.name, piece.arguments)):
+            joined[at] += text or ""
+    return {
+        "text": "".join(delta.text or "" for delta in deltas),
+        "reasoning": "".join(delta.reasoning or "" for delta in deltas),
+        "sealed": [
+            json.loads(delta.sealed_reasoning) for delta in deltas if delta.sealed_reasoning
+        ],
+        "calls": [(id_, name, json.loads(written)) for id_, name, written in calls.values()],
+        "finish": [delta.finish for delta in deltas if delta.finish],
+    }
+
+
+def usages_of(events: Sequence[Event]) -> list[Usage]:
+    """The usage of every report in an answer that has one."""
+    return [found for found in readable(events) if isinstance(found, Usage)]

@@ -6,6 +6,7 @@ from typing import LiteralString
 from tests.support.ledger import LedgerTenant, make_tenant
 from tollkeeper.domain.months import Month
 from tollkeeper.storage.database import Database
+from tollkeeper.storage.watched_connection import allow_long_statements
 
 # Calls are held at 10; they cost 0 (released) to 11 (with an overage of 1), in turn.
 _COSTS = 12
@@ -19,7 +20,7 @@ async def fill_books(
     """Makes `calls` resolved calls, evenly among new organizations and these months."""
     tenants = [await make_tenant(database, credit=calls * _COSTS) for _ in range(organizations)]
     async with database.transaction() as connection:
-        await connection.execute("SET LOCAL statement_timeout TO 0")
+        await allow_long_statements(connection, minutes=60)
         # No trigger runs, so foreign keys are not checked row by row: `ledger verify` does that.
         await connection.execute("SET LOCAL session_replication_role TO replica")
         await connection.execute("SET LOCAL work_mem TO '64MB'")
@@ -36,10 +37,9 @@ async def fill_books(
             await connection.execute(
                 statement, {"organizations": parameters["organizations"]}, prepare=False
             )
-    async with database.reading() as connection:
-        await connection.execute("SET statement_timeout TO 0")
+    async with database.transaction() as connection:
+        await allow_long_statements(connection, minutes=60)
         await connection.execute("ANALYZE")
-        await connection.execute("RESET statement_timeout")
     return tenants
 
 

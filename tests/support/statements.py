@@ -67,7 +67,10 @@ _CHOICES: dict[str, dict[str, tuple[str, ...]]] = {
     "traffic.count_by_step": {
         "table": ("'traffic'", "'traffic_by_backend'", "'traffic_by_hour'"),
         "condition": ("'true'", "'organization_id = %(organization)s'"),
+        "is_by_hour": ("True", "False"),
     },
+    "traffic.find_dear_hours": {"condition": ("'true'",)},
+    "traffic.find_dear_steps": {"condition": ("'true'",)},
     "traffic.find_steps": {
         "table": ("'traffic'", "'traffic_by_backend'"),
         "condition": ("'true'", "'organization_id = %(organization)s'"),

@@ -137,6 +137,11 @@ class Upstream:
         return f"{scheme}://127.0.0.1:{self.port}/v1"
 
     @property
+    def two_urls(self) -> tuple[str, str]:
+        """This server as two replicas of a backend: one can be ejected, because it is not the last."""
+        return self.url, self.url.replace("127.0.0.1", "localhost")
+
+    @property
     def open_connections(self) -> int:
         return len(self._writers)
 

@@ -46,7 +46,16 @@ class ReplicaHealth:
     """The state of one replica. Every attempt that was begun is ended by exactly one call of
     `succeeded`, `failed` or `abandoned`."""
 
-    __slots__ = ("_backoff_s", "_failed_for", "_failures", "_rule", "ejected_until", "state")
+    __slots__ = (
+        "_backoff_s",
+        "_failed_for",
+        "_failures",
+        "_rule",
+        "ejected_until",
+        "is_kept",
+        "last_failure",
+        "state",
+    )
 
     def __init__(self, rule: EjectionRule) -> None:
         self._rule = rule
@@ -56,6 +65,10 @@ class ReplicaHealth:
         self._backoff_s = rule.ejection_s
         self.state = ReplicaState.HEALTHY
         self.ejected_until = 0.0
+        # Why the last call failed; empty after one that succeeded.
+        self.last_failure = ""
+        # It would be ejected, if another replica were healthy.
+        self.is_kept = False
 
     def admits(self, now: float) -> bool:
         return self.state is ReplicaState.HEALTHY or now >= self.ejected_until
@@ -78,6 +91,8 @@ class ReplicaHealth:
             self._backoff_s = self._rule.ejection_s
         if self.state is ReplicaState.HEALTHY:
             self._forget_failures()
+            self.last_failure = ""
+            self.is_kept = False
 
     def failed(
         self,
@@ -87,21 +102,21 @@ class ReplicaHealth:
         *,
         organizations_active: int = 1,
         is_last_healthy: bool = False,
+        reason: str = "",
     ) -> None:
         """`organizations_active` use the backend at present: an organization that is alone can only
         steer its own calls."""
+        self.last_failure = reason
         if self.state is ReplicaState.HEALTHY:
             self._failures += 1
             if len(self._failed_for) < _REMEMBERED_MAX:
                 self._failed_for.add(organization)
             rule = self._rule
             needed = min(rule.organizations_to_eject, rule.failures_to_eject, organizations_active)
-            if (
-                self._failures >= rule.failures_to_eject
-                and len(self._failed_for) >= needed
-                and not is_last_healthy
-            ):
-                self._eject(now)
+            if self._failures >= rule.failures_to_eject and len(self._failed_for) >= needed:
+                self.is_kept = is_last_healthy
+                if not is_last_healthy:
+                    self._eject(now)
         elif kind is AttemptKind.PROBE:
             self._backoff_s = min(2 * self._backoff_s, self._rule.ejection_s_max)
             self._eject(now)

@@ -10,6 +10,26 @@ import msgspec
 from tollkeeper.domain.inference import Batch, Call
 
 
+class ReplicaReport(msgspec.Struct, frozen=True, gc=False):
+    """How this process sees one replica. It is written for other processes, perhaps of other
+    versions, so fields may only be added, each with a default."""
+
+    backend: str
+    url: str
+    # "healthy", "ejected" or "probing"
+    state: str
+    # How long it is not called; None where it is healthy.
+    retry_in_s: float | None = None
+    # Why the last call failed; empty after one that succeeded.
+    last_failure: str = ""
+    # It fails and is called all the same, because no other replica is healthy.
+    is_kept: bool = False
+    calls: int = 0
+    connections: int = 0
+    # Calls that wait for a connection.
+    waiting: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class BackendHealth:
     """The state of a backend, as the operator sees it."""
@@ -19,6 +39,8 @@ class BackendHealth:
     detail: str
     # url -> "healthy", "ejected" or "probing"
     replicas: dict[str, str]
+    # Of the backend's own replicas, not of those of other backends.
+    reports: tuple[ReplicaReport, ...] = ()
 
 
 # Writes a further piece of text of the only choice of an answer, given in JSON. Returns False where

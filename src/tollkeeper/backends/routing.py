@@ -21,7 +21,7 @@ from tollkeeper.backends.health import (
     ReplicaState,
 )
 from tollkeeper.backends.identity.credential import open_identity
-from tollkeeper.backends.port import Answer, BackendHealth
+from tollkeeper.backends.port import Answer, BackendHealth, ReplicaReport
 from tollkeeper.backends.replica import Replica, ReplicaCall
 from tollkeeper.domain.affinity import rendezvous_order
 from tollkeeper.domain.errors import (
@@ -38,6 +38,7 @@ from tollkeeper.domain.inference import Call
 # calls in flight, plus the slack.
 _AFFINITY_LOAD_FACTOR = 1.25
 _AFFINITY_LOAD_SLACK = 4
+_REASON_LENGTH_MAX = 200
 
 
 @dataclass(slots=True)
@@ -98,6 +99,24 @@ class RoutedBackend:
             ready=healthy > 0,
             detail=f"{healthy} of {len(states)} replicas healthy",
             replicas=states,
+            reports=tuple(self._report(replica) for replica in self._tracked.values()),
+        )
+
+    def _report(self, replica: _TrackedReplica) -> ReplicaReport:
+        health, pool = replica.health, replica.server.pool
+        retry_in_s = None
+        if health.state is not ReplicaState.HEALTHY:
+            retry_in_s = max(0.0, health.ejected_until - asyncio.get_running_loop().time())
+        return ReplicaReport(
+            backend=self.name,
+            url=replica.server.url,
+            state=health.state.value,
+            retry_in_s=retry_in_s,
+            last_failure=health.last_failure,
+            is_kept=health.is_kept,
+            calls=replica.in_flight,
+            connections=pool.open_connections,
+            waiting=pool.waiting,
         )
 
     async def start(self) -> None:
@@ -132,7 +151,9 @@ class RoutedBackend:
         # The sort is stable: overloaded replicas go last, and each group keeps its preference.
         return sorted(preferred, key=lambda replica: replica.in_flight >= bound)
 
-    def failed(self, replica: _TrackedReplica, kind: AttemptKind, call: Call) -> None:
+    def failed(
+        self, replica: _TrackedReplica, kind: AttemptKind, call: Call, error: BaseException | None
+    ) -> None:
         """A call failed at a replica. The last healthy replica stays in use, whoever fails at it:
         without it nobody could be answered."""
         now = asyncio.get_running_loop().time()
@@ -144,7 +165,15 @@ class RoutedBackend:
             call.organization_id.int,
             organizations_active=self.organizations.count(now),
             is_last_healthy=not has_spare,
+            reason=_reason(error),
         )
+
+
+def _reason(error: BaseException | None) -> str:
+    """Why a call failed, in our own words: errors that speak against a replica carry no others."""
+    if isinstance(error, TollkeeperError):
+        return error.message[:_REASON_LENGTH_MAX]
+    return "The answer broke off."
 
 
 def _open_credential(config: BackendConfig) -> Credential:
@@ -198,7 +227,7 @@ class _RoutedCall:
         finally:
             replica.in_flight -= 1
             if attempt.failed:
-                self._backend.failed(replica, AttemptKind.NORMAL, self._call)
+                self._backend.failed(replica, AttemptKind.NORMAL, self._call, exc)
             elif attempt.completed:
                 replica.health.succeeded(AttemptKind.NORMAL)
 
@@ -218,7 +247,7 @@ class _RoutedCall:
                 # The call ran out of its own time: a caller can bring that about.
                 replica.health.abandoned(kind, loop.time())
             elif isinstance(error, DeadlineExceeded) or is_fault_of_replica(error):
-                self._backend.failed(replica, kind, self._call)
+                self._backend.failed(replica, kind, self._call, error)
             else:
                 replica.health.succeeded(kind)
             raise

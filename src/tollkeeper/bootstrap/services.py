@@ -51,6 +51,7 @@ from tollkeeper.services.policies.directory import PolicyDirectory
 from tollkeeper.services.policies.policies import Policies
 from tollkeeper.services.policies.statistics import PolicyStatistics
 from tollkeeper.services.process_watch import ProcessWatch
+from tollkeeper.services.replica_reports import ReplicaReports
 from tollkeeper.services.request_log import RequestLog, json_line, text_line
 from tollkeeper.services.tenants.admin_keys import AdminKeys
 from tollkeeper.services.tenants.authentication import Authentication
@@ -144,6 +145,7 @@ def build_services(
     inference = _inference(settings, admission, admissible, backends, policies, checks, recorder)
     keepers = (key_use, idempotency, lease, recovery, bulk_resolution, ledger_watch, months, caps)
     watched = ProcessWatch(database, backends, ledger, activity, inference, checks)
+    reports = ReplicaReports(database, backends, process_id)
     return Services(
         clock=clock,
         database=database,
@@ -168,7 +170,8 @@ def build_services(
         traffic=Traffic(database, activity, catalog),
         ledger_overview=LedgerOverview(database, clock),
         policy_statistics=PolicyStatistics(database, clock),
-        upkeep=_upkeep(settings, database, *keepers, activity, watched, alerts),
+        replica_reports=reports,
+        upkeep=_upkeep(settings, database, *keepers, activity, watched, reports, alerts),
         catalog=catalog,
         isolation=Isolation(vault),
         reasoning_seal=ReasoningSeal(vault),
@@ -206,6 +209,7 @@ def _upkeep(
     caps: Caps,
     activity: Activity,
     process_watch: ProcessWatch,
+    replica_reports: ReplicaReports,
     alerts: Alerts,
 ) -> Upkeep:
     return Upkeep(
@@ -221,6 +225,7 @@ def _upkeep(
         caps=caps,
         activity=activity,
         process_watch=process_watch,
+        replica_reports=replica_reports,
         alerts=alerts,
         regular_verification=RegularVerification(
             database, verification_ages(settings), settings.ledger.verify_every_hours

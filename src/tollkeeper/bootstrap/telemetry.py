@@ -1,4 +1,5 @@
-"""Traces and metrics over OTLP: one span and three measurements for each call, without any text.
+"""Traces and metrics over OTLP: one span and three measurements for each call. A span carries no text
+of the call, unless the operator opts in (`telemetry.content`).
 
 The OpenTelemetry SDK is an optional part of the installation, so it is imported only where the
 settings name a collector.
@@ -10,8 +11,11 @@ import time
 from types import ModuleType
 from typing import Any
 
+import structlog
+
 from tollkeeper import __version__
 from tollkeeper.bootstrap import telemetry_names as names
+from tollkeeper.bootstrap.telemetry_content import AnswerContent, content_attributes
 from tollkeeper.domain.activity import ActivityRecord
 from tollkeeper.domain.inference import Call
 from tollkeeper.domain.money import usd_from_picousd
@@ -20,6 +24,12 @@ from tollkeeper.services.calls.tracing import CallSpan, CallTracer
 from tollkeeper.settings import Settings, SettingsError
 
 _EXPORT_TIMEOUT_S = 10
+# Spans that wait for their export, and spans of one export. With content on them, their bytes are
+# bounded too.
+_QUEUED_SPANS_MAX = 2048
+_EXPORTED_SPANS_MAX = 512
+_QUEUED_CONTENT_BYTES = 64 << 20
+_EXPORTED_CONTENT_BYTES = 4 << 20
 _TRACEPARENT = re.compile(rb"00-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 _SDK = (
     "opentelemetry.trace",
@@ -33,18 +43,29 @@ _SDK = (
     "opentelemetry.exporter.otlp.proto.http.metric_exporter",
 )
 
+_log = structlog.get_logger("tollkeeper.telemetry")
+
 
 def build_tracer(settings: Settings) -> CallTracer | None:
     """None where the settings name no collector."""
-    if not settings.telemetry.endpoint:
+    declared = settings.telemetry
+    if not declared.endpoint:
         return None
+    sdk = import_sdk()
+    if declared.content:
+        _log.warning(
+            "traces carry the content of calls of every organization", endpoint=declared.endpoint
+        )
+    return OtelTracer(settings, sdk)
+
+
+def import_sdk() -> list[ModuleType]:
     try:
-        sdk = [importlib.import_module(name) for name in _SDK]
+        return [importlib.import_module(name) for name in _SDK]
     except ImportError:
         raise SettingsError(
             "telemetry.endpoint: OpenTelemetry is not installed; install tollkeeper[otel]"
         ) from None
-    return OtelTracer(settings, sdk)
 
 
 class OtelTracer:
@@ -58,9 +79,14 @@ class OtelTracer:
         sampler = sampling.ParentBased(sampling.TraceIdRatioBased(declared.sample_ratio))
         self._api = api
         self._traces = trace.TracerProvider(resource=resource, sampler=sampler)
+        # The bytes of content on one span; None: there is no content on it.
+        self.content_bytes = declared.content_bytes if declared.content else None
+        queued, exported = _span_bounds(self.content_bytes)
         self._traces.add_span_processor(
             export.BatchSpanProcessor(
-                spans.OTLPSpanExporter(f"{base}/v1/traces", timeout=_EXPORT_TIMEOUT_S)
+                spans.OTLPSpanExporter(f"{base}/v1/traces", timeout=_EXPORT_TIMEOUT_S),
+                max_queue_size=queued,
+                max_export_batch_size=exported,
             )
         )
         reader = metrics_export.PeriodicExportingMetricReader(
@@ -104,11 +130,24 @@ class OtelTracer:
         return self._api.set_span_in_context(self._api.NonRecordingSpan(context))
 
 
+def _span_bounds(content_bytes: int | None) -> tuple[int, int]:
+    """How many spans may wait for their export, and how many one export has."""
+    if content_bytes is None:
+        return _QUEUED_SPANS_MAX, _EXPORTED_SPANS_MAX
+    return (
+        min(_QUEUED_SPANS_MAX, _QUEUED_CONTENT_BYTES // content_bytes),
+        min(_EXPORTED_SPANS_MAX, _EXPORTED_CONTENT_BYTES // content_bytes),
+    )
+
+
 class _OtelSpan:
     def __init__(self, tracer: OtelTracer, span: Any, call: Call) -> None:
         self._tracer = tracer
         self._span = span
         self._call = call
+        self.answer: AnswerContent | None = None
+        if tracer.content_bytes is not None and span.is_recording():
+            self.answer = AnswerContent(tracer.content_bytes)
 
     @property
     def traceparent(self) -> bytes:
@@ -131,9 +170,17 @@ class _OtelSpan:
         span = self._span
         if span.is_recording():
             span.set_attributes({**shared, **self._details(record, times)})
+            # A call that was not admitted cost nothing, so nothing more is done for it.
+            if self.answer is not None and record.hold_picousd is not None:
+                span.set_attributes(self._content(self.answer))
             if record.error_code is not None:
                 span.set_status(self._tracer.failure(record.error_code))
         span.end()
+
+    def _content(self, answer: AnswerContent) -> dict[str, str | tuple[str, ...]]:
+        assert self._tracer.content_bytes is not None
+        content = content_attributes(self._call.prompt, answer, self._tracer.content_bytes)
+        return {**content, names.ORGANIZATION: str(self._call.organization_id)}
 
     def _details(self, record: ActivityRecord, times: CallTimes) -> dict[str, Any]:
         details: dict[str, Any] = {

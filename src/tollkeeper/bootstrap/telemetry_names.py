@@ -15,6 +15,10 @@ FINISH_REASONS: Final = "gen_ai.response.finish_reasons"
 INPUT_TOKENS: Final = "gen_ai.usage.input_tokens"
 OUTPUT_TOKENS: Final = "gen_ai.usage.output_tokens"
 TOKEN_TYPE: Final = "gen_ai.token.type"  # noqa: S105 - the name of an attribute
+INPUT_MESSAGES: Final = "gen_ai.input.messages"
+OUTPUT_MESSAGES: Final = "gen_ai.output.messages"
+SYSTEM_INSTRUCTIONS: Final = "gen_ai.system_instructions"
+TOOL_DEFINITIONS: Final = "gen_ai.tool.definitions"
 ERROR_TYPE: Final = "error.type"
 HTTP_STATUS: Final = "http.response.status_code"
 
@@ -29,3 +33,6 @@ OPERATIONS: Final = {"chat_create": "chat", "response_create": "chat"}
 SETTLEMENT: Final = "tollkeeper.settlement"
 COST: Final = "tollkeeper.cost_usd"
 OVERHEAD: Final = "tollkeeper.overhead_ms"
+ORGANIZATION: Final = "tollkeeper.organization_id"
+# The attributes of content that are not whole.
+CONTENT_CUT: Final = "tollkeeper.content.cut"

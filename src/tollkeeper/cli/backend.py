@@ -10,7 +10,6 @@ from tollkeeper.cli.command import Invocation, command, noun_app
 from tollkeeper.cli.output import Listing
 from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.money import usd_from_picousd
-from tollkeeper.hosting.logs import silence_logs
 from tollkeeper.services.calls.backend_trial import BackendTrial, TrialResult
 from tollkeeper.settings import Settings
 
@@ -28,7 +27,6 @@ def backend_try(
     ] = None,
 ) -> Listing:
     """Make real calls: an answer, a stream, a tool, a count. The provider charges for them."""
-    silence_logs()
     settings = invocation.settings()
     tried = model_on_backend(settings, name, model)
     credential = credential_of(settings, name)

@@ -17,6 +17,7 @@ from tollkeeper.bootstrap import (
     running_engine,
 )
 from tollkeeper.bootstrap.identities import check_identity, shown_credential
+from tollkeeper.bootstrap.telemetry import import_sdk
 from tollkeeper.cli.command import Invocation, command, command_app
 from tollkeeper.cli.output import Listing
 from tollkeeper.cli.progress import working
@@ -29,7 +30,6 @@ from tollkeeper.hosting.backend_probe import (
     engine_state,
     reach,
 )
-from tollkeeper.hosting.logs import silence_logs
 from tollkeeper.services.policies.judge import Question
 from tollkeeper.settings import (
     IDENTITY_CREDENTIALS,
@@ -59,7 +59,6 @@ Finding = tuple[str, CheckResult, str]
 @command(app, "doctor", example="tollkeeper doctor")
 def doctor(invocation: Invocation) -> Listing:
     """Check settings, database, backends and judge."""
-    silence_logs()
     with working("Checking settings, database, backends and judge", quiet=invocation.as_json):
         findings = _examine(invocation)
     bad = [name for name, verdict, _ in findings if verdict is CheckResult.BAD]
@@ -83,6 +82,8 @@ def _examine(invocation: Invocation) -> list[Finding]:
     findings: list[Finding] = [("settings", CheckResult.OK, f"models: {len(settings.models)}")]
     findings.append(_run_check("master secret", lambda: _master_secret(settings)))
     findings.append(_run_check("database", lambda: _database(settings)))
+    if settings.telemetry.endpoint:
+        findings.append(_telemetry(settings))
     return findings + asyncio.run(_backends_and_judge(settings))
 
 
@@ -105,6 +106,21 @@ def _database(settings: Settings) -> str:
         state = check_database(conninfo, before_serving=True)
     kind = "the operator's own" if settings.database.url else "embedded"
     return f"{kind}, durable, schema {state.description}"
+
+
+def _telemetry(settings: Settings) -> Finding:
+    declared = settings.telemetry
+    try:
+        import_sdk()
+    except SettingsError as exc:
+        return "telemetry", CheckResult.BAD, str(exc)
+    if not declared.content:
+        return "telemetry", CheckResult.OK, f"traces without content go to {declared.endpoint}"
+    detail = (
+        "telemetry.content is true: prompts and answers of every organization go to "
+        f"{declared.endpoint}, up to {declared.content_bytes} bytes of each call"
+    )
+    return "telemetry", CheckResult.WARNING, detail
 
 
 async def _backends_and_judge(settings: Settings) -> list[Finding]:

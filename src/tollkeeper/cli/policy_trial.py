@@ -20,7 +20,6 @@ from tollkeeper.cli.report import Report
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.policy import Direction
 from tollkeeper.domain.trial import Bin, Calibration, Cut, Sample, calibrate
-from tollkeeper.hosting.logs import silence_logs
 from tollkeeper.services.policies.trial import TEXTS_MAX, PolicyTrial, Trial, TrialText
 from tollkeeper.settings import JudgeSettings, Settings, SettingsError
 
@@ -74,7 +73,6 @@ def run_trial(
     *,
     quiet: bool,
 ) -> Trial:
-    silence_logs()
     return asyncio.run(_run(settings, rule, texts, Direction(direction.value), quiet))
 
 

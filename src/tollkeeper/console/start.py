@@ -12,6 +12,7 @@ from starlette.applications import Starlette
 from tollkeeper.bootstrap import master_secret, running_judge, running_services
 from tollkeeper.console.app import build_console
 from tollkeeper.console.context import Console, ReplicaState
+from tollkeeper.console.lease import held_lease
 from tollkeeper.console.replica_watch import ReplicaWatch
 from tollkeeper.console.server import serve
 from tollkeeper.console.sessions import Sessions, SignInAttempts
@@ -98,7 +99,10 @@ async def run_console(
     ask_replicas: AskReplicas,
 ) -> None:
     """Serves until SIGTERM or SIGINT."""
-    async with running_services(settings, conninfo) as services:
+    async with (
+        running_services(settings, conninfo) as services,
+        held_lease(services.database, settings.ledger.lease_s),
+    ):
         app = make_console(
             settings, services, token_sha256, config=config, ask_replicas=ask_replicas
         )

@@ -22,7 +22,10 @@ _SHOWN_LENGTH = 4
 PREFIXES = {KeyKind.PROJECT: "tkp_", KeyKind.ADMIN: "tka_"}
 _KINDS = {prefix: kind for kind, prefix in PREFIXES.items()}
 _PREFIX_LENGTH = 4
+KEY_LENGTH = _PREFIX_LENGTH + _RANDOM_LENGTH + _CHECKSUM_LENGTH
 _SHAPE = re.compile(rf"tk[pa]_[0-9A-Za-z]{{{_RANDOM_LENGTH + _CHECKSUM_LENGTH}}}")
+# A key in a text, or the beginning of one that shows more than a redacted key does.
+_IN_TEXT = re.compile(rf"(tk[pa]_[0-9A-Za-z]{{{_SHOWN_LENGTH}}})[0-9A-Za-z]+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +61,11 @@ def redact_key(value: str) -> str:
     """The prefix and the first 4 random characters, to tell keys apart in a list. The other 28
     random characters (166 bits) stay secret."""
     return value[: _PREFIX_LENGTH + _SHOWN_LENGTH] + "..."
+
+
+def redact_keys(text: str) -> str:
+    """The text with every key in it redacted, also where only the beginning of a key is there."""
+    return _IN_TEXT.sub(r"\1...", text) if "tk" in text else text
 
 
 def checksum(body: str) -> str:

@@ -47,6 +47,11 @@ class PromptSize(msgspec.Struct, frozen=True, gc=False):
     searches_web: bool = False
 
     @property
+    def is_text_only(self) -> bool:
+        """Whether nothing but text and tools makes tokens, as in nearly every prompt."""
+        return not (self.images or self.files or self.audios or self.videos or self.searches_web)
+
+    @property
     def web_searches(self) -> int:
         """How many searches a call is held for."""
         return WEB_SEARCHES_MAX if self.searches_web else 0
@@ -58,6 +63,8 @@ class PromptSize(msgspec.Struct, frozen=True, gc=False):
         total = counted
         if total is None:
             total = self.text_tokens + bounds.template + (bounds.tools if self.has_tools else 0)
+        if self.is_text_only:
+            return min(total, model.context_length)
         media = (
             (self.images, bounds.image),
             (self.files, bounds.file),
@@ -75,6 +82,8 @@ class PromptSize(msgspec.Struct, frozen=True, gc=False):
     def audio_bound(self, model: Model, bound: int) -> int:
         """How many tokens of a prompt that is bounded by `bound` may be audio. Videos have sound,
         and a file may be anything."""
+        if self.is_text_only:
+            return 0
         bounds = model.token_bounds
         audio_tokens = 0
         for count, tokens in (

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from tollkeeper.api.http.envelope import BodyTimeout, render_error
-from tollkeeper.api.http.exchange import Application
+from tollkeeper.api.http.exchange import Application, RefusesAtOnce
 from tollkeeper.domain.errors import TollkeeperError, Unavailable
 from tollkeeper.hosting.http_exchange import STATUS_LINES, HttpExchange, date_line
 from tollkeeper.hosting.request_parser import RequestParser
@@ -41,6 +41,8 @@ class ServerState:
 
     app: Application
     limits: HttpLimits
+    # Asked before the application.
+    refuses_at_once: RefusesAtOnce | None = None
     connections: "set[HttpConnection]" = field(default_factory=set)
     # Requests whose application still runs.
     exchanges: set[HttpExchange] = field(default_factory=set)
@@ -61,6 +63,8 @@ class HttpConnection(asyncio.Protocol):
         self._parser = RequestParser(self, state.limits.header_bytes_max)
         # The request that is being answered.
         self._current: HttpExchange | None = None
+        # The same one while the bytes that its head came with are still being parsed.
+        self._unstarted: HttpExchange | None = None
         # Requests that were parsed together with the end of the one before them.
         self._waiting: deque[HttpExchange] = deque()
         # Bytes that are not parsed yet.
@@ -103,6 +107,7 @@ class HttpConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._state.connections.discard(self)
         self._closed = self._dropping = True
+        self._parser.close()
         self.ready = False
         self._waiting.clear()
         self._held.clear()
@@ -196,13 +201,22 @@ class HttpConnection(asyncio.Protocol):
     def request_begun(self, exchange: HttpExchange) -> None:
         self._head_since = None
         if self._current is None and not self.paused:
-            self._start(exchange)
+            self._current = self._unstarted = exchange
         else:
             self._waiting.append(exchange)
 
     # Parsing.
 
     def _feed(self, data: bytes) -> None:
+        self._parse(data)
+        exchange = self._unstarted
+        if exchange is not None:
+            self._unstarted = None
+            refuses = self._state.refuses_at_once
+            if refuses is None or not refuses(exchange):
+                self._start(exchange)
+
+    def _parse(self, data: bytes) -> None:
         """Parses as much as belongs to the present request, and holds the rest."""
         parser, start, size = self._parser, 0, len(data)
         while start < size:

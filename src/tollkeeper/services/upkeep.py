@@ -18,6 +18,7 @@ from tollkeeper.services.ledger.recovery import Lease, Recovered, Recovery
 from tollkeeper.services.ledger.regular_verification import RegularVerification
 from tollkeeper.services.ledger.watch import LedgerWatch
 from tollkeeper.services.process_watch import ProcessWatch
+from tollkeeper.services.replica_reports import PUBLISH_INTERVAL_S, ReplicaReports
 from tollkeeper.services.tenants.idempotency import Idempotency
 from tollkeeper.services.tenants.key_use import KeyUse
 from tollkeeper.storage.database import Database
@@ -58,12 +59,14 @@ class Upkeep:
         caps: Caps,
         activity: Activity,
         process_watch: ProcessWatch | None = None,
+        replica_reports: ReplicaReports | None = None,
         alerts: Alerts | None = None,
         regular_verification: RegularVerification | None = None,
     ) -> None:
         self._regular_verification = regular_verification
         self._alerts = alerts
         self._process_watch = process_watch
+        self._replica_reports = replica_reports
         self._database = database
         self._key_use = key_use
         self._idempotency = idempotency
@@ -87,6 +90,7 @@ class Upkeep:
             (_UNSETTLED_INTERVAL_S, self.resolve_unsettled),
             (_WATCH_INTERVAL_S, self.watch_ledger),
             (_SAMPLE_INTERVAL_S, self.watch_process),
+            (PUBLISH_INTERVAL_S, self.publish_replicas),
             (_ALERTS_INTERVAL_S if self._alerts is None else self._alerts.interval_s, self.alert),
             (_DELIVERY_INTERVAL_S, self.deliver_alerts),
             (_KEY_USE_INTERVAL_S, self.write_key_use),
@@ -160,6 +164,10 @@ class Upkeep:
     async def watch_process(self) -> None:
         if self._process_watch is not None:
             await self._process_watch.sample()
+
+    async def publish_replicas(self) -> None:
+        if self._replica_reports is not None:
+            await self._replica_reports.publish()
 
     async def alert(self) -> None:
         if self._alerts is not None:

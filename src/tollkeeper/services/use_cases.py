@@ -26,6 +26,7 @@ from tollkeeper.services.models import CurrentCatalog, Models
 from tollkeeper.services.policies.checks import PolicyChecks
 from tollkeeper.services.policies.policies import Policies
 from tollkeeper.services.policies.statistics import PolicyStatistics
+from tollkeeper.services.replica_reports import ReplicaReports
 from tollkeeper.services.request_log import RequestLog
 from tollkeeper.services.tenants.admin_keys import AdminKeys
 from tollkeeper.services.tenants.authentication import Authentication
@@ -64,6 +65,7 @@ class Services:
     traffic: Traffic
     ledger_overview: LedgerOverview
     policy_statistics: PolicyStatistics
+    replica_reports: ReplicaReports
     upkeep: Upkeep
     catalog: CurrentCatalog
     isolation: Isolation

@@ -118,6 +118,9 @@ class TelemetrySettings(Section):
     # Of the traces that begin here; a caller's own decision is kept.
     sample_ratio: float = Field(default=1, ge=0, le=1)
     metrics_interval_s: Seconds = 60
+    # Spans carry what callers of every organization write and are answered, up to so many bytes.
+    content: bool = False
+    content_bytes: int = Field(default=16_384, ge=1024, le=1_048_576)
 
 
 class LimitsSettings(Section):

@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from types import TracebackType
 
 from psycopg import errors as pg
 from psycopg.abc import Buffer
@@ -10,6 +11,7 @@ from psycopg.adapt import Loader
 from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout, TooManyRequests
 
 from tollkeeper.domain.errors import Unavailable
+from tollkeeper.storage.kept_connections import KeptConnections
 from tollkeeper.storage.round_trips import Connection, PlansDropped, RoundTrips
 from tollkeeper.storage.sessions import session_conninfo, session_settings
 from tollkeeper.storage.watched_connection import WatchedConnection
@@ -23,6 +25,8 @@ _RECONNECT_TIMEOUT_S = 30
 _ANSWER_SLACK_S = 2.0
 # How many callers may wait for a connection; more are refused at once.
 _WAITING_MAX = 2000
+# The part of the pool that the ledger may keep between its transactions.
+_KEPT_PART = 3
 
 # The server cannot do this now: it is gone, read-only, corrupt, shutting down or out of a resource.
 _SERVER_FAULTS = (
@@ -61,6 +65,7 @@ class Database:
             configure=self._configure,
             open=False,
         )
+        self._kept = KeptConnections(self._pool, pool_size // _KEPT_PART)
         self._checking: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
@@ -70,6 +75,7 @@ class Database:
         if self._checking is not None:
             self._checking.cancel()
             await asyncio.gather(self._checking, return_exceptions=True)
+        await self._kept.close()
         await self._pool.close()
 
     @asynccontextmanager
@@ -78,13 +84,11 @@ class Database:
         try:
             async with self._pool.connection() as connection:
                 yield connection
-        except (PoolTimeout, TooManyRequests, PoolClosed) as exc:
-            raise _pool_exhausted() from exc
-        except (pg.DeadlockDetected, pg.SerializationFailure, PlansDropped) as exc:
-            raise Contention from exc
-        except _SERVER_FAULTS as exc:
-            self._discard_dead_connections()
-            raise _database_unavailable() from exc
+        except Exception as exc:
+            own = self._translated(exc)
+            if own is exc:
+                raise
+            raise own from exc
 
     @asynccontextmanager
     async def snapshot(self) -> AsyncIterator[Connection]:
@@ -99,19 +103,16 @@ class Database:
         async with self.reading() as connection, connection.transaction():
             yield connection
 
-    @asynccontextmanager
-    async def round_trips(self) -> AsyncIterator[RoundTrips]:
-        """A transaction of one or two round trips; rolled back where the block raises."""
-        async with self.reading() as connection:
-            try:
-                yield RoundTrips(connection)
-            except BaseException:
-                if not connection.closed:
-                    await connection.rollback()
-                raise
+    def round_trips(self) -> AbstractAsyncContextManager[RoundTrips]:
+        """A transaction of one or two round trips; rolled back where the block raises. For what
+        writes one batch after the other: its connection is kept for the next one."""
+        return _RoundTripsBlock(self)
 
     def statistics(self) -> dict[str, int]:
-        return self._pool.get_stats()
+        """Of the pool. A connection that is kept and not in use is available."""
+        found = self._pool.get_stats()
+        found["pool_available"] = found.get("pool_available", 0) + len(self._kept)
+        return found
 
     async def _configure(self, connection: Connection) -> None:
         assert isinstance(connection, WatchedConnection)
@@ -119,11 +120,64 @@ class Database:
         connection.adapters.register_loader("numeric", _PicousdLoader)
         await connection.execute(self._session_settings)
 
+    def _translated(self, error: Exception) -> Exception:
+        """Our error for one of the driver or of the pool; any other error as it is."""
+        if isinstance(error, (PoolTimeout, TooManyRequests, PoolClosed)):
+            return _pool_exhausted()
+        if isinstance(error, (pg.DeadlockDetected, pg.SerializationFailure, PlansDropped)):
+            return Contention()
+        if isinstance(error, _SERVER_FAULTS):
+            self._discard_dead_connections()
+            return _database_unavailable()
+        return error
+
     def _discard_dead_connections(self) -> None:
         """Checks all idle connections at once. After a restart of the server all of them are dead,
         and without this each would cost another caller its request."""
         if self._checking is None or self._checking.done():
-            self._checking = asyncio.create_task(self._pool.check())
+            self._checking = asyncio.create_task(self._check_connections())
+
+    async def _check_connections(self) -> None:
+        await self._kept.release()
+        await self._pool.check()
+
+
+class _RoundTripsBlock(AbstractAsyncContextManager[RoundTrips]):
+    """`Database.round_trips`. A class of its own is several times as fast as generators in each
+    other, and this runs for every batch of the ledger."""
+
+    __slots__ = ("_connection", "_database")
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._connection: Connection
+
+    async def __aenter__(self) -> RoundTrips:
+        try:
+            self._connection = await self._database._kept.take()
+        except Exception as exc:
+            raise self._database._translated(exc) from exc
+        return RoundTrips(self._connection)
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        connection, database = self._connection, self._database
+        try:
+            try:
+                if exc is not None and not connection.closed:
+                    await connection.rollback()
+            finally:
+                await database._kept.give_back(connection)
+        except Exception as failed:
+            raise database._translated(failed) from failed
+        if isinstance(exc, Exception):
+            own = database._translated(exc)
+            if own is not exc:
+                raise own from exc
 
 
 class _PicousdLoader(Loader):

@@ -28,7 +28,20 @@ _KEPT_PRICES_MAX = 1024
 def hold_prices(hold: Hold) -> dict[str, Any]:
     """The prices that the hold was computed with, and all those that its answer may have. Amounts
     are text, because they can be wider than the integers of JSON readers."""
-    return _columns(dearest_prices(hold.pricing, hold.bounds), hold.pricing)
+    pricing = hold.pricing
+    if pricing.variants:
+        return _columns(dearest_prices(pricing, hold.bounds), pricing)
+    # Nearly all holds: there is one set of prices, and it is the catalogue's own object.
+    kept = _kept.get(id(pricing))
+    if kept is None or kept[0] is not pricing:
+        if len(_kept) >= _KEPT_PRICES_MAX:
+            _kept.clear()
+        kept = _kept[id(pricing)] = (pricing, _columns(pricing, pricing))
+    return kept[1]
+
+
+# By the identity of the prices, which are kept with it: the hash of prices is slow.
+_kept: dict[int, tuple[Pricing, dict[str, Any]]] = {}
 
 
 # Holds of a model have the same prices until its prices change.

@@ -62,13 +62,6 @@ _COLUMNS: tuple[tuple[LiteralString, LiteralString], ...] = (
     ("input_audio_picousd", "d.input_audio"),
     ("output_audio_picousd", "d.output_audio"),
     ("day", "to_char(date '1970-01-01' + d.day, 'YYYY-MM-DD')"),
-    ("price_input_audio_picousd", "r.price_input_audio"),
-    ("price_output_audio_picousd", "r.price_output_audio"),
-    ("price_variants", "r.price_variants"),
-    ("input_audio_tokens_max", "r.input_audio_tokens_max"),
-    ("output_audio_tokens_max", "r.output_audio_tokens_max"),
-    ("input_audio_picousd", "d.input_audio"),
-    ("output_audio_picousd", "d.output_audio"),
     (
         "spending_day",
         "to_char(date '1970-01-01' + cap_spending_day(r.spending_day, r.held_at), 'YYYY-MM-DD')",

@@ -4,8 +4,9 @@ This file owns where a transaction begins and ends, and what an error says about
 decides nothing and calls no service.
 """
 
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
 from uuid import UUID
 
 from psycopg import errors as pg
@@ -26,7 +27,8 @@ from tollkeeper.storage.planning import FIND_ROWS_BY_KEY
 
 
 class AccountBusy(Unavailable):
-    """Another transaction has locked an account for too long. Nothing was written."""
+    """Another transaction has locked an account, or the tables that a hold is written to, for too
+    long. Nothing was written."""
 
     def __init__(self) -> None:
         super().__init__("The organization's account is busy.", retry_after_s=RETRY_AFTER_S)
@@ -84,13 +86,62 @@ class HoldTransaction:
         return period_caps.with_period_caps(locked, ended, await self._trips.read(*reading))
 
     async def write(self, accounts: LockedAccounts, admitted: Sequence[Hold]) -> None:
-        """Writes the accounts as they are given here, writes the admitted holds, and commits."""
+        """Writes the accounts as they are given here, writes the admitted holds, and commits. Raises
+        `AccountBusy` where a table is locked for longer than `lock` would wait, as it is while a
+        month is added or dropped."""
         if admitted:
             statements = ledger.write_holds_statements(self._process_id, admitted, accounts)
         else:
             statements = ledger.write_states_statements(accounts.states)
         self.commit_sent = True
-        await self._trips.commit(*statements)
+        try:
+            await self._trips.commit(*statements)
+        except pg.LockNotAvailable as exc:
+            raise AccountBusy from exc
+
+
+class _HoldBlock(AbstractAsyncContextManager[HoldTransaction]):
+    """`LedgerStore.hold_transaction`."""
+
+    __slots__ = ("_limits", "_process_id", "_transaction", "_trips")
+
+    def __init__(self, database: Database, process_id: UUID, limits: ProjectLimits) -> None:
+        self._trips = database.round_trips()
+        self._process_id = process_id
+        self._limits = limits
+        self._transaction: HoldTransaction
+
+    async def __aenter__(self) -> HoldTransaction:
+        trips = await self._trips.__aenter__()
+        self._transaction = HoldTransaction(trips, self._process_id, self._limits)
+        return self._transaction
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            await self._trips.__aexit__(exc_type, exc, traceback)
+        except Exception as error:
+            meaning = self._meaning(error)
+            if meaning is error:
+                raise
+            raise meaning from error
+        if isinstance(exc, Exception):
+            meaning = self._meaning(exc)
+            if meaning is not exc:
+                raise meaning from exc
+
+    def _meaning(self, error: Exception) -> Exception:
+        """What an error says about what was written."""
+        if isinstance(error, pg.RestrictViolation):
+            return MonthClosed()
+        if isinstance(error, (pg.IntegrityError, pg.DataError, Contention, AccountBusy)):
+            return error  # the server refused a statement, and with it the commit
+        # Any other error after the commit was sent leaves open whether it happened.
+        return CommitInDoubt() if self._transaction.commit_sent else error
 
 
 class LedgerStore:
@@ -99,23 +150,9 @@ class LedgerStore:
         self._process_id = process_id
         self._limits = limits
 
-    @asynccontextmanager
-    async def hold_transaction(self) -> AsyncIterator[HoldTransaction]:
+    def hold_transaction(self) -> AbstractAsyncContextManager[HoldTransaction]:
         """Where the block raises, nothing is written, unless the error is `CommitInDoubt`."""
-        transaction: HoldTransaction | None = None
-        try:
-            async with self._database.round_trips() as trips:
-                transaction = HoldTransaction(trips, self._process_id, self._limits)
-                yield transaction
-        except pg.RestrictViolation as exc:
-            raise MonthClosed from exc
-        except (pg.IntegrityError, pg.DataError, Contention):
-            raise  # the server refused a statement, and with it the commit
-        except Exception as exc:
-            # Any other error after the commit was sent leaves open whether it happened.
-            if transaction is not None and transaction.commit_sent:
-                raise CommitInDoubt from exc
-            raise
+        return _HoldBlock(self._database, self._process_id, self._limits)
 
     async def release_in_doubt(self, holds: Sequence[Hold]) -> None:
         """Releases those of the holds that exist. It waits for the locks of their accounts first: a
@@ -128,6 +165,8 @@ class LedgerStore:
         """Durable when it returns. It is safe to repeat: a reservation is resolved once."""
         async with self._database.round_trips() as trips:
             _, rows = await trips.run(FIND_ROWS_BY_KEY, resolutions.resolve_statement(wanted))
+            if len(rows) == len(wanted):
+                return [Ending.DONE] * len(wanted)
             ids = [(found.organization_id, found.reservation_id) for found in wanted]
             return await _endings(trips.connection, ids, {row[0] for row in rows})
 

@@ -21,6 +21,7 @@ from tollkeeper.domain.caps import (
 from tollkeeper.domain.months import Month
 from tollkeeper.storage.accounts import CapUse
 from tollkeeper.storage.database import Connection
+from tollkeeper.storage.watched_connection import allow_long_statements
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +84,7 @@ async def count_period(
     """What is held and settled in the period of this day, from the reservations, as a cap without an
     amount. A resolution that waits to be folded in still counts as held: its fold will change that."""
     # Long for a call that waits for the lock meanwhile, and enough for millions of reservations.
-    await connection.execute("SET LOCAL statement_timeout TO '1min'")
+    await allow_long_statements(connection, minutes=1)
     number = period_number(period, day)
     first, end = first_day(period, number), end_day(period, number)
     cursor = await connection.execute(

@@ -20,12 +20,13 @@ HEARTBEAT: LiteralString = """
 LIVE_LEASE_S = 15.0
 # For any age of the table: older ones have no columns for what a process tells of itself.
 FIND_LIVE_BELOW: LiteralString = """
-    SELECT to_jsonb(p) ->> 'host', to_jsonb(p) ->> 'pid', to_jsonb(p) ->> 'code_revision',
+    SELECT to_jsonb(p) ->> 'kind', to_jsonb(p) ->> 'host', to_jsonb(p) ->> 'pid',
+        to_jsonb(p) ->> 'code_revision',
         greatest(0, extract(epoch FROM clock_timestamp() - p.heartbeat_at))::integer
     FROM processes p
     WHERE abs(extract(epoch FROM clock_timestamp() - p.heartbeat_at)) <= :lease_s
       AND coalesce(to_jsonb(p) ->> 'code_revision', '') < :floor
-    ORDER BY 1, 2, p.id
+    ORDER BY 2, 3, p.id
 """
 
 
@@ -37,17 +38,20 @@ class RunningProcess:
     code_revision: str
     host: str
     pid: int
+    # None where it is a gateway.
+    kind: str | None = None
 
 
 async def register(connection: Connection, process: RunningProcess) -> None:
     """A heartbeat that also says who sends it."""
     await connection.execute(
         """
-        INSERT INTO processes (id, code_revision, host, pid) VALUES (%s, %s, %s, %s)
+        INSERT INTO processes (id, code_revision, host, pid, kind) VALUES (%s, %s, %s, %s, %s)
         ON CONFLICT (id) DO UPDATE SET heartbeat_at = clock_timestamp(),
-            code_revision = excluded.code_revision, host = excluded.host, pid = excluded.pid
+            code_revision = excluded.code_revision, host = excluded.host, pid = excluded.pid,
+            kind = excluded.kind
         """,
-        (process.id, process.code_revision, process.host, process.pid),
+        (process.id, process.code_revision, process.host, process.pid, process.kind),
     )
 
 

@@ -90,9 +90,11 @@ def resolve_statement(resolutions: Sequence[Resolution]) -> BoundStatement:
     """Resolves each reservation once and returns the ids of those that it has resolved. Of two
     resolutions of the same reservation the first one counts. A reservation that does not exist is
     skipped."""
-    first: dict[tuple[OrganizationId, UUID], Resolution] = {}
+    # By numbers, whose hash is faster than that of ids.
+    first: dict[tuple[int, int], Resolution] = {}
     for resolution in resolutions:
-        first.setdefault((resolution.organization_id, resolution.reservation_id), resolution)
+        key = (resolution.organization_id.int, resolution.reservation_id.int)
+        first.setdefault(key, resolution)
     rows = [
         {
             "organization_id": found.organization_id,

@@ -69,16 +69,19 @@ ROLL_UP_ACTIVITY: LiteralString = (
     ), by_hour AS (
         INSERT INTO traffic_by_hour AS t (step, model, backend, replica, status, requests,
             prompt_tokens, completion_tokens, cached_tokens, duration_ms, first_pieces,
-            first_piece_ms, streamed_tokens, streaming_ms)
+            first_piece_ms, streamed_tokens, streaming_ms, cost_max, costed_requests)
         SELECT step - step %% 12, model, backend, replica, status, sum(requests), sum(prompt_tokens),
             sum(completion_tokens), sum(cached_tokens), sum(duration_ms), sum(first_pieces),
-            sum(first_piece_ms), sum(streamed_tokens), sum(streaming_ms)
+            sum(first_piece_ms), sum(streamed_tokens), sum(streaming_ms), max(cost_max),
+            sum(requests)
         FROM of_backends WHERE (SELECT count(*) FROM by_backend) >= 0
         GROUP BY 1, 2, 3, 4, 5 ORDER BY 1, 2, 3, 4, 5
         ON CONFLICT (step, model, backend, replica, status)
         DO UPDATE SET """
     + _ADD_OF_BACKENDS
-    + """
+    + """,
+            cost_max = greatest(t.cost_max, excluded.cost_max),
+            costed_requests = t.costed_requests + excluded.costed_requests
         RETURNING 1
     ), for_bills AS (
         INSERT INTO backend_usage AS t (backend, model, day, requests, unsettled_requests,

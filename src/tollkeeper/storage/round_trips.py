@@ -14,9 +14,9 @@ from uuid import UUID
 from weakref import WeakKeyDictionary
 
 import psycopg
+from psycopg import abc, pq
 from psycopg import errors as pg
-from psycopg import pq
-from psycopg.adapt import Transformer
+from psycopg.adapt import AdaptersMap, Transformer
 from psycopg.rows import TupleRow
 
 from tollkeeper.storage.watched_connection import WatchedConnection
@@ -64,6 +64,15 @@ class PlansDropped(Exception):
     attempt prepares it again."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Adapting:
+    """What a transformer needs of its connection. It does not keep the connection alive, and text
+    is UTF-8 without one."""
+
+    adapters: AdaptersMap
+    connection: None = None
+
+
 @dataclass(slots=True)
 class _Prepared:
     """The statements that are prepared on one connection, with their names on the server. A name
@@ -72,10 +81,13 @@ class _Prepared:
 
     generation: int = 0
     names: dict[str, bytes] = field(default_factory=dict)
+    # What turns the rows of a statement into values; it is made from its first result.
+    transformers: dict[str, abc.Transformer] = field(default_factory=dict)
 
     def forget(self) -> None:
         self.generation += 1
         self.names.clear()
+        self.transformers.clear()
 
 
 _prepared: WeakKeyDictionary[Connection, _Prepared] = WeakKeyDictionary()
@@ -133,10 +145,14 @@ class RoundTrips:
         # A value that cannot be sent is refused here, before anything was sent.
         values = [[as_text(value) for value in bound.parameters] for bound in statements]
         await self._prepare(statements)
-        if isinstance(self.connection, WatchedConnection):
-            with self.connection.watched():
-                return await self._send_prepared(statements, values)
-        return await self._send_prepared(statements, values)
+        if not isinstance(self.connection, WatchedConnection):
+            return await self._send_prepared(statements, values)
+        watchdog = self.connection.start_watch()
+        try:
+            return await self._send_prepared(statements, values)
+        finally:
+            if watchdog is not None:
+                watchdog.cancel()
 
     async def _send_prepared(
         self, statements: Sequence[BoundStatement], values: Sequence[Sequence[bytes | None]]
@@ -159,7 +175,11 @@ class RoundTrips:
             # Results may still arrive on this connection: nobody else may use it.
             await self.connection.close()
             raise
-        return [self._rows(result) for result in results]
+        # There may be one more result than statements: the error of the commit.
+        return [
+            self._rows(result, statements[at].statement.name if at < len(statements) else _UNNAMED)
+            for at, result in enumerate(results)
+        ]
 
     async def _prepare(self, statements: Sequence[BoundStatement]) -> None:
         for statement, _ in statements:
@@ -171,13 +191,24 @@ class RoundTrips:
                 preparing = f"PREPARE {name} AS {statement.numbered}"
                 await self.connection.execute(preparing.encode(), prepare=False)
 
-    def _rows(self, result: pq.abc.PGresult) -> Rows:
-        if result.status == pq.ExecStatus.TUPLES_OK:
-            transformer = Transformer(self.connection)
-            transformer.set_pgresult(result)
-            return transformer.load_rows(0, result.ntuples, tuple)
-        if result.status == pq.ExecStatus.COMMAND_OK:
+    def _rows(self, result: pq.abc.PGresult, name: str) -> Rows:
+        status = result.status
+        if status == pq.ExecStatus.COMMAND_OK:
             return []
+        if status == pq.ExecStatus.TUPLES_OK:
+            transformer = self._prepared.transformers.get(name)
+            if transformer is None:
+                transformer = Transformer(_Adapting(self.connection.adapters))
+                transformer.set_pgresult(result)
+                if name != _UNNAMED:
+                    self._prepared.transformers[name] = transformer
+            else:
+                # The columns of a prepared statement stay what they are.
+                transformer.set_pgresult(result, set_loaders=False)
+            rows = transformer.load_rows(0, result.ntuples, tuple)
+            # The rows are copies: the result need not be kept until the next one.
+            transformer.set_pgresult(None, set_loaders=False)
+            return rows
         raise pg.error_from_result(result, encoding="utf-8")
 
 

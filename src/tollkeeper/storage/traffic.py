@@ -1,5 +1,6 @@
 """SQL that reads the roll-ups of activity."""
 
+from collections.abc import Sequence
 from typing import LiteralString
 
 from tollkeeper.domain.access import OrganizationId
@@ -49,21 +50,26 @@ async def count_by_step(
     connection: Connection, wanted: TrafficFilter, time: TimeRange
 ) -> list[StepCount]:
     """The newest step first. Where no tenant is named, the roll-up without tenants answers; in a
-    report of days, the one that counts by hour."""
+    report of days, the one that counts by hour. What a tenant has in steps is summed up by hour
+    then."""
     condition, values = conditions(wanted)
     table: LiteralString = "traffic" if wanted.names_a_tenant else _without_tenants(time)
+    is_by_hour = _is_by_hour(time) and wanted.names_a_tenant
     cursor = await connection.execute(
-        _COUNT_BY_STEP.format(table=table, condition=condition),
-        {**values, **_steps(time)},
+        _COUNT_BY_STEP.format(
+            step=_HOUR_OF_STEP if is_by_hour else "step", table=table, condition=condition
+        ),
+        {**values, **_steps(time), "hour": STEPS_PER_HOUR},
         prepare=False,
     )
     return [StepCount(*row) for row in await cursor.fetchall()]
 
 
+_HOUR_OF_STEP: LiteralString = "step - step %% %(hour)s"
 _COUNT_BY_STEP: LiteralString = """
-    SELECT step, status, sum(requests)::bigint FROM {table}
+    SELECT {step}, status, sum(requests)::bigint FROM {table}
     WHERE step >= %(start)s AND step < %(end)s AND {condition}
-    GROUP BY step, status ORDER BY step DESC, status
+    GROUP BY 1, status ORDER BY 1 DESC, status
 """
 
 
@@ -93,6 +99,58 @@ _FIND_STEPS: LiteralString = """
     SELECT step, sum(requests)::bigint FROM {table}
     WHERE step >= %(start)s AND step < %(end)s AND {condition}
     GROUP BY step {dear} ORDER BY step DESC LIMIT %(limit)s
+"""
+
+
+async def find_dear_hours(
+    connection: Connection, wanted: TrafficFilter, time: TimeRange, cost_picousd_min: int
+) -> list[int]:
+    """The first steps of the hours in which a call of any tenant may have cost as much, the newest
+    first. An hour in which calls were counted without their cost is one of them."""
+    assert not wanted.names_a_tenant
+    condition, values = conditions(wanted)
+    hours = {**_steps(time), "cost": cost_picousd_min, "hour": STEPS_PER_HOUR}
+    cursor = await connection.execute(
+        _FIND_DEAR_HOURS.format(condition=condition), {**values, **hours}, prepare=False
+    )
+    return [row[0] for row in await cursor.fetchall()]
+
+
+_FIND_DEAR_HOURS: LiteralString = """
+    SELECT DISTINCT step FROM traffic_by_hour
+    WHERE step > %(start)s - %(hour)s AND step < %(end)s
+      AND (cost_max >= %(cost)s OR costed_requests < requests) AND {condition}
+    ORDER BY step DESC
+"""
+
+
+async def find_dear_steps(
+    connection: Connection,
+    wanted: TrafficFilter,
+    time: TimeRange,
+    cost_picousd_min: int,
+    hours: Sequence[int],
+) -> list[tuple[int, int]]:
+    """Like `find_steps`, but in these hours only."""
+    assert not wanted.names_a_tenant
+    condition, values = conditions(wanted)
+    searched = {"hours": list(hours), "hour": STEPS_PER_HOUR, "cost": cost_picousd_min}
+    cursor = await connection.execute(
+        _FIND_DEAR_STEPS.format(condition=condition),
+        {**values, **_steps(time), **searched},
+        prepare=False,
+    )
+    return [(row[0], row[1]) for row in await cursor.fetchall()]
+
+
+# One search of an index for each hour; the hours between them are not read.
+_FIND_DEAR_STEPS: LiteralString = """
+    SELECT found.* FROM unnest(%(hours)s::integer[]) AS h (first) CROSS JOIN LATERAL (
+        SELECT step, sum(requests)::bigint FROM traffic_by_backend
+        WHERE step >= h.first AND step < h.first + %(hour)s
+          AND step >= %(start)s AND step < %(end)s AND {condition}
+        GROUP BY step HAVING max(cost_max) >= %(cost)s
+    ) found ORDER BY step DESC
 """
 
 
@@ -155,13 +213,17 @@ async def sum_cached_tokens(
     return {row[0]: row[1] for row in await cursor.fetchall()}
 
 
+def _is_by_hour(time: TimeRange) -> bool:
+    return time.end - time.start > _BY_STEP_S_MAX
+
+
 def _without_tenants(time: TimeRange) -> LiteralString:
-    return "traffic_by_hour" if time.end - time.start > _BY_STEP_S_MAX else "traffic_by_backend"
+    return "traffic_by_hour" if _is_by_hour(time) else "traffic_by_backend"
 
 
 def _steps(time: TimeRange) -> dict[str, int]:
     """Every step that overlaps the time; every hour, where it is one of days."""
     start = time.start // STEP_S
-    if time.end - time.start > _BY_STEP_S_MAX:
+    if _is_by_hour(time):
         start -= start % STEPS_PER_HOUR
     return {"start": start, "end": (time.end - 1) // STEP_S + 1}

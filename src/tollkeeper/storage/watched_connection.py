@@ -10,7 +10,6 @@ import contextlib
 import math
 import os
 import socket
-from collections.abc import Iterator
 
 import psycopg
 from psycopg import pq
@@ -31,23 +30,22 @@ class WatchedConnection(psycopg.AsyncConnection[TupleRow]):
         timeout: float | None = None,  # noqa: ASYNC109 - the driver's parameter
     ) -> RV:
         """The driver waits here for everything that it has asked the server for."""
-        with self.watched():
+        watchdog = self.start_watch()
+        try:
             return await super().wait(gen, interval, timeout)
+        finally:
+            if watchdog is not None:
+                watchdog.cancel()
 
-    @contextlib.contextmanager
-    def watched(self) -> Iterator[None]:
-        """Hangs up if the block takes longer than an answer may: whoever waits gets an error."""
+    def start_watch(self) -> asyncio.TimerHandle | None:
+        """Hangs up if it is not cancelled before an answer has to come: whoever waits gets an
+        error."""
         if self.pgconn.transaction_status == pq.TransactionStatus.IDLE:
             self.patient = False
         if self.patient or self.answer_within_s == math.inf:
-            yield
-            return
+            return None
         loop = asyncio.get_running_loop()
-        watchdog = loop.call_later(self.answer_within_s, self._hang_up)
-        try:
-            yield
-        finally:
-            watchdog.cancel()
+        return loop.call_later(self.answer_within_s, self._hang_up)
 
     def _hang_up(self) -> None:
         with (

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.backends.anthropic.calls import claude_call
-from tests.support.backend_calls import readable
+from tests.support.backend_calls import content_of, readable
 from tests.support.upstream_messages import (
     MESSAGES_USAGE,
     begin,
@@ -56,25 +56,6 @@ def _whole(body: dict[str, Any], call: Call | None = None) -> list[Event]:
     return found.events
 
 
-def _joined(events: list[Event]) -> dict[str, Any]:
-    """The content of an answer, whatever pieces it came in."""
-    deltas = [event for event in events if isinstance(event, Delta)]
-    calls: dict[int, list[str]] = {}
-    for piece in (piece for delta in deltas for piece in delta.tool_calls):
-        told = calls.setdefault(piece.index, ["", "", ""])
-        for at, text in enumerate((piece.id, piece.name, piece.arguments)):
-            told[at] += text or ""
-    return {
-        "text": "".join(delta.text or "" for delta in deltas),
-        "reasoning": "".join(delta.reasoning or "" for delta in deltas),
-        "sealed": [
-            json.loads(delta.sealed_reasoning) for delta in deltas if delta.sealed_reasoning
-        ],
-        "calls": [(id_, name, json.loads(written)) for id_, name, written in calls.values()],
-        "finish": [delta.finish for delta in deltas if delta.finish],
-    }
-
-
 _THOUGHT = thinking_block("It rains.", "c2lnbmVk")
 _REDACTED = {"type": "redacted_thinking", "data": "aGlkZGVu"}
 _CALLS = [tool_block("toolu_1", "weather", place="Paris"), tool_block("toolu_2", "now")]
@@ -92,7 +73,7 @@ def test_whole_and_streamed_answers_say_the_same() -> None:
     answer, streamed = _stream(message_records(*content, stop_reason="tool_use"))
     whole = _whole(whole_message(*content, stop_reason="tool_use"))
     assert answer.done
-    assert _joined(streamed) == _joined(whole) == expected
+    assert content_of(streamed) == content_of(whole) == expected
     assert isinstance(streamed[0], Opened)
     assert readable(streamed)[-2] == readable(whole)[-2] == _used(12, 5)
 
@@ -116,7 +97,7 @@ def _used(prompt: int, completion: int) -> Usage:
 )
 def test_why_an_answer_ended(reason: str, finish: str) -> None:
     _, events = _stream(message_records(stop_reason=reason))
-    assert _joined(events)["finish"] == [finish]
+    assert content_of(events)["finish"] == [finish]
 
 
 def test_legacy_calls() -> None:
@@ -127,7 +108,7 @@ def test_legacy_calls() -> None:
         FunctionCallPiece("weather"),
         FunctionCallPiece(None, '{"place": "Paris"}'),
     ]
-    assert _joined(events)["finish"] == ["function_call"]
+    assert content_of(events)["finish"] == ["function_call"]
     answer, _ = _stream(message_records(*_CALLS, stop_reason="tool_use"), call)
     assert answer.failure is not None
 
@@ -140,7 +121,7 @@ def test_arguments_that_come_with_the_beginning_are_told_once() -> None:
     repeated = record("content_block_delta", index=0, delta=piece)
     for records in [begin(), begun, *ended], [begin(), begun, repeated, *ended]:
         _, events = _stream(records)
-        assert _joined(events)["calls"] == [("toolu_1", "weather", {"place": "Paris"})]
+        assert content_of(events)["calls"] == [("toolu_1", "weather", {"place": "Paris"})]
 
 
 def test_citations_name_the_text_they_stand_for() -> None:
@@ -175,7 +156,7 @@ def test_unknown_events_and_blocks_are_ignored() -> None:
     event = record("surprise", index="seven", delta=[])
     answer, events = _stream([begin(), odd, more, event, *block_records(0, text_block()), *end()])
     assert answer.done
-    assert _joined(events)["text"] == "Hello"
+    assert content_of(events)["text"] == "Hello"
 
 
 @pytest.mark.parametrize("kind", [["text"], {"text": 1}, 7, None])
@@ -185,8 +166,8 @@ def test_a_type_that_is_no_word_is_unknown(kind: object) -> None:
     event = b"data: " + json.dumps({"type": kind, "index": "seven"}).encode() + b"\n\n"
     answer, events = _stream([begin(), started, event, *block_records(0, text_block()), *end()])
     assert answer.done
-    assert _joined(events)["text"] == "Hello"
-    assert _joined(_whole(whole_message(odd, text_block())))["text"] == "Hello"
+    assert content_of(events)["text"] == "Hello"
+    assert content_of(_whole(whole_message(odd, text_block())))["text"] == "Hello"
 
 
 def test_a_second_beginning_is_ignored() -> None:
@@ -246,7 +227,7 @@ def test_an_error_in_the_place_of_the_answer(
 
 def test_an_error_after_output_is_charged() -> None:
     answer, events = _stream(text_then(error_record("overloaded_error")))
-    assert _joined(events)["text"] == "0 1 "
+    assert content_of(events)["text"] == "0 1 "
     assert isinstance(answer.failure, BackendFailed)
     assert answer.failure.charged
 

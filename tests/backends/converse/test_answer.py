@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.backends.converse.calls import converse_call
-from tests.support.backend_calls import readable
+from tests.support.backend_calls import content_of, usages_of
 from tests.support.upstream_converse import (
     CONVERSE_USAGE,
     answer_frames,
@@ -61,32 +61,13 @@ _CONTENT = [
 ]
 
 
-def _summary(events: list[Event]) -> dict[str, Any]:
-    deltas = _deltas(events)
-    calls: dict[int, list[str]] = {}
-    for piece in (piece for found in deltas for piece in found.tool_calls):
-        kept = calls.setdefault(piece.index, ["", "", ""])
-        kept[0] += piece.id or ""
-        kept[1] += piece.name or ""
-        kept[2] += piece.arguments
-    return {
-        "text": "".join(found.text or "" for found in deltas),
-        "reasoning": "".join(found.reasoning or "" for found in deltas),
-        "sealed": [
-            json.loads(found.sealed_reasoning) for found in deltas if found.sealed_reasoning
-        ],
-        "calls": [(id_, name, json.loads(text)) for id_, name, text in calls.values()],
-        "finish": [found.finish for found in deltas if found.finish],
-        "usage": [found for found in readable(events) if isinstance(found, Usage)],
-    }
-
-
 def test_a_whole_answer_and_its_stream_say_the_same() -> None:
-    whole = _summary(_whole(whole_answer(*_CONTENT, stop_reason="tool_use")).events)
+    whole = _whole(whole_answer(*_CONTENT, stop_reason="tool_use")).events
     answer, events = _streamed(answer_frames(*_CONTENT, stop_reason="tool_use"))
     assert answer.done
-    assert whole == _summary(events)
-    assert whole == {
+    assert usages_of(whole) == usages_of(events) == [Usage(12, 5)]
+    assert content_of(whole) == content_of(events)
+    assert content_of(whole) == {
         "text": "I look.",
         "reasoning": "Hm, well.",
         "sealed": [
@@ -95,7 +76,6 @@ def test_a_whole_answer_and_its_stream_say_the_same() -> None:
         ],
         "calls": [("t1", "weather", {"place": "Paris"}), ("t2", "weather", {})],
         "finish": ["tool_calls"],
-        "usage": [Usage(12, 5)],
     }
 
 
@@ -113,9 +93,9 @@ def test_a_whole_answer_and_its_stream_say_the_same() -> None:
     ],
 )
 def test_why_it_ended(reason: str, finish: str) -> None:
-    assert _summary(_whole(whole_answer(stop_reason=reason)).events)["finish"] == [finish]
+    assert content_of(_whole(whole_answer(stop_reason=reason)).events)["finish"] == [finish]
     _, events = _streamed(answer_frames(stop_reason=reason))
-    assert _summary(events)["finish"] == [finish]
+    assert content_of(events)["finish"] == [finish]
 
 
 @pytest.mark.parametrize("reason", ["malformed_model_output", "malformed_tool_use"])
@@ -128,8 +108,8 @@ def test_an_answer_that_is_none_is_charged_by_its_report(reason: str) -> None:
         assert failure.blameless
         assert reason in failure.message
     for told in (found.events, events):
-        assert _summary(told)["usage"] == [Usage(12, 5)]
-        assert _summary(told)["finish"] == []
+        assert usages_of(told) == [Usage(12, 5)]
+        assert content_of(told)["finish"] == []
 
 
 def test_a_report_may_be_missing() -> None:
@@ -137,8 +117,8 @@ def test_a_report_may_be_missing() -> None:
     assert not answer.ended
     events += answer.end_body()
     assert answer.done
-    assert _summary(events)["usage"] == []
-    assert _summary(_whole(whole_answer(usage=None)).events)["finish"] == ["stop"]
+    assert usages_of(events) == []
+    assert content_of(_whole(whole_answer(usage=None)).events)["finish"] == ["stop"]
 
 
 def test_one_call_where_several_were_not_asked_for() -> None:
@@ -148,7 +128,7 @@ def test_one_call_where_several_were_not_asked_for() -> None:
     whole = _whole(whole_answer(*uses, stop_reason="tool_use"), call)
     _, events = _streamed(answer_frames(*uses, stop_reason="tool_use"), call)
     for told in (whole.events, events):
-        assert [id_ for id_, _, _ in _summary(told)["calls"]] == ["t1"]
+        assert [id_ for id_, _, _ in content_of(told)["calls"]] == ["t1"]
 
 
 def test_a_caller_of_functions_reads_a_function_call() -> None:
@@ -188,19 +168,19 @@ def test_an_exception_after_output_is_charged(name: str) -> None:
     answer, events = _streamed([begin(), delta(0, text="Hi"), exception(name)])
     assert isinstance(answer.failure, BackendFailed)
     assert answer.failure.charged
-    assert _summary(events)["text"] == "Hi"
+    assert content_of(events)["text"] == "Hi"
 
 
 def test_unknown_events_and_blocks_are_ignored() -> None:
     frames = [begin(), event("novelty", a=1), delta(0, novelty={}), delta(1, text="Hi"), *end()]
     answer, events = _streamed(frames)
     assert answer.done
-    assert _summary(events)["text"] == "Hi"
+    assert content_of(events)["text"] == "Hi"
 
 
 def test_a_tool_of_the_providers_own_is_not_the_callers() -> None:
     use = {"toolUse": {"toolUseId": "s1", "name": "search", "type": "server_tool_use", "input": {}}}
-    assert _summary(_whole(whole_answer(use, text_block("Hi"))).events)["calls"] == []
+    assert content_of(_whole(whole_answer(use, text_block("Hi"))).events)["calls"] == []
 
 
 @pytest.mark.parametrize(

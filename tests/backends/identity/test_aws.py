@@ -258,7 +258,7 @@ async def test_a_wrong_clock_is_a_failure_of_the_backend_that_is_not_charged(kin
     identity = AwsIdentity(AwsKeys("AKIA1", SECRET), "eu-west-1")
     async with (
         Upstream(verb) as upstream,
-        identified(identity, upstream.url, now=lambda: 0.0, failures_to_eject=1) as backend,
+        identified(identity, *upstream.two_urls, now=lambda: 0.0, failures_to_eject=1) as backend,
     ):
         outcome = await make(backend, make_call())
         assert set(backend.health().replicas.values()) == {"healthy"}

@@ -180,7 +180,7 @@ async def test_after_its_end_calls_fail_at_once_and_nothing_is_held_against_the_
     async with (
         Upstream(token("t1", expires_in=3), refused()) as tokens,
         Upstream(chat()) as upstream,
-        identified(google(tokens.url), upstream.url, failures_to_eject=1) as backend,
+        identified(google(tokens.url), *upstream.two_urls, failures_to_eject=1) as backend,
     ):
         (await make(backend, make_call())).check_complete()
         error = await _until_unavailable(lambda: make(backend, make_call()))

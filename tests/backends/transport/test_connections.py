@@ -18,6 +18,7 @@ from tests.support.upstream import (
     sse,
     stream,
 )
+from tollkeeper.backends.transport import pool
 
 
 async def test_a_connection_is_used_again() -> None:
@@ -30,18 +31,30 @@ async def test_a_connection_is_used_again() -> None:
         assert upstream.connections == 1
 
 
-async def test_a_server_that_closes_after_a_stream_without_a_word() -> None:
-    """As the server of llama.cpp does, against its own `Keep-Alive` header."""
+async def test_a_server_that_closes_after_a_stream_without_a_word(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As the server of llama.cpp does, against its own `Keep-Alive` header. The server closes each
+    connection after the next call has begun. No connection becomes usable again meanwhile, however
+    slow the machine is: the pause after a stream is longer than the test."""
+    monkeypatch.setattr(pool, "_COOLDOWN_S", 600.0)
+    next_call = asyncio.Event()
 
     async def answer_and_close(peer: Peer) -> None:
+        nonlocal next_call
+        next_call.set()
+        next_call = began = asyncio.Event()
         await stream()(peer)
-        await asyncio.sleep(0.005)
+        await began.wait()
         peer.close()
 
     async with Upstream(answer_and_close) as upstream, routed(upstream.url) as backend:
         for _ in range(20):
             (await make(backend, make_call(streamed=True))).check_complete()
-        assert len(upstream.requests) == 20
+        assert len(upstream.requests) == upstream.connections == 20
+        await until(lambda: upstream.open_connections == 1)
+        next_call.set()
+        await until(lambda: upstream.open_connections == 0)
 
 
 async def test_the_last_bytes_of_a_stream_may_come_later() -> None:

@@ -1,17 +1,21 @@
 """AWS's own library accepts what our Converse wire sends and what our recordings answer, reads the frames
 of our scripted server, and signs as we do."""
 
-import asyncio
 import base64
 import json
-import subprocess
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.backends.converse.calls import GPT, NOVA, behaving, converse_call, sent_for
 from tests.journeys.clients.programs import PythonClient
+from tests.journeys.clients.provider_types import (
+    FUNCTION,
+    FUNCTION_BY_NAME,
+    answer_format,
+    complaints,
+    conversation,
+)
 from tests.journeys.exchanges.exchange import RECORDED, Exchange, frames_of, load
 from tests.support.upstream_converse import (
     answer_frames,
@@ -28,64 +32,30 @@ from tollkeeper.domain.messages_behavior import PromptCaching, ThinkingStyle
 
 pytestmark = pytest.mark.timeout(900)
 
-_SCRIPT = Path(__file__).parent / "python" / "bedrock_types.py"
-_PATIENCE_S = 240
-_PNG = "data:image/png;base64,iVBORw0KGgo="
-_FUNCTION: dict[str, Any] = {
-    "type": "function",
-    "cache_control": {"type": "ephemeral"},
-    "function": {
-        "name": "weather",
-        "description": "d",
-        "strict": True,
-        "parameters": {"type": "object", "properties": {"place": {"type": "string"}}},
-    },
-}
-_CONVERSATION: list[dict[str, Any]] = [
-    {
-        "role": "system",
-        "content": [
-            {
-                "type": "text",
-                "text": "Be brief.",
-                "cache_control": {"type": "ephemeral", "ttl": "1h"},
-            }
-        ],
-    },
-    {
-        "role": "user",
-        "content": [
-            {"type": "text", "text": "See:"},
-            {"type": "image_url", "image_url": {"url": _PNG}},
-            {"type": "video_url", "video_url": {"url": "data:video/mp4;base64,AAAA"}},
-            {"type": "input_audio", "input_audio": {"data": "UklG", "format": "wav"}},
-            {"type": "file", "file": {"file_data": "data:application/pdf;base64,JVBERi0="}},
-        ],
-    },
-    {
-        "role": "assistant",
-        "content": "I look.",
-        "tool_calls": [
-            {"id": "c1", "function": {"name": "weather", "arguments": '{"place": "Paris"}'}}
-        ],
-    },
-    {"role": "tool", "tool_call_id": "c1", "content": "wet"},
-    {"role": "developer", "content": "Be kind."},
-    {"role": "user", "content": "And?"},
-]
-_SCHEMA = {"name": "n", "description": "d", "schema": {"type": "object", "properties": {}}}
+_SCRIPT = "bedrock_types.py"
+_FUNCTION = {**FUNCTION, "cache_control": {"type": "ephemeral"}}
+_CONVERSATION = conversation(
+    [
+        {
+            "type": "text",
+            "text": "Be brief.",
+            "cache_control": {"type": "ephemeral", "ttl": "1h"},
+        }
+    ],
+    {"type": "video_url", "video_url": {"url": "data:video/mp4;base64,AAAA"}},
+    later=({"role": "developer", "content": "Be kind."},),
+)
 
 
 def _requests() -> dict[str, Any]:
-    named = {"type": "function", "function": {"name": "weather"}}
     budget = behaving(thinking=ThinkingStyle.BUDGET)
     return {
         "conversation": sent_for(messages=_CONVERSATION, tools=[_FUNCTION]),
         "sampling": sent_for(temperature=0.5, top_p=0.9, top_k=3, stop=["a"]),
-        "named": sent_for(tools=[_FUNCTION], tool_choice=named),
+        "named": sent_for(tools=[_FUNCTION], tool_choice=FUNCTION_BY_NAME),
         "required": sent_for(tools=[_FUNCTION], tool_choice="required"),
         "auto": sent_for(tools=[_FUNCTION], tool_choice="auto"),
-        "schema": sent_for(response_format={"type": "json_schema", "json_schema": _SCHEMA}),
+        "schema": sent_for(response_format=answer_format(description="d")),
         "effort": sent_for(reasoning_effort="max"),
         "budget": sent_for(model=budget, reasoning_effort="low", output_tokens_max=8000),
         "nova": sent_for(model=NOVA, reasoning_effort="low"),
@@ -169,7 +139,7 @@ async def test_awss_library_accepts_what_we_send_play_and_sign(botocore: PythonC
         },
         "signed": _signed(),
     }
-    assert await _complaints(botocore, given) == []
+    assert await complaints(botocore, _SCRIPT, given) == []
 
 
 async def test_awss_library_refuses_what_is_wrong(botocore: PythonClient) -> None:
@@ -183,18 +153,4 @@ async def test_awss_library_refuses_what_is_wrong(botocore: PythonClient) -> Non
         "streams": {"s": base64.b64encode(bytes(broken)).decode()},
         "signed": {"s": {**signed, "body": "{}"}},
     }
-    assert len(await _complaints(botocore, given)) == 5
-
-
-async def _complaints(client: PythonClient, given: dict[str, Any]) -> list[str]:
-    ran = await asyncio.to_thread(
-        subprocess.run,
-        [str(client.python), "-P", str(_SCRIPT)],
-        input=json.dumps(given).encode(),
-        capture_output=True,
-        timeout=_PATIENCE_S,
-        check=False,
-    )
-    assert ran.returncode == 0, ran.stderr.decode()
-    found: list[str] = json.loads(ran.stdout)
-    return found
+    assert len(await complaints(botocore, _SCRIPT, given)) == 5

@@ -1,8 +1,9 @@
 """Pages of activity: every record once, newest first, whatever the filters and the page's length."""
 
 import random
+from collections import Counter
 from collections.abc import Sequence
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -10,7 +11,13 @@ from tests.support.activity_records import VERDICT, record_of, written
 from tests.support.books import Books
 from tollkeeper.domain.activity import ActivityRecord
 from tollkeeper.domain.errors import InvalidRequest
-from tollkeeper.domain.traffic import STEP_S, StatusRange, TimeRange, TrafficFilter
+from tollkeeper.domain.traffic import (
+    STEP_S,
+    STEPS_PER_HOUR,
+    StatusRange,
+    TimeRange,
+    TrafficFilter,
+)
 from tollkeeper.storage.activity_pages import Position, RareFilter
 
 _START_S = 1_960_000_000 - 1_960_000_000 % STEP_S
@@ -67,13 +74,17 @@ def _newest_first(records: Sequence[ActivityRecord]) -> list[UUID]:
 
 
 async def _all_pages(
-    books: Books, wanted: TrafficFilter, rare: RareFilter, limit: int
+    books: Books,
+    wanted: TrafficFilter,
+    rare: RareFilter,
+    limit: int,
+    time: TimeRange = _TIME,
 ) -> list[UUID]:
     found: list[UUID] = []
     before: Position | None = None
     while True:
         page = await books.services.traffic.activity_page(
-            wanted, rare, _TIME, before=before, limit=limit
+            wanted, rare, time, before=before, limit=limit
         )
         found += [entry.request_id for entry in page.entries]
         before = page.older
@@ -120,6 +131,69 @@ async def test_a_rare_match_is_found_by_searching_on(
     assert await _all_pages(books, wanted, dear, 50) == _newest_first(
         [one for one in records if one.cost_picousd == 1000]
     )
+
+
+@pytest.mark.parametrize("read_max", [1, 30, 6000])
+@pytest.mark.parametrize("days", [1, 9])
+async def test_dear_calls_of_all_organizations(
+    books: Books, monkeypatch: pytest.MonkeyPatch, read_max: int, days: int
+) -> None:
+    """Hours without a dear call are passed over. Hours whose calls older code has counted, which does
+    not note the dearest, are not."""
+    monkeypatch.setattr("tollkeeper.services.calls.traffic._READ_MAX", read_max)
+    monkeypatch.setattr("tollkeeper.services.calls.traffic._HOURS_AT_ONCE", 3)
+    chance = random.Random(days)
+    model = f"dear-{uuid4()}"
+    records = [
+        record_of(
+            books,
+            model=model,
+            started_at_ms=_START_S * 1000 + chance.randrange(days * 86_400_000),
+            cost_picousd=chance.choice([None, 10, 10, 10, 1000]),
+        )
+        for _ in range(150)
+    ]
+    await written(books.services.activity, *records)
+    await books.sql(
+        "UPDATE traffic_by_hour SET cost_max = 0, costed_requests = requests - 1"
+        " WHERE model = %s AND step %% 24 = 0",
+        model,
+    )
+    time = TimeRange(_START_S + 1000, _START_S + days * 86_400 - 1000)
+    found = await _all_pages(
+        books, TrafficFilter(model=model), RareFilter(cost_picousd_min=1000), 7, time
+    )
+    assert found == _newest_first(
+        [
+            one
+            for one in records
+            if one.cost_picousd == 1000
+            # A page begins with the whole step in which its time begins.
+            and time.start // STEP_S * STEP_S * 1000 <= one.started_at_ms < time.end * 1000
+        ]
+    )
+
+
+async def test_a_tenants_calls_of_days_are_counted_by_hour(books: Books) -> None:
+    chance = random.Random(3)
+    records = [
+        record_of(
+            books,
+            status=chance.choice([200, 502]),
+            started_at_ms=_START_S * 1000 + chance.randrange(5 * 86_400_000),
+        )
+        for _ in range(80)
+    ]
+    await written(books.services.activity, *records)
+    page = await books.services.traffic.activity_page(
+        TrafficFilter(organization_id=books.organization),
+        _NOTHING,
+        TimeRange(_START_S, _START_S + 5 * 86_400),
+    )
+    hours = Counter(
+        (one.started_at_ms // 3_600_000 * STEPS_PER_HOUR, one.status) for one in records
+    )
+    assert {(one.step, one.status): one.requests for one in page.steps} == hours
 
 
 async def test_another_organization_sees_nothing(

@@ -19,6 +19,9 @@ from tollkeeper.domain.errors import InvalidRequest, NotFound
 from tollkeeper.services.tenants.idempotency import Idempotency
 from tollkeeper.services.tenants.project_keys import ProjectKeys
 from tollkeeper.services.vault import Vault
+from tollkeeper.storage import period_cap_changes
+from tollkeeper.storage.period_cap_changes import CapOwner
+from tollkeeper.storage.watched_connection import WatchedConnection
 
 
 async def _rotate(world: CappedBooks, key_id: KeyId) -> KeyId:
@@ -53,6 +56,19 @@ async def test_a_rotated_key_goes_on_with_the_cap_and_what_was_spent(world: Capp
     await world.check()
     await world.caps.cap_clear(world.tenant.organization_id, key_id=world.tenant.key_id)
     assert await world.uses() == []
+
+
+async def test_a_count_of_large_books_may_take_longer_than_other_statements(
+    world: CappedBooks,
+) -> None:
+    """The server allows it, and the connection is not given up before the server ends it."""
+    owner = CapOwner(world.tenant.organization_id)
+    async with world.process.database.transaction() as connection:
+        await period_cap_changes.count_period(connection, owner, DAY, day=20_000)
+        cursor = await connection.execute("SHOW statement_timeout")
+        assert await cursor.fetchone() == ("1min",)
+        assert isinstance(connection, WatchedConnection)
+        assert connection.patient
 
 
 async def test_upkeep_begins_the_periods_of_keys_that_are_not_used(world: CappedBooks) -> None:

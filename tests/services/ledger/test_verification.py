@@ -13,6 +13,7 @@ from tests.support.ledger import make_tenant, release, run, running_process
 from tests.support.ledger_months import OldBooks, this_month
 from tollkeeper.domain.months import FIRST_ID, LAST_ID
 from tollkeeper.services.ledger import verification
+from tollkeeper.storage.verification import find_differences
 
 NOW = this_month()
 
@@ -94,3 +95,34 @@ def test_ids_are_in_one_range_each() -> None:
     for (_, last), (first, _) in pairwise(ranges):
         assert first.int == last.int + 1
     assert {month.first_id for month in months} <= {first for first, _ in ranges}
+
+
+async def _rows_read_by_a_verification(books: OldBooks) -> int:
+    """The rows that one verification reads from tables of the ledger."""
+    so_far = """
+        SELECT sum(seq_tup_read + coalesce(idx_tup_fetch, 0))::bigint
+        FROM pg_stat_xact_user_tables
+        WHERE relname ~ '^(reservations|resolutions|overages|accounts|project_accounts)'
+    """
+    async with books.process.database.snapshot() as connection:
+        assert await find_differences(connection, age_s=10**7, lease_s=10**7) == []
+        cursor = await connection.execute(so_far)
+        [[read]] = await cursor.fetchall()
+    return int(read)
+
+
+async def test_without_statistics_the_work_grows_with_the_books_and_no_faster(
+    books: OldBooks,
+) -> None:
+    """A new database has no statistics, and the planner takes every table for one of a few rows."""
+    database = books.process.database
+    read: list[int] = []
+    for organizations in (10, 30):
+        for _ in range(organizations):
+            tenant = await make_tenant(database, credit=100)
+            for cost in (1, 2):
+                await books.spend(tenant, NOW, 10, cost)
+        read.append(await _rows_read_by_a_verification(books))
+    # Four times the organizations and calls. Sums that are computed for each account anew read
+    # sixteen times as much or more.
+    assert read[1] < 8 * read[0], read

@@ -35,12 +35,17 @@ from tollkeeper.domain.prompt import (
 )
 
 # Fields that a chat backend gets with the caller's original bytes.
-_PASSED_ON = (
-    *("messages", "user", "safety_identifier", "metadata"),
-    *("temperature", "top_p", "frequency_penalty", "presence_penalty"),
-    *("logit_bias", "seed", "stop"),
-    *("response_format", "web_search_options", "modalities", "audio"),
+_PASSED_ON = frozenset(
+    {
+        *("messages", "user", "safety_identifier", "metadata"),
+        *("temperature", "top_p", "frequency_penalty", "presence_penalty"),
+        *("logit_bias", "seed", "stop"),
+        *("response_format", "web_search_options", "modalities", "audio"),
+    }
 )
+_PASSED_ON_WITH_TOOLS = _PASSED_ON | {
+    *("tools", "tool_choice", "parallel_tool_calls", "functions", "function_call")
+}
 # Fields from which a prompt takes turns, sampling, identity and caching, or nothing.
 _PLAIN_FIELDS = frozenset(
     {
@@ -51,7 +56,6 @@ _PLAIN_FIELDS = frozenset(
         *("prompt_cache_key", "cache_salt"),
     }
 )
-_TOOL_FIELDS = ("tools", "tool_choice", "parallel_tool_calls", "functions", "function_call")
 _SCHEMA = "response_format.json_schema.schema"
 _TEXT_ONLY = ["text"]
 _NULL = b"null"
@@ -105,10 +109,10 @@ def read_prompt(
 def _written(body: wire.ChatRequest, raw: dict[str, msgspec.Raw]) -> dict[str, msgspec.Raw]:
     """The request's original bytes by field, without fields that the gateway writes itself and
     without values that have no effect (null, text format, text as the only modality)."""
-    names = [name for name in _PASSED_ON if name in raw]
-    if body.tools or body.functions:
-        names += [name for name in _TOOL_FIELDS if name in raw]
-    written = {name: value for name in names if bytes(value := raw[name]) != _NULL}
+    passed_on = _PASSED_ON_WITH_TOOLS if body.tools or body.functions else _PASSED_ON
+    written = {
+        name: value for name, value in raw.items() if name in passed_on and bytes(value) != _NULL
+    }
     if isinstance(body.response_format, wire.TextFormat):
         del written["response_format"]
     if body.modalities == _TEXT_ONLY:

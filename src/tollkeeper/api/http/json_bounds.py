@@ -18,6 +18,15 @@ _SMALL_BYTES = 128 << 10
 _FEW_ELEMENTS = 5000
 
 
+def is_plain(body: bytes, elements_max: int) -> bool:
+    """Whether the body is small, and inside of its bounds even if no bracket and no comma of it is
+    part of a string. Nearly every body is."""
+    if len(body) > _SMALL_BYTES:
+        return False
+    openings = _openings(body)
+    return openings <= DEPTH_MAX and openings + body.count(b",") <= min(elements_max, _FEW_ELEMENTS)
+
+
 def is_large(body: bytes) -> bool:
     """Whether the body is to be decoded beside the event loop."""
     return len(body) > _SMALL_BYTES or _openings(body) + body.count(b",") > _FEW_ELEMENTS
@@ -26,10 +35,6 @@ def is_large(body: bytes) -> bool:
 def check_bounds(body: bytes, elements_max: int) -> None:
     """Refuses a body that is nested too deeply, or whose arrays and objects have together more than
     `elements_max` elements. An empty array or object counts as one element of its own."""
-    if len(body) <= _SMALL_BYTES:
-        openings = _openings(body)
-        if openings <= DEPTH_MAX and openings + body.count(b",") <= elements_max:
-            return  # Even if no bracket and no comma is part of a string.
     elements = depth = 0
     for structure in _structure(body):
         elements += _openings(structure) + structure.count(b",")

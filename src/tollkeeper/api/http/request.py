@@ -13,7 +13,7 @@ from tollkeeper.api.http.bodies_in_flight import BodyShare
 from tollkeeper.api.http.endpoint import AnyEndpoint, HeaderIndex
 from tollkeeper.api.http.envelope import BodyTimeout, PayloadTooLarge, UnsupportedMediaType
 from tollkeeper.api.http.exchange import Exchange
-from tollkeeper.api.http.json_bounds import is_large
+from tollkeeper.api.http.json_bounds import is_large, is_plain
 from tollkeeper.domain.access import KeyKind
 from tollkeeper.domain.errors import InvalidRequest, Unauthenticated
 from tollkeeper.timeouts import timeout
@@ -163,6 +163,8 @@ class JsonDecoding:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="large-bodies")
 
     async def decode(self, body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
+        if is_plain(body, self._elements_max):
+            return strict_json.decode_bounded(body, decoder)
         if not is_large(body):
             return strict_json.decode(body, decoder, self._elements_max)
         return await asyncio.get_running_loop().run_in_executor(

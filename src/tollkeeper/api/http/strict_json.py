@@ -20,6 +20,7 @@ _ELEMENTS_MAX = 100_000
 _PATH = re.compile(r" - at (?:`key` in )?`\$(?P<path>.*)`$", re.DOTALL)
 _FIELD = re.compile(r"(?:unknown|required) field `(?P<field>.*?)`", re.DOTALL)
 _PARAM_LENGTH_MAX = 200
+_BLANKS = " \t\r\n"
 # Up to 18 digits, which is more than any bound needs. Other values stay text and are refused.
 _INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,17})")
 
@@ -27,6 +28,11 @@ _INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,17})")
 def decode(body: bytes, decoder: msgspec.json.Decoder[T], elements_max: int = _ELEMENTS_MAX) -> T:
     """The decoded body, or InvalidRequest with the path of the field in `param`."""
     check_bounds(body, elements_max)
+    return decode_bounded(body, decoder)
+
+
+def decode_bounded(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
+    """The same for a body that is known to be inside of its bounds."""
     try:
         decoded = decoder.decode(body)
         _check_duplicates(body)
@@ -93,7 +99,7 @@ def refuse_nul(body: bytes, decoded: msgspec.Struct) -> None:
 
 
 def _refuse_duplicates(pairs: list[tuple[str, Any]]) -> None:
-    if len(pairs) > 1:
+    if len(dict(pairs)) < len(pairs):
         seen = set()
         for key, _ in pairs:
             if key in seen:
@@ -115,7 +121,8 @@ _DUPLICATE_FINDER = json.JSONDecoder(
 
 
 def _check_duplicates(body: bytes) -> None:
-    _DUPLICATE_FINDER.decode(body.decode())
+    """For a body that is valid JSON, as msgspec has found it to be."""
+    _DUPLICATE_FINDER.raw_decode(body.decode().lstrip(_BLANKS))
 
 
 def _invalid_request(exc: msgspec.ValidationError, place: str = "") -> InvalidRequest:

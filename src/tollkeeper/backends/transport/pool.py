@@ -62,6 +62,15 @@ class ConnectionPool:
         self._sweep: asyncio.TimerHandle | None = None
         self._emptied: asyncio.Event | None = None
 
+    @property
+    def open_connections(self) -> int:
+        return len(self._connections)
+
+    @property
+    def waiting(self) -> int:
+        """Calls that wait for a connection."""
+        return self._slots.waiting
+
     async def acquire(self, *, deadline: float, organization: Hashable = None) -> Connection:
         """An open connection; waits for one as long as connecting may take. Raises ConnectFailed,
         ConnectionsExhausted or DeadlinePassed; then nothing was sent."""

@@ -1,4 +1,5 @@
-"""Backends: replicas, whether they can be reached, how they answer, and what the settings say."""
+"""Backends: replicas, whether they can be reached, how gateways see them, how they answer, and what
+the settings say."""
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -6,6 +7,7 @@ from starlette.responses import Response
 from tollkeeper.console.context import console_of
 from tollkeeper.console.forms import RANGES_S, time_range
 from tollkeeper.console.rendering import render
+from tollkeeper.console.replica_views import ReplicaViews
 from tollkeeper.domain.traffic import BackendTraffic
 
 
@@ -17,6 +19,7 @@ async def show(request: Request) -> Response:
     by_replica: dict[tuple[str, str], list[BackendTraffic]] = {}
     for found in report.backends:
         by_replica.setdefault((found.backend, found.replica), []).append(found)
+    processes = await services.replica_reports.replica_report_list()
     names = [backend.name for backend in console.settings.backends]
     return render(
         request,
@@ -25,6 +28,7 @@ async def show(request: Request) -> Response:
         title="Backends",
         backends=console.settings.backends,
         replicas=await console.probe(),
+        views=ReplicaViews(processes, services.clock()),
         traffic=by_replica,
         report=report,
         configured={

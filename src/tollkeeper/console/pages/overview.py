@@ -10,6 +10,7 @@ from tollkeeper.console.charts import traffic_chart
 from tollkeeper.console.context import console_of
 from tollkeeper.console.forms import RANGES_S, Form, time_range
 from tollkeeper.console.rendering import render
+from tollkeeper.console.replica_views import ReplicaViews
 from tollkeeper.services.calls.traffic import TrafficReport
 
 _SHARES = (0.5, 0.95, 0.99)
@@ -51,6 +52,7 @@ async def show(request: Request, refused: Refused | None = None) -> Response:
         overhead_us=[report.latencies("overhead").percentile_ms(share) for share in _SHARES],
         money=money,
         replicas=replicas,
+        views=ReplicaViews(await services.replica_reports.replica_report_list(), services.clock()),
         chart=traffic_chart(report.steps, time),
         has_organizations=bool(requests) or bool(await services.organizations.organization_list()),
     )

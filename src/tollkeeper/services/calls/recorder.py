@@ -5,17 +5,36 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
+from tollkeeper.domain.inference import Batch
 from tollkeeper.services.calls.activity import Activity
 from tollkeeper.services.calls.bill_checks import check_bill
 from tollkeeper.services.calls.metrics import count_call
-from tollkeeper.services.calls.running import RunningCall
-from tollkeeper.services.calls.tracing import CallTracer
+from tollkeeper.services.calls.running import AnswerSink, RunningCall
+from tollkeeper.services.calls.tracing import AnswerCollector, CallTracer
 from tollkeeper.services.request_log import RequestLog
 
 # Calls that wait for their last verdicts; beyond it they are recorded without them.
 _WAITING_MAX = 1024
 # Longer than verdicts may take when a process ends.
 _DRAIN_TIMEOUT_S = 5.0
+
+
+class _CollectingSink:
+    """Lets a span see what the caller is given. Text that a policy holds back does not come here."""
+
+    def __init__(self, sink: AnswerSink, answer: AnswerCollector) -> None:
+        self._sink = sink
+        self._answer = answer
+
+    async def take(self, batch: Batch) -> None:
+        await self._sink.take(batch)
+        self._answer.add(batch)
+
+    def held_back(self) -> None:
+        self._sink.held_back()
+
+    def text_writer(self) -> None:
+        """Text comes as events too, because the span collects it."""
 
 
 class CallRecorder:
@@ -38,6 +57,8 @@ class CallRecorder:
         if self.tracer is not None:
             running.span = self.tracer.started(running.call)
             running.call = replace(running.call, outgoing_trace=running.span.traceparent)
+            if running.span.answer is not None:
+                running.sink = _CollectingSink(running.sink, running.span.answer)
 
     def ended(self, running: RunningCall, status: int, error_code: str | None) -> None:
         """Takes the call; neither blocks nor raises."""

@@ -3,12 +3,23 @@
 from typing import Protocol
 
 from tollkeeper.domain.activity import ActivityRecord
-from tollkeeper.domain.inference import Call
+from tollkeeper.domain.inference import Batch, Call
 from tollkeeper.services.calls.metrics import CallTimes
+
+
+class AnswerCollector(Protocol):
+    def add(self, batch: Batch) -> None:
+        """Takes what the caller was given. Neither blocks nor raises."""
+        ...
 
 
 class CallSpan(Protocol):
     """The span of one running call."""
+
+    @property
+    def answer(self) -> AnswerCollector | None:
+        """Collects the answer, where the operator wants content on spans."""
+        ...
 
     @property
     def traceparent(self) -> bytes:

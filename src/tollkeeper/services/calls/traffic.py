@@ -31,6 +31,8 @@ _READ_MAX = 6_000
 _JUDGED_MAX = 1_000
 # How many steps one page searches: each costs a search of an index.
 _STEPS_MAX = 600
+# How many hours are searched for dear calls before it is known whether they are enough for a page.
+_HOURS_AT_ONCE = 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,13 +160,17 @@ async def _find_in_steps(
     steps there are records at all, and how many steps are needed for a page."""
     newest = None if before is None else before.started_at_ms // 1000 // STEP_S
     end = time.end if newest is None else min(time.end, (newest + 1) * STEP_S)
-    steps = await traffic.find_steps(
-        connection,
-        wanted,
-        TimeRange(time.start, max(time.start, end)),
-        cost_picousd_min=rare.cost_picousd_min,
-        limit=_STEPS_MAX + 1,
-    )
+    searched_time = TimeRange(time.start, max(time.start, end))
+    if rare.cost_picousd_min is None or wanted.names_a_tenant:
+        steps = await traffic.find_steps(
+            connection,
+            wanted,
+            searched_time,
+            cost_picousd_min=rare.cost_picousd_min,
+            limit=_STEPS_MAX + 1,
+        )
+    else:
+        steps = await _find_dear_steps(connection, wanted, searched_time, rare.cost_picousd_min)
     searched, more = _steps_to_search(steps, newest, _READ_MAX if rare else limit)
     found = await activity_pages.find_in_steps(
         connection,
@@ -177,6 +183,23 @@ async def _find_in_steps(
     )
     # Everything down to the last step was read.
     return found, Position(searched[-1] * STEP_S * 1000, UUID(int=0)) if more else None
+
+
+async def _find_dear_steps(
+    connection: Connection, wanted: TrafficFilter, time: TimeRange, cost_picousd_min: int
+) -> list[tuple[int, int]]:
+    """The newest steps in which a call of any tenant cost as much: at least so many as one page
+    searches, and one more where there are more."""
+    hours = await traffic.find_dear_hours(connection, wanted, time, cost_picousd_min)
+    steps: list[tuple[int, int]] = []
+    for start in range(0, len(hours), _HOURS_AT_ONCE):
+        chunk = hours[start : start + _HOURS_AT_ONCE]
+        steps += await traffic.find_dear_steps(connection, wanted, time, cost_picousd_min, chunk)
+        # Without the first, in which the page before may have ended, and the last, which only says
+        # that there is more.
+        if len(steps) > _STEPS_MAX or sum(found[1] for found in steps[1:-1]) >= _READ_MAX:
+            break
+    return steps
 
 
 async def _find_judged(

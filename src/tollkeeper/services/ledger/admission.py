@@ -18,6 +18,7 @@ from tollkeeper.domain.errors import (
 from tollkeeper.domain.inference import Call
 from tollkeeper.domain.ledger import Hold, Resolution, ResolutionKind
 from tollkeeper.domain.money import usd_from_picousd
+from tollkeeper.domain.months import id_of_text
 from tollkeeper.domain.policy_set import PolicySet
 from tollkeeper.domain.pricing import Bounds, cost_of, hold_picousd
 from tollkeeper.domain.routes import dearest_pricing, prices_by_backend
@@ -95,7 +96,7 @@ class Admission:
         pricing = dearest_pricing(call.model, now, bounds)
         hold = Hold(
             organization_id=call.organization_id,
-            id=UUID(call.request_id),
+            id=id_of_text(call.request_id),
             project_id=call.project_id,
             key_id=call.key_id,
             model=call.model.id,

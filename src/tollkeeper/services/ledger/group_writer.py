@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable, Sequence
+from functools import partial
 from typing import Generic, TypeAlias, TypeVar
 
 from tollkeeper.domain.errors import TollkeeperError, Unavailable
@@ -31,6 +32,9 @@ class GroupWriter(Generic[T, R]):
     written alone, so that no item fails because of another one.
 
     With `owner`, the owners of items take turns: one with thousands of items waits behind itself.
+
+    Results are given to all callers at once, or by `hand_out`, which gets the item and what gives
+    its result to the caller.
     """
 
     def __init__(
@@ -40,8 +44,10 @@ class GroupWriter(Generic[T, R]):
         name: str,
         queued_max: int | None = QUEUED_MAX,
         owner: Callable[[T], Hashable] | None = None,
+        hand_out: Callable[[T, Callable[[], None]], None] | None = None,
     ) -> None:
         self._write = write
+        self._hand_out = hand_out
         self._queued_max = queued_max
         # The items that nobody has begun to write and nobody has withdrawn.
         self._queued: dict[asyncio.Future[R], T] = {}
@@ -115,8 +121,12 @@ class GroupWriter(Generic[T, R]):
             for waiter, item in zip(waiting, items, strict=True):
                 await self._write_batch([waiter], [item])
         else:
-            for waiter, result in zip(waiting, results, strict=True):
-                _answer(waiter, result)
+            hand_out = self._hand_out
+            for waiter, item, result in zip(waiting, items, results, strict=True):
+                if hand_out is None:
+                    _answer(waiter, result)
+                else:
+                    hand_out(item, partial(_answer, waiter, result))
 
     def _give_up(self, results: Sequence[asyncio.Future[R]]) -> None:
         for result in results:

@@ -11,6 +11,7 @@ from tollkeeper.domain.admission import Decision
 from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.domain.ledger import Hold
 from tollkeeper.services.ledger.group_writer import GroupWriter, Result
+from tollkeeper.services.ledger.handout import Handout
 from tollkeeper.storage.ledger_store import AccountBusy
 
 # How long the common queue waits for the account of one organization.
@@ -44,10 +45,13 @@ class HoldQueue:
     organization whose account keeps the others waiting, or whose holds make a common transaction
     fail, gets a queue of its own until that queue is empty."""
 
-    def __init__(self, write: WriteHolds) -> None:
+    def __init__(self, write: WriteHolds, handout: Handout) -> None:
         self._write = write
         self._common: GroupWriter[WantedHold, Decision] = GroupWriter(
-            self._write_batch, name="holds", owner=lambda wanted: wanted.hold.organization_id.int
+            self._write_batch,
+            name="holds",
+            owner=lambda wanted: wanted.hold.organization_id.int,
+            hand_out=lambda wanted, give: handout.add(wanted.hold.organization_id.int, give),
         )
         self._separate: dict[OrganizationId, GroupWriter[WantedHold, Decision]] = {}
         self._separate_slots = asyncio.Semaphore(_SEPARATE_AT_ONCE)

@@ -38,10 +38,13 @@ class Recovered:
 class Lease:
     """The lease of this process: its heartbeat shows the others that it lives."""
 
-    def __init__(self, database: Database, process_id: UUID, lease_s: float) -> None:
+    def __init__(
+        self, database: Database, process_id: UUID, lease_s: float, *, kind: str | None = None
+    ) -> None:
+        """`kind` names a process that is no gateway."""
         self._database = database
         self._process = RunningProcess(
-            process_id, code_revision(), socket.gethostname(), os.getpid()
+            process_id, code_revision(), socket.gethostname(), os.getpid(), kind
         )
         self._lease_s = lease_s
         self._steady_since: float | None = None

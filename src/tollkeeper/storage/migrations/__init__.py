@@ -147,9 +147,9 @@ def _refuse_while_needed(connection: Connection, revision: Revision, lease_s: fl
     if not found:
         return
     named = ", ".join(
-        f"{host or 'an unknown host'} pid {pid or 'unknown'} (code {code or 'before 0019'}, "
-        f"seen {seen} s ago)"
-        for host, pid, code, seen in found[:_NAMED_PROCESSES_MAX]
+        f"{f'the {kind} on ' if kind else ''}{host or 'an unknown host'} pid {pid or 'unknown'} "
+        f"(code {code or 'before 0019'}, seen {seen} s ago)"
+        for kind, host, pid, code, seen in found[:_NAMED_PROCESSES_MAX]
     )
     more = len(found) - _NAMED_PROCESSES_MAX
     raise StateConflict(

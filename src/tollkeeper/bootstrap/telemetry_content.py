@@ -1,0 +1,367 @@
+"""The content of a call as attributes of its span, in the form of the GenAI conventions and within a
+bound of bytes. Only a tracer of an operator who opted in uses it.
+
+Left out on purpose: bytes of media, queries of addresses (they may be signed), sealed reasoning,
+properties that the interface does not list, and every part of a tool that is no function but its
+type and name (it may hold credentials). What looks like an API key of this gateway is redacted.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from tollkeeper.bootstrap import telemetry_names as names
+from tollkeeper.domain.inference import Batch, Delta
+from tollkeeper.domain.keys import KEY_LENGTH, redact_keys
+from tollkeeper.domain.prompt import (
+    Audio,
+    File,
+    FunctionTool,
+    Image,
+    Media,
+    Part,
+    Prompt,
+    Reasoning,
+    Refusal,
+    Role,
+    Text,
+    Tool,
+    ToolCall,
+    ToolResult,
+    Turn,
+    Video,
+)
+
+# An upper bound of the bytes that an object takes beside its texts: names of fields and braces.
+_OBJECT_BYTES: Final = 96
+# The shares of the bound, in eighths. What one attribute leaves over, the input messages may use.
+_INSTRUCTIONS_SHARE: Final = 1
+_TOOLS_SHARE: Final = 1
+_OUTPUT_SHARE: Final = 3
+_INSTRUCTING: Final = (Role.SYSTEM, Role.DEVELOPER)
+# Finish reasons of the chat protocol in the words of the conventions.
+_FINISHES: Final = {"tool_calls": "tool_call", "function_call": "tool_call", None: "error"}
+
+_Object = dict[str, Any]
+P = TypeVar("P")
+
+
+class _Budget:
+    """The bytes of JSON that one attribute may still take."""
+
+    def __init__(self, limit: int) -> None:
+        # The brackets of the list.
+        self._left = limit - 2
+        self.is_cut = False
+
+    def takes_object(self) -> bool:
+        """Whether there is room for one more object, which is then taken."""
+        if self._left < _OBJECT_BYTES:
+            self.is_cut = True
+            return False
+        self._left -= _OBJECT_BYTES
+        return True
+
+    def text(self, text: str, length: int | None = None) -> str:
+        """The text with keys redacted, cut to what is left. `length` is its whole length in
+        characters, where `text` is only its beginning."""
+        length = len(text) if length is None else length
+        if not length:
+            return ""
+        # Further than can be shown, so that a key at the cut is recognized.
+        shown = redact_keys(text[: max(self._left, 0) + KEY_LENGTH])
+        size = len(msgspec.json.encode(shown))
+        if size <= self._left and len(text) == length and length <= self._left + KEY_LENGTH:
+            self._left -= size
+            return shown
+        self.is_cut = True
+        marker = f"… [cut: the text has {length} characters]"
+        room = self._left - len(msgspec.json.encode(marker))
+        if room <= 0:
+            return ""
+        while (size := len(msgspec.json.encode(shown)) - 2) > room:
+            shown = shown[: len(shown) * room // size]
+        shown += marker
+        self._left -= len(msgspec.json.encode(shown))
+        return shown
+
+    def json(self, encoded: str) -> msgspec.Raw | None:
+        """JSON as it is, with keys redacted; None where it does not fit, because it cannot be cut."""
+        redacted = redact_keys(encoded).encode()
+        if len(redacted) > self._left:
+            self.is_cut = True
+            return None
+        self._left -= len(redacted)
+        return msgspec.Raw(redacted)
+
+
+class AnswerContent:
+    """The beginning of an answer as the caller was given it, collected while it is delivered."""
+
+    def __init__(self, limit: int) -> None:
+        self._left = limit * _OUTPUT_SHARE // 8
+        self._choices: dict[int, _Choice] = {}
+        self._is_cut = False
+
+    def add(self, batch: Batch) -> None:
+        for event in batch:
+            if type(event) is Delta:
+                self._add(event)
+
+    def encoded(self, limit: int) -> tuple[str, bool]:
+        """The messages as JSON, and whether anything is cut."""
+        budget = _Budget(limit)
+        messages: list[_Object] = []
+        for _, choice in sorted(self._choices.items()):
+            if not budget.takes_object():
+                break
+            finish = budget.text(_FINISHES.get(choice.finish) or choice.finish or "")
+            parts = [_answer_part(part, budget) for part in _taken(choice.ordered(), budget)]
+            messages.append({"role": "assistant", "parts": parts, "finish_reason": finish})
+        return _encode(messages), budget.is_cut or self._is_cut
+
+    def _add(self, delta: Delta) -> None:
+        choice = self._choices.get(delta.choice)
+        if choice is None:
+            if not self._takes(_OBJECT_BYTES):
+                return
+            choice = self._choices[delta.choice] = _Choice()
+        choice.finish = delta.finish or choice.finish
+        for order, kind, text in (
+            (0, "reasoning", delta.reasoning),
+            (1, "text", delta.text),
+            (2, "refusal", delta.refusal),
+        ):
+            if text:
+                self._extend(choice, (order, 0), kind, text)
+        for call in delta.tool_calls:
+            self._extend(choice, (3, call.index), "tool_call", call.arguments, call.id, call.name)
+        function = delta.function_call
+        if function is not None:
+            self._extend(choice, (4, 0), "tool_call", function.arguments, None, function.name)
+
+    def _extend(
+        self,
+        choice: "_Choice",
+        key: tuple[int, int],
+        kind: str,
+        text: str,
+        call_id: str | None = None,
+        name: str | None = None,
+    ) -> None:
+        part = choice.parts.get(key)
+        if part is None:
+            if not self._takes(_OBJECT_BYTES):
+                return
+            part = choice.parts[key] = _AnswerPart(kind)
+        if call_id and self._takes(len(call_id)):
+            part.call_id = call_id
+        if name and self._takes(len(name)):
+            part.name = name
+        part.length += len(text)
+        if len(text) > self._left:
+            self._is_cut = True
+            text = text[: max(self._left, 0)]
+        if text:
+            part.pieces.append(text)
+            self._left -= len(text)
+
+    def _takes(self, size: int) -> bool:
+        if size > self._left:
+            self._is_cut = True
+            return False
+        self._left -= size
+        return True
+
+
+class _AnswerPart:
+    """One text or tool call of an answer, in pieces."""
+
+    __slots__ = ("call_id", "kind", "length", "name", "pieces")
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.pieces: list[str] = []
+        # In characters, with those that are not kept.
+        self.length = 0
+        self.call_id: str | None = None
+        self.name: str | None = None
+
+
+class _Choice:
+    __slots__ = ("finish", "parts")
+
+    def __init__(self) -> None:
+        self.finish: str | None = None
+        self.parts: dict[tuple[int, int], _AnswerPart] = {}
+
+    def ordered(self) -> list[_AnswerPart]:
+        return [part for _, part in sorted(self.parts.items())]
+
+
+def content_attributes(
+    prompt: Prompt, answer: AnswerContent, limit: int
+) -> dict[str, str | tuple[str, ...]]:
+    """The content of an ended call, of at most `limit` bytes in all. An attribute that is not whole
+    is named in `tollkeeper.content.cut`."""
+    opening = _instructing_turns(prompt.turns)
+    instructions = [part for turn in prompt.turns[:opening] for part in turn.parts]
+    found: dict[str, str | tuple[str, ...]] = {}
+    cut: list[str] = []
+    left = limit
+
+    def put(name: str, encoded: str, *, is_cut: bool) -> None:
+        nonlocal left
+        left -= len(encoded.encode())
+        found[name] = encoded
+        if is_cut:
+            cut.append(name)
+
+    if instructions:
+        budget = _Budget(limit * _INSTRUCTIONS_SHARE // 8)
+        parts = [_part(part, budget) for part in _taken(instructions, budget)]
+        put(names.SYSTEM_INSTRUCTIONS, _encode(parts), is_cut=budget.is_cut)
+    if prompt.tools or prompt.server_tools:
+        budget = _Budget(limit * _TOOLS_SHARE // 8)
+        tools = list(_tools(prompt, budget))
+        put(names.TOOL_DEFINITIONS, _encode(tools), is_cut=budget.is_cut)
+    encoded, is_cut = answer.encoded(limit * _OUTPUT_SHARE // 8)
+    put(names.OUTPUT_MESSAGES, encoded, is_cut=is_cut)
+    budget = _Budget(left)
+    messages = _messages(prompt.turns[opening:], budget)
+    put(names.INPUT_MESSAGES, _encode(messages), is_cut=budget.is_cut)
+    if cut:
+        found[names.CONTENT_CUT] = tuple(cut)
+    return found
+
+
+def _instructing_turns(turns: Sequence[Turn]) -> int:
+    """How many turns at the beginning of the conversation are instructions of the system."""
+    for number, turn in enumerate(turns):
+        if turn.role not in _INSTRUCTING:
+            return number
+    return len(turns)
+
+
+def _messages(turns: Sequence[Turn], budget: _Budget) -> list[_Object]:
+    """Filled from the newest turn on, so that the oldest are missing where not all fit."""
+    newest_first = []
+    for turn in reversed(turns):
+        if not budget.takes_object():
+            break
+        role = Role.TOOL if turn.role is Role.FUNCTION else turn.role
+        message: _Object = {"role": role.value}
+        if turn.name:
+            message["name"] = budget.text(turn.name)
+        message["parts"] = [_part(part, budget) for part in _taken(turn.parts, budget)]
+        newest_first.append(message)
+    return newest_first[::-1]
+
+
+def _taken(parts: Sequence[P], budget: _Budget) -> Iterator[P]:
+    """The parts for which there is room."""
+    for part in parts:
+        if not budget.takes_object():
+            return
+        yield part
+
+
+def _part(part: Part, budget: _Budget) -> _Object:
+    match part:
+        case Text():
+            return {"type": "text", "content": budget.text(part.text)}
+        case Refusal():
+            return {"type": "refusal", "content": budget.text(part.text)}
+        case Reasoning():
+            return {"type": "reasoning", "content": budget.text(part.text)}
+        case ToolCall():
+            return _tool_call(part.id, part.name, part.arguments, len(part.arguments), budget)
+        case ToolResult():
+            return _tool_result(part, budget)
+        case Image() | Audio() | Video() | File():
+            return _media(part, budget)
+
+
+def _tool_result(part: ToolResult, budget: _Budget) -> _Object:
+    named = {"id": budget.text(part.call_id or part.name or "")}
+    if len(part.content) == 1 and isinstance(part.content[0], Text):
+        response: object = budget.text(part.content[0].text)
+    else:
+        response = [_part(inner, budget) for inner in _taken(part.content, budget)]
+    return {"type": "tool_call_response", **named, "response": response}
+
+
+def _tool_call(
+    call_id: str | None, name: str | None, arguments: str, length: int, budget: _Budget
+) -> _Object:
+    named = {"id": budget.text(call_id or ""), "name": budget.text(name or "")}
+    written: object = None
+    if len(arguments) == length and _is_json(arguments):
+        written = budget.json(arguments)
+    if written is None:
+        written = budget.text(arguments, length)
+    return {"type": "tool_call", **named, "arguments": written}
+
+
+def _answer_part(part: _AnswerPart, budget: _Budget) -> _Object:
+    text = "".join(part.pieces)
+    if part.kind == "tool_call":
+        return _tool_call(part.call_id, part.name, text, part.length, budget)
+    return {"type": part.kind, "content": budget.text(text, part.length)}
+
+
+def _media(media: Media, budget: _Budget) -> _Object:
+    """Where media lie, or how large they are; never their bytes."""
+    about: _Object = {"modality": media.modality}
+    if isinstance(media, File) and media.id is not None:
+        return {"type": "file", **about, "file_id": budget.text(media.id)}
+    if media.url is not None and not media.url.startswith("data:"):
+        return {"type": "uri", **about, "uri": budget.text(_without_query(media.url))}
+    data = media.url or (media.data if isinstance(media, Audio | File) else None) or ""
+    return {"type": "blob", **about, "content": "", "omitted_bytes": len(data)}
+
+
+def _without_query(url: str) -> str:
+    """The address without a query or a fragment, which may be signed, and without a user's name."""
+    address, cut, _ = url.replace("#", "?", 1).partition("?")
+    scheme, separator, rest = address.partition("://")
+    host, slash, path = rest.partition("/")
+    return f"{scheme}{separator}{host.rpartition('@')[2]}{slash}{path}{'?…' if cut else ''}"
+
+
+def _tools(prompt: Prompt, budget: _Budget) -> Iterator[_Object]:
+    tools: list[Tool | _Object] = [*prompt.tools, *prompt.server_tools]
+    for tool in _taken(tools, budget):
+        if isinstance(tool, FunctionTool):
+            yield _function(tool, budget)
+            continue
+        written = tool if isinstance(tool, dict) else tool.written
+        yield {
+            name: budget.text(value)
+            for name in ("type", "name")
+            if isinstance(value := written.get(name), str)
+        }
+
+
+def _function(tool: FunctionTool, budget: _Budget) -> _Object:
+    shown: _Object = {"type": "function", "name": budget.text(tool.name)}
+    if tool.description is not None:
+        shown["description"] = budget.text(tool.description)
+    if tool.parameters is not None:
+        parameters = budget.json(msgspec.json.encode(tool.parameters).decode())
+        if parameters is not None:
+            shown["parameters"] = parameters
+    return shown
+
+
+def _is_json(text: str) -> bool:
+    try:
+        msgspec.json.decode(text, type=msgspec.Raw)
+    except msgspec.DecodeError:
+        return False
+    return True
+
+
+def _encode(value: list[_Object]) -> str:
+    return msgspec.json.encode(value).decode()

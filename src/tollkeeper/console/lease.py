@@ -1,0 +1,48 @@
+"""The console's lease: while it runs, `migrate` knows that code of its version needs the schema."""
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from uuid import uuid4
+
+import structlog
+
+from tollkeeper.domain.errors import TollkeeperError
+from tollkeeper.services.ledger.recovery import Lease
+from tollkeeper.storage.database import Database
+
+KIND = "console"
+_log = structlog.get_logger("tollkeeper.console")
+
+
+@asynccontextmanager
+async def held_lease(database: Database, lease_s: float) -> AsyncIterator[None]:
+    """Sends heartbeats during the context, and signs off at its end."""
+    lease = Lease(database, uuid4(), lease_s, kind=KIND)
+    lease.on_outdated = _end_outdated
+    task = asyncio.create_task(_send_heartbeats(lease))
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
+        # Without the database, the registration is removed later, like that of a dead process.
+        with contextlib.suppress(TollkeeperError):
+            await lease.sign_off()
+
+
+async def _send_heartbeats(lease: Lease) -> None:
+    while True:
+        try:
+            await lease.heartbeat()
+        except TollkeeperError as exc:
+            _log.warning("no heartbeat was sent", reason=exc.message)
+        await asyncio.sleep(lease.interval_s)
+
+
+def _end_outdated(reason: str) -> None:
+    _log.error("the console ends: its code is too old for the schema", reason=reason)
+    os.kill(os.getpid(), signal.SIGTERM)

@@ -1,0 +1,73 @@
+"""Replicas as the gateway processes see them, for pages."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tollkeeper.backends.port import ReplicaReport
+from tollkeeper.services.replica_reports import ProcessReport
+
+
+@dataclass(frozen=True, slots=True)
+class Badge:
+    text: str
+    tone: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaView:
+    """One replica as one gateway process saw it."""
+
+    process: ProcessReport
+    replica: ReplicaReport
+    # Unix time until which the process does not call it; None where it does.
+    ejected_until: float | None
+
+    @property
+    def is_ejected(self) -> bool:
+        return self.replica.state != "healthy"
+
+    @property
+    def is_sound(self) -> bool:
+        return not self.is_ejected and not self.replica.is_kept
+
+    @property
+    def badges(self) -> list[Badge]:
+        return _badges([self])
+
+
+class ReplicaViews:
+    def __init__(self, processes: Sequence[ProcessReport], now: float) -> None:
+        self._views = [
+            ReplicaView(process, replica, _ejected_until(process, replica, now))
+            for process in processes
+            for replica in process.replicas
+        ]
+
+    def of_backend(self, backend: str) -> list[ReplicaView]:
+        return [view for view in self._views if view.replica.backend == backend]
+
+    def badges(self, backend: str, url: str) -> list[Badge]:
+        """What all processes together say of a replica."""
+        return _badges([view for view in self.of_backend(backend) if view.replica.url == url])
+
+
+def _ejected_until(process: ProcessReport, replica: ReplicaReport, now: float) -> float | None:
+    if replica.retry_in_s is None:
+        return None
+    return now - process.age_s + replica.retry_in_s
+
+
+def _badges(views: Sequence[ReplicaView]) -> list[Badge]:
+    if not views:
+        return [Badge("no gateway reports", "calm")]
+    if all(view.is_sound for view in views):
+        return [Badge("healthy", "good")]
+    badges = []
+    for name, tone, count in (
+        ("ejected", "bad", sum(view.is_ejected for view in views)),
+        ("fails, kept as the last one", "warning", sum(view.replica.is_kept for view in views)),
+    ):
+        if count:
+            where = f" in {count} of {len(views)}" if len(views) > 1 else ""
+            badges.append(Badge(name + where, tone))
+    return badges

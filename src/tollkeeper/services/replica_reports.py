@@ -1,0 +1,60 @@
+"""How each gateway process sees its replicas, published for operators at a slow rhythm."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from uuid import UUID
+
+import msgspec
+
+from tollkeeper.backends.port import Backend, ReplicaReport
+from tollkeeper.storage import replica_reports
+from tollkeeper.storage.database import Database
+
+PUBLISH_INTERVAL_S = 5
+# A process that has not reported for so long is not shown.
+_AGE_S_MAX = 12 * PUBLISH_INTERVAL_S
+_REPORTS = msgspec.json.Decoder(tuple[ReplicaReport, ...])
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessReport:
+    """What one gateway process saw so many seconds ago."""
+
+    host: str
+    pid: int
+    age_s: float
+    replicas: tuple[ReplicaReport, ...]
+
+
+class ReplicaReports:
+    def __init__(
+        self, database: Database, backends: Mapping[str, Backend], process_id: UUID
+    ) -> None:
+        self._database = database
+        self._backends = backends
+        self._process_id = process_id
+
+    async def publish(self) -> None:
+        found = [
+            report for backend in self._backends.values() for report in backend.health().reports
+        ]
+        encoded = msgspec.json.encode(found).decode()
+        async with self._database.reading() as connection:
+            await replica_reports.write(connection, self._process_id, encoded)
+
+    async def replica_report_list(self) -> list[ProcessReport]:
+        """Of all gateway processes of this database that run."""
+        async with self._database.reading() as connection:
+            stored = await replica_reports.find_fresh(connection, age_s_max=_AGE_S_MAX)
+        return [
+            ProcessReport(found.host, found.pid, found.age_s, _decoded(found.report))
+            for found in stored
+        ]
+
+
+def _decoded(report: str) -> tuple[ReplicaReport, ...]:
+    """Nothing, where another version writes reports that this one cannot read."""
+    try:
+        return _REPORTS.decode(report)
+    except msgspec.ValidationError:
+        return ()

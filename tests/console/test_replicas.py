@@ -1,0 +1,93 @@
+"""Replicas on the backends page and on the overview: as the console and as gateways see them."""
+
+import json
+from collections.abc import Sequence
+from uuid import uuid4
+
+import pytest
+
+from tests.support.console_site import ConsoleSite, Watched
+from tollkeeper.backends.port import ReplicaReport
+from tollkeeper.console.replica_views import Badge, ReplicaViews
+from tollkeeper.services.replica_reports import ProcessReport
+
+_HEALTHY = ReplicaReport("scripted", "http://one", "healthy")
+_EJECTED = ReplicaReport(
+    "scripted", "http://one", "ejected", 12.0, "The backend cannot be reached."
+)
+_KEPT = ReplicaReport("scripted", "http://one", "healthy", is_kept=True)
+_PROBING = ReplicaReport("scripted", "http://one", "probing", 3.0)
+
+
+def _views(*replicas: ReplicaReport) -> ReplicaViews:
+    processes = [ProcessReport("host", number, 2.0, (one,)) for number, one in enumerate(replicas)]
+    return ReplicaViews(processes, now=1000)
+
+
+@pytest.mark.parametrize(
+    ("replicas", "badges"),
+    [
+        ((), [Badge("no gateway reports", "calm")]),
+        ((_HEALTHY, _HEALTHY), [Badge("healthy", "good")]),
+        ((_EJECTED,), [Badge("ejected", "bad")]),
+        ((_HEALTHY, _EJECTED, _PROBING), [Badge("ejected in 2 of 3", "bad")]),
+        ((_KEPT,), [Badge("fails, kept as the last one", "warning")]),
+        (
+            (_KEPT, _EJECTED),
+            [
+                Badge("ejected in 1 of 2", "bad"),
+                Badge("fails, kept as the last one in 1 of 2", "warning"),
+            ],
+        ),
+    ],
+)
+def test_what_processes_say_together(
+    replicas: Sequence[ReplicaReport], badges: list[Badge]
+) -> None:
+    assert _views(*replicas).badges("scripted", "http://one") == badges
+
+
+def test_the_end_of_an_ejection_is_counted_from_the_report() -> None:
+    (view,) = _views(_EJECTED).of_backend("scripted")
+    assert view.ejected_until == 1000 - 2 + 12
+
+
+async def test_the_pages_show_it(site: ConsoleSite, watched: Watched) -> None:
+    url = site.judged.model.url
+    ejected = {
+        "backend": "scripted",
+        "url": url,
+        "state": "ejected",
+        "retry_in_s": 30.0,
+        "last_failure": "The backend <b>cannot</b> be reached.",
+        "calls": 3,
+        "connections": 5,
+        "waiting": 2,
+    }
+    process = uuid4()
+    async with site.services.database.reading() as connection:
+        await connection.execute(
+            "INSERT INTO processes (id, host, pid) VALUES (%s, 'gateway-7', 4711)", (process,)
+        )
+        await connection.execute(
+            "INSERT INTO replica_reports (process_id, reported_at, report)"
+            " VALUES (%s, clock_timestamp(), %s::jsonb)",
+            (process, json.dumps([ejected])),
+        )
+    page = watched.page
+    try:
+        await page.goto(f"{site.address}/backends")
+        table = page.get_by_role("region", name="Replicas of scripted by gateway process")
+        row = table.get_by_role("row").filter(has_text="gateway-7 pid 4711")
+        text = await row.inner_text()
+        assert "ejected" in text
+        assert "until" in text
+        assert "The backend <b>cannot</b> be reached." in text
+        cells = await row.get_by_role("cell").all_inner_texts()
+        assert cells[3:6] == ["3", "5", "2"]
+        await page.goto(site.address)
+        badges = page.get_by_role("row").filter(has_text=url)
+        assert "ejected" in await badges.inner_text()
+    finally:
+        async with site.services.database.reading() as connection:
+            await connection.execute("DELETE FROM processes WHERE id = %s", (process,))

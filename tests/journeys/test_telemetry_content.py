@@ -1,0 +1,181 @@
+"""Content on spans, where the operator opts in: streams and whole answers, policies, and no work where
+it is off."""
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+
+from tests.support.databases import own_database
+from tests.support.judged_gateway import assert_denied, judged_gateway
+from tests.support.otlp_collector import Collector, attributes_of, running_collector
+from tests.support.scripted_gateway import ScriptedGateway, scripted_gateway
+from tests.support.upstream import Upstream, chat, reset_after
+from tollkeeper.bootstrap import telemetry
+from tollkeeper.services.calls.recorder import CallRecorder
+from tollkeeper.services.calls.running import RunningCall
+
+_PROMPT = "A very private question"
+_NAMES = {
+    "gen_ai.input.messages",
+    "gen_ai.output.messages",
+    "gen_ai.system_instructions",
+    "gen_ai.tool.definitions",
+}
+
+
+@pytest.fixture(scope="module")
+def conninfo(shared_conninfo: str) -> str:
+    """What is verified here, no other test has written to."""
+    return own_database(shared_conninfo, "telemetry_content")
+
+
+@pytest.fixture
+async def collector() -> AsyncIterator[Collector]:
+    async with running_collector() as collector:
+        yield collector
+
+
+@asynccontextmanager
+async def _traced(
+    data_dir: Path, conninfo: str, collector: Collector, **settings: Any
+) -> AsyncIterator[ScriptedGateway]:
+    """When the context ends, everything is exported."""
+    declared = {"endpoint": collector.endpoint, "content": True, **settings}
+    async with (
+        Upstream(chat()) as upstream,
+        scripted_gateway(data_dir, conninfo, upstream, telemetry=declared) as running,
+    ):
+        yield await running.with_tenant()
+
+
+def _only_content(collector: Collector) -> dict[str, Any]:
+    (span,) = collector.spans
+    attributes = attributes_of(span)
+    return {name: json.loads(attributes[name]) for name in _NAMES & set(attributes)}
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
+async def test_a_span_carries_the_call(
+    data_dir: Path, conninfo: str, collector: Collector, *, streamed: bool
+) -> None:
+    messages = [
+        {"role": "system", "content": "Be kind."},
+        {"role": "user", "content": _PROMPT},
+    ]
+    tool = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
+    async with _traced(data_dir, conninfo, collector) as scripted:
+        tenant = scripted.tenant
+        asked = [*messages, {"role": "user", "content": f"My key is {tenant.project_key}"}]
+        answer = await scripted.chat(messages=asked, tools=[tool], stream=streamed)
+        assert answer.status_code == 200
+    found = _only_content(collector)
+    assert found == {
+        "gen_ai.system_instructions": [{"type": "text", "content": "Be kind."}],
+        "gen_ai.tool.definitions": [
+            {"type": "function", "name": "look", "parameters": {"type": "object"}}
+        ],
+        "gen_ai.input.messages": [
+            {"role": "user", "parts": [{"type": "text", "content": _PROMPT}]},
+            {
+                "role": "user",
+                "parts": [{"type": "text", "content": f"My key is {tenant.project_key[:8]}..."}],
+            },
+        ],
+        "gen_ai.output.messages": [
+            {
+                "role": "assistant",
+                "parts": [{"type": "text", "content": "Hello"}],
+                "finish_reason": "stop",
+            }
+        ],
+    }
+    (span,) = collector.spans
+    assert attributes_of(span)["tollkeeper.organization_id"] == str(tenant.organization_id)
+    assert tenant.project_key.encode() not in collector.raw
+
+
+async def test_a_span_has_the_part_of_an_answer_that_came(
+    data_dir: Path, conninfo: str, collector: Collector
+) -> None:
+    async with _traced(data_dir, conninfo, collector) as scripted:
+        scripted.upstream.play(reset_after(2))
+        await scripted.chat(stream=True)
+    (message,) = _only_content(collector)["gen_ai.output.messages"]
+    assert message["parts"] == [{"type": "text", "content": "0 1 "}]
+    assert message["finish_reason"] == "error"
+
+
+async def test_content_is_bounded_on_each_span(
+    data_dir: Path, conninfo: str, collector: Collector
+) -> None:
+    async with _traced(data_dir, conninfo, collector, content_bytes=1024) as scripted:
+        answer = await scripted.chat(messages=[{"role": "user", "content": "word " * 1000}])
+        assert answer.status_code == 200
+    (span,) = collector.spans
+    attributes = attributes_of(span)
+    assert sum(len(attributes.get(name, "")) for name in _NAMES) <= 1024
+    (cut,) = attributes["tollkeeper.content.cut"].values
+    assert cut.string_value == "gen_ai.input.messages"
+    (message,) = json.loads(attributes["gen_ai.input.messages"])
+    assert message["parts"][0]["content"].endswith("… [cut: the text has 5000 characters]")
+
+
+async def test_an_answer_that_a_policy_holds_back_is_not_sent(
+    data_dir: Path, conninfo: str, collector: Collector
+) -> None:
+    declared = {"endpoint": collector.endpoint, "content": True}
+    async with judged_gateway(data_dir, conninfo, telemetry=declared) as running:
+        judged = await running.with_tenant()
+        policy = await judged.enforce("bomb", direction="response")
+        judged.say("Here is a bomb")
+        assert_denied(await judged.chat("What is this?"), policy, "response")
+    assert b"What is this?" in collector.raw
+    assert b"Here is a bomb" not in collector.raw
+
+
+async def test_a_call_that_is_not_admitted_has_no_content(
+    data_dir: Path, conninfo: str, collector: Collector
+) -> None:
+    async with _traced(data_dir, conninfo, collector) as scripted:
+        poor = await scripted.with_tenant(credit=0)
+        answer = await poor.chat(messages=[{"role": "user", "content": _PROMPT}])
+        assert answer.status_code == 402
+    assert _only_content(collector) == {}
+    assert _PROMPT.encode() not in collector.raw
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"content": False}, {"sample_ratio": 0}],
+    ids=["off", "not sampled"],
+)
+async def test_without_it_nothing_is_done(
+    data_dir: Path,
+    conninfo: str,
+    collector: Collector,
+    monkeypatch: pytest.MonkeyPatch,
+    settings: dict[str, Any],
+) -> None:
+    """Nothing is collected or encoded, and the answer goes to the caller's own sink."""
+    collected, encoded = Mock(), Mock()
+    monkeypatch.setattr(telemetry, "AnswerContent", collected)
+    monkeypatch.setattr(telemetry, "content_attributes", encoded)
+    sinks = []
+    started = CallRecorder.started
+
+    def watched(recorder: CallRecorder, running: RunningCall) -> None:
+        before = running.sink
+        started(recorder, running)
+        sinks.append(running.sink is before)
+
+    monkeypatch.setattr(CallRecorder, "started", watched)
+    async with _traced(data_dir, conninfo, collector, **settings) as scripted:
+        messages = [{"role": "user", "content": _PROMPT}]
+        assert (await scripted.chat(messages=messages, stream=True)).status_code == 200
+    assert (collected.call_count, encoded.call_count, sinks) == (0, 0, [True])
+    assert _PROMPT.encode() not in collector.raw

@@ -1,0 +1,99 @@
+"""Connections of the ledger that are kept between its transactions."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import psycopg
+import pytest
+
+from tests.support.backend_calls import until
+from tollkeeper.domain.errors import Unavailable
+from tollkeeper.storage import kept_connections
+from tollkeeper.storage.database import Database
+from tollkeeper.storage.round_trips import Statement
+
+_WHO = Statement("test_who", "SELECT pg_backend_pid()")
+_FAIL = Statement("test_fail", "SELECT 1 / %s::integer")
+
+
+@pytest.fixture
+async def database(conninfo: str) -> AsyncIterator[Database]:
+    made = Database(conninfo, pool_size=6, pool_timeout_s=20, statement_timeout_s=20)
+    await made.open()
+    yield made
+    await made.close()
+
+
+async def _backend(database: Database) -> int:
+    async with database.round_trips() as trips:
+        [[(found,)]] = await trips.run(_WHO.bind())
+    assert isinstance(found, int)
+    return found
+
+
+async def test_the_next_transaction_has_the_same_connection(database: Database) -> None:
+    first = await _backend(database)
+    # The pool gives its connections out in turn, so it would give another one.
+    async with database.reading():
+        assert await _backend(database) == first
+    assert await _backend(database) == first
+
+
+async def test_transactions_at_the_same_time_have_connections_of_their_own(
+    database: Database,
+) -> None:
+    async with database.round_trips() as one, database.round_trips() as other:
+        [[(first,)]] = await one.run(_WHO.bind())
+        [[(second,)]] = await other.run(_WHO.bind())
+    assert first != second
+
+
+async def test_only_a_part_of_the_pool_is_kept(database: Database) -> None:
+    async with database.round_trips(), database.round_trips(), database.round_trips():
+        pass
+    assert len(database._kept) == 2
+    # What is kept and idle is available, as the metric of the pool understands it.
+    in_the_pool = database._pool.get_stats()["pool_available"]
+    assert database.statistics()["pool_available"] == in_the_pool + 2
+
+
+async def test_a_connection_after_a_refused_statement_is_usable(database: Database) -> None:
+    with pytest.raises(psycopg.errors.DivisionByZero):
+        async with database.round_trips() as trips:
+            await trips.begin(_FAIL.bind(0))
+    assert await _backend(database)
+
+
+async def test_an_old_connection_goes_back_to_the_pool(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_connections, "_KEPT_S_MAX", 0.0)
+    await _backend(database)
+    assert len(database._kept) == 0
+
+
+async def test_dead_connections_are_not_kept(database: Database, conninfo: str) -> None:
+    async with database.round_trips() as one, database.round_trips() as other:
+        backends = [(await trips.run(_WHO.bind()))[0][0][0] for trips in (one, other)]
+    async with await psycopg.AsyncConnection.connect(conninfo, autocommit=True) as connection:
+        for backend in backends:
+            await connection.execute("SELECT pg_terminate_backend(%s, 20000)", (backend,))
+    # One transaction learns of it; the others that were kept are discarded with it.
+    with pytest.raises(Unavailable):
+        await _backend(database)
+    await until(lambda: not len(database._kept))
+    assert await _backend(database) not in backends
+    assert await _backend(database) not in backends
+
+
+async def test_a_closed_database_keeps_nothing(conninfo: str) -> None:
+    database = Database(conninfo, pool_size=6, pool_timeout_s=20, statement_timeout_s=20)
+    await database.open()
+    async with database.round_trips() as trips:
+        await trips.run(_WHO.bind())
+        closing = asyncio.create_task(database.close())
+        await asyncio.sleep(0)
+    await closing
+    assert len(database._kept) == 0
+    with pytest.raises(Unavailable):
+        await _backend(database)

@@ -1,0 +1,61 @@
+"""A collector that takes what the exporters of OpenTelemetry send over HTTP."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
+    ExportMetricsServiceRequest,
+)
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+
+@dataclass
+class Collector:
+    """A server that takes what the exporters send."""
+
+    endpoint: str = ""
+    spans: list[Any] = field(default_factory=list)
+    metrics: dict[str, Any] = field(default_factory=dict)
+    raw: bytes = b""
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).decode()
+                lines = head.lower().split("\r\n")
+                (length,) = (
+                    int(line.partition(":")[2]) for line in lines if "content-length" in line
+                )
+                self._take(head.split()[1], await reader.readexactly(length))
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+                await writer.drain()
+        except asyncio.IncompleteReadError:
+            writer.close()
+
+    def _take(self, path: str, body: bytes) -> None:
+        self.raw += body
+        if path == "/v1/traces":
+            for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
+                for scope in resource.scope_spans:
+                    self.spans += scope.spans
+            return
+        assert path == "/v1/metrics"
+        for measured in ExportMetricsServiceRequest.FromString(body).resource_metrics:
+            for group in measured.scope_metrics:
+                self.metrics |= {metric.name: metric for metric in group.metrics}
+
+
+@asynccontextmanager
+async def running_collector() -> AsyncIterator[Collector]:
+    collector = Collector()
+    server = await asyncio.start_server(collector.serve, "127.0.0.1", 0)
+    collector.endpoint = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    yield collector
+    server.close()
+
+
+def attributes_of(span: Any) -> dict[str, Any]:
+    return {one.key: getattr(one.value, one.value.WhichOneof("value")) for one in span.attributes}
