@@ -13,6 +13,11 @@ import socket
 import sys
 from typing import Any
 
+if __name__ == "__main__":
+    # structlog imports it where it is installed, for tracebacks in colour, which no worker writes. It
+    # would be a tenth of the time of a start, and several megabytes.
+    sys.modules["rich"] = None  # type: ignore[assignment]
+
 import structlog
 import uvloop
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
