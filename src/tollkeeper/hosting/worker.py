@@ -13,6 +13,11 @@ import socket
 import sys
 from typing import Any
 
+if __name__ == "__main__":
+    # structlog imports it where it is installed, for tracebacks in colour, which no worker writes. It
+    # would be a tenth of the time of a start, and several megabytes.
+    sys.modules["rich"] = None  # type: ignore[assignment]
+
 import structlog
 import uvloop
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
@@ -74,14 +79,10 @@ class Worker:
         app = build_app(self._settings, self._services)
         server = HttpServer(app, http_limits(self._settings), app.refuses_at_once)
         self._services.upkeep.start()
+        gate, ledger = self._services.inference.overload, self._services.ledger
+        ledger.handout.needed = lambda: gate.limit is not None
         if self._settings.limits.overload_turn_s:
-            ledger = self._services.ledger
-            LoopSampler(
-                self._services.inference.overload,
-                lambda: ledger.backlog,
-                ledger.handout.call_after_waiting,
-            ).start()
-        gate = self._services.inference.overload
+            LoopSampler(gate, lambda: ledger.backlog, ledger.handout.call_after_waiting).start()
         memory = MemoryTrimmer(is_busy=lambda: gate.limit is not None)
         memory.start()
         await server.start(listener)
