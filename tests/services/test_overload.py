@@ -283,6 +283,20 @@ def test_owners_who_are_all_refused_keep_the_limit(watched: Watched) -> None:
     assert watched.limit() == LIMIT
 
 
+def test_who_is_not_refused_beside_many_others_does_not_lower_the_limit(watched: Watched) -> None:
+    owners = ["a", "b", "c", "d"]
+    for owner in owners:
+        watched.takes(owner, LIMIT)
+    watched.window(_LONG)
+    for _ in range(20):
+        for owner in owners:
+            assert watched.takes(owner, 3) == 0
+        assert watched.takes("lucky", 1) == 1
+        watched.pass_on("lucky", 1)
+        watched.window(_TURN_S_MAX / 2)
+    assert watched.limit() == LIMIT
+
+
 def test_the_limit_comes_back_when_the_others_have_gone(watched: Watched) -> None:
     _flooded(watched)
     for _ in range(20):
@@ -317,7 +331,7 @@ def test_nothing_is_kept_of_who_asked_in_earlier_windows(watched: Watched) -> No
         watched.gate.refuses("flood")
     watched.window(_LONG)
     assert watched.gate._askers == set()
-    assert watched.gate._refused == set()
+    assert watched.gate._refused == {}
 
 
 async def test_a_long_turn_is_told_before_its_end() -> None:

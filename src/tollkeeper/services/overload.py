@@ -84,9 +84,9 @@ class OverloadGate:
         self._shortest_turn_s = self._least_backlog = math.inf
         # Whether anybody has asked for room in it.
         self._asked = False
-        # Who has asked in it under a limit, and who of them was refused.
+        # Who has asked in it under a limit, and how often each of them was refused.
         self._askers: set[Hashable] = set()
-        self._refused: set[Hashable] = set()
+        self._refused: dict[Hashable, int] = {}
         self._begin_window()
 
     @property
@@ -134,7 +134,7 @@ class OverloadGate:
         own = self._in_hand_of.get(owner, 0)
         if own * len(self._in_hand_of) < limit:
             return False
-        self._refused.add(owner)
+        self._refused[owner] = self._refused.get(owner, 0) + 1
         _REFUSED.add(())
         return True
 
@@ -202,9 +202,13 @@ class OverloadGate:
 
     @property
     def _is_uneven(self) -> bool:
-        """Whether some are refused while others ask for less than their share. Who is refused then
-        gets so few calls at once that those others hardly notice."""
-        return bool(self._refused) and len(self._refused) < len(self._askers)
+        """Whether one owner has most of the refusals while another one asks for less than its share.
+        The one then gets so few calls at once that the other hardly notices. Where many owners ask
+        for too much, one of them is not refused in a window now and then, and that means nothing."""
+        refused = self._refused
+        if not refused or len(refused) == len(self._askers):
+            return False
+        return 2 * max(refused.values()) > sum(refused.values())
 
     def _lower(self) -> None:
         if self._limit is None or self._limit > LIMIT:
