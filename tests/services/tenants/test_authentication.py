@@ -13,7 +13,7 @@ from tollkeeper.services.clock import unix_now
 from tollkeeper.services.tenants import authentication as authentication_module
 from tollkeeper.services.tenants.authentication import Authentication
 from tollkeeper.services.tenants.key_use import KeyUse
-from tollkeeper.storage.database import Database, RoundTrips
+from tollkeeper.storage.database import Connection, Database, RoundTrips
 
 
 class CountedReads(Database):
@@ -23,6 +23,13 @@ class CountedReads(Database):
         self._behind = behind
         self.reads = 0
         self.may_go = asyncio.Event()
+
+    @asynccontextmanager
+    async def reading(self) -> AsyncIterator[Connection]:
+        self.reads += 1
+        await self.may_go.wait()
+        async with self._behind.reading() as connection:
+            yield connection
 
     @asynccontextmanager
     async def round_trips(self) -> AsyncIterator[RoundTrips]:
