@@ -1,14 +1,18 @@
 """Runs a real gateway as an operator would, with tenants that have credit."""
 
 import asyncio
+import atexit
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import psycopg
@@ -74,6 +78,18 @@ class Running:
     database: EmbeddedPostgres
 
 
+@cache
+def _compiled(python: str | Path) -> dict[str, str]:
+    """The variables with which the gateway finds its modules compiled, as an installer leaves them. A
+    checkout has none of its own, and where Python may not write any, every start would compile all."""
+    folder = tempfile.mkdtemp(prefix="tkb-compiled-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    variables = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": folder}
+    imported = "import tollkeeper.cli.serve, tollkeeper.hosting.worker"
+    subprocess.run([python, "-c", imported], env=os.environ | variables, check=True)
+    return variables
+
+
 @contextmanager
 def tollkeeper(
     folder: Path,
@@ -103,6 +119,7 @@ def tollkeeper(
         config.write_text(head + "".join(models))
         made = asyncio.run(_make_tenants(config, server.conninfo, tenants))
         database_pid = int((socket_folder / "postmaster.pid").read_text().splitlines()[0])
+        compiled = _compiled(python)
         started = time.perf_counter()
         with (
             (folder / "gateway.log").open("wb") as log,
@@ -113,7 +130,7 @@ def tollkeeper(
                 ],
                 stdout=subprocess.PIPE,
                 stderr=log,
-                env=os.environ | (settings or {}),
+                env=os.environ | compiled | (settings or {}),
             ) as process,
         ):
             try:

@@ -45,9 +45,9 @@ def _options() -> argparse.Namespace:
 def _measured(requests: int) -> float:
     """CPU of the gateway's process tree per request, in microseconds, without the sampler."""
     with ExitStack() as stack:
-        target = _gateway(stack)
-        _load(target, requests // 4)
-        return _load(target, requests)
+        target = start_gateway(stack)
+        load(target, requests // 4)
+        return load(target, requests)
 
 
 def _sampled(requests: int) -> Counter[str]:
@@ -55,7 +55,7 @@ def _sampled(requests: int) -> Counter[str]:
     with tempfile.NamedTemporaryFile(suffix=".stacks") as file:
         os.environ |= {"BENCH_SAMPLES": file.name, "PYTHONPATH": str(_HERE / "sampler")}
         with ExitStack() as stack:
-            _load(_gateway(stack), requests)
+            load(start_gateway(stack), requests)
         # The worker writes its samples when it ends.
         for name in ("BENCH_SAMPLES", "PYTHONPATH"):
             del os.environ[name]
@@ -67,7 +67,8 @@ def _sampled(requests: int) -> Counter[str]:
         return samples
 
 
-def _gateway(stack: ExitStack) -> Target:
+def start_gateway(stack: ExitStack) -> Target:
+    """A gateway with one tenant and an upstream, which end with the stack."""
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tkb-")))
     folder.chmod(0o711)
     upstream = stack.enter_context(serving_upstream())
@@ -76,8 +77,9 @@ def _gateway(stack: ExitStack) -> Target:
     return Target("tollkeeper", gateway.port, gateway.pid, MODELS, [authorization])
 
 
-def _load(target: Target, count: int) -> float:
-    result, spent = measure(target, PACED, stream=False, connections=_CONNECTIONS, count=count)
+def load(target: Target, count: int, connections: int = _CONNECTIONS) -> float:
+    """CPU of the gateway's process tree per request, in microseconds."""
+    result, spent = measure(target, PACED, stream=False, connections=connections, count=count)
     return 1e6 * spent.cpu_s / result.requests
 
 

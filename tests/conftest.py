@@ -15,6 +15,7 @@ from tollkeeper.settings import Settings
 from tollkeeper.storage.migrations import migrate
 
 pytest_plugins = [
+    "tests.support.compiled_files",
     "tests.support.proof",
     "tests.support.sdks",
     "tests.support.books_fixtures",

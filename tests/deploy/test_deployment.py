@@ -239,6 +239,13 @@ def test_the_lock_of_the_image_is_a_part_of_the_lock() -> None:
     assert image <= locked
 
 
+def test_the_image_is_compiled() -> None:
+    """Its user may not write there, so that what is not compiled is compiled at every start."""
+    installs = re.findall(r"uv pip install [^\n]*", _DOCKERFILE)
+    assert len(installs) == 2
+    assert all("--compile-bytecode" in install for install in installs)
+
+
 def test_the_context_has_what_the_image_is_made_of() -> None:
     ignored = (_DEPLOY / "Dockerfile.dockerignore").read_text().splitlines()
     assert ignored[0] == "*"

@@ -1,7 +1,9 @@
 """Connections that come and go at any moment: no task and no descriptor is left of them."""
 
 import asyncio
+import gc
 import random
+import weakref
 from contextlib import suppress
 
 import psutil
@@ -84,3 +86,27 @@ async def test_nothing_is_left(proof: Proof, caplog: pytest.LogCaptureFixture) -
     await server.drain(0)
     assert not [record for record in caplog.records if record.name == "asyncio"]
     proof.count("connections that come and go", rounds * _TOGETHER)
+
+
+async def test_a_connection_that_ends_leaves_memory_without_a_garbage_collection() -> None:
+    """Collections are rare in a worker, and thousands of connections may come and go before one."""
+    server = HttpServer(_app, _LIMITS)
+    listener = bind("127.0.0.1", 0, setting="test")
+    await server.start(listener)
+    connections = server._state.connections
+    gc.collect()
+    gc.disable()
+    try:
+        _, writer = await asyncio.open_connection("127.0.0.1", listener.getsockname()[1])
+        async with asyncio.timeout(_PATIENCE_S):
+            while not connections:  # noqa: ASYNC110 - the server tells nobody
+                await asyncio.sleep(0)
+            known = weakref.ref(next(iter(connections)))
+            writer.write(b"GET / HTTP/1.1\r\nhost: here\r\n\r\nGET /")
+            await asyncio.sleep(0.05)
+            writer.transport.abort()
+            while known() is not None:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+    finally:
+        gc.enable()
+        await server.drain(0)

@@ -123,6 +123,9 @@ class _Sink:
     def held_back(self) -> None:
         pass
 
+    def text_writer(self) -> None:
+        """All of the answer comes as events."""
+
 
 @dataclass
 class _Source:

@@ -58,6 +58,18 @@ ISOLATION_BUGS = {
         "",
         ("journeys/isolation/test_overload.py",),
     ),
+    "results of a flood are handed out first": Bug(
+        "services/ledger/handout.py",
+        "            self._waiting.push(owner, give)\n",
+        "            self._waiting.push(None, give)\n",
+        ("services/ledger/test_handout.py",),
+    ),
+    "a flood keeps its share beside the few calls of others": Bug(
+        "services/overload.py",
+        "            elif self._is_uneven:\n",
+        "            elif self._limit < 0:\n",
+        ("services/test_overload.py",),
+    ),
     # What is seen.
     "keys are not judged": Bug(
         TRANSCRIPT,

@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -12,6 +13,7 @@ from tollkeeper.services.overload import (
     LIMIT,
     LIMIT_MIN,
     SLOW_DATABASE_LIMIT,
+    UNEVEN_LIMIT_MIN,
     WINDOW_S,
     LoopSampler,
     OverloadGate,
@@ -224,3 +226,107 @@ async def test_a_loop_that_is_kept_busy_is_overloaded() -> None:
             time.sleep(0.01)  # noqa: ASYNC251 - this is what keeps it busy
             await asyncio.sleep(0)
     assert gate.limit == LIMIT
+
+
+def _flooded(watched: Watched) -> None:
+    watched.takes("flood", 1000)
+    watched.window(_LONG)
+    watched.pass_on("flood", 1000 - LIMIT)
+    assert watched.limit() == LIMIT
+
+
+def test_who_floods_gets_less_while_others_ask_for_little(watched: Watched) -> None:
+    """Until the turns are short, so that the few calls of the others are as fast as alone."""
+    _flooded(watched)
+    for _ in range(20):
+        assert watched.takes("flood", 1) == 0
+        assert watched.takes("quiet", 1) == 1
+        watched.pass_on("quiet", 1)
+        watched.window(_TURN_S_MAX / 2)
+    assert watched.limit() == UNEVEN_LIMIT_MIN
+    watched.pass_on("flood", LIMIT)
+    assert watched.takes("flood", LIMIT) == UNEVEN_LIMIT_MIN
+    assert watched.takes("quiet", 1) == 1
+
+
+def test_short_turns_are_short_enough_for_others(watched: Watched) -> None:
+    _flooded(watched)
+    for _ in range(CALM_WINDOWS - 1):
+        assert watched.takes("flood", 1) == 0
+        assert watched.takes("quiet", 1) == 1
+        watched.pass_on("quiet", 1)
+        watched.window(_SHORT)
+    assert watched.limit() == LIMIT
+
+
+def test_owners_who_are_all_refused_keep_the_limit(watched: Watched) -> None:
+    owners = ["a", "b", "c"]
+    for owner in owners:
+        watched.takes(owner, LIMIT)
+    watched.window(_LONG)
+    for _ in range(20):
+        for owner in owners:
+            assert watched.takes(owner, 1) == 0
+        watched.window(_TURN_S_MAX / 2)
+    assert watched.limit() == LIMIT
+
+
+def test_the_limit_comes_back_when_the_others_have_gone(watched: Watched) -> None:
+    _flooded(watched)
+    for _ in range(20):
+        assert watched.takes("flood", 1) == 0
+        assert watched.takes("quiet", 1) == 1
+        watched.pass_on("quiet", 1)
+        watched.window(_TURN_S_MAX / 2)
+    for _ in range(40):
+        assert watched.takes("flood", 1) == 0
+        watched.window(_TURN_S_MAX / 3)
+    assert watched.limit() == LIMIT
+    for _ in range(40):
+        assert watched.takes("flood", 1) == 0
+        watched.window(_TURN_S_MAX / 3)
+    assert watched.limit() == LIMIT, "more than that only wait for each other"
+
+
+def test_a_limit_does_not_come_back_while_the_process_is_busy(watched: Watched) -> None:
+    _flooded(watched)
+    watched.window(_LONG)
+    lowered = watched.limit()
+    for _ in range(20):
+        assert watched.takes("flood", 1) == 0
+        watched.window(0.9 * _TURN_S_MAX)
+    assert watched.limit() == lowered == int(0.8 * LIMIT)
+
+
+def test_nothing_is_kept_of_who_asked_in_earlier_windows(watched: Watched) -> None:
+    _flooded(watched)
+    for number in range(100):
+        watched.gate.refuses(f"owner {number}")
+        watched.gate.refuses("flood")
+    watched.window(_LONG)
+    assert watched.gate._askers == set()
+    assert watched.gate._refused == set()
+
+
+async def test_a_long_turn_is_told_before_its_end() -> None:
+    """The results that wait to be handed out are part of a turn, and they may be many."""
+    gate = OverloadGate(0.005)
+    LoopSampler(gate, lambda: 0, lambda callback: None).start()
+    gate.require_room("one")
+    async with asyncio.timeout(20):
+        while gate.limit is None:  # noqa: ASYNC110 - the gate tells nobody
+            await asyncio.sleep(0.001)
+    assert gate.limit == LIMIT
+
+
+async def test_a_turn_that_was_told_before_its_end_is_one_sample() -> None:
+    gate = OverloadGate(0.005)
+    waiting: list[Callable[[], None]] = []
+    LoopSampler(gate, lambda: 0, waiting.append).start()
+    gate.require_room("one")
+    async with asyncio.timeout(20):
+        while len(waiting) < 3:  # noqa: ASYNC110 - the sampler tells nobody
+            await asyncio.sleep(0.001)
+    samples = gate._samples
+    waiting[0]()
+    assert gate._samples == samples

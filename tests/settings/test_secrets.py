@@ -2,12 +2,11 @@
 
 import logging
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests.support.warm_program import run_warm
 from tollkeeper.bootstrap import build_backends
 from tollkeeper.domain.errors import Unavailable
 from tollkeeper.settings import Settings, SettingsError, load_settings
@@ -172,16 +171,14 @@ def _printed(folder: Path, text: str, command: list[str]) -> str:
     """Everything that a command prints which cannot do its work."""
     path = folder / "tollkeeper.toml"
     path.write_text(text)
-    ran = subprocess.run(
-        [sys.executable, "-m", "tollkeeper", "--config", str(path), *command],
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={name: value for name, value in os.environ.items() if "TOLLKEEPER" not in name},
+    code, out, err = run_warm(
+        ["--config", str(path), *command],
+        folder=folder,
+        environment={name: value for name, value in os.environ.items() if "TOLLKEEPER" not in name},
+        timeout_s=120,
     )
-    assert ran.returncode == 1, ran.stdout + ran.stderr
-    return ran.stdout + ran.stderr
+    assert code == 1, out + err
+    return out + err
 
 
 @pytest.mark.parametrize("command", _COMMANDS, ids=" ".join)

@@ -39,6 +39,6 @@ Documents:
     documents          their blocks, commands and links
     command_lines      command lines in documents and deployment files, parsed and not run
 
-And `proof`: how far a proof goes, with and without `--prove`. Files that end in `_fixtures` hold
-pytest fixtures over these.
+And `proof`: how far a proof goes, with and without `--prove`; `compiled_files`: a place for what
+Python compiles. Files that end in `_fixtures` hold pytest fixtures over these.
 """

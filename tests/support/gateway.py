@@ -109,7 +109,8 @@ async def running_gateway(
     async with running_services(
         settings, conninfo, clock=clock, engine=engine, bridge=bridge, serving=True
     ) as services:
-        server = HttpServer(build_app(settings, services), http_limits(settings))
+        app = build_app(settings, services)
+        server = HttpServer(app, http_limits(settings), app.refuses_at_once)
         await server.start(listener)
         async with httpx2.AsyncClient(base_url=base_url, timeout=_TIMEOUT_S) as client:
             try:

@@ -12,10 +12,14 @@ class RequestReceiver:
     exchanges: list[HttpExchange] = field(default_factory=list)
     peer: str = ""
     paused: bool = False
+    ready: bool = False
 
     async def resumed(self) -> None: ...
 
     def send(self, data: bytes) -> None:
+        raise AssertionError("nobody answers")
+
+    def write(self, data: bytes) -> None:
         raise AssertionError("nobody answers")
 
     def read_on(self) -> None: ...

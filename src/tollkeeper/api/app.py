@@ -21,6 +21,7 @@ from tollkeeper.api.http.endpoint import (
 from tollkeeper.api.http.envelope import REQUEST_ID, render_error
 from tollkeeper.api.http.exchange import SERVER_WIDE, ClientGone, Exchange
 from tollkeeper.api.http.metrics import Observation
+from tollkeeper.api.http.overload_refusal import OverloadRefusal
 from tollkeeper.api.http.router import Router
 from tollkeeper.api.http.sse import EventStream, KeepAlive
 from tollkeeper.domain.access import AdminCaller, Caller, KeyKind, ProjectCaller, require
@@ -56,6 +57,7 @@ class App:
         )
         self._keep_alive = KeepAlive()
         self._customer_key_header = conventions.customer_key_header.encode()
+        self.refuses_at_once = OverloadRefusal(services, self._router, self._customer_key_header)
 
     async def __call__(self, exchange: Exchange) -> None:
         with Observation(self._services.request_log) as observation:

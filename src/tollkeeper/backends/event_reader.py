@@ -2,9 +2,11 @@
 end, failures, and the events that are read and not taken yet."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from tollkeeper.backends.answer_json import MalformedAnswer
+from tollkeeper.backends.port import TextWriter
+from tollkeeper.backends.transport.framing import RecordParser
 from tollkeeper.domain.errors import BackendFailed, TollkeeperError
 from tollkeeper.domain.inference import Call, Delta, Event
 
@@ -58,6 +60,11 @@ class EventReader(ABC):
         ended = "The backend's stream ended before the answer did."
         self.fail(BackendFailed(ended, charged=True))
         return []
+
+    def open_relay(
+        self, parser: RecordParser, write: TextWriter, count: Callable[[str], None]
+    ) -> Callable[[bytes], int] | None:
+        return None
 
     @abstractmethod
     def _read_payload(self, payload: bytes) -> None:

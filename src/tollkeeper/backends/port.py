@@ -1,9 +1,9 @@
 """The interface of a backend, as the services use it."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
 import msgspec
 
@@ -43,6 +43,11 @@ class BackendHealth:
     reports: tuple[ReplicaReport, ...] = ()
 
 
+# Writes a further piece of text of the only choice of an answer, given in JSON. Returns False where
+# it cannot do so now; the same text then comes as an event.
+TextWriter: TypeAlias = Callable[[bytes], bool]
+
+
 class Answer(msgspec.Struct, frozen=True):
     """An answer that has begun: the backend has accepted the call."""
 
@@ -52,6 +57,9 @@ class Answer(msgspec.Struct, frozen=True):
     backend: str = ""
     # How often that backend is sent the prompt; 0: as often as `prompts_sent` says.
     prompts: int = 0
+    # Given a writer, and a function that counts what was written: pieces that are nothing but text go
+    # to them at the moment they arrive. None where every piece comes as an event.
+    relay_text: Callable[[TextWriter, Callable[[str], None]], None] | None = None
 
 
 class Backend(Protocol):

@@ -162,7 +162,10 @@ class ReplicaCall:
         except BaseException:
             self._release()
             raise
-        return Answer(self._replica.url, self._stream or self)
+        stream = self._stream
+        if stream is None:
+            return Answer(self._replica.url, self)
+        return Answer(self._replica.url, stream, relay_text=stream.relay_text)
 
     async def __aexit__(
         self,

@@ -6,9 +6,10 @@ it has come; only an error record in the place of the answer says that it did no
 """
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 from tollkeeper.backends.failures import domain_error, is_fault_of_replica
+from tollkeeper.backends.port import TextWriter
 from tollkeeper.backends.transport.framing import RecordParser
 from tollkeeper.backends.transport.http1 import Connection, DeadlinePassed, HttpFailure
 from tollkeeper.backends.transport.sse import MalformedEventStream
@@ -46,6 +47,12 @@ class StreamedAnswer:
         if not reader.accepted:
             self._end()
         self._first = events
+
+    def relay_text(self, write: TextWriter, count: Callable[[str], None]) -> None:
+        """From now on, text is written as it arrives while somebody waits for events."""
+        relay = self._reader.open_relay(self._parser, write, count)
+        if relay is not None and self._connection is not None:
+            self._connection.relay(relay)
 
     def __aiter__(self) -> AsyncIterator[Batch]:
         return self

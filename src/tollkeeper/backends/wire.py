@@ -1,10 +1,11 @@
 """What a protocol is to the transport: how a call is written, and how its answer is read."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from tollkeeper.backends.transport.framing import Framing
+from tollkeeper.backends.port import TextWriter
+from tollkeeper.backends.transport.framing import Framing, RecordParser
 from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.domain.inference import Call, Event, UsageReport
@@ -38,6 +39,13 @@ class AnswerReader(Protocol):
     def end_body(self) -> list[Event]:
         """The body of the answer is complete. That is the proper end of an answer only in protocols
         without a record for it, and may have last events there; in others it is a failure."""
+        ...
+
+    def open_relay(
+        self, parser: RecordParser, write: TextWriter, count: Callable[[str], None]
+    ) -> Callable[[bytes], int] | None:
+        """What passes the text of records on without making events of them (`Connection.relay`);
+        None where every record has to be read."""
         ...
 
 

@@ -173,18 +173,19 @@ class Meter:
         if delta.finish is not None:
             self.finish = delta.finish
         if delta.text:
-            self._keep(delta.text)
+            self.count_text(delta.text)
         if delta.reasoning:
-            self._keep(delta.reasoning)
+            self.count_text(delta.reasoning)
         if delta.refusal:
-            self._keep(delta.refusal)
+            self.count_text(delta.refusal)
         for piece in delta.tool_calls:
-            self._keep((piece.name or "") + piece.arguments)
+            self.count_text((piece.name or "") + piece.arguments)
         if delta.function_call is not None:
             called = delta.function_call
-            self._keep((called.name or "") + called.arguments)
+            self.count_text((called.name or "") + called.arguments)
 
-    def _keep(self, text: str) -> None:
+    def count_text(self, text: str) -> None:
+        """Counts a further piece of an answer that has begun."""
         self._pieces += 1
         self._kept.append(text)
         self._kept_characters += len(text)

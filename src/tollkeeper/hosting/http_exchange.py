@@ -31,12 +31,19 @@ class Link(Protocol):
     @property
     def peer(self) -> str: ...
 
+    # Whether what is written leaves: the caller is there and reads fast enough.
+    ready: bool
+
     @property
     def paused(self) -> bool: ...
 
     async def resumed(self) -> None: ...
 
     def send(self, data: bytes) -> None: ...
+
+    def write(self, data: bytes) -> None:
+        """Like `send`. Only where the link is ready."""
+        ...
 
     def read_on(self) -> None: ...
 
@@ -59,6 +66,7 @@ class HttpExchange:
         "_failure",
         "_gone",
         "_head",
+        "_in_chunks",
         "_is_http10",
         "_link",
         "_on_leave",
@@ -74,6 +82,7 @@ class HttpExchange:
         "path",
         "query",
         "task",
+        "wrote",
     )
 
     def __init__(
@@ -113,6 +122,9 @@ class HttpExchange:
         self._head: bytes | None = None
         self._begun = False
         self._chunked = False
+        # Whether the next piece is a chunk and nothing else: the head is sent.
+        self._in_chunks = False
+        self.wrote = False
         self._on_leave: Callable[[], None] | None = None
         self._on_stop: Callable[[], None] | None = None
 
@@ -191,11 +203,27 @@ class HttpExchange:
     def write(self, piece: bytes) -> None:
         if self.finished or not piece:
             return
-        if self._head is None and self._chunked and self.method != "HEAD":
+        self.wrote = True
+        if self._in_chunks:
             # Every piece but the first.
             self._link.send(b"%x\r\n%b\r\n" % (len(piece), piece))
         else:
             self._link.send(self._framed(piece))
+
+    def piece_writer(self, before: bytes, after: bytes) -> Callable[[bytes], bool] | None:
+        if not self._in_chunks:
+            return None
+        link, ends_size = self._link, len(before) + len(after)
+
+        def write(middle: bytes) -> bool:
+            # In one call, because a stream has many pieces: everything that `write` does.
+            if self.finished or not link.ready:
+                return False
+            self.wrote = True
+            link.write(b"%x\r\n%b%b%b\r\n" % (ends_size + len(middle), before, middle, after))
+            return True
+
+        return write
 
     def end(self, piece: bytes) -> None:
         if self.finished:
@@ -294,6 +322,7 @@ class HttpExchange:
             return head
         if not self._chunked:
             return head + piece
+        self._in_chunks = True
         return b"%b%x\r\n%b\r\n" % (head, len(piece), piece)
 
     def _taken_head(self) -> bytes:

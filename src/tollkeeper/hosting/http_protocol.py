@@ -6,11 +6,12 @@ in the error envelope, with a request id.
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import cast
 
 from tollkeeper.api.http.envelope import BodyTimeout, render_error
-from tollkeeper.api.http.exchange import Application
+from tollkeeper.api.http.exchange import Application, RefusesAtOnce
 from tollkeeper.domain.errors import TollkeeperError, Unavailable
 from tollkeeper.hosting.http_exchange import STATUS_LINES, HttpExchange, date_line
 from tollkeeper.hosting.request_parser import RequestParser
@@ -40,6 +41,8 @@ class ServerState:
 
     app: Application
     limits: HttpLimits
+    # Asked before the application.
+    refuses_at_once: RefusesAtOnce | None = None
     connections: "set[HttpConnection]" = field(default_factory=set)
     # Requests whose application still runs.
     exchanges: set[HttpExchange] = field(default_factory=set)
@@ -54,9 +57,14 @@ class HttpConnection(asyncio.Protocol):
         self._limits = state.limits
         self._loop = loop
         self._transport: asyncio.Transport
+        # Set with the transport. `ready`: it is open, and the caller reads fast enough.
+        self.write: Callable[[bytes], None]
+        self.ready = False
         self._parser = RequestParser(self, state.limits.header_bytes_max)
         # The request that is being answered.
         self._current: HttpExchange | None = None
+        # The same one while the bytes that its head came with are still being parsed.
+        self._unstarted: HttpExchange | None = None
         # Requests that were parsed together with the end of the one before them.
         self._waiting: deque[HttpExchange] = deque()
         # Bytes that are not parsed yet.
@@ -79,6 +87,8 @@ class HttpConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        self.write = self._transport.write
+        self.ready = True
         self._head_since = self._loop.time()
         self._state.connections.add(self)
         self._check_time_at(self._head_since + self._limits.header_timeout_s)
@@ -97,6 +107,8 @@ class HttpConnection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._state.connections.discard(self)
         self._closed = self._dropping = True
+        self._parser.close()
+        self.ready = False
         self._waiting.clear()
         self._held.clear()
         for timer in (self._timer, self._write_timer):
@@ -110,6 +122,7 @@ class HttpConnection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """The caller reads too slowly: it has `write_timeout_s` to catch up."""
         self._writable = asyncio.Event()
+        self.ready = False
         self._start_write_timer()
 
     def resume_writing(self) -> None:
@@ -119,6 +132,7 @@ class HttpConnection(asyncio.Protocol):
         if self._writable is not None:
             self._writable.set()
             self._writable = None
+        self.ready = not self._closed
         if self._closed:
             self._start_write_timer()
         elif self._current is None:
@@ -187,13 +201,22 @@ class HttpConnection(asyncio.Protocol):
     def request_begun(self, exchange: HttpExchange) -> None:
         self._head_since = None
         if self._current is None and not self.paused:
-            self._start(exchange)
+            self._current = self._unstarted = exchange
         else:
             self._waiting.append(exchange)
 
     # Parsing.
 
     def _feed(self, data: bytes) -> None:
+        self._parse(data)
+        exchange = self._unstarted
+        if exchange is not None:
+            self._unstarted = None
+            refuses = self._state.refuses_at_once
+            if refuses is None or not refuses(exchange):
+                self._start(exchange)
+
+    def _parse(self, data: bytes) -> None:
         """Parses as much as belongs to the present request, and holds the rest."""
         parser, start, size = self._parser, 0, len(data)
         while start < size:
@@ -281,6 +304,7 @@ class HttpConnection(asyncio.Protocol):
         if self._closed:
             return
         self._closed = self._dropping = True
+        self.ready = False
         self._waiting.clear()
         self._held.clear()
         if self._transport.is_closing():

@@ -3,16 +3,22 @@
 import asyncio
 import socket
 
-from tollkeeper.api.http.exchange import Application
+from tollkeeper.api.http.exchange import Application, RefusesAtOnce
 from tollkeeper.hosting.http_protocol import HttpConnection, HttpLimits, ServerState
 from tollkeeper.hosting.listeners import BACKLOG
 
 
 class HttpServer:
-    """Serves an application on the running event loop and on a socket that is already bound."""
+    """Serves an application on the running event loop and on a socket that is already bound.
+    `refuses_at_once` is asked before the application is called."""
 
-    def __init__(self, app: Application, limits: HttpLimits) -> None:
-        self._state = ServerState(app, limits)
+    def __init__(
+        self,
+        app: Application,
+        limits: HttpLimits,
+        refuses_at_once: RefusesAtOnce | None = None,
+    ) -> None:
+        self._state = ServerState(app, limits, refuses_at_once)
         self._server: asyncio.Server | None = None
 
     async def start(self, listener: socket.socket) -> None:

@@ -86,6 +86,11 @@ class RequestParser:
             raise HeadersTooLarge
         return used
 
+    def close(self) -> None:
+        """Nothing is parsed any more. llhttp, the connection and this object refer to each other, and
+        would stay in memory until a garbage collection."""
+        del self._llhttp, self._receiver
+
     # Called by llhttp.
 
     def on_message_begin(self) -> None:

@@ -13,6 +13,11 @@ import socket
 import sys
 from typing import Any
 
+if __name__ == "__main__":
+    # structlog imports it where it is installed, for tracebacks in colour, which no worker writes. It
+    # would be a tenth of the time of a start, and several megabytes.
+    sys.modules["rich"] = None  # type: ignore[assignment]
+
 import structlog
 import uvloop
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
@@ -21,6 +26,7 @@ from tollkeeper.bootstrap import build_app, build_catalog, running_services
 from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.embedded.bridge_address import BridgeAddress
 from tollkeeper.embedded.engine_address import EngineAddress
+from tollkeeper.hosting.free_memory import MemoryTrimmer
 from tollkeeper.hosting.http_protocol import HttpLimits
 from tollkeeper.hosting.http_server import HttpServer
 from tollkeeper.hosting.logs import LogFormat, configure_logs
@@ -71,17 +77,21 @@ class Worker:
         self._services.lease.on_outdated = self._leave_outdated
         await self._register()
         app = build_app(self._settings, self._services)
-        server = HttpServer(app, http_limits(self._settings))
+        server = HttpServer(app, http_limits(self._settings), app.refuses_at_once)
         self._services.upkeep.start()
+        gate, ledger = self._services.inference.overload, self._services.ledger
+        ledger.handout.needed = lambda: gate.limit is not None
         if self._settings.limits.overload_turn_s:
-            ledger = self._services.ledger
-            LoopSampler(self._services.inference.overload, lambda: ledger.backlog).start()
+            LoopSampler(gate, lambda: ledger.backlog, ledger.handout.call_after_waiting).start()
+        memory = MemoryTrimmer(is_busy=lambda: gate.limit is not None)
+        memory.start()
         await server.start(listener)
         following = loop.create_task(self._follow_instructions(instructions))
         _reduce_collections()
         reports.write(READY)
         await self._stopping.wait()
         following.cancel()
+        memory.stop()
         await asyncio.gather(following, return_exceptions=True)
         await shut_down(
             server,

@@ -16,6 +16,7 @@ import math
 import time
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from prometheus_client import Gauge
 
@@ -28,15 +29,19 @@ WINDOW_S = 0.1
 # A window has at least so many samples, however long the turns of the loop are.
 _SAMPLES_MIN = 3
 _SAMPLE_S = 0.01
+# A turn that takes so many times the longest that may be is a sample before it ends.
+_TOLD_AFTER = 1.5
 # How many calls an overloaded process has in its hands. More only wait for each other; where the
 # database is what is slow, more make its batches larger.
 LIMIT = 64
 SLOW_DATABASE_LIMIT = 2 * BACKLOG_MAX
 LIMIT_MIN = 16
+# As far as the limit is lowered for owners that ask for less than their share.
+UNEVEN_LIMIT_MIN = 16
 # By how much the limit changes at the end of a window.
-_LOWERED, _RAISED = 0.8, 1.2
-# A turn that is this part of the longest that may be is short.
-_SHORT_TURN = 1 / 8
+_LOWERED, _RAISED, _RECOVERED = 0.8, 1.2, 1.05
+# A turn that is this part of the longest that may be is short, and one that has room for more calls.
+_SHORT_TURN, _ROOMY_TURN = 1 / 8, 1 / 2
 # Windows without a refusal after which the overload is over, with short turns after which the limit
 # is raised, because the calls wait for something else than this process, or without a call after
 # which nothing is sampled.
@@ -57,7 +62,7 @@ class OverloadGate:
     """Decides by samples which calls are taken. Without samples it takes every call."""
 
     def __init__(self, turn_s_max: float, clock: Callable[[], float] = time.monotonic) -> None:
-        self._turn_s_max = turn_s_max
+        self.turn_s_max = turn_s_max
         self._clock = clock
         # How many calls may be in the gateway's hands; None where there is no overload.
         self._limit: float | None = None
@@ -72,8 +77,11 @@ class OverloadGate:
         self._since = 0.0
         self._samples = 0
         self._shortest_turn_s = self._least_backlog = math.inf
-        # Whether anybody has asked for room in it, and was refused.
-        self._asked = self._refused = False
+        # Whether anybody has asked for room in it.
+        self._asked = False
+        # Who has asked in it under a limit, and who of them was refused.
+        self._askers: set[Hashable] = set()
+        self._refused: set[Hashable] = set()
         self._begin_window()
 
     @property
@@ -94,8 +102,18 @@ class OverloadGate:
         """`wake` is called when samples are needed again."""
         self._wake = wake
 
+    @property
+    def is_full(self) -> bool:
+        """Whether an owner that has its share is refused now."""
+        return self._limit is not None and self._in_hand >= self._limit
+
     def require_room(self, owner: Hashable) -> None:
         """Raises Unavailable where the process is overloaded and this owner has its share."""
+        if self.refuses(owner):
+            raise overloaded()
+
+    def refuses(self, owner: Hashable) -> bool:
+        """Whether a call of this owner is refused. If it is, it is counted as refused."""
         self._asked = True
         if self._wake is not None:
             wake, self._wake = self._wake, None
@@ -103,13 +121,17 @@ class OverloadGate:
             self._begin_window()
             wake()
         limit = self._limit
-        if limit is None or self._in_hand < limit:
-            return
+        if limit is None:
+            return False
+        self._askers.add(owner)
+        if self._in_hand < limit:
+            return False
         own = self._in_hand_of.get(owner, 0)
-        if own * len(self._in_hand_of) >= limit:
-            self._refused = True
-            _REFUSED.add(())
-            raise Unavailable("The gateway is overloaded; try again.", retry_after_s=_RETRY_AFTER_S)
+        if own * len(self._in_hand_of) < limit:
+            return False
+        self._refused.add(owner)
+        _REFUSED.add(())
+        return True
 
     def take(self, owner: Hashable) -> None:
         """A call of this owner comes into the gateway's hands."""
@@ -147,10 +169,12 @@ class OverloadGate:
         self._since = self._clock()
         self._samples = 0
         self._shortest_turn_s = self._least_backlog = math.inf
-        self._asked = self._refused = False
+        self._asked = False
+        self._askers.clear()
+        self._refused.clear()
 
     def _decide(self) -> None:
-        if self._shortest_turn_s > self._turn_s_max:
+        if self._shortest_turn_s > self.turn_s_max:
             self._calm = self._easy = 0
             self._lower()
         elif self._least_backlog > BACKLOG_MAX:
@@ -159,12 +183,23 @@ class OverloadGate:
             self._calm = 0 if self._asked else self._calm + 1
         else:
             self._calm = 0 if self._refused else self._calm + 1
-            is_short = self._shortest_turn_s < _SHORT_TURN * self._turn_s_max
+            is_short = self._shortest_turn_s < _SHORT_TURN * self.turn_s_max
             self._easy = self._easy + 1 if is_short else 0
             if self._calm == CALM_WINDOWS:
                 self._set_limit(None)
             elif self._easy == CALM_WINDOWS:
                 self._set_limit(_RAISED * self._limit)
+            elif self._is_uneven:
+                if not is_short:
+                    self._limit = min(self._limit, max(UNEVEN_LIMIT_MIN, _LOWERED * self._limit))
+            elif self._shortest_turn_s < _ROOMY_TURN * self.turn_s_max and self._limit < LIMIT:
+                self._limit = min(LIMIT, _RECOVERED * self._limit)
+
+    @property
+    def _is_uneven(self) -> bool:
+        """Whether some are refused while others ask for less than their share. Who is refused then
+        gets so few calls at once that those others hardly notice."""
+        return bool(self._refused) and len(self._refused) < len(self._askers)
 
     def _lower(self) -> None:
         if self._limit is None or self._limit > LIMIT:
@@ -179,14 +214,30 @@ class OverloadGate:
         _LIMITED.set(0 if limit is None else 1)
 
 
-class LoopSampler:
-    """Samples the running event loop for a gate, while there is something to sample."""
+def overloaded() -> Unavailable:
+    return Unavailable("The gateway is overloaded; try again.", retry_after_s=_RETRY_AFTER_S)
 
-    def __init__(self, gate: OverloadGate, backlog: Callable[[], int]) -> None:
+
+class LoopSampler:
+    """Samples the running event loop for a gate, while there is something to sample.
+
+    `call_after_waiting` calls back when the results that wait to be handed out now have been: they
+    belong to the turn of the loop, in which all of them would have been given at once.
+    """
+
+    def __init__(
+        self,
+        gate: OverloadGate,
+        backlog: Callable[[], int],
+        call_after_waiting: Callable[[Callable[[], None]], None] | None = None,
+    ) -> None:
         self._gate = gate
         self._backlog = backlog
         self._loop = asyncio.get_running_loop()
+        self._call_after_waiting = call_after_waiting or self._loop.call_soon
         self._began = 0.0
+        # The number of the present sample.
+        self._number = 0
 
     def start(self) -> None:
         self._gate.sampled_by(self._begin)
@@ -195,9 +246,17 @@ class LoopSampler:
         """One turn of the loop lies between this and what it calls soon."""
         # The loop's own clock stands still during a turn.
         self._began = time.perf_counter()
-        self._loop.call_soon(self._end)
+        self._number += 1
+        end = partial(self._end, self._number)
+        self._call_after_waiting(end)
+        # It is long enough to be told then, and the overload must be found while it lasts.
+        self._too_long = self._loop.call_later(_TOLD_AFTER * self._gate.turn_s_max, end)
 
-    def _end(self) -> None:
+    def _end(self, number: int) -> None:
+        if number != self._number:
+            return  # It has been told before its end.
+        self._number += 1
+        self._too_long.cancel()
         turn_s = time.perf_counter() - self._began
         self._gate.sample(turn_s, self._backlog())
         if self._gate.resting:

@@ -27,7 +27,8 @@ from tollkeeper.storage.planning import FIND_ROWS_BY_KEY
 
 
 class AccountBusy(Unavailable):
-    """Another transaction has locked an account for too long. Nothing was written."""
+    """Another transaction has locked an account, or the tables that a hold is written to, for too
+    long. Nothing was written."""
 
     def __init__(self) -> None:
         super().__init__("The organization's account is busy.", retry_after_s=RETRY_AFTER_S)
@@ -85,13 +86,18 @@ class HoldTransaction:
         return period_caps.with_period_caps(locked, ended, await self._trips.read(*reading))
 
     async def write(self, accounts: LockedAccounts, admitted: Sequence[Hold]) -> None:
-        """Writes the accounts as they are given here, writes the admitted holds, and commits."""
+        """Writes the accounts as they are given here, writes the admitted holds, and commits. Raises
+        `AccountBusy` where a table is locked for longer than `lock` would wait, as it is while a
+        month is added or dropped."""
         if admitted:
             statements = ledger.write_holds_statements(self._process_id, admitted, accounts)
         else:
             statements = ledger.write_states_statements(accounts.states)
         self.commit_sent = True
-        await self._trips.commit(*statements)
+        try:
+            await self._trips.commit(*statements)
+        except pg.LockNotAvailable as exc:
+            raise AccountBusy from exc
 
 
 class _HoldBlock(AbstractAsyncContextManager[HoldTransaction]):
@@ -132,7 +138,7 @@ class _HoldBlock(AbstractAsyncContextManager[HoldTransaction]):
         """What an error says about what was written."""
         if isinstance(error, pg.RestrictViolation):
             return MonthClosed()
-        if isinstance(error, (pg.IntegrityError, pg.DataError, Contention)):
+        if isinstance(error, (pg.IntegrityError, pg.DataError, Contention, AccountBusy)):
             return error  # the server refused a statement, and with it the commit
         # Any other error after the commit was sent leaves open whether it happened.
         return CommitInDoubt() if self._transaction.commit_sent else error

@@ -39,6 +39,7 @@ class _SlowReader:
 
     def __init__(self) -> None:
         self.sent: list[bytes] = []
+        self.wrote = False
         self.readable = asyncio.Event()
         self.readable.set()
 
@@ -53,7 +54,11 @@ class _SlowReader:
         assert (status, self.sent) == (200, [])
 
     def write(self, piece: bytes) -> None:
+        self.wrote = True
         self.sent.append(piece)
+
+    def piece_writer(self, before: bytes, after: bytes) -> None:
+        """This caller is sent whole records only."""
 
     def end(self, piece: bytes) -> None:
         self.sent.append(piece)

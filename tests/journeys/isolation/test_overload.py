@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import httpx2
 import pytest
 
 from tests.journeys.isolation.attacks import by_words
@@ -11,6 +12,8 @@ from tests.support.gateway import assert_error
 from tests.support.raw_caller import raw_caller
 from tests.support.scripted_gateway import MODEL, ScriptedGateway, eventually, scripted_gateway
 from tests.support.upstream import Upstream
+from tollkeeper.api.http.exchange import Exchange
+from tollkeeper.api.http.overload_refusal import OverloadRefusal
 from tollkeeper.services.overload import LIMIT
 
 _CALLS = 16
@@ -105,6 +108,55 @@ async def test_who_overloads_the_process_is_refused_before_its_body(
             await asyncio.sleep(0.01)
     assert (await hostile.chat()).status_code == 200
     assert gate.in_hand == 0
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
+async def test_who_is_refused_at_once_sees_what_the_application_says(
+    shared: ScriptedGateway, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    """The first request with a key is refused by the application, and the next without a task."""
+    hostile, gate = await shared.with_tenant(), shared.gateway.services.inference.overload
+    organization, at_once = hostile.tenant.organization_id.int, []
+    refuses = OverloadRefusal.__call__
+
+    def noted(refusal: OverloadRefusal, exchange: Exchange) -> bool:
+        at_once.append(refuses(refusal, exchange))
+        return at_once[-1]
+
+    monkeypatch.setattr(OverloadRefusal, "__call__", noted)
+    monkeypatch.setattr(gate, "_limit", 1.0)
+    gate.take(organization)
+    try:
+        body = {"model": MODEL, "max_tokens": 5, "messages": [{"role": "user", "content": "hi"}]}
+        found = [
+            await hostile.gateway.client.post(path, json=body, headers=hostile.tenant.as_customer)
+            for _ in range(3)
+        ]
+        wrong = await hostile.gateway.client.post(
+            path,
+            content=b"{}",
+            headers={**hostile.tenant.as_customer, "content-type": "text/plain"},
+        )
+    finally:
+        gate.pass_on(organization)
+    assert at_once == [False, True, True, False]
+    assert_error(wrong, 415, "unsupported_media_type")
+    by_application, *others = [_without_id(one) for one in found]
+    assert by_application[0] == 503
+    assert others == [by_application, by_application]
+    assert len({one.headers["x-request-id"] for one in found}) == 3
+    assert await hostile.entries() == []
+
+
+def _without_id(answer: httpx2.Response) -> tuple[int, list[tuple[str, str]], str]:
+    request_id = answer.headers["x-request-id"]
+    assert request_id in answer.text
+    headers = [
+        (name, value.replace(request_id, "id"))
+        for name, value in answer.headers.items()
+        if name != "date"
+    ]
+    return answer.status_code, headers, answer.text.replace(request_id, "id")
 
 
 async def test_calls_that_wait_for_their_backend_are_in_nobodys_hands(

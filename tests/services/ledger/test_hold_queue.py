@@ -9,6 +9,7 @@ from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
 from tollkeeper.domain.admission import ADMITTED, Decision
 from tollkeeper.domain.ledger import Hold
 from tollkeeper.services.ledger.group_writer import BATCH_MAX
+from tollkeeper.services.ledger.handout import Handout
 from tollkeeper.services.ledger.hold_queue import HoldQueue, WantedHold
 
 
@@ -27,7 +28,7 @@ async def test_an_organization_that_hammers_its_account_waits_behind_itself() ->
         await go_on.wait()
         return [ADMITTED] * len(wanted)
 
-    queue, hostile, quiet = HoldQueue(write), _tenant(), _tenant()
+    queue, hostile, quiet = HoldQueue(write, Handout()), _tenant(), _tenant()
     first = queue.submit(WantedHold(hold_of(hostile, 1)))
     await asyncio.sleep(0.01)
     assert len(batches) == 1

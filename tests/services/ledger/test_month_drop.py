@@ -7,6 +7,7 @@ import io
 from typing import Any
 
 import pytest
+from psycopg import sql
 
 from tests.support.activity_records import written
 from tests.support.ledger import (
@@ -24,6 +25,7 @@ from tollkeeper.domain.errors import NotFound, StateConflict
 from tollkeeper.domain.ledger import Hold
 from tollkeeper.services.calls.activity import Activity
 from tollkeeper.services.clock import unix_now
+from tollkeeper.services.ledger import hold_queue
 from tollkeeper.storage import ledger_months
 from tollkeeper.storage.ledger_export import COLUMNS
 from tollkeeper.storage.ledger_store import MonthClosed
@@ -145,6 +147,23 @@ async def test_a_drop_beside_live_traffic(old: OldBooks) -> None:
     stop.set()
     await asyncio.gather(*callers)
     assert await old.verify(full=True) == []
+
+
+@pytest.mark.parametrize("table", ["reservations", "unfolded"])
+async def test_a_call_waits_while_the_tables_are_locked_for_a_change_of_months(
+    old: OldBooks, table: str
+) -> None:
+    """For longer than the common queue of holds waits for an account."""
+    tenant = await busy(old)
+    async with old.process.database.transaction() as connection:
+        name = sql.Identifier(table)
+        await connection.execute(sql.SQL("LOCK TABLE {} IN ACCESS EXCLUSIVE MODE").format(name))
+        holding = asyncio.create_task(held(old.process, tenant, 1))
+        await asyncio.wait([holding], timeout=5 * hold_queue._LOCK_WAIT_S)
+        assert not holding.done()
+    hold = await holding
+    assert await old.process.ledger.resolve(settlement(hold, 0), hold)
+    assert await old.verify() == []
 
 
 async def test_nobody_changes_months_while_somebody_verifies(old: OldBooks) -> None:

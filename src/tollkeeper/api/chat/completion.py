@@ -55,6 +55,9 @@ class ChatAssembly:
     def held_back(self) -> None:
         """Does nothing, because nothing is sent before the end anyway."""
 
+    def text_writer(self) -> None:
+        """Text comes as events too."""
+
     def completion(self, usage: Usage) -> wire.ChatCompletion:
         call = self._prepared.call
         return wire.ChatCompletion(

@@ -10,6 +10,7 @@ from tollkeeper.api.http.endpoint import Request
 from tollkeeper.api.http.envelope import error_body
 from tollkeeper.api.http.sse import DONE, EventStream
 from tollkeeper.api.wire.errors import ErrorEnvelope
+from tollkeeper.backends.port import TextWriter
 from tollkeeper.domain.inference import Batch, Delta, FunctionCallPiece, Opened, ToolCallPiece
 from tollkeeper.services.use_cases import Services
 
@@ -69,6 +70,14 @@ class ChatStream:
     def held_back(self) -> None:
         assert self._stream is not None
         self._stream.hold()
+
+    def text_writer(self) -> TextWriter | None:
+        assert self._stream is not None
+        if 0 not in self._begun_choices:
+            return None
+        before = self._head + b',"choices":[{"index":0,"delta":{"content":'
+        after = b"},%b}]%b" % (_NO_LOGPROBS_NO_FINISH, self._tail)
+        return self._stream.piece_writer(before, after)
 
     def _add_to_head(self, opened: Opened) -> None:
         """Adds the backend's fingerprint and service tier to the beginning of every chunk."""

@@ -79,3 +79,6 @@ class Exchange(StreamWriter, Protocol):
 
 # Answers one request. It sends every failure as an answer, so the server has none to handle.
 Application: TypeAlias = Callable[[Exchange], Coroutine[Any, Any, None]]
+# Answers a request that the process has no room for, and returns True. Where it returns False, it has
+# done nothing, and the application answers. It does not wait, so it needs no task.
+RefusesAtOnce: TypeAlias = Callable[[Exchange], bool]

@@ -4,7 +4,7 @@ Records have no `id:` or `retry:` and always have data, because common clients f
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
@@ -18,6 +18,9 @@ _SILENCE_S = 10.0
 
 class StreamWriter(Protocol):
     """The means to send an answer piece by piece."""
+
+    # Set with every piece. Whoever sets it to False finds out whether a further one was written.
+    wrote: bool
 
     @property
     def paused(self) -> bool:
@@ -33,6 +36,11 @@ class StreamWriter(Protocol):
         ...
 
     def write(self, piece: bytes) -> None: ...
+
+    def piece_writer(self, before: bytes, after: bytes) -> Callable[[bytes], bool] | None:
+        """Writes pieces that begin and end alike, given what is between, if the caller reads fast
+        enough at this moment; returns whether it did. None while the answer has not begun."""
+        ...
 
     def end(self, piece: bytes) -> None:
         """Sends the last piece and ends the answer."""
@@ -73,15 +81,13 @@ class EventStream:
         self._request_id = request_id
         self.started = False
         self._held = False
-        # Whether anything was written since the last tick of the keep-alive timer.
-        self._wrote = False
         self._ending = False
 
     def hold(self) -> None:
         """Says that records exist but must not be sent yet. If that takes long, the stream starts
         with a comment, and a later failure is written as a record."""
         self._held = True
-        self._wrote = True  # The silence is measured from here.
+        self._writer.wrote = True  # The silence is measured from here.
 
     async def write(self, records: bytes) -> None:
         if self._writer.paused and not self._ending:
@@ -90,8 +96,12 @@ class EventStream:
             return  # The stream was cut. The call still runs, but its answer is not sent.
         if not self.started:
             self._start()
-        self._wrote = True
         self._writer.write(records)
+
+    def piece_writer(self, before: bytes, after: bytes) -> Callable[[bytes], bool] | None:
+        """For records that begin and end alike; see `StreamWriter`. It writes nothing after a cut,
+        because the server then closes the connection."""
+        return self._writer.piece_writer(before, after)
 
     async def end(self, records: bytes = b"") -> None:
         # Set before the wait for a slow reader, so that no comment comes meanwhile.
@@ -112,12 +122,13 @@ class EventStream:
     def keep_alive(self) -> None:
         """Called by a timer. Sends a comment if nothing was written since the last tick. A reader
         that is behind gets none, because for it the stream is not silent."""
+        writer = self._writer
         waiting = (self.started or self._held) and not self._ending
-        if waiting and not self._wrote and not self._writer.paused:
+        if waiting and not writer.wrote and not writer.paused:
             if not self.started:
                 self._start()
-            self._writer.write(KEEP_ALIVE)
-        self._wrote = False
+            writer.write(KEEP_ALIVE)
+        writer.wrote = False
 
     def _start(self) -> None:
         self.started = True

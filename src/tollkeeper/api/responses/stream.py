@@ -87,6 +87,9 @@ class ResponseStream:
         assert self._stream is not None
         self._stream.hold()
 
+    def text_writer(self) -> None:
+        """Text comes as events too, because all of it is repeated at the end."""
+
     def event(self, name: str, fields: dict[str, Any]) -> None:
         self._records.append(b"%b%d,%b\n\n" % (_head(name), self._number, _encode(fields)[1:]))
         self._number += 1

@@ -32,5 +32,8 @@ class ResponseAssembly:
     def held_back(self) -> None:
         """Does nothing, because nothing is sent before the end anyway."""
 
+    def text_writer(self) -> None:
+        """Text comes as events too."""
+
     def response(self, usage: Usage, now: int) -> Response:
         return ended_response(self._begun, self._output, usage, now)

@@ -4,7 +4,7 @@ The promises: choices that were asked for and no others, each finished once, non
 bound allows, and `[DONE]` at the end. Pure: bytes in, events out, no connection.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from msgspec.structs import replace
@@ -19,7 +19,10 @@ from tollkeeper.backends.chat.answer import (
     opened,
     text_piece,
 )
+from tollkeeper.backends.chat.text_relay import TextRelay
+from tollkeeper.backends.port import TextWriter
 from tollkeeper.backends.refusals import refusal_record
+from tollkeeper.backends.transport.framing import RecordParser
 from tollkeeper.domain.errors import BackendFailed, TollkeeperError
 from tollkeeper.domain.inference import Call, Delta, Event
 
@@ -35,12 +38,13 @@ class AnswerStream:
 
     def __init__(self, call: Call, *, secrets: tuple[str, ...] = ()) -> None:
         self._secrets = secrets
-        self._pieces_max = _PIECES_PER_TOKEN_MAX * call.output_tokens_max + _PIECES_SLACK
+        self.pieces_max = _PIECES_PER_TOKEN_MAX * call.output_tokens_max + _PIECES_SLACK
         # A server may tell with empty pieces how far it has read the prompt: one a token at most.
         self._empty_max = call.model.context_length + _PIECES_SLACK
         self._empty = 0
-        self._pieces = [0] * call.choices
-        self._finished = [False] * call.choices
+        # By choice: pieces so far, and whether it has come to its end.
+        self.pieces = [0] * call.choices
+        self.finished = [False] * call.choices
         self._opened = False
         self._service_tier: str | None = None
         # Something of substance has come: the backend has accepted the call.
@@ -80,19 +84,36 @@ class AnswerStream:
         self.fail(BackendFailed(ended, charged=True))
         return []
 
+    def open_relay(
+        self, parser: RecordParser, write: TextWriter, count: Callable[[str], None]
+    ) -> Callable[[bytes], int] | None:
+        return TextRelay(self, parser, write, count).take if len(self.pieces) == 1 else None
+
+    def text_of(self, payload: bytes) -> str | None:
+        """The text of a record that adds text to the first choice and says nothing else; None for
+        any other record. Nothing is counted."""
+        try:
+            chunk = decode_chunk(payload)
+        except MalformedAnswer:
+            return None
+        piece = text_piece(chunk)
+        if piece is None or piece[0] != 0 or chunk.service_tier not in (None, self._service_tier):
+            return None
+        return piece[1]
+
     def _end(self) -> None:
-        if not all(self._finished):
+        if not all(self.finished):
             raise MalformedAnswer("it ended before every choice did")
         self.done = True
 
     def _read_chunk(self, chunk: Chunk, events: list[Event]) -> None:
         self._service_tier = chunk.service_tier or self._service_tier
         piece = text_piece(chunk) if self._opened else None
-        if piece is not None and 0 <= piece[0] < len(self._pieces) and not self._finished[piece[0]]:
+        if piece is not None and 0 <= piece[0] < len(self.pieces) and not self.finished[piece[0]]:
             # Nearly every chunk. It needs none of the checks below but for the bound.
             index, text = piece
-            self._pieces[index] += 1
-            if self._pieces[index] > self._pieces_max:
+            self.pieces[index] += 1
+            if self.pieces[index] > self.pieces_max:
                 raise MalformedAnswer("a choice is longer than its bound")
             self.accepted = True
             events.append(Delta(index, text))
@@ -103,7 +124,7 @@ class AnswerStream:
             return
         self._open(chunk, events)
         for choice in chunk.choices or ():
-            if not 0 <= choice.index < len(self._pieces):
+            if not 0 <= choice.index < len(self.pieces):
                 raise MalformedAnswer("it has a choice that was not asked for")
             delta = delta_of_chunk(choice)
             self._count(choice.index, empty=delta is None)
@@ -120,7 +141,7 @@ class AnswerStream:
         That it ends its choice is no output."""
         self._open(chunk, events)
         for choice in chunk.choices or ():
-            if 0 <= choice.index < len(self._finished) and not self._finished[choice.index]:
+            if 0 <= choice.index < len(self.finished) and not self.finished[choice.index]:
                 delta = delta_of_chunk(choice)
                 if delta is not None and has_output(delta):
                     self.accepted = True
@@ -147,16 +168,16 @@ class AnswerStream:
             if self._empty > self._empty_max:
                 raise MalformedAnswer("it goes on without saying anything")
             return
-        self._pieces[index] += 1
-        if self._pieces[index] > self._pieces_max:
+        self.pieces[index] += 1
+        if self.pieces[index] > self.pieces_max:
             raise MalformedAnswer("a choice is longer than its bound")
 
     def _admit(self, delta: Delta) -> bool:
         """Whether a delta is to be passed on; a repeated end is not, a resurrection is a fault."""
-        if self._finished[delta.choice]:
+        if self.finished[delta.choice]:
             if delta != Delta(delta.choice, finish=delta.finish):
                 raise MalformedAnswer("a choice goes on after its end")
             return False
         if delta.finish is not None:
-            self._finished[delta.choice] = True
+            self.finished[delta.choice] = True
         return True

@@ -40,13 +40,14 @@ class _Malformed(Exception):
 class AwsEventStreamParser:
     """Returns the same records wherever the network splits the stream into chunks."""
 
-    __slots__ = ("_beginnings", "_frame_bytes_max", "_frame_length", "_pending")
+    __slots__ = ("_beginnings", "_frame_length", "_pending", "frame_bytes_max")
 
     # A part of a frame is no progress: only frames are.
     counts_lines = False
+    at_record_start = False
 
     def __init__(self, frame_bytes_max: int) -> None:
-        self._frame_bytes_max = frame_bytes_max
+        self.frame_bytes_max = frame_bytes_max
         self._pending = bytearray()
         # The length of the frame that is pending; 0 while its prelude has not come.
         self._frame_length = 0
@@ -101,7 +102,7 @@ class AwsEventStreamParser:
         length, headers_length, checksum = _PRELUDE.unpack(prelude)
         if crc32(prelude[: -_CHECKSUM.size]) != checksum:
             raise _Malformed("the checksum of a frame's beginning is wrong")
-        if length > self._frame_bytes_max or headers_length > _HEADERS_BYTES_MAX:
+        if length > self.frame_bytes_max or headers_length > _HEADERS_BYTES_MAX:
             raise _Malformed("a frame is too large")
         if headers_length + _OVERHEAD > length:
             raise _Malformed("a frame is shorter than its parts")

@@ -17,6 +17,10 @@ class Framing(StrEnum):
 class RecordParser(Protocol):
     # Whether a line is progress, also where it completes no record.
     counts_lines: bool
+    frame_bytes_max: int
+    # Whether the next chunk begins a record: nothing is pending from the chunks before it. It may be
+    # False where that is so.
+    at_record_start: bool
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """The records that this chunk completes. Raises MalformedEventStream."""

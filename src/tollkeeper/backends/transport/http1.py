@@ -21,6 +21,8 @@ _BUFFERED_BYTES_MAX = 64 << 10
 # the connection can be used again. Beyond either bound the socket is closed.
 _DRAINED_BYTES_MAX = 64 << 10
 _DRAIN_TIMEOUT_S = 1.0
+# How a read ends that has brought the end of an HTTP chunk with a server-sent event, and no byte more.
+_CHUNK_END = b"\n\n\r\n"
 
 
 class HttpFailure(Exception):
@@ -100,6 +102,8 @@ class Connection(asyncio.Protocol):
         self._complete = False
         self._reusable = False
         self._failure: HttpFailure | None = None
+        self._relay: Callable[[bytes], int] | None = None
+        self._chunk_ended = self._at_chunk_start = False
 
     # Called by the owner of the exchange.
 
@@ -148,6 +152,12 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
         return body
 
+    def relay(self, take: Callable[[bytes], int]) -> None:
+        """Offers what arrives to `take` while a reader waits for it, until the exchange ends. It is
+        called with a read that begins with a chunk of the body. It returns how many bytes it has
+        dealt with, which are whole chunks; the reader gets the rest. What is taken is progress."""
+        self._relay = take
+
     def mark_progress(self) -> None:
         """Restarts the idle timeout. The timeout applies only after the first call of this method:
         before it, the backend may still have the request in its queue, and only the deadline
@@ -191,8 +201,17 @@ class Connection(asyncio.Protocol):
             # Data without a request: the next request could take it for its answer.
             self.abort()
             return
+        relay, waiter = self._relay, self._waiter
+        if relay is not None and self._at_chunk_start and waiter is not None and not waiter.done():
+            taken = relay(data)
+            if taken:
+                self._progress_at = self._loop.time()
+                if taken == len(data):
+                    return
+                data = data[taken:]
         self._overhead_bytes += len(data)
         self._feed(data)
+        self._at_chunk_start = self._chunk_ended and data.endswith(_CHUNK_END)
         if self._overhead_bytes > HEAD_BYTES_MAX:
             part = "head" if self._head is None else "framing"
             self._fail(ExchangeBroken(f"the answer's {part} is too large"))
@@ -236,10 +255,14 @@ class Connection(asyncio.Protocol):
 
     def on_body(self, body: bytes) -> None:
         self._overhead_bytes = 0
+        self._chunk_ended = False
         if not self._complete:
             self._buffered += len(body)
             if not self._draining:
                 self._chunks.append(body)
+
+    def on_chunk_complete(self) -> None:
+        self._chunk_ended = True
 
     def on_message_complete(self) -> None:
         if self._interim:
@@ -281,6 +304,7 @@ class Connection(asyncio.Protocol):
 
     def _drain(self) -> None:
         self._draining = True
+        self._relay = None
         self._chunks = []
         self._buffered = 0
         self._drain_timer = self._loop.call_later(_DRAIN_TIMEOUT_S, self.abort)
@@ -323,6 +347,7 @@ class Connection(asyncio.Protocol):
 
     def _end_exchange(self) -> None:
         self._busy = self._draining = False
+        self._relay = None
         self._chunks = []
         if self._drain_timer is not None:
             self._drain_timer.cancel()

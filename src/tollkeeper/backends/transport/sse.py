@@ -27,31 +27,31 @@ class EventStreamParser:
 
     __slots__ = (
         "_after_cr",
-        "_at_record_start",
-        "_frame_bytes_max",
         "_pending",
         "_scanned",
         "_started",
+        "at_record_start",
+        "frame_bytes_max",
     )
 
     def __init__(self, frame_bytes_max: int) -> None:
-        self._frame_bytes_max = frame_bytes_max
+        self.frame_bytes_max = frame_bytes_max
         # The beginning of an incomplete record, and how far it was searched for its end.
         self._pending = bytearray()
         self._scanned = 0
         self._started = False
         self._after_cr = False
         # Whether the next chunk begins a record: nothing is pending from the chunks before it.
-        self._at_record_start = False
+        self.at_record_start = False
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """The data of every record that this chunk completes."""
         size = len(chunk)
         if (
-            not self._at_record_start
+            not self.at_record_start
             or not chunk.endswith(_RECORD_END)
             or b"\r" in chunk
-            or size > self._frame_bytes_max
+            or size > self.frame_bytes_max
         ):
             return self._feed_general(chunk)
         if chunk.find(b"\n") == size - 2 and chunk.startswith(_COMMON_PREFIX) and chunk.isascii():
@@ -72,10 +72,10 @@ class EventStreamParser:
             *records, rest = bytes(pending).split(_RECORD_END)
             self._pending = bytearray(rest)
             self._scanned = max(0, len(rest) - 1)
-        self._at_record_start = self._started and not self._pending and not self._after_cr
+        self.at_record_start = self._started and not self._pending and not self._after_cr
         payloads = self._read_records(records)
         # One byte more than a record may have: the line end before the blank line that ends it.
-        if len(self._pending) > self._frame_bytes_max + 1:
+        if len(self._pending) > self.frame_bytes_max + 1:
             raise MalformedEventStream("a record is too large", payloads)
         return payloads
 
@@ -107,7 +107,7 @@ class EventStreamParser:
     def _read_records(self, records: list[bytes]) -> list[bytes]:
         payloads: list[bytes] = []
         for record in records:
-            if len(record) > self._frame_bytes_max:
+            if len(record) > self.frame_bytes_max:
                 raise MalformedEventStream("a record is too large", payloads)
             if not record.isascii() and not _is_utf8(record):
                 raise MalformedEventStream("a record is not UTF-8", payloads)

@@ -240,9 +240,14 @@ class Inference:
             with running.waiting_until(running.deadline + _DEADLINE_SLACK_S):
                 async with backend.open(running.call, deadline=running.deadline) as answer:
                     running.served_by(answer)
+                    is_first = gate is None
                     async for batch in answer.batches:
                         running.count(batch)
                         await sink.take(batch)
+                        if is_first:
+                            # The stream has begun: text can follow by itself.
+                            is_first = False
+                            running.relay_text(answer)
                 if gate is not None:
                     await gate.finish()
         except TimeoutError:

@@ -33,6 +33,9 @@ class _CollectingSink:
     def held_back(self) -> None:
         self._sink.held_back()
 
+    def text_writer(self) -> None:
+        """Text comes as events too, because the span collects it."""
+
 
 class CallRecorder:
     def __init__(

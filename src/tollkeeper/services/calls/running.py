@@ -8,7 +8,7 @@ from enum import StrEnum
 from types import TracebackType
 from typing import Protocol, Self
 
-from tollkeeper.backends.port import Answer
+from tollkeeper.backends.port import Answer, TextWriter
 from tollkeeper.domain.activity import ActivityRecord
 from tollkeeper.domain.inference import Batch, Call
 from tollkeeper.domain.metering import Meter
@@ -26,6 +26,11 @@ class AnswerSink(Protocol):
 
     def held_back(self) -> None:
         """The answer has begun, but nothing of it may be delivered yet, perhaps for long."""
+        ...
+
+    def text_writer(self) -> TextWriter | None:
+        """What delivers text at once, from the second batch on; None where all of the answer has
+        to come as events."""
         ...
 
 
@@ -111,6 +116,14 @@ class RunningCall:
         self.backend = answer.backend or self.backend
         if answer.prompts and self.meter is not None:
             self.meter.send_prompts(answer.prompts)
+
+    def relay_text(self, answer: Answer) -> None:
+        """Lets text go from the backend's connection to the caller's without a turn of the call's
+        task, where both sides can do so. It is counted all the same."""
+        if answer.relay_text is not None and self.meter is not None:
+            write = self.sink.text_writer()
+            if write is not None:
+                answer.relay_text(write, self.meter.count_text)
 
     def count(self, batch: Batch) -> None:
         """Counts what the backend delivers."""

@@ -17,6 +17,7 @@ from tollkeeper.domain.errors import TollkeeperError, Unavailable
 from tollkeeper.domain.ledger import Ending, Hold, Mark, Resolution, ResolutionKind
 from tollkeeper.services.batches import Backoff
 from tollkeeper.services.ledger.group_writer import GroupWriter
+from tollkeeper.services.ledger.handout import HandedOut, Handout
 from tollkeeper.services.ledger.hold import HoldStore, hold_all
 from tollkeeper.services.ledger.hold_queue import HoldQueue, WantedHold
 from tollkeeper.services.policies.directory import PolicyDirectory
@@ -60,11 +61,16 @@ class Ledger:
     def __init__(self, store: LedgerStore, policies: PolicyDirectory) -> None:
         self._store = store
         self._policies = policies
-        self._holds = HoldQueue(self._write_holds)
+        # How results reach the calls that wait for them.
+        self.handout = Handout()
+        self._holds = HoldQueue(self._write_holds, self.handout)
         # These queues refuse nothing: there is one entry for each hold at most, and the limits of
         # projects bound the number of holds.
         self._resolutions: GroupWriter[_FinishedCall, bool] = GroupWriter(
-            self._write_resolutions, name="resolutions", queued_max=None
+            self._write_resolutions,
+            name="resolutions",
+            queued_max=None,
+            results=HandedOut(self.handout, lambda call: call.outcome.organization_id.int),
         )
         self._marks: GroupWriter[_FinishedCall, bool] = GroupWriter(
             self._write_marks, name="marks", queued_max=None

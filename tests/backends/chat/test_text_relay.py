@@ -1,0 +1,374 @@
+"""Text that is passed on at once: it and what comes as events are together the whole answer, wherever
+the network cuts it, and nothing that is more than text passes by the reader."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from tests.support.backend_calls import make_call, routed
+from tests.support.upstream import (
+    DONE,
+    Peer,
+    Upstream,
+    chat_records,
+    chunk,
+    sse,
+    usage_chunk,
+)
+from tollkeeper.backends.chat.stream import AnswerStream
+from tollkeeper.backends.streamed_answer import StreamedAnswer
+from tollkeeper.backends.transport.http1 import Connection
+from tollkeeper.backends.transport.sse import EventStreamParser
+from tollkeeper.domain.errors import BackendFailed, DeadlineExceeded
+from tollkeeper.domain.inference import Delta, Event, UsageReport
+
+_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+_LAST = b"0\r\n\r\n"
+
+
+def _framed(record: bytes) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(record), record)
+
+
+def _text(text: str, **fields: Any) -> bytes:
+    return _framed(sse(chunk(text, **fields)))
+
+
+class _Socket(asyncio.Transport):
+    """A transport that does nothing: the test says what each read brings."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.aborted = False
+
+    def write(self, data: bytes | bytearray | memoryview) -> None: ...
+
+    def is_closing(self) -> bool:
+        return self.aborted
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def pausereading(self) -> None: ...
+
+    def resumereading(self) -> None: ...
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+class _Caller:
+    """Takes what comes of one answer, in its order."""
+
+    def __init__(self, *, output_tokens_max: int = 1024, frame_bytes_max: int = 1 << 20) -> None:
+        self.connection = Connection(lambda _: None, lambda _: None)
+        self.connection.connection_made(_Socket())
+        now = asyncio.get_running_loop().time()
+        self.connection.send(b"", deadline=now + 60, idle_s=20)
+        self.reader = AnswerStream(make_call(streamed=True, output_tokens_max=output_tokens_max))
+        self.answer = StreamedAnswer(
+            self.connection, self.reader, EventStreamParser(frame_bytes_max)
+        )
+        self.is_slow = False
+        self.said: list[str] = []
+        self.events: list[Event] = []
+        self.written = 0
+        self.counted: list[str] = []
+        self.reading = asyncio.ensure_future(self._read())
+
+    async def take(self, *reads: bytes) -> None:
+        for read in reads:
+            self.connection.data_received(read)
+            # More turns than a reader needs before it waits again.
+            for _ in range(6):
+                await asyncio.sleep(0)
+
+    async def end(self) -> None:
+        async with asyncio.timeout(20):
+            await self.reading
+
+    @property
+    def text(self) -> str:
+        return "".join(self.said)
+
+    async def _read(self) -> None:
+        await self.answer.begin()
+        relayed = False
+        async for batch in self.answer:
+            self.events += batch
+            self.said += [event.text for event in batch if isinstance(event, Delta) and event.text]
+            if not relayed:
+                relayed = True
+                self.answer.relay_text(self._write, self.counted.append)
+
+    def _write(self, written: bytes) -> bool:
+        if self.is_slow:
+            return False
+        self.written += 1
+        self.said.append(json.loads(written))
+        return True
+
+
+def _whole(pieces: Iterable[str]) -> bytes:
+    return b"".join(map(_framed, chat_records(pieces))) + _LAST
+
+
+@asynccontextmanager
+async def _calling(**settings: Any) -> AsyncIterator[_Caller]:
+    """A caller whose request is sent, and who stops reading at the end."""
+    caller = _Caller(**settings)
+    await asyncio.sleep(0)
+    try:
+        yield caller
+    finally:
+        caller.reading.cancel()
+        await asyncio.gather(caller.reading, return_exceptions=True)
+
+
+async def _caller_of(*reads: bytes) -> _Caller:
+    async with _calling() as caller:
+        await caller.take(*reads)
+        await caller.end()
+        return caller
+
+
+async def test_text_is_passed_on_at_once() -> None:
+    pieces = [f"word{number} " for number in range(20)]
+    async with _calling() as caller:
+        await caller.take(_HEAD + _text(pieces[0]))
+        for number, piece in enumerate(pieces[1:], start=1):
+            # No turn of any task: the text is there when the read is.
+            caller.connection.data_received(_text(piece))
+            assert caller.said[-1] == piece, number
+        await caller.take(
+            *map(_framed, (sse(chunk(finish="stop")), sse(usage_chunk()), DONE)), _LAST
+        )
+        await caller.end()
+        assert caller.text == "".join(pieces)
+        assert caller.counted == pieces[1:]
+        assert caller.written == len(pieces) - 1
+        assert caller.reader.pieces == [len(pieces) + 1]
+        assert [event.finish for event in caller.events if isinstance(event, Delta)] == [
+            None,
+            "stop",
+        ]
+        assert sum(isinstance(event, UsageReport) for event in caller.events) == 1
+
+
+async def test_an_answer_is_the_same_wherever_it_is_cut() -> None:
+    pieces = ["Hel", "lo", ' "wörld"\n', "\\", "再见"]
+    body = _whole(pieces)
+    for cut in range(1, len(body)):
+        caller = await _caller_of(_HEAD, body[:cut], body[cut:])
+        assert caller.text == "".join(pieces), cut
+        assert caller.answer.completed, cut
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 50, 333, 1000, 5000])
+async def test_an_answer_is_the_same_in_reads_of_any_size(size: int) -> None:
+    pieces = [f"word{number} " for number in range(12)]
+    body = _whole(pieces)
+    reads = [body[start : start + size] for start in range(0, len(body), size)]
+    caller = await _caller_of(_HEAD, *reads)
+    assert caller.text == "".join(pieces)
+    assert caller.answer.completed
+    assert caller.reader.pieces == [len(pieces) + 1]
+
+
+async def test_several_chunks_of_one_read_keep_their_order() -> None:
+    pieces = [f"word{number} " for number in range(30)]
+    first, *more = map(_text, pieces)
+    end = b"".join(map(_framed, (sse(chunk(finish="stop")), DONE))) + _LAST
+    # The last read has text before the end, of which only the text can be passed on.
+    last = b"".join(more[6:]) + end
+    caller = await _caller_of(_HEAD + first, b"".join(more[:5]), more[5], last)
+    assert caller.text == "".join(pieces)
+    assert caller.written == len(pieces) - 1
+    assert caller.answer.completed
+
+
+async def test_half_a_chunk_is_left_to_the_reader() -> None:
+    async with _calling() as caller:
+        late = _text("late ")
+        await caller.take(_HEAD + _text("1 "), _text("2 "), _text("3 ") + late[:40], late[40:])
+        assert caller.said == ["1 ", "2 ", "3 ", "late "]
+        assert caller.counted == ["2 ", "3 "]
+        await caller.take(_text("4 "))
+        assert caller.counted == ["2 ", "3 ", "4 "]
+
+
+# Chunks of real servers, each with a text, in forms that differ from the one before.
+_FORMS: dict[str, list[bytes]] = {
+    "another second": [_text("a", created=now) for now in range(20)],
+    "a random field": [_text("a", obfuscation="x" * (number % 7)) for number in range(20)],
+    "a role in each": [_framed(sse(chunk(delta={"role": "assistant", "content": "a"})))] * 20,
+    "nulls": [
+        _framed(sse(chunk(delta={"content": "a", "reasoning_content": None, "tool_calls": None})))
+    ]
+    * 20,
+    "no spaces": [
+        _framed(b"data: " + json.dumps(chunk("a"), separators=(",", ":")).encode() + b"\n\n")
+    ]
+    * 20,
+    "the same key elsewhere": [
+        _framed(sse({"note": {"content": "no"}, **chunk("a", more={"content": "no"})}))
+    ]
+    * 20,
+    "a decoy": [_framed(sse({'x"content': "b", **chunk("a")}))] * 20,
+}
+
+
+@pytest.mark.parametrize("form", _FORMS)
+async def test_text_is_found_in_every_form(form: str) -> None:
+    async with _calling() as caller:
+        await caller.take(_HEAD + _text("first "), *_FORMS[form])
+        assert caller.said == ["first ", *["a"] * 20]
+        assert len(caller.counted) == caller.written == 20
+
+
+# Chunks that a relay must not take for text, although they look like the ones before.
+_MORE_THAN_TEXT: dict[str, bytes] = {
+    "a finish": sse(chunk("x", finish="stop")),
+    "a usage": sse(chunk("x", usage={"prompt_tokens": 1, "completion_tokens": 1})),
+    "an error": sse(chunk("x", error={"message": "broken"})),
+    "reasoning": sse(chunk(delta={"content": "x", "reasoning": "Well."})),
+    "a tool call": sse(chunk(delta={"content": "x", "tool_calls": [{"index": 0}]})),
+    "another choice": sse(chunk("x", index=1)),
+    "another tier": sse(chunk("x", service_tier="flex")),
+    "log-probabilities": sse(
+        {**chunk(), "choices": [{"index": 0, "delta": {"content": "x"}, "logprobs": {}}]}
+    ),
+    "two records": sse(chunk("x")) + sse(chunk("y")),
+    "two lines": b"data: {\ndata: }\n\n",
+    "no text": sse(chunk("")),
+    "no JSON": sse(chunk("x")).replace(b'"x"', b'"x'),
+    "half a character": sse(chunk("x")).replace(b'"x"', b'"\\ud83d"'),
+    "no UTF-8": sse(chunk("x")).replace(b'"x"', b'"\xff"'),
+    "a line in a text": sse(chunk("x")).replace(b'"x"', b'"\n"'),
+    "a comment": b": still here\n\n",
+    "the end": DONE,
+}
+
+
+@pytest.mark.parametrize("record", _MORE_THAN_TEXT)
+async def test_more_than_text_is_read(record: str) -> None:
+    """It comes to the same as where all text is read as events."""
+    read = _framed(_MORE_THAN_TEXT[record])
+    async with _calling() as caller, _calling() as plain:
+        plain.is_slow = True
+        for each in (caller, plain):
+            await each.take(_HEAD + _text("1 "), _text("2 "), _text("3 "))
+            await each.take(read)
+        assert (caller.written, plain.written) == (2, 0)
+        assert caller.said == plain.said
+        assert caller.reader.pieces == plain.reader.pieces
+        assert caller.reader.finished == plain.reader.finished
+        assert (caller.reader.failure is None) == (plain.reader.failure is None)
+
+
+@pytest.mark.parametrize("size", [b"0", b"ffff", b"-5", b"0x%x", b"%X;x=1", b"+%x"])
+async def test_a_chunk_has_the_size_that_it_names(size: bytes) -> None:
+    async with _calling() as caller:
+        await caller.take(_HEAD + _text("1 "), _text("2 "))
+        record = sse(chunk("3 "))
+        named = size % len(record) if b"%" in size else size
+        await caller.take(named + b"\r\n" + record + b"\r\n")
+        assert caller.written == 1
+
+
+async def test_who_reads_slowly_gets_all_of_it_later() -> None:
+    async with _calling() as caller:
+        await caller.take(_HEAD + _text("1 "), _text("2 "))
+        caller.is_slow = True
+        await caller.take(_text("3 "), _text("4 "))
+        assert (caller.said, caller.counted) == (["1 ", "2 ", "3 ", "4 "], ["2 "])
+        caller.is_slow = False
+        await caller.take(_text("5 "))
+        assert (caller.text, caller.counted) == ("1 2 3 4 5 ", ["2 ", "5 "])
+
+
+async def test_nothing_passes_a_reader_that_is_behind() -> None:
+    """What came before was not taken yet: later text has to wait for its turn."""
+    async with _calling() as caller:
+        await caller.take(_HEAD + _text("1 "), _text("2 "))
+        late = _text("3 ")
+        caller.connection.data_received(late[:30])
+        caller.connection.data_received(late[30:])
+        caller.connection.data_received(_text("4 "))
+        await caller.take(_text("5 "))
+        assert caller.text == "1 2 3 4 5 "
+
+
+async def test_the_bound_of_an_answer_holds() -> None:
+    async with _calling(output_tokens_max=1) as caller:
+        await caller.take(_HEAD + _text("x"), *[_text("x")] * 200)
+        with pytest.raises(BackendFailed, match="longer than its bound"):
+            await caller.end()
+        assert caller.reader.pieces == [67]
+        assert len(caller.said) == 66
+
+
+async def test_the_bound_of_a_record_holds() -> None:
+    async with _calling(frame_bytes_max=500) as caller:
+        await caller.take(_HEAD + _text("x"), _text("y"), _text("z" * 600))
+        with pytest.raises(BackendFailed, match="too large"):
+            await caller.end()
+        assert caller.text == "xy"
+
+
+async def test_a_choice_does_not_go_on_after_its_end() -> None:
+    async with _calling() as caller:
+        await caller.take(
+            _HEAD + _text("1 "), _text("2 "), _framed(sse(chunk(finish="stop"))), _text("3 ")
+        )
+        with pytest.raises(BackendFailed, match="goes on after its end"):
+            await caller.end()
+        assert caller.text == "1 2 "
+
+
+async def test_nobody_is_written_to_after_a_call_has_ended() -> None:
+    async with _calling() as caller:
+        await caller.take(_HEAD + _text("1 "), _text("2 "))
+        caller.reading.cancel()
+        # The task has not noticed yet.
+        caller.connection.data_received(_text("3 "))
+        await asyncio.gather(caller.reading, return_exceptions=True)
+        caller.connection.data_received(_text("4 "))
+        assert caller.written == 1
+        caller.connection.finish(drain=True)
+        caller.connection.data_received(_text("5 "))
+        assert caller.written == 1
+
+
+async def test_text_is_no_silence_and_its_absence_is() -> None:
+    """Text comes for longer than the idle timeout; then nothing does."""
+    quiet = asyncio.Event()
+
+    async def verb(peer: Peer) -> None:
+        await peer.send_head()
+        for number in range(12):
+            await peer.send_chunk(sse(chunk(f"{number} ")))
+            await asyncio.sleep(0.2)
+        quiet.set()
+        await peer.until_left()
+
+    said: list[str] = []
+
+    def write(written: bytes) -> bool:
+        said.append(json.loads(written))
+        return True
+
+    async with Upstream(verb) as upstream, routed(upstream.url, idle_timeout_s=1.5) as backend:
+        deadline = asyncio.get_running_loop().time() + 20
+        with pytest.raises(DeadlineExceeded, match="silent"):
+            async with backend.open(make_call(streamed=True), deadline=deadline) as answer:
+                offer = answer.relay_text
+                assert offer is not None
+                async for _ in answer.batches:
+                    offer(write, lambda _: None)
+    assert quiet.is_set()
+    assert said[-1] == "11 "

@@ -1,0 +1,51 @@
+"""What a worker has in its memory: nothing that only commands, pages or the supervisor need."""
+
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from tests.support.program import Program, serving
+
+# Python imports a module of this name at its start, if it finds one.
+_NOTES_MODULES = """
+import atexit, os, sys
+if "tollkeeper.hosting.worker" in sys.orig_argv:
+    def note():
+        with open(os.environ["TEST_MODULES"], "w") as file:
+            file.write("\\n".join(name for name, module in sys.modules.items() if module is not None))
+    atexit.register(note)
+"""
+_NOT_IN_A_WORKER = (
+    # Of libraries: what writes in colour, parses commands, serves pages, traces where nobody asked
+    # for it, or calls providers from the bridge.
+    *("rich", "pygments", "typer", "click", "jinja2", "starlette", "uvicorn", "plotly"),
+    *("opentelemetry", "any_llm", "openai", "anthropic", "httpx", "httpx2", "requests", "aiohttp"),
+    *("alembic", "sqlalchemy", "fastapi", "multiprocessing", "unittest", "yaml"),
+    # Of ours.
+    *("tollkeeper.cli", "tollkeeper.console", "tollkeeper.hosting.supervisor"),
+    *("tollkeeper.hosting.operator_listener", "tollkeeper.api.openapi"),
+    *("tollkeeper.storage.migrations", "tollkeeper.embedded.bridge.process"),
+)
+
+
+@pytest.fixture
+def modules(cold_program: Program, tmp_path: Path) -> list[str]:
+    """Those of a worker that has answered a request and has ended."""
+    (tmp_path / "sitecustomize.py").write_text(_NOTES_MODULES)
+    noted = tmp_path / "modules"
+    program = cold_program.with_environment(PYTHONPATH=str(tmp_path), TEST_MODULES=str(noted))
+    with serving(program, "--port", "0", "--workers", "1") as gateway:
+        refused = httpx2.post(f"{gateway.public}/v1/chat/completions", json={}, timeout=20)
+        assert refused.status_code == 401
+    return noted.read_text().splitlines()
+
+
+def test_a_worker_imports_only_what_it_needs(modules: list[str]) -> None:
+    assert "tollkeeper.services.calls.inference" in modules
+    unwanted = [
+        name
+        for name in modules
+        if any(name == one or name.startswith(f"{one}.") for one in _NOT_IN_A_WORKER)
+    ]
+    assert unwanted == []
