@@ -249,6 +249,18 @@ def test_who_floods_gets_less_while_others_ask_for_little(watched: Watched) -> N
     assert watched.takes("quiet", 1) == 1
 
 
+def test_a_long_turn_does_not_raise_a_limit_that_was_lowered_for_others(watched: Watched) -> None:
+    _flooded(watched)
+    for _ in range(20):
+        assert watched.takes("flood", 1) == 0
+        assert watched.takes("quiet", 1) == 1
+        watched.pass_on("quiet", 1)
+        watched.window(_TURN_S_MAX / 2)
+    watched.pass_on("flood", LIMIT)
+    watched.window(_LONG)
+    assert watched.limit() == UNEVEN_LIMIT_MIN
+
+
 def test_short_turns_are_short_enough_for_others(watched: Watched) -> None:
     _flooded(watched)
     for _ in range(CALM_WINDOWS - 1):
@@ -267,6 +279,20 @@ def test_owners_who_are_all_refused_keep_the_limit(watched: Watched) -> None:
     for _ in range(20):
         for owner in owners:
             assert watched.takes(owner, 1) == 0
+        watched.window(_TURN_S_MAX / 2)
+    assert watched.limit() == LIMIT
+
+
+def test_who_is_not_refused_beside_many_others_does_not_lower_the_limit(watched: Watched) -> None:
+    owners = ["a", "b", "c", "d"]
+    for owner in owners:
+        watched.takes(owner, LIMIT)
+    watched.window(_LONG)
+    for _ in range(20):
+        for owner in owners:
+            assert watched.takes(owner, 3) == 0
+        assert watched.takes("lucky", 1) == 1
+        watched.pass_on("lucky", 1)
         watched.window(_TURN_S_MAX / 2)
     assert watched.limit() == LIMIT
 
@@ -305,7 +331,7 @@ def test_nothing_is_kept_of_who_asked_in_earlier_windows(watched: Watched) -> No
         watched.gate.refuses("flood")
     watched.window(_LONG)
     assert watched.gate._askers == set()
-    assert watched.gate._refused == set()
+    assert watched.gate._refused == {}
 
 
 async def test_a_long_turn_is_told_before_its_end() -> None:

@@ -7,8 +7,12 @@ neither are many calls that wait for their backends.
 
 Then the number of calls in the gateway's hands is limited, and what comes beyond is refused at once,
 before its body is read. An owner that has less than its share of them is not refused: who comes with
-a few calls beside another one's flood is served. The limit is forgotten when nobody has been refused
-for a second.
+a few calls beside another one's flood is served. While there is such an owner, the limit falls until
+the turns are short, because every call waits for several turns. The limit is forgotten when nobody
+has been refused for a second.
+
+Results of the ledger are handed out over several turns (`services.ledger.handout`). Those that wait
+count as part of the turn: it would have been that long if all of them had been given at once.
 """
 
 import asyncio
@@ -35,7 +39,8 @@ _TOLD_AFTER = 1.5
 # database is what is slow, more make its batches larger.
 LIMIT = 64
 SLOW_DATABASE_LIMIT = 2 * BACKLOG_MAX
-LIMIT_MIN = 16
+# With fewer, the batches of the ledger are so small that much less is served.
+LIMIT_MIN = 32
 # As far as the limit is lowered for owners that ask for less than their share.
 UNEVEN_LIMIT_MIN = 16
 # By how much the limit changes at the end of a window.
@@ -79,9 +84,9 @@ class OverloadGate:
         self._shortest_turn_s = self._least_backlog = math.inf
         # Whether anybody has asked for room in it.
         self._asked = False
-        # Who has asked in it under a limit, and who of them was refused.
+        # Who has asked in it under a limit, and how often each of them was refused.
         self._askers: set[Hashable] = set()
-        self._refused: set[Hashable] = set()
+        self._refused: dict[Hashable, int] = {}
         self._begin_window()
 
     @property
@@ -129,7 +134,7 @@ class OverloadGate:
         own = self._in_hand_of.get(owner, 0)
         if own * len(self._in_hand_of) < limit:
             return False
-        self._refused.add(owner)
+        self._refused[owner] = self._refused.get(owner, 0) + 1
         _REFUSED.add(())
         return True
 
@@ -197,16 +202,20 @@ class OverloadGate:
 
     @property
     def _is_uneven(self) -> bool:
-        """Whether some are refused while others ask for less than their share. Who is refused then
-        gets so few calls at once that those others hardly notice."""
-        return bool(self._refused) and len(self._refused) < len(self._askers)
+        """Whether one owner has most of the refusals while another one asks for less than its share.
+        The one then gets so few calls at once that the other hardly notices. Where many owners ask
+        for too much, one of them is not refused in a window now and then, and that means nothing."""
+        refused = self._refused
+        if not refused or len(refused) == len(self._askers):
+            return False
+        return 2 * max(refused.values()) > sum(refused.values())
 
     def _lower(self) -> None:
         if self._limit is None or self._limit > LIMIT:
             self._set_limit(LIMIT)
         elif self._in_hand <= self._limit:
             # The last change has had its effect, and it was not enough.
-            self._set_limit(max(LIMIT_MIN, _LOWERED * self._limit))
+            self._set_limit(min(self._limit, max(LIMIT_MIN, _LOWERED * self._limit)))
 
     def _set_limit(self, limit: float | None) -> None:
         self._limit = limit

@@ -10,6 +10,7 @@ from tests.support.gateway import Gateway, Tenant
 from tollkeeper.domain.access import ProjectCaller
 from tollkeeper.domain.errors import Unauthenticated
 from tollkeeper.services.clock import unix_now
+from tollkeeper.services.tenants import authentication as authentication_module
 from tollkeeper.services.tenants.authentication import Authentication
 from tollkeeper.services.tenants.key_use import KeyUse
 from tollkeeper.storage.database import Connection, Database, RoundTrips
@@ -97,3 +98,23 @@ async def test_who_leaves_does_not_take_the_look_up_along(
     assert isinstance(await second, ProjectCaller)
     assert first.cancelled()
     assert database.reads == 1
+
+
+async def test_a_call_is_refused_by_a_key_that_is_read_again_for_others(
+    authentication: Authentication,
+    database: CountedReads,
+    tenant: Tenant,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    database.may_go.set()
+    key = tenant.project_key
+    assert authentication.recognise_to_refuse(key) is None, "it has not been read yet"
+    monkeypatch.setattr(authentication_module, "_CACHED_S", 0.0)
+    caller = await authentication.recognise(key)
+    assert authentication.recognise_to_refuse(key) == caller
+    assert database.reads == 1
+    assert await authentication.recognise(key) == caller
+    assert database.reads == 2
+    monkeypatch.setattr(authentication_module, "_STALE_S", 0.0)
+    assert authentication.recognise_to_refuse(key) is None
+    assert authentication.recognise_to_refuse("unknown") is None

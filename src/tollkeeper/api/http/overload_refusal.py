@@ -57,7 +57,7 @@ class OverloadRefusal:
             return None
         headers = exchange.headers
         presented = incoming.presented_key(headers, endpoint.key_kind, self._customer_key_header)
-        caller = self._authentication.recognise_cached(presented)
+        caller = self._authentication.recognise_to_refuse(presented)
         if caller is not None:
             require(caller, endpoint.permission)
             if endpoint.takes_body:

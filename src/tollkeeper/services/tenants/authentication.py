@@ -16,6 +16,8 @@ from tollkeeper.storage.database import Database
 _INVALID_KEY = "This API key is not valid."
 _CACHED_MAX = 10_000
 _CACHED_S = 30.0
+# For so much longer a cached key is good enough to refuse its calls.
+_STALE_S = 30.0
 
 
 class Authentication:
@@ -39,7 +41,7 @@ class Authentication:
         """Like `authenticate`, but caches project keys for a short time, by their whole digest. Only
         for calls that go through admission, which reads the key again under a lock."""
         digest = key_digest(presented)
-        cached = self._cached_caller(digest)
+        cached = self._cached_caller(digest, time.monotonic())
         if cached is not None:
             return cached
         authenticated = await self.authenticate(presented)
@@ -50,13 +52,16 @@ class Authentication:
             self._cached[digest] = (authenticated, time.monotonic() + _CACHED_S)
         return authenticated
 
-    def recognise_cached(self, presented: str) -> ProjectCaller | None:
-        """Like `recognise`, without a wait: None where the key is not in the cache."""
-        return self._cached_caller(key_digest(presented))
+    def recognise_to_refuse(self, presented: str) -> ProjectCaller | None:
+        """Like `recognise`, for calls that are refused for lack of room: it does not wait, and takes a
+        key that was cached a little too long ago. None where the key is not in the cache. Without
+        this, all calls of a key would wait for the database whenever it has to be read again, just
+        when the process has too much to do."""
+        return self._cached_caller(key_digest(presented), time.monotonic() - _STALE_S)
 
-    def _cached_caller(self, digest: bytes) -> ProjectCaller | None:
+    def _cached_caller(self, digest: bytes, now: float) -> ProjectCaller | None:
         caller, until = self._cached.get(digest, (None, 0.0))
-        if caller is None or time.monotonic() >= until:
+        if caller is None or now >= until:
             return None
         self._key_use.note(KeyKind.PROJECT, caller, self._clock())
         return caller
