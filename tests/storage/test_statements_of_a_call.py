@@ -168,6 +168,7 @@ async def _check_pages(site: Site, tenants: list[LedgerTenant]) -> None:
         "judged": lambda: page(mine, RareFilter(policy_id=POLICY), days),
         "matched": lambda: page(mine, RareFilter(policy_id=POLICY, matched_only=True), days),
         "dear": lambda: page(mine, RareFilter(cost_picousd_min=DEAREST), days),
+        "dear of all": lambda: page(TrafficFilter(), RareFilter(cost_picousd_min=DEAREST), days),
         "overview": lambda: services.traffic.traffic_report(days),
         "policy": lambda: services.policy_statistics.policy_report(
             tenants[0].organization_id, POLICY, days=_DAYS

@@ -10,9 +10,10 @@ from tollkeeper.domain.inference import Call, Delta, Event, UsageReport
 from tollkeeper.domain.prompt import FreeObject
 from tollkeeper.domain.usage import ReportedUsage, Usage, merged, normalised
 
-# Pieces of text that are kept before they are counted together.
-_KEPT_PIECES_MAX = 256
-_KEPT_CHARACTERS_MAX = 16_384
+# Pieces of text are kept before they are counted together: as many as have room, of which each takes
+# its length and this much more.
+_ROOM = 16_384
+_ROOM_OF_A_PIECE = 32
 # A report of more than so many contexts cannot be true.
 _CONTEXTS_MAX = 16
 
@@ -46,7 +47,7 @@ class Meter:
     _pieces: int = 0
     _counted_tokens: int = 0
     _kept: list[str] = field(default_factory=list)
-    _kept_characters: int = 0
+    _room: int = _ROOM
     # What came of the report, and whether that is still to be found out.
     _usage: Usage | None = None
     _is_nonsense: bool = False
@@ -186,17 +187,17 @@ class Meter:
 
     def count_text(self, text: str) -> None:
         """Counts a further piece of an answer that has begun."""
-        self._pieces += 1
         self._kept.append(text)
-        self._kept_characters += len(text)
-        if len(self._kept) >= _KEPT_PIECES_MAX or self._kept_characters > _KEPT_CHARACTERS_MAX:
+        self._room -= len(text) + _ROOM_OF_A_PIECE
+        if self._room < 0:
             self._count_kept()
 
     def _count_kept(self) -> None:
         if self._kept:
+            self._pieces += len(self._kept)
             self._counted_tokens += estimate_tokens("".join(self._kept))
             self._kept.clear()
-            self._kept_characters = 0
+            self._room = _ROOM
 
 
 def _with_completion(usage: Usage, completion_tokens: int) -> Usage:

@@ -197,10 +197,6 @@ class Connection(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
-        if not self._busy:
-            # Data without a request: the next request could take it for its answer.
-            self.abort()
-            return
         relay, waiter = self._relay, self._waiter
         if relay is not None and self._at_chunk_start and waiter is not None and not waiter.done():
             taken = relay(data)
@@ -209,6 +205,10 @@ class Connection(asyncio.Protocol):
                 if taken == len(data):
                     return
                 data = data[taken:]
+        elif not self._busy:
+            # Data without a request: the next request could take it for its answer.
+            self.abort()
+            return
         self._overhead_bytes += len(data)
         self._feed(data)
         self._at_chunk_start = self._chunk_ended and data.endswith(_CHUNK_END)
