@@ -59,7 +59,7 @@ profile: $(INSTALLED) ## where a call spends its CPU time: a table by stage and 
 	$(BIN)/python -m bench.profile $(ARGS)
 
 prove: $(INSTALLED) ## the long proofs: seeded histories, kills, planted bugs
-	$(BIN)/python -m pytest -q tests --prove $(ARGS)
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal tests --prove $(ARGS)
 
 openapi: $(INSTALLED) ## write openapi.json and docs/api.md anew
 	$(BIN)/tollkeeper openapi --json > openapi.json

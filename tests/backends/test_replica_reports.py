@@ -14,6 +14,11 @@ def _reports(backend: RoutedBackend) -> dict[str, ReplicaReport]:
     return {report.url: report for report in backend.health().reports}
 
 
+def _counts(backend: RoutedBackend, url: str) -> tuple[int, int, int]:
+    report = _reports(backend)[url]
+    return report.calls, report.connections, report.waiting
+
+
 async def test_an_ejected_replica_says_until_when_and_why() -> None:
     async with AsyncExitStack() as stack:
         alive = await stack.enter_async_context(Upstream(chat()))
@@ -52,11 +57,8 @@ async def test_calls_connections_and_waiting_calls_are_counted() -> None:
         routed(upstream.url, connections_max=2, connections_waiting_max=8) as backend,
     ):
         tasks = [asyncio.create_task(make(backend, make_call())) for _ in range(3)]
-        await until(lambda: _reports(backend)[upstream.url].waiting == 1)
-        report = _reports(backend)[upstream.url]
-        assert (report.calls, report.connections, report.waiting) == (3, 2, 1)
+        await until(lambda: _counts(backend, upstream.url) == (3, 2, 1))
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        report = _reports(backend)[upstream.url]
-        assert (report.calls, report.waiting) == (0, 0)
+        assert _counts(backend, upstream.url)[::2] == (0, 0)

@@ -17,8 +17,8 @@ ISOLATION_BUGS = {
     ),
     "one organization ejects what others use": Bug(
         "backends/health.py",
-        "                and len(self._failed_for) >= needed\n",
-        "",
+        " and len(self._failed_for) >= needed:\n",
+        ":\n",
         EJECTION,
     ),
     "a caller's own deadline ejects": Bug(
@@ -48,8 +48,8 @@ ISOLATION_BUGS = {
     ),
     "holds are written in order of arrival": Bug(
         "services/ledger/hold_queue.py",
-        "owner=lambda wanted: wanted.hold.organization_id.int",
-        "owner=lambda wanted: None",
+        "            owner=_organization,\n",
+        "            owner=lambda wanted: None,\n",
         ("services/ledger/test_hold_queue.py",),
     ),
     "one organization fills the process": Bug(

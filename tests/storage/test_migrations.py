@@ -22,6 +22,8 @@ from tollkeeper.storage.revisions import VERSIONS, code_revision
 
 Later = Callable[..., None]
 _OLD = code_revision()
+# The oldest code that works with this schema: a migration that only adds keeps it.
+_FLOOR = revisions.revisions()[-1].compatible_from
 
 
 def _modules() -> Iterator[tuple[Path, ModuleType]]:
@@ -94,7 +96,7 @@ def _execute(conninfo: str, statement: str) -> list[tuple[object, ...]]:
 def test_the_schema_says_which_code_works_with_it(database: str, later: Later) -> None:
     assert _state(database).revision == _OLD
     later(
-        Migration("9001", _OLD, "CREATE TABLE zones (name text)"),
+        Migration("9001", _FLOOR, "CREATE TABLE zones (name text)"),
         Migration("9002", "9001", "DROP TABLE zones"),
         Migration("9003", "9001"),
     )
@@ -116,7 +118,7 @@ def test_older_code_judges_a_newer_schema(database: str) -> None:
 
 def test_contractions_at_the_end_can_wait(database: str, later: Later) -> None:
     later(
-        Migration("9001", _OLD),
+        Migration("9001", _FLOOR),
         Migration("9002", "9001"),
     )
     assert migrate(database, serving_only=True) == "9001"
@@ -128,7 +130,7 @@ def test_contractions_at_the_end_can_wait(database: str, later: Later) -> None:
 def test_a_contraction_waits_for_no_process_of_newer_or_dead_code(
     database: str, later: Later
 ) -> None:
-    later(Migration("9001", _OLD), Migration("9002", "9001"))
+    later(Migration("9001", _FLOOR), Migration("9002", "9001"))
     register = "INSERT INTO processes (id, code_revision, host, pid, heartbeat_at) VALUES"
     _execute(database, f"{register} ('{uuid4()}', '9001', 'newer', 1, now())")
     _execute(database, f"{register} ('{uuid4()}', '{_OLD}', 'dead', 2, now() - interval '1 hour')")
@@ -160,7 +162,7 @@ def test_a_forced_contraction_asks_nobody(database: str, later: Later) -> None:
 
 def test_nobody_waits_behind_a_migration_that_waits(database: str, later: Later) -> None:
     """While a transaction keeps the table, the migration cannot have it, and everybody else can."""
-    later(Migration("9001", _OLD, "ALTER TABLE accounts ADD COLUMN zone text"))
+    later(Migration("9001", _FLOOR, "ALTER TABLE accounts ADD COLUMN zone text"))
     with ThreadPoolExecutor() as pool:
         with psycopg.connect(database) as keeping:
             keeping.execute("SELECT count(*) FROM accounts")
@@ -174,7 +176,7 @@ def test_nobody_waits_behind_a_migration_that_waits(database: str, later: Later)
 
 def test_two_runs_with_an_index_that_is_built_beside(database: str, later: Later) -> None:
     index = {"grants_by_time": "ON grants (granted_at)"}
-    later(Migration("9001", _OLD, concurrent_indexes=index))
+    later(Migration("9001", _FLOOR, concurrent_indexes=index))
     with ThreadPoolExecutor() as pool:
         runs = [pool.submit(migrate, database) for _ in range(3)]
         assert [run.result(60) for run in runs] == ["9001"] * 3
@@ -188,7 +190,7 @@ def test_an_unfinished_index_is_built_anew(database: str, later: Later) -> None:
         "UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'grants_by_time'::regclass",
     )
     index = {"grants_by_time": "ON grants (granted_at)"}
-    later(Migration("9001", _OLD, concurrent_indexes=index))
+    later(Migration("9001", _FLOOR, concurrent_indexes=index))
     migrate(database)
     assert _execute(database, _INDEX) == [(True,)]
 

@@ -20,6 +20,7 @@ from tests.support.statements import all_statements
 from tests.support.upstream import chat, reset_after
 from tollkeeper.domain.traffic import TimeRange, TrafficFilter
 from tollkeeper.storage.activity_pages import RareFilter
+from tollkeeper.storage.watched_connection import allow_long_statements
 
 _CALLS, _TENANTS, _ACTIVITY = 60_000, 10_000, 60_000
 _DAYS = 6
@@ -83,11 +84,13 @@ async def _calls(site: Site) -> list[Explained]:
 
 async def _make_large(site: Site) -> list[LedgerTenant]:
     database = site.judged.scripted.gateway.services.database
-    async with database.reading() as connection:
+    async with database.transaction() as connection:
+        await allow_long_statements(connection, minutes=60)
         await fill_tenants(connection, organizations=_TENANTS, policies_each=3)
     await fill_books(database, calls=_CALLS, organizations=20, months=(this_month(),))
     tenants = [await make_tenant(database) for _ in range(40)]
-    async with database.reading() as connection:
+    async with database.transaction() as connection:
+        await allow_long_statements(connection, minutes=60)
         wanted = LargeActivity(calls=_ACTIVITY, days=_DAYS, end=int(time.time()))
         await fill_activity(connection, tenants, wanted)
     return tenants

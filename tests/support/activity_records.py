@@ -11,7 +11,7 @@ from tollkeeper.domain.errors import Unavailable
 from tollkeeper.domain.usage import Usage
 from tollkeeper.services.calls.activity import Activity
 from tollkeeper.services.request_ids import new_request_id
-from tollkeeper.storage.database import Connection, Database
+from tollkeeper.storage.database import Connection, Database, RoundTrips
 
 VERDICT = VerdictRecord(
     policy_id="pol_1",
@@ -76,8 +76,17 @@ class UnsteadyDatabase(Database):
 
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[Connection]:
+        self._require()
+        async with self._real.reading() as connection:
+            yield connection
+
+    @asynccontextmanager
+    async def round_trips(self) -> AsyncIterator[RoundTrips]:
+        self._require()
+        async with self._real.round_trips() as trips:
+            yield trips
+
+    def _require(self) -> None:
         if self.away:
             self.refused.set()
             raise Unavailable("The database is unavailable; try again.")
-        async with self._real.reading() as connection:
-            yield connection

@@ -32,8 +32,8 @@ class LargeActivity:
 async def fill_activity(
     connection: Connection, tenants: list[LedgerTenant], wanted: LargeActivity
 ) -> None:
-    """The tenants' organizations are those of the policy as well."""
-    await connection.execute("SET statement_timeout TO 0")
+    """The tenants' organizations are those of the policy as well. Runs in a transaction that allows
+    long statements."""
     last = datetime.fromtimestamp(wanted.end, UTC).date()
     for table in DAILY_TABLES:
         existing = await activity_partitions.find_days(connection, table)
@@ -52,7 +52,7 @@ async def fill_activity(
         "models": list(MODELS),
         "policy": POLICY,
     }
-    await connection.execute("SET work_mem TO '128MB'")
+    await connection.execute("SET LOCAL work_mem TO '128MB'")
     await connection.execute(_ACTIVITY, parameters, prepare=False)
     await connection.execute(_VERDICTS, parameters, prepare=False)
     for statement in _ROLL_UPS:
@@ -60,7 +60,6 @@ async def fill_activity(
             statement, {"organizations": parameters["organizations"]}, prepare=False
         )
     await connection.execute("ANALYZE")
-    await connection.execute("RESET statement_timeout")
 
 
 _ACTIVITY: LiteralString = f"""

@@ -7,12 +7,10 @@ from tollkeeper.storage.database import Connection
 
 async def fill_tenants(connection: Connection, *, organizations: int, policies_each: int) -> None:
     """Organizations with an account, a project, a key of each kind and policies in force."""
-    await connection.execute("SET statement_timeout TO 0")
     for statement in _STATEMENTS:
         await connection.execute(
             statement, {"organizations": organizations, "policies": policies_each}, prepare=False
         )
-    await connection.execute("RESET statement_timeout")
 
 
 _STATEMENTS: tuple[LiteralString, ...] = (

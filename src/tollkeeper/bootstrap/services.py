@@ -125,11 +125,9 @@ def build_services(
     """Builds backends only if `serving`: a command makes no calls and needs no backend's secret."""
     database = _database(settings, conninfo)
     vault = Vault(master_secret(settings))
-    idempotency = Idempotency(vault, clock)
-    key_use = KeyUse()
+    idempotency, key_use = Idempotency(vault, clock), KeyUse()
     catalog = CurrentCatalog(build_catalog(settings))
-    process_id = uuid4()
-    project_limits = _project_limits(settings)
+    process_id, project_limits = uuid4(), _project_limits(settings)
     directory = PolicyDirectory(default_threshold(settings))
     ledger = Ledger(LedgerStore(database, process_id, project_limits), directory)
     admission, admissible = Admission(ledger, clock), Admissibility(database, project_limits, clock)
@@ -138,6 +136,7 @@ def build_services(
     caps, bulk_resolution, months = _changes_of_accounts(database, clock, project_limits)
     activity = Activity(database, clock, retention_days=settings.activity.retention_days)
     backends = build_backends(settings, engine, bridge) if serving else {}
+    reports = ReplicaReports(database, backends, process_id)
     checks = _checks(settings, backends, vault, serving=serving)
     request_log, alerts = _log_and_alerts(settings, database, backends, serving=serving)
     recorder = _recorder(settings, activity, request_log, alerts, serving=serving)
@@ -145,7 +144,6 @@ def build_services(
     inference = _inference(settings, admission, admissible, backends, policies, checks, recorder)
     keepers = (key_use, idempotency, lease, recovery, bulk_resolution, ledger_watch, months, caps)
     watched = ProcessWatch(database, backends, ledger, activity, inference, checks)
-    reports = ReplicaReports(database, backends, process_id)
     return Services(
         clock=clock,
         database=database,

@@ -197,9 +197,15 @@ def decide(
     decisions = []
     for request in requests:
         assert request.hold_picousd >= 0
-        decision = _decide_one(state, working, request)
+        # Looked up once, because the hash of an id is slow.
+        project = working.projects.get(request.project_id)
+        if project is None:
+            # A key whose project does not exist is unknown, whatever the key's own status is.
+            decisions.append(UNKNOWN)
+            continue
+        decision = _decide_one(state, working, project, request)
         if decision.refusal is None:
-            _consume(state, working, request)
+            _consume(state, working, project, request)
         decisions.append(decision)
     after = replace(
         state,
@@ -223,12 +229,10 @@ def take_request(project: ProjectState, *, now_us: int) -> tuple[ProjectState, D
     return replace(refilled, rate_units=remaining), ADMITTED
 
 
-def _decide_one(state: AccountState, working: _BatchState, request: AdmissionRequest) -> Decision:
-    project = working.projects.get(request.project_id)
+def _decide_one(
+    state: AccountState, working: _BatchState, project: ProjectState, request: AdmissionRequest
+) -> Decision:
     status = state.keys.get(request.key_id)
-    # A key whose project does not exist is unknown, whatever the key's own status is.
-    if project is None:
-        return UNKNOWN
     if status is not KeyStatus.ACTIVE:
         return Decision(Refusal.KEY_NOT_ACTIVE, key_status=status)
     if project.archived:
@@ -347,10 +351,11 @@ def _refuse_by_concurrency(project: ProjectState) -> Decision | None:
     return Decision(Refusal.CONCURRENCY, limit=project.concurrency, retry_after_s=1)
 
 
-def _consume(state: AccountState, working: _BatchState, request: AdmissionRequest) -> None:
+def _consume(
+    state: AccountState, working: _BatchState, project: ProjectState, request: AdmissionRequest
+) -> None:
     for of in _period_caps_of(state, working, request):
         working.period_caps[of] = working.period_caps[of].with_hold(request.hold_picousd)
-    project = working.projects[request.project_id]
     working.available -= request.hold_picousd
     working.spend = working.spend.with_hold(request.hold_picousd)
     working.projects[request.project_id] = replace(

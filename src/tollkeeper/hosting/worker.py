@@ -79,14 +79,10 @@ class Worker:
         app = build_app(self._settings, self._services)
         server = HttpServer(app, http_limits(self._settings), app.refuses_at_once)
         self._services.upkeep.start()
+        gate, ledger = self._services.inference.overload, self._services.ledger
+        ledger.handout.needed = lambda: gate.limit is not None
         if self._settings.limits.overload_turn_s:
-            ledger = self._services.ledger
-            LoopSampler(
-                self._services.inference.overload,
-                lambda: ledger.backlog,
-                ledger.handout.call_after_waiting,
-            ).start()
-        gate = self._services.inference.overload
+            LoopSampler(gate, lambda: ledger.backlog, ledger.handout.call_after_waiting).start()
         memory = MemoryTrimmer(is_busy=lambda: gate.limit is not None)
         memory.start()
         await server.start(listener)

@@ -20,7 +20,7 @@ from tests.support.sdks import openai
 from tests.support.upstream import Upstream, chat
 from tollkeeper.embedded.postgres import EmbeddedPostgres
 from tollkeeper.storage.migrations import migrate
-from tollkeeper.storage.revisions import code_revision
+from tollkeeper.storage.revisions import code_revision, revisions
 
 _CALLERS = 6
 _PAUSE_S = 0.1
@@ -31,7 +31,7 @@ _OLD = code_revision()
 # both the same, so that processes of both versions see each other alive.
 EXPAND = Migration(
     "9001",
-    _OLD,
+    revisions()[-1].compatible_from,
     """
     ALTER TABLE processes ADD COLUMN seen_at timestamptz NOT NULL DEFAULT clock_timestamp();
     CREATE TABLE zones (name text PRIMARY KEY);

@@ -12,7 +12,7 @@ from tollkeeper.domain.errors import Unauthenticated
 from tollkeeper.services.clock import unix_now
 from tollkeeper.services.tenants.authentication import Authentication
 from tollkeeper.services.tenants.key_use import KeyUse
-from tollkeeper.storage.database import Connection, Database
+from tollkeeper.storage.database import Connection, Database, RoundTrips
 
 
 class CountedReads(Database):
@@ -29,6 +29,13 @@ class CountedReads(Database):
         await self.may_go.wait()
         async with self._behind.reading() as connection:
             yield connection
+
+    @asynccontextmanager
+    async def round_trips(self) -> AsyncIterator[RoundTrips]:
+        self.reads += 1
+        await self.may_go.wait()
+        async with self._behind.round_trips() as trips:
+            yield trips
 
 
 @pytest.fixture

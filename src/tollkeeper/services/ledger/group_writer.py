@@ -8,6 +8,7 @@ from typing import Generic, TypeAlias, TypeVar
 from tollkeeper.domain.errors import TollkeeperError, Unavailable
 from tollkeeper.fair_queue import QueueFull
 from tollkeeper.services.batches import Batches, InTurns, Limit, own_error
+from tollkeeper.services.ledger.handout import HandedOut
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -33,8 +34,7 @@ class GroupWriter(Generic[T, R]):
 
     With `owner`, the owners of items take turns: one with thousands of items waits behind itself.
 
-    Results are given to all callers at once, or by `hand_out`, which gets the item and what gives
-    its result to the caller.
+    Results are given to all callers at once, or as `results` says, where that is needed.
     """
 
     def __init__(
@@ -44,10 +44,10 @@ class GroupWriter(Generic[T, R]):
         name: str,
         queued_max: int | None = QUEUED_MAX,
         owner: Callable[[T], Hashable] | None = None,
-        hand_out: Callable[[T, Callable[[], None]], None] | None = None,
+        results: HandedOut[T] | None = None,
     ) -> None:
         self._write = write
-        self._hand_out = hand_out
+        self._results = results
         self._queued_max = queued_max
         # The items that nobody has begun to write and nobody has withdrawn.
         self._queued: dict[asyncio.Future[R], T] = {}
@@ -121,12 +121,21 @@ class GroupWriter(Generic[T, R]):
             for waiter, item in zip(waiting, items, strict=True):
                 await self._write_batch([waiter], [item])
         else:
-            hand_out = self._hand_out
-            for waiter, item, result in zip(waiting, items, results, strict=True):
-                if hand_out is None:
-                    _answer(waiter, result)
-                else:
-                    hand_out(item, partial(_answer, waiter, result))
+            self._give(waiting, items, results)
+
+    def _give(
+        self,
+        waiting: Sequence[asyncio.Future[R]],
+        items: Sequence[T],
+        results: Sequence[Result[R]],
+    ) -> None:
+        how = self._results
+        if how is None or not how.handout.is_needed:
+            for waiter, result in zip(waiting, results, strict=True):
+                _answer(waiter, result)
+            return
+        for waiter, item, result in zip(waiting, items, results, strict=True):
+            how.handout.add(how.owner(item), partial(_answer, waiter, result))
 
     def _give_up(self, results: Sequence[asyncio.Future[R]]) -> None:
         for result in results:

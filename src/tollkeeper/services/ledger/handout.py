@@ -4,15 +4,20 @@ A batch has results for many calls. If all of them went on in one turn of the ev
 arrives would wait for the whole batch, several times in the course of a call. Here the owners of the
 calls take turns, and what arrives is read in between: a caller with one call does not wait behind
 another one's hundred.
+
+That costs CPU time: calls that take a step one after the other find it in the caches of the processor,
+and fewer calls at a time make smaller batches. So it is done only where it is needed.
 """
 
 import asyncio
 from collections import deque
 from collections.abc import Callable, Hashable
-from typing import TypeAlias
+from dataclasses import dataclass
+from typing import Generic, TypeAlias, TypeVar
 
 from tollkeeper.fair_queue import FairQueue
 
+T = TypeVar("T")
 Give: TypeAlias = Callable[[], None]
 
 # So many calls go on in one turn of the loop. Each takes some tenths of a millisecond.
@@ -24,6 +29,8 @@ _WAITING_MAX = 1_000_000
 class Handout:
     def __init__(self, per_turn: int = PER_TURN) -> None:
         self._per_turn = per_turn
+        # Whether calls have to share the process, as far as somebody knows.
+        self.needed: Callable[[], bool] = lambda: True
         self._waiting: FairQueue[Give] = FairQueue(items_max=_WAITING_MAX, lane_max=_WAITING_MAX)
         self._left = per_turn
         self._is_scheduled = False
@@ -33,6 +40,12 @@ class Handout:
 
     def __len__(self) -> int:
         return len(self._waiting)
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether results have to be given by `add`. Where they need not, whoever has them may give
+        them to all callers at once."""
+        return bool(self._waiting) or self.needed()
 
     def add(self, owner: Hashable, give: Give) -> None:
         """`give` is called now, or in one of the next turns of the loop."""
@@ -67,3 +80,11 @@ class Handout:
             self._waiting.pop()()
         while self._marks and self._marks[0][0] <= self._given:
             loop.call_soon(self._marks.popleft()[1])
+
+
+@dataclass(frozen=True, slots=True)
+class HandedOut(Generic[T]):
+    """How the results of items are handed out: in turn by the owners of the items."""
+
+    handout: Handout
+    owner: Callable[[T], Hashable]

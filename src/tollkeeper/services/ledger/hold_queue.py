@@ -11,7 +11,7 @@ from tollkeeper.domain.admission import Decision
 from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.domain.ledger import Hold
 from tollkeeper.services.ledger.group_writer import GroupWriter, Result
-from tollkeeper.services.ledger.handout import Handout
+from tollkeeper.services.ledger.handout import HandedOut, Handout
 from tollkeeper.storage.ledger_store import AccountBusy
 
 # How long the common queue waits for the account of one organization.
@@ -32,6 +32,10 @@ class WantedHold:
         self.is_abandoned = False
 
 
+def _organization(wanted: WantedHold) -> int:
+    return wanted.hold.organization_id.int
+
+
 class WriteHolds(Protocol):
     """Decides on holds in one transaction; see `hold.hold_all` for what errors mean."""
 
@@ -50,8 +54,8 @@ class HoldQueue:
         self._common: GroupWriter[WantedHold, Decision] = GroupWriter(
             self._write_batch,
             name="holds",
-            owner=lambda wanted: wanted.hold.organization_id.int,
-            hand_out=lambda wanted, give: handout.add(wanted.hold.organization_id.int, give),
+            owner=_organization,
+            results=HandedOut(handout, _organization),
         )
         self._separate: dict[OrganizationId, GroupWriter[WantedHold, Decision]] = {}
         self._separate_slots = asyncio.Semaphore(_SEPARATE_AT_ONCE)

@@ -17,7 +17,7 @@ from tollkeeper.domain.errors import TollkeeperError, Unavailable
 from tollkeeper.domain.ledger import Ending, Hold, Mark, Resolution, ResolutionKind
 from tollkeeper.services.batches import Backoff
 from tollkeeper.services.ledger.group_writer import GroupWriter
-from tollkeeper.services.ledger.handout import Handout
+from tollkeeper.services.ledger.handout import HandedOut, Handout
 from tollkeeper.services.ledger.hold import HoldStore, hold_all
 from tollkeeper.services.ledger.hold_queue import HoldQueue, WantedHold
 from tollkeeper.services.policies.directory import PolicyDirectory
@@ -70,7 +70,7 @@ class Ledger:
             self._write_resolutions,
             name="resolutions",
             queued_max=None,
-            hand_out=self._hand_out_ending,
+            results=HandedOut(self.handout, lambda call: call.outcome.organization_id.int),
         )
         self._marks: GroupWriter[_FinishedCall, bool] = GroupWriter(
             self._write_marks, name="marks", queued_max=None
@@ -197,9 +197,6 @@ class Ledger:
         await _until_written(lambda: self._store.release_in_doubt(holds), len(holds))
         self._open.difference_update(hold.id.int for hold in holds)
         return [None] * len(holds)
-
-    def _hand_out_ending(self, call: _FinishedCall, give: Callable[[], None]) -> None:
-        self.handout.add(call.outcome.organization_id.int, give)
 
     # Ends of calls: written however long it takes, because the money is spent.
 

@@ -11,7 +11,8 @@ from tollkeeper.domain.access import Caller, KeyId, KeyKind, OrganizationId
 from tollkeeper.storage import admin_keys, project_keys
 from tollkeeper.storage.database import Database
 
-_Noted: TypeAlias = dict[tuple[OrganizationId, KeyId], int]
+# By the number of the key's id, whose hash is faster than that of the id.
+_Noted: TypeAlias = dict[int, tuple[OrganizationId, KeyId, int]]
 
 # A process notes at most this many keys between two writes. Further keys are noted after the next.
 _NOTED_MAX = 100_000
@@ -25,9 +26,9 @@ class KeyUse:
         self._noted: dict[KeyKind, _Noted] = {kind: {} for kind in KeyKind}
 
     def note(self, kind: KeyKind, caller: Caller, now: int) -> None:
-        noted, key = self._noted[kind], (caller.organization_id, caller.key_id)
-        if len(noted) < _NOTED_MAX or key in noted:
-            noted[key] = now
+        noted, key_id = self._noted[kind], caller.key_id
+        if len(noted) < _NOTED_MAX or key_id.int in noted:
+            noted[key_id.int] = (caller.organization_id, key_id, now)
 
     async def write(self, database: Database) -> None:
         """Writes what was noted. Where a write fails, its keys are noted again, unless they were
@@ -38,16 +39,16 @@ class KeyUse:
             try:
                 for part in _parts(noted):
                     async with database.reading() as connection:
-                        await write(connection, [(*key, noted[key]) for key in part])
-                    for key in part:
-                        del noted[key]
+                        await write(connection, part)
+                    for _, key_id, _ in part:
+                        del noted[key_id.int]
             except BaseException:
                 self._noted[kind] = noted | self._noted[kind]
                 raise
 
 
-def _parts(noted: _Noted) -> Iterator[list[tuple[OrganizationId, KeyId]]]:
+def _parts(noted: _Noted) -> Iterator[list[tuple[OrganizationId, KeyId, int]]]:
     """In one order: two processes that write the same keys wait for each other and do not deadlock."""
-    keys = sorted(noted)
+    keys = sorted(noted.values())
     for first in range(0, len(keys), _WRITTEN_AT_ONCE):
         yield keys[first : first + _WRITTEN_AT_ONCE]
