@@ -34,6 +34,9 @@ from tollkeeper.services.use_cases import Services
 _encode = msgspec.json.Encoder().encode
 _log = structlog.get_logger("tollkeeper.api")
 
+# How many errors that have caused each other are looked at.
+_CAUSES_MAX = 16
+
 
 class App:
     """The public API over the services."""
@@ -83,6 +86,7 @@ class App:
             return
         except Exception as exc:  # noqa: BLE001 - every other exception becomes an error envelope
             await answer.fail(exc)
+            _forget_frames(exc)
         finally:
             if answer.body_share is not None:
                 answer.body_share.release()
@@ -224,3 +228,15 @@ class _OpenAnswer:
         """The stream has no last record, so the end of the connection has to tell the caller."""
         _log.error("a stream could not be ended", request_id=self.request_id, exc_info=error)
         self.exchange.abandon()
+
+
+def _forget_frames(error: BaseException) -> None:
+    """Frees what the frames of an error that was answered refer to, such as the body of its request.
+    Some objects keep the error that they have raised, and with its frames they would be in a circle,
+    which stays in memory until a garbage collection."""
+    found: BaseException | None = error
+    for _ in range(_CAUSES_MAX):
+        if found is None:
+            break
+        found.__traceback__ = None
+        found = found.__cause__ or found.__context__

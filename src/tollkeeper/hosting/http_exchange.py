@@ -259,6 +259,10 @@ class HttpExchange:
             serving.discard(self)
             # Does nothing after a complete answer.
             self.abandon()
+            # These refer to the application's side of the request, and that refers to the exchange.
+            # Without them, reference counting frees the whole request at once: its body, its prompt.
+            self._on_leave = self._on_stop = self.task = None
+            self._pieces = []
 
     @property
     def complete(self) -> bool:

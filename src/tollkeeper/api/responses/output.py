@@ -139,6 +139,11 @@ class Output:
         self._last_call: Item | None = None
         self.finish: str | None = None
 
+    def dismiss_listener(self) -> None:
+        """The answer is over. The listener has this output, and while both have each other, only a
+        garbage collection frees them."""
+        self._listener = NoListener()
+
     def add(self, delta: Delta) -> None:
         if delta.reasoning:
             self._append(self._open_text(Kind.REASONING), delta.reasoning)

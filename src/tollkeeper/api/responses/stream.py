@@ -56,6 +56,7 @@ class ResponseStream:
         outcome = await self._services.inference.infer(prepared.call, self, self._request)
         response = ended_response(self._begun, self._output, outcome.usage, self._services.clock())
         self._response_event(f"response.{response.status}", response)
+        self._output.dismiss_listener()
         await stream.end(self._take_records() + DONE)
 
     def failure(self, error: Exception) -> bytes:
@@ -69,6 +70,7 @@ class ResponseStream:
             self._begin()
         response = failed_response(self._begun, self._output, error, self._request.id)
         self._response_event("response.failed", response)
+        self._output.dismiss_listener()
         return self._take_records()
 
     async def take(self, batch: Batch) -> None:

@@ -229,6 +229,9 @@ class Connection(asyncio.Protocol):
             self._end_exchange()
         self._wake()
         self._on_lost(self)
+        # Nothing is parsed any more. The parser refers to the connection, and would keep it in memory
+        # until a garbage collection.
+        del self._parser
 
     # Called by the parser.
 

@@ -1,0 +1,90 @@
+"""What a request leaves behind is freed by reference counting, at its end.
+
+A request whose objects refer to each other in a circle stays in memory, with its body and its prompt,
+until a garbage collection finds it: thousands of requests later, in a pause of many milliseconds."""
+
+import gc
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.scripted_gateway import MODEL, ScriptedGateway, scripted_gateway
+from tests.support.upstream import Upstream, Verb, chat, end_after, refuse, reset_after
+
+_CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "Hello"}]}
+_RESPONSE = {"model": MODEL, "input": "Hello"}
+# Of the gateway. What the test's own client and upstream leave behind does not matter here.
+_OURS = "tollkeeper."
+
+
+@pytest.fixture(scope="module")
+async def shared(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
+    async with (
+        Upstream(chat()) as upstream,
+        scripted_gateway(data_dir, conninfo, upstream) as running,
+    ):
+        yield running
+
+
+@pytest.fixture
+async def scripted(shared: ScriptedGateway) -> ScriptedGateway:
+    shared.upstream.play(chat())
+    return await shared.with_tenant()
+
+
+@contextmanager
+def _collecting_nothing() -> Iterator[list[str]]:
+    """The types of our objects that only a garbage collection would have freed in the block."""
+    found: list[str] = []
+    gc.collect()
+    gc.disable()
+    gc.garbage.clear()
+    gc.set_debug(gc.DEBUG_SAVEALL)
+    try:
+        yield found
+        gc.collect()
+        found += sorted(
+            {
+                f"{type(one).__module__}.{type(one).__qualname__}"
+                for one in gc.garbage
+                if type(one).__module__.startswith(_OURS)
+            }
+        )
+    finally:
+        gc.set_debug(0)
+        gc.garbage.clear()
+        gc.enable()
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "verb", "status"),
+    [
+        ("/v1/chat/completions", _CHAT, chat(), 200),
+        ("/v1/chat/completions", {**_CHAT, "stream": True}, chat(), 200),
+        ("/v1/chat/completions", {**_CHAT, "stream": True}, end_after(2), 200),
+        ("/v1/chat/completions", _CHAT, reset_after(0), 502),
+        ("/v1/chat/completions", _CHAT, refuse(429), 429),
+        ("/v1/chat/completions", {**_CHAT, "model": "nobody/none"}, chat(), 404),
+        ("/v1/chat/completions", {**_CHAT, "n": 0}, chat(), 400),
+        ("/v1/responses", _RESPONSE, chat(), 200),
+        ("/v1/responses", {**_RESPONSE, "stream": True}, chat(), 200),
+        ("/v1/messages/count_tokens", _CHAT, chat(), 200),
+    ],
+)
+async def test_a_request_is_freed_at_its_end(
+    scripted: ScriptedGateway, path: str, body: dict[str, Any], verb: Verb, status: int
+) -> None:
+    scripted.upstream.play(verb)
+    client, headers = scripted.gateway.client, scripted.tenant.as_customer
+    # The first one fills caches, which stay.
+    await client.post(path, json=body, headers=headers)
+    with _collecting_nothing() as left:
+        for _ in range(3):
+            answer = await client.post(path, json=body, headers=headers)
+            assert answer.status_code == status, answer.text
+        await scripted.gateway.services.recorder.drain()
+        await scripted.gateway.services.activity.drain()
+    assert left == []
