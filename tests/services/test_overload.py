@@ -167,7 +167,8 @@ def test_the_limit_rises_while_the_process_waits_for_something_else(watched: Wat
 
 
 def test_writes_that_pile_up_are_an_overload(watched: Watched) -> None:
-    """More may then be in hand: they make the batches of a slow database larger."""
+    """More may then be in hand, because they make the batches of a slow database larger, and still
+    more where the process has nothing else to do."""
     watched.takes("one", 1000)
     watched.window(_SHORT, backlog=BACKLOG_MAX)
     assert watched.limit() is None
@@ -178,6 +179,26 @@ def test_writes_that_pile_up_are_an_overload(watched: Watched) -> None:
     assert watched.limit() == LIMIT
     watched.window(_SHORT, backlog=BACKLOG_MAX + 1)
     assert watched.limit() == LIMIT
+
+
+def test_a_database_that_waits_gets_larger_batches_until_they_pile_up_again(
+    watched: Watched,
+) -> None:
+    watched.takes("one", 1000)
+    watched.window(_SHORT, backlog=BACKLOG_MAX + 1)
+    raised = SLOW_DATABASE_LIMIT
+    for _ in range(6):
+        for _ in range(CALM_WINDOWS):
+            watched.takes("one", 1)
+            watched.window(_SHORT)
+        raised *= 1.2
+    assert watched.limit() == int(raised)
+    watched.pass_on("one", 1000)
+    watched.window(_SHORT, backlog=BACKLOG_MAX + 1)
+    assert watched.limit() == int(0.8 * raised)
+    for _ in range(20):
+        watched.window(_SHORT, backlog=BACKLOG_MAX + 1)
+    assert watched.limit() == SLOW_DATABASE_LIMIT
 
 
 def test_nothing_is_kept_of_owners_without_calls(watched: Watched) -> None:
@@ -261,14 +282,14 @@ def test_a_long_turn_does_not_raise_a_limit_that_was_lowered_for_others(watched:
     assert watched.limit() == UNEVEN_LIMIT_MIN
 
 
-def test_short_turns_are_short_enough_for_others(watched: Watched) -> None:
+def test_a_flood_is_limited_for_others_also_where_the_turns_are_short(watched: Watched) -> None:
     _flooded(watched)
     for _ in range(CALM_WINDOWS - 1):
         assert watched.takes("flood", 1) == 0
         assert watched.takes("quiet", 1) == 1
         watched.pass_on("quiet", 1)
         watched.window(_SHORT)
-    assert watched.limit() == LIMIT
+    assert watched.limit() == UNEVEN_LIMIT_MIN
 
 
 def test_owners_who_are_all_refused_keep_the_limit(watched: Watched) -> None:

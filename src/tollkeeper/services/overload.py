@@ -35,10 +35,10 @@ _SAMPLES_MIN = 3
 _SAMPLE_S = 0.01
 # A turn that takes so many times the longest that may be is a sample before it ends.
 _TOLD_AFTER = 1.5
-# How many calls an overloaded process has in its hands. More only wait for each other; where the
-# database is what is slow, more make its batches larger.
-LIMIT = 64
-SLOW_DATABASE_LIMIT = 2 * BACKLOG_MAX
+# How many calls an overloaded process has in its hands at first. More only wait for each other. Where
+# the database is what is slow, more make its batches larger, so the limit is raised from there while
+# the process has little to do.
+LIMIT = SLOW_DATABASE_LIMIT = 64
 # With fewer, the batches of the ledger are so small that much less is served.
 LIMIT_MIN = 32
 # As far as the limit is lowered for owners that ask for less than their share.
@@ -183,7 +183,7 @@ class OverloadGate:
             self._calm = self._easy = 0
             self._lower()
         elif self._least_backlog > BACKLOG_MAX:
-            self._set_limit(min(self._limit or SLOW_DATABASE_LIMIT, SLOW_DATABASE_LIMIT))
+            self._lower_for_database()
         elif self._limit is None:
             self._calm = 0 if self._asked else self._calm + 1
         else:
@@ -192,11 +192,11 @@ class OverloadGate:
             self._easy = self._easy + 1 if is_short else 0
             if self._calm == CALM_WINDOWS:
                 self._set_limit(None)
+            elif self._is_uneven:
+                # Also where the turns are short: the other one waits for the database as well.
+                self._limit = min(self._limit, max(UNEVEN_LIMIT_MIN, _LOWERED * self._limit))
             elif self._easy == CALM_WINDOWS:
                 self._set_limit(_RAISED * self._limit)
-            elif self._is_uneven:
-                if not is_short:
-                    self._limit = min(self._limit, max(UNEVEN_LIMIT_MIN, _LOWERED * self._limit))
             elif self._shortest_turn_s < _ROOMY_TURN * self.turn_s_max and self._limit < LIMIT:
                 self._limit = min(LIMIT, _RECOVERED * self._limit)
 
@@ -209,6 +209,13 @@ class OverloadGate:
         if not refused or len(refused) == len(self._askers):
             return False
         return 2 * max(refused.values()) > sum(refused.values())
+
+    def _lower_for_database(self) -> None:
+        if self._limit is None:
+            self._set_limit(SLOW_DATABASE_LIMIT)
+        elif self._in_hand <= self._limit:
+            # Where the process itself is what is slow, the limit is lower already.
+            self._set_limit(min(self._limit, max(SLOW_DATABASE_LIMIT, _LOWERED * self._limit)))
 
     def _lower(self) -> None:
         if self._limit is None or self._limit > LIMIT:
