@@ -11,8 +11,24 @@ from typing import Any
 
 import pytest
 
-from tests.support.scripted_gateway import MODEL, ScriptedGateway, scripted_gateway
-from tests.support.upstream import Upstream, Verb, chat, end_after, refuse, reset_after
+from tests.support.judged_gateway import judged_gateway
+from tests.support.scripted_gateway import (
+    MODEL,
+    ScriptedGateway,
+    eventually,
+    scripted_gateway,
+)
+from tests.support.upstream import (
+    Upstream,
+    Verb,
+    chat,
+    chunk,
+    end_after,
+    refuse,
+    reset_after,
+    sse,
+    stream,
+)
 
 _CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "Hello"}]}
 _RESPONSE = {"model": MODEL, "input": "Hello"}
@@ -88,3 +104,42 @@ async def test_a_request_is_freed_at_its_end(
         await scripted.gateway.services.recorder.drain()
         await scripted.gateway.services.activity.drain()
     assert left == []
+
+
+async def test_a_call_whose_caller_left_is_freed(scripted: ScriptedGateway) -> None:
+    inference = scripted.gateway.services.inference
+    scripted.upstream.play(stream([sse(chunk("word ")) for _ in range(200)], pause_s=0.005))
+
+    async def leave() -> None:
+        async with (
+            scripted.another_client() as caller,
+            caller.gateway.client.stream(
+                "POST",
+                "/v1/chat/completions",
+                json={**_CHAT, "stream": True},
+                headers=scripted.tenant.as_customer,
+            ) as answer,
+        ):
+            async for _ in answer.aiter_bytes():
+                break
+        await eventually(lambda: inference.running == 0)
+
+    await leave()
+    with _collecting_nothing() as left:
+        await leave()
+        await scripted.gateway.services.activity.drain()
+    assert left == []
+
+
+async def test_judged_calls_are_freed(data_dir: Path, conninfo: str) -> None:
+    async with judged_gateway(data_dir, conninfo) as judged:
+        await judged.enforce("bomb")
+        await judged.chat("peace")
+        with _collecting_nothing() as left:
+            assert (await judged.chat("peace")).status_code == 200
+            assert (await judged.chat("peace", stream=True)).status_code == 200
+            assert (await judged.chat("a bomb")).status_code == 403
+            services = judged.scripted.gateway.services
+            await services.recorder.drain()
+            await services.activity.drain()
+        assert left == []
