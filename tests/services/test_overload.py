@@ -186,7 +186,7 @@ def test_a_database_that_waits_gets_larger_batches_until_they_pile_up_again(
 ) -> None:
     watched.takes("one", 1000)
     watched.window(_SHORT, backlog=BACKLOG_MAX + 1)
-    raised = SLOW_DATABASE_LIMIT
+    raised: float = SLOW_DATABASE_LIMIT
     for _ in range(6):
         for _ in range(CALM_WINDOWS):
             watched.takes("one", 1)

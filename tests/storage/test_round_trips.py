@@ -129,13 +129,16 @@ async def test_settings_end_with_a_transaction_of_one_round_trip(database: Datab
 
 async def test_what_the_driver_has_dropped_is_prepared_again(database: Database) -> None:
     for number in range(20):
-        await _add(database, number, "x")
-        async with database.reading() as connection:
+        async with database.round_trips() as trips:
+            await trips.run(_ADD.bind(number, "x"))
+            connection = trips.connection
             await connection.execute("SELECT %s", (number,), prepare=True)
             await connection.execute("BEGIN")
             await connection.rollback()
             cursor = await connection.execute("SELECT count(*) FROM pg_prepared_statements")
             assert await cursor.fetchone() == (0,)
+            # On the same connection, and for the next transaction.
+            await trips.run(_READ.bind([number]))
     assert len(await _texts(database)) == 20
 
 

@@ -91,9 +91,16 @@ async def _make_large(site: Site) -> list[LedgerTenant]:
     tenants = [await make_tenant(database) for _ in range(40)]
     async with database.transaction() as connection:
         await allow_long_statements(connection, minutes=60)
-        wanted = LargeActivity(calls=_ACTIVITY, days=_DAYS, end=int(time.time()))
+        wanted = LargeActivity(calls=_ACTIVITY, days=_DAYS, end=_end())
         await fill_activity(connection, tenants, wanted)
     return tenants
+
+
+def _end() -> int:
+    """Noon of yesterday: at the end of a day, the oldest day of the activity would have a few rows
+    only, and reading these from end to end is right."""
+    now = int(time.time())
+    return now - now % 86_400 - 43_200
 
 
 def _by_text(statements: list[Explained]) -> dict[str, list[Explained]]:
@@ -158,7 +165,7 @@ async def _check_pages(site: Site, tenants: list[LedgerTenant]) -> None:
     calendar, or as many records as a page may have and their rows of the ledger."""
     services = site.judged.scripted.gateway.services
     await services.upkeep.keep_partitions()
-    end = int(time.time())
+    end = _end()
     days = TimeRange(end - _DAYS * 86_400, end)
     mine = TrafficFilter(organization_id=tenants[0].organization_id)
     page = services.traffic.activity_page
