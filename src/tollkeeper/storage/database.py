@@ -85,8 +85,7 @@ class Database:
             async with self._pool.connection() as connection:
                 yield connection
         except Exception as exc:
-            own = self._translated(exc)
-            if own is exc:
+            if (own := self._translated(exc)) is exc:
                 raise
             raise own from exc
 
@@ -156,7 +155,9 @@ class _RoundTripsBlock(AbstractAsyncContextManager[RoundTrips]):
         try:
             self._connection = await self._database._kept.take()
         except Exception as exc:
-            raise self._database._translated(exc) from exc
+            if (own := self._database._translated(exc)) is exc:
+                raise
+            raise own from exc
         return RoundTrips(self._connection)
 
     async def __aexit__(
@@ -173,7 +174,9 @@ class _RoundTripsBlock(AbstractAsyncContextManager[RoundTrips]):
             finally:
                 await database._kept.give_back(connection)
         except Exception as failed:
-            raise database._translated(failed) from failed
+            if (own := database._translated(failed)) is failed:
+                raise
+            raise own from failed
         if isinstance(exc, Exception):
             own = database._translated(exc)
             if own is not exc:
