@@ -7,6 +7,7 @@ import signal
 import tempfile
 import time
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import uvloop
@@ -21,6 +22,7 @@ from bench.upstream import serving_upstream
 _RESULT = Path(__file__).parent.parent / "load.json"
 # One is quiet, one is hostile, and the others share the load.
 _ORGANIZATIONS = 12
+_FLOODED_ORGANIZATIONS = 2
 
 
 def main() -> None:
@@ -32,15 +34,17 @@ def main() -> None:
     machine, started = describe_machine(), time.monotonic()
     with (
         tempfile.TemporaryDirectory(prefix="tkl-") as made,
+        tempfile.TemporaryDirectory(prefix="tkl-") as made_another,
         serving_upstream("bench.stress.faulty_upstream") as upstream,
     ):
-        folder = Path(made)
-        # If this runs as root, the account that runs PostgreSQL must be able to enter it.
-        folder.chmod(0o711)
-        with tollkeeper(
-            folder, upstream, tenants=_ORGANIZATIONS, workers=options.workers
-        ) as gateway:
-            programme = Programme(gateway)
+        start, start_another = (
+            partial(
+                tollkeeper, _open_folder(path), upstream, tenants=count, workers=options.workers
+            )
+            for path, count in ((made, _ORGANIZATIONS), (made_another, _FLOODED_ORGANIZATIONS))
+        )
+        with start() as gateway:
+            programme = Programme(gateway, start_another)
             uvloop.run(programme.run(options.rounds))
     table = rows(programme)
     machine = f"{machine} and after it {os.getloadavg()[0]:.1f}"
@@ -50,9 +54,17 @@ def main() -> None:
         "machine": machine,
         "knee_per_second": programme.knee_per_second,
         "beside": [asdict(found) for found in programme.beside],
+        "flood_elsewhere_p50_ms": programme.flood_elsewhere and programme.flood_elsewhere.p50_ms,
         "table": [asdict(row) for row in table],
     }
     _RESULT.write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n")
+
+
+def _open_folder(path: str) -> Path:
+    folder = Path(path)
+    # If this runs as root, the account that runs PostgreSQL must be able to enter it.
+    folder.chmod(0o711)
+    return folder
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
 import asyncio
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -11,7 +12,7 @@ from bench.gateway import Running, Tenant
 from bench.load import run_load
 from bench.stress.conditions import CONDITIONS, Condition, chat, flood
 from bench.stress.open_loop import Arrivals, OpenLoop, percentile_ms
-from bench.stress.quiet import QuietCaller, quiet_calls
+from bench.stress.quiet import Quiet, QuietCaller, quiet_calls
 from bench.stress.vitals import Vitals, read_vitals, settles
 from bench.upstream import PACED
 
@@ -63,11 +64,15 @@ class Beside:
 @dataclass
 class Programme:
     gateway: Running
+    # Starts a second gateway with a database of its own.
+    start_another: Callable[[], AbstractContextManager[Running]]
     closed_per_second: float = 0.0
     knee_per_second: float = 0.0
     steps: list[tuple[float, Arrivals]] = field(default_factory=list)
     rounds: list[Round] = field(default_factory=list)
     beside: list[Beside] = field(default_factory=list)
+    # The quiet caller while the flood goes to the second gateway: what the busy machine does to it.
+    flood_elsewhere: Quiet | None = None
     baseline: Vitals | None = None
 
     async def run(self, rounds: int) -> None:
@@ -90,6 +95,8 @@ class Programme:
         _tell("another organization's flood")
         flooded = flood(_OVERLOAD * self.knee_per_second)
         self.beside.append(await self._beside("another organization's flood", flooded))
+        _tell("the same flood on a gateway of its own")
+        self.flood_elsewhere = await self._beside_another_gateway(flooded)
 
     @property
     def _callers(self) -> Sequence[Tenant]:
@@ -171,6 +178,18 @@ class Programme:
             at_rest_s,
             vitals,
         )
+
+    async def _beside_another_gateway(self, condition: Condition) -> Quiet:
+        request = chat(self.gateway.tenants[0], stream=False)
+        with ExitStack() as until_end:
+            # In a thread, because it runs an event loop of its own.
+            another = await asyncio.to_thread(until_end.enter_context, self.start_another())
+            async with (
+                condition(another, another.tenants[1]),
+                quiet_calls(self.gateway.port, request) as found,
+            ):
+                await asyncio.sleep(_CONDITION_S)
+        return found
 
     def _is_at_rest(self, vitals: Vitals) -> bool:
         baseline = self.baseline

@@ -5,6 +5,7 @@ from statistics import median
 
 from bench.stress.open_loop import percentile_ms
 from bench.stress.programme import Beside, Programme, Round
+from bench.stress.quiet import Quiet
 from bench.table import Met, Row
 
 _REFUSED_MS_MAX = 100
@@ -71,6 +72,8 @@ def _others(programme: Programme) -> Iterator[Row]:
         rest = "not in time" if found.at_rest_s is None else f"after {found.at_rest_s:.0f} s"
         yield Row("... descriptors, tasks, calls and held money as before", rest,
                   f"at most {_BOOKS_SLACK_S} s", _met(found.at_rest_s is not None))  # fmt: skip
+    if programme.flood_elsewhere is not None:
+        yield _elsewhere_row(programme.beside[-1], programme.flood_elsewhere)
     baseline = programme.baseline
     assert baseline is not None
     growth = programme.beside[-1].vitals.resident_mb - baseline.resident_mb
@@ -89,6 +92,18 @@ def _quiet_row(found: Beside) -> Row:
     is_met = slower <= _SLOWER_MAX and not found.failures
     return Row(f"a quiet caller beside {found.name} ({found.connections:,} connections)", measured,
                f"at most {_SLOWER_MAX} times, all served", _met(is_met))  # fmt: skip
+
+
+def _elsewhere_row(flooded: Beside, elsewhere: Quiet) -> Row:
+    """The flood keeps the machine busy on whatever gateway it is. What the quiet caller waits beyond
+    that is due to the gateway that both of them share."""
+    slower = flooded.p50_ms / elsewhere.p50_ms
+    measured = (
+        f"p50 {flooded.p50_ms:.0f} ms, of {elsewhere.p50_ms:.0f} ms beside a flood elsewhere: "
+        f"{slower:.1f}; p99 {flooded.p99_ms:.0f} of {elsewhere.p99_ms:.0f} ms"
+    )
+    return Row("... and beside the same flood on another gateway of this machine", measured,
+               f"at most {_SLOWER_MAX} times", _met(slower <= _SLOWER_MAX))  # fmt: skip
 
 
 def _met(is_met: bool) -> Met:

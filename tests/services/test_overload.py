@@ -10,6 +10,7 @@ from tollkeeper.domain.errors import Unavailable
 from tollkeeper.services.overload import (
     BACKLOG_MAX,
     CALM_WINDOWS,
+    CROWD_MAX,
     LIMIT,
     LIMIT_MIN,
     SLOW_DATABASE_LIMIT,
@@ -63,7 +64,7 @@ def watched() -> Watched:
 def test_everything_is_taken_without_an_overload(watched: Watched) -> None:
     assert watched.takes("one", 5000) == 5000
     for _ in range(50):
-        watched.window(_TURN_S_MAX)
+        watched.window(_SHORT)
         assert watched.takes("one", 10) == 10
     assert watched.limit() is None
 
@@ -164,6 +165,30 @@ def test_the_limit_rises_while_the_process_waits_for_something_else(watched: Wat
         assert watched.takes("one", 1) == 0
         watched.window(_TURN_S_MAX / 2)
     assert watched.limit() == int(1.2 * LIMIT), "the process has enough to do"
+
+
+def test_calls_that_wait_for_each_other_are_an_overload(watched: Watched) -> None:
+    """Also where no turn is long: a few calls of another owner would wait behind all of them."""
+    watched.takes("one", CROWD_MAX)
+    watched.window(_TURN_S_MAX / 2)
+    assert watched.limit() is None
+    watched.takes("one", 1)
+    watched.window(_TURN_S_MAX / 2, _TURN_S_MAX / 2, _TURN_S_MAX / 2, _SHORT)
+    assert watched.limit() is None, "they wait for something else"
+    watched.window(_TURN_S_MAX / 2)
+    assert watched.limit() == LIMIT
+    assert watched.takes("one", 1) == 0
+    assert watched.takes("other", 1) == 1
+
+
+def test_a_crowd_that_does_not_last_is_no_overload(watched: Watched) -> None:
+    watched.takes("one", 1000)
+    for _ in range(3):
+        watched.now += WINDOW_S / 4
+        watched.gate.sample(_TURN_S_MAX / 2, 0)
+    watched.pass_on("one", 1000 - CROWD_MAX)
+    watched.window(_TURN_S_MAX / 2)
+    assert watched.limit() is None
 
 
 def test_writes_that_pile_up_are_an_overload(watched: Watched) -> None:

@@ -1,9 +1,13 @@
 """Refuses calls while this process has more to do than it can: the largest consumer's first.
 
 A call is in the gateway's hands while it is admitted or settled, and not while it waits for its
-backend or for the judge. A process is overloaded where every turn of its event loop takes long, or
-where writes of the ledger pile up, for a tenth of a second on end. A single long turn is none, and
-neither are many calls that wait for their backends.
+backend or for the judge. A process is overloaded where, for a tenth of a second on end,
+
+- every turn of its event loop takes long,
+- or no turn is short and very many calls are in its hands: they wait for each other,
+- or writes of the ledger pile up.
+
+A single long turn is none, and neither are many calls that wait for their backends.
 
 Then the number of calls in the gateway's hands is limited, and what comes beyond is refused at once,
 before its body is read. An owner that has less than its share of them is not refused: who comes with
@@ -29,6 +33,8 @@ from tollkeeper.services.tallies import CounterTally
 
 # The writes of the ledger that may wait: more than one batch of them is a queue that stays.
 BACKLOG_MAX = 256
+# The calls that may be in hand while no turn is short: more wait for a tenth of a second and longer.
+CROWD_MAX = 256
 WINDOW_S = 0.1
 # A window has at least so many samples, however long the turns of the loop are.
 _SAMPLES_MIN = 3
@@ -42,9 +48,9 @@ LIMIT = SLOW_DATABASE_LIMIT = 64
 # With fewer, the batches of the ledger are so small that much less is served.
 LIMIT_MIN = 32
 # As far as the limit is lowered for owners that ask for less than their share.
-UNEVEN_LIMIT_MIN = 16
+UNEVEN_LIMIT_MIN = 8
 # By how much the limit changes at the end of a window.
-_LOWERED, _RAISED, _RECOVERED = 0.8, 1.2, 1.05
+_LOWERED, _RAISED, _RECOVERED = 0.8, 1.2, 1.08
 # A turn that is this part of the longest that may be is short, and one that has room for more calls.
 _SHORT_TURN, _ROOMY_TURN = 1 / 8, 1 / 2
 # Windows without a refusal after which the overload is over, with short turns after which the limit
@@ -81,7 +87,7 @@ class OverloadGate:
         # Of the present window.
         self._since = 0.0
         self._samples = 0
-        self._shortest_turn_s = self._least_backlog = math.inf
+        self._shortest_turn_s = self._least_backlog = self._least_in_hand = math.inf
         # Whether anybody has asked for room in it.
         self._asked = False
         # Who has asked in it under a limit, and how often each of them was refused.
@@ -166,6 +172,7 @@ class OverloadGate:
         self._samples += 1
         self._shortest_turn_s = min(self._shortest_turn_s, turn_s)
         self._least_backlog = min(self._least_backlog, backlog)
+        self._least_in_hand = min(self._least_in_hand, self._in_hand)
         if self._samples >= _SAMPLES_MIN and self._clock() - self._since >= WINDOW_S:
             self._decide()
             self._begin_window()
@@ -173,7 +180,7 @@ class OverloadGate:
     def _begin_window(self) -> None:
         self._since = self._clock()
         self._samples = 0
-        self._shortest_turn_s = self._least_backlog = math.inf
+        self._shortest_turn_s = self._least_backlog = self._least_in_hand = math.inf
         self._asked = False
         self._askers.clear()
         self._refused.clear()
@@ -182,14 +189,13 @@ class OverloadGate:
         if self._shortest_turn_s > self.turn_s_max:
             self._calm = self._easy = 0
             self._lower()
-        elif self._least_backlog > BACKLOG_MAX:
-            self._lower_for_database()
+        elif self._least_backlog > BACKLOG_MAX or self._is_crowded:
+            self._lower_for_many()
         elif self._limit is None:
             self._calm = 0 if self._asked else self._calm + 1
         else:
             self._calm = 0 if self._refused else self._calm + 1
-            is_short = self._shortest_turn_s < _SHORT_TURN * self.turn_s_max
-            self._easy = self._easy + 1 if is_short else 0
+            self._easy = self._easy + 1 if self._had_short_turn else 0
             if self._calm == CALM_WINDOWS:
                 self._set_limit(None)
             elif self._is_uneven:
@@ -201,6 +207,16 @@ class OverloadGate:
                 self._limit = min(LIMIT, _RECOVERED * self._limit)
 
     @property
+    def _had_short_turn(self) -> bool:
+        return self._shortest_turn_s < _SHORT_TURN * self.turn_s_max
+
+    @property
+    def _is_crowded(self) -> bool:
+        """Whether so many calls share the process that they wait for each other. With short turns in
+        between they wait for a slow database."""
+        return self._least_in_hand > CROWD_MAX and not self._had_short_turn
+
+    @property
     def _is_uneven(self) -> bool:
         """Whether one owner has most of the refusals while another one asks for less than its share.
         The one then gets so few calls at once that the other hardly notices. Where many owners ask
@@ -210,7 +226,7 @@ class OverloadGate:
             return False
         return 2 * max(refused.values()) > sum(refused.values())
 
-    def _lower_for_database(self) -> None:
+    def _lower_for_many(self) -> None:
         if self._limit is None:
             self._set_limit(SLOW_DATABASE_LIMIT)
         elif self._in_hand <= self._limit:
