@@ -159,7 +159,7 @@ def test_a_call_that_is_none_is_a_failure(reason: str) -> None:
 
 def test_citations_count_characters_and_queries_are_searches() -> None:
     grounding = {
-        "webSearchQueries": ["rain", "rain today", "rain"],
+        "webSearchQueries": ["", "rain", "rain today", "rain", ""],
         "groundingChunks": [{"web": {"uri": "https://a.example/x", "title": "A"}}, {"maps": {}}],
         "groundingSupports": [
             {"segment": {"startIndex": 5, "endIndex": 9}, "groundingChunkIndices": [0, 1, 9]},

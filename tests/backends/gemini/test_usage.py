@@ -55,7 +55,8 @@ def test_a_cache_is_inside_the_prompt() -> None:
     assert found.uncached_tokens == 500
 
 
-def test_what_tools_put_into_the_prompt_is_input() -> None:
+def test_what_a_search_puts_into_the_prompt_is_not_charged() -> None:
+    """It has a fee for each query; the tokens of what was found are neither input nor output."""
     reported = {
         "promptTokenCount": 20,
         "toolUsePromptTokenCount": 300,
@@ -65,10 +66,10 @@ def test_what_tools_put_into_the_prompt_is_input() -> None:
     }
     found = _used(reported, searches=2)
     assert found is not None
-    assert (found.prompt_tokens, found.completion_tokens, found.web_searches) == (320, 15, 2)
+    assert (found.prompt_tokens, found.completion_tokens, found.web_searches) == (20, 15, 2)
 
 
-def test_what_tools_put_into_the_prompt_is_beside_its_count() -> None:
+def test_what_a_search_puts_into_the_prompt_is_beside_its_count() -> None:
     """The counts of a published call to the live service, whose total is the sum of all four."""
     reported = {
         "promptTokenCount": 80,
@@ -79,8 +80,33 @@ def test_what_tools_put_into_the_prompt_is_beside_its_count() -> None:
     }
     found = _used(reported)
     assert found is not None
-    assert (found.prompt_tokens, found.completion_tokens, found.total_tokens) == (317, 233, 550)
+    assert (found.prompt_tokens, found.completion_tokens, found.total_tokens) == (80, 233, 313)
     assert found.reasoning_tokens == 60
+
+
+def test_thoughts_inside_of_the_candidates_are_told_beside_a_search_too() -> None:
+    reported = {
+        "promptTokenCount": 80,
+        "toolUsePromptTokenCount": 237,
+        "candidatesTokenCount": 173,
+        "thoughtsTokenCount": 60,
+        "totalTokenCount": 490,
+    }
+    found = _used(reported)
+    assert found is not None
+    assert (found.prompt_tokens, found.completion_tokens) == (80, 173)
+
+
+def test_a_total_without_what_a_search_found_counts_as_it_is() -> None:
+    reported = {
+        "promptTokenCount": 8,
+        "toolUsePromptTokenCount": 350,
+        "candidatesTokenCount": 4,
+        "totalTokenCount": 12,
+    }
+    found = _used(reported)
+    assert found is not None
+    assert (found.prompt_tokens, found.completion_tokens) == (8, 4)
 
 
 def test_the_last_total_counts_even_where_it_falls() -> None:

@@ -11,7 +11,7 @@ class GroundedText:
 
     def __init__(self) -> None:
         self._pieces: list[str] = []
-        # In the order in which they were asked, each once.
+        # In the order in which they were asked, each once. Empty ones have no fee.
         self._queries: dict[str, None] = {}
         self._found: list[GroundingChunk] = []
         self._supports: list[GroundingSupport] = []
@@ -20,7 +20,7 @@ class GroundedText:
         self._pieces.append(text)
 
     def take(self, grounding: Grounding) -> None:
-        self._queries |= dict.fromkeys(grounding.web_search_queries or ())
+        self._queries |= dict.fromkeys(filter(None, grounding.web_search_queries or ()))
         self._found = grounding.grounding_chunks or self._found
         self._supports = grounding.grounding_supports or self._supports
 

@@ -1,7 +1,9 @@
 """Usage as Gemini reports it (`usageMetadata`): running totals in every piece of a stream.
 
 `promptTokenCount` includes what was read from a cache. What the provider's own tools put into the
-prompt is beside it, and thoughts are beside the candidates. Some endpoints count thoughts inside of
+prompt is beside it. The search is the only such tool that the gateway asks for; it has a fee for each
+query, and the provider does not charge for the tokens of what it found. So they are left out, also of
+the total. Thoughts are beside the candidates. Some endpoints count thoughts inside of
 the candidates; the total tells which. A piece may lack the count of candidates: then the output is
 not known yet, unless the piece ends the answer.
 """
@@ -27,10 +29,7 @@ def read_usage(reported: Any, *, is_final: bool, searches: int = 0) -> UsageRepo
 
 def _read(reported: FreeObject, is_final: bool, searches: int) -> ReportedUsage:
     prompt = read_count(reported.get("promptTokenCount"))
-    by_tools = read_count(reported.get("toolUsePromptTokenCount"))
-    if by_tools is not None:
-        prompt = (prompt or 0) + by_tools
-    total = read_count(reported.get("totalTokenCount"))
+    total = _charged_total(reported)
     cached = read_count(reported.get("cachedContentTokenCount"))
     thoughts = read_count(reported.get("thoughtsTokenCount"))
     completion = _completion(reported, prompt, thoughts, total, is_final=is_final)
@@ -52,6 +51,14 @@ def _read(reported: FreeObject, is_final: bool, searches: int) -> ReportedUsage:
         completion_details=_given({"reasoning_tokens": thoughts}),
         written=reported,
     )
+
+
+def _charged_total(reported: FreeObject) -> int | None:
+    """The total without what a search has found."""
+    total = read_count(reported.get("totalTokenCount"))
+    found = read_count(reported.get("toolUsePromptTokenCount"))
+    # A total that is smaller than a part of it does not count that part.
+    return total - found if total is not None and found is not None and total >= found else total
 
 
 def _completion(
