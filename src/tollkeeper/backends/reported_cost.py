@@ -2,6 +2,8 @@
 
 from decimal import Decimal, InvalidOperation
 
+from tollkeeper.domain.prompt import FreeObject
+
 _PICOUSD_PER_USD = 10**12
 # xAI states its price in ticks.
 _PICOUSD_PER_TICK = 100
@@ -9,7 +11,7 @@ _USD_MAX = 10**9
 
 
 def usd_in_picousd(found: object) -> int | None:
-    """A price in USD, as OpenRouter and Perplexity state it; None where it is none."""
+    """A price in USD; None where it is none."""
     if isinstance(found, bool) or not isinstance(found, int | float | str):
         return None
     try:
@@ -19,6 +21,19 @@ def usd_in_picousd(found: object) -> int | None:
     if not usd.is_finite() or not 0 <= usd <= _USD_MAX:
         return None
     return int(usd * _PICOUSD_PER_USD)
+
+
+def stated_cost(reported: FreeObject) -> int | None:
+    """The price in a report of usage: a number (OpenRouter), or the total of an object (Perplexity).
+    With a key of one's own, OpenRouter states its fee, and beside it what the provider charges."""
+    cost = reported.get("cost")
+    stated = usd_in_picousd(cost.get("total_cost") if isinstance(cost, dict) else cost)
+    if reported.get("is_byok") is not True:
+        return stated
+    details = reported.get("cost_details")
+    upstream = details.get("upstream_inference_cost") if isinstance(details, dict) else None
+    charged = usd_in_picousd(upstream)
+    return None if stated is None or charged is None else stated + charged
 
 
 def ticks_in_picousd(found: object) -> int | None:

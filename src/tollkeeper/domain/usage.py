@@ -97,19 +97,25 @@ def normalised(report: ReportedUsage) -> Usage | None:
     read, write = report.cached_tokens or 0, report.cache_write_tokens or 0
     write_1h = report.cache_write_1h_tokens or 0
     cached = read + write + write_1h
+    told_prompt = prompt
     # More than the prompt cannot be inside of it.
     if report.cache_is_beside_prompt or cached > prompt:
         prompt += cached
-    total = report.total_tokens
-    if total is not None and total > prompt + completion:
-        # Something is counted apart from both, which is reasoning as a rule: it is output.
-        completion = total - prompt
+    total, reasoning = report.total_tokens, report.reasoning_tokens or 0
+    if total is not None and total != prompt + completion:
+        if total == told_prompt + completion + reasoning:
+            # Reasoning is counted apart from both, and the total leaves out what is beside the
+            # prompt.
+            completion += reasoning
+        elif total > prompt + completion:
+            # Something is counted apart from both, which is reasoning as a rule: it is output.
+            completion = total - prompt
     audio = max(0, (report.input_audio_tokens or 0) - (report.cached_audio_tokens or 0))
     return Usage(
         prompt_tokens=prompt,
         completion_tokens=completion,
         cached_tokens=read,
-        reasoning_tokens=min(report.reasoning_tokens or 0, completion),
+        reasoning_tokens=min(reasoning, completion),
         cache_write_tokens=write,
         cache_write_1h_tokens=write_1h,
         web_searches=report.web_searches or 0,

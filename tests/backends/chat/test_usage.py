@@ -75,6 +75,45 @@ DIALECTS: dict[str, tuple[dict[str, Any], tuple[int, int, int, int, int]]] = {
         {**PLAIN, "prompt_tokens_details": {"cached_tokens": 30}},
         (10, 30, 0, 5, 0),
     ),
+    "xAI: more cached than prompt, which the total has": (
+        {
+            "prompt_tokens": 4142,
+            "completion_tokens": 254,
+            "total_tokens": 8724,
+            "prompt_tokens_details": {"cached_tokens": 4328},
+        },
+        (4142, 4328, 0, 254, 0),
+    ),
+    "xAI: more cached than prompt, additive reasoning, and a total without what was cached": (
+        {
+            "prompt_tokens": 10,
+            "completion_tokens": 2,
+            "total_tokens": 352,
+            "prompt_tokens_details": {"cached_tokens": 30},
+            "completion_tokens_details": {"reasoning_tokens": 340},
+        },
+        (10, 30, 0, 342, 340),
+    ),
+    "xAI: more cached than prompt, additive reasoning, and a total with all of it": (
+        {
+            "prompt_tokens": 10,
+            "completion_tokens": 2,
+            "total_tokens": 382,
+            "prompt_tokens_details": {"cached_tokens": 30},
+            "completion_tokens_details": {"reasoning_tokens": 340},
+        },
+        (10, 30, 0, 342, 340),
+    ),
+    "more cached than prompt, and reasoning inside": (
+        {
+            "prompt_tokens": 10,
+            "completion_tokens": 50,
+            "total_tokens": 90,
+            "prompt_tokens_details": {"cached_tokens": 30},
+            "completion_tokens_details": {"reasoning_tokens": 30},
+        },
+        (10, 30, 0, 50, 30),
+    ),
     "a proxy that drops thoughts": (
         {
             "prompt_tokens": 21,
@@ -108,7 +147,44 @@ DIALECTS: dict[str, tuple[dict[str, Any], tuple[int, int, int, int, int]]] = {
             "cache_read_input_tokens": 100,
             "cache_creation_input_tokens": 40,
         },
-        (50, 100, 0, 5, 0),
+        (10, 100, 40, 5, 0),
+    ),
+    "LiteLLM before Anthropic": (
+        {
+            "prompt_tokens": 152,
+            "completion_tokens": 5,
+            "total_tokens": 157,
+            "prompt_tokens_details": {
+                "cached_tokens": 40,
+                "cache_creation_tokens": 100,
+                "text_tokens": 12,
+            },
+            "cache_read_input_tokens": 40,
+            "cache_creation_input_tokens": 100,
+        },
+        (12, 40, 100, 5, 0),
+    ),
+    "Cohere: more cached than billed": (
+        {
+            "prompt_tokens": 2406,
+            "completion_tokens": 7,
+            "total_tokens": 2413,
+            "cached_tokens": 2928,
+        },
+        (2406, 0, 0, 7, 0),
+    ),
+    "Mistral: seconds of audio, whose tokens only the total has": (
+        {
+            "prompt_tokens": 4,
+            "completion_tokens": 635,
+            "total_tokens": 3264,
+            "prompt_audio_seconds": 203,
+        },
+        (2629, 0, 0, 635, 0),
+    ),
+    "Mistral: no audio": (
+        {**PLAIN, "total_tokens": 20, "prompt_audio_seconds": None},
+        (10, 0, 0, 10, 0),
     ),
     "DashScope": (
         {
@@ -162,6 +238,18 @@ def test_lifetimes_of_cache_writes() -> None:
         ({"cost": None}, None),
         ({"cost": True}, None),
         ({"cost": 1e300}, None),
+        # With a key of one's own, OpenRouter's charge is beside that of the provider.
+        (
+            {
+                "cost": 0.00001,
+                "is_byok": True,
+                "cost_details": {"upstream_inference_cost": 0.0002},
+            },
+            210_000_000,
+        ),
+        ({"cost": 0, "is_byok": True, "cost_details": {"upstream_inference_cost": None}}, None),
+        ({"cost": 0, "is_byok": True}, None),
+        ({"cost": 0.5, "is_byok": False, "cost_details": {}}, 500_000_000_000),
     ],
 )
 def test_the_backends_own_price(fields: dict[str, Any], cost: int | None) -> None:
@@ -171,7 +259,12 @@ def test_the_backends_own_price(fields: dict[str, Any], cost: int | None) -> Non
 
 
 def test_searches() -> None:
-    for fields in ({"server_tool_use": {"web_search_requests": 3}}, {"num_search_queries": 3}):
+    for fields in (
+        {"server_tool_use": {"web_search_requests": 3}},
+        {"server_tool_use_details": {"web_search_requests": 3}},
+        {"num_search_queries": 3},
+        {"prompt_tokens_details": {"cached_tokens": 0, "web_search_requests": 3}},
+    ):
         usage = usage_of({**PLAIN, **fields})
         assert usage is not None
         assert usage.web_searches == 3
@@ -300,3 +393,32 @@ def test_lifetimes_of_cache_writes_among_the_details(
     assert usage is not None
     assert (usage.cache_write_tokens, usage.cache_write_1h_tokens) == expected
     assert usage.uncached_tokens == 10
+
+
+def test_lifetimes_of_cache_writes_that_a_proxy_repeats_beside_the_details() -> None:
+    usage = usage_of(
+        {
+            "prompt_tokens": 152,
+            "completion_tokens": 5,
+            "prompt_tokens_details": {"cached_tokens": 40},
+            "cache_read_input_tokens": 40,
+            "cache_creation_input_tokens": 100,
+            "cache_creation": {"ephemeral_5m_input_tokens": 30, "ephemeral_1h_input_tokens": 70},
+        }
+    )
+    assert usage is not None
+    assert (usage.cache_write_tokens, usage.cache_write_1h_tokens) == (30, 70)
+    assert usage.uncached_tokens == 12
+
+
+def test_tokens_of_audio_that_only_the_total_has() -> None:
+    usage = usage_of(
+        {
+            "prompt_tokens": 4,
+            "completion_tokens": 635,
+            "total_tokens": 3264,
+            "prompt_audio_seconds": 203,
+        }
+    )
+    assert usage is not None
+    assert usage.input_audio_tokens == 2625

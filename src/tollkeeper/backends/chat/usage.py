@@ -7,19 +7,23 @@ report itself shows which one it is.
 - Anthropic through a compatible endpoint: `cache_read_input_tokens` and
   `cache_creation_input_tokens` beside the prompt.
 - DashScope, OpenRouter: cache writes in `prompt_tokens_details`, inside the prompt.
-- any-llm, LiteLLM: the lifetimes of those in `cache_creation_token_details` there.
+- any-llm, LiteLLM: the lifetimes of those in `cache_creation_token_details` there, and Anthropic's
+  counts repeated at the top, which are inside the prompt then.
 - Mistral: `prompt_token_details`, `num_cached_tokens`. DeepSeek: `prompt_cache_hit_tokens`.
+- Mistral: `prompt_audio_seconds`. The tokens of that audio are only in the total.
 - Moonshot: `cached_tokens` at the top. SGLang, DeepSeek at Azure: `reasoning_tokens` at the top.
+- Cohere: `cached_tokens` at the top may exceed the prompt, which is what Cohere bills.
 - OpenAI: `audio_tokens` in both details, inside the counts; Gemini's and SGLang's are the same.
 - OpenAI: the service tier beside the report. Anthropic: in it.
-- OpenRouter, Perplexity: `cost`. OpenRouter: searches in `server_tool_use_details`.
+- OpenRouter, Perplexity: `cost`. OpenRouter: searches in `server_tool_use_details`. LiteLLM: in the
+  details of the prompt.
 """
 
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 
-from tollkeeper.backends.reported_cost import ticks_in_picousd, usd_in_picousd
+from tollkeeper.backends.reported_cost import stated_cost, ticks_in_picousd
 from tollkeeper.domain.inference import UsageReport
 from tollkeeper.domain.prompt import FreeObject
 from tollkeeper.domain.usage import (
@@ -59,7 +63,10 @@ class _PlainReport(msgspec.Struct, gc=False, forbid_unknown_fields=True):
 
 _CACHED = ("cached_tokens", "cache_read_tokens")
 _CACHED_AT_TOP = ("cached_tokens", "num_cached_tokens", "prompt_cache_hit_tokens")
-_WRITTEN = ("cache_write_tokens", "cache_creation_input_tokens", "created_cache_tokens")
+_WRITTEN = (
+    *("cache_write_tokens", "cache_creation_input_tokens", "created_cache_tokens"),
+    "cache_creation_tokens",
+)
 
 
 def read_chat_usage(reported: Any, *, service_tier: str | None = None) -> UsageReport:
@@ -103,38 +110,28 @@ def _read_plain(
 def _read(reported: FreeObject, service_tier: str | None) -> ReportedUsage:
     prompt_details = _object(reported, "prompt_tokens_details", "prompt_token_details")
     completion_details = _object(reported, "completion_tokens_details")
-    inside = _first(prompt_details or {}, _CACHED)
-    beside_read = read_count(reported.get("cache_read_input_tokens"))
-    beside_written = read_count(reported.get("cache_creation_input_tokens"))
-    # Proxies repeat the counts of Anthropic beside those of OpenAI: then they are inside.
-    is_beside = inside is None and (beside_read or beside_written)
-    lifetimes = _object(reported, "cache_creation") or {}
-    written_1h = read_count(lifetimes.get("ephemeral_1h_input_tokens"))
-    written = _first(prompt_details or {}, _WRITTEN)
-    if is_beside:
-        written = beside_written or 0
-    else:
-        # Libraries put the lifetimes of Anthropic's cache writes among the details of the prompt.
-        inside_lifetimes = _object(prompt_details or {}, "cache_creation_token_details") or {}
-        written_1h = read_count(inside_lifetimes.get("ephemeral_1h_input_tokens"))
-    if written is not None:
-        written -= min(written_1h or 0, written)
-    cached = _first(reported, _CACHED_AT_TOP) if inside is None else inside
+    prompt = read_count(reported.get("prompt_tokens"))
+    completion = read_count(reported.get("completion_tokens"))
+    total = read_count(reported.get("total_tokens"))
+    cache = _read_cache(reported, prompt_details or {}, prompt)
     reasoning = read_count((completion_details or {}).get("reasoning_tokens"))
     if reasoning is None:
         reasoning = read_count(reported.get("reasoning_tokens"))
+    audio = read_count((prompt_details or {}).get("audio_tokens"))
+    unheard = _audio_in_total(reported, prompt, completion, total)
+    if unheard:
+        prompt, audio = (prompt or 0) + unheard, (audio or 0) + unheard
     return ReportedUsage(
-        prompt_tokens=read_count(reported.get("prompt_tokens")),
-        completion_tokens=read_count(reported.get("completion_tokens")),
-        total_tokens=read_count(reported.get("total_tokens")),
-        cached_tokens=beside_read if is_beside else cached,
-        cache_write_tokens=written,
-        cache_write_1h_tokens=written_1h,
-        # A report without any cache leaves it to the one before.
-        cache_is_beside_prompt=bool(is_beside) if is_beside or cached is not None else None,
+        prompt_tokens=prompt,
+        completion_tokens=completion,
+        total_tokens=total,
+        cached_tokens=cache.read,
+        cache_write_tokens=cache.written,
+        cache_write_1h_tokens=cache.written_1h,
+        cache_is_beside_prompt=cache.is_beside_prompt,
         reasoning_tokens=reasoning,
-        web_searches=_web_searches(reported),
-        input_audio_tokens=read_count((prompt_details or {}).get("audio_tokens")),
+        web_searches=_web_searches(reported, prompt_details or {}),
+        input_audio_tokens=audio,
         cached_audio_tokens=cached_audio_tokens(prompt_details),
         output_audio_tokens=read_count((completion_details or {}).get("audio_tokens")),
         service_tier=service_tier or read_service_tier(reported),
@@ -143,6 +140,58 @@ def _read(reported: FreeObject, service_tier: str | None) -> ReportedUsage:
         completion_details=completion_details,
         written=reported,
     )
+
+
+class _Cache(NamedTuple):
+    """What was read from a cache and written to one."""
+
+    read: int | None
+    written: int | None
+    written_1h: int | None
+    # A report without any cache leaves it to the one before.
+    is_beside_prompt: bool | None
+
+
+def _read_cache(reported: FreeObject, details: FreeObject, prompt: int | None) -> _Cache:
+    inside = _first(details, _CACHED)
+    top_read = read_count(reported.get("cache_read_input_tokens"))
+    top_written = read_count(reported.get("cache_creation_input_tokens"))
+    top_1h = _written_1h(reported, "cache_creation")
+    if inside is None and (top_read or top_written):
+        written = top_written or 0
+        return _Cache(top_read, written - min(top_1h or 0, written), top_1h, True)
+    # Proxies repeat the counts of Anthropic beside those of OpenAI: then they are inside. Libraries
+    # put the lifetimes of cache writes among the details of the prompt.
+    written_1h = _written_1h(details, "cache_creation_token_details")
+    inside_written = _first(details, _WRITTEN)
+    if inside_written is None:
+        inside_written = top_written
+    if written_1h is None and inside_written is not None:
+        written_1h = top_1h
+    if inside_written is not None:
+        inside_written -= min(written_1h or 0, inside_written)
+    read = _read_at_top(reported, prompt) if inside is None else inside
+    return _Cache(read, inside_written, written_1h, None if read is None else False)
+
+
+def _written_1h(reported: FreeObject, name: str) -> int | None:
+    return read_count((_object(reported, name) or {}).get("ephemeral_1h_input_tokens"))
+
+
+def _read_at_top(reported: FreeObject, prompt: int | None) -> int | None:
+    """Cache reads of those who count them inside the prompt. More than the prompt is no part of
+    what is billed, so it makes nothing cheaper."""
+    count = _first(reported, _CACHED_AT_TOP)
+    return None if count is not None and prompt is not None and count > prompt else count
+
+
+def _audio_in_total(
+    reported: FreeObject, prompt: int | None, completion: int | None, total: int | None
+) -> int:
+    """The tokens of audio that the prompt's count leaves out: what the total has beyond the sum."""
+    if total is None or not read_count(reported.get("prompt_audio_seconds")):
+        return 0
+    return max(0, total - (prompt or 0) - (completion or 0))
 
 
 def _object(reported: FreeObject, *names: str) -> FreeObject | None:
@@ -160,15 +209,19 @@ def _first(reported: FreeObject, names: tuple[str, ...]) -> int | None:
     return None
 
 
-def _web_searches(reported: FreeObject) -> int | None:
+def _web_searches(reported: FreeObject, prompt_details: FreeObject) -> int | None:
     server_tools = _object(reported, "server_tool_use", "server_tool_use_details") or {}
-    count = read_count(server_tools.get("web_search_requests"))
-    return count if count is not None else read_count(reported.get("num_search_queries"))
+    for place, name in (
+        (server_tools, "web_search_requests"),
+        (prompt_details, "web_search_requests"),
+        (reported, "num_search_queries"),
+    ):
+        count = read_count(place.get(name))
+        if count is not None:
+            return count
+    return None
 
 
 def _cost(reported: FreeObject) -> int | None:
     ticks = ticks_in_picousd(reported.get("cost_in_usd_ticks"))
-    if ticks is not None:
-        return ticks
-    cost = reported.get("cost")
-    return usd_in_picousd(cost.get("total_cost") if isinstance(cost, dict) else cost)
+    return stated_cost(reported) if ticks is None else ticks
