@@ -1,12 +1,12 @@
 """Usage as Responses servers report it: cached tokens and reasoning are inside their counts.
 
-Web searches: xAI and OpenRouter count them in their reports. OpenAI's report does not have them;
-they are items of the output.
+Web searches: xAI, OpenRouter and Perplexity count them in their reports. OpenAI's report does not
+have them; they are items of the output.
 """
 
 from typing import Any
 
-from tollkeeper.backends.reported_cost import ticks_in_picousd, usd_in_picousd
+from tollkeeper.backends.reported_cost import stated_cost, ticks_in_picousd
 from tollkeeper.domain.inference import UsageReport
 from tollkeeper.domain.prompt import FreeObject
 from tollkeeper.domain.usage import (
@@ -16,6 +16,12 @@ from tollkeeper.domain.usage import (
     read_count,
     read_service_tier,
 )
+
+# OpenAI's names, and Perplexity's.
+_CACHED = ("cached_tokens", "cache_read_input_tokens")
+_WRITTEN = ("cache_write_tokens", "cache_creation_input_tokens")
+# Perplexity's names of its search.
+_SEARCH_TOOLS = ("web_search", "search_web")
 
 
 def read_responses_usage(
@@ -40,15 +46,15 @@ def _read(reported: FreeObject, searches_in_output: int, service_tier: str | Non
         prompt_tokens=read_count(reported.get("input_tokens")),
         completion_tokens=read_count(reported.get("output_tokens")),
         total_tokens=read_count(reported.get("total_tokens")),
-        cached_tokens=read_count((input_details or {}).get("cached_tokens")),
-        cache_write_tokens=read_count((input_details or {}).get("cache_write_tokens")),
+        cached_tokens=_first(input_details or {}, _CACHED),
+        cache_write_tokens=_first(input_details or {}, _WRITTEN),
         reasoning_tokens=read_count((output_details or {}).get("reasoning_tokens")),
         web_searches=searches_in_output if searches is None else searches,
         input_audio_tokens=read_count((input_details or {}).get("audio_tokens")),
         cached_audio_tokens=cached_audio_tokens(input_details),
         output_audio_tokens=read_count((output_details or {}).get("audio_tokens")),
         service_tier=service_tier or read_service_tier(reported),
-        cost_picousd=usd_in_picousd(reported.get("cost")) if cost is None else cost,
+        cost_picousd=stated_cost(reported) if cost is None else cost,
         prompt_details=input_details,
         completion_details=output_details,
         written=reported,
@@ -65,7 +71,24 @@ def _web_searches(reported: FreeObject) -> int | None:
         count = read_count((_details(reported, name) or {}).get(counted))
         if count is not None:
             return count
+    tools = _details(reported, "tool_calls_details")
+    if tools is not None:
+        return sum(_invocations(tools.get(name)) for name in _SEARCH_TOOLS)
     return read_count(reported.get("num_server_side_tools_used"))
+
+
+def _invocations(used: object) -> int:
+    """How often a tool was used: a number, or an object that has it."""
+    count = used.get("invocation") if isinstance(used, dict) else used
+    return read_count(count) or 0
+
+
+def _first(details: FreeObject, names: tuple[str, ...]) -> int | None:
+    for name in names:
+        count = read_count(details.get(name))
+        if count is not None:
+            return count
+    return None
 
 
 def _details(reported: FreeObject, name: str) -> FreeObject | None:
