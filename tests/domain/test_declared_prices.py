@@ -67,6 +67,23 @@ def test_the_service_tier_of_the_answer_multiplies_prices_per_token() -> None:
         assert charged(msgspec.structs.replace(usage, service_tier=tier)) == cost
 
 
+def test_one_service_tier_has_two_names() -> None:
+    """OpenAI calls its priority tier fast as well: an answer may name either."""
+    for declared, named in (("priority", "fast"), ("fast", "priority")):
+        prices = DeclaredPrices(BASE, service_tiers={"flex": "0.5", declared: "2.5"})
+        pricing = pricing_with_variants(prices)
+        assert charged(Usage(1000, 100, service_tier=named), pricing=pricing) == "0.0085"
+        assert charged(Usage(1000, 100, service_tier=declared), pricing=pricing) == "0.0085"
+        assert charged(Usage(1000, 100, service_tier="ultrafast"), pricing=pricing) == "0.004"
+        # The hold of a request that names it is no less.
+        bounds = Bounds(1000, 1, 100, 0, service_tier=named)
+        assert usd_from_picousd(hold_picousd(pricing, bounds)) == "0.0085"
+    both = DeclaredPrices(BASE, service_tiers={"priority": "2", "fast": "3"})
+    pricing = pricing_with_variants(both)
+    assert charged(Usage(1000, 100, service_tier="priority"), pricing=pricing) == "0.007"
+    assert charged(Usage(1000, 100, service_tier="fast"), pricing=pricing) == "0.01"
+
+
 def test_service_tiers_apply_to_long_prompts_too() -> None:
     assert charged(Usage(300_000, 100, service_tier="flex")) == "0.60175"
     assert charged(Usage(300_000, 100, service_tier="priority")) == "3.00475"

@@ -3,8 +3,9 @@
 import pytest
 
 from tests.support.backend_calls import make_call
-from tollkeeper.domain.inference import Delta
+from tollkeeper.domain.inference import Delta, UsageReport
 from tollkeeper.domain.metering import Meter
+from tollkeeper.domain.usage import ReportedUsage
 
 
 @pytest.mark.parametrize("size", [1, 100, 10_000, 1_000_000])
@@ -25,3 +26,21 @@ def test_small_pieces_are_counted_together() -> None:
         pieces.count([Delta(0, text="Hello ")])
     assert pieces._counted_tokens == 0
     assert pieces.output_tokens == max(100, whole.output_tokens)
+
+
+def test_searches_that_were_told_before_a_stream_broke_off_are_charged() -> None:
+    """Their fee is due, whoever counts the tokens."""
+    meter = Meter(make_call(streamed=True), 10)
+    meter.count([UsageReport(ReportedUsage(web_searches=1)), Delta(0, text="Hello")])
+    meter.count([UsageReport(ReportedUsage(web_searches=2))])
+    charge = meter.charge()
+    assert (charge.estimated, charge.usage.web_searches) == (True, 2)
+    assert charge.usage.prompt_tokens == 10
+
+
+def test_searches_of_several_prompts_are_charged_once() -> None:
+    meter = Meter(make_call(n=3), 30, prompts=3)
+    meter.count([UsageReport(ReportedUsage(web_searches=2)), Delta(0, text="Hello")])
+    parts = meter.charge().parts
+    assert [part.web_searches for part in parts] == [2, 0, 0]
+    assert [part.prompt_tokens for part in parts] == [10, 10, 10]

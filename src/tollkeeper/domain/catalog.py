@@ -9,6 +9,10 @@ from tollkeeper.domain.messages_behavior import DEFAULT_MESSAGES_BEHAVIOR, Messa
 from tollkeeper.domain.schema_size import SchemaBounds
 
 
+# OpenAI has renamed its priority tier, and takes and tells either name.
+_SAME_TIERS = {"fast": "priority", "priority": "fast"}
+
+
 class Feature(StrEnum):
     """Features of models. An option that needs a feature which the model lacks is a 501."""
 
@@ -56,8 +60,7 @@ class Pricing:
         service tier that is not declared has the ordinary prices."""
         if not self.variants:
             return self
-        known = any(variant.service_tier == service_tier for variant in self.variants)
-        tier = service_tier if known else None
+        tier = self._declared_tier(service_tier)
         found, from_tokens = self, -1
         for variant in self.variants:
             if variant.service_tier == tier and from_tokens < variant.from_tokens <= prompt_tokens:
@@ -70,15 +73,26 @@ class Pricing:
         if not self.variants:
             return (self,)
         tier = asked_tier or self.unasked_service_tier
+        named = self._declared_tier(tier)
         return (
             self,
             *(
                 variant.prices
                 for variant in self.variants
                 if variant.from_tokens <= prompt_tokens
-                and (tier is None or variant.service_tier in (None, tier))
+                and (tier is None or variant.service_tier in (None, named))
             ),
         )
+
+    def _declared_tier(self, service_tier: str | None) -> str | None:
+        """The name under which the tier is declared; None where it has the ordinary prices."""
+        if service_tier is None:
+            return None
+        declared = {variant.service_tier for variant in self.variants}
+        if service_tier in declared:
+            return service_tier
+        other_name = _SAME_TIERS.get(service_tier)
+        return other_name if other_name in declared else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -141,6 +141,8 @@ class Meter:
         return Usage(
             prompt_tokens=self.prompt_tokens,
             completion_tokens=completion,
+            # The backend may have told of searches before it could tell of tokens.
+            web_searches=0 if report is None else report.web_searches or 0,
             input_audio_tokens=self.input_audio_tokens,
             service_tier=self.service_tier,
         )
@@ -153,9 +155,14 @@ class Meter:
             estimate,
             prompt_tokens=self.prompt_tokens // self.prompts,
             completion_tokens=0,
+            web_searches=0,
             input_audio_tokens=self.input_audio_tokens // self.prompts,
         )
-        first = _with_completion(part, estimate.completion_tokens)
+        first = msgspec.structs.replace(
+            part,
+            completion_tokens=estimate.completion_tokens,
+            web_searches=estimate.web_searches,
+        )
         return (first, *[part] * (self.prompts - 1))
 
     def _take(self, event: UsageReport) -> None:

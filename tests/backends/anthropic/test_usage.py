@@ -106,6 +106,42 @@ def test_iterations_that_stand_apart_are_added(kind: str) -> None:
     assert _counts(_merged({**_START, **last})) == (1010, 230, 52, 23, 107)
 
 
+@pytest.mark.parametrize("kind", ["compaction", "advisor_message"])
+def test_iterations_are_added_to_counts_that_only_the_first_report_has(kind: str) -> None:
+    """The last report may repeat nothing but the output."""
+    apart = {
+        "type": kind,
+        "input_tokens": 1000,
+        "output_tokens": 100,
+        "cache_read_input_tokens": 30,
+        "cache_creation_input_tokens": 5,
+        "cache_creation": _split(2, 3),
+    }
+    last = {"output_tokens": 7, "iterations": [apart]}
+    assert _counts(_merged(_START, last)) == (1010, 230, 52, 23, 107)
+    # Each report has all iterations so far, and not further ones.
+    assert _counts(_merged(_START, last, last)) == (1010, 230, 52, 23, 107)
+
+
+def test_iterations_do_not_count_twice_for_a_report_after_them() -> None:
+    apart = {"type": "compaction", "input_tokens": 1000, "output_tokens": 100}
+    first = {**_START, "iterations": [apart]}
+    assert _counts(_merged(first, {"output_tokens": 7}))[0] == 1010
+
+
+def test_the_speed_of_an_answer_is_its_service_tier() -> None:
+    """Fast answers have a price of their own. Only the first report names the speed."""
+    for start, tier in (
+        ({**_START, "speed": "fast", "service_tier": "standard"}, "speed-fast"),
+        ({**_START, "speed": "standard", "service_tier": "standard"}, "standard"),
+        ({**_START, "speed": None, "service_tier": "priority"}, "priority"),
+        ({**_START, "speed": 7}, None),
+    ):
+        usage = _merged(start, {"output_tokens": 7})
+        assert usage is not None
+        assert usage.service_tier == tier
+
+
 def test_before_the_end_nothing_is_known_of_the_output() -> None:
     report = UsageReader().read(_START, is_final=False).usage
     assert report is not None

@@ -6,15 +6,29 @@ no split. Cache writes that only the last word has are taken for the dearer life
 
 `iterations` lists what one answer consisted of. What a compaction or an advisor used is in none of
 the other counts, so it is added; every other iteration is inside of them.
+
+A fast answer (`speed`) has prices of its own: its speed counts as a service tier, `speed-fast`.
 """
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from tollkeeper.domain.inference import UsageReport
 from tollkeeper.domain.prompt import FreeObject
 from tollkeeper.domain.usage import AbsurdCount, ReportedUsage, read_count, read_service_tier
 
 _APART = ("compaction", "advisor_message")
+_FAST = "fast"
+# Not the word itself: others call something else their fast tier.
+_FAST_TIER = "speed-fast"
+
+
+class _Input(NamedTuple):
+    """The counts of input, as far as reports have told them."""
+
+    prompt: int | None = None
+    cached: int | None = None
+    written: int | None = None
+    written_1h: int | None = None
 
 
 class UsageReader:
@@ -23,6 +37,7 @@ class UsageReader:
     def __init__(self) -> None:
         # Cache writes by lifetime, as far as a report has split them.
         self._split: tuple[int, int] | None = None
+        self._input = _Input()
 
     def read(self, reported: Any, *, is_final: bool) -> UsageReport:
         """A report that is no object says nothing. One with a count that can be none is absurd."""
@@ -39,7 +54,17 @@ class UsageReader:
         prompt = read_count(reported.get("input_tokens"))
         completion = read_count(reported.get("output_tokens")) if is_final else None
         cached = read_count(reported.get("cache_read_input_tokens"))
-        for iteration in _iterations_apart(reported):
+        # The counts without iterations. A report may lack what the one before it has.
+        self._input = _Input(
+            *(
+                earlier if count is None else count
+                for earlier, count in zip(self._input, (prompt, cached, short, long), strict=True)
+            )
+        )
+        apart = _iterations_apart(reported)
+        if apart:
+            prompt, cached, short, long = self._input
+        for iteration in apart:
             prompt = _sum(prompt, iteration.get("input_tokens"))
             cached = _sum(cached, iteration.get("cache_read_input_tokens"))
             part_short, part_long = _lifetimes(
@@ -60,7 +85,9 @@ class UsageReader:
             counts_prompt_first=True,
             reasoning_tokens=reasoning,
             web_searches=searches,
-            service_tier=read_service_tier(reported),
+            service_tier=_FAST_TIER
+            if reported.get("speed") == _FAST
+            else read_service_tier(reported),
             # By the names that callers know.
             prompt_details=None if cached is None else {"cached_tokens": cached},
             completion_details=None if reasoning is None else {"reasoning_tokens": reasoning},
