@@ -44,3 +44,10 @@ def test_searches_of_several_prompts_are_charged_once() -> None:
     parts = meter.charge().parts
     assert [part.web_searches for part in parts] == [2, 0, 0]
     assert [part.prompt_tokens for part in parts] == [10, 10, 10]
+
+
+def test_the_service_tier_of_a_report_without_counts_is_kept() -> None:
+    meter = Meter(make_call(streamed=True), 10)
+    meter.count([UsageReport(ReportedUsage(service_tier="flex")), Delta(0, text="Hello")])
+    charge = meter.charge()
+    assert (charge.estimated, charge.usage.service_tier) == (True, "flex")

@@ -144,7 +144,7 @@ class Meter:
             # The backend may have told of searches before it could tell of tokens.
             web_searches=0 if report is None else report.web_searches or 0,
             input_audio_tokens=self.input_audio_tokens,
-            service_tier=self.service_tier,
+            service_tier=(report and report.service_tier) or self.service_tier,
         )
 
     def _estimated_parts(self, estimate: Usage) -> tuple[Usage, ...]:

@@ -34,6 +34,7 @@ from tollkeeper.domain.inference import (
     FunctionCallPiece,
     Opened,
     ToolCallPiece,
+    UsageReport,
 )
 from tollkeeper.domain.usage import Usage
 
@@ -142,6 +143,29 @@ def test_citations_name_the_text_they_stand_for() -> None:
     ):
         found = [event.annotations for event in events if isinstance(event, Delta)]
         assert [annotations for annotations in found if annotations] == [expected]
+
+
+def _searches(events: list[Event]) -> list[int | None]:
+    reports = [event.usage for event in events if isinstance(event, UsageReport)]
+    return [report.web_searches for report in reports if report is not None]
+
+
+def test_searches_are_told_when_they_are_made() -> None:
+    """The report comes at the end only, and a stream may break off before."""
+    found = {"type": "web_search_tool_result", "tool_use_id": "s", "content": []}
+    refused = {**found, "content": {"type": "web_search_tool_result_error", "error_code": "x"}}
+    call = claude_call(streamed=True, web_search_options={})
+    records = [begin(), *block_records(0, found), *block_records(1, refused)]
+    records += block_records(2, found)
+    _, events = _stream(records, call)
+    assert _searches(events) == [None, 1, 2]
+    # The provider's own count is the last word.
+    used = {**MESSAGES_USAGE, "server_tool_use": {"web_search_requests": 1}}
+    _, events = _stream([*records, *end(usage=used)], call)
+    assert _searches(events)[-1] == 1
+    # Nobody asked for searches.
+    _, events = _stream(records)
+    assert _searches(events) == [None]
 
 
 def test_the_first_report_says_nothing_of_the_output() -> None:

@@ -147,6 +147,40 @@ def test_audio_by_modality() -> None:
     assert found.prompt_details == {"cached_tokens": 40, "audio_tokens": 70}
 
 
+# What the report says of its tier, and the tier whose prices apply.
+TIERS: list[tuple[dict[str, Any], str | None]] = [
+    ({}, None),
+    ({"serviceTier": "standard"}, "standard"),
+    ({"serviceTier": "flex"}, "flex"),
+    ({"serviceTier": "PRIORITY"}, "priority"),
+    ({"serviceTier": "SERVICE_TIER_PRIORITY"}, "priority"),
+    ({"trafficType": "ON_DEMAND"}, None),
+    ({"trafficType": "ON_DEMAND_FLEX"}, "flex"),
+    ({"trafficType": "ON_DEMAND_PRIORITY"}, "priority"),
+    ({"trafficType": "PROVISIONED_THROUGHPUT"}, "provisioned_throughput"),
+    ({"serviceTier": 7, "trafficType": ["x"]}, None),
+    ({"serviceTier": ""}, None),
+]
+
+
+@pytest.mark.parametrize(("fields", "tier"), TIERS)
+def test_the_service_tier_is_in_the_report(fields: dict[str, Any], tier: str | None) -> None:
+    """The Gemini API names it, Vertex AI the kind of traffic."""
+    reported = {"promptTokenCount": 8, "candidatesTokenCount": 7, "totalTokenCount": 15}
+    found = _used({**reported, **fields})
+    assert found is not None
+    assert found.service_tier == tier
+
+
+def test_the_service_tier_may_come_before_any_count() -> None:
+    found = _used(
+        {"trafficType": "ON_DEMAND_PRIORITY"},
+        {"promptTokenCount": 8, "candidatesTokenCount": 7, "totalTokenCount": 15},
+    )
+    assert found is not None
+    assert found.service_tier == "priority"
+
+
 @pytest.mark.parametrize("count", [-1, 1.5, "7", True, 2**60])
 @pytest.mark.parametrize(
     "name",

@@ -8,7 +8,14 @@ from typing import Any
 
 import msgspec
 
-from tollkeeper.backends.answer_json import ABSENT, MalformedAnswer, decode, decode_whole, given
+from tollkeeper.backends.answer_json import (
+    ABSENT,
+    MalformedAnswer,
+    anything,
+    decode,
+    decode_whole,
+    given,
+)
 from tollkeeper.domain.inference import Finish
 
 MESSAGE_START = "message_start"
@@ -26,6 +33,7 @@ TEXT = "text"
 THINKING = "thinking"
 REDACTED_THINKING = "redacted_thinking"
 TOOL_USE = "tool_use"
+_FOUND = b"web_search_tool_result"
 _KNOWN_BLOCKS = frozenset({TEXT, THINKING, REDACTED_THINKING, TOOL_USE})
 
 # Why an answer ended. A paused answer is not complete: the provider wants to be called again.
@@ -136,6 +144,18 @@ def decode_block(raw: msgspec.Raw) -> Block | None:
     if _type_of(record) not in _KNOWN_BLOCKS:
         return None
     return decode(_block_decoder, record)
+
+
+def is_found(raw: msgspec.Raw) -> bool:
+    """Whether a block is what a web search has found. A search that failed has no fee."""
+    if _FOUND not in bytes(raw):
+        return False
+    block = anything(raw)
+    return (
+        isinstance(block, dict)
+        and block.get("type") == _FOUND.decode()
+        and isinstance(block.get("content"), list)
+    )
 
 
 def _type_of(record: bytes | msgspec.Raw) -> str | None:

@@ -6,6 +6,9 @@ query, and the provider does not charge for the tokens of what it found. So they
 the total. Thoughts are beside the candidates. Some endpoints count thoughts inside of
 the candidates; the total tells which. A piece may lack the count of candidates: then the output is
 not known yet, unless the piece ends the answer.
+
+The report names the service tier (`serviceTier`); at Vertex AI it names the kind of traffic, which
+says the same (`trafficType`).
 """
 
 from typing import Any
@@ -15,6 +18,13 @@ from tollkeeper.domain.prompt import FreeObject
 from tollkeeper.domain.usage import AbsurdCount, ReportedUsage, read_count
 
 _AUDIO = "AUDIO"
+_TIER_PREFIX = "service_tier_"
+# Kinds of traffic by the tier that each belongs to. Throughput that was bought has its own price.
+_TIERS = {
+    "ON_DEMAND_FLEX": "flex",
+    "ON_DEMAND_PRIORITY": "priority",
+    "PROVISIONED_THROUGHPUT": "provisioned_throughput",
+}
 
 
 def read_usage(reported: Any, *, is_final: bool, searches: int = 0) -> UsageReport:
@@ -46,11 +56,19 @@ def _read(reported: FreeObject, is_final: bool, searches: int) -> ReportedUsage:
         input_audio_tokens=audio,
         cached_audio_tokens=_audio(reported, "cacheTokensDetails"),
         output_audio_tokens=_audio(reported, "candidatesTokensDetails"),
+        service_tier=_service_tier(reported),
         # By the names that callers know.
         prompt_details=_given(prompt_details),
         completion_details=_given({"reasoning_tokens": thoughts}),
         written=reported,
     )
+
+
+def _service_tier(reported: FreeObject) -> str | None:
+    tier, traffic = reported.get("serviceTier"), reported.get("trafficType")
+    if isinstance(tier, str) and tier:
+        return tier.lower().removeprefix(_TIER_PREFIX)
+    return _TIERS.get(traffic) if isinstance(traffic, str) else None
 
 
 def _charged_total(reported: FreeObject) -> int | None:

@@ -221,12 +221,13 @@ def chat_logprobs(raw: msgspec.Raw) -> msgspec.Raw | None:
     return msgspec.Raw(b'{"content":%b,"refusal":null}' % written)
 
 
-def usage_report(result: Response) -> UsageReport | None:
-    """The report in a result; None where there is none at all."""
+def usage_report(result: Response, searches_told: int = 0) -> UsageReport | None:
+    """The report in a result; None where there is none at all. `searches_told` is how many searches
+    the stream has told of, which the result may leave out."""
     found = given(result.usage)
     if found is None:
         return None
-    searches = sum(_is_search(item) for item in result.output or ())
+    searches = max(searches_told, sum(is_search(item) for item in result.output or ()))
     return read_responses_usage(
         anything(found), searches_in_output=searches, service_tier=used_tier(result)
     )
@@ -237,7 +238,7 @@ def used_tier(result: Response) -> str | None:
     return result.service_tier if result.service_tier != "auto" else None
 
 
-def _is_search(raw: msgspec.Raw) -> bool:
+def is_search(raw: msgspec.Raw) -> bool:
     """Whether an item is a web search that was made. To open a page that was found, or to search
     in it, is an item of the same type, but by OpenAI's documents only searches cost something."""
     if _SEARCH not in bytes(raw):
