@@ -16,6 +16,7 @@ from tollkeeper.backends.presets import PRESETS
 from tollkeeper.backends.wires import wire_for
 from tollkeeper.bootstrap import build_catalog
 from tollkeeper.bootstrap.backends import backend_config
+from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.errors import OptionUnsupported
 from tollkeeper.settings import BackendSettings, Settings
 
@@ -196,16 +197,57 @@ def test_a_preset_that_cannot_be(changes: dict[str, Any], said: str) -> None:
     ],
 )
 def test_the_bound_of_an_image(preset: str, own: int | None, bound: int | None) -> None:
-    model: dict[str, Any] = {
+    changes = {} if own is None else {"tokens_per_image": own}
+    assert _model({"preset": preset}, **changes).token_bounds.image == bound
+
+
+def _model(backend: dict[str, Any], **changes: Any) -> Model:
+    model = {
         "id": "m",
         "backend": "b",
         "upstream_model": "u",
         "context_length": 1000,
         "max_output_length": 100,
+        **changes,
     }
-    if own is not None:
-        model["tokens_per_image"] = own
-    settings = Settings.model_validate(
-        {"backends": [{"name": "b", "preset": preset}], "models": [model]}
-    )
-    assert build_catalog(settings).models[0].token_bounds.image == bound
+    declared = {"backends": [{"name": "b", **backend}], "models": [model]}
+    return build_catalog(Settings.model_validate(declared)).models[0]
+
+
+@pytest.mark.parametrize(
+    ("backend", "own", "tokens", "rereads"),
+    [
+        ({"preset": "anthropic"}, 0, None, True),
+        ({"preset": "anthropic"}, 8000, 8000, True),
+        ({"preset": "openai", "protocol": "responses"}, 0, None, True),
+        ({"preset": "openai"}, 0, None, False),
+        # Google does not charge for what a search finds.
+        ({"preset": "gemini"}, 0, 0, False),
+        ({"preset": "gemini"}, 50, 50, False),
+    ],
+)
+def test_what_searches_add_to_a_hold(
+    backend: dict[str, Any], own: int, tokens: int | None, rereads: bool
+) -> None:
+    bounds = _model(backend, tokens_per_web_search=own).token_bounds
+    assert (bounds.web_search, bounds.search_rereads) == (tokens, rereads)
+
+
+@pytest.mark.parametrize(
+    ("backend", "features", "held"),
+    [
+        ({"preset": "xai"}, ["reasoning"], 100),
+        ({"preset": "xai"}, ["tools"], 10),
+        ({"preset": "xai", "bounds_reasoning": True}, ["reasoning"], 10),
+        # There reasoning is inside of the output.
+        ({"preset": "xai", "protocol": "responses"}, ["reasoning"], 10),
+        ({"preset": "openai"}, ["reasoning"], 10),
+    ],
+)
+def test_reasoning_beside_the_bound_is_held(
+    backend: dict[str, Any], features: list[str], held: int
+) -> None:
+    """xAI's chat counts reasoning beside the completion, which alone is bounded."""
+    model = _model(backend, supported_features=features)
+    call = replace(make_call(output_tokens_max=10), model=model)
+    assert call.output_tokens_held == held

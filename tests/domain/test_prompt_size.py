@@ -3,11 +3,13 @@
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.support.backend_calls import MODEL, make_prompt
 from tollkeeper.domain.catalog import TokenBounds
 from tollkeeper.domain.estimate import estimate_tokens
+from tollkeeper.domain.prompt import Option
 from tollkeeper.domain.prompt_size import measure_prompt
 
 LONG = "and so on " * 300
@@ -73,11 +75,16 @@ MEDIA: dict[str, dict[str, Any]] = {
 }
 
 
+def _bounds(kind: str) -> TokenBounds:
+    tokens: dict[str, Any] = {kind: 7}
+    return TokenBounds(**tokens)
+
+
 @pytest.mark.parametrize("kind", MEDIA)
 def test_other_media_may_fill_the_context(kind: str) -> None:
     size = measure_prompt(make_prompt(messages=[{"role": "user", "content": [MEDIA[kind]] * 2}]))
     assert size.bound(MODEL) == size.bound(MODEL, counted=1) == MODEL.context_length
-    declared = replace(MODEL, token_bounds=TokenBounds(**{kind: 7}))
+    declared = replace(MODEL, token_bounds=_bounds(kind))
     assert size.bound(declared, counted=1) == 15
 
 
@@ -92,11 +99,45 @@ def test_what_a_search_finds_may_fill_the_context() -> None:
     assert size.bound(declared, counted=5) == 5 + 10 * 8
 
 
+def test_a_prompt_that_is_read_again_after_each_search_is_held_as_often() -> None:
+    """Its provider charges for each reading, so together they may exceed the context."""
+    size = measure_prompt(make_prompt(web_search_options={}))
+    bounds = TokenBounds(search_rereads=True)
+    model = replace(MODEL, context_length=1000, token_bounds=bounds)
+    assert size.bound(model, counted=5) == 1000
+    assert size.hold_bound(model, counted=5) == 5 + 10 * 1000
+    # 5, 13, 21 and so on to 85.
+    declared = replace(model, token_bounds=replace(bounds, web_search=8))
+    assert size.hold_bound(declared, counted=5) == 11 * 5 + 8 * 55
+    # 5, 305, 605, 905, and then the context.
+    wide = replace(model, token_bounds=replace(bounds, web_search=300))
+    assert size.hold_bound(wide, counted=5) == 5 + 305 + 605 + 905 + 7 * 1000
+    # Nobody searches, or nobody charges for a further reading.
+    assert measure_prompt(make_prompt()).hold_bound(model, counted=5) == 5
+    once = replace(model, token_bounds=TokenBounds(web_search=0))
+    assert size.hold_bound(once, counted=5) == 5
+
+
+@pytest.mark.parametrize(
+    ("allowed", "held"), [(1, 10), (10, 10), (25, 25), (10**18, 1000), (True, 10), ("25", 10)]
+)
+def test_a_caller_may_allow_more_searches(allowed: object, held: int) -> None:
+    option = Option("max_tool_calls", allowed, "max_tool_calls")
+    prompt = msgspec.structs.replace(make_prompt(web_search_options={}), options=(option,))
+    size = measure_prompt(prompt)
+    assert size.web_searches == held
+    bounds = TokenBounds(search_rereads=True)
+    model = replace(MODEL, context_length=1000, token_bounds=bounds)
+    assert size.hold_bound(model, counted=5) == 5 + held * 1000
+    without_search = msgspec.structs.replace(make_prompt(), options=(option,))
+    assert measure_prompt(without_search).web_searches == 0
+
+
 @pytest.mark.parametrize("kind", MEDIA)
 def test_what_may_be_audio_is_bounded(kind: str) -> None:
     asked = [{"type": "text", "text": "What is this?"}, *[MEDIA[kind]] * 2]
     size = measure_prompt(make_prompt(messages=[{"role": "user", "content": asked}]))
     assert size.audio_bound(MODEL, MODEL.context_length) == MODEL.context_length
-    declared = replace(MODEL, token_bounds=TokenBounds(**{kind: 7}))
+    declared = replace(MODEL, token_bounds=_bounds(kind))
     assert size.audio_bound(declared, size.bound(declared, counted=5)) == 14
     assert measure_prompt(make_prompt()).audio_bound(MODEL, 100) == 0

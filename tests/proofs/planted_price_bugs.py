@@ -23,7 +23,7 @@ PRICE_BUGS = {
     ),
     "reasoning that only the total shows is not charged": Bug(
         USAGE,
-        "    if total is not None and total > prompt + completion:\n",
+        "    if total is not None and total != prompt + completion:\n",
         "    if total is not None and total > 16 * (prompt + completion):\n",
         CALL_HISTORIES,
     ),
@@ -76,6 +76,30 @@ PRICE_BUGS = {
         "        web_searches=searches,\n",
         EXCHANGES,
     ),
+    "what a proxy repeats of cache writes is charged as input": Bug(
+        "backends/chat/usage.py",
+        "        inside_written = top_written\n",
+        "        inside_written = None\n",
+        ("backends/chat/test_usage.py",),
+    ),
+    "audio that only the total has is charged as output": Bug(
+        "backends/chat/usage.py",
+        "    if unheard:\n",
+        "    if unheard is None:\n",
+        ("backends/chat/test_usage.py",),
+    ),
+    "the tier in Gemini's report is not read": Bug(
+        "backends/gemini/usage.py",
+        "        service_tier=_service_tier(reported),\n",
+        "",
+        ("backends/gemini/test_usage.py",),
+    ),
+    "a prompt that is read again after each search is held once": Bug(
+        "services/calls/inference.py",
+        "            copies * size.hold_bound(call.model, counted),\n",
+        "            copies * prompt_tokens,\n",
+        EXCHANGES,
+    ),
     "an empty id of DashScope goes to the caller": Bug(
         "backends/chat/answer.py",
         "ToolCallPiece(index, piece.id or None, name,",
@@ -115,8 +139,8 @@ PRICE_BUGS = {
     ),
     "a tier of service that is not declared is free of its tiers": Bug(
         CATALOG,
-        "        tier = service_tier if known else None\n",
-        "        tier = service_tier\n",
+        "        return other_name if other_name in declared else None\n",
+        "        return service_tier\n",
         CALL_HISTORIES,
     ),
     "the tier that was asked for is charged": Bug(

@@ -27,6 +27,8 @@ class Preset:
     output_bound: OutputBound = OutputBound.CALLER
     # Whether a chat stream is asked for its usage. False: it reports without, or refuses the field.
     include_usage: bool = True
+    # Whether the bound of a chat request covers reasoning.
+    bounds_reasoning: bool = True
     # Whether it makes several completions in one call.
     native_n: bool = True
     tokenizer: Tokenizer | None = None
@@ -45,6 +47,7 @@ class Preset:
             "credential": self.credential.value,
             "output_bound": self.output_bound.value,
             "include_usage": self.include_usage,
+            "bounds_reasoning": self.bounds_reasoning,
             "native_n": self.native_n,
             "refused_fields": self.refused,
             "renamed_fields": dict(self.renamed),
@@ -118,6 +121,7 @@ PRESETS: Mapping[str, Preset] = {
     "xai": Preset(
         url="https://api.x.ai/v1",
         key_env="XAI_API_KEY",
+        bounds_reasoning=False,
         refused=("logit_bias",),
         tokens_per_image=1792,
     ),

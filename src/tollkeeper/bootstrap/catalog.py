@@ -39,6 +39,10 @@ from tollkeeper.settings import (
     SettingsError,
 )
 
+# Providers that charge for the whole prompt again after each of their searches.
+_REREADS = frozenset({WireProtocol.MESSAGES, WireProtocol.VERTEX_MESSAGES, WireProtocol.RESPONSES})
+_GOOGLE = frozenset({WireProtocol.GEMINI, WireProtocol.VERTEX_GEMINI})
+
 
 def build_catalog(settings: Settings) -> Catalog:
     backends = {backend.name: backend for backend in settings.backends}
@@ -155,6 +159,7 @@ def _model(declared: ModelSettings, backend: BackendSettings) -> Model:
         pricing, price_changes = _pricing(declared), _price_changes(declared)
     except InvalidRequest as exc:
         raise SettingsError(f"models {declared.id!r}: {exc.param}: {exc.message}") from None
+    protocol = WireProtocol(backend.protocol)
     return Model(
         id=declared.id,
         backend=declared.backend,
@@ -182,7 +187,8 @@ def _model(declared: ModelSettings, backend: BackendSettings) -> Model:
             file=declared.tokens_per_file or None,
             audio=declared.tokens_per_audio or None,
             video=declared.tokens_per_video or None,
-            web_search=declared.tokens_per_web_search or None,
+            web_search=_tokens_per_search(declared, protocol),
+            search_rereads=protocol in _REREADS,
             template=declared.template_tokens,
             tools=declared.tool_tokens,
         ),
@@ -190,7 +196,15 @@ def _model(declared: ModelSettings, backend: BackendSettings) -> Model:
             caching=PromptCaching(declared.prompt_caching),
             thinking=ThinkingStyle(declared.thinking_style),
         ),
+        bounds_reasoning=backend.bounds_reasoning or protocol is not WireProtocol.CHAT,
     )
+
+
+def _tokens_per_search(declared: ModelSettings, protocol: WireProtocol) -> int | None:
+    """Google does not charge for what a search finds."""
+    if declared.tokens_per_web_search:
+        return declared.tokens_per_web_search
+    return 0 if protocol in _GOOGLE else None
 
 
 def _tokens_per_image(declared: ModelSettings, backend: BackendSettings) -> int | None:

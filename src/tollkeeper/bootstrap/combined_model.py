@@ -27,9 +27,7 @@ def combined(
     if len(protocols) > 1 and not protocols <= _SHARING_SIGNATURES:
         # What one protocol has sealed, another cannot read.
         options.pop(ENCRYPTED_REASONING, None)
-    bounds = [model.token_bounds.image for model in on_backends]
-    known = [bound for bound in bounds if bound is not None]
-    image = max(known) if len(known) == len(bounds) else None
+    bounds = [model.token_bounds for model in on_backends]
     salting = next((model for model in on_backends if model.isolates_cache), first)
     schema_bounds = next(
         (model.schema_bounds for model in on_backends if model.schema_bounds is not None), None
@@ -43,11 +41,17 @@ def combined(
         input_modalities=_common([model.input_modalities for model in on_backends]),
         output_modalities=_common([model.output_modalities for model in on_backends]),
         options=options,
-        token_bounds=replace(first.token_bounds, image=image),
+        token_bounds=replace(
+            first.token_bounds,
+            image=_largest([bound.image for bound in bounds]),
+            web_search=_largest([bound.web_search for bound in bounds]),
+            search_rereads=any(bound.search_rereads for bound in bounds),
+        ),
         schema_bounds=schema_bounds,
         cache_salt_field=salting.cache_salt_field,
         shares_cache=salting.shares_cache,
         allows_remote_media=all(model.allows_remote_media for model in on_backends),
+        bounds_reasoning=all(model.bounds_reasoning for model in on_backends),
         routes=tuple(_routes(declared, on_backends)),
     )
 
@@ -58,6 +62,12 @@ def _routes(declared: ModelSettings, on_backends: Sequence[Model]) -> list[Route
         order = routes[-1].order + 1 if other.order is None else other.order
         routes.append(Route(model, order, other.weight))
     return routes
+
+
+def _largest(bounds: Sequence[int | None]) -> int | None:
+    """The bound that holds for all of them; None where one of them has none."""
+    known = [bound for bound in bounds if bound is not None]
+    return max(known) if len(known) == len(bounds) else None
 
 
 def _common(declared: Sequence[tuple[str, ...]]) -> tuple[str, ...]:

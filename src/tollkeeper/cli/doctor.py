@@ -171,6 +171,8 @@ def _preset(backend: BackendSettings) -> str:
     parts = [f"protocol {backend.protocol}", key]
     if backend.protocol == "chat":
         parts.append(f"output bound {backend.output_bound}")
+        if not backend.bounds_reasoning:
+            parts.append("reasoning beside the bound")
         parts.append("usage asked for" if backend.include_usage else "usage not asked for")
         parts += [
             f"{label} {', '.join(names)}"

@@ -8,7 +8,6 @@ from tollkeeper.domain.errors import ModelNotFound
 from tollkeeper.domain.messages_behavior import DEFAULT_MESSAGES_BEHAVIOR, MessagesBehavior
 from tollkeeper.domain.schema_size import SchemaBounds
 
-
 # OpenAI has renamed its priority tier, and takes and tells either name.
 _SAME_TIERS = {"fast": "priority", "priority": "fast"}
 
@@ -115,6 +114,8 @@ class TokenBounds:
     video: int | None = None
     # What one web search finds and the model reads.
     web_search: int | None = None
+    # After each search the model reads the whole prompt again, and all of it is charged.
+    search_rereads: bool = False
     # What a template writes around the conversation, and before the descriptions of tools (Claude
     # Opus 4.7). Both count where no tokenizer is asked.
     template: int = 16
@@ -159,6 +160,8 @@ class Model:
     shares_cache: bool = False
     # The backend may be given addresses of media that it has to fetch.
     allows_remote_media: bool = True
+    # The output bound that is sent covers reasoning.
+    bounds_reasoning: bool = True
 
     # In the order of time.
     price_changes: tuple[PriceChange, ...] = ()

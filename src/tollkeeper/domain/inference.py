@@ -13,7 +13,7 @@ from typing import TypeAlias
 import msgspec
 
 from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
-from tollkeeper.domain.catalog import Model
+from tollkeeper.domain.catalog import Feature, Model
 from tollkeeper.domain.prompt import FreeObject, Prompt
 from tollkeeper.domain.usage import ReportedUsage
 
@@ -51,6 +51,15 @@ class Call(msgspec.Struct, frozen=True):
     # The caller's `traceparent` as it came, and the one that the backend is sent; empty: none.
     incoming_trace: bytes | None = None
     outgoing_trace: bytes = b""
+
+    @property
+    def output_tokens_held(self) -> int:
+        """The most that each completion may take. Reasoning that the backend does not bound may
+        take as much as the model writes."""
+        model = self.model
+        if model.bounds_reasoning or Feature.REASONING not in model.supported_features:
+            return self.output_tokens_max
+        return max(self.output_tokens_max, model.max_output_length)
 
 
 class ToolCallPiece(msgspec.Struct, frozen=True, gc=False):

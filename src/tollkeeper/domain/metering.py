@@ -131,7 +131,7 @@ class Meter:
     def estimate(self) -> Usage:
         """The output by our own count, within the bound that was reserved. The prompt too, unless the
         backend has told its count before it answered."""
-        bound = self.call.choices * self.call.output_tokens_max
+        bound = self.call.choices * self.call.output_tokens_held
         completion = min(self.output_tokens, bound)
         report = self.report
         if report is not None and report.counts_prompt_first and report.completion_tokens is None:

@@ -26,8 +26,12 @@ _IMAGE_TOKENS_GUESS = 4800
 # What a chat template writes around a message.
 _TOKENS_PER_TURN = 8
 
-# Searches that one answer may make, as far as holds are concerned.
+# Searches that one answer may make, as far as holds are concerned: unless its caller allows more, and
+# at most.
 WEB_SEARCHES_MAX = 10
+_WEB_SEARCHES_ALLOWED_MAX = 1000
+# The option by which a caller bounds the uses of a provider's tools.
+_TOOL_USES = "max_tool_calls"
 
 _encode = msgspec.json.Encoder().encode
 
@@ -45,6 +49,8 @@ class PromptSize(msgspec.Struct, frozen=True, gc=False):
     file_characters: int = 0
     has_tools: bool = False
     searches_web: bool = False
+    # The uses of a provider's tools that the caller allows.
+    tool_uses_allowed: int = 0
 
     @property
     def is_text_only(self) -> bool:
@@ -54,7 +60,9 @@ class PromptSize(msgspec.Struct, frozen=True, gc=False):
     @property
     def web_searches(self) -> int:
         """How many searches a call is held for."""
-        return WEB_SEARCHES_MAX if self.searches_web else 0
+        if not self.searches_web:
+            return 0
+        return min(max(WEB_SEARCHES_MAX, self.tool_uses_allowed), _WEB_SEARCHES_ALLOWED_MAX)
 
     def bound(self, model: Model, counted: int | None = None) -> int:
         """No less than the prompt takes, for a hold. `counted` is a tokenizer's count of the text
@@ -78,6 +86,20 @@ class PromptSize(msgspec.Struct, frozen=True, gc=False):
                 return model.context_length
             total += count * (tokens or 0)
         return min(total, model.context_length)
+
+    def hold_bound(self, model: Model, counted: int | None = None) -> int:
+        """No less than what an answer is charged of its prompt: as `bound`, for each time that the
+        model reads it."""
+        bounds = model.token_bounds
+        if not (self.searches_web and bounds.search_rereads):
+            return self.bound(model, counted)
+        context, found = model.context_length, bounds.web_search
+        first = msgspec.structs.replace(self, searches_web=False).bound(model, counted)
+        if found is None:
+            return first + self.web_searches * context
+        # Before the first search, and after each of them.
+        readings = self.web_searches + 1
+        return sum(min(first + known * found, context) for known in range(readings))
 
     def audio_bound(self, model: Model, bound: int) -> int:
         """How many tokens of a prompt that is bounded by `bound` may be audio. Videos have sound,
@@ -113,11 +135,14 @@ def measure_prompt(prompt: Prompt, text_tokens: int | None = None) -> PromptSize
         text_tokens = estimate_tokens(prompt_text(prompt))
     text_tokens += _TOKENS_PER_TURN * len(prompt.turns)
     media = prompt.media()
+    searches_web = prompt.web_search is not None
+    tool_uses = _tool_uses_allowed(prompt) if searches_web else 0
     if not media:
         return PromptSize(
             text_tokens,
             has_tools=bool(prompt.tools),
-            searches_web=prompt.web_search is not None,
+            searches_web=searches_web,
+            tool_uses_allowed=tool_uses,
         )
     return PromptSize(
         text_tokens=text_tokens,
@@ -127,8 +152,16 @@ def measure_prompt(prompt: Prompt, text_tokens: int | None = None) -> PromptSize
         videos=sum(isinstance(part, Video) for part in media),
         file_characters=sum(len(part.data or "") for part in media if isinstance(part, File)),
         has_tools=bool(prompt.tools),
-        searches_web=prompt.web_search is not None,
+        searches_web=searches_web,
+        tool_uses_allowed=tool_uses,
     )
+
+
+def _tool_uses_allowed(prompt: Prompt) -> int:
+    for option in prompt.options:
+        if option.name == _TOOL_USES and isinstance(option.value, int):
+            return option.value
+    return 0
 
 
 def _texts(prompt: Prompt) -> list[str]:

@@ -64,6 +64,9 @@ class BackendSettings(Section):
     # usage, and fields that the server does not have, has by another name, or does not need.
     output_bound: Literal["caller", "max_tokens", "max_completion_tokens"] = "caller"
     include_usage: bool = True
+    # Whether the bound that is sent covers reasoning. False: a model that reasons is held for all
+    # that it may write.
+    bounds_reasoning: bool = True
     refused_fields: tuple[Name, ...] = ()
     renamed_fields: dict[Name, Name] = {}
     omitted_fields: tuple[Name, ...] = ()

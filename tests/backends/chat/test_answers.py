@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -9,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.backend_calls import make_call, readable
+from tests.support.backend_calls import MODEL, make_call, readable
 from tests.support.upstream import chunk, completion
 from tollkeeper.backends.answer_json import MalformedAnswer
 from tollkeeper.backends.chat.answer import decode_completion
@@ -207,3 +208,17 @@ def test_a_request_never_carries_what_the_backend_sets() -> None:
 
 def test_a_whole_answer_is_read() -> None:
     assert decode_completion(json.dumps(completion("zę")).encode()).choices
+
+
+def test_reasoning_that_the_server_does_not_bound_is_no_fault() -> None:
+    """It may be longer than the bound of the completion, but not than what the model writes."""
+    model = replace(MODEL, max_output_length=500, supported_features=("reasoning",))
+    thought = json.dumps(chunk(delta={"reasoning_content": "r"})).encode()
+    for bounds_reasoning, pieces, failed in ((True, 340, True), (False, 340, False)):
+        answering = replace(model, bounds_reasoning=bounds_reasoning)
+        call = make_call(streamed=True, output_tokens_max=10, catalog_model=answering)
+        stream = AnswerStream(call)
+        stream.read([thought] * pieces)
+        assert (stream.failure is not None) is failed
+    stream.read([thought] * 1000)
+    assert stream.failure is not None

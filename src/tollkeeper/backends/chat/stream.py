@@ -38,7 +38,7 @@ class AnswerStream:
 
     def __init__(self, call: Call, *, secrets: tuple[str, ...] = ()) -> None:
         self._secrets = secrets
-        self.pieces_max = _PIECES_PER_TOKEN_MAX * call.output_tokens_max + _PIECES_SLACK
+        self.pieces_max = _PIECES_PER_TOKEN_MAX * call.output_tokens_held + _PIECES_SLACK
         # A server may tell with empty pieces how far it has read the prompt: one a token at most.
         self._empty_max = call.model.context_length + _PIECES_SLACK
         self._empty = 0

@@ -29,7 +29,9 @@ def check_bill(running: RunningCall, on_misreport: Callable[[str, str], None]) -
             metrics.count_usage_above_bound(backend, "prompt")
         if usage.completion_tokens > bounds.choices * bounds.output_tokens_each:
             metrics.count_usage_above_bound(backend, "output")
-        if usage.prompt_tokens > context or usage.completion_tokens > context * bounds.choices:
+        # Of several prompts, or of one that was read again after each search.
+        prompt_max = max(context * bounds.prompts, bounds.prompt_tokens)
+        if usage.prompt_tokens > prompt_max or usage.completion_tokens > context * bounds.choices:
             # It is charged, but it does not fit what is declared of the model.
             metrics.count_excessive_usage(backend)
             on_misreport(backend, _EXCESSIVE)

@@ -24,7 +24,6 @@ from tollkeeper.domain.inference import Call
 from tollkeeper.domain.metering import Meter
 from tollkeeper.domain.policy import Direction
 from tollkeeper.domain.policy_set import EMPTY, ActivePolicy
-from tollkeeper.domain.prompt_size import PromptSize
 from tollkeeper.domain.transcript import transcript
 from tollkeeper.domain.usage import Usage
 from tollkeeper.services.calls.measuring import measure
@@ -161,11 +160,12 @@ class Inference:
             await self._admissibility.require(call)
         size = await measure(call.prompt)
         copies = backend.prompts_sent(call)
-        prompt_tokens = await self._prompt_tokens(backend, call, size)
+        counted = await self._counted_tokens(backend, call)
+        prompt_tokens = size.bound(call.model, counted)
         audio_tokens = copies * size.audio_bound(call.model, prompt_tokens)
         reservation = await self._admission.reserve(
             call,
-            copies * prompt_tokens,
+            copies * size.hold_bound(call.model, counted),
             copies * size.images,
             copies * size.web_searches,
             prompts=copies,
@@ -191,12 +191,11 @@ class Inference:
         settled = running.settlement
         return Outcome(meter.charge().usage if settled is None else settled.usage, settled)
 
-    async def _prompt_tokens(self, backend: Backend, call: Call, size: PromptSize) -> int:
-        """The bound of one prompt. The backend's tokenizer counts text only: media and what a
+    async def _counted_tokens(self, backend: Backend, call: Call) -> int | None:
+        """What the backend's tokenizer counts of one prompt. It counts text only: media and what a
         template adds come on top of it."""
         deadline = asyncio.get_running_loop().time() + TOKENIZER_TIMEOUT_S
-        counted = await backend.count_prompt_tokens(call, deadline=deadline)
-        return size.bound(call.model, counted)
+        return await backend.count_prompt_tokens(call, deadline=deadline)
 
     async def _judge_request(self, running: RunningCall) -> JudgedRequest:
         """Asks the policies of this call's admission about its request."""

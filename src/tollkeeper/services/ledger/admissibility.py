@@ -21,7 +21,7 @@ class Admissibility:
         least = Bounds(
             prompt_tokens=0,
             choices=call.choices,
-            output_tokens_each=call.output_tokens_max,
+            output_tokens_each=call.output_tokens_held,
             images=0,
             service_tier=asked_service_tier(call),
         )

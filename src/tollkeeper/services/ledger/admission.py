@@ -84,11 +84,11 @@ class Admission:
         bounds = Bounds(
             prompt_tokens=prompt_tokens_max,
             choices=call.choices,
-            output_tokens_each=call.output_tokens_max,
+            output_tokens_each=call.output_tokens_held,
             images=images,
             web_searches=web_searches,
             input_audio_tokens=input_audio_tokens,
-            output_audio_tokens_each=call.output_tokens_max if audio_output else 0,
+            output_audio_tokens_each=call.output_tokens_held if audio_output else 0,
             prompts=prompts,
             service_tier=asked_service_tier(call),
         )
