@@ -1,6 +1,7 @@
 """Recorded exchanges whose prices depend on the call: long prompts, audio, service tiers."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
 from fractions import Fraction
 from pathlib import Path
 
@@ -16,7 +17,10 @@ from tests.journeys.exchanges.charges import (
 )
 from tests.journeys.exchanges.exchange import PRICED, load
 from tests.support.scripted_gateway import ScriptedGateway, scripted_gateway
-from tests.support.upstream import Upstream, chat
+from tests.support.upstream import Upstream, Verb, chat
+from tests.support.upstream_converse import converse as native_converse
+from tests.support.upstream_gemini import generate as native_generate
+from tests.support.upstream_messages import message as native_message
 from tests.support.upstream_responses import respond as native_respond
 from tollkeeper.domain.money import picousd_from_usd
 
@@ -33,6 +37,15 @@ MODEL_SETTINGS = {
     "price_tiers": [{"above_tokens": ABOVE_TOKENS, "pricing": LONG}],
     "service_tiers": MULTIPLIERS,
     "options": {"service_tier": "service_tier"},
+}
+# Tiers that have another name, under which their price is declared.
+SAME_TIERS = {"fast": "priority"}
+# Protocols of a provider's own: what an ordinary server of each does, the key's header, and where a
+# request names its service tier.
+NATIVE: dict[str, tuple[Callable[[], Verb], str, str]] = {
+    "messages": (native_message, "x-api-key", "service_tier"),
+    "gemini": (native_generate, "x-goog-api-key", "serviceTier"),
+    "converse": (native_converse, "bearer", "serviceTier.type"),
 }
 
 
@@ -62,6 +75,26 @@ async def responses_gateway(data_dir: Path, conninfo: str) -> AsyncIterator[Scri
         yield running
 
 
+@pytest.fixture(scope="module")
+async def native_gateways(
+    data_dir: Path, conninfo: str
+) -> AsyncIterator[dict[str, ScriptedGateway]]:
+    found = {}
+    async with AsyncExitStack() as stack:
+        for protocol, (ordinary, credential, tier) in NATIVE.items():
+            upstream = await stack.enter_async_context(Upstream(ordinary()))
+            running = scripted_gateway(
+                data_dir,
+                conninfo,
+                upstream,
+                ordinary=ordinary,
+                backend={"protocol": protocol, "tokenizer": "none", "credential": credential},
+                model={**MODEL_SETTINGS, "options": {"service_tier": tier}},
+            )
+            found[protocol] = await stack.enter_async_context(running)
+        yield found
+
+
 def test_every_exchange_has_its_row() -> None:
     assert {path.stem for path in PRICED.iterdir()} == set(ROWS)
 
@@ -78,22 +111,30 @@ def test_every_charge_is_the_sum_of_its_counts(row: PricedRow) -> None:
         + row.output * prices["completion"]
         + row.output_audio * prices["output_audio"]
     )
-    multiplier = Fraction(MULTIPLIERS.get(row.service_tier, "1"))
+    tier = SAME_TIERS.get(row.service_tier, row.service_tier)
+    multiplier = Fraction(MULTIPLIERS.get(tier, "1"))
     assert row.charge == by_token * multiplier + prices["request"]
 
 
 @pytest.mark.parametrize("name", ROWS)
 async def test_an_exchange(
-    chat_gateway: ScriptedGateway, responses_gateway: ScriptedGateway, name: str
+    chat_gateway: ScriptedGateway,
+    responses_gateway: ScriptedGateway,
+    native_gateways: dict[str, ScriptedGateway],
+    name: str,
 ) -> None:
     exchange, row = load(name, PRICED), ROWS[name]
-    shared = chat_gateway if exchange.protocol == "chat" else responses_gateway
+    gateways = {"chat": chat_gateway, "responses": responses_gateway, **native_gateways}
+    shared = gateways[exchange.protocol]
+    [face] = exchange.asks
     scripted = await shared.with_tenant()
     shared.upstream.play(exchange.verb())
-    found = await ask(scripted, exchange, exchange.protocol)
+    found = await ask(scripted, exchange, face)
 
-    assert shared.upstream.requests[-1].json == {**exchange.request, "model": "upstream-chat"}
-    check_answer(exchange, (row.prompt, row.completion), found, exchange.protocol)
+    # Some protocols name the model in the path.
+    named = {} if exchange.protocol in ("gemini", "converse") else {"model": "upstream-chat"}
+    assert shared.upstream.requests[-1].json == {**exchange.request, **named}
+    check_answer(exchange, (row.prompt, row.completion), found, face)
     # Verifies the whole ledger too.
     balance = await scripted.balance()
     entry = await scripted.entry_of(found)
