@@ -108,39 +108,6 @@ ITEMS: dict[str, tuple[dict[str, Any], list[Delta]]] = {
 }
 
 
-def search_item(number: int, **fields: Any) -> dict[str, Any]:
-    action = {"type": "search", "query": "weather"}
-    made = {"type": "web_search_call", "id": f"ws_{number}", "status": "completed"}
-    return {**made, "action": action, **fields}
-
-
-def search_done(at: int, **fields: Any) -> bytes:
-    return typed("response.output_item.done", output_index=at, item=search_item(at, **fields))
-
-
-def test_searches_are_told_when_they_are_made() -> None:
-    """The report comes at the end only, and a stream may break off before."""
-    answer = ResponsesAnswer(make_call(streamed=True, web_search_options={}))
-    opened_page = search_done(1, action={"type": "open_page", "url": "https://a.example"})
-    events = answer.read(payloads(search_done(0), opened_page, search_done(2), text_delta("a")))
-    reports = [event.usage for event in events if isinstance(event, UsageReport)]
-    assert [None if report is None else report.web_searches for report in reports] == [1, 2]
-    # A result may leave out what the stream has told. The count of a result is not less.
-    events = answer.read(payloads(END))
-    assert isinstance(events[-1], UsageReport)
-    assert events[-1].usage is not None
-    assert events[-1].usage.web_searches == 2
-
-
-def test_searches_in_the_stream_and_in_the_result_are_the_same() -> None:
-    result = response(search_item(0), search_item(1), message_item("ab"))
-    end = typed("response.completed", response=result)
-    events = read(search_done(0), search_done(1), text_delta("ab"), end, web_search_options={})
-    assert isinstance(events[-1], UsageReport)
-    assert events[-1].usage is not None
-    assert events[-1].usage.web_searches == 2
-
-
 @pytest.mark.parametrize("case", ITEMS)
 def test_item(case: str) -> None:
     """In one piece, without pieces, without anything but the result, and as JSON."""

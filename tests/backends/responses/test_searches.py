@@ -1,0 +1,43 @@
+"""Searches that a Responses backend makes: told at once, and counted once."""
+
+from typing import Any
+
+from tests.backends.responses.test_answer import END, payloads, read
+from tests.backends.responses.test_answer import text_delta as _text
+from tests.support.backend_calls import make_call
+from tests.support.upstream_wire import message_item, response, typed
+from tollkeeper.backends.responses.answer import ResponsesAnswer
+from tollkeeper.domain.inference import UsageReport
+
+
+def search_item(number: int, **fields: Any) -> dict[str, Any]:
+    action = {"type": "search", "query": "weather"}
+    made = {"type": "web_search_call", "id": f"ws_{number}", "status": "completed"}
+    return {**made, "action": action, **fields}
+
+
+def search_done(at: int, **fields: Any) -> bytes:
+    return typed("response.output_item.done", output_index=at, item=search_item(at, **fields))
+
+
+def test_searches_are_told_when_they_are_made() -> None:
+    """The report comes at the end only, and a stream may break off before."""
+    answer = ResponsesAnswer(make_call(streamed=True, web_search_options={}))
+    opened_page = search_done(1, action={"type": "open_page", "url": "https://a.example"})
+    events = answer.read(payloads(search_done(0), opened_page, search_done(2), _text("a")))
+    reports = [event.usage for event in events if isinstance(event, UsageReport)]
+    assert [None if report is None else report.web_searches for report in reports] == [1, 2]
+    # A result may leave out what the stream has told. The count of a result is not less.
+    events = answer.read(payloads(END))
+    assert isinstance(events[-1], UsageReport)
+    assert events[-1].usage is not None
+    assert events[-1].usage.web_searches == 2
+
+
+def test_searches_in_the_stream_and_in_the_result_are_the_same() -> None:
+    result = response(search_item(0), search_item(1), message_item("ab"))
+    end = typed("response.completed", response=result)
+    events = read(search_done(0), search_done(1), _text("ab"), end, web_search_options={})
+    assert isinstance(events[-1], UsageReport)
+    assert events[-1].usage is not None
+    assert events[-1].usage.web_searches == 2
