@@ -114,9 +114,12 @@ def usage_alone(body: bytes) -> UsageAlone:
 
 
 def tells_of_use(report: UsageReport) -> bool:
-    """Whether the usage that comes with an error is a price: a failure that used no token is none.
-    A report that cannot be read may tell of anything."""
+    """Whether the usage that comes with an error is a price: a failure that used no token is none,
+    nor one without output for which its server states that it charges nothing (OpenRouter). A report
+    that cannot be read may tell of anything."""
     if report.usage is None:
         return True
     usage = normalised(report.usage)
-    return usage is not None and usage.total_tokens > 0
+    if usage is None or usage.total_tokens == 0:
+        return False
+    return usage.completion_tokens > 0 or report.usage.cost_picousd != 0

@@ -222,3 +222,23 @@ def test_reasoning_that_the_server_does_not_bound_is_no_fault() -> None:
         assert (stream.failure is not None) is failed
     stream.read([thought] * 1000)
     assert stream.failure is not None
+
+
+@pytest.mark.parametrize(
+    ("told", "charged"),
+    [
+        ({"completion_tokens": 0, "cost": 0}, False),
+        ({"completion_tokens": 0, "cost": 0, "is_byok": True}, True),
+        ({"completion_tokens": 0, "cost": 0.01}, True),
+        ({"completion_tokens": 0}, True),
+        ({"completion_tokens": 3, "cost": 0}, True),
+    ],
+)
+def test_a_failure_that_its_server_does_not_charge_for(told: dict[str, Any], charged: bool) -> None:
+    """OpenRouter states what it charges, which is nothing for an error without output."""
+    record = {"error": {"code": 502, "message": "x"}, "usage": {"prompt_tokens": 14, **told}}
+    stream = AnswerStream(make_call(streamed=True))
+    events = stream.read([json.dumps(record).encode()])
+    assert stream.failure is not None
+    assert stream.accepted is charged
+    assert any(isinstance(event, UsageReport) for event in events) is charged
