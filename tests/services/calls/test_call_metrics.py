@@ -1,31 +1,14 @@
 """What is counted and logged of a call: by operation, model and backend, without tenants."""
 
 import json
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 from prometheus_client import REGISTRY, generate_latest
 
 from tests.support.gateway import Gateway, Tenant
-from tests.support.scripted_gateway import MODEL, ScriptedGateway, scripted_gateway
-from tests.support.upstream import Upstream, chat, refuse
+from tests.support.scripted_gateway import MODEL, ScriptedGateway
+from tests.support.upstream import refuse
 from tollkeeper.services.tallies import write_tallies
-
-
-@pytest.fixture(scope="module")
-async def shared(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
-    async with (
-        Upstream(chat()) as upstream,
-        scripted_gateway(data_dir, conninfo, upstream) as running,
-    ):
-        yield running
-
-
-@pytest.fixture
-async def scripted(shared: ScriptedGateway) -> ScriptedGateway:
-    shared.upstream.play(chat())
-    return await shared.with_tenant()
 
 
 def _sample(name: str, **labels: str) -> float:
