@@ -107,9 +107,6 @@ class FairSlots:
     def waiting(self) -> int:
         return len(self._waiting)
 
-    def held_by(self, owner: Hashable) -> int:
-        return self._held.get(owner, 0)
-
     async def acquire(self, owner: Hashable, *, until: float) -> None:
         """Waits for a slot, no longer than `until`, a time of the loop's clock. Raises QueueFull or
         TimeoutError."""

@@ -93,7 +93,7 @@ async def test_responses_streamed(client: openai.AsyncOpenAI, front: ScriptedGat
     assert (await front.balance())["settled"] == 2 * COST
 
 
-async def test_chat(client: openai.AsyncOpenAI, front: ScriptedGateway) -> None:
+async def test_chat(client: openai.AsyncOpenAI) -> None:
     completion = await client.chat.completions.create(
         model=FRONT, messages=[{"role": "user", "content": "Hello"}], n=2
     )

@@ -164,7 +164,7 @@ async def test_refusals_are_the_sdks_errors(client: openai.AsyncOpenAI) -> None:
     assert missing.value.code == "model_not_found"
 
 
-async def test_model_listing(client: openai.AsyncOpenAI, scripted: ScriptedGateway) -> None:
+async def test_model_listing(client: openai.AsyncOpenAI) -> None:
     listed = [model.id async for model in client.models.list()]
     assert listed == [MODEL, "example/bare"]
     read = await client.models.retrieve(MODEL)
