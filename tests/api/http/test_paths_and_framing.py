@@ -306,6 +306,12 @@ async def test_order_of_refusals(gateway: Gateway, acme: Tenant) -> None:
     assert_error(answer, 415, "unsupported_media_type")
 
 
+async def test_query_of_a_route_that_takes_none_is_ignored(gateway: Gateway, acme: Tenant) -> None:
+    path = f"/v1/organization/projects/{acme.project_id}/effective_policies?limit=1&x=%FF"
+    answer = await gateway.client.get(path, headers=acme.as_admin)
+    assert (answer.status_code, answer.json()) == (200, {"object": "list", "data": []})
+
+
 def test_request_ids_are_never_the_same() -> None:
     """Those of one worker, in more than it answers in a second."""
     count = 100_000
