@@ -1,6 +1,5 @@
 """Assembles the events of an answer into one chat completion, choice by choice."""
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -25,15 +24,14 @@ def completion_id(request_id: str) -> str:
     return f"chatcmpl-{request_id.replace('-', '')}"
 
 
-@dataclass(slots=True)
-class _Choice:
-    texts: list[str] = field(default_factory=list)
-    reasoning: list[str] = field(default_factory=list)
-    refusal: list[str] = field(default_factory=list)
-    tool_calls: dict[int, dict[str, Any]] = field(default_factory=dict)
+class _Choice(msgspec.Struct):
+    texts: list[str] = []
+    reasoning: list[str] = []
+    refusal: list[str] = []
+    tool_calls: dict[int, dict[str, Any]] = {}
     function_call: dict[str, Any] | None = None
-    annotations: list[wire.Annotation] = field(default_factory=list)
-    logprobs: list[msgspec.Raw] = field(default_factory=list)
+    annotations: list[wire.Annotation] = []
+    logprobs: list[msgspec.Raw] = []
     finish: str | None = None
     has_text: bool = False
 

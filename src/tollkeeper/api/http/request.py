@@ -84,23 +84,24 @@ def _is_json(content_type: bytes) -> bool:
     return True
 
 
-async def read_body(
-    exchange: Exchange, share: BodyShare, *, bytes_max: int, timeout_s: float
-) -> bytes:
-    """The whole body. It is refused by the length that it declares, before a byte of it is read.
-    The share grows with what may arrive."""
+def arrived_body(exchange: Exchange, share: BodyShare, *, bytes_max: int) -> bytes | None:
+    """The whole body where it has come with the headers, as it usually does; else None, and `read_body`
+    waits for it. It is refused by the length that it declares, before a byte of it is read. The share
+    grows with what may arrive."""
     expected = exchange.body_bytes
     if expected > bytes_max:
         raise PayloadTooLarge(f"The body exceeds {bytes_max} bytes.")
     share.grow_to(expected)
-    body = exchange.body
-    if body is not None:
-        return body  # Usually the body came with the headers, and nothing waits.
+    return exchange.body
+
+
+async def read_body(
+    exchange: Exchange, share: BodyShare, *, bytes_max: int, timeout_s: float
+) -> bytes:
+    expected = max(exchange.body_bytes, _FIRST_SHARE_BYTES)
     try:
         with timeout(timeout_s):
-            return await _receive_body(
-                exchange, share, max(expected, _FIRST_SHARE_BYTES), bytes_max
-            )
+            return await _receive_body(exchange, share, expected, bytes_max)
     except TimeoutError:
         raise BodyTimeout from None
 
@@ -162,9 +163,13 @@ class JsonDecoding:
         self._elements_max = elements_max
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="large-bodies")
 
-    async def decode(self, body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
+    def decode_plain(self, body: bytes, decoder: msgspec.json.Decoder[T]) -> T | None:
+        """Decodes nearly every body; None for others, which `decode` has to look at."""
         if is_plain(body, self._elements_max):
             return strict_json.decode_bounded(body, decoder)
+        return None
+
+    async def decode(self, body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
         if not is_large(body):
             return strict_json.decode(body, decoder, self._elements_max)
         return await asyncio.get_running_loop().run_in_executor(
@@ -179,7 +184,9 @@ async def decode_body(
         if body:
             raise InvalidRequest("This operation takes no body.")
         return None
-    decoded = await decoding.decode(body, decoder)
+    decoded: Any = decoding.decode_plain(body, decoder)
+    if decoded is None:
+        decoded = await decoding.decode(body, decoder)
     if endpoint.stored:
         strict_json.refuse_nul(body, decoded)
     return decoded
