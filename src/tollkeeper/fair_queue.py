@@ -107,18 +107,20 @@ class FairSlots:
     def waiting(self) -> int:
         return len(self._waiting)
 
-    def held_by(self, owner: Hashable) -> int:
-        return self._held.get(owner, 0)
+    def take_free(self, owner: Hashable) -> bool:
+        """Takes a slot if the owner may have one at once."""
+        held = self._held.get(owner, 0)
+        if not self._free or self._waiting or held >= self._owner_max:
+            return False
+        self._free -= 1
+        self._held[owner] = held + 1
+        return True
 
     async def acquire(self, owner: Hashable, *, until: float) -> None:
         """Waits for a slot, no longer than `until`, a time of the loop's clock. Raises QueueFull or
         TimeoutError."""
-        if self._free and not self._waiting:
-            held = self._held.get(owner, 0)
-            if held < self._owner_max:
-                self._free -= 1
-                self._held[owner] = held + 1
-                return
+        if self.take_free(owner):
+            return
         slot: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         entry = (owner, slot)
         self._waiting.push(owner, entry)

@@ -36,6 +36,7 @@ from tests.support.ledger import (
 )
 from tollkeeper.domain.access import KeyId
 from tollkeeper.domain.caps import ACCOUNT_PERIODS, COUNTED_PERIODS, Cap, CapPeriod
+from tollkeeper.domain.ledger import Hold, Resolution
 from tollkeeper.domain.reports import CostDimension, CostQuery
 from tollkeeper.services.ledger.billing import Billing
 from tollkeeper.services.ledger.caps import Caps
@@ -73,6 +74,12 @@ class LedgerMachine(RuleBasedStateMachine):
 
     def wait(self, work: Coroutine[Any, Any, T]) -> T:
         return self.loop.run_until_complete(work)
+
+    def resolved(self, side: int, resolution: Resolution, hold: Hold) -> bool:
+        async def resolve() -> bool:
+            return await self.processes[side].ledger.resolve(resolution, hold)
+
+        return self.wait(resolve())
 
     @initialize(credit=st.integers(0, 200))
     def open_books(self, credit: int) -> None:
@@ -137,14 +144,14 @@ class LedgerMachine(RuleBasedStateMachine):
     def settle(self, side: int, number: int, more: int) -> None:
         one = self.chosen(number, Phase.HELD, Phase.UNSETTLED)
         cost = max(0, one.amount + more)
-        assert self.wait(self.processes[side].ledger.resolve(settlement(one.hold, cost), one.hold))
+        assert self.resolved(side, settlement(one.hold, cost), one.hold)
         one.phase, one.cost = Phase.RESOLVED, cost
 
     @precondition(lambda self: self.has_some(Phase.HELD, Phase.UNSETTLED))
     @rule(side=sides, number=st.integers(0, 99))
     def give_back(self, side: int, number: int) -> None:
         one = self.chosen(number, Phase.HELD, Phase.UNSETTLED)
-        assert self.wait(self.processes[side].ledger.resolve(release(one.hold), one.hold))
+        assert self.resolved(side, release(one.hold), one.hold)
         one.phase = Phase.RESOLVED
 
     @precondition(lambda self: self.has_some(*Phase))

@@ -50,6 +50,18 @@ def test_a_histogram_is_the_same_as_the_librarys_own() -> None:
     assert samples(ours)["_count", ""] == 9
 
 
+def test_no_more_than_some_thousand_values_are_kept() -> None:
+    name = _name()
+    tally = HistogramTally(name, "x", (), buckets=_BOUNDS)
+    for _ in range(10_000):
+        tally.observe((), 1)
+    written = REGISTRY.get_sample_value(f"{name}_count")
+    assert written is not None
+    assert 5_000 < written < 10_000
+    write_tallies()
+    assert REGISTRY.get_sample_value(f"{name}_count") == 10_000
+
+
 def test_what_is_open_is_shown() -> None:
     name = _name()
     tally = OpenTally(name, "x")

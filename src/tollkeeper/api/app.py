@@ -12,13 +12,12 @@ from tollkeeper.api.http.bodies_in_flight import BodiesInFlight, BodyShare
 from tollkeeper.api.http.conventions import HttpConventions
 from tollkeeper.api.http.endpoint import (
     AnyEndpoint,
-    HeaderIndex,
     Reply,
     Request,
     Streamed,
     StreamedAnswer,
 )
-from tollkeeper.api.http.envelope import REQUEST_ID, render_error
+from tollkeeper.api.http.envelope import REQUEST_ID, MethodNotAllowed, render_error
 from tollkeeper.api.http.exchange import SERVER_WIDE, ClientGone, Exchange
 from tollkeeper.api.http.metrics import Observation
 from tollkeeper.api.http.overload_refusal import OverloadRefusal
@@ -96,7 +95,12 @@ class App:
     ) -> Request[Any, Any]:
         exchange = answer.exchange
         headers = exchange.headers
-        caller = await self._caller(endpoint, headers)
+        presented = incoming.presented_key(headers, endpoint.key_kind, self._customer_key_header)
+        authentication = self._services.authentication
+        caller: Caller | None = authentication.recognised(presented) if endpoint.admitted else None
+        if caller is None:
+            caller = await self._authenticated(endpoint, presented)
+        _check_caller(endpoint, caller)
         incoming.check_path_ids(path)
         if endpoint.takes_body:
             incoming.check_content_type(headers)
@@ -107,11 +111,17 @@ class App:
             self._services.inference.require_rate(caller.project_id)
         limits = self._conventions
         share = answer.body_share = self._bodies.share_of(caller.key_id)
-        raw_body = await incoming.read_body(
-            exchange, share, bytes_max=limits.body_bytes_max, timeout_s=limits.body_timeout_s
-        )
-        decoder = self._decoders[endpoint.operation]
-        body = await incoming.decode_body(endpoint, decoder, raw_body, self._decoding)
+        bytes_max = limits.body_bytes_max
+        raw_body = incoming.arrived_body(exchange, share, bytes_max=bytes_max)
+        if raw_body is None:
+            raw_body = await incoming.read_body(
+                exchange, share, bytes_max=bytes_max, timeout_s=limits.body_timeout_s
+            )
+        decoder, body = self._decoders[endpoint.operation], None
+        if endpoint.takes_body and not endpoint.stored:
+            body = self._decoding.decode_plain(raw_body, decoder)
+        if body is None:
+            body = await incoming.decode_body(endpoint, decoder, raw_body, self._decoding)
         query = incoming.decode_query(exchange.query, endpoint.query)
         return Request(
             answer.request_id,
@@ -126,20 +136,21 @@ class App:
             self._conventions,
         )
 
-    async def _caller(self, endpoint: AnyEndpoint, headers: HeaderIndex) -> Caller:
-        presented = incoming.presented_key(headers, endpoint.key_kind, self._customer_key_header)
+    async def _authenticated(self, endpoint: AnyEndpoint, presented: str) -> Caller:
         authentication = self._services.authentication
         if endpoint.admitted:
-            caller = await authentication.recognise(presented)
-        else:
-            caller = await authentication.authenticate(presented)
-        kind = KeyKind.ADMIN if isinstance(caller, AdminCaller) else KeyKind.PROJECT
-        if kind is not endpoint.key_kind:
-            raise PermissionDenied(f"This route takes {_KEY_NAMES[endpoint.key_kind]} only.")
-        require(caller, endpoint.permission)
-        if kind is KeyKind.ADMIN:
-            act_as(Actor(ActorKind.API, f"admin key {caller.key_id}"))
-        return caller
+            return await authentication.recognise(presented)
+        return await authentication.authenticate(presented)
+
+
+def _check_caller(endpoint: AnyEndpoint, caller: Caller) -> None:
+    """Raises PermissionDenied where the caller's key is not for this endpoint."""
+    kind = KeyKind.ADMIN if isinstance(caller, AdminCaller) else KeyKind.PROJECT
+    if kind is not endpoint.key_kind:
+        raise PermissionDenied(f"This route takes {_KEY_NAMES[endpoint.key_kind]} only.")
+    require(caller, endpoint.permission)
+    if kind is KeyKind.ADMIN:
+        act_as(Actor(ActorKind.API, f"admin key {caller.key_id}"))
 
 
 _KEY_NAMES = {
@@ -220,7 +231,10 @@ class _OpenAnswer:
             self._abandon(exc)
 
     def _refuse(self, error: Exception) -> None:
-        rendered = render_error(error, self.request_id, messages_style=self._messages_style)
+        messages_style = self._messages_style
+        if isinstance(error, MethodNotAllowed):
+            messages_style = error.messages_style
+        rendered = render_error(error, self.request_id, messages_style=messages_style)
         self._observation.status = rendered.status
         self.exchange.answer(rendered.status, rendered.headers, rendered.body)
 

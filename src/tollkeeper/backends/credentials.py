@@ -7,11 +7,11 @@ sign requests (`backends/identity`) have the same interface, which sees the requ
 No message, log line or representation of an object here contains a key.
 """
 
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
+import msgspec
 import structlog
 
 _KEY_BYTES_MAX = 64 << 10
@@ -32,8 +32,7 @@ class CredentialKind(StrEnum):
     SIGV4 = "sigv4"
 
 
-@dataclass(frozen=True, slots=True)
-class OutgoingRequest:
+class OutgoingRequest(msgspec.Struct, frozen=True, gc=False):
     """A request that needs headers, as far as a signature covers it."""
 
     host: str
@@ -42,6 +41,11 @@ class OutgoingRequest:
 
 
 class Credential(Protocol):
+    def headers_at_once(self) -> bytes | None:
+        """Like `headers_for`, without a wait. None where there is something to wait for, and where the
+        headers depend on the request."""
+        ...
+
     async def headers_for(self, request: OutgoingRequest, *, deadline: float) -> bytes:
         """Header lines, each ended by CRLF. `deadline` is a time of the event loop's clock.
 
@@ -65,7 +69,13 @@ class Credential(Protocol):
 
 
 class _Passive:
-    """Does nothing in the background."""
+    """Waits for nothing and does nothing in the background."""
+
+    def headers_at_once(self) -> bytes:
+        raise NotImplementedError
+
+    async def headers_for(self, request: OutgoingRequest, *, deadline: float) -> bytes:
+        return self.headers_at_once()
 
     def doubt(self) -> None: ...
 
@@ -75,7 +85,7 @@ class _Passive:
 
 
 class NoCredential(_Passive):
-    async def headers_for(self, request: OutgoingRequest, *, deadline: float) -> bytes:
+    def headers_at_once(self) -> bytes:
         return b""
 
     secrets: tuple[str, ...] = ()
@@ -88,7 +98,7 @@ class FixedKey(_Passive):
         self._headers = key_header(kind, key)
         self.secrets = (key,)
 
-    async def headers_for(self, request: OutgoingRequest, *, deadline: float) -> bytes:
+    def headers_at_once(self) -> bytes:
         return self._headers
 
 
@@ -106,7 +116,7 @@ class KeyInFile(_Passive):
         # Not that of the file that `key` was read from: it may have changed since.
         self._version: tuple[int, ...] | None = None
 
-    async def headers_for(self, request: OutgoingRequest, *, deadline: float) -> bytes:
+    def headers_at_once(self) -> bytes:
         version = version_of(self._path)
         if version != self._version:
             self._version = version

@@ -91,8 +91,10 @@ class Replica:
             full_path = f"{address.path}?{address.query}" if address.query else address.path
             written = _request_head(full_path, accept, self._shared_headers)
             head = self._heads[path, accept] = RequestHead(full_path, written)
-        outgoing = OutgoingRequest(self._netloc, head.path, body)
-        headers = await self._credential.headers_for(outgoing, deadline=deadline)
+        headers = self._credential.headers_at_once()
+        if headers is None:
+            outgoing = OutgoingRequest(self._netloc, head.path, body)
+            headers = await self._credential.headers_for(outgoing, deadline=deadline)
         if trace:
             headers += b"traceparent: %b\r\n" % trace
         return request_bytes(head.written, headers, body)
@@ -217,12 +219,15 @@ class ReplicaCall:
         request = await replica.request(
             path, accept, body, deadline=self._deadline, trace=call.outgoing_trace
         )
-        try:
-            connection = await replica.pool.acquire(
-                deadline=self._deadline, organization=call.organization_id.int
-            )
-        except HttpFailure as failure:
-            raise domain_error(failure, charged=False) from failure
+        organization = call.organization_id.int
+        connection = replica.pool.take_idle(organization)
+        if connection is None:
+            try:
+                connection = await replica.pool.acquire(
+                    deadline=self._deadline, organization=organization
+                )
+            except HttpFailure as failure:
+                raise domain_error(failure, charged=False) from failure
         self._connection = connection
         connection.send(request, deadline=self._deadline, idle_s=replica.config.idle_timeout_s)
         try:
@@ -239,7 +244,10 @@ class ReplicaCall:
             self._stream = StreamedAnswer(connection, reader, parser)
             await self._stream.begin()
         else:
-            await self._accept_completion(connection)
+            whole = connection.take_whole()
+            if whole is None:
+                whole = await self._read_whole(connection)
+            self._accept_completion(whole)
 
     async def _refusal(self, connection: Connection, head: ResponseHead) -> TollkeeperError:
         body = b""
@@ -263,11 +271,14 @@ class ReplicaCall:
             kind=head.header(b"x-amzn-errortype"),
         )
 
-    async def _accept_completion(self, connection: Connection) -> None:
+    async def _read_whole(self, connection: Connection) -> bytes:
         try:
-            body = await read_body(connection, self._replica.config.body_bytes_max)
+            return await read_body(connection, self._replica.config.body_bytes_max)
         except HttpFailure as failure:
             raise domain_error(failure, charged=True) from failure
+
+    def _accept_completion(self, body: bytes) -> None:
+        _check_size(len(body), self._replica.config.body_bytes_max)
         self._release()
         replica = self._replica
         try:
@@ -304,11 +315,15 @@ async def read_body(connection: Connection, bytes_max: int) -> bytes:
     size = 0
     while chunk := await connection.read():
         size += len(chunk)
-        if size > bytes_max:
-            raise BackendFailed("The backend's answer is too large.", charged=True, blameless=True)
+        _check_size(size, bytes_max)
         chunks.append(chunk)
         connection.mark_progress()
     return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+
+def _check_size(size: int, bytes_max: int) -> None:
+    if size > bytes_max:
+        raise BackendFailed("The backend's answer is too large.", charged=True, blameless=True)
 
 
 def check_content(head: ResponseHead, wanted: bytes) -> None:

@@ -1,8 +1,9 @@
 """What a protocol is to the transport: how a call is written, and how its answer is read."""
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Protocol
+
+import msgspec
 
 from tollkeeper.backends.port import TextWriter
 from tollkeeper.backends.transport.framing import Framing, RecordParser
@@ -49,8 +50,7 @@ class AnswerReader(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class WholeAnswer:
+class WholeAnswer(msgspec.Struct, frozen=True):
     """An answer that came at once."""
 
     events: list[Event]

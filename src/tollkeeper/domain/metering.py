@@ -1,7 +1,6 @@
 """Counting what a backend delivers, so that every ending of a call can be charged."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
 import msgspec
 
@@ -27,8 +26,7 @@ class Charge(msgspec.Struct, frozen=True, gc=False):
     parts: tuple[Usage, ...] = ()
 
 
-@dataclass(slots=True)
-class Meter:
+class Meter(msgspec.Struct):
     """The running count of one answer, and the last word of its backend on what it used."""
 
     call: Call
@@ -46,7 +44,7 @@ class Meter:
     delivered: bool = False
     _pieces: int = 0
     _counted_tokens: int = 0
-    _kept: list[str] = field(default_factory=list)
+    _kept: list[str] = []
     _room: int = _ROOM
     # What came of the report, and whether that is still to be found out.
     _usage: Usage | None = None

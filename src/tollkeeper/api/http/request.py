@@ -33,22 +33,28 @@ def header_values(headers: HeaderIndex, name: bytes) -> tuple[bytes, ...]:
 
 def presented_key(headers: HeaderIndex, kind: KeyKind, customer_key_header: bytes) -> str:
     """The API key of the request. Two different keys are refused as a mistake or an attack."""
-    keys = set()
-    authorizations = header_values(headers, b"authorization")
-    if len(authorizations) > 1:
-        raise Unauthenticated("Send only one Authorization header.")
-    for value in authorizations:
-        scheme, _, token = value.partition(b" ")
-        if scheme.lower() != b"bearer" or not token.strip():
-            raise Unauthenticated("The Authorization header must be 'Bearer <API key>'.")
-        keys.add(token.strip())
+    key = _bearer_token(headers)
     if kind is KeyKind.PROJECT:
-        keys.update(header_values(headers, customer_key_header))
-    if not keys:
+        for other in headers.get(customer_key_header, ()):
+            if key is not None and other != key:
+                raise Unauthenticated("The request has two different API keys: send one.")
+            key = other
+    if key is None:
         raise Unauthenticated("An API key is required: 'Authorization: Bearer <API key>'.")
-    if len(keys) > 1:
-        raise Unauthenticated("The request has two different API keys: send one.")
-    return keys.pop().decode("latin-1")
+    return key.decode("latin-1")
+
+
+def _bearer_token(headers: HeaderIndex) -> bytes | None:
+    values = headers.get(b"authorization")
+    if values is None:
+        return None
+    if len(values) > 1:
+        raise Unauthenticated("Send only one Authorization header.")
+    scheme, _, token = values[0].partition(b" ")
+    token = token.strip()
+    if scheme.lower() != b"bearer" or not token:
+        raise Unauthenticated("The Authorization header must be 'Bearer <API key>'.")
+    return token
 
 
 def check_path_ids(path: dict[str, str]) -> None:
@@ -60,10 +66,10 @@ def check_path_ids(path: dict[str, str]) -> None:
 
 
 def check_content_type(headers: HeaderIndex) -> None:
-    values = header_values(headers, b"content-type")
+    values = headers.get(b"content-type", ())
     if len(values) != 1 or not _is_json(values[0]):
         raise UnsupportedMediaType
-    if header_values(headers, b"content-encoding") not in ((), (b"identity",)):
+    if headers.get(b"content-encoding", ()) not in ((), (b"identity",)):
         raise UnsupportedMediaType(
             "A body with a Content-Encoding is not accepted: send plain JSON."
         )
@@ -84,23 +90,24 @@ def _is_json(content_type: bytes) -> bool:
     return True
 
 
-async def read_body(
-    exchange: Exchange, share: BodyShare, *, bytes_max: int, timeout_s: float
-) -> bytes:
-    """The whole body. It is refused by the length that it declares, before a byte of it is read.
-    The share grows with what may arrive."""
+def arrived_body(exchange: Exchange, share: BodyShare, *, bytes_max: int) -> bytes | None:
+    """The whole body where it has come with the headers, as it usually does; else None, and `read_body`
+    waits for it. It is refused by the length that it declares, before a byte of it is read. The share
+    grows with what may arrive."""
     expected = exchange.body_bytes
     if expected > bytes_max:
         raise PayloadTooLarge(f"The body exceeds {bytes_max} bytes.")
     share.grow_to(expected)
-    body = exchange.body
-    if body is not None:
-        return body  # Usually the body came with the headers, and nothing waits.
+    return exchange.body
+
+
+async def read_body(
+    exchange: Exchange, share: BodyShare, *, bytes_max: int, timeout_s: float
+) -> bytes:
+    expected = max(exchange.body_bytes, _FIRST_SHARE_BYTES)
     try:
         with timeout(timeout_s):
-            return await _receive_body(
-                exchange, share, max(expected, _FIRST_SHARE_BYTES), bytes_max
-            )
+            return await _receive_body(exchange, share, expected, bytes_max)
     except TimeoutError:
         raise BodyTimeout from None
 
@@ -162,9 +169,13 @@ class JsonDecoding:
         self._elements_max = elements_max
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="large-bodies")
 
-    async def decode(self, body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
+    def decode_plain(self, body: bytes, decoder: msgspec.json.Decoder[T]) -> T | None:
+        """Decodes nearly every body; None for others, which `decode` has to look at."""
         if is_plain(body, self._elements_max):
             return strict_json.decode_bounded(body, decoder)
+        return None
+
+    async def decode(self, body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
         if not is_large(body):
             return strict_json.decode(body, decoder, self._elements_max)
         return await asyncio.get_running_loop().run_in_executor(
@@ -179,7 +190,9 @@ async def decode_body(
         if body:
             raise InvalidRequest("This operation takes no body.")
         return None
-    decoded = await decoding.decode(body, decoder)
+    decoded: Any = decoding.decode_plain(body, decoder)
+    if decoded is None:
+        decoded = await decoding.decode(body, decoder)
     if endpoint.stored:
         strict_json.refuse_nul(body, decoded)
     return decoded

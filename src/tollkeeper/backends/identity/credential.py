@@ -48,6 +48,9 @@ class BearerToken:
 
         self._token = Renewed(obtain, described=identity.described, times=times)
 
+    def headers_at_once(self) -> None:
+        """A token may have to be waited for."""
+
     async def headers_for(self, request: OutgoingRequest, *, deadline: float) -> bytes:
         return key_header(CredentialKind.BEARER, await self._token.get(deadline=deadline))
 
@@ -132,6 +135,9 @@ class Signature:
             self._keys = KeysInProfile(source)
         else:
             self._keys = Renewed(obtain, described=identity.described, times=times)
+
+    def headers_at_once(self) -> None:
+        """A signature covers its request."""
 
     async def headers_for(self, request: OutgoingRequest, *, deadline: float) -> bytes:
         keys = await self._keys.get(deadline=deadline)

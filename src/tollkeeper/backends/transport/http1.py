@@ -53,13 +53,11 @@ class ResponseHead(msgspec.Struct, frozen=True, gc=False):
     """Status and headers; names are lower case."""
 
     status: int
-    headers: tuple[tuple[bytes, bytes], ...]
+    # Of a name that comes again, the first value.
+    headers: dict[bytes, bytes]
 
     def header(self, name: bytes) -> bytes | None:
-        for key, value in self.headers:
-            if key == name:
-                return value
-        return None
+        return self.headers.get(name)
 
     @property
     def has_no_length(self) -> bool:
@@ -90,7 +88,7 @@ class Connection(asyncio.Protocol):
 
     def _reset_exchange(self) -> None:
         self._head: ResponseHead | None = None
-        self._headers: list[tuple[bytes, bytes]] = []
+        self._headers: dict[bytes, bytes] = {}
         # Bytes received since the exchange began, or since the last piece of the body: of heads, chunk
         # extensions and trailers.
         self._overhead_bytes = 0
@@ -126,8 +124,21 @@ class Connection(asyncio.Protocol):
         while self._head is None:
             if self._failure is not None:
                 raise self._failure
-            await self._wait()
+            assert self._waiter is None, "one reader at a time"
+            self._waiter = self._loop.create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
         return self._head
+
+    def take_whole(self) -> bytes | None:
+        """The rest of the body where all of it has come; None where `read` has to wait."""
+        if not self._complete:
+            return None
+        chunks, self._chunks = self._chunks, []
+        self._buffered = 0
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
     async def read(self) -> bytes:
         """The part of the body that came since the last read; empty at the end of the body."""
@@ -136,7 +147,6 @@ class Connection(asyncio.Protocol):
                 return b""
             if self._failure is not None:
                 raise self._failure
-            # Like `_wait`, without a coroutine of its own for each piece of a stream.
             assert self._waiter is None, "one reader at a time"
             self._waiter = self._loop.create_future()
             try:
@@ -243,17 +253,17 @@ class Connection(asyncio.Protocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         # Trailers are dropped: they come after the head was handed over.
         if self._head is None:
-            self._headers.append((name.lower(), value))
+            self._headers.setdefault(name.lower(), value)
 
     def on_headers_complete(self) -> None:
         if self._complete:
             return
         status = self._parser.get_status_code()
-        headers, self._headers = self._headers, []
+        headers, self._headers = self._headers, {}
         self._interim = status < 200
         if self._interim:
             return
-        self._head = ResponseHead(status, tuple(headers))
+        self._head = ResponseHead(status, headers)
         self._overhead_bytes = 0
 
     def on_body(self, body: bytes) -> None:
@@ -360,14 +370,6 @@ class Connection(asyncio.Protocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-
-    async def _wait(self) -> None:
-        assert self._waiter is None, "one reader at a time"
-        self._waiter = self._loop.create_future()
-        try:
-            await self._waiter
-        finally:
-            self._waiter = None
 
     def _wake(self) -> None:
         waiter = self._waiter

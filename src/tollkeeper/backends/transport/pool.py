@@ -71,6 +71,20 @@ class ConnectionPool:
         """Calls that wait for a connection."""
         return self._slots.waiting
 
+    def take_idle(self, organization: Hashable) -> Connection | None:
+        """An idle connection. None where there is none, or where others have to be waited for."""
+        loop_time = asyncio.get_running_loop().time()
+        if self._cooling_down:
+            self._take_cooled(loop_time)
+        if not self._idle or not self._slots.take_free(organization):
+            return None
+        connection = self._pop_idle(loop_time)
+        if connection is None:
+            self._slots.release(organization)
+        else:
+            self._users[connection] = organization
+        return connection
+
     async def acquire(self, *, deadline: float, organization: Hashable = None) -> Connection:
         """An open connection; waits for one as long as connecting may take. Raises ConnectFailed,
         ConnectionsExhausted or DeadlinePassed; then nothing was sent."""
@@ -96,14 +110,10 @@ class ConnectionPool:
 
     async def _acquire(self, deadline: float) -> Connection:
         now = asyncio.get_running_loop().time()
-        stale_before = now - self._limits.keep_alive_s
-        while self._cooling_down and self._cooling_down[0][1] <= now - _COOLDOWN_S:
-            self._idle.append(self._cooling_down.popleft())
-        while self._idle:
-            connection, since = self._idle.pop()
-            if since > stale_before and not connection.closing:
-                return connection
-            self._drop(connection)
+        self._take_cooled(now)
+        connection = self._pop_idle(now)
+        if connection is not None:
+            return connection
         if self._is_full() and self._cooling_down:
             self._drop(self._cooling_down.popleft()[0])
         if self._is_full():
@@ -113,6 +123,20 @@ class ConnectionPool:
             return await self._connect(deadline)
         finally:
             self._connecting -= 1
+
+    def _take_cooled(self, now: float) -> None:
+        while self._cooling_down and self._cooling_down[0][1] <= now - _COOLDOWN_S:
+            self._idle.append(self._cooling_down.popleft())
+
+    def _pop_idle(self, now: float) -> Connection | None:
+        """The connection that was used last, unless it has been idle for too long."""
+        stale_before = now - self._limits.keep_alive_s
+        while self._idle:
+            connection, since = self._idle.pop()
+            if since > stale_before and not connection.closing:
+                return connection
+            self._drop(connection)
+        return None
 
     def release(self, connection: Connection, *, after_stream: bool = False) -> None:
         """Ends the connection's exchange, and keeps the connection only after a complete answer.

@@ -26,7 +26,7 @@ from tollkeeper.domain.policy import Direction
 from tollkeeper.domain.policy_set import EMPTY, ActivePolicy
 from tollkeeper.domain.transcript import transcript
 from tollkeeper.domain.usage import Usage
-from tollkeeper.services.calls.measuring import measure
+from tollkeeper.services.calls.measuring import measure, measure_short
 from tollkeeper.services.calls.recorder import CallRecorder
 from tollkeeper.services.calls.response_gate import ResponseGate
 from tollkeeper.services.calls.running import AnswerSink, RunningCall, SettlementState
@@ -125,7 +125,13 @@ class Inference:
         self._recorder.started(running)
         source.on_disconnect(lambda: self._running.abandon(running))
         try:
-            return await self._run_recorded(running, source)
+            outcome = await self._run(running)
+        except BaseException as exc:
+            self._recorder.ended(running, *source.error_words(exc))
+            raise
+        else:
+            self._recorder.ended(running, 200, None)
+            return outcome
         finally:
             self._running.end(running)
 
@@ -142,15 +148,6 @@ class Inference:
     def running(self) -> int:
         return len(self._running)
 
-    async def _run_recorded(self, running: RunningCall, source: CallSource) -> Outcome:
-        try:
-            outcome = await self._run(running)
-        except BaseException as exc:
-            self._recorder.ended(running, *source.error_words(exc))
-            raise
-        self._recorder.ended(running, 200, None)
-        return outcome
-
     async def _run(self, running: RunningCall) -> Outcome:
         call = running.call
         backend = backend_for(call.model, self._backends)
@@ -158,10 +155,13 @@ class Inference:
             await self._policies.require_published(call)
         if backend.counts_tokens:
             await self._admissibility.require(call)
-        size = await measure(call.prompt)
-        copies = backend.prompts_sent(call)
-        counted = await self._counted_tokens(backend, call)
+        size = measure_short(call.prompt)
+        if size is None:
+            size = await measure(call.prompt)
+        counted = await self._count_prompt(backend, call) if backend.counts_tokens else None
+        # A tokenizer counts text only: media and what a template adds come on top of it.
         prompt_tokens = size.bound(call.model, counted)
+        copies = backend.prompts_sent(call)
         audio_tokens = copies * size.audio_bound(call.model, prompt_tokens)
         reservation = await self._admission.reserve(
             call,
@@ -175,7 +175,8 @@ class Inference:
         meter = Meter(call, copies * prompt_tokens, copies, audio_tokens)
         running.reserved(reservation, meter)
         try:
-            judged = await self._judge_request(running)
+            is_judged = reservation.policies is not None or call.policy_ids
+            judged = await self._judge_request(running) if is_judged else _UNJUDGED
             await self._deliver(running, backend, judged)
         except TollkeeperError as exc:
             with contextlib.suppress(SettlementLate):
@@ -191,9 +192,7 @@ class Inference:
         settled = running.settlement
         return Outcome(meter.charge().usage if settled is None else settled.usage, settled)
 
-    async def _counted_tokens(self, backend: Backend, call: Call) -> int | None:
-        """What the backend's tokenizer counts of one prompt. It counts text only: media and what a
-        template adds come on top of it."""
+    async def _count_prompt(self, backend: Backend, call: Call) -> int | None:
         deadline = asyncio.get_running_loop().time() + TOKENIZER_TIMEOUT_S
         return await backend.count_prompt_tokens(call, deadline=deadline)
 
@@ -201,8 +200,6 @@ class Inference:
         """Asks the policies of this call's admission about its request."""
         call, reservation = running.call, running.reservation
         assert reservation is not None
-        if reservation.policies is None and not call.policy_ids:
-            return _UNJUDGED
         policies = (reservation.policies or EMPTY).applying(call.project_id, call.policy_ids)
         for_answer = tuple(policy for policy in policies if policy.judges(Direction.RESPONSE))
         if not any(policy.judges(Direction.REQUEST) for policy in policies):

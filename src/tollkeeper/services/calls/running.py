@@ -5,8 +5,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
-from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol
 
 from tollkeeper.backends.port import Answer, TextWriter
 from tollkeeper.domain.activity import ActivityRecord
@@ -82,8 +81,11 @@ class RunningCall:
         self._dispatched: float | None = None
         self._answered: float | None = None
         self._judging_s = 0.0
-        self._wait: CallWait | None = None
+        # Somebody wants the call to end by then.
         self._ends_by: float | None = None
+        # By how much the present wait may exceed that. None before the first wait that it concerns, and
+        # when the call is over: the alarm then serves another one.
+        self._slack_s: float | None = None
 
     @property
     def unwanted(self) -> bool:
@@ -93,16 +95,23 @@ class RunningCall:
     def reserved(self, reservation: Reservation, meter: Meter) -> None:
         self.reservation, self.meter = reservation, meter
 
-    def waiting_until(self, when: float, *, slack_s: float = 0.0) -> "CallWait":
+    def waiting_until(self, when: float, *, slack_s: float = 0.0) -> Alarm:
         """Bounds the block by `when`, and by the time that others want the call to end; the
         latter may be exceeded by `slack_s`. Raises TimeoutError."""
-        return CallWait(self, when, slack_s)
+        self._slack_s = slack_s
+        if self._ends_by is not None:
+            when = min(when, self._ends_by + slack_s)
+        return self.alarm.until(when)
 
     def end_by(self, when: float) -> None:
         """Somebody wants the call to end by then: its present wait and all later ones do."""
         self._ends_by = when
-        if self._wait is not None:
-            self._wait.shorten(when)
+        if self._slack_s is not None:
+            self.alarm.move(min(when + self._slack_s, self.alarm.when))
+
+    def waits_no_more(self) -> None:
+        """The call is over, and its alarm is given back."""
+        self._slack_s = None
 
     def end_if_refused(self, verdict: asyncio.Task[None]) -> None:
         """Ends the call where the verdict on its request, which came late, is an error."""
@@ -199,35 +208,3 @@ class RunningCall:
             upstream_ms=None if times.upstream is None else int(times.upstream * 1000),
             overhead_us=None if times.overhead is None else int(times.overhead * 1_000_000),
         )
-
-
-class CallWait:
-    """A wait of a call, which a wish to end sooner shortens."""
-
-    __slots__ = ("_running", "_slack_s", "_when")
-
-    def __init__(self, running: RunningCall, when: float, slack_s: float) -> None:
-        self._running = running
-        self._when = when
-        self._slack_s = slack_s
-
-    def __enter__(self) -> Self:
-        running, when = self._running, self._when
-        running._wait = self
-        if running._ends_by is not None:
-            when = min(when, running._ends_by + self._slack_s)
-        running.alarm.until(when).__enter__()
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._running._wait = None
-        self._running.alarm.__exit__(exc_type, exc, traceback)
-
-    def shorten(self, when: float) -> None:
-        alarm = self._running.alarm
-        alarm.move(min(when + self._slack_s, alarm.when))

@@ -56,6 +56,7 @@ class RunningCalls:
     def end(self, running: RunningCall) -> None:
         """The call has ended, and was recorded."""
         owner = running.owner
+        running.waits_no_more()
         self._alarms.give_back(running.alarm)
         self._running.discard(running)
         self._overload.pass_on(owner)

@@ -120,12 +120,12 @@ class Ledger:
             self._abandon(wanted, result)
             raise
 
-    async def resolve(self, resolution: Resolution, hold: Hold | None = None) -> bool:
-        """Durable when this returns; False where the reservation had been resolved before. The
-        resolution is written however long the database is away, also if the caller stops waiting.
-        With its `hold` a settlement is written even where a crash of the database lost the hold."""
-        # A caller that stops waiting cancels the result, and what was submitted is written all the same.
-        return await self._resolutions.submit(_FinishedCall(resolution, hold))
+    def resolve(self, resolution: Resolution, hold: Hold | None = None) -> asyncio.Future[bool]:
+        """Durable when the result is there; False where the reservation had been resolved before. The
+        resolution is written however long the database is away, also if the caller stops waiting,
+        which cancels the result. With its `hold` a settlement is written even where a crash of the
+        database lost the hold."""
+        return self._resolutions.submit(_FinishedCall(resolution, hold))
 
     async def mark_unsettled(self, hold: Hold, reason: str) -> bool:
         """Like `resolve`, for a call whose cost nobody knows."""

@@ -7,8 +7,9 @@ Monitoring policies only record their verdicts ("watch"): no caller waits for th
 import asyncio
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
+import msgspec
 import structlog
 from msgspec.structs import replace
 
@@ -47,12 +48,11 @@ class JudgedContent:
         return tuple(sorted({part.kind.value for part in self.unread}))
 
 
-@dataclass(slots=True)
-class Evidence:
+class Evidence(msgspec.Struct):
     """The verdicts of one call, one for each policy and side; some may still be on their way."""
 
-    _verdicts: dict[tuple[str, str], VerdictRecord] = field(default_factory=dict)
-    pending: set[asyncio.Task[None]] = field(default_factory=set)
+    _verdicts: dict[tuple[str, str], VerdictRecord] = {}
+    pending: set[asyncio.Task[None]] = set()
 
     @property
     def verdicts(self) -> tuple[VerdictRecord, ...]:

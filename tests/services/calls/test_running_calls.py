@@ -1,0 +1,77 @@
+"""The calls in progress share alarms, one after the other: who wants one call to end never ends
+another one."""
+
+import asyncio
+
+import pytest
+
+from tests.support.backend_calls import make_call
+from tollkeeper.domain.inference import Batch
+from tollkeeper.services.calls.running import RunningCall
+from tollkeeper.services.calls.running_calls import InferenceLimits, RunningCalls
+from tollkeeper.services.overload import OverloadGate
+
+_LIMITS = InferenceLimits(deadline_s=60, drain_s=10, drains_max=10, calls_max=10)
+
+
+class _Sink:
+    async def take(self, batch: Batch) -> None: ...
+
+    def held_back(self) -> None: ...
+
+    def text_writer(self) -> None: ...
+
+
+@pytest.fixture
+async def calls() -> RunningCalls:
+    return RunningCalls(_LIMITS, OverloadGate(60))
+
+
+def _begin(calls: RunningCalls) -> RunningCall:
+    return calls.begin(make_call(), "chat_create", _Sink())
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+async def test_a_wait_ends_when_somebody_wants_the_call_to_end(calls: RunningCalls) -> None:
+    running = _begin(calls)
+    asyncio.get_running_loop().call_soon(running.end_by, _now())
+    with pytest.raises(TimeoutError), running.waiting_until(running.deadline):
+        await asyncio.sleep(20)
+
+
+async def test_a_later_wait_has_its_slack_only(calls: RunningCalls) -> None:
+    running = _begin(calls)
+    running.end_by(_now())
+    with pytest.raises(TimeoutError), running.waiting_until(running.deadline):
+        await asyncio.sleep(20)
+    wanted = _now()
+    running.end_by(wanted)
+    with running.waiting_until(running.deadline, slack_s=5) as alarm:
+        assert alarm.when == wanted + 5
+
+
+async def test_the_wait_for_admission_is_not_shortened(calls: RunningCalls) -> None:
+    """What is being held must be known, whoever has left."""
+    running = _begin(calls)
+    with running.alarm.until(running.deadline):
+        running.end_by(_now())
+        await asyncio.sleep(0.01)
+
+
+async def test_who_leaves_after_the_end_of_its_call_ends_no_other_one(
+    calls: RunningCalls,
+) -> None:
+    running = _begin(calls)
+    with running.waiting_until(running.deadline):
+        pass
+    calls.end(running)
+    another = _begin(calls)
+    assert another.alarm is running.alarm
+    with another.waiting_until(another.deadline):
+        calls.abandon(running)
+        running.end_by(_now())
+        await asyncio.sleep(0.01)
+    calls.end(another)
