@@ -21,6 +21,7 @@ pytest_plugins = [
     "tests.support.books_fixtures",
     "tests.support.ledger_fixtures",
     "tests.support.program_fixtures",
+    "tests.support.scripted_gateway_fixtures",
 ]
 
 # Fixed examples: a failure is the same on every machine and in every run. And a machine that is slow

@@ -170,6 +170,14 @@ def test_no_module_of_support_is_dead() -> None:
     assert found == []
 
 
+def test_every_module_of_support_is_listed() -> None:
+    """In the docstring of the package, which is where a newcomer looks for it."""
+    folder = _ROOT / "tests" / "support"
+    listed = set(re.findall(r"\w+", (folder / "__init__.py").read_text()))
+    names = {path.stem for path in folder.glob("*.py")} - {"__init__"}
+    assert {name for name in names if not name.endswith("_fixtures")} - listed == set()
+
+
 def test_tests_are_found_without_reading_an_sdk() -> None:
     """Each takes longer to import than all tests to be found: `tests.support.sdks` has them."""
     found = [

@@ -107,9 +107,6 @@ class FairSlots:
     def waiting(self) -> int:
         return len(self._waiting)
 
-    def held_by(self, owner: Hashable) -> int:
-        return self._held.get(owner, 0)
-
     def take_free(self, owner: Hashable) -> bool:
         """Takes a slot if the owner may have one at once."""
         held = self._held.get(owner, 0)

@@ -1,13 +1,11 @@
 """A key's own spend and the header with a call's cost: there only where the operator says so."""
 
-from collections.abc import AsyncIterator
-from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.support.gateway import Gateway, Tenant, assert_error
-from tests.support.scripted_gateway import COST, ScriptedGateway, scripted_gateway
-from tests.support.upstream import Upstream, chat
+from tests.support.scripted_gateway import COST, ScriptedGateway
 from tollkeeper.domain.access import Permission
 from tollkeeper.domain.caps import CapPeriod
 from tollkeeper.domain.money import usd_from_picousd
@@ -16,22 +14,8 @@ _HEADER = "x-cost-usd"
 
 
 @pytest.fixture(scope="module")
-async def shared(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
-    async with (
-        Upstream(chat()) as upstream,
-        scripted_gateway(
-            data_dir,
-            conninfo,
-            upstream,
-            extensions={"key_usage": True, "cost_header": _HEADER},
-        ) as running,
-    ):
-        yield running
-
-
-@pytest.fixture
-async def scripted(shared: ScriptedGateway) -> ScriptedGateway:
-    return await shared.with_tenant()
+def scripted_options() -> dict[str, Any]:
+    return {"extensions": {"key_usage": True, "cost_header": _HEADER}}
 
 
 async def test_off_by_default(gateway: Gateway, tenant: Tenant) -> None:

@@ -155,7 +155,7 @@ def test_what_is_set_wins_over_the_preset(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert _config("mistral", monkeypatch, include_usage=True).include_usage
 
 
-def test_settings_survive_the_way_to_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_survive_the_way_to_a_worker() -> None:
     """A worker gets the settings with every field set, and reads the same backend of them."""
     declared = _declared("mistral", api_key_env="OTHER_KEY")
     assert BackendSettings.model_validate(declared.model_dump(mode="json")) == declared

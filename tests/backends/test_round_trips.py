@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.backends.conversations import conversation, turn_of
 from tests.backends.native_wires import NATIVE_WIRES
 from tests.support import upstream_converse as converse
 from tests.support import upstream_gemini as gemini
@@ -20,10 +21,8 @@ from tests.support.backend_calls import make_config
 from tollkeeper.backends.config import WireProtocol
 from tollkeeper.backends.wire import Wire
 from tollkeeper.backends.wires import wire_for
-from tollkeeper.domain.inference import Delta, Event
 from tollkeeper.domain.prompt import Image, Part, Reasoning, Role, Text, ToolCall, ToolResult, Turn
 
-_IMAGE = "iVBORw0KGgo="
 _Blocks = list[dict[str, Any]]
 
 
@@ -140,40 +139,10 @@ def _wire(name: str) -> Wire:
     return wire_for(make_config("http://a/v1", protocol=WireProtocol(name)))
 
 
-def _answered(events: list[Event]) -> Turn:
-    """The turn that a caller sends back: reasoning with what is sealed in it, words and calls."""
-    deltas = [event for event in events if isinstance(event, Delta)]
-    thought = "".join(delta.reasoning or "" for delta in deltas)
-    sealed = tuple(delta.sealed_reasoning for delta in deltas if delta.sealed_reasoning)
-    text = "".join(delta.text or "" for delta in deltas)
-    calls: dict[int, ToolCall] = {}
-    for piece in (piece for delta in deltas for piece in delta.tool_calls):
-        known = calls.get(piece.index) or ToolCall(piece.id, piece.name or "", "")
-        arguments = known.arguments + piece.arguments
-        calls[piece.index] = msgspec.structs.replace(known, arguments=arguments)
-    parts: list[Part] = [Reasoning(thought, sealed), Text(text), *calls.values()]
-    return Turn(Role.ASSISTANT, tuple(parts))
-
-
 def _read(name: str, blocks: _Blocks) -> Turn:
     body = json.dumps(_CONVERSING[name].whole(*blocks)).encode()
     call = NATIVE_WIRES[name].call()
-    return _answered(_wire(name).read_whole(call, body, secrets=()).events)
-
-
-def _conversation(answers: list[Turn]) -> tuple[Turn, ...]:
-    image = Image(f"data:image/png;base64,{_IMAGE}")
-    return (
-        Turn(Role.SYSTEM, (Text("Be brief."),)),
-        Turn(Role.USER, (Text("Paris and Rome?"), image)),
-        answers[0],
-        Turn(Role.TOOL, (ToolResult((Text("wet"),), "c1"),)),
-        Turn(Role.TOOL, (ToolResult((Text("dry"), image), "c2"),)),
-        answers[1],
-        Turn(Role.USER, (Text("Sure?"),)),
-        answers[2],
-        Turn(Role.USER, (Text("Thanks."),)),
-    )
+    return turn_of(_wire(name).read_whole(call, body, secrets=()).events)
 
 
 def _sent(name: str, turns: tuple[Turn, ...]) -> Any:
@@ -214,7 +183,7 @@ def _plain(turn: Turn) -> Turn:
 @EACH
 def test_the_same_turns_come_back(name: str) -> None:
     conversing = _CONVERSING[name]
-    turns = _conversation([_read(name, blocks) for blocks in conversing.answers])
+    turns = conversation([_read(name, blocks) for blocks in conversing.answers])
     body = _sent(name, turns)
     outer, inner, model = conversing.names
     said = [message[inner] for message in body[outer] if message["role"] == model]

@@ -24,8 +24,10 @@ def _commands() -> list[tuple[str, Any]]:
     return found
 
 
-@pytest.mark.parametrize(("name", "command"), _commands(), ids=[n for n, _ in _commands()])
-def test_every_command_takes_config_and_json_and_explains_itself(name: str, command: Any) -> None:
+@pytest.mark.parametrize(
+    "command", [pytest.param(command, id=name) for name, command in _commands()]
+)
+def test_every_command_takes_config_and_json_and_explains_itself(command: Any) -> None:
     options = {option for parameter in command.params for option in parameter.opts}
     assert {"--config", "--json"} <= options
     assert command.help

@@ -13,8 +13,6 @@ from tests.support.books import MODEL, USD, Books
 from tests.support.program import Outcome, Program
 from tollkeeper.services.ledger.recovery import Lease
 
-Json = dict[str, Any]
-
 
 async def _json(operator: Program, *line: object) -> Any:
     """In a thread: the books' own event loop goes on meanwhile."""

@@ -182,9 +182,7 @@ def test_people_are_told_both_addresses(own: tuple[Program, Path]) -> None:
     assert line.count("http://127.0.0.1:") == 2
 
 
-def test_a_taken_port_is_said_at_once(
-    own: tuple[Program, Path], running: Serving, tmp_path: Path
-) -> None:
+def test_a_taken_port_is_said_at_once(own: tuple[Program, Path], running: Serving) -> None:
     program, _ = own
     port = running.public.rsplit(":", 1)[1]
     refusal = program.refusal("serve", "--port", port)

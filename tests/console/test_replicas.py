@@ -8,7 +8,9 @@ import pytest
 
 from tests.support.console_site import ConsoleSite, Watched
 from tollkeeper.backends.port import ReplicaReport
-from tollkeeper.console.replica_views import Badge, ReplicaViews
+from tollkeeper.console.context import ReplicaState
+from tollkeeper.console.replica_views import Badge, ReplicaViews, traffic_by_replica
+from tollkeeper.domain.traffic import BackendTraffic
 from tollkeeper.services.replica_reports import ProcessReport
 
 _HEALTHY = ReplicaReport("scripted", "http://one", "healthy")
@@ -50,6 +52,36 @@ def test_what_processes_say_together(
 def test_the_end_of_an_ejection_is_counted_from_the_report() -> None:
     (view,) = _views(_EJECTED).of_backend("scripted")
     assert view.ejected_until == 1000 - 2 + 12
+
+
+def test_the_engine_is_known_by_its_name_whatever_its_address() -> None:
+    reported = ReplicaReport("local", "http://127.0.0.1:4711/v1", "healthy")
+    assert _views(reported).badges("local", "embedded engine") == [Badge("healthy", "good")]
+    assert _views(reported).badges("other", "embedded engine") == [
+        Badge("no gateway reports", "calm")
+    ]
+    replicas = [
+        ReplicaState("local", "embedded engine", ok=True, detail=""),
+        ReplicaState("scripted", "http://one", ok=True, detail=""),
+    ]
+    ran = [
+        *(_traffic("local", f"http://127.0.0.1:{port}/v1") for port in (4711, 4712)),
+        *(
+            _traffic("local", ""),
+            _traffic("scripted", "http://one"),
+            _traffic("scripted", "http://two"),
+        ),
+    ]
+    assert traffic_by_replica(ran, replicas) == {
+        ("local", "embedded engine"): ran[:2],
+        ("local", ""): [ran[2]],
+        ("scripted", "http://one"): [ran[3]],
+        ("scripted", "http://two"): [ran[4]],
+    }
+
+
+def _traffic(backend: str, replica: str) -> BackendTraffic:
+    return BackendTraffic("example/chat", backend, replica, *[1] * 10)
 
 
 async def test_the_pages_show_it(site: ConsoleSite, watched: Watched) -> None:

@@ -16,21 +16,12 @@ import pytest
 from tests.journeys.clients.debian import DebianProgram, debian_program
 from tests.support.certificates import make_certificate
 from tests.support.paused_answer import PausedAnswer
-from tests.support.scripted_gateway import ScriptedGateway, chat_body, scripted_gateway
-from tests.support.upstream import Upstream, chat
+from tests.support.scripted_gateway import ScriptedGateway, chat_body
+from tests.support.upstream import chat
 
 _DEPLOY = Path(__file__).parents[2] / "deploy"
 _PATIENCE_S = 20
 _WITHIN_S = 60
-
-
-@pytest.fixture(scope="module")
-async def scripted(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
-    async with (
-        Upstream(chat()) as upstream,
-        scripted_gateway(data_dir, conninfo, upstream) as running,
-    ):
-        yield running
 
 
 def _free_port() -> int:

@@ -69,9 +69,7 @@ async def test_the_credential_and_our_secrets_stay_out_of_sight(
     assert not any(name.startswith("TOLLKEEPER_") for name in process.environ())
 
 
-async def test_no_other_origin_is_welcome_and_no_path_is_told(
-    engine: EmbeddedEngine, address: EngineAddress
-) -> None:
+async def test_no_other_origin_is_welcome_and_no_path_is_told(address: EngineAddress) -> None:
     answer = await chat(address, "Hello")
     assert answer.headers.get("Access-Control-Allow-Origin", "") == ""
     assert answer.json["model"] == PACKAGED_MODEL.upstream_model

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import AsyncIterator
 from dataclasses import replace
-from pathlib import Path
 from uuid import uuid4
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,10 +19,9 @@ from tests.support.scripted_gateway import (
     MODEL,
     ScriptedGateway,
     read_stream,
-    scripted_gateway,
 )
 from tests.support.sdks import openai
-from tests.support.upstream import Upstream, chat, chunk, reset_after
+from tests.support.upstream import chunk, reset_after
 from tollkeeper.backends.chat.stream import AnswerStream
 from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.inference import Delta
@@ -61,21 +57,6 @@ async def test_a_rule_must_be_a_question(gateway: Gateway, tenant: Tenant) -> No
     headers = {**tenant.as_admin, **idempotency_key()}
     answer = await gateway.client.post("/v1/organization/policies", json=body, headers=headers)
     assert_error(answer, 400, "invalid_request", param="rule")
-
-
-@pytest.fixture(scope="module")
-async def shared(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
-    async with (
-        Upstream(chat()) as upstream,
-        scripted_gateway(data_dir, conninfo, upstream) as running,
-    ):
-        yield running
-
-
-@pytest.fixture
-async def scripted(shared: ScriptedGateway) -> ScriptedGateway:
-    shared.upstream.play(chat())
-    return await shared.with_tenant()
 
 
 async def test_a_stream_that_breaks_is_paid_as_far_as_it_came(scripted: ScriptedGateway) -> None:

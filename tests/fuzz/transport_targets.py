@@ -7,16 +7,15 @@ from collections.abc import Callable
 from zlib import crc32
 
 from tests.fuzz.invariants import assert_linear, assert_prefix, pieces
-from tests.support.request_receiver import RequestReceiver
-from tollkeeper.api.http.envelope import HeadersTooLarge, UnsupportedMediaType
+from tests.support.request_receiver import content_of, parse_requests
+from tollkeeper.api.http.envelope import UnsupportedMediaType
 from tollkeeper.api.http.request import check_content_type, presented_key
 from tollkeeper.backends.transport.aws_event_stream import AwsEventStreamParser
 from tollkeeper.backends.transport.http1 import Connection, HttpFailure
 from tollkeeper.backends.transport.sse import EventStreamParser, MalformedEventStream
 from tollkeeper.domain.access import KeyKind
-from tollkeeper.domain.errors import InvalidRequest, Unauthenticated
+from tollkeeper.domain.errors import Unauthenticated
 from tollkeeper.domain.keys import key_digest, key_kind, redact_key
-from tollkeeper.hosting.request_parser import RequestParser
 
 _FRAME_BYTES_MAX = 64
 _HEADER_BYTES_MAX = 4096
@@ -138,28 +137,13 @@ def request(data: bytes) -> None:
 
 
 def _requests(segments: list[bytes]) -> tuple[list[object], bool]:
-    receiver = RequestReceiver()
-    parser = RequestParser(receiver, _HEADER_BYTES_MAX)
-    refused = False
-    try:
-        for segment in segments:
-            start = 0
-            while start < len(segment):
-                used = parser.feed(segment, start)
-                assert used > 0, "every step gets on"
-                start += used
-    except (InvalidRequest, HeadersTooLarge):
-        refused = True
-    found: list[object] = []
-    for exchange in receiver.exchanges:
+    exchanges, refused = parse_requests(segments, _HEADER_BYTES_MAX)
+    for exchange in exchanges:
         head = sum(
             len(name) + len(value) for name, values in exchange.headers.items() for value in values
         )
         assert head <= _HEADER_BYTES_MAX
-        found.append(
-            (exchange.method, exchange.path, exchange.query, exchange.headers, exchange.body)
-        )
-    return found, refused
+    return [content_of(exchange) for exchange in exchanges], refused
 
 
 def content_type(data: bytes) -> None:

@@ -7,10 +7,7 @@ from hypothesis import strategies as st
 
 from tests.hosting.raw_corpus import CORPUS
 from tests.support.proof import Proof
-from tests.support.request_receiver import RequestReceiver
-from tollkeeper.api.http.envelope import HeadersTooLarge
-from tollkeeper.domain.errors import InvalidRequest
-from tollkeeper.hosting.request_parser import RequestParser
+from tests.support.request_receiver import content_of, parse_requests
 
 _HEADER_BYTES_MAX = 1 << 20
 _PIECES = [b"\r", b"\n", b"\r\n", b" ", b":", b"0", b"\x00", b"\xff", b"Content-Length: 1\r\n"]
@@ -23,23 +20,8 @@ _PIECES += [
 
 def _parsed(*segments: bytes) -> tuple[list[object], bool]:
     """What was parsed, and whether the rest was refused."""
-    receiver = RequestReceiver()
-    parser = RequestParser(receiver, _HEADER_BYTES_MAX)
-    refused = False
-    try:
-        for segment in segments:
-            start = 0
-            while start < len(segment):
-                used = parser.feed(segment, start)
-                assert used > 0, "every step gets on"
-                start += used
-    except (InvalidRequest, HeadersTooLarge):
-        refused = True
-    found: list[object] = [
-        (exchange.method, exchange.path, exchange.query, exchange.headers, exchange.body)
-        for exchange in receiver.exchanges
-    ]
-    return found, refused
+    exchanges, refused = parse_requests(segments, _HEADER_BYTES_MAX)
+    return [content_of(exchange) for exchange in exchanges], refused
 
 
 @given(data=st.binary(max_size=200), at=st.integers(0, 200))

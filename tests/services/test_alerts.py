@@ -6,7 +6,6 @@ import hmac
 import json
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -285,7 +284,7 @@ async def test_a_delivery_that_failed_is_tried_again(
     assert len({headers["x-tollkeeper-delivery"] for headers, _ in receiver.received}) == 1
 
 
-async def test_a_webhook_that_is_away(fresh: Process, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_webhook_that_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ALERTS_SECRET", _SECRET)
     post = alert_webhook(_settings("http://127.0.0.1:1/x"))
     assert post is not None
@@ -305,7 +304,7 @@ async def test_the_queue_is_bounded(
         assert await cursor.fetchall() == [(3,)]
 
 
-def test_a_webhook_needs_a_secret(tmp_path: Path) -> None:
+def test_a_webhook_needs_a_secret() -> None:
     with pytest.raises(ValueError, match="to sign with"):
         Settings.model_validate({"alerts": {"webhook_url": "https://x"}})
     with pytest.raises(SettingsError, match=r"\$ALERTS_SECRET is not set"):

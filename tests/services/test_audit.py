@@ -14,7 +14,7 @@ from tollkeeper.domain.access import ADMIN_PERMISSIONS, KeyId
 from tollkeeper.domain.audit import Actor, ActorKind, AuditEntry
 from tollkeeper.domain.caps import CapPeriod
 from tollkeeper.domain.errors import NotFound, StateConflict
-from tollkeeper.services.audit import SYSTEM, acting_as, current_actor
+from tollkeeper.services.audit import SYSTEM, _actor, acting_as
 
 _ALICE = Actor(ActorKind.CONSOLE, "alice")
 
@@ -186,7 +186,7 @@ async def test_actors_of_concurrent_tasks_do_not_mix() -> None:
     async def act(name: str) -> str:
         with acting_as(Actor(ActorKind.CONSOLE, name)):
             await asyncio.sleep(0)
-            return current_actor().name
+            return _actor.get().name
 
     assert [*await asyncio.gather(act("a"), act("b"))] == ["a", "b"]
-    assert current_actor() == SYSTEM
+    assert _actor.get() == SYSTEM

@@ -281,14 +281,19 @@ def _flooded(watched: Watched) -> None:
     assert watched.limit() == LIMIT
 
 
-def test_who_floods_gets_less_while_others_ask_for_little(watched: Watched) -> None:
-    """Until the turns are short, so that the few calls of the others are as fast as alone."""
-    _flooded(watched)
-    for _ in range(20):
+def _ask_beside_the_flood(watched: Watched, turn_s: float, *, windows: int = 20) -> None:
+    """In each window the flood is refused, and one call of a quiet owner is taken and passes on."""
+    for _ in range(windows):
         assert watched.takes("flood", 1) == 0
         assert watched.takes("quiet", 1) == 1
         watched.pass_on("quiet", 1)
-        watched.window(_TURN_S_MAX / 2)
+        watched.window(turn_s)
+
+
+def test_who_floods_gets_less_while_others_ask_for_little(watched: Watched) -> None:
+    """Until the turns are short, so that the few calls of the others are as fast as alone."""
+    _flooded(watched)
+    _ask_beside_the_flood(watched, _TURN_S_MAX / 2)
     assert watched.limit() == UNEVEN_LIMIT_MIN
     watched.pass_on("flood", LIMIT)
     assert watched.takes("flood", LIMIT) == UNEVEN_LIMIT_MIN
@@ -297,11 +302,7 @@ def test_who_floods_gets_less_while_others_ask_for_little(watched: Watched) -> N
 
 def test_a_long_turn_does_not_raise_a_limit_that_was_lowered_for_others(watched: Watched) -> None:
     _flooded(watched)
-    for _ in range(20):
-        assert watched.takes("flood", 1) == 0
-        assert watched.takes("quiet", 1) == 1
-        watched.pass_on("quiet", 1)
-        watched.window(_TURN_S_MAX / 2)
+    _ask_beside_the_flood(watched, _TURN_S_MAX / 2)
     watched.pass_on("flood", LIMIT)
     watched.window(_LONG)
     assert watched.limit() == UNEVEN_LIMIT_MIN
@@ -309,11 +310,7 @@ def test_a_long_turn_does_not_raise_a_limit_that_was_lowered_for_others(watched:
 
 def test_a_flood_is_limited_for_others_also_where_the_turns_are_short(watched: Watched) -> None:
     _flooded(watched)
-    for _ in range(CALM_WINDOWS - 1):
-        assert watched.takes("flood", 1) == 0
-        assert watched.takes("quiet", 1) == 1
-        watched.pass_on("quiet", 1)
-        watched.window(_SHORT)
+    _ask_beside_the_flood(watched, _SHORT, windows=CALM_WINDOWS - 1)
     assert watched.limit() == UNEVEN_LIMIT_MIN
 
 
@@ -345,19 +342,12 @@ def test_who_is_not_refused_beside_many_others_does_not_lower_the_limit(watched:
 
 def test_the_limit_comes_back_when_the_others_have_gone(watched: Watched) -> None:
     _flooded(watched)
-    for _ in range(20):
-        assert watched.takes("flood", 1) == 0
-        assert watched.takes("quiet", 1) == 1
-        watched.pass_on("quiet", 1)
-        watched.window(_TURN_S_MAX / 2)
-    for _ in range(40):
-        assert watched.takes("flood", 1) == 0
-        watched.window(_TURN_S_MAX / 3)
-    assert watched.limit() == LIMIT
-    for _ in range(40):
-        assert watched.takes("flood", 1) == 0
-        watched.window(_TURN_S_MAX / 3)
-    assert watched.limit() == LIMIT, "more than that only wait for each other"
+    _ask_beside_the_flood(watched, _TURN_S_MAX / 2)
+    for _ in range(2):
+        for _ in range(40):
+            assert watched.takes("flood", 1) == 0
+            watched.window(_TURN_S_MAX / 3)
+        assert watched.limit() == LIMIT, "more than that only wait for each other"
 
 
 def test_a_limit_does_not_come_back_while_the_process_is_busy(watched: Watched) -> None:

@@ -106,7 +106,7 @@ def test_the_schema_says_which_code_works_with_it(database: str, later: Later) -
     assert _state(database) == SchemaState("9003", "9001")
 
 
-def test_older_code_judges_a_newer_schema(database: str) -> None:
+def test_older_code_judges_a_newer_schema() -> None:
     assert SchemaState("9002", _OLD).refusal is None
     assert "compatible" in SchemaState("9002", _OLD).description
     refusal = SchemaState("9002", "9001").refusal

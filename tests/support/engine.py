@@ -6,11 +6,18 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from tests.support.gateway import running_gateway
+from tests.support.scripted_gateway import ScriptedGateway
+from tests.support.upstream import Upstream
+from tests.support.upstream import chat as scripted_chat
 from tollkeeper.embedded.engine import EmbeddedEngine, EngineOptions
 from tollkeeper.embedded.engine_address import EngineAddress
+from tollkeeper.embedded.packaged_model import PACKAGED_MODEL
+from tollkeeper.settings import Settings
 from tollkeeper.settings.schema import EmbeddedSettings
 
 
@@ -36,6 +43,35 @@ async def running_engine(options: EngineOptions = SMALL) -> AsyncIterator[Embedd
         yield engine
     finally:
         await engine.close()
+
+
+@asynccontextmanager
+async def engine_gateway(
+    data_dir: Path, conninfo: str, **model: Any
+) -> AsyncIterator[ScriptedGateway]:
+    """A gateway over the real engine, with one model. Its scripted upstream is never called."""
+    declared = {
+        "backend": "local",
+        "upstream_model": PACKAGED_MODEL.upstream_model,
+        "context_length": SMALL.context_length,
+        **model,
+    }
+    settings = Settings.model_validate(
+        {
+            "database": {"data_dir": data_dir, "pool_size": 8},
+            "backends": [{"name": "local", "kind": "embedded"}],
+            "models": [declared],
+        }
+    )
+    async with (
+        Upstream(scripted_chat()) as uncalled,
+        running_engine() as engine,
+        running_gateway(settings, conninfo, engine=address_of(engine)) as gateway,
+    ):
+        tenant = await gateway.make_tenant()
+        made = ScriptedGateway(gateway, uncalled, tenant, probe_tenant=tenant)
+        await made.grant(10**12)
+        yield made
 
 
 def address_of(engine: EmbeddedEngine) -> EngineAddress:

@@ -4,7 +4,6 @@ The judge understands questions of the form "Does it say WORD?": it finds them v
 quoted text has the word in it. A test may let it say anything else.
 """
 
-import json
 import math
 import re
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -256,8 +255,3 @@ def assert_denied(found: httpx2.Response, policy: Policy, direction: str) -> Non
     assert error["message"] == f"The policy {policy.name!r} ({policy.id}) denied this {direction}."
     assert found.headers["x-should-retry"] == "false"
     assert found.headers["content-type"] == "application/json"
-
-
-def error_of(record: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(record)["error"]
-    return found

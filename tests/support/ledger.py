@@ -19,10 +19,16 @@ from tollkeeper.services.ledger.ledger import Ledger
 from tollkeeper.services.policies.directory import PolicyDirectory
 from tollkeeper.services.request_ids import new_request_id
 from tollkeeper.storage import processes, project_keys
-from tollkeeper.storage.database import Database
+from tollkeeper.storage.database import Connection, Database
 from tollkeeper.storage.ledger_store import LedgerStore
 from tollkeeper.storage.resolutions import lock_account
-from tollkeeper.storage.verification import find_differences
+from tollkeeper.storage.verification import (
+    INVARIANTS,
+    Ages,
+    Slice,
+    find_closed_range,
+    find_in_slice,
+)
 
 MODEL = "example/chat"
 LIMITS = ProjectLimits(requests_per_minute=1_000_000, concurrency=100_000)
@@ -262,3 +268,12 @@ async def differences(database: Database) -> list[tuple[str, str, str]]:
     """Every invariant of the ledger over every row; holds of live processes may be of any age."""
     async with database.snapshot() as connection:
         return await find_differences(connection, age_s=10**7, lease_s=10**7)
+
+
+async def find_differences(
+    connection: Connection, *, age_s: float, lease_s: float
+) -> list[tuple[str, str, str]]:
+    """What `ledger verify` finds over all organizations, in the transaction of this connection."""
+    closed_from, closed_to = await find_closed_range(connection)
+    part = Slice(closed_from=closed_from, closed_to=closed_to)
+    return await find_in_slice(connection, INVARIANTS, part, Ages(age_s, lease_s))

@@ -18,7 +18,7 @@ from tests.support.upstream_cohere import cohere, text_record, tool_call
 from tests.support.upstream_cohere import record as cohere_record
 from tests.support.upstream_gemini import call_part, generate, text_part
 from tests.support.upstream_gemini import piece as gemini_piece
-from tests.support.upstream_messages import begin, message, text_block, text_then, tool_block
+from tests.support.upstream_messages import message, text_block, text_then, tool_block
 from tollkeeper.bootstrap import build_backends, build_bridge
 from tollkeeper.embedded.bridge_address import BridgeAddress
 from tollkeeper.embedded.provider_bridge import ProviderBridge
@@ -155,8 +155,6 @@ PROTOCOLS = {
     )
 }
 PROVIDERS = tuple(PROTOCOLS)
-# Nothing of an answer has been said yet.
-SILENT_BEGINNING = {"anthropic": lambda: [begin()]}
 
 
 async def library_python() -> Path:

@@ -1,8 +1,12 @@
-"""The connection of a request parser in tests that have no socket."""
+"""The connection of a request parser in tests that have no socket, and what the parser reads from it."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from tollkeeper.api.http.envelope import HeadersTooLarge
+from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.hosting.http_exchange import HttpExchange
+from tollkeeper.hosting.request_parser import RequestParser
 
 
 @dataclass
@@ -32,3 +36,26 @@ class RequestReceiver:
 
     def request_begun(self, exchange: HttpExchange) -> None:
         self.exchanges.append(exchange)
+
+
+def parse_requests(
+    segments: Iterable[bytes], header_bytes_max: int
+) -> tuple[list[HttpExchange], bool]:
+    """The requests that were begun, and whether the rest was refused."""
+    receiver = RequestReceiver()
+    parser = RequestParser(receiver, header_bytes_max)
+    try:
+        for segment in segments:
+            start = 0
+            while start < len(segment):
+                used = parser.feed(segment, start)
+                assert used > 0, "every step gets on"
+                start += used
+    except (InvalidRequest, HeadersTooLarge):
+        return receiver.exchanges, True
+    return receiver.exchanges, False
+
+
+def content_of(exchange: HttpExchange) -> object:
+    """All that was read of a request, to compare."""
+    return (exchange.method, exchange.path, exchange.query, exchange.headers, exchange.body)

@@ -88,9 +88,3 @@ async def native(shared_native: ScriptedGateway) -> ScriptedGateway:
     """After an answer that went well: three failures in a row would rest the upstream."""
     await shared_native.works()
     return await shared_native.with_tenant()
-
-
-@pytest.fixture
-async def scripted(shared_scripted: ScriptedGateway) -> ScriptedGateway:
-    shared_scripted.upstream.play(chat())
-    return await shared_scripted.with_tenant()

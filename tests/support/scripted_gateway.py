@@ -14,12 +14,12 @@ import httpx2
 import psutil
 
 from tests.support.gateway import Gateway, Tenant, running_gateway
+from tests.support.ledger import find_differences
 from tests.support.upstream import USAGE, Upstream, Verb, chat
 from tollkeeper.domain.estimate import estimate_tokens
 from tollkeeper.services.clock import Clock, unix_now
 from tollkeeper.settings import Settings
 from tollkeeper.storage.activity import ActivityEntry
-from tollkeeper.storage.verification import find_differences
 
 MODEL = "example/chat"
 PROMPT_PRICE = 200_000  # picousd a token

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from tollkeeper.backends.answer_json import MalformedAnswer
 from tollkeeper.backends.port import TextWriter
 from tollkeeper.backends.transport.framing import RecordParser
+from tollkeeper.backends.wire import WholeAnswer
 from tollkeeper.domain.errors import BackendFailed, TollkeeperError
 from tollkeeper.domain.inference import Call, Delta, Event
 
@@ -60,6 +61,15 @@ class EventReader(ABC):
         ended = "The backend's stream ended before the answer did."
         self.fail(BackendFailed(ended, charged=True))
         return []
+
+    def whole_answer(self, events: list[Event]) -> WholeAnswer:
+        """What `Wire.read_whole` returns for the events of a body. Raises the failure that came in the
+        answer's place; one that came beside output is charged, and is the answer's shortfall."""
+        if self.failure is not None and not self.accepted:
+            raise self.failure
+        if self.failure is not None:
+            self.failure.charged = True
+        return WholeAnswer(events, self.failure)
 
     def open_relay(
         self, parser: RecordParser, write: TextWriter, count: Callable[[str], None]

@@ -1,11 +1,11 @@
 """What wires have in common where they encode the content of a prompt."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
 from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
-from tollkeeper.domain.prompt import FreeObject, Role, ToolCall, ToolResult, Turn
+from tollkeeper.domain.prompt import FreeObject, Reasoning, Role, ToolCall, ToolResult, Turn
 
 _json_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
@@ -37,6 +37,18 @@ def answered_call_id(result: ToolResult, turn: Turn, legacy_calls: Mapping[str, 
             param=f"{turn.place}.tool_call_id",
         )
     return result.call_id
+
+
+def sealed_objects(reasoning: Reasoning) -> Iterator[FreeObject]:
+    """The sealed values of earlier reasoning that are JSON objects. Other values were sealed by a
+    backend of another protocol."""
+    for sealed in reasoning.sealed:
+        try:
+            block = msgspec.json.decode(sealed)
+        except msgspec.DecodeError:
+            continue
+        if isinstance(block, dict):
+            yield block
 
 
 def unsupported_content(place: str) -> OptionUnsupported:

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tollkeeper.backends.port import ReplicaReport
+from tollkeeper.console.context import ReplicaState
+from tollkeeper.domain.traffic import BackendTraffic
 from tollkeeper.services.replica_reports import ProcessReport
 
 
@@ -48,7 +50,28 @@ class ReplicaViews:
 
     def badges(self, backend: str, url: str) -> list[Badge]:
         """What all processes together say of a replica."""
-        return _badges([view for view in self.of_backend(backend) if view.replica.url == url])
+        views = self.of_backend(backend)
+        if _has_address(url):
+            views = [view for view in views if view.replica.url == url]
+        return _badges(views)
+
+
+def traffic_by_replica(
+    traffic: Sequence[BackendTraffic], replicas: Sequence[ReplicaState]
+) -> dict[tuple[str, str], list[BackendTraffic]]:
+    """By backend and replica, as the settings name it. Calls that reached no replica are under ""."""
+    unaddressed = {one.backend: one.url for one in replicas if not _has_address(one.url)}
+    found: dict[tuple[str, str], list[BackendTraffic]] = {}
+    for one in traffic:
+        replica = one.replica and unaddressed.get(one.backend, one.replica)
+        found.setdefault((one.backend, replica), []).append(one)
+    return found
+
+
+def _has_address(replica: str) -> bool:
+    """The engine and the bridge have a name in its place: each of their starts has another address,
+    and they are the only replica of their backend."""
+    return "://" in replica
 
 
 def _ejected_until(process: ProcessReport, replica: ReplicaReport, now: float) -> float | None:

@@ -98,10 +98,6 @@ class KeptProcess:
     def pid(self) -> int | None:
         return None if self._process is None else self._process.pid
 
-    @property
-    def is_started(self) -> bool:
-        return self._keeper_task is not None
-
     def set_absent(self, reason: str) -> None:
         """Instead of `start`: the process cannot run."""
         self._set_status(ProcessState.ABSENT, reason)

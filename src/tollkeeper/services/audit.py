@@ -36,10 +36,6 @@ def acting_as(actor: Actor) -> Iterator[None]:
         _actor.reset(token)
 
 
-def current_actor() -> Actor:
-    return _actor.get()
-
-
 async def record_change(
     connection: Connection,
     organization_id: OrganizationId,

@@ -15,7 +15,6 @@ class BackendUsage:
     model: str
     requests: int
     unsettled_requests: int
-    estimated_requests: int
     input_tokens: int
     cached_tokens: int
     cache_write_tokens: int
@@ -30,8 +29,8 @@ async def stream_usage(
     """The days from `first_day` to `last_day`, both included, in order."""
     cursor = await connection.execute(
         """
-        SELECT day, model, requests, unsettled_requests, estimated_requests, input_tokens,
-            cached_tokens, cache_write_tokens, output_tokens, cost, reported_cost
+        SELECT day, model, requests, unsettled_requests, input_tokens, cached_tokens,
+            cache_write_tokens, output_tokens, cost, reported_cost
         FROM backend_usage WHERE backend = %s AND day BETWEEN %s AND %s ORDER BY day, model
         """,
         (backend, first_day, last_day),

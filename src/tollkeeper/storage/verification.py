@@ -351,15 +351,6 @@ async def find_in_slice(
     return differences
 
 
-async def find_differences(
-    connection: Connection, *, age_s: float, lease_s: float
-) -> list[tuple[str, str, str]]:
-    """All invariants over all organizations in the transaction of this connection."""
-    closed_from, closed_to = await find_closed_range(connection)
-    part = Slice(closed_from=closed_from, closed_to=closed_to)
-    return await find_in_slice(connection, INVARIANTS, part, Ages(age_s, lease_s))
-
-
 async def find_closed_range(connection: Connection) -> tuple[UUID, UUID]:
     """The first id of the closed months and the first one behind them. Months are closed in order
     and without a gap, so that they are one range; it is empty where no month is closed."""

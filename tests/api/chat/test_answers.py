@@ -1,35 +1,19 @@
 """Chat completions that go well: shape, usage, streams, and what they cost."""
 
 import json
-from collections.abc import AsyncIterator
-from pathlib import Path
 from unittest.mock import Mock
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.scripted_gateway import (
-    COMPLETION_PRICE,
+    COST,
     MODEL,
-    PROMPT_PRICE,
     ScriptedGateway,
-    scripted_gateway,
 )
-from tests.support.upstream import USAGE, Upstream, chat
+from tests.support.upstream import USAGE
 from tollkeeper.api.chat.call import PreparedChat
 from tollkeeper.api.chat.stream import ChatStream
-
-COST = USAGE["prompt_tokens"] * PROMPT_PRICE + USAGE["completion_tokens"] * COMPLETION_PRICE
-
-
-@pytest.fixture
-async def scripted(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
-    async with (
-        Upstream(chat()) as upstream,
-        scripted_gateway(data_dir, conninfo, upstream) as running,
-    ):
-        yield running
 
 
 async def test_json_answer_has_the_shape_of_the_interface(scripted: ScriptedGateway) -> None:

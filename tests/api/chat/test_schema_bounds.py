@@ -38,12 +38,6 @@ async def shared_scripted(data_dir: Path, conninfo: str) -> AsyncIterator[Script
             yield ScriptedGateway(gateway, upstream, tenant, probe_tenant=tenant)
 
 
-@pytest.fixture
-async def scripted(shared_scripted: ScriptedGateway) -> ScriptedGateway:
-    shared_scripted.upstream.play(chat())
-    return await shared_scripted.with_tenant()
-
-
 def _values(count: int) -> dict[str, Any]:
     return {"type": "string", "enum": [f"value {number}" for number in range(count)]}
 

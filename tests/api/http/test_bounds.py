@@ -3,8 +3,7 @@
 import asyncio
 import json
 import random
-from collections.abc import AsyncIterator
-from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import httpx2
@@ -19,9 +18,8 @@ from tests.support.scripted_gateway import (
     ScriptedGateway,
     chat_body,
     eventually,
-    scripted_gateway,
 )
-from tests.support.upstream import Upstream, chat, hang
+from tests.support.upstream import hang
 from tollkeeper.api.http.bodies_in_flight import BodiesInFlight
 from tollkeeper.api.http.json_bounds import DEPTH_MAX, check_bounds
 from tollkeeper.domain.access import KeyId
@@ -35,7 +33,7 @@ _PATH = "/v1/chat/completions"
 
 
 @pytest.fixture(scope="module")
-async def shared(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
+def scripted_options() -> dict[str, Any]:
     limits = {
         "body_bytes": _BODY_MAX,
         "body_elements": _ELEMENTS_MAX,
@@ -43,17 +41,7 @@ async def shared(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway
         "key_bodies_bytes": _KEY_MAX,
         "drain_s": 0,
     }
-    async with (
-        Upstream(chat()) as upstream,
-        scripted_gateway(data_dir, conninfo, upstream, limits=limits) as running,
-    ):
-        yield running
-
-
-@pytest.fixture
-async def scripted(shared: ScriptedGateway) -> ScriptedGateway:
-    shared.upstream.play(chat())
-    return await shared.with_tenant()
+    return {"limits": limits}
 
 
 # The pass over a body.

@@ -3,9 +3,9 @@
 import pytest
 
 from tests.support.databases import own_database
-from tests.support.responses_fixtures import scripted, shared_scripted
+from tests.support.responses_fixtures import shared_scripted
 
-__all__ = ["scripted", "shared_scripted"]
+__all__ = ["shared_scripted"]
 
 
 @pytest.fixture(scope="session")

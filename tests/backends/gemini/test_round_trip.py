@@ -7,6 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from tests.backends.conversations import conversation, turn_of
 from tests.backends.gemini.calls import GEMINI, OLDER, gemini_call, sent
 from tests.support.upstream_gemini import (
     answer_records,
@@ -21,8 +22,7 @@ from tollkeeper.backends.gemini.records import decode_answer
 from tollkeeper.backends.gemini.thinking import UNSIGNED
 from tollkeeper.backends.gemini.wire import Endpoint
 from tollkeeper.domain.catalog import Model
-from tollkeeper.domain.inference import Delta, Event
-from tollkeeper.domain.prompt import Image, Part, Reasoning, Role, Text, ToolCall, ToolResult, Turn
+from tollkeeper.domain.prompt import Reasoning, Role, Text, Turn
 
 _ANSWERS: list[list[dict[str, Any]]] = [
     [
@@ -35,42 +35,15 @@ _ANSWERS: list[list[dict[str, Any]]] = [
 ]
 
 
-def _answered(events: list[Event]) -> Turn:
-    """The turn that a caller sends back: reasoning with what is sealed in it, words and calls."""
-    deltas = [event for event in events if isinstance(event, Delta)]
-    thought = "".join(delta.reasoning or "" for delta in deltas)
-    sealed = tuple(delta.sealed_reasoning for delta in deltas if delta.sealed_reasoning)
-    text = "".join(delta.text or "" for delta in deltas)
-    calls = [piece for delta in deltas for piece in delta.tool_calls]
-    parts: list[Part] = [Reasoning(thought, sealed), Text(text)]
-    parts += [ToolCall(call.id, call.name or "", call.arguments) for call in calls]
-    return Turn(Role.ASSISTANT, tuple(parts))
-
-
 def _read_whole(parts: list[dict[str, Any]]) -> Turn:
     answer = GeminiAnswer(gemini_call())
-    return _answered(answer.read_whole(decode_answer(json.dumps(whole(*parts)).encode())))
+    return turn_of(answer.read_whole(decode_answer(json.dumps(whole(*parts)).encode())))
 
 
 def _read_stream(parts: list[dict[str, Any]]) -> Turn:
     answer = GeminiAnswer(gemini_call())
     payloads = [record.removeprefix(b"data: ").strip() for record in answer_records(*parts)]
-    return _answered(answer.read(payloads))
-
-
-def _conversation(answers: list[Turn]) -> tuple[Turn, ...]:
-    image = Image("data:image/png;base64,iVBORw0KGgo=")
-    return (
-        Turn(Role.SYSTEM, (Text("Be brief."),)),
-        Turn(Role.USER, (Text("Paris and Rome?"), image)),
-        answers[0],
-        Turn(Role.TOOL, (ToolResult((Text("wet"),), "c1"),)),
-        Turn(Role.TOOL, (ToolResult((Text("dry"), image), "c2"),)),
-        answers[1],
-        Turn(Role.USER, (Text("Sure?"),)),
-        answers[2],
-        Turn(Role.USER, (Text("Thanks."),)),
-    )
+    return turn_of(answer.read(payloads))
 
 
 def _sent(
@@ -83,7 +56,7 @@ def _sent(
 
 def test_pieces_of_a_stream_come_back_with_their_signatures() -> None:
     """The last half of a text has its signature; joined, they are the same text."""
-    turns = _conversation([_read_stream(parts) for parts in _ANSWERS])
+    turns = conversation([_read_stream(parts) for parts in _ANSWERS])
     models = [
         content["parts"] for content in _sent(turns)["contents"] if content["role"] == "model"
     ]
@@ -97,7 +70,7 @@ def test_pieces_of_a_stream_come_back_with_their_signatures() -> None:
 
 
 def test_vertex_has_no_ids() -> None:
-    turns = _conversation([_read_whole(parts) for parts in _ANSWERS])
+    turns = conversation([_read_whole(parts) for parts in _ANSWERS])
     body = json.dumps(_sent(turns, endpoint=Endpoint.VERTEX))
     assert '"id"' not in body
     assert "c2lnMQ==" in body
@@ -111,7 +84,7 @@ def test_a_caller_that_has_not_kept_the_signatures(model: Model, signature: str 
     for turn in map(_read_whole, _ANSWERS):
         rest = [part for part in turn.parts if not isinstance(part, Reasoning)]
         answers.append(Turn(turn.role, (Reasoning("Hm.", (foreign, "{}", "gAAA")), *rest)))
-    body = _sent(_conversation(answers), model=model)
+    body = _sent(conversation(answers), model=model)
     parts = body["contents"][1]["parts"]
     assert [part.get("thoughtSignature") for part in parts] == [None, signature, None]
     assert body["contents"][3]["parts"] == [text_part("Wet and dry.")]
@@ -120,5 +93,5 @@ def test_a_caller_that_has_not_kept_the_signatures(model: Model, signature: str 
 def test_a_signature_of_an_edited_text_is_left_out() -> None:
     turn = _read_whole(_ANSWERS[1])
     edited = Turn(Role.ASSISTANT, (turn.parts[0], Text("Wet.")))
-    body = _sent(_conversation([_read_whole(_ANSWERS[0]), edited, _read_whole(_ANSWERS[2])]))
+    body = _sent(conversation([_read_whole(_ANSWERS[0]), edited, _read_whole(_ANSWERS[2])]))
     assert body["contents"][3]["parts"] == [_ANSWERS[1][0], text_part("Wet.")]

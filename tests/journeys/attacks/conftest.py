@@ -3,33 +3,15 @@
 import asyncio
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
 
 from tests.support.databases import own_database
-from tests.support.scripted_gateway import ScriptedGateway, scripted_gateway
-from tests.support.upstream import Upstream, chat
 
 
 @pytest.fixture(scope="session")
 def conninfo(shared_conninfo: str) -> str:
     return own_database(shared_conninfo, "attacks")
-
-
-@pytest.fixture(scope="module")
-async def shared(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
-    async with (
-        Upstream(chat()) as upstream,
-        scripted_gateway(data_dir, conninfo, upstream) as running,
-    ):
-        yield running
-
-
-@pytest.fixture
-async def scripted(shared: ScriptedGateway) -> ScriptedGateway:
-    shared.upstream.play(chat())
-    return await shared.with_tenant()
 
 
 @dataclass

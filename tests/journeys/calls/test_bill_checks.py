@@ -1,7 +1,5 @@
 """What a backend bills beside what was held and charged: metrics, and lines to alert on."""
 
-from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,21 +10,11 @@ from tests.support.scripted_gateway import (
     COMPLETION_PRICE,
     PROMPT_PRICE,
     ScriptedGateway,
-    scripted_gateway,
 )
-from tests.support.upstream import Upstream, answer, chat, completion
+from tests.support.upstream import answer, completion
 
 OVER_HOLD = "a call cost more than its hold"
 USD = 10**12
-
-
-@pytest.fixture
-async def scripted(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
-    async with (
-        Upstream(chat()) as upstream,
-        scripted_gateway(data_dir, conninfo, upstream) as running,
-    ):
-        yield running
 
 
 def shown(name: str, **labels: str) -> float:

@@ -33,7 +33,7 @@ ABRUPTLY = pytest.mark.parametrize("abruptly", [False, True], ids=["close", "res
 
 
 @pytest.fixture(scope="module")
-async def shared(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
+async def shared_scripted(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
     async with (
         Upstream(chat()) as upstream,
         scripted_gateway(
@@ -49,10 +49,10 @@ async def shared(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway
 
 
 @pytest.fixture
-async def scripted(shared: ScriptedGateway) -> AsyncIterator[ScriptedGateway]:
-    mine = await shared.with_tenant()
-    async with mine.leaving_nothing():
-        yield mine
+async def scripted(scripted: ScriptedGateway) -> AsyncIterator[ScriptedGateway]:
+    """Whatever a test does, nothing is left of its calls."""
+    async with scripted.leaving_nothing():
+        yield scripted
 
 
 async def only_entry(scripted: ScriptedGateway) -> Entry:
@@ -292,10 +292,12 @@ async def test_who_reads_slowly_gets_everything(scripted: ScriptedGateway) -> No
 
 @pytest.mark.parametrize(("drains", "callers"), [(2, 6), (0, 3)])
 async def test_only_so_many_are_read_to_their_end(
-    shared: ScriptedGateway, data_dir: Path, conninfo: str, drains: int, callers: int
+    shared_scripted: ScriptedGateway, data_dir: Path, conninfo: str, drains: int, callers: int
 ) -> None:
     limits: dict[str, Any] = {"inference_deadline_s": 60, "drain_s": 60, "drains": drains}
-    async with scripted_gateway(data_dir, conninfo, shared.upstream, limits=limits) as scripted:
+    async with scripted_gateway(
+        data_dir, conninfo, shared_scripted.upstream, limits=limits
+    ) as scripted:
         paused = PausedAnswer()
         scripted.upstream.play(paused.verb(3))
         for _ in range(callers):

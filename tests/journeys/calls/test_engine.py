@@ -8,13 +8,10 @@ from pathlib import Path
 import pydantic
 import pytest
 
-from tests.support.engine import address_of, running_engine
-from tests.support.gateway import running_gateway
+from tests.support.engine import engine_gateway
 from tests.support.scripted_gateway import ScriptedGateway
 from tests.support.sdks import openai
-from tests.support.upstream import Upstream, chat
 from tollkeeper.embedded.packaged_model import PACKAGED_MODEL
-from tollkeeper.settings import Settings
 
 pytestmark = pytest.mark.engine
 MODEL = PACKAGED_MODEL.id
@@ -31,31 +28,15 @@ class Verdict(pydantic.BaseModel):
 
 @pytest.fixture(scope="module")
 async def scripted(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
-    model = {
-        "id": MODEL,
-        "backend": "local",
-        "upstream_model": PACKAGED_MODEL.upstream_model,
-        "context_length": 1024,
-        "max_output_length": 512,
-        "supported_sampling_parameters": PACKAGED_MODEL.supported_sampling_parameters,
-        "supported_features": PACKAGED_MODEL.supported_features,
-        "pricing": {"prompt": "0.00000002", "completion": "0.00000008"},
-    }
-    settings = Settings.model_validate(
-        {
-            "database": {"data_dir": data_dir, "pool_size": 8},
-            "backends": [{"name": "local", "kind": "embedded"}],
-            "models": [model],
-        }
-    )
-    async with (
-        Upstream(chat()) as nobody,
-        running_engine() as engine,
-        running_gateway(settings, conninfo, engine=address_of(engine)) as gateway,
-    ):
-        tenant = await gateway.make_tenant()
-        made = ScriptedGateway(gateway, nobody, tenant, probe_tenant=tenant)
-        await made.grant(10**12)
+    async with engine_gateway(
+        data_dir,
+        conninfo,
+        id=MODEL,
+        max_output_length=512,
+        supported_sampling_parameters=PACKAGED_MODEL.supported_sampling_parameters,
+        supported_features=PACKAGED_MODEL.supported_features,
+        pricing={"prompt": "0.00000002", "completion": "0.00000008"},
+    ) as made:
         yield made
 
 

@@ -44,15 +44,6 @@ SECRET_ADDRESS = "http://10.1.2.3:8000/v1"
 
 
 @pytest.fixture(scope="module")
-async def shared(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
-    async with (
-        Upstream(chat()) as upstream,
-        scripted_gateway(data_dir, conninfo, upstream) as running,
-    ):
-        yield running
-
-
-@pytest.fixture(scope="module")
 async def hasty(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
     """Whose deadline is near: only for calls that reach it."""
     async with (
@@ -70,11 +61,10 @@ async def hasty(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]
 
 
 @pytest.fixture
-async def scripted(shared: ScriptedGateway) -> AsyncIterator[ScriptedGateway]:
-    """Somebody with empty books; whatever a test does, nothing is left of it."""
-    mine = await shared.with_tenant()
-    async with mine.leaving_nothing():
-        yield mine
+async def scripted(scripted: ScriptedGateway) -> AsyncIterator[ScriptedGateway]:
+    """Whatever a test does, nothing is left of its calls."""
+    async with scripted.leaving_nothing():
+        yield scripted
 
 
 @dataclass(frozen=True)
@@ -236,19 +226,23 @@ async def test_what_the_backend_says_is_made_fit_to_show(
 
 @BOTH
 async def test_nobody_listens(
-    shared: ScriptedGateway, data_dir: Path, conninfo: str, streamed: bool
+    shared_scripted: ScriptedGateway, data_dir: Path, conninfo: str, streamed: bool
 ) -> None:
     """U1: refused, or not what it should be behind a secure address."""
-    plain = shared.upstream.url.replace("http://", "https://")
+    plain = shared_scripted.upstream.url.replace("http://", "https://")
     for url in (unused_url(), plain):
-        calls = len(shared.upstream.requests)
+        calls = len(shared_scripted.upstream.requests)
         async with scripted_gateway(
-            data_dir, conninfo, shared.upstream, urls=(url,), backend={"connect_timeout_s": 0.5}
+            data_dir,
+            conninfo,
+            shared_scripted.upstream,
+            urls=(url,),
+            backend={"connect_timeout_s": 0.5},
         ) as scripted:
             found = await scripted.chat(stream=streamed)
             assert_refusal(found, _bad_gateway(chat()))
             await assert_books(scripted, found, "released")
-        assert len(shared.upstream.requests) == calls
+        assert len(shared_scripted.upstream.requests) == calls
 
 
 async def _silent_after_head(peer: Peer) -> None:

@@ -4,7 +4,7 @@ A request whose objects refer to each other in a circle stays in memory, with it
 until a garbage collection finds it: thousands of requests later, in a pause of many milliseconds."""
 
 import gc
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,8 @@ from tests.support.scripted_gateway import (
     MODEL,
     ScriptedGateway,
     eventually,
-    scripted_gateway,
 )
 from tests.support.upstream import (
-    Upstream,
     Verb,
     chat,
     chunk,
@@ -34,21 +32,6 @@ _CHAT = {"model": MODEL, "messages": [{"role": "user", "content": "Hello"}]}
 _RESPONSE = {"model": MODEL, "input": "Hello"}
 # Of the gateway. What the test's own client and upstream leave behind does not matter here.
 _OURS = "tollkeeper."
-
-
-@pytest.fixture(scope="module")
-async def shared(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
-    async with (
-        Upstream(chat()) as upstream,
-        scripted_gateway(data_dir, conninfo, upstream) as running,
-    ):
-        yield running
-
-
-@pytest.fixture
-async def scripted(shared: ScriptedGateway) -> ScriptedGateway:
-    shared.upstream.play(chat())
-    return await shared.with_tenant()
 
 
 @contextmanager

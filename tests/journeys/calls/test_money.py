@@ -18,7 +18,7 @@ from tests.support.scripted_gateway import (
     scripted_gateway,
     scripted_settings,
 )
-from tests.support.upstream import Upstream, answer, chat, completion
+from tests.support.upstream import answer, chat, completion
 from tollkeeper.bootstrap import build_catalog
 from tollkeeper.domain.caps import CapPeriod
 from tollkeeper.domain.money import usd_from_picousd
@@ -27,25 +27,16 @@ BOUND = 10
 
 
 @pytest.fixture(scope="module")
-async def shared(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
-    async with (
-        Upstream(chat()) as upstream,
-        scripted_gateway(data_dir, conninfo, upstream) as running,
-    ):
-        yield running
-
-
-@pytest.fixture(scope="module")
-async def hold(shared: ScriptedGateway) -> int:
+async def hold(shared_scripted: ScriptedGateway) -> int:
     """What one call of these tests holds."""
-    return (await shared.entry_of(await ask(shared))).hold
+    return (await shared_scripted.entry_of(await ask(shared_scripted))).hold
 
 
 @pytest.fixture
-async def scripted(shared: ScriptedGateway) -> ScriptedGateway:
+async def scripted(shared_scripted: ScriptedGateway) -> ScriptedGateway:
     """Somebody without a cent."""
-    shared.upstream.play(chat())
-    return await shared.with_tenant(credit=0)
+    shared_scripted.upstream.play(chat())
+    return await shared_scripted.with_tenant(credit=0)
 
 
 async def ask(scripted: ScriptedGateway, **fields: Any) -> httpx2.Response:
@@ -213,9 +204,9 @@ async def test_only_so_many_at_once(scripted: ScriptedGateway, hold: int) -> Non
 
 
 async def test_a_price_holds_for_the_call_that_was_admitted_at_it(
-    shared: ScriptedGateway, data_dir: Path, conninfo: str
+    shared_scripted: ScriptedGateway, data_dir: Path, conninfo: str
 ) -> None:
-    async with scripted_gateway(data_dir, conninfo, shared.upstream) as scripted:
+    async with scripted_gateway(data_dir, conninfo, shared_scripted.upstream) as scripted:
         paused = PausedAnswer()
         scripted.upstream.play(paused.verb())
         async with open_stream(scripted) as rest:

@@ -5,17 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 from typing import Any
 
 import pydantic
 import pytest
 
-from tests.support.scripted_gateway import COST, MODEL, ScriptedGateway, scripted_gateway
+from tests.support.scripted_gateway import COST, MODEL, ScriptedGateway
 from tests.support.sdks import openai
 from tests.support.upstream import (
     DONE,
-    Upstream,
     Verb,
     answer,
     chat,
@@ -47,19 +45,14 @@ class Weather(pydantic.BaseModel):
 
 
 @pytest.fixture(scope="module")
-async def shared(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
-    options = {"thinking": "chat_template_kwargs.enable_thinking"}
-    async with (
-        Upstream(chat()) as upstream,
-        scripted_gateway(data_dir, conninfo, upstream, model={"options": options}) as running,
-    ):
-        yield running
+def scripted_options() -> dict[str, Any]:
+    return {"model": {"options": {"thinking": "chat_template_kwargs.enable_thinking"}}}
 
 
 @pytest.fixture
-async def scripted(shared: ScriptedGateway) -> ScriptedGateway:
-    await shared.works()
-    return await shared.with_tenant()
+async def scripted(shared_scripted: ScriptedGateway) -> ScriptedGateway:
+    await shared_scripted.works()
+    return await shared_scripted.with_tenant()
 
 
 @pytest.fixture

@@ -2,8 +2,8 @@
 callers see and pay the same as where every piece is an event."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
-from pathlib import Path
+from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
@@ -14,14 +14,11 @@ from tests.support.scripted_gateway import (
     ScriptedGateway,
     eventually,
     read_stream,
-    scripted_gateway,
 )
 from tests.support.upstream import (
     DONE,
     Peer,
-    Upstream,
     Verb,
-    chat,
     chunk,
     reset_after,
     sse,
@@ -35,18 +32,8 @@ _PAUSE_S = 0.005
 
 
 @pytest.fixture(scope="module")
-async def shared(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
-    async with (
-        Upstream(chat()) as upstream,
-        scripted_gateway(data_dir, conninfo, upstream, limits={"drain_s": 1}) as running,
-    ):
-        yield running
-
-
-@pytest.fixture
-async def scripted(shared: ScriptedGateway) -> ScriptedGateway:
-    shared.upstream.play(chat())
-    return await shared.with_tenant()
+def scripted_options() -> dict[str, Any]:
+    return {"limits": {"drain_s": 1}}
 
 
 def _answer(words: Iterable[str] = _WORDS) -> list[bytes]:

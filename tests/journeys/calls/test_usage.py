@@ -23,7 +23,6 @@ from tests.support.upstream import (
     DONE,
     USAGE,
     Peer,
-    Upstream,
     Verb,
     answer,
     chat,
@@ -40,20 +39,11 @@ from tests.support.upstream import (
 BOTH = pytest.mark.parametrize("streamed", [False, True], ids=["json", "stream"])
 
 
-@pytest.fixture(scope="module")
-async def shared(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
-    async with (
-        Upstream(chat()) as upstream,
-        scripted_gateway(data_dir, conninfo, upstream) as running,
-    ):
-        yield running
-
-
 @pytest.fixture
-async def scripted(shared: ScriptedGateway) -> AsyncIterator[ScriptedGateway]:
-    mine = await shared.with_tenant()
-    async with mine.leaving_nothing():
-        yield mine
+async def scripted(scripted: ScriptedGateway) -> AsyncIterator[ScriptedGateway]:
+    """Whatever a test does, nothing is left of its calls."""
+    async with scripted.leaving_nothing():
+        yield scripted
 
 
 def reporting(usage: Any, *, streamed: bool) -> Verb:
@@ -313,10 +303,10 @@ async def test_one_of_many_choices_never_ends(scripted: ScriptedGateway) -> None
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["json", "stream"])
 async def test_many_choices_on_a_backend_that_makes_one_at_a_time(
-    shared: ScriptedGateway, data_dir: Path, conninfo: str, streamed: bool
+    shared_scripted: ScriptedGateway, data_dir: Path, conninfo: str, streamed: bool
 ) -> None:
     async with scripted_gateway(
-        data_dir, conninfo, shared.upstream, backend={"native_n": False}
+        data_dir, conninfo, shared_scripted.upstream, backend={"native_n": False}
     ) as scripted:
         scripted.upstream.play(chat())
         calls = len(scripted.upstream.requests)
@@ -341,7 +331,7 @@ async def test_many_choices_on_a_backend_that_makes_one_at_a_time(
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["json", "stream"])
 async def test_one_failure_among_many_fails_the_call_once(
-    shared: ScriptedGateway, data_dir: Path, conninfo: str, streamed: bool
+    shared_scripted: ScriptedGateway, data_dir: Path, conninfo: str, streamed: bool
 ) -> None:
     async def one_fails(peer: Peer) -> None:
         if peer.request.json["seed"] == 12:
@@ -350,7 +340,7 @@ async def test_one_failure_among_many_fails_the_call_once(
             await chat()(peer)
 
     async with scripted_gateway(
-        data_dir, conninfo, shared.upstream, backend={"native_n": False}
+        data_dir, conninfo, shared_scripted.upstream, backend={"native_n": False}
     ) as scripted:
         scripted.upstream.play(one_fails)
         found = await scripted.chat(stream=streamed, n=8, max_tokens=10, seed=5)

@@ -1,7 +1,6 @@
 """Usage as real providers report it: running totals, odd places, zeros, nothing, and more."""
 
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -13,14 +12,11 @@ from tests.support.scripted_gateway import (
     PROMPT_PRICE,
     ScriptedGateway,
     read_stream,
-    scripted_gateway,
 )
 from tests.support.upstream import (
     DONE,
     USAGE,
-    Upstream,
     answer,
-    chat,
     chat_records,
     chunk,
     completion,
@@ -32,20 +28,11 @@ from tollkeeper.domain.estimate import estimate_tokens
 BOTH = pytest.mark.parametrize("streamed", [False, True], ids=["json", "stream"])
 
 
-@pytest.fixture(scope="module")
-async def shared(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
-    async with (
-        Upstream(chat()) as upstream,
-        scripted_gateway(data_dir, conninfo, upstream) as running,
-    ):
-        yield running
-
-
 @pytest.fixture
-async def scripted(shared: ScriptedGateway) -> AsyncIterator[ScriptedGateway]:
-    mine = await shared.with_tenant()
-    async with mine.leaving_nothing():
-        yield mine
+async def scripted(scripted: ScriptedGateway) -> AsyncIterator[ScriptedGateway]:
+    """Whatever a test does, nothing is left of its calls."""
+    async with scripted.leaving_nothing():
+        yield scripted
 
 
 def report(prompt: int, written: int, **details: Any) -> dict[str, Any]:

@@ -47,12 +47,6 @@ async def shared_scripted(data_dir: Path, conninfo: str) -> AsyncIterator[Script
         yield running
 
 
-@pytest.fixture
-async def scripted(shared_scripted: ScriptedGateway) -> ScriptedGateway:
-    shared_scripted.upstream.play(chat())
-    return await shared_scripted.with_tenant()
-
-
 @pytest.fixture(scope="session")
 async def node() -> NodeClient:
     return NodeClient(await _node_environment(NODE_PROJECT, "npm"))

@@ -7,12 +7,8 @@ from typing import Any
 import pytest
 
 from tests.journeys.clients.programs import ClientLogin, NodeClient, PythonClient
-from tests.support.engine import address_of, running_engine
-from tests.support.gateway import running_gateway
+from tests.support.engine import engine_gateway
 from tests.support.scripted_gateway import ScriptedGateway
-from tests.support.upstream import Upstream, chat
-from tollkeeper.embedded.packaged_model import PACKAGED_MODEL
-from tollkeeper.settings import Settings
 
 pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
 MODEL = "local/small"
@@ -27,31 +23,15 @@ PRICING = {
 
 @pytest.fixture(scope="module")
 async def local(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
-    model = {
-        "id": MODEL,
-        "backend": "local",
-        "upstream_model": PACKAGED_MODEL.upstream_model,
-        "context_length": 1024,
-        "max_output_length": 64,
+    async with engine_gateway(
+        data_dir,
+        conninfo,
+        id=MODEL,
+        max_output_length=64,
         # Counting needs only that they are declared.
-        "supported_features": ["tools"],
-        "pricing": PRICING,
-    }
-    settings = Settings.model_validate(
-        {
-            "database": {"data_dir": data_dir, "pool_size": 4},
-            "backends": [{"name": "local", "kind": "embedded"}],
-            "models": [model],
-        }
-    )
-    async with (
-        Upstream(chat()) as nobody,
-        running_engine() as engine,
-        running_gateway(settings, conninfo, engine=address_of(engine)) as gateway,
-    ):
-        tenant = await gateway.make_tenant()
-        made = ScriptedGateway(gateway, nobody, tenant, probe_tenant=tenant)
-        await made.grant(10**12)
+        supported_features=["tools"],
+        pricing=PRICING,
+    ) as made:
         yield made
 
 

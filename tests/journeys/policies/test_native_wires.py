@@ -1,6 +1,6 @@
-"""Policies over backends that speak a provider's own protocol: judged and paid for as any other."""
+"""Policies over backends that speak another protocol than chat: judged and paid for as any other."""
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,47 +11,62 @@ import pytest
 from tests.support import upstream_converse as converse
 from tests.support import upstream_gemini as gemini
 from tests.support import upstream_messages as messages
+from tests.support import upstream_responses as responses
 from tests.support.judged_gateway import JudgedGateway, assert_denied, judged_gateway
 from tests.support.responses_answers import respond
-from tests.support.scripted_gateway import COMPLETION_PRICE, PROMPT_PRICE, read_stream
+from tests.support.scripted_gateway import COMPLETION_PRICE, COST, PROMPT_PRICE, read_stream
 from tests.support.upstream import Verb
+from tests.support.upstream_wire import call_item, message_item, reasoning_item
 
 BOTH = pytest.mark.parametrize("streamed", [False, True])
-# The report of an ordinary answer: 12 and 5 tokens.
-_REPORTED = 12 * PROMPT_PRICE + 5 * COMPLETION_PRICE
+# The report of an ordinary answer of a native wire: 12 and 5 tokens.
+_NATIVE_COST = 12 * PROMPT_PRICE + 5 * COMPLETION_PRICE
 _Block = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Said:
-    """An answer with a word in its text, in its reasoning, and in a call."""
+    """Answers of one protocol with a word in one of their blocks, and what they cost."""
 
     ordinary: Callable[..., Verb]
-    text: _Block
-    reasoning: _Block
-    call: _Block
+    blocks: Mapping[str, _Block]
+    cost: int = _NATIVE_COST
 
 
-_MESSAGES = (
-    messages.text_block("a bomb"),
-    messages.thinking_block("a bomb", "c2ln"),
-    messages.tool_block("c1", "look", at="a bomb"),
-)
+_MESSAGES = {
+    "text": messages.text_block("a bomb"),
+    "reasoning": messages.thinking_block("a bomb", "c2ln"),
+    "call": messages.tool_block("c1", "look", at="a bomb"),
+}
 SAID = {
-    "messages": Said(messages.message, *_MESSAGES),
+    "messages": Said(messages.message, _MESSAGES),
     "gemini": Said(
         gemini.generate,
-        gemini.text_part("a bomb"),
-        gemini.thought_part("a bomb"),
-        gemini.call_part("c1", "look", at="a bomb"),
+        {
+            "text": gemini.text_part("a bomb"),
+            "reasoning": gemini.thought_part("a bomb"),
+            "call": gemini.call_part("c1", "look", at="a bomb"),
+        },
     ),
     "converse": Said(
         converse.converse,
-        converse.text_block("a bomb"),
-        converse.reasoning_block("a bomb", "c2ln"),
-        converse.use_block("c1", "look", at="a bomb"),
+        {
+            "text": converse.text_block("a bomb"),
+            "reasoning": converse.reasoning_block("a bomb", "c2ln"),
+            "call": converse.use_block("c1", "look", at="a bomb"),
+        },
     ),
-    "bedrock_messages": Said(converse.invoke, *_MESSAGES),
+    "bedrock_messages": Said(converse.invoke, _MESSAGES),
+    "responses": Said(
+        responses.respond,
+        {
+            "text": message_item("a bomb"),
+            "reasoning": reasoning_item("a bomb"),
+            "summary": reasoning_item("a bomb", summary=True),
+            "call": call_item("c", "look", '{"at": "a bomb"}'),
+        },
+        cost=COST,
+    ),
 }
 
 
@@ -88,16 +103,19 @@ async def test_a_request_that_matches_never_leaves(judged: JudgedGateway) -> Non
 
 
 @BOTH
-@pytest.mark.parametrize("where", ["text", "reasoning", "call"])
+@pytest.mark.parametrize(
+    ("protocol", "where"),
+    [(protocol, where) for protocol, said in SAID.items() for where in said.blocks],
+)
 async def test_an_answer_that_matches_is_kept_back_and_paid(
     judged: JudgedGateway, protocol: str, where: str, streamed: bool
 ) -> None:
     policy = await judged.enforce(direction="response")
     said = SAID[protocol]
-    judged.model.play(said.ordinary(getattr(said, where)))
+    judged.model.play(said.ordinary(said.blocks[where]))
     found = await judged.chat(stream=streamed)
     assert_denied(found, policy, "response")
-    assert (await judged.scripted.entry_of(found)).cost == _REPORTED
+    assert (await judged.scripted.entry_of(found)).cost == said.cost
     assert_denied(await respond(judged.scripted, stream=streamed), policy, "response")
 
 

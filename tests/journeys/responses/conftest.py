@@ -3,9 +3,9 @@
 import pytest
 
 from tests.support.databases import own_database
-from tests.support.responses_fixtures import native, scripted, shared_native, shared_scripted
+from tests.support.responses_fixtures import native, shared_native, shared_scripted
 
-__all__ = ["native", "scripted", "shared_native", "shared_scripted"]
+__all__ = ["native", "shared_native", "shared_scripted"]
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.journeys.responses.test_openai_sdk import LOOK
+from tests.journeys.responses.sdk_turns import look_around, turn
 from tests.support.databases import own_database
 from tests.support.responses_answers import both, calls, look_then_tell, records
 from tests.support.scripted_gateway import COST, MODEL, ScriptedGateway, scripted_gateway
@@ -93,7 +93,7 @@ async def test_responses_streamed(client: openai.AsyncOpenAI, front: ScriptedGat
     assert (await front.balance())["settled"] == 2 * COST
 
 
-async def test_chat(client: openai.AsyncOpenAI, front: ScriptedGateway) -> None:
+async def test_chat(client: openai.AsyncOpenAI) -> None:
     completion = await client.chat.completions.create(
         model=FRONT, messages=[{"role": "user", "content": "Hello"}], n=2
     )
@@ -116,30 +116,12 @@ async def test_tools_over_several_turns(
     client: openai.AsyncOpenAI, front: ScriptedGateway, streamed: bool
 ) -> None:
     front.upstream.play(look_then_tell())
-    history: list[Any] = [{"role": "user", "content": "Look around."}]
-    for _ in range(2):
-        response = await _turn(client, history, streamed=streamed)
-        [call] = response.output
-        assert isinstance(call, openai.types.responses.ResponseFunctionToolCall)
-        history += response.output
-        place = json.loads(call.arguments)["place"]
-        history.append(
-            {"type": "function_call_output", "call_id": call.call_id, "output": f"a {place}"}
-        )
-    last = await _turn(client, history, streamed=streamed)
-    assert last.output_text == "I saw a room 0 and a room 1."
+    await look_around(client, FRONT, streamed=streamed)
     request = front.upstream.requests[-1].json
     assert [message["role"] for message in request["messages"]] == [
         *("user", "assistant", "tool", "assistant", "tool"),
     ]
     assert request["tools"][0]["function"]["strict"] is True
-
-
-async def _turn(client: openai.AsyncOpenAI, history: list[Any], *, streamed: bool) -> Any:
-    if not streamed:
-        return await client.responses.create(model=FRONT, input=history, tools=[LOOK])
-    async with client.responses.stream(model=FRONT, input=history, tools=[LOOK]) as events:
-        return await events.get_final_response()
 
 
 async def test_tools_of_chat(client: openai.AsyncOpenAI, front: ScriptedGateway) -> None:
@@ -171,7 +153,7 @@ async def test_parallel_calls_and_reasoning(
 ) -> None:
     called = calls(("c1", "look", '{"place":"a"}'), ("c2", "look", '{"place":"b"}'))
     front.upstream.play(both({**called, "reasoning": "Hm."}, finish="tool_calls"))
-    response = await _turn(client, [{"role": "user", "content": "Look."}], streamed=streamed)
+    response = await turn(client, FRONT, [{"role": "user", "content": "Look."}], streamed=streamed)
     assert [item.type for item in response.output] == [
         *("reasoning", "function_call", "function_call"),
     ]

@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
 from pydantic import BaseModel
 
+from tests.journeys.responses.sdk_turns import LOOK, look_around, turn
 from tests.support.responses_answers import both, calls, look_then_tell, records
 from tests.support.scripted_gateway import COST, MODEL, ScriptedGateway
 from tests.support.sdks import openai
 from tests.support.upstream import chat, reset_after, stream
-
-LOOK: openai.types.responses.FunctionToolParam = {
-    "type": "function",
-    "name": "look",
-    "description": "Looks at a place.",
-    "parameters": {
-        "type": "object",
-        "properties": {"place": {"type": "string"}},
-        "required": ["place"],
-        "additionalProperties": False,
-    },
-    "strict": True,
-}
 
 
 @pytest.fixture
@@ -97,35 +83,11 @@ async def test_tools_over_several_turns(
 ) -> None:
     """The whole history goes back in `input`, as the SDK's own objects."""
     scripted.upstream.play(look_then_tell())
-    history: list[Any] = [{"role": "user", "content": "Look around."}]
-    for _ in range(2):
-        response = await _turn(client, history, streamed=streamed)
-        [call] = response.output
-        assert isinstance(call, openai.types.responses.ResponseFunctionToolCall)
-        history += response.output
-        place = json.loads(call.arguments)["place"]
-        history.append(
-            {"type": "function_call_output", "call_id": call.call_id, "output": f"a {place}"}
-        )
-    last = await _turn(client, history, streamed=streamed)
-    assert last.output_text == "I saw a room 0 and a room 1."
+    history = await look_around(client, MODEL, streamed=streamed)
     roles = [message["role"] for message in scripted.upstream.requests[-1].json["messages"]]
     assert roles == ["user", "assistant", "tool", "assistant", "tool"]
-    history += last.output
     history.append({"role": "user", "content": "Thanks."})
-    assert (await _turn(client, history, streamed=streamed)).status == "completed"
-
-
-async def _turn(
-    client: openai.AsyncOpenAI,
-    history: list[openai.types.responses.ResponseInputItemParam],
-    *,
-    streamed: bool,
-) -> Any:
-    if not streamed:
-        return await client.responses.create(model=MODEL, input=history, tools=[LOOK])
-    async with client.responses.stream(model=MODEL, input=history, tools=[LOOK]) as events:
-        return await events.get_final_response()
+    assert (await turn(client, MODEL, history, streamed=streamed)).status == "completed"
 
 
 async def test_parallel_calls_streamed(
@@ -202,7 +164,7 @@ async def test_refusals_are_the_sdks_errors(client: openai.AsyncOpenAI) -> None:
     assert missing.value.code == "model_not_found"
 
 
-async def test_model_listing(client: openai.AsyncOpenAI, scripted: ScriptedGateway) -> None:
+async def test_model_listing(client: openai.AsyncOpenAI) -> None:
     listed = [model.id async for model in client.models.list()]
     assert listed == [MODEL, "example/bare"]
     read = await client.models.retrieve(MODEL)

@@ -9,10 +9,11 @@ import pytest
 from tests.support.activity_records import record_of, written
 from tests.support.books import MODEL, USD, Books, open_books
 from tests.support.gateway import Gateway
+from tests.support.ledger import find_differences
 from tollkeeper.domain.caps import CapPeriod
 from tollkeeper.domain.errors import InvalidRequest, NotFound, StateConflict
 from tollkeeper.storage.reservations import ReservationEntry, ReservationStatus
-from tollkeeper.storage.verification import INVARIANTS, find_differences
+from tollkeeper.storage.verification import INVARIANTS
 
 
 async def _resolve(books: Books, identity: UUID, settle: int | None) -> ReservationEntry:

@@ -9,11 +9,10 @@ import pytest
 
 from tests.support.databases import own_database
 from tests.support.large_books import fill_books
-from tests.support.ledger import make_tenant, release, run, running_process
+from tests.support.ledger import find_differences, make_tenant, release, run, running_process
 from tests.support.ledger_months import OldBooks, this_month
 from tollkeeper.domain.months import FIRST_ID, LAST_ID
 from tollkeeper.services.ledger import verification
-from tollkeeper.storage.verification import find_differences
 
 NOW = this_month()
 

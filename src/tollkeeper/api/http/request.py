@@ -33,22 +33,28 @@ def header_values(headers: HeaderIndex, name: bytes) -> tuple[bytes, ...]:
 
 def presented_key(headers: HeaderIndex, kind: KeyKind, customer_key_header: bytes) -> str:
     """The API key of the request. Two different keys are refused as a mistake or an attack."""
-    keys = set()
-    authorizations = header_values(headers, b"authorization")
-    if len(authorizations) > 1:
-        raise Unauthenticated("Send only one Authorization header.")
-    for value in authorizations:
-        scheme, _, token = value.partition(b" ")
-        if scheme.lower() != b"bearer" or not token.strip():
-            raise Unauthenticated("The Authorization header must be 'Bearer <API key>'.")
-        keys.add(token.strip())
+    key = _bearer_token(headers)
     if kind is KeyKind.PROJECT:
-        keys.update(header_values(headers, customer_key_header))
-    if not keys:
+        for other in headers.get(customer_key_header, ()):
+            if key is not None and other != key:
+                raise Unauthenticated("The request has two different API keys: send one.")
+            key = other
+    if key is None:
         raise Unauthenticated("An API key is required: 'Authorization: Bearer <API key>'.")
-    if len(keys) > 1:
-        raise Unauthenticated("The request has two different API keys: send one.")
-    return keys.pop().decode("latin-1")
+    return key.decode("latin-1")
+
+
+def _bearer_token(headers: HeaderIndex) -> bytes | None:
+    values = headers.get(b"authorization")
+    if values is None:
+        return None
+    if len(values) > 1:
+        raise Unauthenticated("Send only one Authorization header.")
+    scheme, _, token = values[0].partition(b" ")
+    token = token.strip()
+    if scheme.lower() != b"bearer" or not token:
+        raise Unauthenticated("The Authorization header must be 'Bearer <API key>'.")
+    return token
 
 
 def check_path_ids(path: dict[str, str]) -> None:
@@ -60,10 +66,10 @@ def check_path_ids(path: dict[str, str]) -> None:
 
 
 def check_content_type(headers: HeaderIndex) -> None:
-    values = header_values(headers, b"content-type")
+    values = headers.get(b"content-type", ())
     if len(values) != 1 or not _is_json(values[0]):
         raise UnsupportedMediaType
-    if header_values(headers, b"content-encoding") not in ((), (b"identity",)):
+    if headers.get(b"content-encoding", ()) not in ((), (b"identity",)):
         raise UnsupportedMediaType(
             "A body with a Content-Encoding is not accepted: send plain JSON."
         )

@@ -7,6 +7,7 @@ a signature, such as the text that a chat caller sends back, has no place in a r
 
 import msgspec
 
+from tollkeeper.backends.prompt_content import sealed_objects
 from tollkeeper.domain.prompt import FreeObject, Reasoning
 
 _encode = msgspec.json.Encoder().encode
@@ -19,15 +20,11 @@ def sealed_block(block: FreeObject) -> str:
 
 def signed_blocks(reasoning: Reasoning) -> list[FreeObject]:
     """The blocks of earlier reasoning. Values that another backend sealed are left out."""
-    blocks = []
-    for sealed in reasoning.sealed:
-        try:
-            block = msgspec.json.decode(sealed)
-        except msgspec.DecodeError:
-            continue
-        if isinstance(block, dict) and block.get("type") in ("thinking", "redacted_thinking"):
-            blocks.append(block)
-    return blocks
+    return [
+        block
+        for block in sealed_objects(reasoning)
+        if block.get("type") in ("thinking", "redacted_thinking")
+    ]
 
 
 def is_signed(reasoning: Reasoning) -> bool:

@@ -90,12 +90,7 @@ class MessagesWire:
 
     def read_whole(self, call: Call, body: bytes, *, secrets: tuple[str, ...]) -> WholeAnswer:
         answer = MessagesAnswer(call, secrets=secrets)
-        events = answer.read_whole(decode_message(body))
-        if answer.failure is not None and not answer.accepted:
-            raise answer.failure
-        if answer.failure is not None:
-            answer.failure.charged = True
-        return WholeAnswer(events, answer.failure)
+        return answer.whole_answer(answer.read_whole(decode_message(body)))
 
     def read_usage(self, body: bytes) -> UsageReport | None:
         return report_alone(usage_alone(body).usage)

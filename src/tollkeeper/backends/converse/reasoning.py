@@ -9,6 +9,7 @@ from enum import StrEnum
 import msgspec
 
 from tollkeeper.backends.claude_thinking import is_native, thinking_fields
+from tollkeeper.backends.prompt_content import sealed_objects
 from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.errors import OptionUnsupported
 from tollkeeper.domain.inference import Call
@@ -94,15 +95,11 @@ def _sealed(block: FreeObject) -> str:
 
 def signed_blocks(reasoning: Reasoning) -> list[FreeObject]:
     """The blocks of earlier reasoning. Values that another backend sealed are left out."""
-    blocks = []
-    for sealed in reasoning.sealed:
-        try:
-            block = msgspec.json.decode(sealed)
-        except msgspec.DecodeError:
-            continue
-        if isinstance(block, dict) and block.keys() in ({_TEXT}, {_REDACTED}):
-            blocks.append({"reasoningContent": block})
-    return blocks
+    return [
+        {"reasoningContent": block}
+        for block in sealed_objects(reasoning)
+        if block.keys() in ({_TEXT}, {_REDACTED})
+    ]
 
 
 def is_signed(reasoning: Reasoning) -> bool:

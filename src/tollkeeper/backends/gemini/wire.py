@@ -55,12 +55,7 @@ class GeminiWire:
 
     def read_whole(self, call: Call, body: bytes, *, secrets: tuple[str, ...]) -> WholeAnswer:
         answer = GeminiAnswer(call, secrets=secrets)
-        events = answer.read_whole(records.decode_answer(body))
-        if answer.failure is not None and not answer.accepted:
-            raise answer.failure
-        if answer.failure is not None:
-            answer.failure.charged = True
-        return WholeAnswer(events, answer.failure)
+        return answer.whole_answer(answer.read_whole(records.decode_answer(body)))
 
     def read_usage(self, body: bytes) -> UsageReport | None:
         return report_alone(records.usage_alone(body))

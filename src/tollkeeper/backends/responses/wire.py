@@ -26,12 +26,7 @@ class ResponsesWire:
 
     def read_whole(self, call: Call, body: bytes, *, secrets: tuple[str, ...]) -> WholeAnswer:
         answer = ResponsesAnswer(call, secrets=secrets)
-        events = answer.read_result(decode_result(body))
-        if answer.failure is not None and not answer.accepted:
-            raise answer.failure
-        if answer.failure is not None:
-            answer.failure.charged = True
-        return WholeAnswer(events, answer.failure)
+        return answer.whole_answer(answer.read_result(decode_result(body)))
 
     def read_usage(self, body: bytes) -> UsageReport | None:
         alone = usage_alone(body)

@@ -7,8 +7,7 @@ from starlette.responses import Response
 from tollkeeper.console.context import console_of
 from tollkeeper.console.forms import RANGES_S, time_range
 from tollkeeper.console.rendering import render
-from tollkeeper.console.replica_views import ReplicaViews
-from tollkeeper.domain.traffic import BackendTraffic
+from tollkeeper.console.replica_views import ReplicaViews, traffic_by_replica
 
 
 async def show(request: Request) -> Response:
@@ -16,9 +15,7 @@ async def show(request: Request) -> Response:
     services = console.services
     time = time_range(request.query_params, services.clock())
     report = await services.traffic.traffic_report(time)
-    by_replica: dict[tuple[str, str], list[BackendTraffic]] = {}
-    for found in report.backends:
-        by_replica.setdefault((found.backend, found.replica), []).append(found)
+    replicas = await console.probe()
     processes = await services.replica_reports.replica_report_list()
     names = [backend.name for backend in console.settings.backends]
     return render(
@@ -27,9 +24,9 @@ async def show(request: Request) -> Response:
         nav="backends",
         title="Backends",
         backends=console.settings.backends,
-        replicas=await console.probe(),
+        replicas=replicas,
         views=ReplicaViews(processes, services.clock()),
-        traffic=by_replica,
+        traffic=traffic_by_replica(report.backends, replicas),
         report=report,
         configured={
             name: [

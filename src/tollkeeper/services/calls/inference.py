@@ -125,7 +125,13 @@ class Inference:
         self._recorder.started(running)
         source.on_disconnect(lambda: self._running.abandon(running))
         try:
-            return await self._run_recorded(running, source)
+            outcome = await self._run(running)
+        except BaseException as exc:
+            self._recorder.ended(running, *source.error_words(exc))
+            raise
+        else:
+            self._recorder.ended(running, 200, None)
+            return outcome
         finally:
             self._running.end(running)
 
@@ -141,15 +147,6 @@ class Inference:
     @property
     def running(self) -> int:
         return len(self._running)
-
-    async def _run_recorded(self, running: RunningCall, source: CallSource) -> Outcome:
-        try:
-            outcome = await self._run(running)
-        except BaseException as exc:
-            self._recorder.ended(running, *source.error_words(exc))
-            raise
-        self._recorder.ended(running, 200, None)
-        return outcome
 
     async def _run(self, running: RunningCall) -> Outcome:
         call = running.call

@@ -13,11 +13,10 @@ from tollkeeper.domain.errors import NotFound, StateConflict
 from tollkeeper.storage import names
 from tollkeeper.storage.database import Database
 
-# The beginning of an id has at least so many characters, so that a short name is not taken for one.
-ID_PREFIX_MIN = 4
 _LISTED_MAX = 5
 _ID_DIGITS = 32
-_HEX = re.compile(r"[0-9a-f]{4,32}")
+# An id, or its beginning: of at least four digits, so that a short name is not taken for one.
+_ID_OR_PREFIX = re.compile(r"[0-9a-f]{4,32}")
 _POLICY_ID = re.compile(r"pol_[0-9a-f]{32}")
 
 
@@ -93,7 +92,7 @@ def _is_searchable(text: str) -> bool:
 def _id_range(text: str) -> tuple[UUID, UUID] | None:
     """The first and the last id that begin with the text."""
     digits = text.lower().replace("-", "")
-    if _HEX.fullmatch(digits) is None:
+    if _ID_OR_PREFIX.fullmatch(digits) is None:
         return None
     return UUID(digits.ljust(_ID_DIGITS, "0")), UUID(digits.ljust(_ID_DIGITS, "f"))
 

@@ -2,17 +2,13 @@
 
 import secrets
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.support.databases import own_database
-from tests.support.otlp_collector import Collector, attributes_of, running_collector
-from tests.support.scripted_gateway import COST, MODEL, ScriptedGateway, scripted_gateway
-from tests.support.upstream import Upstream, chat, refuse
+from tests.journeys.telemetry.conftest import TracedGateway
+from tests.support.otlp_collector import Collector, attributes_of
+from tests.support.scripted_gateway import COST, MODEL, ScriptedGateway
+from tests.support.upstream import refuse
 from tollkeeper.bootstrap import telemetry
 from tollkeeper.bootstrap.telemetry import build_tracer
 from tollkeeper.domain.money import usd_from_picousd
@@ -21,39 +17,15 @@ from tollkeeper.settings import Settings, SettingsError
 _PROMPT = "A very private question"
 
 
-@pytest.fixture(scope="module")
-def conninfo(shared_conninfo: str) -> str:
-    """What is verified here, no other test has written to."""
-    return own_database(shared_conninfo, "telemetry")
-
-
-@pytest.fixture
-async def collector() -> AsyncIterator[Collector]:
-    async with running_collector() as collector:
-        yield collector
-
-
-@asynccontextmanager
-async def _traced(
-    data_dir: Path, conninfo: str, **telemetry_settings: Any
-) -> AsyncIterator[ScriptedGateway]:
-    """When the context ends, everything is exported."""
-    async with (
-        Upstream(chat()) as upstream,
-        scripted_gateway(data_dir, conninfo, upstream, telemetry=telemetry_settings) as running,
-    ):
-        yield await running.with_tenant()
-
-
 def _sent_upstream(scripted: ScriptedGateway) -> str | None:
     return scripted.upstream.requests[-1].headers.get("traceparent")
 
 
 async def test_a_span_lies_between_the_callers_and_the_backends(
-    data_dir: Path, conninfo: str, collector: Collector
+    traced: TracedGateway, collector: Collector
 ) -> None:
     trace, parent = secrets.token_hex(16), secrets.token_hex(8)
-    async with _traced(data_dir, conninfo, endpoint=collector.endpoint) as scripted:
+    async with traced(endpoint=collector.endpoint) as scripted:
         headers = {**scripted.tenant.as_customer, "traceparent": f"00-{trace}-{parent}-01"}
         messages = [{"role": "user", "content": _PROMPT}]
         answer = await scripted.chat(messages=messages, headers=headers)
@@ -87,19 +59,17 @@ async def test_a_span_lies_between_the_callers_and_the_backends(
     ["", "nonsense", "00-" + "0" * 32 + "-" + "1" * 16 + "-01", "00-" + "A" * 32 + "-x-01"],
 )
 async def test_a_malformed_trace_is_ignored(
-    data_dir: Path, conninfo: str, collector: Collector, header: str
+    traced: TracedGateway, collector: Collector, header: str
 ) -> None:
-    async with _traced(data_dir, conninfo, endpoint=collector.endpoint) as scripted:
+    async with traced(endpoint=collector.endpoint) as scripted:
         headers = {**scripted.tenant.as_customer, "traceparent": header}
         assert (await scripted.chat(headers=headers)).status_code == 200
     (span,) = collector.spans
     assert span.parent_span_id == b""
 
 
-async def test_a_failed_call_is_an_error(
-    data_dir: Path, conninfo: str, collector: Collector
-) -> None:
-    async with _traced(data_dir, conninfo, endpoint=collector.endpoint) as scripted:
+async def test_a_failed_call_is_an_error(traced: TracedGateway, collector: Collector) -> None:
+    async with traced(endpoint=collector.endpoint) as scripted:
         scripted.upstream.play(refuse(422))
         assert (await scripted.chat()).status_code == 422
     (span,) = collector.spans
@@ -107,8 +77,8 @@ async def test_a_failed_call_is_an_error(
     assert attributes_of(span)["http.response.status_code"] == 422
 
 
-async def test_off_means_off(data_dir: Path, conninfo: str) -> None:
-    async with _traced(data_dir, conninfo) as scripted:
+async def test_off_means_off(traced: TracedGateway) -> None:
+    async with traced() as scripted:
         headers = {
             **scripted.tenant.as_customer,
             "traceparent": f"00-{secrets.token_hex(16)}-{secrets.token_hex(8)}-01",
@@ -118,8 +88,8 @@ async def test_off_means_off(data_dir: Path, conninfo: str) -> None:
         assert scripted.gateway.services.recorder.tracer is None
 
 
-async def test_a_collector_that_is_away_harms_no_call(data_dir: Path, conninfo: str) -> None:
-    async with _traced(data_dir, conninfo, endpoint="http://127.0.0.1:1") as scripted:
+async def test_a_collector_that_is_away_harms_no_call(traced: TracedGateway) -> None:
+    async with traced(endpoint="http://127.0.0.1:1") as scripted:
         assert (await scripted.chat()).status_code == 200
         assert (await scripted.balance())["settled"] == COST
 

@@ -2,19 +2,16 @@
 it is off."""
 
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
-from tests.support.databases import own_database
+from tests.journeys.telemetry.conftest import TracedGateway
 from tests.support.judged_gateway import assert_denied, judged_gateway
-from tests.support.otlp_collector import Collector, attributes_of, running_collector
-from tests.support.scripted_gateway import ScriptedGateway, scripted_gateway
-from tests.support.upstream import Upstream, chat, reset_after
+from tests.support.otlp_collector import Collector, attributes_of
+from tests.support.upstream import reset_after
 from tollkeeper.bootstrap import telemetry
 from tollkeeper.services.calls.recorder import CallRecorder
 from tollkeeper.services.calls.running import RunningCall
@@ -28,29 +25,10 @@ _NAMES = {
 }
 
 
-@pytest.fixture(scope="module")
-def conninfo(shared_conninfo: str) -> str:
-    """What is verified here, no other test has written to."""
-    return own_database(shared_conninfo, "telemetry_content")
-
-
 @pytest.fixture
-async def collector() -> AsyncIterator[Collector]:
-    async with running_collector() as collector:
-        yield collector
-
-
-@asynccontextmanager
-async def _traced(
-    data_dir: Path, conninfo: str, collector: Collector, **settings: Any
-) -> AsyncIterator[ScriptedGateway]:
-    """When the context ends, everything is exported."""
-    declared = {"endpoint": collector.endpoint, "content": True, **settings}
-    async with (
-        Upstream(chat()) as upstream,
-        scripted_gateway(data_dir, conninfo, upstream, telemetry=declared) as running,
-    ):
-        yield await running.with_tenant()
+def traced(traced: TracedGateway, collector: Collector) -> TracedGateway:
+    """With content, which the settings of a test may change."""
+    return lambda **changes: traced(**{"endpoint": collector.endpoint, "content": True, **changes})
 
 
 def _only_content(collector: Collector) -> dict[str, Any]:
@@ -61,14 +39,14 @@ def _only_content(collector: Collector) -> dict[str, Any]:
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
 async def test_a_span_carries_the_call(
-    data_dir: Path, conninfo: str, collector: Collector, *, streamed: bool
+    traced: TracedGateway, collector: Collector, *, streamed: bool
 ) -> None:
     messages = [
         {"role": "system", "content": "Be kind."},
         {"role": "user", "content": _PROMPT},
     ]
     tool = {"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}
-    async with _traced(data_dir, conninfo, collector) as scripted:
+    async with traced() as scripted:
         tenant = scripted.tenant
         asked = [*messages, {"role": "user", "content": f"My key is {tenant.project_key}"}]
         answer = await scripted.chat(messages=asked, tools=[tool], stream=streamed)
@@ -100,9 +78,9 @@ async def test_a_span_carries_the_call(
 
 
 async def test_a_span_has_the_part_of_an_answer_that_came(
-    data_dir: Path, conninfo: str, collector: Collector
+    traced: TracedGateway, collector: Collector
 ) -> None:
-    async with _traced(data_dir, conninfo, collector) as scripted:
+    async with traced() as scripted:
         scripted.upstream.play(reset_after(2))
         await scripted.chat(stream=True)
     (message,) = _only_content(collector)["gen_ai.output.messages"]
@@ -110,10 +88,8 @@ async def test_a_span_has_the_part_of_an_answer_that_came(
     assert message["finish_reason"] == "error"
 
 
-async def test_content_is_bounded_on_each_span(
-    data_dir: Path, conninfo: str, collector: Collector
-) -> None:
-    async with _traced(data_dir, conninfo, collector, content_bytes=1024) as scripted:
+async def test_content_is_bounded_on_each_span(traced: TracedGateway, collector: Collector) -> None:
+    async with traced(content_bytes=1024) as scripted:
         answer = await scripted.chat(messages=[{"role": "user", "content": "word " * 1000}])
         assert answer.status_code == 200
     (span,) = collector.spans
@@ -139,9 +115,9 @@ async def test_an_answer_that_a_policy_holds_back_is_not_sent(
 
 
 async def test_a_call_that_is_not_admitted_has_no_content(
-    data_dir: Path, conninfo: str, collector: Collector
+    traced: TracedGateway, collector: Collector
 ) -> None:
-    async with _traced(data_dir, conninfo, collector) as scripted:
+    async with traced() as scripted:
         poor = await scripted.with_tenant(credit=0)
         answer = await poor.chat(messages=[{"role": "user", "content": _PROMPT}])
         assert answer.status_code == 402
@@ -155,8 +131,7 @@ async def test_a_call_that_is_not_admitted_has_no_content(
     ids=["off", "not sampled"],
 )
 async def test_without_it_nothing_is_done(
-    data_dir: Path,
-    conninfo: str,
+    traced: TracedGateway,
     collector: Collector,
     monkeypatch: pytest.MonkeyPatch,
     settings: dict[str, Any],
@@ -174,7 +149,7 @@ async def test_without_it_nothing_is_done(
         sinks.append(running.sink is before)
 
     monkeypatch.setattr(CallRecorder, "started", watched)
-    async with _traced(data_dir, conninfo, collector, **settings) as scripted:
+    async with traced(**settings) as scripted:
         messages = [{"role": "user", "content": _PROMPT}]
         assert (await scripted.chat(messages=messages, stream=True)).status_code == 200
     assert (collected.call_count, encoded.call_count, sinks) == (0, 0, [True])

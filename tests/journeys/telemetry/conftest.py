@@ -1,0 +1,41 @@
+"""The database of the journeys of telemetry, a collector, and gateways that export to it."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.databases import own_database
+from tests.support.otlp_collector import Collector, running_collector
+from tests.support.scripted_gateway import ScriptedGateway, scripted_gateway
+from tests.support.upstream import Upstream, chat
+
+# Called with settings of telemetry. When the context ends, everything is exported.
+TracedGateway = Callable[..., AbstractAsyncContextManager[ScriptedGateway]]
+
+
+@pytest.fixture(scope="session")
+def conninfo(shared_conninfo: str) -> str:
+    """The whole ledger is verified here: no other test may have touched it."""
+    return own_database(shared_conninfo, "telemetry")
+
+
+@pytest.fixture
+async def collector() -> AsyncIterator[Collector]:
+    async with running_collector() as collector:
+        yield collector
+
+
+@pytest.fixture
+def traced(data_dir: Path, conninfo: str) -> TracedGateway:
+    @asynccontextmanager
+    async def run(**telemetry: Any) -> AsyncIterator[ScriptedGateway]:
+        async with (
+            Upstream(chat()) as upstream,
+            scripted_gateway(data_dir, conninfo, upstream, telemetry=telemetry) as running,
+        ):
+            yield await running.with_tenant()
+
+    return run
