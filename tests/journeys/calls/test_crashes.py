@@ -194,6 +194,40 @@ async def is_told_by_report_and_commands(
     assert (await unsettled_and_costs(scripted))[0] == unknown - 1
 
 
+async def test_what_a_killed_worker_has_created_can_be_read_again(
+    installed: InstalledProgram, served: tuple[Serving, ScriptedGateway]
+) -> None:
+    """P1: a key that a caller was told is there with its value, and none is there twice."""
+    installed.upstream.play(chat())
+    running, scripted = served
+    path = f"/v1/organization/projects/{scripted.tenant.project_id}/api_keys"
+
+    async def create(number: int) -> dict[str, Any] | None:
+        headers = {**scripted.tenant.as_admin, "Idempotency-Key": f"creation-{number}"}
+        body = {"name": f"key {number}"}
+        try:
+            found = await scripted.gateway.client.post(path, json=body, headers=headers)
+        except httpx2.TransportError:
+            return None
+        return found.json() if found.status_code == 200 else None
+
+    (worker,) = running.workers()
+    creations = [asyncio.ensure_future(create(number)) for number in range(40)]
+    await eventually(lambda: any(creation.done() for creation in creations))
+    os.kill(worker.pid, signal.SIGKILL)
+    told = await asyncio.gather(*creations)
+    assert any(told)
+    await answers_again(scripted)
+    again = await asyncio.gather(*(create(number) for number in range(40)))
+    for first, second in zip(told, again, strict=True):
+        assert second is not None
+        assert first in (None, second)
+    keys = await scripted.gateway.services.project_keys.project_key_list(scripted.tenant.project_id)
+    assert sorted(key.name for key in keys if key.name.startswith("key ")) == sorted(
+        f"key {number}" for number in range(40)
+    )
+
+
 async def test_told_to_stop_every_stream_has_its_end(installed: InstalledProgram) -> None:
     """P2: within the grace, by itself or by an error record, and everything is resolved."""
     ending, endless = PausedAnswer(), PausedAnswer()
