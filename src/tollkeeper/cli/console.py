@@ -14,7 +14,7 @@ import uvloop
 from tollkeeper.bootstrap import located_database
 from tollkeeper.cli.command import Invocation, command, command_app
 from tollkeeper.cli.output import SHOWN_ONCE, Record, show
-from tollkeeper.console.context import ReplicaState
+from tollkeeper.console.context import ProbedReplica
 from tollkeeper.console.sessions import new_token, token_digest
 from tollkeeper.console.start import is_secure, require_safe_address, run_console
 from tollkeeper.hosting.listeners import address_of, bind
@@ -111,8 +111,8 @@ def _end_with_parent() -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
-async def _replicas(settings: Settings) -> list[ReplicaState]:
+async def _replicas(settings: Settings) -> list[ProbedReplica]:
     return [
-        ReplicaState(found.backend, found.url, found.result.ok, found.result.detail)
+        ProbedReplica(found.backend, found.url, found.result.ok, found.result.detail)
         for found in await probe_replicas(settings)
     ]
