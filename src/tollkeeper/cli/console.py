@@ -62,10 +62,12 @@ def console(
         if child_socket is None:
             _announce(invocation, settings, listener, token)
             sys.stdout.flush()
-        else:
-            _end_with_parent()
-        uvloop.run(
-            run_console(
+
+        async def run() -> None:
+            if child_socket is not None:
+                # Not before the loop runs: while it starts, uvloop cannot handle the signal.
+                _end_with_parent()
+            await run_console(
                 settings,
                 conninfo,
                 listener,
@@ -73,7 +75,8 @@ def console(
                 config=invocation.config,
                 ask_replicas=lambda: _replicas(settings),
             )
-        )
+
+        uvloop.run(run())
     return None
 
 
