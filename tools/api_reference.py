@@ -95,7 +95,9 @@ def _type(schema: dict[str, Any], used: list[str]) -> str:
         values = [f"`{json.dumps(value)}`" for value in schema["enum"]]
         more = " …" if len(values) > _LONGEST_ENUM else ""
         return " ".join(values[:_LONGEST_ENUM]) + more
-    kind = str(schema.get("type", "any"))
+    kind = schema.get("type", "any")
+    if isinstance(kind, list):
+        return " or ".join(_type({**schema, "type": one}, used) for one in kind)
     if kind == "array":
         return f"array of {_type(schema.get('items', {}), used)}"
     bounds = [

@@ -60,3 +60,40 @@ def test_every_error_body_is_the_envelope() -> None:
                 schema = body["content"]["application/json"]["schema"]
                 assert "ErrorEnvelope" in schema["allOf"][0]["$ref"]
                 assert "X-Request-ID" in body["headers"]
+
+
+# Which errors an endpoint shows. For others than chat the interface gives their number only: ten for
+# organization routes, fourteen for responses. These are the ones that chat shows and that can occur.
+_CHAT = {400, 401, 402, 403, 404, 409, 413, 415, 422, 429, 500, 501, 502, 503, 504}
+_ORGANIZATION = {400, 401, 403, 404, 409, 413, 415, 429, 500, 503}
+_AREAS = {
+    *("Health", "Models", "Inference", "Credits", "Organization", "Projects", "Project keys"),
+    *("Admin keys", "Spending limits", "Reports", "Policies"),
+}
+
+
+def _operations() -> list[tuple[str, dict[str, Any]]]:
+    return [
+        (path, operation)
+        for path, operations in document()["paths"].items()
+        for operation in operations.values()
+    ]
+
+
+def test_every_error_that_an_endpoint_can_answer_is_described() -> None:
+    for path, operation in _operations():
+        described = {int(status) for status in operation["responses"]}
+        if path in ("/v1/chat/completions", "/v1/responses"):
+            assert described >= _CHAT, path
+        elif path.startswith("/v1/organization/") and "requestBody" in operation:
+            assert described >= _ORGANIZATION, path
+
+
+def test_where_waiting_helps_the_time_is_described() -> None:
+    for path, operation in _operations():
+        for status, response in operation["responses"].items():
+            assert ("Retry-After" in response["headers"]) == (status in ("429", "503")), path
+
+
+def test_every_operation_is_of_an_area_of_the_interface() -> None:
+    assert {tag for _, operation in _operations() for tag in operation["tags"]} <= _AREAS

@@ -12,11 +12,12 @@ from psycopg.conninfo import make_conninfo
 from tests.support.gateway import Gateway
 from tests.support.machines import Relay
 from tollkeeper.domain.errors import NotFound, Unavailable
-from tollkeeper.storage.database import Connection, Database
+from tollkeeper.storage.database import Connection, Contention, Database
 from tollkeeper.storage.planning import FIND_ROWS_BY_KEY
 from tollkeeper.storage.watched_connection import allow_long_statements
 
 _INSERT = "INSERT INTO organizations VALUES (%s, 'x', now())"
+_RENAME = "UPDATE organizations SET name = %s WHERE id = %s"
 
 
 async def _exists(database: Database, identity: object) -> bool:
@@ -77,6 +78,36 @@ async def test_slow_statement_is_unavailable(database: Database) -> None:
         async with database.transaction() as connection:
             await connection.execute("SET LOCAL statement_timeout = 50")
             await connection.execute("SELECT pg_sleep(10)")
+
+
+async def test_one_of_two_that_wait_for_each_other_is_told_to_try_again(database: Database) -> None:
+    """A real deadlock: PostgreSQL ends one of the two, and the other one is written."""
+    first, second = uuid4(), uuid4()
+    async with database.transaction() as connection:
+        for identity in (first, second):
+            await connection.execute(_INSERT, (identity,))
+    both_hold_one = asyncio.Barrier(2)
+
+    async def rename(name: str, *identities: object) -> None:
+        async with database.transaction() as connection:
+            await connection.execute("SET LOCAL lock_timeout = '60s'")
+            for identity in identities:
+                await connection.execute(_RENAME, (name, identity))
+                if identity is identities[0]:
+                    await both_hold_one.wait()
+
+    async with asyncio.timeout(20):
+        ended = await asyncio.gather(
+            rename("a", first, second), rename("b", second, first), return_exceptions=True
+        )
+    (refused,) = [error for error in ended if error is not None]
+    assert isinstance(refused, Contention)
+    assert refused.retry_after_s is not None
+    async with database.reading() as connection:
+        cursor = await connection.execute(
+            "SELECT DISTINCT name FROM organizations WHERE id = ANY(%s)", ([first, second],)
+        )
+        assert await cursor.fetchall() == [("a" if ended[0] is None else "b",)]
 
 
 async def test_mistake_of_ours_is_not_called_unavailable(database: Database) -> None:

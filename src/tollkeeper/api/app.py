@@ -17,7 +17,7 @@ from tollkeeper.api.http.endpoint import (
     Streamed,
     StreamedAnswer,
 )
-from tollkeeper.api.http.envelope import REQUEST_ID, render_error
+from tollkeeper.api.http.envelope import REQUEST_ID, MethodNotAllowed, render_error
 from tollkeeper.api.http.exchange import SERVER_WIDE, ClientGone, Exchange
 from tollkeeper.api.http.metrics import Observation
 from tollkeeper.api.http.overload_refusal import OverloadRefusal
@@ -231,7 +231,10 @@ class _OpenAnswer:
             self._abandon(exc)
 
     def _refuse(self, error: Exception) -> None:
-        rendered = render_error(error, self.request_id, messages_style=self._messages_style)
+        messages_style = self._messages_style
+        if isinstance(error, MethodNotAllowed):
+            messages_style = error.messages_style
+        rendered = render_error(error, self.request_id, messages_style=messages_style)
         self._observation.status = rendered.status
         self.exchange.answer(rendered.status, rendered.headers, rendered.body)
 

@@ -13,10 +13,19 @@ from tollkeeper.api.routes import ROUTES
 from tollkeeper.api.wire.errors import ErrorEnvelope, MessagesErrorEnvelope
 from tollkeeper.domain.access import KeyKind
 from tollkeeper.domain.conventions import CUSTOMER_KEY_HEADER, REQUEST_ID_HEADER
+from tollkeeper.domain.errors import RETRY_AFTER_S_MAX
 
 _REF = "#/components/schemas/{name}"
 # Error statuses that every endpoint can return.
 _COMMON_ERRORS = frozenset({400, 401, 403, 405, 500, 503})
+# And every endpoint that takes a body: it may be too slow, or come on top of other large ones.
+_BODY_ERRORS = frozenset({408, 413, 415, 429})
+_RETRY_AFTER: dict[str, Any] = {
+    "Retry-After": {
+        "description": "After how many seconds it is worth trying again, where that is known.",
+        "schema": {"type": "integer", "minimum": 1, "maximum": RETRY_AFTER_S_MAX},
+    }
+}
 _SECURITY: dict[KeyKind, list[dict[str, list[str]]]] = {
     KeyKind.ADMIN: [{"adminKey": []}],
     KeyKind.PROJECT: [{"customerKey": []}, {"customerHeaderKey": []}],
@@ -174,11 +183,13 @@ def _responses(endpoint: AnyEndpoint, schemas: dict[type, Any]) -> dict[str, Any
         "200": {"description": "Success.", "headers": success_headers, "content": content}
     }
     envelope = schemas[MessagesErrorEnvelope if endpoint.messages_style else ErrorEnvelope]
-    statuses = _COMMON_ERRORS | endpoint.errors | ({408} if endpoint.takes_body else set())
+    statuses = _COMMON_ERRORS | endpoint.errors
+    if endpoint.takes_body:
+        statuses |= _BODY_ERRORS
     for status in sorted(statuses):
         responses[str(status)] = {
             "description": _STATUS_DESCRIPTIONS[status],
-            "headers": request_id,
+            "headers": request_id | _RETRY_AFTER if status in (429, 503) else request_id,
             "content": {"application/json": {"schema": _error_schema(envelope, status)}},
         }
     return responses

@@ -24,7 +24,7 @@ from tollkeeper.domain.conventions import (
 )
 
 _READ = frozenset({404})
-_WRITE = frozenset({404, 409, 413, 415})
+_WRITE = frozenset({404, 409})
 
 ORGANIZATION_ROUTES: tuple[AnyEndpoint, ...] = (
     Endpoint(
@@ -167,8 +167,8 @@ ORGANIZATION_ROUTES: tuple[AnyEndpoint, ...] = (
     ),
 )
 
-_CHAT_ERRORS = frozenset({402, 404, 409, 413, 415, 422, 429, 501, 502, 504})
-_COUNT_ERRORS = frozenset({404, 413, 415, 429, 501})
+_CHAT_ERRORS = frozenset({402, 404, 409, 422, 501, 502, 504})
+_COUNT_ERRORS = frozenset({404, 501})
 
 INFERENCE_ROUTES: tuple[AnyEndpoint, ...] = (
     Endpoint(

@@ -236,6 +236,24 @@ async def test_a_messages_model_id_stays_here(scripted: ScriptedGateway) -> None
     assert sent["messages"] == [*MESSAGES, {"role": "assistant", "content": "a"}, *MESSAGES]
 
 
+async def test_a_part_without_a_type_gets_it(scripted: ScriptedGateway) -> None:
+    """Most backends require it."""
+    untyped: list[dict[str, Any]] = [
+        {"text": "a", "x": 1.5},
+        {"type": None, "text": "b"},
+        {"type": "text", "text": "c"},
+    ]
+    answered = {"role": "assistant", "content": "a", "model_id": "some/model"}
+    sent = await travelled(
+        scripted, messages=[*MESSAGES, answered, {"role": "user", "content": untyped}]
+    )
+    assert sent["messages"] == [
+        *MESSAGES,
+        {"role": "assistant", "content": "a"},
+        {"role": "user", "content": [{**part, "type": "text"} for part in untyped]},
+    ]
+
+
 async def test_cache_keys_are_isolated(scripted: ScriptedGateway) -> None:
     secret = "a key that others may guess"
     fields = {"prompt_cache_key": secret, "cache_salt": secret}

@@ -67,6 +67,9 @@ PLACE = "messages[0].content[0]"
         ({"type": "text", "text": "a"}, Text("a")),
         ({"type": "text", "text": None}, Text("")),
         ({"type": "text", "text": "a", "x": 1, "y": None}, Text("a", {"x": 1, "y": None})),
+        ({"text": "a"}, Text("a")),
+        ({"type": None, "text": "a", "x": 1}, Text("a", {"x": 1})),
+        ({"image_url": {"url": "u", "detail": "low"}}, Image("u", "low", PLACE)),
         ({"type": "refusal", "refusal": "no"}, Refusal("no")),
         ({"type": "thinking", "thinking": "hm"}, Reasoning("hm")),
         (
@@ -102,7 +105,8 @@ def test_parts(part: dict[str, Any], expected: Any) -> None:
 @pytest.mark.parametrize(
     ("part", "place"),
     [
-        ({"text": "a"}, "type"),
+        ({"x": "a"}, "type"),
+        ({"text": "a", "image_url": "u"}, "type"),
         ({"type": "odd"}, "type"),
         ({"type": "image_url"}, "image_url"),
         ({"type": "text", "text": "a", "video_url": "u"}, "video_url"),

@@ -135,7 +135,6 @@ TAKEN: list[dict[str, Any]] = [
             {"type": "refusal", "refusal": "no"},
             {"type": "thinking", "thinking": "hm"},
             {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]},
-            {"type": "input_image", "image_url": "u"},
             {"type": "image_url", "image_url": {"url": "u", "detail": "low", "x": 1}},
             {"type": "input_audio", "input_audio": {"data": "AA", "format": "wav"}},
             {"type": "audio_url", "audio_url": "u"},
@@ -145,10 +144,10 @@ TAKEN: list[dict[str, Any]] = [
         )
     ),
     *(message(content=[{"type": "text", "text": "a", "cache_control": {"x": 1}}]) for _ in "1"),
-    *(
-        message(content=[{"type": "image_url", "image_url": value}])
-        for value in ("u", {"url": "u"})
-    ),
+    # The interface makes the type optional: a text or an image_url tells it.
+    *(message(content=[{**told, "x": 1}]) for told in ({"text": ""}, {"type": None, "text": "a"})),
+    *(message(content=[{"image_url": url, "text": None}]) for url in ("u", {"url": "u"})),
+    *(message(content=[{"type": kind, "image_url": "u"}]) for kind in ("image_url", "input_image")),
     *(
         message(**{name: value})
         for name in ("reasoning", "reasoning_content", "name", "tool_call_id")
@@ -228,9 +227,9 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
         ("messages[0].content[0].type", message(content=[part]))
         for part in (
             {},
-            {"text": "a"},
-            {"image_url": "u"},
-            {"type": None, "text": "a"},
+            {"text": None},
+            {"text": "a", "image_url": "u"},
+            {"type": None, "video_url": "u"},
             {"type": "", "text": "a"},
             {"type": "Text", "text": "a"},
             {"type": "odd", "deep": [{"in": "it"}]},

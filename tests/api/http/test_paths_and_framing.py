@@ -16,6 +16,7 @@ from tests.api.http.raw_http import (
 from tests.support.gateway import Gateway, Tenant, assert_error, idempotency_key
 from tollkeeper.api.http.endpoint import AnyEndpoint
 from tollkeeper.api.routes import ROUTES
+from tollkeeper.services.request_ids import new_request_id_text
 
 _END = b"\r\n"
 
@@ -303,6 +304,18 @@ async def test_order_of_refusals(gateway: Gateway, acme: Tenant) -> None:
     headers = {**acme.as_admin, "Content-Type": "text/xml"}
     answer = await gateway.client.post(path, content=b"<xml>", headers=headers)
     assert_error(answer, 415, "unsupported_media_type")
+
+
+async def test_query_of_a_route_that_takes_none_is_ignored(gateway: Gateway, acme: Tenant) -> None:
+    path = f"/v1/organization/projects/{acme.project_id}/effective_policies?limit=1&x=%FF"
+    answer = await gateway.client.get(path, headers=acme.as_admin)
+    assert (answer.status_code, answer.json()) == (200, {"object": "list", "data": []})
+
+
+def test_request_ids_are_never_the_same() -> None:
+    """Those of one worker, in more than it answers in a second."""
+    count = 100_000
+    assert len({UUID(new_request_id_text()) for _ in range(count)}) == count
 
 
 @pytest.mark.parametrize("given", ["11111111-1111-4111-8111-111111111111", "x", ""])

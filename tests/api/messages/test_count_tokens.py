@@ -141,8 +141,11 @@ async def test_errors_are_wrapped(scripted: ScriptedGateway) -> None:
     assert_wrapped(
         await count(scripted, headers=scripted.tenant.as_admin), 403, "permission_denied"
     )
-    answered = await scripted.gateway.client.get("/v1/messages/count_tokens")
-    assert answered.status_code == 405
+    client, path = scripted.gateway.client, "/v1/messages/count_tokens"
+    assert_wrapped(await client.get(path), 405, "method_not_allowed")
+    plain = {**scripted.tenant.as_customer, "Content-Type": "text/plain"}
+    answered = await client.post(path, content=b"{}", headers=plain)
+    assert_wrapped(answered, 415, "unsupported_media_type")
 
 
 async def test_permission_and_revocation(scripted: ScriptedGateway) -> None:

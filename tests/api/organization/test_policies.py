@@ -137,6 +137,12 @@ async def test_edit_of_the_draft(
     assert answer.json()["draft"] == {**created["draft"], field: value}
 
 
+async def test_edit_of_nothing_counts_as_an_edit(gateway: Gateway, tenant: Tenant) -> None:
+    created = await gateway.make_policy(tenant)
+    edited = (await _edit(gateway, tenant, created["id"], 1)).json()
+    assert edited == {**created, "revision": 2, "updated_at": edited["updated_at"]}
+
+
 async def test_publication_is_a_snapshot_that_edits_do_not_touch(
     gateway: Gateway, tenant: Tenant
 ) -> None:
@@ -372,3 +378,10 @@ async def test_project_ids_are_kept_once_each_in_order(gateway: Gateway, tenant:
     given = [str(ids[0]), str(ids[1]).upper(), str(ids[0])]
     policy = await gateway.make_policy(tenant, scope="projects", project_ids=given)
     assert policy["draft"]["project_ids"] == [str(project_id) for project_id in ids]
+
+
+async def test_an_archived_project_may_be_named(gateway: Gateway, tenant: Tenant) -> None:
+    """A policy that named it before is still the same, and can be edited."""
+    await gateway.services.projects.project_archive(tenant.organization_id, tenant.project_id)
+    policy = await gateway.make_policy(tenant, project_ids=[str(tenant.project_id)])
+    assert policy["draft"]["project_ids"] == [str(tenant.project_id)]

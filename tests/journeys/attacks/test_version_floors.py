@@ -5,6 +5,7 @@ an advisory adds a line to `version_floors.toml`."""
 
 import importlib.metadata
 import re
+import sysconfig
 import tomllib
 from pathlib import Path
 
@@ -59,6 +60,17 @@ def test_every_locked_file_has_its_hash() -> None:
         text = (_ROOT / lock).read_text()
         entries = re.split(r"^(?=[A-Za-z0-9_.-]+==)", text, flags=re.MULTILINE)[1:]
         assert [entry.split()[0] for entry in entries if "--hash=sha256:" not in entry] == []
+
+
+def test_nothing_unexpected_runs_when_the_interpreter_starts() -> None:
+    """A poisoned LiteLLM ran from a `.pth` file. Those of installers and of this checkout are known."""
+    folder = Path(sysconfig.get_paths()["purelib"])
+    found = {path.name for path in folder.iterdir() if path.suffix == ".pth"}
+    own = {name for name in found if "tollkeeper" in name}
+    assert found - own <= {"distutils-precedence.pth", "_virtualenv.pth"}
+    assert not [
+        name for name in ("sitecustomize.py", "usercustomize.py") if (folder / name).exists()
+    ]
 
 
 def test_old_versions_are_found() -> None:

@@ -17,6 +17,7 @@ from tollkeeper.domain.inference import (
 from tollkeeper.domain.usage import Usage
 
 _FREE_LOGPROBS = msgspec.json.Decoder(dict[str, list[Any] | None])
+_PROMPT_LOGPROBS = msgspec.json.Decoder(list[dict[str, msgspec.Raw] | None])
 
 
 def completion_id(request_id: str) -> str:
@@ -67,7 +68,7 @@ class ChatAssembly:
             usage=usage_view(usage),
             system_fingerprint=self._opened.system_fingerprint,
             service_tier=self._opened.service_tier,
-            prompt_logprobs=self._opened.prompt_logprobs,
+            prompt_logprobs=_prompt_logprobs(self._opened.prompt_logprobs),
         )
 
     def _add(self, choice: _Choice, delta: Delta) -> None:
@@ -113,7 +114,7 @@ def usage_view(usage: Usage) -> wire.ChatUsage:
         prompt_tokens=usage.prompt_tokens,
         completion_tokens=usage.completion_tokens,
         total_tokens=usage.total_tokens,
-        prompt_tokens_details=_counts(usage.prompt_details),
+        prompt_tokens_details=_prompt_counts(usage.prompt_details),
         completion_tokens_details=_counts(usage.completion_details),
     )
 
@@ -130,15 +131,37 @@ def annotation_view(annotation: Annotation) -> wire.Annotation:
     )
 
 
-def _counts(details: dict[str, Any] | None) -> dict[str, Any] | None:
+def _counts(details: dict[str, Any] | None) -> dict[str, int | None] | None:
     """The details without values that are not integers, because the interface has integers only."""
     if details is None:
         return None
-    return {
-        name: value
-        for name, value in details.items()
-        if value is None or (isinstance(value, int) and not isinstance(value, bool))
-    }
+    return {name: value for name, value in details.items() if value is None or _is_integer(value)}
+
+
+def _prompt_counts(details: dict[str, Any] | None) -> wire.PromptDetails | None:
+    """Like `_counts`. Among the details of the prompt, the interface also has maps of integers."""
+    counts: wire.PromptDetails | None = _counts(details)  # type: ignore[assignment]
+    if details is None or counts is None:
+        return None
+    for name, value in details.items():
+        if isinstance(value, dict) and all(map(_is_integer, value.values())):
+            counts[name] = value
+    return counts
+
+
+def _is_integer(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _prompt_logprobs(written: msgspec.Raw | None) -> msgspec.Raw | None:
+    """What the backend wrote, if it has the form of the interface: objects or null, in an array."""
+    if written is None:
+        return None
+    try:
+        _PROMPT_LOGPROBS.decode(written)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    return written
 
 
 def _add_tool_call(calls: dict[int, dict[str, Any]], piece: ToolCallPiece) -> None:

@@ -46,6 +46,8 @@ _MEMBERS = {
 # A part may have only the media of its own type; a second one would not be counted.
 _MEDIA_MEMBERS = frozenset({"image_url", "input_audio", "audio_url", "video_url", "file"})
 _NAMED_MEMBERS = frozenset({*_MEMBERS.values(), "detail"})
+# The interface makes the type of a part optional. These properties, which it lists, tell the type.
+_TELLING_MEMBERS = ("text", "image_url")
 
 
 _LITELLM_FIELD = "provider_specific_fields"
@@ -161,6 +163,29 @@ def has_client_fields(message: wire.ChatMessage) -> bool:
     )
 
 
+def has_untyped_parts(message: wire.ChatMessage) -> bool:
+    content = message.content
+    return type(content) is list and any(part.type is None for part in content)
+
+
+def with_part_types(messages: msgspec.Raw) -> msgspec.Raw:
+    """The messages with the type of every content part, because most backends require it."""
+    decoded = msgspec.json.decode(messages, type=list[dict[str, msgspec.Raw]])
+    for message in decoded:
+        content = message.get("content")
+        if content is None or not bytes(content).startswith(b"["):
+            continue
+        parts = msgspec.json.decode(content, type=list[FreeObject])
+        typed = [{**part, "type": part.get("type") or _told_type(part)} for part in parts]
+        message["content"] = msgspec.Raw(msgspec.json.encode(typed))
+    return msgspec.Raw(msgspec.json.encode(decoded))
+
+
+def _told_type(part: FreeObject) -> str | None:
+    told = [name for name in _TELLING_MEMBERS if part.get(name) is not None]
+    return told[0] if len(told) == 1 else None
+
+
 def _without_litellm_field(call: FreeObject) -> FreeObject:
     cleaned = {name: value for name, value in call.items() if name != _LITELLM_FIELD}
     function = cleaned.get("function")
@@ -212,10 +237,15 @@ def _function_call(function: FreeObject) -> tuple[str, str, FreeObject | None]:
 
 def _content_part(part: FreeObject, place: str) -> Content:
     kind = part.get("type")
+    if kind is None:
+        kind = _told_type(part)
     member = _MEMBERS.get(kind) if isinstance(kind, str) else None
     if member is None:
         if kind is None:
-            raise InvalidRequest("A content part needs a type.", param=f"{place}.type")
+            raise InvalidRequest(
+                "A content part needs a type, or either a text or an image_url.",
+                param=f"{place}.type",
+            )
         raise InvalidRequest(
             f"There is no content part of type {kind[:100]!r}.", param=f"{place}.type"
         )

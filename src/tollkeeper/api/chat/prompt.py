@@ -5,7 +5,13 @@ from typing import Literal
 
 import msgspec
 
-from tollkeeper.api.chat.messages import has_client_fields, read_turns, without_client_fields
+from tollkeeper.api.chat.messages import (
+    has_client_fields,
+    has_untyped_parts,
+    read_turns,
+    with_part_types,
+    without_client_fields,
+)
 from tollkeeper.api.wire import chat as wire
 from tollkeeper.domain.catalog import Feature, Model
 from tollkeeper.domain.errors import InvalidRequest
@@ -119,6 +125,8 @@ def _written(body: wire.ChatRequest, raw: dict[str, msgspec.Raw]) -> dict[str, m
         del written["modalities"]
     if any(map(has_client_fields, body.messages)):
         written["messages"] = without_client_fields(raw["messages"])
+    if any(map(has_untyped_parts, body.messages)):
+        written["messages"] = with_part_types(written["messages"])
     return written
 
 

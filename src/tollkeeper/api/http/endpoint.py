@@ -119,7 +119,7 @@ class Endpoint(Generic[B, Q]):
     key_kind: KeyKind
     handle: Handler[B, Q]
     result: type[msgspec.Struct]
-    # Error statuses beyond those that every endpoint can return.
+    # Error statuses beyond those that every endpoint, or every one with a body, can return.
     errors: frozenset[int]
     body: type[B] = NoneType  # type: ignore[assignment]
     query: type[Q] = NoneType  # type: ignore[assignment]

@@ -31,9 +31,11 @@ class UnsupportedMediaType(errors.TollkeeperError):
 class MethodNotAllowed(errors.TollkeeperError):
     """This path does not take this method."""
 
-    def __init__(self, allowed: str) -> None:
+    def __init__(self, allowed: str, *, messages_style: bool = False) -> None:
         super().__init__(f"This path takes {allowed} only.")
         self.allowed = allowed
+        # The endpoints at this path have the envelope that Messages clients expect.
+        self.messages_style = messages_style
 
 
 class BodyTimeout(errors.TollkeeperError):

@@ -50,7 +50,8 @@ def _by_method(methods: dict[str, AnyEndpoint], method: str) -> AnyEndpoint:
     # The server sends the answer to a HEAD without its body.
     endpoint = methods.get("GET" if method == "HEAD" else method)
     if endpoint is None:
-        raise MethodNotAllowed(_allowed(methods))
+        messages_style = any(other.messages_style for other in methods.values())
+        raise MethodNotAllowed(_allowed(methods), messages_style=messages_style)
     return endpoint
 
 

@@ -152,12 +152,20 @@ class ChatChoice(Sent):
     finish_reason: str | None
 
 
+PromptDetails = dict[str, int | dict[str, int] | None]
+# Kept as the backend wrote it, once its form is known.
+PromptLogprobs = Annotated[
+    Any,
+    Meta(extra_json_schema={"type": ["array", "null"], "items": {"type": ["object", "null"]}}),
+]
+
+
 class ChatUsage(Sent):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
-    prompt_tokens_details: FreeObject | None = None
-    completion_tokens_details: FreeObject | None = None
+    prompt_tokens_details: PromptDetails | None = None
+    completion_tokens_details: dict[str, int | None] | None = None
 
 
 class ChatCompletion(Sent, omit_defaults=True):
@@ -169,4 +177,4 @@ class ChatCompletion(Sent, omit_defaults=True):
     usage: ChatUsage | None
     system_fingerprint: str | None = None
     service_tier: str | None = None
-    prompt_logprobs: Any = None
+    prompt_logprobs: PromptLogprobs = None
