@@ -1,4 +1,4 @@
-"""Turns: who waits for a shared thing is served in turn by owner, and not in order of arrival.
+"""A queue and a semaphore that serve their owners in turn, and not in the order of arrival.
 
 A `FairQueue` has one lane for each owner, such as an organization. The lanes are served one item at
 a time, round and round. An owner with a thousand items waits behind itself: another owner's first

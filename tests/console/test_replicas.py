@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.console_site import ConsoleSite, Watched
 from tollkeeper.backends.port import ReplicaReport
-from tollkeeper.console.context import ReplicaState
+from tollkeeper.console.context import ProbedReplica
 from tollkeeper.console.replica_views import Badge, ReplicaViews, traffic_by_replica
 from tollkeeper.domain.traffic import BackendTraffic
 from tollkeeper.services.replica_reports import ProcessReport
@@ -61,8 +61,8 @@ def test_the_engine_is_known_by_its_name_whatever_its_address() -> None:
         Badge("no gateway reports", "calm")
     ]
     replicas = [
-        ReplicaState("local", "embedded engine", ok=True, detail=""),
-        ReplicaState("scripted", "http://one", ok=True, detail=""),
+        ProbedReplica("local", "embedded engine", ok=True, detail=""),
+        ProbedReplica("scripted", "http://one", ok=True, detail=""),
     ]
     ran = [
         *(_traffic("local", f"http://127.0.0.1:{port}/v1") for port in (4711, 4712)),

@@ -15,7 +15,7 @@ from tests.support.gateway import running_gateway
 from tests.support.judged_gateway import JudgedGateway, ScriptedJudge
 from tests.support.scripted_gateway import ScriptedGateway, eventually, scripted_settings
 from tests.support.upstream import Upstream, chat
-from tollkeeper.console.context import ReplicaState
+from tollkeeper.console.context import ProbedReplica
 from tollkeeper.console.sessions import token_digest
 from tollkeeper.console.start import make_console
 from tollkeeper.hosting.listeners import address_of, bind
@@ -75,9 +75,9 @@ async def serving_console(
 ) -> AsyncIterator[str]:
     """The console's address, on a free port and in this event loop."""
 
-    async def ask_replicas() -> list[ReplicaState]:
+    async def ask_replicas() -> list[ProbedReplica]:
         return [
-            ReplicaState(backend.name, url, True, "accepts connections")
+            ProbedReplica(backend.name, url, True, "accepts connections")
             for backend in settings.backends
             for url in backend.urls
         ]

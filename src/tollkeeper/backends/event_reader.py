@@ -1,5 +1,5 @@
-"""What the readers of answers have in common whose protocol is made of events of its own: bounds, the
-end, failures, and the events that are read and not taken yet."""
+"""The base of the readers of answers, except chat: bounds, the end of an answer, failures, and the
+events that are read and not taken yet."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable

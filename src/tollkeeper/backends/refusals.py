@@ -49,7 +49,7 @@ STATUS_RULES = (
     StatusRule((499,), True, "may have run: something in between took us for gone"),
     StatusRule((502, 520), True, "may have run: something in between lost the answer"),
     StatusRule((424,), True, "may have run: the model itself failed at it"),
-    # The rest. What HTTP defines as a refusal of the request is one; what nobody defines may be
+    # The rest: statuses by which HTTP refuses the request. A status that is in no rule may mean
     # anything.
     StatusRule(
         (406, 407, 409, 410, 411, 412, 415, 416, 417, 418, 421, 423, 425, 426, 428, 451, 505),

@@ -196,7 +196,7 @@ class ReplicaCall:
 
     @property
     def failed(self) -> bool:
-        """The replica failed, as far as whoever watches its health is concerned."""
+        """Whether the end of the answer counts as a failure for the health of the replica."""
         return self._failed if self._stream is None else self._stream.failed
 
     def _release(self) -> None:

@@ -77,7 +77,7 @@ class StreamedAnswer:
         return self._reader.ended and self._reader.failure is None
 
     def release(self) -> None:
-        """The connection goes elsewhere: whoever still reads gets an error."""
+        """Gives the connection up. Reading the answer any further raises an error."""
         self._connection = None
 
     async def _read(self) -> list[Event]:
@@ -110,7 +110,7 @@ class StreamedAnswer:
             reader.fail(BackendFailed(malformed, charged=True))
             return events
         events = reader.read(payloads)
-        # Whoever takes events marks the progress before the next read.
+        # The taker of the events marks the progress before the next read.
         is_waited_for = reader.failing or (reader.accepted and not events)
         if is_waited_for and (payloads or (self._parser.counts_lines and b"\n" in chunk)):
             # A byte now and then is no progress; a line is.

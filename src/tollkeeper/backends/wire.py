@@ -17,7 +17,7 @@ class AnswerReader(Protocol):
 
     # Something of substance has come: the backend has accepted the call.
     accepted: bool
-    # It has said that it fails, and may still say what it used: nobody waits long for that.
+    # The backend has reported a failure. Its usage may still follow, within a short time.
     failing: bool
     # Why the end of the answer is not a proper one. It is charged, unless it is a refusal that says
     # that the call did not run.

@@ -117,7 +117,9 @@ class AnswerContent:
             if not budget.takes_object():
                 break
             finish = budget.text(_FINISHES.get(choice.finish) or choice.finish or "")
-            parts = [_answer_part(part, budget) for part in _taken(choice.ordered(), budget)]
+            parts = [
+                _answer_part(part, budget) for part in _parts_that_fit(choice.ordered(), budget)
+            ]
             messages.append({"role": "assistant", "parts": parts, "finish_reason": finish})
         return _encode(messages), budget.is_cut or self._is_cut
 
@@ -220,7 +222,7 @@ def content_attributes(
 
     if instructions:
         budget = _Budget(limit * _INSTRUCTIONS_SHARE // 8)
-        parts = [_part(part, budget) for part in _taken(instructions, budget)]
+        parts = [_part(part, budget) for part in _parts_that_fit(instructions, budget)]
         put(names.SYSTEM_INSTRUCTIONS, _encode(parts), is_cut=budget.is_cut)
     if prompt.tools or prompt.server_tools:
         budget = _Budget(limit * _TOOLS_SHARE // 8)
@@ -254,13 +256,13 @@ def _messages(turns: Sequence[Turn], budget: _Budget) -> list[_Object]:
         message: _Object = {"role": role.value}
         if turn.name:
             message["name"] = budget.text(turn.name)
-        message["parts"] = [_part(part, budget) for part in _taken(turn.parts, budget)]
+        message["parts"] = [_part(part, budget) for part in _parts_that_fit(turn.parts, budget)]
         newest_first.append(message)
     return newest_first[::-1]
 
 
-def _taken(parts: Sequence[P], budget: _Budget) -> Iterator[P]:
-    """The parts for which there is room."""
+def _parts_that_fit(parts: Sequence[P], budget: _Budget) -> Iterator[P]:
+    """The first parts, as many as the budget has room for."""
     for part in parts:
         if not budget.takes_object():
             return
@@ -288,7 +290,7 @@ def _tool_result(part: ToolResult, budget: _Budget) -> _Object:
     if len(part.content) == 1 and isinstance(part.content[0], Text):
         response: object = budget.text(part.content[0].text)
     else:
-        response = [_part(inner, budget) for inner in _taken(part.content, budget)]
+        response = [_part(inner, budget) for inner in _parts_that_fit(part.content, budget)]
     return {"type": "tool_call_response", **named, "response": response}
 
 
@@ -312,7 +314,7 @@ def _answer_part(part: _AnswerPart, budget: _Budget) -> _Object:
 
 
 def _media(media: Media, budget: _Budget) -> _Object:
-    """Where media lie, or how large they are; never their bytes."""
+    """The address of media, or their size; never their content."""
     about: _Object = {"modality": media.modality}
     if isinstance(media, File) and media.id is not None:
         return {"type": "file", **about, "file_id": budget.text(media.id)}
@@ -332,7 +334,7 @@ def _without_query(url: str) -> str:
 
 def _tools(prompt: Prompt, budget: _Budget) -> Iterator[_Object]:
     tools: list[Tool | _Object] = [*prompt.tools, *prompt.server_tools]
-    for tool in _taken(tools, budget):
+    for tool in _parts_that_fit(tools, budget):
         if isinstance(tool, FunctionTool):
             yield _function(tool, budget)
             continue

@@ -14,7 +14,7 @@ import uvloop
 from tollkeeper.bootstrap import located_database
 from tollkeeper.cli.command import Invocation, command, command_app
 from tollkeeper.cli.output import SHOWN_ONCE, Record, show
-from tollkeeper.console.context import ReplicaState
+from tollkeeper.console.context import ProbedReplica
 from tollkeeper.console.sessions import new_token, token_digest
 from tollkeeper.console.start import is_secure, require_safe_address, run_console
 from tollkeeper.hosting.listeners import address_of, bind
@@ -62,10 +62,12 @@ def console(
         if child_socket is None:
             _announce(invocation, settings, listener, token)
             sys.stdout.flush()
-        else:
-            _end_with_parent()
-        uvloop.run(
-            run_console(
+
+        async def run() -> None:
+            if child_socket is not None:
+                # Not before the loop runs: while it starts, uvloop cannot handle the signal.
+                _end_with_parent()
+            await run_console(
                 settings,
                 conninfo,
                 listener,
@@ -73,7 +75,8 @@ def console(
                 config=invocation.config,
                 ask_replicas=lambda: _replicas(settings),
             )
-        )
+
+        uvloop.run(run())
     return None
 
 
@@ -111,8 +114,8 @@ def _end_with_parent() -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
-async def _replicas(settings: Settings) -> list[ReplicaState]:
+async def _replicas(settings: Settings) -> list[ProbedReplica]:
     return [
-        ReplicaState(found.backend, found.url, found.result.ok, found.result.detail)
+        ProbedReplica(found.backend, found.url, found.result.ok, found.result.detail)
         for found in await probe_replicas(settings)
     ]

@@ -16,16 +16,16 @@ def pasted_command(config: Path | None) -> str:
     if found is not None and beside.exists() and Path(found).samefile(beside):
         words = [_NAME]
     elif beside.exists():
-        words = [_near(beside)]
+        words = [_shortest_path(beside)]
     else:
-        words = [_near(Path(sys.executable)), "-m", _NAME]
+        words = [_shortest_path(Path(sys.executable)), "-m", _NAME]
     if config is not None:
         words += ["--config", str(config)]
     return shlex.join(words)
 
 
-def _near(path: Path) -> str:
-    """The path as seen from this folder, where it lies below it."""
+def _shortest_path(path: Path) -> str:
+    """The path relative to the present folder if it is below it; otherwise as it is."""
     # The path of a program in a virtual environment must not be resolved: it is a link.
     folder = Path(os.path.abspath(os.curdir))  # noqa: PTH100
     return str(path.relative_to(folder)) if path.is_relative_to(folder) else str(path)

@@ -7,12 +7,12 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import Progress
 
-# Hears how much is done, and of how much.
-Tell = Callable[[int, int], None]
+# Called with how much is done, and of how much.
+ReportProgress = Callable[[int, int], None]
 
 
 @contextmanager
-def progress(label: str, *, quiet: bool) -> Iterator[Tell]:
+def progress(label: str, *, quiet: bool) -> Iterator[ReportProgress]:
     """A bar on a terminal; in a pipe a line for each tenth."""
     if quiet:
         yield lambda _done, _total: None
@@ -24,7 +24,7 @@ def progress(label: str, *, quiet: bool) -> Iterator[Tell]:
         yield _lines_for_tenths()
 
 
-def _lines_for_tenths() -> Tell:
+def _lines_for_tenths() -> ReportProgress:
     told = 0
 
     def tell(done: int, total: int) -> None:

@@ -14,7 +14,7 @@ from tollkeeper.settings.origins import SettingOrigin
 
 
 @dataclass(frozen=True, slots=True)
-class ReplicaState:
+class ProbedReplica:
     """Whether a replica can be reached now, with a sentence for the operator."""
 
     backend: str
@@ -23,7 +23,7 @@ class ReplicaState:
     detail: str
 
 
-Probe = Callable[[], Awaitable[list[ReplicaState]]]
+Probe = Callable[[], Awaitable[list[ProbedReplica]]]
 OpenJudge = Callable[[], AbstractAsyncContextManager[Judge]]
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tollkeeper.backends.port import ReplicaReport
-from tollkeeper.console.context import ReplicaState
+from tollkeeper.console.context import ProbedReplica
 from tollkeeper.domain.traffic import BackendTraffic
 from tollkeeper.services.replica_reports import ProcessReport
 
@@ -57,7 +57,7 @@ class ReplicaViews:
 
 
 def traffic_by_replica(
-    traffic: Sequence[BackendTraffic], replicas: Sequence[ReplicaState]
+    traffic: Sequence[BackendTraffic], replicas: Sequence[ProbedReplica]
 ) -> dict[tuple[str, str], list[BackendTraffic]]:
     """By backend and replica, as the settings name it. Calls that reached no replica are under ""."""
     unaddressed = {one.backend: one.url for one in replicas if not _has_address(one.url)}

@@ -4,7 +4,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 
-from tollkeeper.console.context import ReplicaState
+from tollkeeper.console.context import ProbedReplica
 
 _FRESH_S = 5.0
 # How long a page waits for the answer; after it, it shows the one before.
@@ -12,13 +12,13 @@ _PATIENCE_S = 0.25
 
 
 class ReplicaWatch:
-    def __init__(self, ask: Callable[[], Awaitable[list[ReplicaState]]]) -> None:
+    def __init__(self, ask: Callable[[], Awaitable[list[ProbedReplica]]]) -> None:
         self._ask = ask
-        self._known: list[ReplicaState] = []
+        self._known: list[ProbedReplica] = []
         self._asked_at = float("-inf")
         self._asking: asyncio.Task[None] | None = None
 
-    async def __call__(self) -> list[ReplicaState]:
+    async def __call__(self) -> list[ProbedReplica]:
         if time.monotonic() - self._asked_at > _FRESH_S and self._asking is None:
             self._asking = asyncio.create_task(self._refresh())
         if self._asking is not None:

@@ -41,12 +41,13 @@ class Session:
 
     @property
     def name(self) -> str:
-        """What tells the sessions of one token apart, and lets nobody take one over."""
+        """Names the session in the audit. The id cannot be found from it, so a reader of the audit cannot
+        use the session."""
         return f"session {hashlib.sha256(self.id).hexdigest()[:8]}"
 
 
-class Remembered:
-    """The newest so many values."""
+class NewestValues:
+    """A set that drops its oldest value when it has more than `most`."""
 
     def __init__(self, most: int = _REMEMBERED_MAX) -> None:
         self._most = most
@@ -69,8 +70,8 @@ class Sessions:
         self._token_sha256 = token_sha256
         self._clock = clock
         self._session_s = int(session_s)
-        self._ended = Remembered()
-        self._sent_forms = Remembered()
+        self._ended = NewestValues()
+        self._sent_forms = NewestValues()
 
     @property
     def lifetime_s(self) -> int:

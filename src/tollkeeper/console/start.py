@@ -11,7 +11,7 @@ from starlette.applications import Starlette
 
 from tollkeeper.bootstrap import master_secret, running_judge, running_services
 from tollkeeper.console.app import build_console
-from tollkeeper.console.context import Console, ReplicaState
+from tollkeeper.console.context import Console, ProbedReplica
 from tollkeeper.console.lease import held_lease
 from tollkeeper.console.replica_watch import ReplicaWatch
 from tollkeeper.console.server import serve
@@ -23,7 +23,7 @@ from tollkeeper.services.vault import Vault
 from tollkeeper.settings import Settings
 from tollkeeper.settings.origins import setting_origins
 
-AskReplicas = Callable[[], Awaitable[list[ReplicaState]]]
+AskReplicas = Callable[[], Awaitable[list[ProbedReplica]]]
 
 
 def require_safe_address(settings: Settings) -> None:

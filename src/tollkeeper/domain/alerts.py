@@ -6,7 +6,8 @@ from enum import StrEnum
 
 # Percent of a cap or of a credit at which an alert is raised.
 FILL_LEVELS = (80, 100)
-# A level is cleared only this far below it: holds come and go, and nobody wants to hear of each.
+# An alert is cleared only so many percent below its level. Otherwise every hold near the level would
+# raise and clear it.
 CLEARED_BELOW = 5
 # Of an alert that has no levels.
 RAISED = 100

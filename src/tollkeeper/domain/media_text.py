@@ -46,8 +46,8 @@ class MediaText(msgspec.Struct, frozen=True, gc=False):
 
 
 def read_address(url: str) -> MediaText:
-    """An address in a media part. Nobody reads what lies behind it, unless it is a `data:` address
-    with text in it."""
+    """An address in a media part. Its content is not fetched, so only a `data:` address with text in it
+    is complete."""
     if url[:5].lower() != "data:":
         return MediaText((url,), complete=False)
     head, comma, data = url.partition(",")

@@ -7,7 +7,7 @@ from enum import StrEnum
 class PromptCaching(StrEnum):
     """Who marks the parts of a prompt that the provider caches. Writing to a cache has a price."""
 
-    # Nobody: a request with marks is refused.
+    # No one. A request with marks is refused.
     OFF = "off"
     # The caller, with `cache_control` in parts and tools.
     CALLER = "caller"

@@ -141,7 +141,7 @@ class Upkeep:
             )
 
     async def resolve_unsettled(self) -> None:
-        """Resolves what nobody has resolved in time, where the settings have a rule for it."""
+        """Resolves calls that are unsettled for too long, if the settings have a rule for them."""
         rule = self._unsettled_rule
         if rule is None:
             return

@@ -145,7 +145,8 @@ class LimitsSettings(Section):
 
 class LedgerSettings(Section):
     lease_s: Seconds = 15
-    # What nobody has resolved so many hours after it became unsettled; 0: it stays.
+    # Calls that are unsettled for so many hours are resolved as the next setting says; 0: they stay
+    # unsettled.
     unsettled_after_hours: int = Field(default=0, ge=0, le=87_600)
     unsettled_resolution: Literal["keep", "settle_hold", "release"] = "keep"
     # How far an organization's balance may fall below zero before its calls are stopped until an

@@ -14,7 +14,8 @@ from tollkeeper.storage.revisions import code_revision, serving_revision
 
 _TABLES: LiteralString = "SELECT to_regclass('alembic_version'), to_regclass('schema_revisions')"
 _REVISION: LiteralString = "SELECT version_num FROM alembic_version"
-# Without a row for the present revision nobody knows what it works with.
+# NULL where the present revision has no row: another program made this schema, and the code that
+# works with it is unknown.
 _STATE: LiteralString = """
     SELECT v.version_num, CASE
         WHEN EXISTS (SELECT FROM schema_revisions r WHERE r.revision = v.version_num)

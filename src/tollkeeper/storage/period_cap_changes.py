@@ -294,8 +294,8 @@ async def begin_periods(connection: Connection, organization_id: OrganizationId)
 
 
 async def note_dropped(connection: Connection, month: Month) -> None:
-    """Notes what the current periods of caps have counted of a month that is dropped. Nobody else
-    may write reservations meanwhile."""
+    """Notes what the current periods of caps have counted of a month that is dropped. The
+    caller holds a lock that keeps other transactions from writing reservations."""
     await connection.execute(
         _NOTE_DROPPED, {"first": month.first_id, "behind": month.end_id}, prepare=False
     )

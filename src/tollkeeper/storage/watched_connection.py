@@ -38,8 +38,8 @@ class WatchedConnection(psycopg.AsyncConnection[TupleRow]):
                 watchdog.cancel()
 
     def start_watch(self) -> asyncio.TimerHandle | None:
-        """Hangs up if it is not cancelled before an answer has to come: whoever waits gets an
-        error."""
+        """Starts a timer that closes the connection, so that the statement fails. It is cancelled when the
+        answer comes in time."""
         if self.pgconn.transaction_status == pq.TransactionStatus.IDLE:
             self.patient = False
         if self.patient or self.answer_within_s == math.inf:

@@ -1,7 +1,7 @@
 """Reasoning on the Gemini wire: how it is asked for, and how its signatures go through turns.
 
-The provider signs its state of mind: the signature hangs on a call, on a text, or on a thought. It
-wants each back on the same part. The gateway's faces carry each signature as one sealed value, which
+The provider sends signatures of its reasoning, each on a call, on a text or on a thought, and accepts
+each back only on the same part. The gateway's faces carry each signature as one sealed value, which
 says where it belongs: the id of the call, or the stretch of the answer's text.
 """
 
@@ -111,10 +111,10 @@ def thinking_config(call: Call) -> FreeObject | None:
     }
     switches = {name: wanted[name] for name in _SWITCHES if name in wanted}
     if effort == _NO_EFFORT and wish is not None:
-        return _off(call, wish.params[0])
+        return _reasoning_off(call, wish.params[0])
     for name, value in switches.items():
         if value is False:
-            return _off(call, name)
+            return _reasoning_off(call, name)
     budget = wanted.get(_BUDGET)
     if isinstance(budget, int) and not isinstance(budget, bool):
         if not 0 <= budget <= _BUDGET_TOKENS_MAX:
@@ -141,7 +141,7 @@ def _amount(call: Call, effort: str | None) -> FreeObject:
     return {"thinkingBudget": min(tokens, call.output_tokens_max * _BUDGET_SHARE_MAX // 100)}
 
 
-def _off(call: Call, param: str) -> FreeObject:
+def _reasoning_off(call: Call, param: str) -> FreeObject:
     if call.model.messages.thinking is ThinkingStyle.ADAPTIVE:
         raise OptionUnsupported("This model cannot be told not to reason.", param=param)
     return {"thinkingBudget": 0}

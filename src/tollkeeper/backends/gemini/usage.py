@@ -58,8 +58,8 @@ def _read(reported: FreeObject, is_final: bool, searches: int) -> ReportedUsage:
         output_audio_tokens=_audio(reported, "candidatesTokensDetails"),
         service_tier=_service_tier(reported),
         # By the names that callers know.
-        prompt_details=_given(prompt_details),
-        completion_details=_given({"reasoning_tokens": thoughts}),
+        prompt_details=_without_missing(prompt_details),
+        completion_details=_without_missing({"reasoning_tokens": thoughts}),
         written=reported,
     )
 
@@ -110,5 +110,5 @@ def _audio(reported: FreeObject, name: str) -> int | None:
     return sum(count or 0 for count in counts) if counts else None
 
 
-def _given(details: dict[str, int | None]) -> FreeObject | None:
+def _without_missing(details: dict[str, int | None]) -> FreeObject | None:
     return {name: count for name, count in details.items() if count is not None} or None

@@ -83,7 +83,8 @@ async def _user(identity: GoogleFile, document: dict[str, Any], deadline: float)
 async def _federated(
     identity: GoogleFile, document: dict[str, Any], deadline: float
 ) -> Expiring[str]:
-    """Exchanges somebody else's token, which lies in a file, and may then act as an account."""
+    """Exchanges the token of another issuer, read from a file, for one of Google's. Where the document
+    names a service account, that token is exchanged for one of the account."""
     path = identity.path
     fields = {
         "grant_type": _EXCHANGE_GRANT,

@@ -61,7 +61,7 @@ async def show(request: Request) -> Response:
         entry=entry,
         ledger=story.ledger,
         terms=[] if story.ledger is None else _terms(story.ledger.hold),
-        spans=_drawn(_spans(story)),
+        spans=_placed(_spans(story)),
         organization=organization,
         project=project,
         key=key,
@@ -157,8 +157,8 @@ def _backend_spans(entry: ActivityEntry, held_ms: int) -> Iterator[Span]:
     yield Span("Answer", first, max(first, end), "good")
 
 
-def _drawn(spans: list[Span]) -> list[Span]:
-    """The spans at their places. One that lies far behind the call's end is drawn at the edge."""
+def _placed(spans: list[Span]) -> list[Span]:
+    """The spans with their positions in the drawing. A span far behind the call's end is at its edge."""
     ends = sorted(span.end_ms for span in spans if span.title != _SETTLED)
     longest = max([1, *ends])
     placed = []

@@ -122,8 +122,8 @@ async def _write_whole(writer: asyncio.StreamWriter, answer: Answer) -> None:
 
 
 async def _write_stream(writer: asyncio.StreamWriter, records: AsyncIterator[bytes]) -> bool:
-    """Whether the stream came to its end. One that did not is cut off, so that nobody takes it for
-    whole."""
+    """Whether the stream came to its end. If not, its last chunk is left out, so that the gateway sees
+    that the answer is incomplete."""
     head = f"{_status_line(200)}content-type: {_EVENT_STREAM}\r\ntransfer-encoding: chunked\r\n\r\n"
     writer.write(head.encode("ascii"))
     ended = False

@@ -108,7 +108,7 @@ class Bridge:
         except Exception as exc:
             failure = provider.failure_of(exc)
             if failure.status in (UNKNOWN, NOT_SENT):
-                # Nobody knows what became of the call: the stream breaks off, as the provider's did.
+                # The call may have been charged: the stream breaks off without an error, as the provider's did.
                 raise ConnectionAbortedError from exc
             yield _record(failure.body())
         finally:

@@ -90,7 +90,7 @@ class JudgeSlots:
             self._watching_room -= 1
 
     def _wake_next(self, waiting: _Waiting) -> bool:
-        """Gives a slot to the next one in the queue; False where nobody may have one."""
+        """Gives a slot to the next question in the queue. False if none may have one."""
         while waiting:
             try:
                 organization, slot = waiting.pop(self._may_hold)
