@@ -161,11 +161,12 @@ class Inference:
         counted = await self._count_prompt(backend, call) if backend.counts_tokens else None
         # A tokenizer counts text only: media and what a template adds come on top of it.
         prompt_tokens = size.bound(call.model, counted)
+        held_tokens = size.hold_bound(call.model, counted) if size.searches_web else prompt_tokens
         copies = backend.prompts_sent(call)
         audio_tokens = copies * size.audio_bound(call.model, prompt_tokens)
         reservation = await self._admission.reserve(
             call,
-            copies * size.hold_bound(call.model, counted),
+            copies * held_tokens,
             copies * size.images,
             copies * size.web_searches,
             prompts=copies,
