@@ -79,9 +79,11 @@ BUGS = {
     # How a call ends.
     "settlement in the request's task": Bug(
         LEDGER,
-        "        return await self._resolutions.submit(_FinishedCall(resolution, hold))\n",
-        "        [ending] = await self._store.resolve_all([resolution])\n"
-        "        return ending is Ending.DONE\n",
+        "        return self._resolutions.submit(_FinishedCall(resolution, hold))\n",
+        "        async def settle() -> bool:\n"
+        "            [ending] = await self._store.resolve_all([resolution])\n"
+        "            return ending is Ending.DONE\n\n"
+        "        return asyncio.ensure_future(settle())\n",
         ("services/ledger/test_doubts.py",),
     ),
     "settlement given up when the database is away": Bug(

@@ -96,7 +96,7 @@ PRICE_BUGS = {
     ),
     "a prompt that is read again after each search is held once": Bug(
         "services/calls/inference.py",
-        "            copies * size.hold_bound(call.model, counted),\n",
+        "            copies * held_tokens,\n",
         "            copies * prompt_tokens,\n",
         EXCHANGES,
     ),
