@@ -96,8 +96,8 @@ PRICE_BUGS = {
     ),
     "a prompt that is read again after each search is held once": Bug(
         "services/calls/inference.py",
-        "            copies * size.hold_bound(call.model, counted),\n",
-        "            copies * prompt_tokens,\n",
+        "size.hold_bound(call.model, counted) if size.searches_web else prompt_tokens\n",
+        "prompt_tokens\n",
         EXCHANGES,
     ),
     "an empty id of DashScope goes to the caller": Bug(
