@@ -81,7 +81,7 @@ class Program:
     def json(self, *arguments: str) -> Any:
         """The one document on standard output, when there was nothing else anywhere."""
         outcome = self.run(*arguments, "--json")
-        assert outcome.code == 0, outcome.err
+        assert outcome.code == 0, (outcome.err, outcome.out)
         assert outcome.err == ""
         return json.loads(outcome.out)
 
