@@ -295,6 +295,18 @@ BUGS = {
         "unregistered_too=False",
         ("services/ledger/test_recovery.py",),
     ),
+    "a hold whose end was lost stays held": Bug(
+        "services/ledger/recovery.py",
+        "[hold for hold in found if self._own.has_forgotten(hold)]",
+        "[hold for hold in found if not self._own]",
+        ("services/ledger/test_recovery.py",),
+    ),
+    "a hold that was committed this moment is taken for forgotten": Bug(
+        "services/ledger/recovery.py",
+        "[hold for hold in forgotten if hold.id in self._forgotten_before]",
+        "list(forgotten)",
+        ("services/ledger/test_recovery.py",),
+    ),
     "a live process that is not registered is taken for dead": Bug(
         "services/ledger/recovery.py",
         "(found in unregistered if at is None",

@@ -81,6 +81,14 @@ class PostgresServer:
         eventually(lambda: bool(self.query("SELECT count(*) FROM pg_stat_replication")[0][0]))
         return standby
 
+    def leave_primary(self) -> None:
+        """The standby gets nothing more of what its primary writes."""
+        # Where pg_basebackup has put the address.
+        with (self.folder / "postgresql.auto.conf").open("a") as file:
+            file.write("primary_conninfo = ''\n")
+        self.reload()
+        eventually(lambda: not self.query("SELECT pid FROM pg_stat_wal_receiver"))
+
     def query(self, statement: str, *parameters: object) -> list[tuple[object, ...]]:
         with psycopg.connect(self.conninfo, autocommit=True) as connection:
             return connection.execute(statement.encode(), parameters or None).fetchall()

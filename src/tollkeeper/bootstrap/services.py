@@ -41,7 +41,7 @@ from tollkeeper.services.ledger.months import LedgerMonths
 from tollkeeper.services.ledger.open_holds import OpenHolds
 from tollkeeper.services.ledger.overview import LedgerOverview
 from tollkeeper.services.ledger.reconciliation import Reconciliation
-from tollkeeper.services.ledger.recovery import Lease, Recovery
+from tollkeeper.services.ledger.recovery import Lease, OwnHolds, Recovery
 from tollkeeper.services.ledger.regular_verification import RegularVerification
 from tollkeeper.services.ledger.watch import LedgerWatch
 from tollkeeper.services.models import CurrentCatalog, Models
@@ -132,7 +132,8 @@ def build_services(
     ledger = Ledger(LedgerStore(database, process_id, project_limits), directory)
     admission, admissible = Admission(ledger, clock), Admissibility(database, project_limits, clock)
     lease = Lease(database, process_id, settings.ledger.lease_s)
-    recovery, ledger_watch = _recovery_and_watch(settings, database)
+    own_holds = OwnHolds(process_id, ledger.is_open)
+    recovery, ledger_watch = _recovery_and_watch(settings, database, own_holds)
     caps, bulk_resolution, months = _changes_of_accounts(database, clock, project_limits)
     activity = Activity(database, clock, retention_days=settings.activity.retention_days)
     backends = build_backends(settings, engine, bridge) if serving else {}
@@ -299,10 +300,12 @@ def _changes_of_accounts(
     return Caps(database, limits), bulk_resolution, months
 
 
-def _recovery_and_watch(settings: Settings, database: Database) -> tuple[Recovery, LedgerWatch]:
+def _recovery_and_watch(
+    settings: Settings, database: Database, own: OwnHolds
+) -> tuple[Recovery, LedgerWatch]:
     """What a search of the one has found, the other knows."""
     open_holds = OpenHolds()
-    recovery = Recovery(database, settings.ledger.lease_s, open_holds)
+    recovery = Recovery(database, settings.ledger.lease_s, open_holds, own)
     return recovery, LedgerWatch(database, open_holds)
 
 

@@ -126,7 +126,7 @@ class Upkeep:
         await self._recover(self._recovery.recover_silent)
 
     async def recover_unregistered(self) -> None:
-        """Looks for every hold whose process is gone without a trace."""
+        """Looks for every hold whose process is gone without a trace, or has resolved it."""
         await self._recover(self._recovery.ledger_recover)
 
     async def _recover(self, sweep: Callable[[], Awaitable[Recovered]]) -> None:
@@ -138,6 +138,11 @@ class Upkeep:
                 "holds of dead processes are unsettled now",
                 processes=recovered.processes,
                 reservations=recovered.reservations,
+            )
+        if recovered.forgotten:
+            _log.error(
+                "the database has lost how calls of this process ended: they are unsettled now",
+                reservations=recovered.forgotten,
             )
 
     async def resolve_unsettled(self) -> None:

@@ -24,7 +24,7 @@ from tests.support.proof import Proof
 from tollkeeper.domain.errors import StateConflict
 from tollkeeper.domain.ledger import Hold
 from tollkeeper.services.ledger.reconciliation import Reconciliation
-from tollkeeper.services.ledger.recovery import Lease, Recovered, Recovery
+from tollkeeper.services.ledger.recovery import Lease, OwnHolds, Recovered, Recovery
 from tollkeeper.storage import processes
 from tollkeeper.storage.database import Database
 from tollkeeper.storage.reservations import ReservationStatus
@@ -84,6 +84,32 @@ async def test_holds_of_a_dead_process_become_unsettled(process: Process) -> Non
     assert await process.ledger.resolve(settlement(lost, 3))
     assert not await process.ledger.resolve(release(lost))
     assert await balance_of(process, tenant) == Balance(83, 0, 10, 7, 0)
+
+
+async def test_a_hold_whose_end_was_lost_becomes_unsettled(process: Process) -> None:
+    """After a failover to a standby that lacks the last commits, the process that has settled the call
+    still lives, and would never do so again."""
+    tenant = await make_tenant(process.database, credit=100)
+    living = dead_process(process)
+    running = await held(living, tenant, 10)
+    # As if it were settled, and the settlement gone.
+    lost = await held(living, tenant, 20)
+    living.ledger._open.discard(lost.id.int)
+    own = OwnHolds(living.id, living.ledger.is_open)
+    recovery = Recovery(process.database, LEASE_S, own=own)
+    async with alive(living):
+        # It may have been committed this moment.
+        assert await recovery.ledger_recover() == Recovered(0, 0)
+        assert await recovery.ledger_recover() == Recovered(0, 0, forgotten=1)
+        assert await recovery.ledger_recover() == Recovered(0, 0)
+    assert await balance_of(process, tenant) == Balance(70, 10, 20, 0, 0)
+    # Holds of others are nothing to this process.
+    another = OwnHolds(process.id, lambda _reservation_id: False)
+    elsewhere = Recovery(process.database, LEASE_S, own=another)
+    async with alive(living):
+        for _ in range(2):
+            assert await elsewhere.ledger_recover() == Recovered(0, 0)
+    await living.ledger.resolve(release(running))
 
 
 async def test_a_hold_registers_its_process(process: Process) -> None:

@@ -8,6 +8,7 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol, TypeVar
+from uuid import UUID
 
 import msgspec
 import structlog
@@ -85,6 +86,10 @@ class Ledger:
     def open_holds(self) -> int:
         """The number of holds of this process that are neither resolved nor marked yet."""
         return len(self._open)
+
+    def is_open(self, reservation_id: UUID) -> bool:
+        """Whether this process holds it and has neither resolved nor marked it yet."""
+        return reservation_id.int in self._open
 
     @property
     def queued(self) -> dict[str, int]:

@@ -69,6 +69,7 @@ class ReasonLabel(StrEnum):
     """The reasons that are told apart. A reason on the books is a sentence of any wording."""
 
     PROCESS_DIED = "process_died"
+    END_LOST = "end_lost"
     GATEWAY_FAILED = "gateway_failed"
     DEADLINE = "deadline"
     USAGE = "usage"
@@ -82,6 +83,8 @@ def reason_label(reason: str) -> ReasonLabel:
         return ReasonLabel.DEADLINE
     if text.startswith("the process"):
         return ReasonLabel.PROCESS_DIED
+    if text.startswith("the database"):
+        return ReasonLabel.END_LOST
     if text.startswith("the gateway"):
         return ReasonLabel.GATEWAY_FAILED
     if "usage" in text:

@@ -1,11 +1,16 @@
-"""Leases of processes, and recovery of the holds of a process that died: they become unsettled."""
+"""Leases of processes, and recovery of holds that nobody will resolve: they become unsettled.
+
+They are the holds of a process that died, and those of a live one that it has resolved: a failover to a
+standby that lacks the last commits, or a restored backup, can bring a hold back without its end.
+"""
 
 import asyncio
 import os
 import socket
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
+from typing import NamedTuple
 from uuid import UUID
 
 from tollkeeper.domain.access import OrganizationId
@@ -17,7 +22,8 @@ from tollkeeper.storage.open_holds import OpenHold
 from tollkeeper.storage.processes import RunningProcess
 from tollkeeper.storage.revisions import code_revision
 
-_REASON = "the process that served the call died"
+_DIED = "the process that served the call died"
+_END_LOST = "the database has lost how the call ended"
 # A lease is this many heartbeats long: a process that misses one of them is not taken for dead.
 HEARTBEATS_PER_LEASE = 4
 # How many more heartbeats recovery waits for before it takes a silent process for dead.
@@ -33,6 +39,18 @@ _MARKED_AT_ONCE = 1000
 class Recovered:
     processes: int
     reservations: int
+    # Reservations of this process whose end the database has lost.
+    forgotten: int = 0
+
+
+class OwnHolds(NamedTuple):
+    """The holds of this process: those that are neither resolved nor marked, as far as it knows."""
+
+    process_id: UUID
+    is_open: Callable[[UUID], bool]
+
+    def has_forgotten(self, hold: OpenHold) -> bool:
+        return hold.process_id == self.process_id and not self.is_open(hold.id)
 
 
 class Lease:
@@ -93,15 +111,23 @@ class Recovery:
     not registered (any more)."""
 
     def __init__(
-        self, database: Database, lease_s: float, open_holds: OpenHolds | None = None
+        self,
+        database: Database,
+        lease_s: float,
+        open_holds: OpenHolds | None = None,
+        own: OwnHolds | None = None,
     ) -> None:
+        """Without `own`, only holds of processes that are gone are looked for."""
         self._database = database
         self._lease_s = lease_s
         self._open_holds = open_holds or OpenHolds()
+        self._own = own
+        # Holds that the last sweep has found to be forgotten.
+        self._forgotten_before: set[UUID] = set()
 
     async def ledger_recover(self) -> Recovered:
-        """Marks the holds of processes that are gone as unsettled, however old they are. Never
-        touches those of a live process."""
+        """Marks the holds of processes that are gone as unsettled, however old they are, and those of
+        this process that it has resolved. Never touches those that a live process will resolve."""
         return await self._sweep(unregistered_too=True)
 
     async def recover_silent(self) -> Recovered:
@@ -120,16 +146,27 @@ class Recovery:
                 gone: dict[UUID, datetime | None] = {
                     **await processes.find_silent(connection, lease_s=self._lease_s)
                 }
+                forgotten = 0
                 if unregistered_too:
-                    gone.update(dict.fromkeys(await self._find_unregistered(connection)))
+                    found = await self._open_holds.find_all(connection)
+                    holders = {hold.process_id for hold in found}
+                    unregistered = await processes.find_unregistered(connection, holders)
+                    gone.update(dict.fromkeys(unregistered))
+                    forgotten = await self._mark_forgotten(connection, found)
                 gone = await self._observe(connection, gone)
-                return await self._recover(connection, gone)
+                return replace(await self._recover(connection, gone), forgotten=forgotten)
             finally:
                 await processes.free_sweep_lock(connection)
 
-    async def _find_unregistered(self, connection: Connection) -> set[UUID]:
-        found = await self._open_holds.find_all(connection)
-        return await processes.find_unregistered(connection, {hold.process_id for hold in found})
+    async def _mark_forgotten(self, connection: Connection, found: Sequence[OpenHold]) -> int:
+        """A hold whose commit has just happened is not known yet, so the sweep before this one must
+        have found it too."""
+        if self._own is None:
+            return 0
+        forgotten = [hold for hold in found if self._own.has_forgotten(hold)]
+        again = [hold for hold in forgotten if hold.id in self._forgotten_before]
+        self._forgotten_before = {hold.id for hold in forgotten}
+        return await _mark(connection, again, _END_LOST)
 
     async def _observe(
         self, connection: Connection, gone: dict[UUID, datetime | None]
@@ -157,7 +194,7 @@ class Recovery:
         holds = [
             hold for hold in await self._open_holds.find_all(connection) if hold.process_id in gone
         ]
-        marked = await _mark(connection, holds)
+        marked = await _mark(connection, holds, _DIED)
         for process_id, heartbeat_at in gone.items():
             if heartbeat_at is not None:
                 await processes.forget_dead(connection, process_id, heartbeat_at)
@@ -165,7 +202,7 @@ class Recovery:
         return Recovered(len(silent | {hold.process_id for hold in holds}), marked)
 
 
-async def _mark(connection: Connection, holds: Sequence[OpenHold]) -> int:
+async def _mark(connection: Connection, holds: Sequence[OpenHold], reason: str) -> int:
     """Marks the holds as unsettled, a bounded number of one organization in a transaction."""
     by_organization: dict[OrganizationId, list[UUID]] = {}
     for hold in holds:
@@ -177,6 +214,6 @@ async def _mark(connection: Connection, holds: Sequence[OpenHold]) -> int:
             async with connection.transaction():
                 await resolutions.lock_account(connection, organization_id)
                 marked += await resolutions.mark_unsettled(
-                    connection, organization_id, batch, _REASON
+                    connection, organization_id, batch, reason
                 )
     return marked
