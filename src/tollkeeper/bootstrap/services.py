@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from tollkeeper.backends.port import Backend
 from tollkeeper.bootstrap.backends import build_backends, build_judge, judge_secret
@@ -132,8 +132,7 @@ def build_services(
     ledger = Ledger(LedgerStore(database, process_id, project_limits), directory)
     admission, admissible = Admission(ledger, clock), Admissibility(database, project_limits, clock)
     lease = Lease(database, process_id, settings.ledger.lease_s)
-    own_holds = OwnHolds(process_id, ledger.is_open)
-    recovery, ledger_watch = _recovery_and_watch(settings, database, own_holds)
+    recovery, ledger_watch = _recovery_and_watch(settings, database, process_id, ledger)
     caps, bulk_resolution, months = _changes_of_accounts(database, clock, project_limits)
     activity = Activity(database, clock, retention_days=settings.activity.retention_days)
     backends = build_backends(settings, engine, bridge) if serving else {}
@@ -301,10 +300,11 @@ def _changes_of_accounts(
 
 
 def _recovery_and_watch(
-    settings: Settings, database: Database, own: OwnHolds
+    settings: Settings, database: Database, process_id: UUID, ledger: Ledger
 ) -> tuple[Recovery, LedgerWatch]:
     """What a search of the one has found, the other knows."""
     open_holds = OpenHolds()
+    own = OwnHolds(process_id, ledger.is_open)
     recovery = Recovery(database, settings.ledger.lease_s, open_holds, own)
     return recovery, LedgerWatch(database, open_holds)
 
