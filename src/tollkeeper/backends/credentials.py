@@ -71,8 +71,10 @@ class Credential(Protocol):
 class _Passive:
     """Waits for nothing and does nothing in the background."""
 
+    _headers = b""
+
     def headers_at_once(self) -> bytes:
-        raise NotImplementedError
+        return self._headers
 
     async def headers_for(self, request: OutgoingRequest, *, deadline: float) -> bytes:
         return self.headers_at_once()
@@ -85,9 +87,6 @@ class _Passive:
 
 
 class NoCredential(_Passive):
-    def headers_at_once(self) -> bytes:
-        return b""
-
     secrets: tuple[str, ...] = ()
 
 
@@ -97,9 +96,6 @@ class FixedKey(_Passive):
     def __init__(self, kind: CredentialKind, key: str) -> None:
         self._headers = key_header(kind, key)
         self.secrets = (key,)
-
-    def headers_at_once(self) -> bytes:
-        return self._headers
 
 
 class KeyInFile(_Passive):
@@ -121,7 +117,7 @@ class KeyInFile(_Passive):
         if version != self._version:
             self._version = version
             self._read_again()
-        return self._headers
+        return super().headers_at_once()
 
     @property
     def secrets(self) -> tuple[str, ...]:

@@ -9,7 +9,8 @@ from tollkeeper.backends.port import TextWriter
 from tollkeeper.backends.transport.framing import RecordParser
 from tollkeeper.backends.wire import WholeAnswer
 from tollkeeper.domain.errors import BackendFailed, TollkeeperError
-from tollkeeper.domain.inference import Call, Delta, Event
+from tollkeeper.domain.inference import Call, Delta, Event, UsageReport
+from tollkeeper.domain.usage import ReportedUsage
 
 # Some servers split the text of one token into two pieces, or sign it with a piece of its own. More
 # than that exceeds the bound.
@@ -33,6 +34,8 @@ class EventReader(ABC):
         # A caller that sent `functions` reads `function_call`, but not `tool_calls`.
         self._legacy = call.prompt.has_legacy_functions_only
         self._events: list[Event] = []
+        self._asks_for_searches = call.prompt.web_search is not None
+        self._searches = 0
         self.accepted = False
         self.failing = False
         self.done = False
@@ -61,6 +64,11 @@ class EventReader(ABC):
         ended = "The backend's stream ended before the answer did."
         self.fail(BackendFailed(ended, charged=True))
         return []
+
+    def _tell_of_search(self) -> None:
+        """Tells of a search at once, because the report comes at the end and may never come."""
+        self._searches += 1
+        self._events.append(UsageReport(ReportedUsage(web_searches=self._searches)))
 
     def whole_answer(self, events: list[Event]) -> WholeAnswer:
         """What `Wire.read_whole` returns for the events of a body. Raises the failure that came in the

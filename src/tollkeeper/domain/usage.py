@@ -171,6 +171,15 @@ def read_count(found: object) -> int | None:
     return found
 
 
+def first_count(reported: FreeObject, names: tuple[str, ...]) -> int | None:
+    """The first of these counts that the report has."""
+    for name in names:
+        count = read_count(reported.get(name))
+        if count is not None:
+            return count
+    return None
+
+
 def cached_audio_tokens(details: FreeObject | None) -> int | None:
     """The audio among the input that was read from a cache (OpenAI)."""
     cached = (details or {}).get("cached_tokens_details")

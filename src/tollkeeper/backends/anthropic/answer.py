@@ -33,7 +33,6 @@ from tollkeeper.domain.inference import (
     ToolCallPiece,
     UsageReport,
 )
-from tollkeeper.domain.usage import ReportedUsage
 
 # A block of one token begins and ends, and so does its message.
 _EVENTS_PER_TOKEN_MAX = 8
@@ -67,8 +66,6 @@ class MessagesAnswer(EventReader):
         self._call_count = 0
         self._text_length = 0
         self._usage = UsageReader()
-        self._asks_for_searches = call.prompt.web_search is not None
-        self._searches = 0
         self._opened = False
         self._finished = False
 
@@ -126,7 +123,8 @@ class MessagesAnswer(EventReader):
         block = self._blocks[index] = _OpenBlock(None if record is None else record.type)
         block.text_start = self._text_length
         if record is None:
-            self._count_search(raw)
+            if self._asks_for_searches and records.is_found(raw):
+                self._tell_of_search()
             return
         match record.type:
             case records.TOOL_USE:
@@ -143,12 +141,6 @@ class MessagesAnswer(EventReader):
                     ),
                 )
         block.citations += record.citations or ()
-
-    def _count_search(self, raw: msgspec.Raw) -> None:
-        """Tells of a search at once, because the report comes at the end and may never come."""
-        if self._asks_for_searches and records.is_found(raw):
-            self._searches += 1
-            self._events.append(UsageReport(ReportedUsage(web_searches=self._searches)))
 
     def _begin_call(self, block: _OpenBlock, record: Block) -> None:
         if not record.id:

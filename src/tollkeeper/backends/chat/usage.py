@@ -31,6 +31,7 @@ from tollkeeper.domain.usage import (
     AbsurdCount,
     ReportedUsage,
     cached_audio_tokens,
+    first_count,
     read_count,
     read_service_tier,
 )
@@ -153,7 +154,7 @@ class _Cache(NamedTuple):
 
 
 def _read_cache(reported: FreeObject, details: FreeObject, prompt: int | None) -> _Cache:
-    inside = _first(details, _CACHED)
+    inside = first_count(details, _CACHED)
     top_read = read_count(reported.get("cache_read_input_tokens"))
     top_written = read_count(reported.get("cache_creation_input_tokens"))
     top_1h = _written_1h(reported, "cache_creation")
@@ -163,7 +164,7 @@ def _read_cache(reported: FreeObject, details: FreeObject, prompt: int | None) -
     # Proxies repeat the counts of Anthropic beside those of OpenAI: then they are inside. Libraries
     # put the lifetimes of cache writes among the details of the prompt.
     written_1h = _written_1h(details, "cache_creation_token_details")
-    inside_written = _first(details, _WRITTEN)
+    inside_written = first_count(details, _WRITTEN)
     if inside_written is None:
         inside_written = top_written
     if written_1h is None and inside_written is not None:
@@ -181,7 +182,7 @@ def _written_1h(reported: FreeObject, name: str) -> int | None:
 def _read_at_top(reported: FreeObject, prompt: int | None) -> int | None:
     """Cache reads of those who count them inside the prompt. More than the prompt is no part of
     what is billed, so it makes nothing cheaper."""
-    count = _first(reported, _CACHED_AT_TOP)
+    count = first_count(reported, _CACHED_AT_TOP)
     return None if count is not None and prompt is not None and count > prompt else count
 
 
@@ -198,14 +199,6 @@ def _object(reported: FreeObject, *names: str) -> FreeObject | None:
     for name in names:
         if isinstance(found := reported.get(name), dict):
             return found
-    return None
-
-
-def _first(reported: FreeObject, names: tuple[str, ...]) -> int | None:
-    for name in names:
-        count = read_count(reported.get(name))
-        if count is not None:
-            return count
     return None
 
 

@@ -32,7 +32,6 @@ from tollkeeper.domain.inference import (
     ToolCallPiece,
     UsageReport,
 )
-from tollkeeper.domain.usage import ReportedUsage
 
 _DONE = b"[DONE]"
 # Even an item of one or two tokens has events around it: added and done, for itself and its part.
@@ -68,8 +67,6 @@ class ResponsesAnswer(EventReader):
         self._call_count = 0
         self._emitted_kinds: set[TextKind] = set()
         self._opened = False
-        self._asks_for_searches = call.prompt.web_search is not None
-        self._searches = 0
         # The failure from an `error` event. The result that may follow it has the usage.
         self._error_event: TollkeeperError | None = None
 
@@ -219,17 +216,12 @@ class ResponsesAnswer(EventReader):
     def _end_item(self, event: wire.StreamEvent) -> None:
         record = wire.decode_item(event.item)
         if record is None:
-            self._count_search(event.item)
+            if self._asks_for_searches and wire.is_search(event.item):
+                self._tell_of_search()
         else:
             item = self._item(event, record)
             self._emit_item(item, record)
             item.ended = True
-
-    def _count_search(self, raw: msgspec.Raw) -> None:
-        """Tells of a search at once, because the report comes at the end and may never come."""
-        if self._asks_for_searches and wire.is_search(raw):
-            self._searches += 1
-            self._events.append(UsageReport(ReportedUsage(web_searches=self._searches)))
 
     def _begin_call(self, item: _Item, record: wire.Item) -> None:
         if item.call_index is not None:

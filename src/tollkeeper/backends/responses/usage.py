@@ -13,6 +13,7 @@ from tollkeeper.domain.usage import (
     AbsurdCount,
     ReportedUsage,
     cached_audio_tokens,
+    first_count,
     read_count,
     read_service_tier,
 )
@@ -46,8 +47,8 @@ def _read(reported: FreeObject, searches_in_output: int, service_tier: str | Non
         prompt_tokens=read_count(reported.get("input_tokens")),
         completion_tokens=read_count(reported.get("output_tokens")),
         total_tokens=read_count(reported.get("total_tokens")),
-        cached_tokens=_first(input_details or {}, _CACHED),
-        cache_write_tokens=_first(input_details or {}, _WRITTEN),
+        cached_tokens=first_count(input_details or {}, _CACHED),
+        cache_write_tokens=first_count(input_details or {}, _WRITTEN),
         reasoning_tokens=read_count((output_details or {}).get("reasoning_tokens")),
         web_searches=searches_in_output if searches is None else searches,
         input_audio_tokens=read_count((input_details or {}).get("audio_tokens")),
@@ -81,14 +82,6 @@ def _invocations(used: object) -> int:
     """How often a tool was used: a number, or an object that has it."""
     count = used.get("invocation") if isinstance(used, dict) else used
     return read_count(count) or 0
-
-
-def _first(details: FreeObject, names: tuple[str, ...]) -> int | None:
-    for name in names:
-        count = read_count(details.get(name))
-        if count is not None:
-            return count
-    return None
 
 
 def _details(reported: FreeObject, name: str) -> FreeObject | None:

@@ -124,6 +124,7 @@ class Connection(asyncio.Protocol):
         while self._head is None:
             if self._failure is not None:
                 raise self._failure
+            # The wait stands here and in `read`: a coroutine of its own would cost more than it does.
             assert self._waiter is None, "one reader at a time"
             self._waiter = self._loop.create_future()
             try:
