@@ -1,6 +1,7 @@
 """After every test of a backend: no task, no socket and no file descriptor is left."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -9,30 +10,51 @@ import pytest
 
 from tests.support.backend_calls import until
 
+# What a backend opens is none of these. Gateways and programs that other tests share in this process
+# have them: some event loops hold /dev/null in reserve for the day when descriptors run out.
+_OF_OTHERS = ("/dev/null", "pipe:", "anon_inode:")
+# Where the code of a backend's tasks is, and that of the servers that its tests run.
+_OWN_CODE = ("/tollkeeper/backends/", "/tests/")
 
-def open_files() -> int:
-    """Without unix sockets, which no backend has: the database pools of gateways that other tests
-    share in this process may still be growing."""
-    found = -len(psutil.Process().net_connections("unix"))
+
+def open_files() -> set[tuple[int, str]]:
+    """Each descriptor of this process with what it leads to."""
+    found = set()
     for entry in Path("/proc/self/fd").iterdir():
-        try:
-            target = str(entry.readlink())
-        except OSError:
-            continue  # The one that lists the folder.
-        # Some event loops hold the first in reserve, for the day when descriptors run out. Pipes lead to
-        # programs that other tests keep ready: backends open none.
-        if target != "/dev/null" and not target.startswith("pipe:"):
-            found += 1
+        # The one that lists the folder is gone already.
+        with contextlib.suppress(OSError):
+            found.add((int(entry.name), str(entry.readlink())))
     return found
 
 
-def other_tasks() -> set[asyncio.Task[object]]:
-    return asyncio.all_tasks() - {asyncio.current_task()}
+def new_files(before: set[tuple[int, str]]) -> set[tuple[int, str]]:
+    """Without unix sockets, which no backend has: the database pools of gateways that other tests
+    share in this process may still be growing."""
+    unix = {connection.fd for connection in psutil.Process().net_connections("unix")}
+    new = open_files() - before
+    return {
+        (fd, target) for fd, target in new if fd not in unix and not target.startswith(_OF_OTHERS)
+    }
+
+
+def own_tasks() -> set[asyncio.Task[object]]:
+    """Without those of the gateways that other tests share."""
+    others = asyncio.all_tasks() - {asyncio.current_task()}
+    return {task for task in others if any(part in _file_of(task) for part in _OWN_CODE)}
+
+
+def _file_of(task: asyncio.Task[object]) -> str:
+    code = getattr(task.get_coro(), "cr_code", None)
+    return "/tests/" if code is None else str(code.co_filename)
 
 
 @pytest.fixture(autouse=True)
 async def _nothing_is_left() -> AsyncIterator[None]:
-    tasks_before = other_tasks()
+    tasks_before = own_tasks()
     files_before = open_files()
     yield
-    await until(lambda: open_files() <= files_before and other_tasks() <= tasks_before)
+    try:
+        await until(lambda: not new_files(files_before) and own_tasks() <= tasks_before)
+    except TimeoutError:
+        left = (new_files(files_before), own_tasks() - tasks_before)
+        pytest.fail(f"Left by the test: {left}")

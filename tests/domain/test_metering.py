@@ -51,3 +51,25 @@ def test_the_service_tier_of_a_report_without_counts_is_kept() -> None:
     meter.count([UsageReport(ReportedUsage(service_tier="flex")), Delta(0, text="Hello")])
     charge = meter.charge()
     assert (charge.estimated, charge.usage.service_tier) == (True, "flex")
+
+
+@pytest.mark.parametrize("completion", [3, None], ids=["counted", "broken off"])
+@pytest.mark.parametrize(
+    ("choices", "searches", "nonsense"),
+    [
+        (1, 10_000, False),
+        (1, 10_001, True),
+        (3, 30_000, False),
+        (3, 30_001, True),
+        (1, 2**53, True),
+    ],
+)
+def test_searches_beyond_any_sense_are_not_charged(
+    choices: int, searches: int, nonsense: bool, completion: int | None
+) -> None:
+    """At a cent each they would cost more money than there is."""
+    meter = Meter(make_call(choices=choices), 10)
+    report = ReportedUsage(prompt_tokens=10, completion_tokens=completion, web_searches=searches)
+    meter.count([Delta(0, text="Hello"), UsageReport(report)])
+    assert meter.reported_nonsense is nonsense
+    assert nonsense or meter.charge().usage.web_searches == searches

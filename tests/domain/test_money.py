@@ -105,6 +105,11 @@ _REFUSED = [
 ]
 
 
+def test_an_amount_that_is_too_large_is_called_so() -> None:
+    with pytest.raises(InvalidRequest, match="1000000000000000 USD is too large: amounts have at "):
+        picousd_from_usd("1" + "0" * 15)
+
+
 @pytest.mark.parametrize("text", _REFUSED)
 def test_refusal_names_the_parameter(text: str) -> None:
     with pytest.raises(InvalidRequest) as refused:

@@ -141,3 +141,12 @@ def test_what_may_be_audio_is_bounded(kind: str) -> None:
     declared = replace(MODEL, token_bounds=_bounds(kind))
     assert size.audio_bound(declared, size.bound(declared, counted=5)) == 14
     assert measure_prompt(make_prompt()).audio_bound(MODEL, 100) == 0
+
+
+def test_a_tool_that_the_provider_runs_is_held_for_like_a_search() -> None:
+    """Otherwise a call could cost far more than was held for it."""
+    searching = measure_prompt(make_prompt(tools=[{"type": "web_search", "web_search": {}}]))
+    assert searching.web_searches == 10
+    assert searching.bound(MODEL) == MODEL.context_length
+    for tool in ({"type": "custom", "custom": {"name": "c"}}, {"odd": 1}):
+        assert measure_prompt(make_prompt(tools=[tool])).web_searches == 0

@@ -11,11 +11,12 @@ from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
+from types import TracebackType
 from typing import Any
 
 from tollkeeper.backends.chat.wire import ChatWire
 from tollkeeper.backends.failures import domain_error
-from tollkeeper.backends.port import Answer, BackendHealth
+from tollkeeper.backends.port import Answer, BackendCall, BackendHealth
 from tollkeeper.backends.refusals import refusal
 from tollkeeper.backends.transport.http1 import HttpFailure
 from tollkeeper.domain.inference import Batch, Call
@@ -60,6 +61,25 @@ class Bill:
     tier: str | None = None
 
 
+class _SimulatedCall:
+    # There is no connection to wait for.
+    sent = True
+
+    def __init__(self, answering: AbstractAsyncContextManager[Answer]) -> None:
+        self._answering = answering
+
+    async def __aenter__(self) -> Answer:
+        return await self._answering.__aenter__()
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._answering.__aexit__(exc_type, exc, traceback)
+
+
 @dataclass
 class SimulatedProvider:
     rng: random.Random
@@ -67,8 +87,8 @@ class SimulatedProvider:
     # By request, one for each answer that was asked for.
     bills: dict[str, list[Bill]] = field(default_factory=dict)
 
-    def open(self, call: Call, *, deadline: float) -> AbstractAsyncContextManager[Answer]:
-        return self._answer(call)
+    def open(self, call: Call, *, deadline: float) -> BackendCall:
+        return _SimulatedCall(self._answer(call))
 
     @asynccontextmanager
     async def _answer(self, call: Call) -> AsyncIterator[Answer]:

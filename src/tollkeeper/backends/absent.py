@@ -1,8 +1,6 @@
 """A backend that is declared but cannot be used: every call fails with its name and the reason."""
 
-from contextlib import AbstractAsyncContextManager
-
-from tollkeeper.backends.port import Answer, BackendHealth
+from tollkeeper.backends.port import BackendCall, BackendHealth
 from tollkeeper.domain.errors import Unavailable
 from tollkeeper.domain.inference import Call
 
@@ -12,7 +10,7 @@ class AbsentBackend:
         self.name = name
         self._reason = reason
 
-    def open(self, call: Call, *, deadline: float) -> AbstractAsyncContextManager[Answer]:
+    def open(self, call: Call, *, deadline: float) -> BackendCall:
         raise Unavailable(f"The backend {self.name} is unavailable. {self._reason}")
 
     counts_tokens = False

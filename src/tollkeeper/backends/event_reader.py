@@ -1,4 +1,4 @@
-"""The base of the readers of answers, except chat: bounds, the end of an answer, failures, and the
+"""The bases of the readers of answers: the state of a streamed answer, bounds, failures, and the
 events that are read and not taken yet."""
 
 from abc import ABC, abstractmethod
@@ -15,27 +15,28 @@ from tollkeeper.domain.usage import ReportedUsage
 # Some servers split the text of one token into two pieces, or sign it with a piece of its own. More
 # than that exceeds the bound.
 _PIECES_PER_TOKEN_MAX = 2
+# Pieces beyond the bound that are no sign of a runaway: roles and ends.
 _SLACK = 64
 
 
-class EventReader(ABC):
-    """An `AnswerReader`. A protocol says how one record is read."""
+def pieces_max(output_tokens: int) -> int:
+    """The most pieces that a completion of so many tokens may have."""
+    return _PIECES_PER_TOKEN_MAX * output_tokens + _SLACK
+
+
+class StreamReader(ABC):
+    """An `AnswerReader`. A protocol says how one record is read, and appends to `_events`."""
 
     def __init__(
         self, call: Call, *, secrets: tuple[str, ...] = (), events_per_token: int = 0
     ) -> None:
         """`events_per_token` is how many records without content may come with a token."""
         self._secrets = secrets
-        self._pieces_left = _PIECES_PER_TOKEN_MAX * call.output_tokens_max + _SLACK
         # A server may tell with empty records how far it has read the prompt: one a token at most.
         self._empty_records_left = (
             call.model.context_length + events_per_token * call.output_tokens_max + _SLACK
         )
-        # A caller that sent `functions` reads `function_call`, but not `tool_calls`.
-        self._legacy = call.prompt.has_legacy_functions_only
         self._events: list[Event] = []
-        self._asks_for_searches = call.prompt.web_search is not None
-        self._searches = 0
         self.accepted = False
         self.failing = False
         self.done = False
@@ -44,13 +45,15 @@ class EventReader(ABC):
     def read(self, payloads: Iterable[bytes]) -> list[Event]:
         try:
             for payload in payloads:
-                if self.ended:
+                # What `ended` says, without a call for each record.
+                if self.done or self.failure is not None:
                     break
                 self._read_payload(payload)
         except MalformedAnswer as error:
             malformed = f"The backend's stream is malformed: {error}."
             self.fail(BackendFailed(malformed, charged=True))
-        return self._take_events()
+        events, self._events = self._events, []
+        return events
 
     @property
     def ended(self) -> bool:
@@ -65,10 +68,34 @@ class EventReader(ABC):
         self.fail(BackendFailed(ended, charged=True))
         return []
 
-    def _tell_of_search(self) -> None:
-        """Tells of a search at once, because the report comes at the end and may never come."""
-        self._searches += 1
-        self._events.append(UsageReport(ReportedUsage(web_searches=self._searches)))
+    def open_relay(
+        self, parser: RecordParser, write: TextWriter, count: Callable[[str], None]
+    ) -> Callable[[bytes], int] | None:
+        return None
+
+    @abstractmethod
+    def _read_payload(self, payload: bytes) -> None:
+        """Reads one record. Raises MalformedAnswer."""
+
+    def _count_empty_record(self) -> None:
+        self._empty_records_left -= 1
+        if self._empty_records_left < 0:
+            raise MalformedAnswer("it has too many records without content")
+
+
+class EventReader(StreamReader):
+    """The base of every reader except that of chat: one completion, and an answer that comes at once
+    is read by the same code as a streamed one."""
+
+    def __init__(
+        self, call: Call, *, secrets: tuple[str, ...] = (), events_per_token: int = 0
+    ) -> None:
+        super().__init__(call, secrets=secrets, events_per_token=events_per_token)
+        self._pieces_left = pieces_max(call.output_tokens_max)
+        # A caller that sent `functions` reads `function_call`, but not `tool_calls`.
+        self._legacy = call.prompt.has_legacy_functions_only
+        self._asks_for_searches = call.prompt.web_search is not None
+        self._searches = 0
 
     def whole_answer(self, events: list[Event]) -> WholeAnswer:
         """What `Wire.read_whole` returns for the events of a body. Raises the failure that came in the
@@ -78,15 +105,6 @@ class EventReader(ABC):
         if self.failure is not None:
             self.failure.charged = True
         return WholeAnswer(events, self.failure)
-
-    def open_relay(
-        self, parser: RecordParser, write: TextWriter, count: Callable[[str], None]
-    ) -> Callable[[bytes], int] | None:
-        return None
-
-    @abstractmethod
-    def _read_payload(self, payload: bytes) -> None:
-        """Reads one record. Raises MalformedAnswer."""
 
     def _take_events(self) -> list[Event]:
         events, self._events = self._events, []
@@ -99,7 +117,7 @@ class EventReader(ABC):
         self.accepted = True
         self._events.append(delta)
 
-    def _count_empty_record(self) -> None:
-        self._empty_records_left -= 1
-        if self._empty_records_left < 0:
-            raise MalformedAnswer("it has too many records without content")
+    def _tell_of_search(self) -> None:
+        """Tells of a search at once, because the report comes at the end and may never come."""
+        self._searches += 1
+        self._events.append(UsageReport(ReportedUsage(web_searches=self._searches)))

@@ -3,12 +3,11 @@
 import asyncio
 import random
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 
 from msgspec.structs import replace
 
-from tollkeeper.backends.port import Answer, Backend, BackendHealth
+from tollkeeper.backends.port import Answer, Backend, BackendCall, BackendHealth
 from tollkeeper.domain.catalog import Model, Route
 from tollkeeper.domain.errors import (
     BackendFailed,
@@ -34,7 +33,7 @@ class FallbackBackend:
         self._routes = model.routes
         self._backends = backends
 
-    def open(self, call: Call, *, deadline: float) -> AbstractAsyncContextManager[Answer]:
+    def open(self, call: Call, *, deadline: float) -> BackendCall:
         return _FallbackCall(self, call, deadline)
 
     def backend_of(self, route: Route) -> Backend:
@@ -88,7 +87,12 @@ class _FallbackCall:
         self._backend = backend
         self._call = call
         self._deadline = deadline
-        self._attempt: AbstractAsyncContextManager[Answer] | None = None
+        # The present one, or the one that answers.
+        self._attempt: BackendCall | None = None
+
+    @property
+    def sent(self) -> bool:
+        return self._attempt is not None and self._attempt.sent
 
     async def __aenter__(self) -> Answer:
         loop = asyncio.get_running_loop()
@@ -112,9 +116,8 @@ class _FallbackCall:
     async def _try(self, route: Route) -> Answer:
         backend = self._backend.backend_of(route)
         call = call_on(route, self._call)
-        attempt = backend.open(call, deadline=self._deadline)
+        attempt = self._attempt = backend.open(call, deadline=self._deadline)
         answer = await attempt.__aenter__()
-        self._attempt = attempt
         return replace(answer, backend=route.model.backend, prompts=backend.prompts_sent(call))
 
     async def __aexit__(

@@ -8,13 +8,12 @@ fails.
 import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 
 import msgspec
 from msgspec.structs import replace
 
-from tollkeeper.backends.port import Answer, Backend, BackendHealth
+from tollkeeper.backends.port import Answer, Backend, BackendCall, BackendHealth
 from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.domain.inference import Batch, Call, Delta, Event, UsageReport
 from tollkeeper.domain.prompt import FreeObject
@@ -37,7 +36,7 @@ class FanOutBackend:
         self._backend = backend
         self._concurrency = concurrency
 
-    def open(self, call: Call, *, deadline: float) -> AbstractAsyncContextManager[Answer]:
+    def open(self, call: Call, *, deadline: float) -> BackendCall:
         if call.choices == 1:
             return self._backend.open(call, deadline=deadline)
         return _FanOutCall(self._backend, call, deadline, self._concurrency)
@@ -71,8 +70,11 @@ class _FanOutCall:
         self._deadline = deadline
         self._workers_max = min(concurrency, call.choices)
         self._workers: list[asyncio.Task[None]] = []
+        self._part_calls: list[BackendCall] = []
         self._parts_begun = 0
         self._parts_ended = 0
+        # Parts that failed without being charged.
+        self._parts_refused = 0
         self._waiting: deque[list[Event]] = deque()
         # The reader waits for the first, the parts for the second.
         self._changed = asyncio.Event()
@@ -86,6 +88,11 @@ class _FanOutCall:
         self._failure: BaseException | None = None
         self._reported = False
 
+    @property
+    def sent(self) -> bool:
+        """Whether that of any part has left."""
+        return any(part.sent for part in self._part_calls)
+
     async def __aenter__(self) -> Answer:
         for _ in range(self._workers_max):
             worker = asyncio.create_task(self._work(), name="fan-out worker")
@@ -97,7 +104,7 @@ class _FanOutCall:
         except BaseException:
             await self._stop()
             raise
-        return Answer(self._replica, self)
+        return Answer(self._replica, self, prompts_begun=self._prompts_begun)
 
     async def __aexit__(
         self,
@@ -158,7 +165,9 @@ class _FanOutCall:
 
     async def _make_part(self, part: int) -> None:
         call = _part_call(self._call, part)
-        async with self._backend.open(call, deadline=self._deadline) as answer:
+        part_call = self._backend.open(call, deadline=self._deadline)
+        self._part_calls.append(part_call)
+        async with part_call as answer:
             self._replica = self._replica or answer.replica
             async for batch in answer.batches:
                 events = self._events_of_part(part, batch)
@@ -194,9 +203,14 @@ class _FanOutCall:
             named = ReportedUsage(service_tier=service_tier)
             self._reports[part] = merged(self._reports[part], named)
 
+    def _prompts_begun(self) -> int:
+        return self._parts_begun - self._parts_refused
+
     def _worker_ended(self, worker: asyncio.Task[None]) -> None:
-        if not worker.cancelled() and self._failure is None:
-            self._failure = worker.exception()
+        failure = None if worker.cancelled() else worker.exception()
+        if isinstance(failure, TollkeeperError) and not failure.charged:
+            self._parts_refused += 1
+        self._failure = self._failure or failure
         self._changed.set()
 
 

@@ -1,8 +1,8 @@
 """The interface of a backend, as the services use it."""
 
 from collections.abc import AsyncIterator, Callable
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Protocol, TypeAlias
 
 import msgspec
@@ -57,9 +57,31 @@ class Answer(msgspec.Struct, frozen=True):
     backend: str = ""
     # How often that backend is sent the prompt; 0: as often as `prompts_sent` says.
     prompts: int = 0
+    # How many of them were sent so far and not refused, where they are sent one after the other: an
+    # answer that breaks off costs no more prompts than these.
+    prompts_begun: Callable[[], int] | None = None
     # Given a writer, and a function that counts what was written: pieces that are nothing but text go
     # to them at the moment they arrive. None where every piece comes as an event.
     relay_text: Callable[[TextWriter, Callable[[str], None]], None] | None = None
+
+
+class BackendCall(Protocol):
+    """One call to a backend, as a context: it is sent and answered inside of it."""
+
+    @property
+    def sent(self) -> bool:
+        """Whether the request has left and was not refused since. Before that nothing can be charged,
+        whoever ends the call."""
+        ...
+
+    async def __aenter__(self) -> Answer: ...
+
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None: ...
 
 
 class Backend(Protocol):
@@ -67,7 +89,7 @@ class Backend(Protocol):
 
     name: str
 
-    def open(self, call: Call, *, deadline: float) -> AbstractAsyncContextManager[Answer]:
+    def open(self, call: Call, *, deadline: float) -> BackendCall:
         """Sends the call. Entering returns when the backend has accepted it and begun to answer.
 
         `deadline` is a time of the event loop's clock; it bounds the whole answer. Leaving the

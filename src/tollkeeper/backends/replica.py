@@ -8,6 +8,7 @@ the head of the answer is a 200, the backend may have generated, whatever become
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
+from functools import partial
 from types import TracebackType
 from typing import NamedTuple
 from urllib.parse import urljoin, urlsplit
@@ -31,6 +32,7 @@ from tollkeeper.backends.wire import WholeAnswer
 from tollkeeper.backends.wires import wire_for
 from tollkeeper.domain.errors import BackendFailed, TollkeeperError
 from tollkeeper.domain.inference import Batch, Call, Event, Opened
+from tollkeeper.large_requests import beside_the_loop
 from tollkeeper.timeouts import timeout
 
 _JSON = b"application/json"
@@ -151,12 +153,13 @@ class ReplicaCall:
         self._deadline = deadline
         self._connection: Connection | None = None
         self._stream: StreamedAnswer | None = None
-        # What has been read and not yet been asked for.
+        # Events that were read and that the caller of `__anext__` has not taken yet.
         self._first: list[Event] | None = None
-        # What a whole answer lacks; raised after what it has was handed over.
+        # Why a whole answer is incomplete. It is raised after the events that did come.
         self._shortfall: TollkeeperError | None = None
         self._completed = False
         self._failed = False
+        self.sent = False
 
     async def __aenter__(self) -> Answer:
         try:
@@ -181,7 +184,7 @@ class ReplicaCall:
         return self
 
     async def __anext__(self) -> Batch:
-        """Of a whole answer; a stream is read from its own iterator."""
+        """The batches of a whole answer. A stream is read from its own iterator."""
         if self._first is not None:
             batch, self._first = self._first, None
             return batch
@@ -213,7 +216,13 @@ class ReplicaCall:
         replica, call = self._replica, self._call
         streamed = call.streamed or replica.config.always_stream
         extra = replica.config.extra_fields
-        body = replica.wire.encode_request(call, stream=streamed, extra=extra)
+        if call.is_large:
+            body = await beside_the_loop(
+                call.organization_id.int,
+                partial(replica.wire.encode_request, call, stream=streamed, extra=extra),
+            )
+        else:
+            body = replica.wire.encode_request(call, stream=streamed, extra=extra)
         accept = replica.stream_type if streamed else _JSON
         path = replica.wire.path_for(call.model, stream=streamed)
         request = await replica.request(
@@ -229,11 +238,12 @@ class ReplicaCall:
             except HttpFailure as failure:
                 raise domain_error(failure, charged=False) from failure
         self._connection = connection
+        self.sent = True
         connection.send(request, deadline=self._deadline, idle_s=replica.config.idle_timeout_s)
         try:
             head = await connection.read_head()
         except HttpFailure as failure:
-            # Nobody can say whether the backend ran it.
+            # The backend may have run the call.
             raise domain_error(failure, charged=True) from failure
         if head.status != 200:
             raise await self._refusal(connection, head)

@@ -6,7 +6,6 @@ rendezvous hashing: every process makes the same choice without talking to the o
 
 import asyncio
 import random
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from types import TracebackType
 
@@ -21,7 +20,7 @@ from tollkeeper.backends.health import (
     ReplicaState,
 )
 from tollkeeper.backends.identity.credential import open_identity
-from tollkeeper.backends.port import Answer, BackendHealth, ReplicaReport
+from tollkeeper.backends.port import Answer, BackendCall, BackendHealth, ReplicaReport
 from tollkeeper.backends.replica import Replica, ReplicaCall
 from tollkeeper.domain.affinity import rendezvous_order
 from tollkeeper.domain.errors import (
@@ -70,7 +69,7 @@ class RoutedBackend:
             for url in config.urls
         }
 
-    def open(self, call: Call, *, deadline: float) -> AbstractAsyncContextManager[Answer]:
+    def open(self, call: Call, *, deadline: float) -> BackendCall:
         return _RoutedCall(self, call, deadline)
 
     @property
@@ -190,7 +189,12 @@ class _RoutedCall:
         self._call = call
         self._deadline = deadline
         self._replica: _TrackedReplica | None = None
+        # The present one, or the one that answers.
         self._attempt: ReplicaCall | None = None
+
+    @property
+    def sent(self) -> bool:
+        return self._attempt is not None and self._attempt.sent
 
     async def __aenter__(self) -> Answer:
         loop = asyncio.get_running_loop()
@@ -237,7 +241,7 @@ class _RoutedCall:
         now = loop.time()
         kind = replica.health.begin(now)
         self._backend.organizations.seen(self._call.organization_id.int, now)
-        attempt = replica.server.open(self._call, deadline=self._deadline)
+        attempt = self._attempt = replica.server.open(self._call, deadline=self._deadline)
         replica.in_flight += 1
         answer = None
         try:
@@ -263,5 +267,5 @@ class _RoutedCall:
                 replica.in_flight -= 1
         if kind is AttemptKind.PROBE:
             replica.health.succeeded(kind)
-        self._replica, self._attempt = replica, attempt
+        self._replica = replica
         return answer

@@ -54,7 +54,7 @@ class WholeAnswer(msgspec.Struct, frozen=True):
     """An answer that came at once."""
 
     events: list[Event]
-    # What it lacks; raised after what it has was handed over.
+    # Why the answer is incomplete. It is raised after the events that did come.
     shortfall: TollkeeperError | None = None
 
 

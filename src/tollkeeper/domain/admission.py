@@ -354,8 +354,8 @@ def _refuse_by_concurrency(project: ProjectState) -> Decision | None:
 def _consume(
     state: AccountState, working: _BatchState, project: ProjectState, request: AdmissionRequest
 ) -> None:
-    for of in _period_caps_of(state, working, request):
-        working.period_caps[of] = working.period_caps[of].with_hold(request.hold_picousd)
+    for cap in _period_caps_of(state, working, request):
+        working.period_caps[cap] = working.period_caps[cap].with_hold(request.hold_picousd)
     working.available -= request.hold_picousd
     working.spend = working.spend.with_hold(request.hold_picousd)
     working.projects[request.project_id] = replace(

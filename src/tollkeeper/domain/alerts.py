@@ -9,7 +9,7 @@ FILL_LEVELS = (80, 100)
 # An alert is cleared only so many percent below its level. Otherwise every hold near the level would
 # raise and clear it.
 CLEARED_BELOW = 5
-# Of an alert that has no levels.
+# The level of an alert whose kind has no levels.
 RAISED = 100
 
 

@@ -112,7 +112,7 @@ class TokenBounds:
     file: int | None = None
     audio: int | None = None
     video: int | None = None
-    # What one web search finds and the model reads.
+    # Tokens that the model reads of the results of one web search.
     web_search: int | None = None
     # After each search the model reads the whole prompt again, and all of it is charged.
     search_rereads: bool = False

@@ -44,6 +44,8 @@ class Call(msgspec.Struct, frozen=True):
     # Whether the caller's answer is a stream. A backend may stream in either case.
     streamed: bool
     prompt: Prompt
+    # The request is so large that work on all of it would keep the event loop from others.
+    is_large: bool = False
     # The affinity key, a hash; never the caller's own text.
     affinity: bytes | None = None
     # Published policies that the request names, in addition to the attached ones; each once.

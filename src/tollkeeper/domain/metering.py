@@ -15,6 +15,8 @@ _ROOM = 16_384
 _ROOM_OF_A_PIECE = 32
 # A report of more than so many contexts cannot be true.
 _CONTEXTS_MAX = 16
+# Nor one of more than so many searches for a completion.
+_SEARCHES_MAX = 10_000
 
 
 class Charge(msgspec.Struct, frozen=True, gc=False):
@@ -46,7 +48,8 @@ class Meter(msgspec.Struct):
     _counted_tokens: int = 0
     _kept: list[str] = []
     _room: int = _ROOM
-    # What came of the report, and whether that is still to be found out.
+    # The usage of the last report, whether that report cannot be true, and whether both are
+    # out of date.
     _usage: Usage | None = None
     _is_nonsense: bool = False
     _is_stale: bool = False
@@ -89,7 +92,11 @@ class Meter(msgspec.Struct):
         found = None if report is None else normalised(report)
         if found is None:
             self._usage = None
-            self._is_nonsense = report is None and self.absurd_report is not None
+            self._is_nonsense = (
+                self.absurd_report is not None
+                if report is None
+                else not self._can_have_searched(report.web_searches or 0)
+            )
             return
         self._is_nonsense = not self._can_be_true(found)
         if found.service_tier is None and self.service_tier is not None:
@@ -172,7 +179,11 @@ class Meter(msgspec.Struct):
 
     def _can_be_true(self, usage: Usage) -> bool:
         most = _CONTEXTS_MAX * self.call.model.context_length * self.call.choices
-        return max(usage.prompt_tokens, usage.completion_tokens) <= most
+        tokens = max(usage.prompt_tokens, usage.completion_tokens)
+        return tokens <= most and self._can_have_searched(usage.web_searches)
+
+    def _can_have_searched(self, searches: int) -> bool:
+        return searches <= _SEARCHES_MAX * self.call.choices
 
     def _count_delta(self, delta: Delta) -> None:
         self.delivered = True

@@ -6,6 +6,7 @@ from tollkeeper.domain.errors import InvalidRequest
 
 PICOUSD_PER_USD = 10**12
 _DECIMAL = re.compile(r"(?P<sign>-?)(?P<whole>\d{1,15})(?:\.(?P<fraction>\d{1,30}))?", re.ASCII)
+_TOO_LARGE = re.compile(r"-?\d{16,}(?:\.\d+)?", re.ASCII)
 _FRACTION_DIGITS = 12
 # 10^15 USD, which fits into the database's NUMERIC(38) with many digits to spare.
 PICOUSD_MAX = 10**15 * PICOUSD_PER_USD
@@ -15,6 +16,11 @@ def picousd_from_usd(text: str, *, param: str | None = None) -> int:
     """The exact amount of a decimal string. An amount with more than 12 decimal places is refused
     instead of rounded."""
     match = _DECIMAL.fullmatch(text)
+    if match is None and _TOO_LARGE.fullmatch(text):
+        raise InvalidRequest(
+            f"{text[:40]} USD is too large: amounts have at most 15 digits before the point.",
+            param=param,
+        )
     if match is None:
         raise InvalidRequest(f"{text[:40]!r} is not a decimal amount in USD.", param=param)
     # `Decimal` is not used, because its context silently rounds to 28 digits.

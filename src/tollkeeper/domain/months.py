@@ -16,25 +16,32 @@ LAST_ID = UUID(int=2**128 - 1)
 
 _TIME_BITS = 48
 _BITS_BEHIND_TIME = 128 - _TIME_BITS
-_VERSION_AND_VARIANT = (7 << 76) | (2 << 62)
+_VERSION = 7
+_VARIANT = 2 << 62
 # The bits of an id that are chosen at random: all but time, version and variant.
 _RANDOM_HIGH = (1 << 12) - 1
 _RANDOM_LOW = (1 << 62) - 1
 RANDOM_BITS = 74
+_LAST_GROUP = (1 << 48) - 1
 _MONTHS_PER_YEAR = 12
 _MS_PER_DAY = 86_400_000
 _WRITTEN = re.compile(r"(\d{4})-(\d{2})")
 
 
 def request_id(now_ms: int, randomness: int) -> UUID:
-    """The id of a request that arrived at this time; `randomness` has `RANDOM_BITS` bits."""
-    return UUID(int=_id_number(now_ms, randomness))
+    """The id of a request that arrived at this time. It contains `RANDOM_BITS` bits of `randomness`."""
+    time = now_ms << _BITS_BEHIND_TIME
+    high = (randomness >> 62 & _RANDOM_HIGH) << 64
+    return UUID(int=time | (_VERSION << 76) | high | _VARIANT | (randomness & _RANDOM_LOW))
 
 
 def request_id_text(now_ms: int, randomness: int) -> str:
     """The same id as text, as callers see it, without a UUID object on the way."""
-    digits = f"{_id_number(now_ms, randomness):032x}"
-    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+    low = _VARIANT | (randomness & _RANDOM_LOW)
+    return (
+        f"{now_ms >> 16:08x}-{now_ms & 0xFFFF:04x}-{_VERSION}{randomness >> 62 & _RANDOM_HIGH:03x}-"
+        f"{low >> 48:04x}-{low & _LAST_GROUP:012x}"
+    )
 
 
 def id_of_text(text: str) -> UUID:
@@ -49,12 +56,6 @@ def id_of_text(text: str) -> UUID:
 
 _new_uuid = object.__new__
 _set = object.__setattr__
-
-
-def _id_number(now_ms: int, randomness: int) -> int:
-    time = (now_ms & ((1 << _TIME_BITS) - 1)) << _BITS_BEHIND_TIME
-    high = ((randomness >> 62) & _RANDOM_HIGH) << 64
-    return time | _VERSION_AND_VARIANT | high | (randomness & _RANDOM_LOW)
 
 
 @dataclass(frozen=True, slots=True, order=True)

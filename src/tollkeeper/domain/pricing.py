@@ -11,7 +11,7 @@ from tollkeeper.domain.usage import Usage
 class Bounds(msgspec.Struct, frozen=True, gc=False):
     """The most that a call can use."""
 
-    # Of all prompts that are sent.
+    # The sum over all prompts that are sent: a fanned-out call sends one for each completion.
     prompt_tokens: int
     choices: int
     output_tokens_each: int

@@ -158,12 +158,21 @@ class FunctionTool(msgspec.Struct, frozen=True, gc=False):
         }
 
 
+_CALLERS_TOOLS = (None, "function", "custom")
+
+
 class OtherTool(msgspec.Struct, frozen=True, gc=False):
     """A tool that is not a function. Only the protocol of the caller's request can carry it."""
 
     written: FreeObject
     place: str
     legacy: bool = False
+
+    @property
+    def is_run_by_provider(self) -> bool:
+        """Whether the model's provider runs the tool, as it does with a web search. The caller runs
+        functions and custom tools, and so does whoever reads a tool without a type."""
+        return not self.legacy and self.written.get("type") not in _CALLERS_TOOLS
 
     def described(self) -> FreeObject:
         return self.written
@@ -366,6 +375,14 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
                 contents = part.content if isinstance(part, ToolResult) else (part,)
                 media += [content for content in contents if isinstance(content, Media)]
         return media
+
+    @property
+    def provider_tool(self) -> OtherTool | None:
+        """The first tool of a chat request that the model's provider runs; None where it has none."""
+        for tool in self.tools:
+            if isinstance(tool, OtherTool) and tool.is_run_by_provider:
+                return tool
+        return None
 
     @property
     def has_legacy_functions_only(self) -> bool:

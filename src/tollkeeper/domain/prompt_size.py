@@ -135,7 +135,8 @@ def measure_prompt(prompt: Prompt, text_tokens: int | None = None) -> PromptSize
         text_tokens = estimate_tokens(prompt_text(prompt))
     text_tokens += _TOKENS_PER_TURN * len(prompt.turns)
     media = prompt.media()
-    searches_web = prompt.web_search is not None
+    # What a tool of the provider finds or does becomes input, like what a search finds.
+    searches_web = prompt.web_search is not None or prompt.provider_tool is not None
     tool_uses = _tool_uses_allowed(prompt) if searches_web else 0
     if not media:
         return PromptSize(

@@ -35,6 +35,7 @@ from tests.support.upstream import (
     stream,
     usage_chunk,
 )
+from tollkeeper.domain.estimate import estimate_tokens
 
 BOTH = pytest.mark.parametrize("streamed", [False, True], ids=["json", "stream"])
 
@@ -356,3 +357,34 @@ async def test_one_failure_among_many_fails_the_call_once(
         entry = await scripted.entry_of(found)
         assert entry.status in ("settled", "unsettled")
         assert balance["settled"] + balance["unsettled"] > 0
+
+
+async def test_prompts_that_were_never_sent_are_not_charged(
+    shared_scripted: ScriptedGateway, data_dir: Path, conninfo: str
+) -> None:
+    """The second of a hundred completions fails, so the other ones are not even asked for."""
+
+    async def second_fails(peer: Peer) -> None:
+        if peer.request.json["seed"] == 6:
+            await refuse(500)(peer)
+        else:
+            await chat()(peer)
+
+    backend = {"native_n": False, "fan_out": 1, "retries": 0}
+    async with scripted_gateway(
+        data_dir, conninfo, shared_scripted.upstream, backend=backend
+    ) as scripted:
+        scripted.upstream.play(second_fails)
+        calls = len(scripted.upstream.requests)
+        found = await scripted.chat(stream=True, n=100, max_tokens=10, seed=5)
+        said = read_stream(found.text)
+        assert (said.text, said.done) == ("Hello", False)
+        assert len(scripted.upstream.requests) == calls + 2
+        entry = await scripted.entry_of(found)
+        assert (entry.status, entry.estimated) == ("settled", True)
+        one_prompt = entry.prompt_tokens_max // 100 * PROMPT_PRICE
+        deltas = [choice["delta"] for one in said.chunks for choice in one["choices"]]
+        pieces = sum(bool(delta.get("content")) for delta in deltas)
+        # The one that was refused cost nothing either.
+        output = max(pieces, estimate_tokens("Hello")) * COMPLETION_PRICE
+        assert entry.cost == one_prompt + output

@@ -1,8 +1,7 @@
 """Recorded exchanges with every provider: the exact charge, the answer, the record, the hold."""
 
 import re
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +10,8 @@ import pytest
 from tests.journeys.exchanges.caller_reads import ask, check_answer
 from tests.journeys.exchanges.charges import US, Row, read_prices, read_rows, read_summary
 from tests.journeys.exchanges.exchange import RECORDED, load
-from tests.support.scripted_gateway import Entry, ScriptedGateway, scripted_gateway
-from tests.support.upstream import Upstream, Verb, chat
-from tests.support.upstream_converse import converse as native_converse
-from tests.support.upstream_converse import invoke as native_invoke
-from tests.support.upstream_gemini import generate as native_generate
-from tests.support.upstream_messages import message as native_message
-from tests.support.upstream_responses import respond as native_respond
+from tests.journeys.exchanges.gateways import exchange_gateways
+from tests.support.scripted_gateway import Entry, ScriptedGateway
 from tollkeeper.domain.declared_prices import pricing_from_declared
 
 PRICES = read_prices()
@@ -28,6 +22,8 @@ MODEL_SETTINGS: dict[str, Any] = {
     "supported_features": ["tools", "reasoning", "web_search"],
     "pricing": PRICES,
 }
+# Protocols of a provider's own.
+NATIVE = ("messages", "gemini", "converse", "bedrock_messages")
 PLAYED = [
     pytest.param(exchange.name, face, id=exchange.played_as(face))
     for exchange in map(load, ROWS)
@@ -36,60 +32,15 @@ PLAYED = [
 
 
 @pytest.fixture(scope="module")
-async def chat_gateway(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
-    async with (
-        Upstream(chat()) as upstream,
-        scripted_gateway(data_dir, conninfo, upstream, model=MODEL_SETTINGS) as running,
-    ):
-        yield running
-
-
-@pytest.fixture(scope="module")
-async def responses_gateway(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
-    async with (
-        Upstream(native_respond()) as upstream,
-        scripted_gateway(
-            data_dir,
-            conninfo,
-            upstream,
-            ordinary=native_respond,
-            backend={"protocol": "responses"},
-            model=MODEL_SETTINGS,
-        ) as running,
-    ):
-        yield running
-
-
-# Protocols of a provider's own: what an ordinary server of each does, and the key's header. The
-# provider's own count is not asked for: the bounds of the others are estimates too.
-NATIVE: dict[str, tuple[Callable[[], Verb], str]] = {
-    "messages": (native_message, "x-api-key"),
-    "gemini": (native_generate, "x-goog-api-key"),
-    "converse": (native_converse, "bearer"),
-    "bedrock_messages": (native_invoke, "bearer"),
-}
-
-
-@pytest.fixture(scope="module")
-async def native_gateways(
-    data_dir: Path, conninfo: str
-) -> AsyncIterator[dict[str, ScriptedGateway]]:
+async def gateways(data_dir: Path, conninfo: str) -> AsyncIterator[dict[str, ScriptedGateway]]:
     features = [*MODEL_SETTINGS["supported_features"], "structured_outputs"]
-    found = {}
-    async with AsyncExitStack() as stack:
-        for protocol, (ordinary, credential) in NATIVE.items():
-            upstream = await stack.enter_async_context(Upstream(ordinary()))
-            backend = {"protocol": protocol, "tokenizer": "none", "credential": credential}
-            running = scripted_gateway(
-                data_dir,
-                conninfo,
-                upstream,
-                ordinary=ordinary,
-                backend=backend,
-                model={**MODEL_SETTINGS, "supported_features": features},
-            )
-            found[protocol] = await stack.enter_async_context(running)
-        yield found
+    native = {**MODEL_SETTINGS, "supported_features": features}
+    models = [
+        *((protocol, MODEL_SETTINGS) for protocol in ("chat", "responses")),
+        *((protocol, native) for protocol in NATIVE),
+    ]
+    async with exchange_gateways(data_dir, conninfo, models) as running:
+        yield running
 
 
 def test_every_exchange_has_its_row() -> None:
@@ -123,18 +74,12 @@ def test_how_often_the_hold_was_below_the_charge() -> None:
 
 @pytest.mark.parametrize(("name", "face"), PLAYED)
 async def test_an_exchange(
-    chat_gateway: ScriptedGateway,
-    responses_gateway: ScriptedGateway,
-    native_gateways: dict[str, ScriptedGateway],
+    gateways: dict[str, ScriptedGateway],
     name: str,
     face: str,
 ) -> None:
     exchange, row = load(name), ROWS[name]
-    shared = {
-        "chat": chat_gateway,
-        "responses": responses_gateway,
-        **native_gateways,
-    }[exchange.protocol]
+    shared = gateways[exchange.protocol]
     # An answer that went well, because three failures in a row would rest the upstream.
     await shared.works()
     scripted = await shared.with_tenant()

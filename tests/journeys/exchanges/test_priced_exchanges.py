@@ -1,7 +1,6 @@
 """Recorded exchanges whose prices depend on the call: long prompts, audio, service tiers."""
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator
 from fractions import Fraction
 from pathlib import Path
 
@@ -16,12 +15,8 @@ from tests.journeys.exchanges.charges import (
     read_tiers,
 )
 from tests.journeys.exchanges.exchange import PRICED, load
-from tests.support.scripted_gateway import ScriptedGateway, scripted_gateway
-from tests.support.upstream import Upstream, Verb, chat
-from tests.support.upstream_converse import converse as native_converse
-from tests.support.upstream_gemini import generate as native_generate
-from tests.support.upstream_messages import message as native_message
-from tests.support.upstream_responses import respond as native_respond
+from tests.journeys.exchanges.gateways import exchange_gateways
+from tests.support.scripted_gateway import ScriptedGateway
 from tollkeeper.domain.money import picousd_from_usd
 
 ROWS = read_priced_rows()
@@ -40,59 +35,22 @@ MODEL_SETTINGS = {
 }
 # Tiers that have another name, under which their price is declared.
 SAME_TIERS = {"fast": "priority"}
-# Protocols of a provider's own: what an ordinary server of each does, the key's header, and where a
-# request names its service tier.
-NATIVE: dict[str, tuple[Callable[[], Verb], str, str]] = {
-    "messages": (native_message, "x-api-key", "service_tier"),
-    "gemini": (native_generate, "x-goog-api-key", "serviceTier"),
-    "converse": (native_converse, "bearer", "serviceTier.type"),
-}
+# Where a request names its service tier, in the protocols of a provider's own.
+NATIVE = {"messages": "service_tier", "gemini": "serviceTier", "converse": "serviceTier.type"}
 
 
 @pytest.fixture(scope="module")
-async def chat_gateway(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
-    model = {**MODEL_SETTINGS, "output_modalities": ["text", "audio"]}
-    async with (
-        Upstream(chat()) as upstream,
-        scripted_gateway(data_dir, conninfo, upstream, model=model) as running,
-    ):
+async def gateways(data_dir: Path, conninfo: str) -> AsyncIterator[dict[str, ScriptedGateway]]:
+    models = [
+        ("chat", {**MODEL_SETTINGS, "output_modalities": ["text", "audio"]}),
+        ("responses", MODEL_SETTINGS),
+        *(
+            (protocol, {**MODEL_SETTINGS, "options": {"service_tier": tier}})
+            for protocol, tier in NATIVE.items()
+        ),
+    ]
+    async with exchange_gateways(data_dir, conninfo, models) as running:
         yield running
-
-
-@pytest.fixture(scope="module")
-async def responses_gateway(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
-    async with (
-        Upstream(native_respond()) as upstream,
-        scripted_gateway(
-            data_dir,
-            conninfo,
-            upstream,
-            ordinary=native_respond,
-            backend={"protocol": "responses"},
-            model=MODEL_SETTINGS,
-        ) as running,
-    ):
-        yield running
-
-
-@pytest.fixture(scope="module")
-async def native_gateways(
-    data_dir: Path, conninfo: str
-) -> AsyncIterator[dict[str, ScriptedGateway]]:
-    found = {}
-    async with AsyncExitStack() as stack:
-        for protocol, (ordinary, credential, tier) in NATIVE.items():
-            upstream = await stack.enter_async_context(Upstream(ordinary()))
-            running = scripted_gateway(
-                data_dir,
-                conninfo,
-                upstream,
-                ordinary=ordinary,
-                backend={"protocol": protocol, "tokenizer": "none", "credential": credential},
-                model={**MODEL_SETTINGS, "options": {"service_tier": tier}},
-            )
-            found[protocol] = await stack.enter_async_context(running)
-        yield found
 
 
 def test_every_exchange_has_its_row() -> None:
@@ -117,14 +75,8 @@ def test_every_charge_is_the_sum_of_its_counts(row: PricedRow) -> None:
 
 
 @pytest.mark.parametrize("name", ROWS)
-async def test_an_exchange(
-    chat_gateway: ScriptedGateway,
-    responses_gateway: ScriptedGateway,
-    native_gateways: dict[str, ScriptedGateway],
-    name: str,
-) -> None:
+async def test_an_exchange(gateways: dict[str, ScriptedGateway], name: str) -> None:
     exchange, row = load(name, PRICED), ROWS[name]
-    gateways = {"chat": chat_gateway, "responses": responses_gateway, **native_gateways}
     shared = gateways[exchange.protocol]
     [face] = exchange.asks
     scripted = await shared.with_tenant()

@@ -6,8 +6,11 @@ from tollkeeper.api.chat.prompt import read_prompt
 from tollkeeper.api.http.endpoint import Request
 from tollkeeper.api.isolated import affinity_of, caching_wish
 from tollkeeper.api.wire import chat as wire
+from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.inference import Call
+from tollkeeper.domain.prompt import CachingWish, Prompt
+from tollkeeper.large_requests import beside_the_loop
 from tollkeeper.services.calls.options import output_bound, require_supported
 from tollkeeper.services.use_cases import Services
 
@@ -30,8 +33,12 @@ async def chat_call(
     bound_field = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
     bound = output_bound(body.max_tokens or body.max_completion_tokens, model, param=bound_field)
     caching = caching_wish(services, caller, model, body.prompt_cache_key, body.cache_salt)
-    prompt = read_prompt(body, request.raw_body, model, caching)
-    require_supported(model, prompt)
+    asked = (body, request.raw_body, model, caching)
+    prompt = (
+        await beside_the_loop(caller.organization_id.int, _supported_prompt, *asked)
+        if request.is_large
+        else _supported_prompt(*asked)
+    )
     call = Call(
         request_id=request.id,
         organization_id=caller.organization_id,
@@ -43,6 +50,7 @@ async def chat_call(
         output_bound_field=bound_field,
         streamed=body.stream,
         prompt=prompt,
+        is_large=request.is_large,
         affinity=affinity_of(services, caller, session, body.prompt_cache_key),
         policy_ids=tuple(dict.fromkeys(body.policy_ids)),
         incoming_trace=request.traceparent,
@@ -54,6 +62,14 @@ async def chat_call(
         hides_reasoning=_hides_reasoning(body),
         includes_usage=options is not None and options.include_usage is True,
     )
+
+
+def _supported_prompt(
+    body: wire.ChatRequest, raw_body: bytes, model: Model, caching: CachingWish
+) -> Prompt:
+    prompt = read_prompt(body, raw_body, model, caching)
+    require_supported(model, prompt)
+    return prompt
 
 
 def _check_combinations(body: wire.ChatRequest) -> None:

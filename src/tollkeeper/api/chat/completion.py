@@ -16,12 +16,48 @@ from tollkeeper.domain.inference import (
 )
 from tollkeeper.domain.usage import Usage
 
-_FREE_LOGPROBS = msgspec.json.Decoder(dict[str, list[Any] | None])
+_LISTED_LOGPROBS = msgspec.json.Decoder(dict[str, list[msgspec.Raw] | None])
 _PROMPT_LOGPROBS = msgspec.json.Decoder(list[dict[str, msgspec.Raw] | None])
 
 
 def completion_id(request_id: str) -> str:
     return f"chatcmpl-{request_id.replace('-', '')}"
+
+
+class _Logprobs:
+    """The log-probabilities of one choice. What comes in a single piece is passed on as it is. The
+    lists of several pieces are joined; a piece with anything else in it has no place among them.
+    Each piece is joined when it comes: there may be as many as the answer has tokens."""
+
+    __slots__ = ("_joined", "_only")
+
+    def __init__(self) -> None:
+        self._only: msgspec.Raw | None = None
+        self._joined: dict[str, list[msgspec.Raw] | None] | None = None
+
+    def add(self, piece: msgspec.Raw) -> None:
+        if self._joined is None:
+            if self._only is None:
+                self._only = piece
+                return
+            self._joined = {}
+            self._join(self._joined, self._only)
+        self._join(self._joined, piece)
+
+    def written(self) -> Any:
+        return self._only if self._joined is None else self._joined
+
+    def _join(self, joined: dict[str, list[msgspec.Raw] | None], piece: msgspec.Raw) -> None:
+        try:
+            found = _LISTED_LOGPROBS.decode(piece)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return
+        for name, values in found.items():
+            known = joined.setdefault(name, values)
+            if known is None:
+                joined[name] = values
+            elif values is not None and known is not values:
+                known += values
 
 
 class _Choice(msgspec.Struct):
@@ -31,7 +67,7 @@ class _Choice(msgspec.Struct):
     tool_calls: dict[int, dict[str, Any]] = {}
     function_call: dict[str, Any] | None = None
     annotations: list[wire.Annotation] = []
-    logprobs: list[msgspec.Raw] = []
+    logprobs: _Logprobs | None = None
     finish: str | None = None
     has_text: bool = False
 
@@ -85,7 +121,8 @@ class ChatAssembly:
             choice.function_call = _with_function_call(choice.function_call, delta.function_call)
         choice.annotations += [annotation_view(annotation) for annotation in delta.annotations]
         if delta.logprobs is not None:
-            choice.logprobs.append(delta.logprobs)
+            choice.logprobs = choice.logprobs or _Logprobs()
+            choice.logprobs.add(delta.logprobs)
         if delta.finish is not None:
             choice.finish = delta.finish
 
@@ -104,7 +141,7 @@ class ChatAssembly:
                 function_call=choice.function_call,
                 annotations=choice.annotations or None,
             ),
-            logprobs=_merged_logprobs(choice.logprobs),
+            logprobs=None if choice.logprobs is None else choice.logprobs.written(),
             finish_reason=choice.finish,
         )
 
@@ -180,17 +217,3 @@ def _with_function_call(so_far: dict[str, Any] | None, piece: FunctionCallPiece)
     call["name"] += piece.name or ""
     call["arguments"] += piece.arguments
     return call
-
-
-def _merged_logprobs(pieces: list[msgspec.Raw]) -> Any:
-    """A single piece is returned as it is; the lists of several pieces are joined."""
-    if len(pieces) <= 1:
-        return pieces[0] if pieces else None
-    merged: dict[str, list[Any] | None] = {}
-    for piece in pieces:
-        for name, values in _FREE_LOGPROBS.decode(piece).items():
-            if values is not None:
-                merged[name] = (merged.get(name) or []) + values
-            else:
-                merged.setdefault(name, None)
-    return merged

@@ -20,6 +20,8 @@ from tollkeeper.domain.access import ProjectCaller
 from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
 from tollkeeper.domain.inference import Call
+from tollkeeper.domain.prompt import CachingWish, Prompt
+from tollkeeper.large_requests import beside_the_loop
 from tollkeeper.services.calls.options import output_bound, require_supported
 from tollkeeper.services.calls.reasoning_seal import KeptReasoning
 from tollkeeper.services.use_cases import Services
@@ -52,10 +54,13 @@ async def responses_call(
     _refuse_newer_fields(body)
     bound = output_bound(body.max_output_tokens, model, param="max_output_tokens")
     conversation = Conversation(model, partial(services.reasoning_seal.unseal, caller))
-    tools = read_tools(body.tools or ())
     caching = caching_wish(services, caller, model, body.prompt_cache_key)
-    prompt = read_prompt(body, model, conversation, tools, caching)
-    require_supported(model, prompt)
+    asked = (body, model, conversation, caching)
+    prompt, tools = (
+        await beside_the_loop(caller.organization_id.int, _supported_prompt, *asked)
+        if request.is_large
+        else _supported_prompt(*asked)
+    )
     call = Call(
         request_id=request.id,
         organization_id=caller.organization_id,
@@ -67,6 +72,7 @@ async def responses_call(
         output_bound_field=_BOUND_FIELD,
         streamed=body.stream is True,
         prompt=prompt,
+        is_large=request.is_large,
         affinity=affinity_of(services, caller, session, body.prompt_cache_key),
         policy_ids=tuple(dict.fromkeys(body.policy_ids or ())),
         incoming_trace=request.traceparent,
@@ -82,6 +88,15 @@ async def responses_call(
         obfuscates=options is not None and options.include_obfuscation is True,
         flat_names=tools.flat_names,
     )
+
+
+def _supported_prompt(
+    body: wire.ResponsesRequest, model: Model, conversation: Conversation, caching: CachingWish
+) -> tuple[Prompt, Tools]:
+    tools = read_tools(body.tools or ())
+    prompt = read_prompt(body, model, conversation, tools, caching)
+    require_supported(model, prompt)
+    return prompt, tools
 
 
 def _seal_function(

@@ -23,16 +23,16 @@ async def truncated(services: Services, call: Call) -> Call:
     always stay.
 
     The estimate errs high, so a prompt that fits by the estimate needs no exact count. Otherwise the
-    backend's tokenizer, where there is one, counts a few cuts, each found by what the estimate and
-    the counts so far say together. What is kept was counted and fits, or fits by the estimate. The
-    search reads a long prompt many times, so it runs in a thread."""
+    backend's tokenizer, where there is one and the call may be paid, counts a few cuts, each found by
+    what the estimate and the counts so far say together. What is kept was counted and fits, or fits
+    by the estimate. The search reads a long prompt many times, so it runs in a thread."""
     tokens_max = call.model.context_length - call.output_tokens_max
-    if (await measure(call.prompt)).guess() <= tokens_max:
+    if (await measure(call)).guess() <= tokens_max:
         return call
-    await services.token_counting.require_admissible(call)
+    is_counted = await services.token_counting.is_counted(call)
     search = await asyncio.to_thread(_Cuts, call, tokens_max)
     deadline = asyncio.get_running_loop().time() + TOKENIZER_TIMEOUT_S
-    for _ in range(_COUNTS_MAX):
+    for _ in range(_COUNTS_MAX if is_counted else 0):
         dropped = await asyncio.to_thread(search.next_cut)
         if dropped is None:
             break

@@ -4,7 +4,7 @@ The promises: choices that were asked for and no others, each finished once, non
 bound allows, and `[DONE]` at the end. Pure: bytes in, events out, no connection.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 from msgspec.structs import replace
@@ -20,69 +20,27 @@ from tollkeeper.backends.chat.answer import (
     text_piece,
 )
 from tollkeeper.backends.chat.text_relay import TextRelay
+from tollkeeper.backends.event_reader import StreamReader, pieces_max
 from tollkeeper.backends.port import TextWriter
 from tollkeeper.backends.refusals import refusal_record
 from tollkeeper.backends.transport.framing import RecordParser
-from tollkeeper.domain.errors import BackendFailed, TollkeeperError
-from tollkeeper.domain.inference import Call, Delta, Event
+from tollkeeper.domain.errors import BackendFailed
+from tollkeeper.domain.inference import Call, Delta
 
 _DONE = b"[DONE]"
-# Pieces beyond the bound that are no sign of a runaway: roles, ends, and the habit of some servers
-# to cut a token's text in two.
-_PIECES_PER_TOKEN_MAX = 2
-_PIECES_SLACK = 64
 
 
-class AnswerStream:
-    """The state of one streamed answer. After a failure or the end, further records are ignored."""
+class AnswerStream(StreamReader):
+    """The state of one streamed answer. An error record is its last word: no usage follows."""
 
     def __init__(self, call: Call, *, secrets: tuple[str, ...] = ()) -> None:
-        self._secrets = secrets
-        self.pieces_max = _PIECES_PER_TOKEN_MAX * call.output_tokens_held + _PIECES_SLACK
-        # A server may tell with empty pieces how far it has read the prompt: one a token at most.
-        self._empty_max = call.model.context_length + _PIECES_SLACK
-        self._empty = 0
+        super().__init__(call, secrets=secrets)
+        self.pieces_max = pieces_max(call.output_tokens_held)
         # By choice: pieces so far, and whether it has come to its end.
         self.pieces = [0] * call.choices
         self.finished = [False] * call.choices
         self._opened = False
         self._service_tier: str | None = None
-        # Something of substance has come: the backend has accepted the call.
-        self.accepted = False
-        # An error record is the last word of a chat stream.
-        self.failing = False
-        self.done = False
-        self.failure: TollkeeperError | None = None
-
-    def read(self, payloads: Iterable[bytes]) -> list[Event]:
-        """The events of these records. Should one of them be wrong, the events before it are
-        returned and `failure` is set."""
-        events: list[Event] = []
-        try:
-            for payload in payloads:
-                if self.ended:
-                    break
-                if payload.startswith(_DONE):
-                    self._end()
-                else:
-                    self._read_chunk(decode_chunk(payload), events)
-        except MalformedAnswer as error:
-            malformed = f"The backend's stream is malformed: {error}."
-            self.fail(BackendFailed(malformed, charged=True))
-        return events
-
-    @property
-    def ended(self) -> bool:
-        return self.done or self.failure is not None
-
-    def fail(self, failure: TollkeeperError) -> None:
-        if not self.ended:
-            self.failure = failure
-
-    def end_body(self) -> list[Event]:
-        ended = "The backend's stream ended before the answer did."
-        self.fail(BackendFailed(ended, charged=True))
-        return []
 
     def open_relay(
         self, parser: RecordParser, write: TextWriter, count: Callable[[str], None]
@@ -106,46 +64,54 @@ class AnswerStream:
             raise MalformedAnswer("it ended before every choice did")
         self.done = True
 
-    def _read_chunk(self, chunk: Chunk, events: list[Event]) -> None:
+    def _read_payload(self, payload: bytes) -> None:
+        if payload.startswith(_DONE):
+            self._end()
+            return
+        chunk = decode_chunk(payload)
         self._service_tier = chunk.service_tier or self._service_tier
         piece = text_piece(chunk) if self._opened else None
-        if piece is not None and 0 <= piece[0] < len(self.pieces) and not self.finished[piece[0]]:
-            # Nearly every chunk. It needs none of the checks below but for the bound.
+        if piece is not None:
             index, text = piece
-            self.pieces[index] += 1
-            if self.pieces[index] > self.pieces_max:
-                raise MalformedAnswer("a choice is longer than its bound")
-            self.accepted = True
-            events.append(Delta(index, text))
-            return
+            if 0 <= index < len(self.pieces) and not self.finished[index]:
+                # Nearly every chunk. It needs none of the checks below but for the bound.
+                self.pieces[index] += 1
+                if self.pieces[index] > self.pieces_max:
+                    raise MalformedAnswer("a choice is longer than its bound")
+                self.accepted = True
+                self._events.append(Delta(index, text))
+                return
         record = error_record(chunk.error)
         if record is not None:
-            self._read_failure(chunk, record, events)
+            self._read_failure(chunk, record)
             return
-        self._open(chunk, events)
+        self._open(chunk)
         for choice in chunk.choices or ():
             if not 0 <= choice.index < len(self.pieces):
                 raise MalformedAnswer("it has a choice that was not asked for")
             delta = delta_of_chunk(choice)
-            self._count(choice.index, empty=delta is None)
-            if delta is not None and self._admit(delta):
+            if delta is None:
+                self._count_empty_record()
+                continue
+            self._count_piece(choice.index)
+            if self._admit(delta):
                 self.accepted = True
-                events.append(delta)
+                self._events.append(delta)
         report = chunk_usage(chunk, self._service_tier)
         if report is not None:
             self.accepted = True
-            events.append(report)
+            self._events.append(report)
 
-    def _read_failure(self, chunk: Chunk, record: Any, events: list[Event]) -> None:
+    def _read_failure(self, chunk: Chunk, record: Any) -> None:
         """An error record may carry the last piece of the answer, and its usage: both have a price.
         That it ends its choice is no output."""
-        self._open(chunk, events)
+        self._open(chunk)
         for choice in chunk.choices or ():
             if 0 <= choice.index < len(self.finished) and not self.finished[choice.index]:
                 delta = delta_of_chunk(choice)
                 if delta is not None and has_output(delta):
                     self.accepted = True
-                    events.append(replace(delta, finish=None))
+                    self._events.append(replace(delta, finish=None))
         failure = (
             BackendFailed("The backend failed while it was answering.", charged=True)
             if self.accepted
@@ -154,20 +120,15 @@ class AnswerStream:
         report = chunk_usage(chunk, self._service_tier)
         if report is not None and tells_of_use(report):
             self.accepted = True
-            events.append(report)
+            self._events.append(report)
         self.fail(failure)
 
-    def _open(self, chunk: Chunk, events: list[Event]) -> None:
+    def _open(self, chunk: Chunk) -> None:
         if not self._opened:
             self._opened = True
-            events.append(opened(chunk))
+            self._events.append(opened(chunk))
 
-    def _count(self, index: int, *, empty: bool) -> None:
-        if empty:
-            self._empty += 1
-            if self._empty > self._empty_max:
-                raise MalformedAnswer("it goes on without saying anything")
-            return
+    def _count_piece(self, index: int) -> None:
         self.pieces[index] += 1
         if self.pieces[index] > self.pieces_max:
             raise MalformedAnswer("a choice is longer than its bound")

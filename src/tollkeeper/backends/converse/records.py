@@ -50,7 +50,7 @@ class ReasoningText(_Record):
 class ReasoningBlock(_Record):
     reasoning_text: ReasoningText | None = None
     redacted_content: str | None = None
-    # Of a stream: pieces.
+    # Pieces of the two, in a stream.
     text: str | None = None
     signature: str | None = None
 

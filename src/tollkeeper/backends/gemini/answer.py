@@ -83,7 +83,7 @@ class GeminiAnswer(EventReader):
             # The prompt was read and blocked: there is no candidate.
             self._reason = self._reason or "SAFETY"
         error = error_record(record.error)
-        # What came with an error is a running total and not the last word on the output.
+        # Usage beside an error is a running total: more output may have been charged.
         self._report(record.usage_metadata, is_final=self._reason is not None and error is None)
         if error is not None:
             self._fail_with(error)

@@ -53,7 +53,7 @@ class ResponseHead(msgspec.Struct, frozen=True, gc=False):
     """Status and headers; names are lower case."""
 
     status: int
-    # Of a name that comes again, the first value.
+    # Of a header that is repeated, only the first value.
     headers: dict[bytes, bytes]
 
     def header(self, name: bytes) -> bytes | None:

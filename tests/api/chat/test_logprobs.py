@@ -1,0 +1,51 @@
+"""Log-probabilities of an answer that comes in pieces and is sent as one."""
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from tests.support.backend_calls import make_call
+from tollkeeper.api.chat.call import PreparedChat
+from tollkeeper.api.chat.completion import ChatAssembly
+from tollkeeper.domain.inference import Delta
+from tollkeeper.domain.usage import Usage
+
+_FIRST = {"content": [{"token": "a", "logprob": -1, "top_logprobs": []}], "refusal": None}
+_SECOND = {"content": [{"token": "b"}, {"token": "c"}], "refusal": [{"token": "r"}]}
+
+
+async def _joined(*pieces: Any) -> Any:
+    prepared = PreparedChat(make_call(), 1, hides_reasoning=False, includes_usage=False)
+    assembly = ChatAssembly(prepared)
+    for piece in pieces:
+        written = None if piece is None else msgspec.Raw(json.dumps(piece).encode())
+        await assembly.take([Delta(0, text="x", logprobs=written)])
+    completion = json.loads(msgspec.json.encode(assembly.completion(Usage(1, 1))))
+    return completion["choices"][0]["logprobs"]
+
+
+@pytest.mark.parametrize("piece", [None, _FIRST, {"odd": 1}, [1], "words", {}])
+async def test_a_single_piece_is_passed_on_as_it_is(piece: Any) -> None:
+    assert await _joined(None, piece, None) == piece
+
+
+async def test_lists_are_joined_in_order() -> None:
+    content = [*_FIRST["content"], *_SECOND["content"], *_FIRST["content"]]  # type: ignore[misc]
+    found = await _joined(_FIRST, _SECOND, {"content": None}, _FIRST)
+    assert found == {"content": content, "refusal": [{"token": "r"}]}
+    assert await _joined(_FIRST, {"content": []}) == _FIRST
+
+
+@pytest.mark.parametrize("odd", [{"content": {"a": 1}}, {"content": [], "x": "y"}, [1], "words"])
+async def test_a_piece_of_another_form_does_not_cost_the_answer(odd: Any) -> None:
+    """The call is paid by then."""
+    assert await _joined(_FIRST, odd, _SECOND) == await _joined(_FIRST, _SECOND)
+    assert await _joined(odd, odd, _SECOND, {"content": []}) == _SECOND
+
+
+async def test_as_many_pieces_as_tokens() -> None:
+    """Joining them all again for each piece would keep everybody waiting for minutes."""
+    found = await _joined(*[_FIRST] * 50_000)
+    assert len(found["content"]) == 50_000
