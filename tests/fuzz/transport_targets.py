@@ -140,7 +140,9 @@ def _requests(segments: list[bytes]) -> tuple[list[object], bool]:
     exchanges, refused = parse_requests(segments, _HEADER_BYTES_MAX)
     for exchange in exchanges:
         head = sum(
-            len(name) + len(value) for name, values in exchange.headers.items() for value in values
+            len(name) + len(value)
+            for name, values in exchange.head.headers.items()
+            for value in values
         )
         assert head <= _HEADER_BYTES_MAX
     return [content_of(exchange) for exchange in exchanges], refused

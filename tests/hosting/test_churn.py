@@ -31,7 +31,7 @@ _TOGETHER = 20
 
 async def _app(exchange: Exchange) -> None:
     """Answers a large request before it has arrived, others at once or in many pieces."""
-    if exchange.path == b"/large":
+    if exchange.head.path == b"/large":
         exchange.answer(200, [(b"content-length", b"2")], b"ok")
         return
     with suppress(ClientGone, TollkeeperError):

@@ -46,7 +46,7 @@ class _Recorder:
             rendered = render_error(error, "id")
             exchange.answer(rendered.status, rendered.headers, rendered.body)
             return
-        self.seen.append((exchange.method, exchange.path, body))
+        self.seen.append((exchange.head.method, exchange.head.path, body))
         exchange.answer(200, [(b"content-length", b"2")], b"ok")
 
 
@@ -129,6 +129,18 @@ async def test_case(case: Case, proof: Proof) -> None:
         if len(case.raw) < 500:
             await _check(app, address, case, *(bytes([byte]) for byte in case.raw))
     proof.count("raw requests, cut", cuts)
+
+
+@pytest.mark.parametrize(
+    "case", [case for case in CORPUS if not case.closes], ids=lambda case: case.name
+)
+async def test_case_again(case: Case) -> None:
+    """The same bytes are answered in the same way a second and a third time: the server may recognise
+    a head that it has parsed before."""
+    app = _Recorder()
+    thrice = Case(case.name, case.raw * 3, case.statuses * 3, case.seen * 3)
+    async with _serving(app) as address:
+        await _check(app, address, thrice, case.raw, case.raw, case.raw)
 
 
 async def test_a_case_behind_a_case(proof: Proof) -> None:

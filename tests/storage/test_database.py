@@ -178,3 +178,47 @@ async def test_a_long_statement_is_waited_for_where_it_is_allowed(
         await allow_long_statements(connection, minutes=1)
         cursor = await connection.execute("SELECT pg_sleep(4), 7")
         assert (await cursor.fetchone() or ())[1] == 7
+
+
+async def test_one_organization_cannot_use_up_the_pool(conninfo: str) -> None:
+    database = Database(conninfo, pool_size=4, pool_timeout_s=20, statement_timeout_s=20)
+    await database.open()
+    begun, go_on = asyncio.Queue[str](), asyncio.Event()
+
+    async def hold_one(organization: str) -> None:
+        async with database.reading(organization):
+            begun.put_nowait(organization)
+            await go_on.wait()
+
+    try:
+        async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+            for _ in range(8):
+                group.create_task(hold_one("hostile"))
+            assert await begun.get() == "hostile"
+            group.create_task(hold_one("quiet"))
+            assert await begun.get() == "quiet"
+            # Work of the gateway needs no turn, however many wait.
+            async with database.reading(), database.transaction():
+                assert begun.empty()
+            go_on.set()
+        assert begun.qsize() == 7
+    finally:
+        await database.close()
+
+
+async def test_who_waits_too_long_for_a_turn_is_refused_and_leaves_no_trace(conninfo: str) -> None:
+    database = Database(conninfo, pool_size=2, pool_timeout_s=0.5, statement_timeout_s=20)
+    await database.open()
+    await database._pool.wait(20)
+    try:
+        async with database.reading("busy"):
+            with pytest.raises(Unavailable, match="busy"):
+                async with database.snapshot("busy"):
+                    pass
+        with pytest.raises(NotFound):
+            async with database.transaction("busy"):
+                raise NotFound("x")
+        async with database.transaction("busy") as connection:
+            await connection.execute("SELECT 1")
+    finally:
+        await database.close()

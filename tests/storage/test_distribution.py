@@ -54,7 +54,7 @@ _VERIFY = "each server verifies its own books, in slices of organizations"
 _UPKEEP = "a chore that every server does for itself"
 _OPERATORS = {
     "project_keys._FIND_BY_DIGESTS": _KEY_LOOKUP,
-    "admin_keys.find_by_digest": _KEY_LOOKUP,
+    "admin_keys._FIND_BY_DIGESTS": _KEY_LOOKUP,
     "activity.find": _BY_ID,
     "admin_keys.find_anywhere": _BY_ID,
     "names.find": _BY_ID,
@@ -67,6 +67,7 @@ _OPERATORS = {
     "activity.find_newest": _ALL,
     "alerts.find_fills": _ALL,
     "alerts.find_negative": _ALL,
+    "alerts.find_standing": _ALL,
     "alerts.find_stopped": _ALL,
     "audit.find_page": _ALL,
     "money_totals.find_all_balances": _ALL,

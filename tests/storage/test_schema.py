@@ -37,7 +37,7 @@ def _execute(conninfo: str, *statements: bytes) -> None:
 
 
 def test_empty_database_is_refused_until_migrated(empty_database: str) -> None:
-    with pytest.raises(StateConflict, match=r"nothing.*tollkeeper migrate"):
+    with pytest.raises(StateConflict, match=r"no schema yet.*tollkeeper migrate"):
         check_database(empty_database)
     migrate(empty_database)
     check_database(empty_database)

@@ -17,6 +17,7 @@ from tollkeeper.domain.access import (
 )
 from tollkeeper.embedded.bridge_address import BridgeAddress
 from tollkeeper.embedded.engine_address import EngineAddress
+from tollkeeper.hosting.arrivals import fair_arrivals
 from tollkeeper.hosting.http_server import HttpServer
 from tollkeeper.hosting.listeners import address_of, bind
 from tollkeeper.hosting.worker import http_limits
@@ -110,7 +111,8 @@ async def running_gateway(
         settings, conninfo, clock=clock, engine=engine, bridge=bridge, serving=True
     ) as services:
         app = build_app(settings, services)
-        server = HttpServer(app, http_limits(settings), app.refuses_at_once)
+        arrivals = fair_arrivals(services.inference)
+        server = HttpServer(app, http_limits(settings), app.refuses_at_once, arrivals)
         await server.start(listener)
         async with httpx2.AsyncClient(base_url=base_url, timeout=_TIMEOUT_S) as client:
             try:

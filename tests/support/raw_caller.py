@@ -30,8 +30,18 @@ class RawCaller:
             f"Authorization: Bearer {self._scripted.tenant.project_key}\r\n"
             f"Content-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
         )
-        self._writer.write(head.encode() + content[: int(sent * len(content))])
+        await self.send(head.encode() + content[: int(sent * len(content))])
+
+    async def send(self, data: bytes) -> None:
+        self._writer.write(data)
         await self._writer.drain()
+
+    async def answer(self) -> bytes:
+        """The body of a whole answer."""
+        head = (await self.head()).lower()
+        length = int(head.partition("content-length:")[2].partition("\r\n")[0])
+        async with asyncio.timeout(_PATIENCE_S):
+            return await self._reader.readexactly(length)
 
     async def head(self) -> str:
         """The status line and headers, when the answer has begun."""

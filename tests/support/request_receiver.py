@@ -39,13 +39,19 @@ class RequestReceiver:
 
 
 def parse_requests(
-    segments: Iterable[bytes], header_bytes_max: int
+    segments: Iterable[bytes], header_bytes_max: int, *, recognise: bool = False
 ) -> tuple[list[HttpExchange], bool]:
-    """The requests that were begun, and whether the rest was refused."""
+    """The requests that were begun, and whether the rest was refused. With `recognise`, a head that is
+    the same as the one before it is not parsed again."""
     receiver = RequestReceiver()
     parser = RequestParser(receiver, header_bytes_max)
     try:
         for segment in segments:
+            repeated = parser.repeated(segment) if recognise else None
+            if repeated is not None:
+                # It may be the beginning of a request.
+                receiver.request_begun(repeated)
+                continue
             start = 0
             while start < len(segment):
                 used = parser.feed(segment, start)
@@ -58,4 +64,5 @@ def parse_requests(
 
 def content_of(exchange: HttpExchange) -> object:
     """All that was read of a request, to compare."""
-    return (exchange.method, exchange.path, exchange.query, exchange.headers, exchange.body)
+    head = exchange.head
+    return (head.method, head.path, head.query, head.headers, exchange.body)

@@ -19,7 +19,9 @@ from tollkeeper.api.http.endpoint import (
 )
 from tollkeeper.api.http.envelope import REQUEST_ID, MethodNotAllowed, render_error
 from tollkeeper.api.http.exchange import SERVER_WIDE, ClientGone, Exchange
-from tollkeeper.api.http.metrics import Observation
+from tollkeeper.api.http.head import HeadReading
+from tollkeeper.api.http.json_bounds import is_large
+from tollkeeper.api.http.metrics import request_ended, request_opened
 from tollkeeper.api.http.overload_refusal import OverloadRefusal
 from tollkeeper.api.http.router import Router
 from tollkeeper.api.http.sse import EventStream, KeepAlive
@@ -28,6 +30,7 @@ from tollkeeper.domain.audit import Actor, ActorKind
 from tollkeeper.domain.errors import PermissionDenied, Unavailable
 from tollkeeper.services.audit import act_as
 from tollkeeper.services.request_ids import new_request_id_text
+from tollkeeper.services.request_log import RequestLog
 from tollkeeper.services.use_cases import Services
 
 _encode = msgspec.json.Encoder().encode
@@ -54,28 +57,25 @@ class App:
         }
         self._decoding = incoming.JsonDecoding(conventions.body_elements_max)
         self._bodies = BodiesInFlight(
-            bytes_max=max(conventions.bodies_bytes_max, conventions.body_bytes_max),
-            key_bytes_max=max(conventions.key_bodies_bytes_max, conventions.body_bytes_max),
+            bytes_max=conventions.bodies_bytes_max,
+            key_bytes_max=conventions.key_bodies_bytes_max,
+            body_bytes_max=conventions.body_bytes_max,
         )
         self._keep_alive = KeepAlive()
         self._customer_key_header = conventions.customer_key_header.encode()
         self.refuses_at_once = OverloadRefusal(services, self._router, self._customer_key_header)
 
     async def __call__(self, exchange: Exchange) -> None:
-        with Observation(self._services.request_log) as observation:
-            await self._answer(_OpenAnswer(exchange, observation))
-
-    async def _answer(self, answer: "_OpenAnswer") -> None:
-        exchange = answer.exchange
+        answer, head = _OpenAnswer(exchange), exchange.head
         exchange.on_stop(answer.stop)
-        if exchange.path == SERVER_WIDE:
-            answer.allow(self._router.methods)
-            return
         try:
-            endpoint, path = self._router.find(exchange.method, exchange.path)
-            answer.found(endpoint)
-            request = await self._request(answer, endpoint, path)
-            result = await endpoint.handle(self._services, request)
+            if head.path == SERVER_WIDE:
+                answer.allow(self._router.methods)
+                return
+            reading = head.reading or HeadReading(*self._router.find(head.method, head.path))
+            answer.found(reading.endpoint)
+            request = await self._request(answer, reading)
+            result = await reading.endpoint.handle(self._services, request)
             if isinstance(result, Streamed):
                 with self._keep_alive.watching(answer.stream(result.answer)) as stream:
                     await result.answer.run(stream)
@@ -89,28 +89,30 @@ class App:
         finally:
             if answer.body_share is not None:
                 answer.body_share.release()
+            answer.ended(self._services.request_log)
 
-    async def _request(
-        self, answer: "_OpenAnswer", endpoint: AnyEndpoint, path: dict[str, str]
-    ) -> Request[Any, Any]:
-        exchange = answer.exchange
-        headers = exchange.headers
-        presented = incoming.presented_key(headers, endpoint.key_kind, self._customer_key_header)
+    async def _request(self, answer: "_OpenAnswer", reading: HeadReading) -> Request[Any, Any]:
+        exchange, endpoint = answer.exchange, reading.endpoint
+        head = exchange.head
+        if head.reading is None:
+            incoming.read_key(head, reading, self._customer_key_header)
         authentication = self._services.authentication
-        caller: Caller | None = authentication.recognised(presented) if endpoint.admitted else None
+        caller: Caller | None = None
+        if endpoint.admitted:
+            caller = authentication.recognised(reading.key)
         if caller is None:
-            caller = await self._authenticated(endpoint, presented)
+            caller = await self._authenticated(endpoint, reading.key)
+        owner = exchange.owner = caller.organization_id.int
         _check_caller(endpoint, caller)
-        incoming.check_path_ids(path)
-        if endpoint.takes_body:
-            incoming.check_content_type(headers)
+        if head.reading is None:
+            incoming.check_rest(head, reading)
         if endpoint.rated and isinstance(caller, ProjectCaller):
             # Before its body is read: who is beyond its rate, or comes on top of what this process
             # can do, shall not make us read or understand.
-            self._services.inference.overload.require_room(caller.organization_id.int)
+            self._services.inference.overload.require_room(owner)
             self._services.inference.require_rate(caller.project_id)
         limits = self._conventions
-        share = answer.body_share = self._bodies.share_of(caller.key_id)
+        share = answer.body_share = self._bodies.share_of(caller)
         bytes_max = limits.body_bytes_max
         raw_body = incoming.arrived_body(exchange, share, bytes_max=bytes_max)
         if raw_body is None:
@@ -120,17 +122,22 @@ class App:
         decoder, body = self._decoders[endpoint.operation], None
         if endpoint.takes_body and not endpoint.stored:
             body = self._decoding.decode_plain(raw_body, decoder)
+        large = False
         if body is None:
-            body = await incoming.decode_body(endpoint, decoder, raw_body, self._decoding)
-        query = incoming.decode_query(exchange.query, endpoint.query)
+            large = is_large(raw_body)
+            body = await incoming.decode_body(
+                endpoint, decoder, raw_body, self._decoding, owner=owner
+            )
+        query = incoming.decode_query(head.query, endpoint.query)
         return Request(
             answer.request_id,
             caller,
-            path,
+            reading.path,
             query,
             body,
             raw_body,
-            headers,
+            large,
+            head.headers,
             exchange.on_leave,
             endpoint.operation,
             self._conventions,
@@ -163,37 +170,36 @@ class _OpenAnswer:
     """The answer to one request as far as it is known, so that a failure or the end of the server
     can be told to the caller at any moment."""
 
-    __slots__ = (
-        "_messages_style",
-        "_observation",
-        "_stream",
-        "_streamed",
-        "body_share",
-        "exchange",
-        "request_id",
-    )
+    # What is so at first.
+    body_share: BodyShare | None = None
+    _messages_style = False
+    _stream: EventStream | None = None
+    _streamed: StreamedAnswer | None = None
+    _operation = "none"
+    # Stays if the caller leaves before there is a status.
+    _status = 499
 
-    def __init__(self, exchange: Exchange, observation: Observation) -> None:
+    def __init__(self, exchange: Exchange) -> None:
         self.exchange = exchange
-        self.request_id = observation.request_id = new_request_id_text()
-        self.body_share: BodyShare | None = None
-        self._observation = observation
-        self._messages_style = False
-        self._stream: EventStream | None = None
-        self._streamed: StreamedAnswer | None = None
+        self.request_id = new_request_id_text()
+        self._started = request_opened()
+
+    def ended(self, log: RequestLog) -> None:
+        """The request has its answer, or nobody waits for it any more."""
+        request_ended(log, self.request_id, self._operation, self._status, self._started)
 
     def found(self, endpoint: AnyEndpoint) -> None:
-        self._observation.operation = endpoint.operation
+        self._operation = endpoint.operation
         self._messages_style = endpoint.messages_style
 
     def stream(self, streamed: StreamedAnswer) -> EventStream:
-        self._observation.status = 200
+        self._status = 200
         self._streamed = streamed
         self._stream = EventStream(self.exchange, self.request_id)
         return self._stream
 
     def send(self, reply: Reply) -> None:
-        self._observation.status = reply.status
+        self._status = reply.status
         content = _encode(reply.result)
         headers = [
             (b"content-type", b"application/json"),
@@ -205,7 +211,7 @@ class _OpenAnswer:
 
     def allow(self, methods: str) -> None:
         """Answers OPTIONS for the whole server."""
-        self._observation.status = 204
+        self._status = 204
         headers = [(b"allow", methods.encode()), (REQUEST_ID, self.request_id.encode())]
         self.exchange.answer(204, headers, b"")
 
@@ -235,7 +241,7 @@ class _OpenAnswer:
         if isinstance(error, MethodNotAllowed):
             messages_style = error.messages_style
         rendered = render_error(error, self.request_id, messages_style=messages_style)
-        self._observation.status = rendered.status
+        self._status = rendered.status
         self.exchange.answer(rendered.status, rendered.headers, rendered.body)
 
     def _abandon(self, error: Exception) -> None:

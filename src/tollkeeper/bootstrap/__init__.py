@@ -6,6 +6,7 @@ from tollkeeper.bootstrap.bridge import build_bridge, running_bridge
 from tollkeeper.bootstrap.catalog import build_catalog
 from tollkeeper.bootstrap.engine import build_engine, running_engine
 from tollkeeper.bootstrap.judge import judge_over, running_judge
+from tollkeeper.bootstrap.preflight import check_settings
 from tollkeeper.bootstrap.secrets import master_secret
 from tollkeeper.bootstrap.services import located_database, running_services
 
@@ -15,6 +16,7 @@ __all__ = [
     "build_bridge",
     "build_catalog",
     "build_engine",
+    "check_settings",
     "judge_over",
     "located_database",
     "master_secret",

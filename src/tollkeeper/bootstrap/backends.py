@@ -23,7 +23,7 @@ from tollkeeper.settings import BackendSettings, Settings, SettingsError
 # The bound if `record_bytes` is not set. A record of a Responses stream may hold the whole result.
 _RECORD_BYTES_MAX = {WireProtocol.RESPONSES: 16 << 20}
 _RECORD_BYTES_MAX_OTHERS = 1 << 20
-# Who counts tokens if `tokenizer` is not set.
+# The tokenizer that is asked if `tokenizer` is not set.
 _TOKENIZERS = {
     WireProtocol.MESSAGES: Tokenizer.MESSAGES,
     WireProtocol.VERTEX_MESSAGES: Tokenizer.MESSAGES,

@@ -25,7 +25,7 @@ def combined(
     }
     protocols = {backends[model.backend].protocol for model in on_backends}
     if len(protocols) > 1 and not protocols <= _SHARING_SIGNATURES:
-        # What one protocol has sealed, another cannot read.
+        # Reasoning that one protocol has sealed cannot be read by another.
         options.pop(ENCRYPTED_REASONING, None)
     bounds = [model.token_bounds for model in on_backends]
     salting = next((model for model in on_backends if model.isolates_cache), first)

@@ -16,7 +16,8 @@ def master_secret(settings: Settings) -> bytes:
             value, f"secrets.master_key_env: {shown_variable(secrets.master_key_env)}"
         )
     if secrets.master_key_file:
-        return _long_enough(read_secret(Path(secrets.master_key_file)), "secrets.master_key_file")
+        name = "secrets.master_key_file"
+        return _long_enough(read_secret(Path(secrets.master_key_file), name), name)
     return _generated_secret(settings.database.data_dir / "master.key")
 
 
@@ -26,11 +27,12 @@ def _long_enough(secret: bytes, source: str) -> bytes:
     return secret
 
 
-def read_secret(path: Path) -> bytes:
+def read_secret(path: Path, setting: str) -> bytes:
+    """`setting` is the name of the setting that leads to the file, for the message of a failure."""
     try:
         return path.read_bytes().strip()
     except OSError as exc:
-        raise SettingsError(f"The secret file {path} cannot be read: {exc.strerror}.") from exc
+        raise SettingsError(f"{setting}: {path} cannot be read: {exc.strerror}.") from exc
 
 
 def _generated_secret(path: Path) -> bytes:
@@ -46,4 +48,4 @@ def _generated_secret(path: Path) -> bytes:
         pass
     finally:
         temporary.unlink()
-    return _long_enough(read_secret(path), str(path))
+    return _long_enough(read_secret(path, "database.data_dir"), str(path))

@@ -3,18 +3,18 @@
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from uuid import UUID, uuid4
+from dataclasses import dataclass
+from uuid import UUID
 
 from tollkeeper.backends.port import Backend
 from tollkeeper.bootstrap.backends import build_backends, build_judge, judge_secret
 from tollkeeper.bootstrap.catalog import build_catalog
+from tollkeeper.bootstrap.ledger import LedgerServices, build_ledger
 from tollkeeper.bootstrap.secrets import master_secret
 from tollkeeper.bootstrap.telemetry import build_tracer
 from tollkeeper.bootstrap.webhook import alert_webhook
-from tollkeeper.domain.admission import ProjectLimits
 from tollkeeper.domain.conventions import DEFAULT_THRESHOLD_BASIS_POINTS
 from tollkeeper.domain.media_text import UnreadKind
-from tollkeeper.domain.money import picousd_from_usd
 from tollkeeper.embedded.bridge_address import BridgeAddress
 from tollkeeper.embedded.engine_address import EngineAddress
 from tollkeeper.embedded.postgres import EmbeddedPostgres
@@ -29,21 +29,13 @@ from tollkeeper.services.calls.running_calls import InferenceLimits
 from tollkeeper.services.calls.token_counting import TokenCounting
 from tollkeeper.services.calls.traffic import Traffic
 from tollkeeper.services.clock import Clock, unix_now
-from tollkeeper.services.ledger.admissibility import Admissibility
-from tollkeeper.services.ledger.admission import Admission
 from tollkeeper.services.ledger.bill import BillReconciliation
 from tollkeeper.services.ledger.billing import Billing
-from tollkeeper.services.ledger.bulk_resolution import BulkAction, BulkResolution, UnsettledRule
-from tollkeeper.services.ledger.caps import Caps
+from tollkeeper.services.ledger.bulk_resolution import BulkAction, UnsettledRule
 from tollkeeper.services.ledger.costs import Costs
-from tollkeeper.services.ledger.ledger import Ledger
-from tollkeeper.services.ledger.months import LedgerMonths
-from tollkeeper.services.ledger.open_holds import OpenHolds
 from tollkeeper.services.ledger.overview import LedgerOverview
 from tollkeeper.services.ledger.reconciliation import Reconciliation
-from tollkeeper.services.ledger.recovery import Lease, OwnHolds, Recovery
 from tollkeeper.services.ledger.regular_verification import RegularVerification
-from tollkeeper.services.ledger.watch import LedgerWatch
 from tollkeeper.services.models import CurrentCatalog, Models
 from tollkeeper.services.overload import OverloadGate
 from tollkeeper.services.policies.checks import PolicyChecks
@@ -66,8 +58,18 @@ from tollkeeper.services.use_cases import Services
 from tollkeeper.services.vault import Vault
 from tollkeeper.settings import Settings
 from tollkeeper.storage.database import Database
-from tollkeeper.storage.ledger_store import LedgerStore
 from tollkeeper.storage.verification import Ages
+
+
+@dataclass(frozen=True, slots=True)
+class _Records:
+    """What a process writes down about its calls and its replicas."""
+
+    activity: Activity
+    request_log: RequestLog
+    alerts: Alerts
+    recorder: CallRecorder
+    replica_reports: ReplicaReports
 
 
 @contextmanager
@@ -124,26 +126,25 @@ def build_services(
 ) -> Services:
     """Builds backends only if `serving`: a command makes no calls and needs no backend's secret."""
     database = _database(settings, conninfo)
-    vault = Vault(master_secret(settings))
+    vault, directory = Vault(master_secret(settings)), PolicyDirectory(default_threshold(settings))
     idempotency, key_use = Idempotency(vault, clock), KeyUse()
     catalog = CurrentCatalog(build_catalog(settings))
-    process_id, project_limits = uuid4(), _project_limits(settings)
-    directory = PolicyDirectory(default_threshold(settings))
-    ledger = Ledger(LedgerStore(database, process_id, project_limits), directory)
-    admission, admissible = Admission(ledger, clock), Admissibility(database, project_limits, clock)
-    lease = Lease(database, process_id, settings.ledger.lease_s)
-    recovery, ledger_watch = _recovery_and_watch(settings, database, process_id, ledger)
-    caps, bulk_resolution, months = _changes_of_accounts(database, clock, project_limits)
-    activity = Activity(database, clock, retention_days=settings.activity.retention_days)
-    backends = build_backends(settings, engine, bridge) if serving else {}
-    reports = ReplicaReports(database, backends, process_id)
-    checks = _checks(settings, backends, vault, serving=serving)
-    request_log, alerts = _log_and_alerts(settings, database, backends, serving=serving)
-    recorder = _recorder(settings, activity, request_log, alerts, serving=serving)
+    books = build_ledger(settings, database, clock, directory)
     policies = Policies(database, idempotency, clock, directory)
-    inference = _inference(settings, admission, admissible, backends, policies, checks, recorder)
-    keepers = (key_use, idempotency, lease, recovery, bulk_resolution, ledger_watch, months, caps)
-    watched = ProcessWatch(database, backends, ledger, activity, inference, checks)
+    backends = build_backends(settings, engine, bridge) if serving else {}
+    checks = _checks(settings, backends, vault, serving=serving)
+    records = _records(settings, database, backends, books.process_id, clock, serving=serving)
+    inference = _inference(settings, books, backends, policies, checks, records.recorder)
+    watch = ProcessWatch(database, backends, books.ledger, records.activity, inference, checks)
+    upkeep = _upkeep(
+        settings,
+        database,
+        books,
+        records,
+        key_use=key_use,
+        idempotency=idempotency,
+        process_watch=watch,
+    )
     return Services(
         clock=clock,
         database=database,
@@ -156,75 +157,61 @@ def build_services(
         policies=policies,
         models=Models(database, catalog),
         costs=Costs(database, vault, clock),
-        billing=Billing(database, project_limits),
-        caps=caps,
+        billing=Billing(database, books.project_limits),
+        caps=books.caps,
         reconciliation=_reconciliation(settings, database),
-        bulk_resolution=bulk_resolution,
+        bulk_resolution=books.bulk_resolution,
         bill_reconciliation=BillReconciliation(database),
-        months=months,
-        recovery=recovery,
+        months=books.months,
+        recovery=books.recovery,
         audit=Audit(database),
-        activity=activity,
-        traffic=Traffic(database, activity, catalog),
+        alerts=records.alerts,
+        activity=records.activity,
+        traffic=Traffic(database, records.activity, catalog),
         ledger_overview=LedgerOverview(database, clock),
         policy_statistics=PolicyStatistics(database, clock),
-        replica_reports=reports,
-        upkeep=_upkeep(settings, database, *keepers, activity, watched, reports, alerts),
+        replica_reports=records.replica_reports,
+        upkeep=upkeep,
         catalog=catalog,
         isolation=Isolation(vault),
         reasoning_seal=ReasoningSeal(vault),
-        token_counting=TokenCounting(database, backends, project_limits, admissible, admission),
+        token_counting=_token_counting(database, backends, books),
         inference=inference,
-        ledger=ledger,
-        lease=lease,
+        ledger=books.ledger,
+        lease=books.lease,
         backends=backends,
         checks=checks,
-        recorder=recorder,
-        request_log=request_log,
+        recorder=records.recorder,
+        request_log=records.request_log,
         default_threshold=default_threshold(settings),
-    )
-
-
-def _project_limits(settings: Settings) -> ProjectLimits:
-    limits, bound = settings.limits, settings.ledger.overage_bound_usd
-    return ProjectLimits(
-        limits.requests_per_minute,
-        limits.concurrency,
-        overage_bound_picousd=picousd_from_usd(bound) if bound else None,
     )
 
 
 def _upkeep(
     settings: Settings,
     database: Database,
+    books: LedgerServices,
+    records: _Records,
+    *,
     key_use: KeyUse,
     idempotency: Idempotency,
-    lease: Lease,
-    recovery: Recovery,
-    bulk_resolution: BulkResolution,
-    ledger_watch: LedgerWatch,
-    ledger_months: LedgerMonths,
-    caps: Caps,
-    activity: Activity,
     process_watch: ProcessWatch,
-    replica_reports: ReplicaReports,
-    alerts: Alerts,
 ) -> Upkeep:
     return Upkeep(
         database,
         key_use=key_use,
         idempotency=idempotency,
-        lease=lease,
-        recovery=recovery,
-        bulk_resolution=bulk_resolution,
+        lease=books.lease,
+        recovery=books.recovery,
+        bulk_resolution=books.bulk_resolution,
         unsettled_rule=unsettled_rule(settings),
-        ledger_watch=ledger_watch,
-        ledger_months=ledger_months,
-        caps=caps,
-        activity=activity,
+        ledger_watch=books.watch,
+        ledger_months=books.months,
+        caps=books.caps,
+        activity=records.activity,
         process_watch=process_watch,
-        replica_reports=replica_reports,
-        alerts=alerts,
+        replica_reports=records.replica_reports,
+        alerts=records.alerts,
         regular_verification=RegularVerification(
             database, verification_ages(settings), settings.ledger.verify_every_hours
         ),
@@ -253,27 +240,25 @@ def _checks(
     return PolicyChecks(judge, denied_unread=denied_unread(settings))
 
 
-def _recorder(
+def _records(
     settings: Settings,
-    activity: Activity,
-    request_log: RequestLog,
-    alerts: Alerts,
+    database: Database,
+    backends: dict[str, Backend],
+    process_id: UUID,
+    clock: Clock,
     *,
     serving: bool,
-) -> CallRecorder:
-    tracer = build_tracer(settings) if serving else None
-    return CallRecorder(activity, request_log, alerts.note_usage_report, tracer)
-
-
-def _log_and_alerts(
-    settings: Settings, database: Database, backends: dict[str, Backend], *, serving: bool
-) -> tuple[RequestLog, Alerts]:
-    """A command logs no requests and posts no alerts."""
+) -> _Records:
+    """A command logs no requests, posts no alerts and exports no traces."""
+    activity = Activity(database, clock, retention_days=settings.activity.retention_days)
+    line = text_line if settings.logs.format == "text" else json_line
+    request_log = RequestLog(line if serving and settings.logs.requests else None)
     post = alert_webhook(settings) if serving else None
     alerts = Alerts(database, backends, post, settings.alerts.interval_s)
-    if not serving or not settings.logs.requests:
-        return RequestLog(None), alerts
-    return RequestLog(text_line if settings.logs.format == "text" else json_line), alerts
+    tracer = build_tracer(settings) if serving else None
+    recorder = CallRecorder(activity, request_log, alerts.note_usage_report, tracer)
+    replica_reports = ReplicaReports(database, backends, process_id)
+    return _Records(activity, request_log, alerts, recorder, replica_reports)
 
 
 def _project_keys(
@@ -291,28 +276,9 @@ def _reconciliation(settings: Settings, database: Database) -> Reconciliation:
     )
 
 
-def _changes_of_accounts(
-    database: Database, clock: Clock, limits: ProjectLimits
-) -> tuple[Caps, BulkResolution, LedgerMonths]:
-    bulk_resolution = BulkResolution(database, limits)
-    months = LedgerMonths(database, clock, bulk_resolution)
-    return Caps(database, limits), bulk_resolution, months
-
-
-def _recovery_and_watch(
-    settings: Settings, database: Database, process_id: UUID, ledger: Ledger
-) -> tuple[Recovery, LedgerWatch]:
-    """What a search of the one has found, the other knows."""
-    open_holds = OpenHolds()
-    own = OwnHolds(process_id, ledger.is_open)
-    recovery = Recovery(database, settings.ledger.lease_s, open_holds, own)
-    return recovery, LedgerWatch(database, open_holds)
-
-
 def _inference(
     settings: Settings,
-    admission: Admission,
-    admissibility: Admissibility,
+    books: LedgerServices,
     backends: dict[str, Backend],
     policies: Policies,
     checks: PolicyChecks,
@@ -320,8 +286,8 @@ def _inference(
 ) -> Inference:
     limits = settings.limits
     return Inference(
-        admission,
-        admissibility,
+        books.admission,
+        books.admissibility,
         backends,
         InferenceLimits(
             deadline_s=limits.inference_deadline_s,
@@ -335,6 +301,14 @@ def _inference(
         checks=checks,
         recorder=recorder,
         overload=OverloadGate(limits.overload_turn_s),
+    )
+
+
+def _token_counting(
+    database: Database, backends: dict[str, Backend], books: LedgerServices
+) -> TokenCounting:
+    return TokenCounting(
+        database, backends, books.project_limits, books.admissibility, books.admission
     )
 
 

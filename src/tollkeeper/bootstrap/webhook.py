@@ -76,10 +76,12 @@ def _send(opener: urllib.request.OpenerDirector, request: urllib.request.Request
 def _secret(settings: Settings) -> bytes:
     declared = settings.alerts
     if declared.webhook_secret_file:
-        found = read_secret(Path(declared.webhook_secret_file))
+        secret = read_secret(Path(declared.webhook_secret_file), "alerts.webhook_secret_file")
+        fault = f"alerts.webhook_secret_file: {declared.webhook_secret_file} is empty"
     else:
-        found = os.environ.get(declared.webhook_secret_env, "").encode()
-    if not found:
+        secret = os.environ.get(declared.webhook_secret_env, "").encode()
         name = shown_variable(declared.webhook_secret_env)
-        raise SettingsError(f"alerts.webhook_secret_env: {name} is not set")
-    return found
+        fault = f"alerts.webhook_secret_env: {name} is not set"
+    if not secret:
+        raise SettingsError(fault)
+    return secret

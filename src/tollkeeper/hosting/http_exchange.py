@@ -3,13 +3,13 @@
 import asyncio
 import http
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from email.utils import formatdate
 from typing import Protocol
 
-from tollkeeper.api.http.endpoint import HeaderIndex
 from tollkeeper.api.http.envelope import Headers, PayloadTooLarge
 from tollkeeper.api.http.exchange import Application, ClientGone
+from tollkeeper.api.http.head import RequestHead
 from tollkeeper.domain.errors import TollkeeperError
 
 # So much of a body is read ahead while the application has not asked for it.
@@ -57,76 +57,34 @@ class Link(Protocol):
 class HttpExchange:
     """One request and its answer. The connection fills in the body while it arrives."""
 
-    __slots__ = (
-        "_begun",
-        "_bytes_max",
-        "_chunked",
-        "_complete",
-        "_expects_continue",
-        "_failure",
-        "_gone",
-        "_head",
-        "_in_chunks",
-        "_is_http10",
-        "_link",
-        "_on_leave",
-        "_on_stop",
-        "_pieces",
-        "_size",
-        "_waiter",
-        "declared",
-        "finished",
-        "headers",
-        "keep_alive",
-        "method",
-        "path",
-        "query",
-        "task",
-        "wrote",
-    )
+    # What is so at first. An exchange sets of its own only what becomes different: most of it does
+    # not for a request that comes in one piece and is answered in one.
+    owner: Hashable = None
+    finished = False
+    wrote = False
+    task: asyncio.Task[None] | None = None
+    _size = 0
+    _complete = False
+    _failure: TollkeeperError | None = None
+    _gone = False
+    _bytes_max: int | None = None
+    _waiter: asyncio.Future[None] | None = None
+    # Until it is sent.
+    _answer_head: bytes | None = None
+    _begun = False
+    _chunked = False
+    # Whether the next piece is a chunk and nothing else: the head is sent.
+    _in_chunks = False
+    _on_leave: Callable[[], None] | None = None
+    _on_stop: Callable[[], None] | None = None
 
-    def __init__(
-        self,
-        link: Link,
-        method: str,
-        path: bytes,
-        query: bytes,
-        headers: HeaderIndex,
-        *,
-        is_http10: bool,
-        keep_alive: bool,
-    ) -> None:
+    def __init__(self, link: Link, head: RequestHead, declared: int, *, keep_alive: bool) -> None:
         self._link = link
-        self.method = method
-        self.path = path
-        self.query = query
-        self.headers = headers
-        self.keep_alive = keep_alive
-        length = headers.get(b"content-length")
+        self.head = head
         # The declared length of the body; 0 if there is none, or if the body is chunked.
-        self.declared = int(length[0]) if length is not None else 0
-        self.finished = False
-        self.task: asyncio.Task[None] | None = None
-        self._is_http10 = is_http10
-        expects = headers.get(b"expect")
-        self._expects_continue = (
-            expects is not None and not is_http10 and expects[0].lower() == b"100-continue"
-        )
+        self.declared = declared
+        self.keep_alive = keep_alive
         self._pieces: list[bytes] = []
-        self._size = 0
-        self._complete = False
-        self._failure: TollkeeperError | None = None
-        self._gone = False
-        self._bytes_max: int | None = None
-        self._waiter: asyncio.Future[None] | None = None
-        self._head: bytes | None = None
-        self._begun = False
-        self._chunked = False
-        # Whether the next piece is a chunk and nothing else: the head is sent.
-        self._in_chunks = False
-        self.wrote = False
-        self._on_leave: Callable[[], None] | None = None
-        self._on_stop: Callable[[], None] | None = None
 
     # Called by the application.
 
@@ -149,7 +107,7 @@ class HttpExchange:
 
     async def receive_body(self, bytes_max: int) -> bytes:
         self._bytes_max = bytes_max
-        if self._expects_continue and not self._pieces and not self._complete:
+        if not self._pieces and not self._complete and self._expects_continue():
             self._link.send(_CONTINUE)
         self._link.read_on()
         while True:
@@ -173,7 +131,7 @@ class HttpExchange:
             return
         self.finished = True
         head = self._head_of(status, headers)
-        if self.method == "HEAD" or status in _NO_CONTENT_STATUSES:
+        if self.head.method == "HEAD" or status in _NO_CONTENT_STATUSES:
             self._link.send(head)
         elif len(body) > _ONE_SEGMENT_BYTES:
             self._link.send(head)
@@ -192,13 +150,13 @@ class HttpExchange:
     def start(self, status: int, headers: Headers) -> None:
         assert not self._begun, "an answer starts once"
         self._begun = True
-        if self._is_http10:
+        if self.head.is_http10:
             # HTTP/1.0 has no chunks: the end of the connection is the end of the answer.
             self.keep_alive = False
         else:
             self._chunked = True
             headers = [*headers, (b"transfer-encoding", b"chunked")]
-        self._head = self._head_of(status, headers)
+        self._answer_head = self._head_of(status, headers)
 
     def write(self, piece: bytes) -> None:
         if self.finished or not piece:
@@ -230,7 +188,7 @@ class HttpExchange:
             return
         self.finished = True
         last = self._framed(piece) if piece else self._taken_head()
-        if self._chunked and self.method != "HEAD":
+        if self._chunked and self.head.method != "HEAD":
             last += b"0\r\n\r\n"
         if last:
             self._link.send(last)
@@ -285,6 +243,12 @@ class HttpExchange:
         elif self._size > self._bytes_max:
             self._wake()
 
+    def arrived(self, body: bytes) -> None:
+        """The whole body has come with the head."""
+        self._pieces.append(body)
+        self._size = len(body)
+        self._complete = True
+
     def completed(self) -> None:
         self._complete = True
         self._wake()
@@ -316,13 +280,19 @@ class HttpExchange:
 
     # Private helpers.
 
+    def _expects_continue(self) -> bool:
+        expects = self.head.headers.get(b"expect")
+        if expects is None or self.head.is_http10:
+            return False
+        return expects[0].lower() == b"100-continue"
+
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
     def _framed(self, piece: bytes) -> bytes:
         head = self._taken_head()
-        if self.method == "HEAD":
+        if self.head.method == "HEAD":
             return head
         if not self._chunked:
             return head + piece
@@ -330,13 +300,12 @@ class HttpExchange:
         return b"%b%x\r\n%b\r\n" % (head, len(piece), piece)
 
     def _taken_head(self) -> bytes:
-        head, self._head = self._head, None
+        head, self._answer_head = self._answer_head, None
         return head or b""
 
     def _head_of(self, status: int, headers: Headers) -> bytes:
         parts = [STATUS_LINES[status], date_line()]
-        for name, value in headers:
-            parts += (name, b": ", value, b"\r\n")
+        parts += [b"%b: %b\r\n" % header for header in headers]
         if not self._complete:
             # The rest of the request is in the way of the next one on this connection.
             self.keep_alive = False

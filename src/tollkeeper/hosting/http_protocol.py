@@ -6,13 +6,14 @@ in the error envelope, with a request id.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import cast
 
 from tollkeeper.api.http.envelope import BodyTimeout, render_error
 from tollkeeper.api.http.exchange import Application, RefusesAtOnce
 from tollkeeper.domain.errors import TollkeeperError, Unavailable
+from tollkeeper.fair_turns import FairTurns
 from tollkeeper.hosting.http_exchange import STATUS_LINES, HttpExchange, date_line
 from tollkeeper.hosting.request_parser import RequestParser
 from tollkeeper.services.request_ids import new_request_id_text
@@ -41,6 +42,8 @@ class ServerState:
 
     app: Application
     limits: HttpLimits
+    # What arrives waits here for its turn.
+    arrivals: FairTurns
     # Asked before the application.
     refuses_at_once: RefusesAtOnce | None = None
     connections: "set[HttpConnection]" = field(default_factory=set)
@@ -67,6 +70,8 @@ class HttpConnection(asyncio.Protocol):
         self._unstarted: HttpExchange | None = None
         # Requests that were parsed together with the end of the one before them.
         self._waiting: deque[HttpExchange] = deque()
+        # For whom the last request was; None where that is not known.
+        self._owner: Hashable = None
         # Bytes that are not parsed yet.
         self._held = bytearray()
         self._has_served = False
@@ -99,10 +104,15 @@ class HttpConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._dropping:
             return
-        if self._parser.exchange is None and (self._current or self._waiting or self._held):
-            self._hold(data)
-        else:
+        if self._parser.exchange is not None:
             self._feed(data)
+        elif self._current or self._waiting or self._held:
+            self._hold(data)
+        elif self._state.arrivals.take(self._owner) or self._is_refused_soon():
+            self._begin(data)
+        else:
+            self._hold(data)
+            self._state.arrivals.wait(self._owner, self._begin_held)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._state.connections.discard(self)
@@ -171,6 +181,7 @@ class HttpConnection(asyncio.Protocol):
         """The exchange has sent the last byte of its answer."""
         if self._current is exchange:
             self._current = None
+            self._owner = exchange.owner
             if not exchange.keep_alive or self._state.stopping:
                 self._close(linger_s=0 if exchange.complete else _LINGER_S)
             elif not self.paused:
@@ -207,14 +218,40 @@ class HttpConnection(asyncio.Protocol):
 
     # Parsing.
 
+    def _is_refused_soon(self) -> bool:
+        """Whether what arrives is most likely a call that is refused at once: a refusal takes little
+        more time than to wait for one's turn."""
+        refuses = self._state.refuses_at_once
+        return refuses is not None and self._owner is not None and refuses.is_active
+
+    def _begin(self, data: bytes) -> None:
+        """Parses what arrives between two requests, or in the head of one."""
+        exchange = self._parser.repeated(data) if self.ready else None
+        if exchange is None:
+            self._feed(data)
+        else:
+            self._current = exchange
+            self._take(exchange)
+
+    def _begin_held(self) -> None:
+        if self._current is None and not self._dropping:
+            data = bytes(self._held)
+            self._held.clear()
+            self._begin(data)
+            if len(self._held) <= _HELD_BYTES_MAX:
+                self.read_on()
+
     def _feed(self, data: bytes) -> None:
         self._parse(data)
         exchange = self._unstarted
         if exchange is not None:
             self._unstarted = None
-            refuses = self._state.refuses_at_once
-            if refuses is None or not refuses(exchange):
-                self._start(exchange)
+            self._take(exchange)
+
+    def _take(self, exchange: HttpExchange) -> None:
+        refuses = self._state.refuses_at_once
+        if refuses is None or not refuses(exchange):
+            self._start(exchange)
 
     def _parse(self, data: bytes) -> None:
         """Parses as much as belongs to the present request, and holds the rest."""
@@ -258,17 +295,9 @@ class HttpConnection(asyncio.Protocol):
             self._refuse(self._refusal)
         elif self._held:
             # Not at once: the application that has just answered is still on the stack.
-            self._loop.call_soon(self._feed_held)
+            self._state.arrivals.wait(self._owner, self._begin_held)
         else:
             self._idle_since = self._loop.time()
-
-    def _feed_held(self) -> None:
-        if self._current is None and not self._dropping:
-            data = bytes(self._held)
-            self._held.clear()
-            self._feed(data)
-            if len(self._held) <= _HELD_BYTES_MAX:
-                self.read_on()
 
     def _fail(self, error: TollkeeperError) -> None:
         """What arrives is no request, or not the rest of one."""
@@ -339,7 +368,7 @@ class HttpConnection(asyncio.Protocol):
         now = self._loop.time()
         if self._closed:
             self._transport.close()
-        elif self._current is not None or self._waiting:
+        elif self._current is not None or self._waiting or self._held:
             self._check_time_at(now + min(self._limits.header_timeout_s, self._limits.keep_alive_s))
         elif self._head_since is not None:
             self._check_head_time(now)

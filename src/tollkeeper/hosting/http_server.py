@@ -4,21 +4,26 @@ import asyncio
 import socket
 
 from tollkeeper.api.http.exchange import Application, RefusesAtOnce
+from tollkeeper.fair_turns import FairTurns
+from tollkeeper.hosting.arrivals import PER_TURN
 from tollkeeper.hosting.http_protocol import HttpConnection, HttpLimits, ServerState
 from tollkeeper.hosting.listeners import BACKLOG
 
 
 class HttpServer:
     """Serves an application on the running event loop and on a socket that is already bound.
-    `refuses_at_once` is asked before the application is called."""
+    `refuses_at_once` is asked before the application is called. Requests wait for `arrivals` before
+    they are parsed."""
 
     def __init__(
         self,
         app: Application,
         limits: HttpLimits,
         refuses_at_once: RefusesAtOnce | None = None,
+        arrivals: FairTurns | None = None,
     ) -> None:
-        self._state = ServerState(app, limits, refuses_at_once)
+        turns = FairTurns(PER_TURN) if arrivals is None else arrivals
+        self._state = ServerState(app, limits, turns, refuses_at_once)
         self._server: asyncio.Server | None = None
 
     async def start(self, listener: socket.socket) -> None:

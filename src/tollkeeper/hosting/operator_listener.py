@@ -26,10 +26,10 @@ class OperatorListener:
         self._metrics_folder = metrics_folder
 
     async def __call__(self, exchange: Exchange) -> None:
-        if exchange.method not in ("GET", "HEAD"):
+        if exchange.head.method not in ("GET", "HEAD"):
             _answer(exchange, 405, {"status": "method not allowed"}, allow=b"GET, HEAD")
             return
-        match exchange.path:
+        match exchange.head.path:
             case b"/healthz":
                 _answer(exchange, 200, {"status": "ok"})
             case b"/readyz":
@@ -41,7 +41,7 @@ class OperatorListener:
             case b"/metrics":
                 _send(exchange, 200, CONTENT_TYPE_LATEST.encode(), self._metrics())
             case _:
-                _answer(exchange, 404, {"status": "not readiness"})
+                _answer(exchange, 404, {"status": "not found"})
 
     def _metrics(self) -> bytes:
         registry = CollectorRegistry()

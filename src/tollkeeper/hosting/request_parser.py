@@ -11,14 +11,18 @@ import httptools
 
 from tollkeeper.api.http.endpoint import HeaderIndex
 from tollkeeper.api.http.envelope import HeadersTooLarge
+from tollkeeper.api.http.head import RequestHead
 from tollkeeper.domain.errors import InvalidRequest, TollkeeperError
 from tollkeeper.hosting.http_exchange import HttpExchange, Link
+from tollkeeper.hosting.kept_head import KeptHead, keep_head
 from tollkeeper.hosting.request_rules import check_headers, check_version, split_target
 
 _HEADERS_MAX = 100
 # So much of a chunked body is parsed at once: what follows its end is parsed with it.
 _CHUNKS_BYTES = 8 << 10
 _HEAD_END = b"\r\n\r\n"
+# After so many, none is kept any more: a proxy sends the requests of many callers over a connection.
+_OTHER_HEADS_MAX = 8
 
 
 class _Phase(Enum):
@@ -53,6 +57,12 @@ class RequestParser:
         self.exchange: HttpExchange | None = None
         # Bytes received since the last complete head, piece of a body or end of a request.
         self.overhead_bytes = 0
+        # The head of the last request, where it came in one piece, and how many heads on end were not
+        # the one before them.
+        self._kept: KeptHead | None = None
+        self._other_heads = 0
+        # The rest of the body of a request whose head was recognised: llhttp knows nothing of it.
+        self._unparsed_left = 0
 
     @property
     def in_head(self) -> bool:
@@ -68,8 +78,11 @@ class RequestParser:
         """Parses from `start` on, at most to the end of one head or one body, and returns how many
         bytes that were. Raises InvalidRequest or HeadersTooLarge; then nothing more can be parsed.
         """
+        if self._unparsed_left:
+            return self._take_unparsed(data[start : start + self._unparsed_left])
         end = self._piece_end(data, start)
         piece = data if end - start == len(data) else data[start:end]
+        begins = not self.overhead_bytes and self.exchange is None
         self.overhead_bytes += len(piece)
         used = len(piece)
         try:
@@ -84,7 +97,29 @@ class RequestParser:
             raise self._refusal
         if self.overhead_bytes > self._header_bytes_max:
             raise HeadersTooLarge
+        if begins and self.exchange is not None and self._other_heads < _OTHER_HEADS_MAX:
+            self._keep_head(self.exchange, piece)
         return used
+
+    def repeated(self, data: bytes) -> HttpExchange | None:
+        """The request that `data` is or begins, where it has the same head as the one before it. None
+        where that cannot be told at once: then it has to be fed. Nothing may be under way."""
+        kept = self._kept
+        if kept is None or self.overhead_bytes or self.exchange is not None:
+            return None
+        found = kept.body_of(data)
+        if found is None:
+            return None
+        self._other_heads = 0
+        length, body = found
+        exchange = HttpExchange(self._receiver, kept.head, length, keep_alive=True)
+        if len(body) == length:
+            exchange.arrived(body)
+        else:
+            self.exchange, self._unparsed_left = exchange, length
+            if body:
+                self._take_unparsed(body)
+        return exchange
 
     def close(self) -> None:
         """Nothing is parsed any more. llhttp, the connection and this object refer to each other, and
@@ -148,6 +183,22 @@ class RequestParser:
 
     # Private helpers.
 
+    def _keep_head(self, exchange: HttpExchange, raw: bytes) -> None:
+        if self._kept is not None:
+            self._other_heads += 1
+        is_kept = exchange.keep_alive and self._other_heads < _OTHER_HEADS_MAX
+        self._kept = keep_head(exchange.head, raw) if is_kept else None
+
+    def _take_unparsed(self, piece: bytes) -> int:
+        exchange = self.exchange
+        assert exchange is not None
+        self._unparsed_left -= len(piece)
+        exchange.add_piece(piece)
+        if not self._unparsed_left:
+            self.exchange = None
+            exchange.completed()
+        return len(piece)
+
     def _piece_end(self, data: bytes, start: int) -> int:
         """Where a piece ends that contains no more than one head, and no more than one body."""
         if self.exchange is not None:
@@ -189,14 +240,13 @@ class RequestParser:
         check_version(version)
         check_headers(self._headers, version)
         path, query = split_target(method, self._target)
+        headers, is_http10 = self._headers, version == "1.0"
+        length = headers.pop(b"content-length", None)
         return HttpExchange(
             self._receiver,
-            method,
-            path,
-            query,
-            self._headers,
-            is_http10=version == "1.0",
-            keep_alive=version != "1.0" and llhttp.should_keep_alive(),
+            RequestHead(method, path, query, headers, is_http10=is_http10),
+            int(length[0]) if length is not None else 0,
+            keep_alive=not is_http10 and llhttp.should_keep_alive(),
         )
 
 

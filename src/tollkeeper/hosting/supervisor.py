@@ -24,6 +24,7 @@ from tollkeeper.hosting.listeners import address_of
 from tollkeeper.hosting.operator_listener import OperatorListener, Readiness
 from tollkeeper.hosting.presence import present
 from tollkeeper.hosting.shutdown import longest_shutdown_s
+from tollkeeper.hosting.stop_signals import take_signals
 from tollkeeper.hosting.worker import http_limits
 from tollkeeper.hosting.worker_process import WorkerProcess, WorkerStarter
 from tollkeeper.settings import Settings, SettingsError
@@ -69,8 +70,7 @@ class Supervisor:
         """Serves until SIGTERM or SIGINT. Calls `on_ready` once, when all workers serve. Raises
         StateConflict where it ended because the schema has become too new for this code."""
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stop)
+        take_signals(self._stop)
         loop.add_signal_handler(signal.SIGHUP, self._reload_catalog)
         with present(self._settings):
             listener = HttpServer(
@@ -165,7 +165,7 @@ class Supervisor:
                 on_ready()
         code = await worker.wait()
         self._ready.discard(number)
-        # What was open in the process is not open any more; what it has counted stays.
+        # Its gauges (open requests, running calls) are forgotten; its counters stay.
         mark_process_dead(worker.pid, self._worker_starter.metrics)  # type: ignore[no-untyped-call]
         if self._stopping.is_set():
             return

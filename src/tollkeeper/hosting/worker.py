@@ -11,6 +11,8 @@ import json
 import signal
 import socket
 import sys
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 if __name__ == "__main__":
@@ -26,6 +28,7 @@ from tollkeeper.bootstrap import build_app, build_catalog, running_services
 from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.embedded.bridge_address import BridgeAddress
 from tollkeeper.embedded.engine_address import EngineAddress
+from tollkeeper.hosting.arrivals import fair_arrivals
 from tollkeeper.hosting.free_memory import MemoryTrimmer
 from tollkeeper.hosting.http_protocol import HttpLimits
 from tollkeeper.hosting.http_server import HttpServer
@@ -77,12 +80,17 @@ class Worker:
         self._services.lease.on_outdated = self._leave_outdated
         await self._register()
         app = build_app(self._settings, self._services)
-        server = HttpServer(app, http_limits(self._settings), app.refuses_at_once)
-        self._services.upkeep.start()
         gate, ledger = self._services.inference.overload, self._services.ledger
+        arrivals = fair_arrivals(self._services.inference)
+        server = HttpServer(app, http_limits(self._settings), app.refuses_at_once, arrivals)
+        self._services.upkeep.start()
         ledger.handout.needed = lambda: gate.limit is not None
+
+        def call_after_waiting(callback: Callable[[], None]) -> None:
+            ledger.handout.call_after_waiting(partial(arrivals.call_after_waiting, callback))
+
         if self._settings.limits.overload_turn_s:
-            LoopSampler(gate, lambda: ledger.backlog, ledger.handout.call_after_waiting).start()
+            LoopSampler(gate, lambda: ledger.backlog, call_after_waiting).start()
         memory = MemoryTrimmer(is_busy=lambda: gate.limit is not None)
         memory.start()
         await server.start(listener)

@@ -25,7 +25,7 @@ from tollkeeper.domain.alerts import (
 from tollkeeper.domain.money import usd_from_picousd
 from tollkeeper.services.batches import Backoff
 from tollkeeper.storage import alerts, money_totals, unsettled
-from tollkeeper.storage.alerts import Delivery, Fill
+from tollkeeper.storage.alerts import Delivery, Fill, StandingAlert
 from tollkeeper.storage.database import Connection, Database
 from tollkeeper.storage.unsettled import UnsettledSelection
 
@@ -72,6 +72,11 @@ class Alerts:
         """A report of usage that does not fit. The next look writes it down."""
         if len(self._misreporting) < _WHOLE_BUFFER:
             self._misreporting[backend] = detail
+
+    async def alert_list(self) -> list[StandingAlert]:
+        """What the last look of any gateway found wrong."""
+        async with self._database.reading() as connection:
+            return await alerts.find_standing(connection)
 
     async def check(self) -> list[AlertChange]:
         """Looks once. Returns the changes that this process has told."""

@@ -27,7 +27,7 @@ class Models:
         model = self._current.catalog.find(model_id, param="model")
         if not model.required_checks and model.is_ready:
             return model
-        async with self._database.reading() as connection:
+        async with self._database.reading(caller.organization_id) as connection:
             checks = await organizations.checks_of(connection, caller.organization_id)
         access = model_access(model, checks)
         if access.locked:
@@ -42,13 +42,13 @@ class Models:
 
     async def model_read(self, caller: ProjectCaller, model_id: str) -> tuple[Model, ModelAccess]:
         model = self._current.catalog.find(model_id, param="model")
-        async with self._database.reading() as connection:
+        async with self._database.reading(caller.organization_id) as connection:
             checks = await organizations.checks_of(connection, caller.organization_id)
         return model, model_access(model, checks)
 
     async def model_list(self, caller: ProjectCaller) -> list[tuple[Model, ModelAccess]]:
         """The models that the caller can use now."""
-        async with self._database.reading() as connection:
+        async with self._database.reading(caller.organization_id) as connection:
             checks = await organizations.checks_of(connection, caller.organization_id)
         listed = [(model, model_access(model, checks)) for model in self._current.catalog.models]
         return [(model, access) for model, access in listed if access.available]

@@ -15,8 +15,9 @@ a few calls beside another one's flood is served. While there is such an owner, 
 the turns are short, because every call waits for several turns. The limit is forgotten when nobody
 has been refused for a second.
 
-Results of the ledger are handed out over several turns (`services.ledger.handout`). Those that wait
-count as part of the turn: it would have been that long if all of them had been given at once.
+Requests begin and results of the ledger are handed out over several turns (`tollkeeper.fair_turns`).
+Those that wait count as part of the turn: it would have been that long if all of them had gone on at
+once.
 """
 
 import asyncio
@@ -44,7 +45,7 @@ _TOLD_AFTER = 1.5
 # How many calls an overloaded process has in its hands at first. More only wait for each other. Where
 # the database is what is slow, more make its batches larger, so the limit is raised from there while
 # the process has little to do.
-LIMIT = SLOW_DATABASE_LIMIT = 64
+LIMIT = SLOW_DATABASE_LIMIT = 48
 # With fewer, the batches of the ledger are so small that much less is served.
 LIMIT_MIN = 32
 # As far as the limit is lowered for owners that ask for less than their share.
@@ -84,13 +85,13 @@ class OverloadGate:
         self._calm = 0
         # Windows on end with short turns.
         self._easy = 0
-        # Of the present window.
+        # Figures of the present window: its start, samples, and the least of each.
         self._since = 0.0
         self._samples = 0
         self._shortest_turn_s = self._least_backlog = self._least_in_hand = math.inf
-        # Whether anybody has asked for room in it.
+        # Whether any call asked for room in this window.
         self._asked = False
-        # Who has asked in it under a limit, and how often each of them was refused.
+        # The owners that asked in this window under a limit, and how often each was refused.
         self._askers: set[Hashable] = set()
         self._refused: dict[Hashable, int] = {}
         self._begin_window()
@@ -253,8 +254,8 @@ def overloaded() -> Unavailable:
 class LoopSampler:
     """Samples the running event loop for a gate, while there is something to sample.
 
-    `call_after_waiting` calls back when the results that wait to be handed out now have been: they
-    belong to the turn of the loop, in which all of them would have been given at once.
+    `call_after_waiting` calls back when what waits for its turn now has had it: it belongs to the
+    turn of the loop, in which all of it would have gone on at once.
     """
 
     def __init__(

@@ -43,7 +43,7 @@ class ReplicaReports:
             await replica_reports.write(connection, self._process_id, encoded)
 
     async def replica_report_list(self) -> list[ProcessReport]:
-        """Of all gateway processes of this database that run."""
+        """The newest report of each gateway process that runs on this database."""
         async with self._database.reading() as connection:
             stored = await replica_reports.find_fresh(connection, age_s_max=_AGE_S_MAX)
         return [

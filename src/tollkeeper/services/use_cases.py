@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from tollkeeper.backends.port import Backend
+from tollkeeper.services.alerts import Alerts
 from tollkeeper.services.audit import Audit
 from tollkeeper.services.calls.activity import Activity
 from tollkeeper.services.calls.inference import Inference
@@ -61,6 +62,7 @@ class Services:
     months: LedgerMonths
     recovery: Recovery
     audit: Audit
+    alerts: Alerts
     activity: Activity
     traffic: Traffic
     ledger_overview: LedgerOverview

@@ -6,7 +6,9 @@ from typing import Any, LiteralString
 
 from tollkeeper.domain.access import KeyId, OrganizationId
 from tollkeeper.domain.organization import AdminKey
-from tollkeeper.storage.database import Connection
+from tollkeeper.storage.database import Connection, RoundTrips
+from tollkeeper.storage.planning import FIND_ROWS_BY_KEY
+from tollkeeper.storage.round_trips import Statement
 
 _COLUMNS: LiteralString = """
     id, organization_id, name, redacted_value, permissions,
@@ -65,13 +67,17 @@ async def find_anywhere(connection: Connection, key_id: KeyId) -> AdminKey | Non
     return None if row is None else _key(row)
 
 
-async def find_by_digest(connection: Connection, digest: bytes) -> PresentedAdminKey | None:
-    cursor = await connection.execute(
-        f"SELECT {_COLUMNS}, digest FROM admin_keys WHERE digest = %s",  # noqa: S608
-        (digest,),
-    )
-    row = await cursor.fetchone()
-    return None if row is None else PresentedAdminKey(key=_key(row[:-1]), digest=row[-1])
+async def find_by_digests(trips: RoundTrips, digests: list[bytes]) -> list[PresentedAdminKey]:
+    """The keys with these digests, in any order."""
+    given = _FIND_BY_DIGESTS.bind([f"\\x{digest.hex()}" for digest in digests])
+    _, rows = await trips.run(FIND_ROWS_BY_KEY, given)
+    return [PresentedAdminKey(key=_key(row[:-1]), digest=row[-1]) for row in rows]
+
+
+_FIND_BY_DIGESTS = Statement(
+    "tollkeeper_admin_keys_by_digest",
+    f"SELECT {_COLUMNS}, digest FROM admin_keys WHERE digest = ANY (%s::bytea[])",  # noqa: S608
+)
 
 
 async def find_page(

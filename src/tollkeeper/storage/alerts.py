@@ -1,6 +1,6 @@
 """SQL of alerts: what fills up, what is raised, what processes have seen, what is to be delivered."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import LiteralString
 
@@ -33,6 +33,19 @@ class Fill:
     @property
     def percent(self) -> int:
         return 100 if self.amount_picousd == 0 else self.used_picousd * 100 // self.amount_picousd
+
+
+@dataclass(frozen=True, slots=True)
+class StandingAlert:
+    """A raised alert as an operator sees it."""
+
+    kind: AlertKind
+    level: int
+    subject: Mapping[str, str]
+    # Of the organization that the subject names.
+    organization_name: str | None
+    detail: str
+    raised_at: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +151,18 @@ async def find_raised(connection: Connection) -> dict[str, RaisedAlert]:
         key: RaisedAlert(key, AlertKind(kind), level, subject, detail)
         for key, kind, level, subject, detail in await cursor.fetchall()
     }
+
+
+async def find_standing(connection: Connection) -> list[StandingAlert]:
+    """All raised alerts, the oldest first."""
+    cursor = await connection.execute(
+        """
+        SELECT a.kind, a.level, a.subject, o.name, a.detail, extract(epoch FROM a.raised_at)::bigint
+        FROM alerts a LEFT JOIN organizations o ON o.id::text = a.subject ->> 'organization_id'
+        ORDER BY a.raised_at, a.key
+        """
+    )
+    return [StandingAlert(AlertKind(row[0]), *row[1:]) for row in await cursor.fetchall()]
 
 
 async def write_change(connection: Connection, change: AlertChange) -> None:

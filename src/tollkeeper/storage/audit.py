@@ -8,7 +8,7 @@ from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.audit import Actor, ActorKind, AuditEntry, Change, ObjectState
 from tollkeeper.storage.database import Connection
 
-# Of a UUID with dashes, and of a policy's id with its prefix.
+# A UUID with dashes and a policy's id with its prefix have the same length.
 _WHOLE_ID_LENGTH = 36
 
 

@@ -39,9 +39,14 @@ class SchemaState:
     @property
     def refusal(self) -> str | None:
         """One line that says why this code cannot work with the schema."""
-        if self.revision is None or self.revision < serving_revision():
+        if self.revision is None:
             return (
-                f"The database's schema is at {self.revision or 'nothing'}, this code needs "
+                f"The database has no schema yet, this code needs {serving_revision()}: "
+                "run `tollkeeper migrate`."
+            )
+        if self.revision < serving_revision():
+            return (
+                f"The database's schema is at {self.revision}, this code needs "
                 f"{serving_revision()}: run `tollkeeper migrate`."
             )
         code = code_revision()

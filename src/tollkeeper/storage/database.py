@@ -1,7 +1,7 @@
 """The pool of connections, transactions, and the translation of the driver's errors into ours."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Hashable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from types import TracebackType
 
@@ -11,6 +11,7 @@ from psycopg.adapt import Loader
 from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout, TooManyRequests
 
 from tollkeeper.domain.errors import Unavailable
+from tollkeeper.fair_queue import FairSlots, QueueFull
 from tollkeeper.storage.kept_connections import KeptConnections
 from tollkeeper.storage.round_trips import Connection, PlansDropped, RoundTrips
 from tollkeeper.storage.sessions import session_conninfo, session_settings
@@ -27,6 +28,12 @@ _ANSWER_SLACK_S = 2.0
 _WAITING_MAX = 2000
 # The part of the pool that the ledger may keep between its transactions.
 _KEPT_PART = 3
+# The part of the pool that requests of organizations may use together, and the part of that which
+# one organization may use. The rest is for the gateway's own work, on which all organizations depend.
+_ORGANIZATIONS_PART = 2
+_ONE_ORGANIZATION_PART = 2
+# The part of those who may wait that may wait for one organization.
+_WAITING_OF_ORGANIZATION_PART = 4
 
 # The server cannot do this now: it is gone, read-only, corrupt, shutting down or out of a resource.
 _SERVER_FAULTS = (
@@ -66,6 +73,14 @@ class Database:
             open=False,
         )
         self._kept = KeptConnections(self._pool, pool_size // _KEPT_PART)
+        self._turn_timeout_s = pool_timeout_s
+        slots = max(1, pool_size // _ORGANIZATIONS_PART)
+        self._turns = FairSlots(
+            slots,
+            owner_max=max(1, slots // _ONE_ORGANIZATION_PART),
+            waiting_max=_WAITING_MAX,
+            waiting_owner_max=_WAITING_MAX // _WAITING_OF_ORGANIZATION_PART,
+        )
         self._checking: asyncio.Task[None] | None = None
 
     async def open(self) -> None:
@@ -79,8 +94,31 @@ class Database:
         await self._pool.close()
 
     @asynccontextmanager
-    async def reading(self) -> AsyncIterator[Connection]:
-        """A connection on which each statement is a transaction of its own."""
+    async def reading(self, organization: Hashable | None = None) -> AsyncIterator[Connection]:
+        """A connection on which each statement is a transaction of its own.
+
+        With `organization`, for a request of one of its callers: organizations take turns, and none
+        can use up the pool. Without, for work of the gateway or of an operator."""
+        if organization is None:
+            async with self._connection() as connection:
+                yield connection
+            return
+        await self._wait_for_turn(organization)
+        try:
+            async with self._connection() as connection:
+                yield connection
+        finally:
+            self._turns.release(organization)
+
+    async def _wait_for_turn(self, organization: Hashable) -> None:
+        until = asyncio.get_running_loop().time() + self._turn_timeout_s
+        try:
+            await self._turns.acquire(organization, until=until)
+        except (QueueFull, TimeoutError):
+            raise _pool_exhausted() from None
+
+    @asynccontextmanager
+    async def _connection(self) -> AsyncIterator[Connection]:
         try:
             async with self._pool.connection() as connection:
                 yield connection
@@ -90,16 +128,17 @@ class Database:
             raise own from exc
 
     @asynccontextmanager
-    async def snapshot(self) -> AsyncIterator[Connection]:
+    async def snapshot(self, organization: Hashable | None = None) -> AsyncIterator[Connection]:
         """A connection whose statements all see the database as of the same moment."""
-        async with self.transaction() as connection:
+        async with self.transaction(organization) as connection:
             await connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ READ ONLY")
             yield connection
 
     @asynccontextmanager
-    async def transaction(self) -> AsyncIterator[Connection]:
-        """A transaction: commits when the block ends, rolls back when it raises."""
-        async with self.reading() as connection, connection.transaction():
+    async def transaction(self, organization: Hashable | None = None) -> AsyncIterator[Connection]:
+        """A transaction: commits when the block ends, rolls back when it raises. `reading` says what
+        `organization` is for."""
+        async with self.reading(organization) as connection, connection.transaction():
             yield connection
 
     def round_trips(self) -> AbstractAsyncContextManager[RoundTrips]:
@@ -108,7 +147,7 @@ class Database:
         return _RoundTripsBlock(self)
 
     def statistics(self) -> dict[str, int]:
-        """Of the pool. A connection that is kept and not in use is available."""
+        """The pool's statistics. Connections that are kept and not in use count as available."""
         found = self._pool.get_stats()
         found["pool_available"] = found.get("pool_available", 0) + len(self._kept)
         return found

@@ -42,7 +42,7 @@ class Step:
 
     step: str
     done_at: datetime
-    # Of an export.
+    # These are set where the step is an export.
     csv_digest: bytes | None
     csv_rows: int | None
     file_name: str | None

@@ -8,16 +8,35 @@ from uuid import UUID
 from tollkeeper.domain.access import OrganizationId
 from tollkeeper.storage.database import Connection
 
-ORGANIZATIONS: LiteralString = "SELECT id, name, id AS organization_id FROM organizations"
-PROJECTS: LiteralString = "SELECT id, name, organization_id FROM projects"
-PROJECT_KEYS: LiteralString = "SELECT id, name, organization_id FROM project_keys"
-ADMIN_KEYS: LiteralString = "SELECT id, name, organization_id FROM admin_keys"
+# The note of a row tells it from others with the same name.
+ORGANIZATIONS: LiteralString = (
+    "SELECT id, name, '' AS note, id AS organization_id FROM organizations"
+)
+PROJECTS: LiteralString = """
+    SELECT p.id, p.name, p.organization_id,
+           'of ' || o.name || CASE WHEN p.archived_at IS NULL THEN '' ELSE ', archived' END AS note
+    FROM projects p JOIN organizations o ON o.id = p.organization_id
+"""
+PROJECT_KEYS: LiteralString = """
+    SELECT id, name, organization_id, redacted_value || CASE
+        WHEN revoked_at IS NOT NULL THEN ', revoked' WHEN expires_at <= now() THEN ', expired'
+        WHEN suspended_at IS NOT NULL THEN ', suspended' WHEN replaced_by IS NOT NULL
+        THEN ', replaced' ELSE ', active' END AS note
+    FROM project_keys
+"""
+ADMIN_KEYS: LiteralString = """
+    SELECT id, name, organization_id, redacted_value || CASE
+        WHEN revoked_at IS NOT NULL THEN ', revoked' WHEN expires_at <= now() THEN ', expired'
+        ELSE ', active' END AS note
+    FROM admin_keys
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Named:
     id: UUID
     name: str
+    note: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +58,7 @@ async def find(
     low, high = ids or (None, None)
     cursor = await connection.execute(
         f"""
-        SELECT id, name FROM ({table}) found
+        SELECT id, name, note FROM ({table}) found
         WHERE (lower(name) = lower(%(name)s) OR id BETWEEN %(low)s::uuid AND %(high)s::uuid)
           AND (%(organization)s::uuid IS NULL OR organization_id = %(organization)s)
         ORDER BY name, id LIMIT %(limit)s

@@ -3,6 +3,8 @@
 import asyncio
 import json
 import random
+from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
@@ -12,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.api.http.raw_http import RawConnection, raw_connection
-from tests.support.gateway import Tenant, assert_error
+from tests.support.gateway import Tenant, assert_error, idempotency_key
 from tests.support.scripted_gateway import (
     MODEL,
     ScriptedGateway,
@@ -22,7 +24,7 @@ from tests.support.scripted_gateway import (
 from tests.support.upstream import hang
 from tollkeeper.api.http.bodies_in_flight import BodiesInFlight
 from tollkeeper.api.http.json_bounds import DEPTH_MAX, check_bounds
-from tollkeeper.domain.access import KeyId
+from tollkeeper.domain.access import KeyId, OrganizationId, ProjectCaller, ProjectId
 from tollkeeper.domain.errors import InvalidRequest, RateLimited, Unavailable
 
 _MANY = 10**9
@@ -178,8 +180,8 @@ async def test_a_hostile_body_leaves_others_alone(scripted: ScriptedGateway) -> 
 
 
 def test_shares_are_taken_and_given_back() -> None:
-    bodies = BodiesInFlight(bytes_max=100, key_bytes_max=60)
-    mine, other = KeyId(uuid4()), KeyId(uuid4())
+    bodies = BodiesInFlight(bytes_max=100, key_bytes_max=60, body_bytes_max=60)
+    mine, other = _caller(), _caller()
     first, second, third = bodies.share_of(mine), bodies.share_of(mine), bodies.share_of(other)
     first.grow_to(40)
     first.grow_to(30)
@@ -195,6 +197,39 @@ def test_shares_are_taken_and_given_back() -> None:
         share.release()
     assert bodies.bytes == 0
     second.grow_to(60)
+
+
+def test_keys_of_one_organization_share_its_room() -> None:
+    bodies = BodiesInFlight(bytes_max=160, key_bytes_max=60, body_bytes_max=60)
+    one, stranger = _caller(), _caller()
+    others = [replace(one, key_id=KeyId(uuid4())) for _ in range(2)]
+    for caller in (one, others[0]):
+        bodies.share_of(caller).grow_to(60)
+    last = bodies.share_of(others[1])
+    with pytest.raises(RateLimited, match="organization's requests under way would exceed 140"):
+        last.grow_to(21)
+    last.grow_to(20)
+    bodies.share_of(stranger).grow_to(20)
+    assert bodies.bytes == 160
+    last.release()
+    last.grow_to(20)
+
+
+def test_a_body_of_the_largest_size_is_within_every_bound() -> None:
+    bodies = BodiesInFlight(bytes_max=10, key_bytes_max=10, body_bytes_max=60)
+    share = bodies.share_of(_caller())
+    share.grow_to(30)
+    share.grow_to(60)
+    assert bodies.bytes == 60
+
+
+def _caller() -> ProjectCaller:
+    return ProjectCaller(
+        organization_id=OrganizationId(uuid4()),
+        project_id=ProjectId(uuid4()),
+        key_id=KeyId(uuid4()),
+        permissions=frozenset(),
+    )
 
 
 def _declared(tenant: Tenant, size: int) -> bytes:
@@ -259,6 +294,28 @@ async def test_bodies_of_the_process_are_bounded(scripted: ScriptedGateway) -> N
         await asyncio.sleep(0.1)
         await fourth.send(_declared(tenants[3], _BODY_MAX), b"{")
         await _is_refused(fourth, 503, "service_unavailable")
+
+
+async def test_one_organization_leaves_room_for_others(scripted: ScriptedGateway) -> None:
+    """However many keys it makes: it declares bodies that never come, as many as it may."""
+    gateway, hostile, quiet = scripted.gateway, scripted.tenant, await scripted.with_tenant()
+    keys = [hostile.project_key]
+    for _ in range(3):
+        made = await gateway.client.post(
+            f"/v1/organization/projects/{hostile.project_id}/api_keys",
+            json={"name": "one of many"},
+            headers={**hostile.as_admin, **idempotency_key()},
+        )
+        keys.append(made.json()["value"])
+    async with AsyncExitStack() as stack:
+        connections = [await stack.enter_async_context(raw_connection(gateway)) for _ in keys]
+        for connection, key in zip(connections, keys, strict=True):
+            await connection.send(_declared(replace(hostile, project_key=key), _BODY_MAX), b"{")
+            await asyncio.sleep(0.1)
+        for refused in connections[2:]:
+            await _is_refused(refused, 429, "rate_limit_exceeded")
+        assert (await quiet.chat(messages=_saying("x" * 500_000))).status_code == 200
+        assert (await quiet.chat()).status_code == 200
 
 
 async def test_a_running_call_keeps_its_share(scripted: ScriptedGateway) -> None:

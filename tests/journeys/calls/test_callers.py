@@ -317,3 +317,40 @@ async def test_only_so_many_are_read_to_their_end(
             entry.cost == (entry.delivered_pieces(3) if entry.estimated else COST)
             for entry in entries
         )
+
+
+async def test_who_leaves_many_calls_takes_the_reading_on_from_nobody_else(
+    shared_scripted: ScriptedGateway, data_dir: Path, conninfo: str
+) -> None:
+    """An answer in JSON that is not read on would stay unsettled, with its whole hold."""
+    limits: dict[str, Any] = {"inference_deadline_s": 60, "drain_s": 60, "drains": 8}
+    async with scripted_gateway(
+        data_dir, conninfo, shared_scripted.upstream, limits=limits
+    ) as hostile:
+        quiet = await hostile.with_tenant()
+        paused = PausedAnswer()
+        hostile.upstream.play(paused.verb(3))
+        for _ in range(10):
+            async with raw_caller(hostile) as caller:
+                await caller.ask(stream=True)
+                await leave_after(caller, 2, abruptly=False)
+        await eventually(lambda: hostile.gateway.services.inference.running == 7)
+        may_answer = asyncio.Event()
+
+        async def late(peer: Peer) -> None:
+            await may_answer.wait()
+            await chat()(peer)
+
+        asked = len(hostile.upstream.requests)
+        hostile.upstream.play(late)
+        async with raw_caller(quiet) as caller:
+            await caller.ask()
+            await eventually(lambda: len(quiet.upstream.requests) == asked + 1)
+            caller.leave(abruptly=False)
+        running = hostile.gateway.services.inference._running._running
+        await eventually(lambda: sum(call.abandoned for call in running) == 8)
+        may_answer.set()
+        paused.may_end.set()
+        entry = await only_entry(quiet)
+        assert (entry.status, entry.estimated, entry.cost) == ("settled", False, COST)
+        assert sum(one.estimated for one in await hostile.entries()) == 3

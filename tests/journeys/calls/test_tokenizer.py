@@ -1,16 +1,25 @@
 """A backend's tokenizer: its count bounds the prompt, media come on top, and it works for nobody who
 could not be admitted."""
 
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 
 from tests.support.gateway import assert_error
+from tests.support.paused_answer import PausedAnswer
 from tests.support.responses_answers import respond
-from tests.support.scripted_gateway import PROMPT_PRICE, ScriptedGateway, scripted_gateway
+from tests.support.scripted_gateway import (
+    PROMPT_PRICE,
+    ScriptedGateway,
+    chat_body,
+    scripted_gateway,
+)
 from tests.support.upstream import Peer, Upstream, answer, chat
+from tollkeeper.domain.money import picousd_from_usd
 
 COUNT = 11
 IMAGE = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
@@ -66,6 +75,50 @@ async def test_no_tokenizer_works_for_a_caller_without_credit(
     refused = await (respond(poor, **fields) if fields else poor.chat())
     assert_error(refused, 402, "payment_required")
     assert _counts(scripted) == 0
+
+
+async def test_a_refusal_without_a_count_names_the_whole_hold(scripted: ScriptedGateway) -> None:
+    entry = await scripted.entry_of(await scripted.chat(max_tokens=1000))
+    output = entry.hold - COUNT * PROMPT_PRICE
+    poor = await scripted.with_tenant(credit=0)
+    needed = _amounts(await poor.chat(max_tokens=1000))["needed"]
+    # The estimate of the prompt stands in for the count, and errs high.
+    prompt_tokens, rest = divmod(needed - output, PROMPT_PRICE)
+    assert (prompt_tokens >= COUNT, rest) == (True, 0)
+    # So much credit is enough.
+    await poor.grant(needed)
+    assert (await poor.chat(max_tokens=1000)).status_code == 200
+    settled = (await poor.balance())["settled"]
+    assert _amounts(await poor.chat(max_tokens=2000))["spent"] == settled > 0
+
+
+async def test_a_refusal_without_a_count_says_that_running_calls_hold_the_rest(
+    scripted: ScriptedGateway,
+) -> None:
+    entry = await scripted.entry_of(await scripted.chat(max_tokens=1000))
+    poor = await scripted.with_tenant(credit=entry.hold)
+    paused = PausedAnswer()
+    scripted.upstream.play(answer({"count": COUNT}), paused.verb())
+    async with poor.gateway.client.stream(
+        "POST",
+        "/v1/chat/completions",
+        json=chat_body(max_tokens=1000, stream=True),
+        headers=poor.tenant.as_customer,
+    ) as running:
+        assert running.status_code == 200
+        refused = await poor.chat(max_tokens=900)
+        paused.may_end.set()
+        await running.aread()
+    assert (_amounts(refused)["held"], refused.headers["retry-after"]) == (entry.hold, "1")
+
+
+def _amounts(refused: httpx2.Response) -> dict[str, int]:
+    """The amounts that the message of a 402 names."""
+    assert_error(refused, 402, "payment_required")
+    found = re.findall(
+        r"(needed|available|held|spent) (-?[0-9.]+)", refused.json()["error"]["message"]
+    )
+    return {word: picousd_from_usd(amount.rstrip(".")) for word, amount in found}
 
 
 async def test_no_tokenizer_works_for_a_caller_over_its_rate(scripted: ScriptedGateway) -> None:

@@ -14,7 +14,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 import httpx2
 
 from tests.support.judged_gateway import Asked, JudgedGateway, Opinion, judge_answer
-from tests.support.raw_caller import raw_caller
+from tests.support.raw_caller import RawCaller, raw_caller
 from tests.support.scripted_gateway import chat_body
 from tests.support.upstream import Peer, chat, chunk, hang, refuse, sse
 
@@ -147,6 +147,27 @@ async def sends_nonsense(hostile: JudgedGateway, size: int) -> AsyncIterator[Non
 
 
 @asynccontextmanager
+async def asks_for_nothing(hostile: JudgedGateway, size: int) -> AsyncIterator[None]:
+    """Requests that are refused at first sight, over many connections."""
+    async with AsyncExitStack() as stack:
+        callers = [
+            await stack.enter_async_context(raw_caller(hostile.scripted)) for _ in range(50 * size)
+        ]
+        idle = asyncio.Queue[RawCaller]()
+        for caller in callers:
+            idle.put_nowait(caller)
+
+        async def step() -> None:
+            caller = await idle.get()
+            await caller.send(b"GET /v1/nothing HTTP/1.1\r\nHost: gateway\r\n\r\n")
+            await caller.answer()
+            idle.put_nowait(caller)
+
+        async with _storm(step, len(callers), ends_by_itself=True):
+            yield
+
+
+@asynccontextmanager
 async def reads_nothing(hostile: JudgedGateway, size: int) -> AsyncIterator[None]:
     """Streams that pour, to callers who never read."""
     async with AsyncExitStack() as stack:
@@ -192,6 +213,7 @@ ATTACKS: dict[str, Attack] = {
     "stalls the judge": stalls_the_judge,
     "hammers its own account": hammers_its_account,
     "sends nonsense": sends_nonsense,
+    "asks for nothing": asks_for_nothing,
     "reads nothing": reads_nothing,
     "idles": idles,
     "comes and goes": comes_and_goes,

@@ -18,6 +18,7 @@ from tests.support.judged_gateway import (
 from tests.support.responses_answers import respond
 from tests.support.scripted_gateway import COST, eventually
 from tests.support.upstream import Peer, hang, refuse
+from tollkeeper.services.policies import checks as policy_checks
 
 
 @pytest.fixture(scope="module")
@@ -126,6 +127,25 @@ async def test_a_backend_that_fails_first(beside: JudgedGateway) -> None:
     deciding.decide(LIKELY)
     (verdict,) = (await beside.entry(found)).verdicts
     assert verdict.matched
+
+
+async def test_checks_of_calls_that_have_ended_are_bounded(
+    beside: JudgedGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The body of an ended call counts no longer, but its text is kept for the judge: calls that the
+    backend refuses at once would fill the memory with texts."""
+    monkeypatch.setattr(policy_checks, "_WATCHED_CHARACTERS_MAX", 8000)
+    await beside.enforce(direction="request")
+    deciding = Deciding(beside)
+    beside.model.play(refuse(422))
+    refused = [await beside.chat(str(number).rjust(990, "x")) for number in range(10)]
+    assert {found.status_code for found in refused} == {422}
+    checks = beside.scripted.gateway.services.checks
+    await eventually(lambda: checks.judging == 7)
+    deciding.decide(LIKELY)
+    verdicts = [verdict for found in refused for verdict in (await beside.entry(found)).verdicts]
+    assert [verdict.matched for verdict in verdicts] == [True] * 7 + [False] * 3
+    assert [verdict.probability_basis_points for verdict in verdicts[7:]] == [None] * 3
 
 
 async def test_monitoring_policies_hold_nothing_back(beside: JudgedGateway) -> None:

@@ -20,6 +20,7 @@ WIDE = replace(
     supported_sampling_parameters=("temperature", "seed"),
     options={"verbosity": "verbosity"},
 )
+FUNCTION = {"type": "function", "function": {"name": "f"}}
 SCHEMA = {"type": "json_schema", "json_schema": {"name": "n", "schema": {}}}
 NEEDS: list[tuple[dict[str, Any], str, Model]] = [
     ({"temperature": 1}, "temperature", replace(WIDE, supported_sampling_parameters=())),
@@ -33,6 +34,15 @@ NEEDS: list[tuple[dict[str, Any], str, Model]] = [
     ),
     ({"logprobs": True}, "logprobs", replace(WIDE, supported_features=())),
     ({"web_search_options": {}}, "web_search_options", replace(WIDE, supported_features=())),
+    *(
+        (
+            {"tools": [FUNCTION, {"type": kind, kind: {}}]},
+            "tools[1]",
+            replace(WIDE, supported_features=("tools",)),
+        )
+        # OpenRouter, xAI, Moonshot and OpenAI run these themselves, and charge for them.
+        for kind in ("openrouter:web_search", "live_search", "builtin_function", "mcp")
+    ),
     ({"reasoning_effort": "low"}, "reasoning_effort", replace(WIDE, supported_features=())),
     ({"include_reasoning": False}, "include_reasoning", replace(WIDE, supported_features=())),
     ({"verbosity": "low"}, "verbosity", replace(WIDE, options={})),
@@ -51,6 +61,11 @@ def test_what_a_model_does_not_declare(fields: dict[str, Any], param: str, narro
     with pytest.raises(OptionUnsupported) as refused:
         require_supported(narrow, prompt)
     assert refused.value.param == param
+
+
+def test_tools_that_the_caller_runs_need_no_search() -> None:
+    for tool in ({"type": "custom", "custom": {"name": "c"}}, {"type": "function"}, {}, FUNCTION):
+        require_supported(replace(WIDE, supported_features=("tools",)), make_prompt(tools=[tool]))
 
 
 def test_a_refusal_says_what_the_model_has() -> None:

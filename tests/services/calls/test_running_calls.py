@@ -2,10 +2,13 @@
 another one."""
 
 import asyncio
+from uuid import uuid4
 
 import pytest
+from msgspec.structs import replace
 
 from tests.support.backend_calls import make_call
+from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.inference import Batch
 from tollkeeper.services.calls.running import RunningCall
 from tollkeeper.services.calls.running_calls import InferenceLimits, RunningCalls
@@ -75,3 +78,31 @@ async def test_who_leaves_after_the_end_of_its_call_ends_no_other_one(
         running.end_by(_now())
         await asyncio.sleep(0.01)
     calls.end(another)
+
+
+async def test_one_organization_does_not_have_all_calls_that_are_read_on() -> None:
+    """Calls that end at once, because too many of their organization's callers have left, take no
+    place from others either."""
+    limits = InferenceLimits(deadline_s=60, drain_s=10, drains_max=8, calls_max=100)
+    calls = RunningCalls(limits, OverloadGate(60))
+    hostile, quiet = (OrganizationId(uuid4()) for _ in range(2))
+
+    def leave(organization_id: OrganizationId) -> tuple[RunningCall, bool]:
+        running = calls.begin(
+            replace(make_call(), organization_id=organization_id), "chat_create", _Sink()
+        )
+        calls.abandon(running)
+        with running.waiting_until(running.deadline) as alarm:
+            return running, alarm.when > _now() + 1
+
+    left = [leave(hostile) for _ in range(50)]
+    assert [is_read_on for _, is_read_on in left] == [True] * 7 + [False] * 43
+    assert leave(quiet)[1]
+    # All places are taken now. One that is given back can be had by anybody, and only once.
+    assert not leave(quiet)[1]
+    calls.abandon(left[0][0])
+    calls.end(left[0][0])
+    calls.abandon(left[0][0])
+    assert leave(hostile)[1]
+    assert not leave(hostile)[1]
+    assert not leave(quiet)[1]

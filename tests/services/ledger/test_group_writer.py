@@ -13,6 +13,8 @@ from tollkeeper.services.ledger.group_writer import (
     Result,
 )
 
+_PATIENCE_S = 20
+
 
 class Recorder:
     """Writes numbers, slowly, and remembers each batch."""
@@ -99,7 +101,7 @@ async def test_nobody_waits_for_ever_when_it_is_stopped() -> None:
     await recorder.writer.stop()
     for one in (writing, queued):
         with pytest.raises(Unavailable, match="shutting down"):
-            await one
+            await asyncio.wait_for(one, _PATIENCE_S)
     assert not recorder.writer.busy
     recorder.go_on.set()
     assert await recorder.writer.submit(3) == 30

@@ -107,11 +107,8 @@ async def test_the_same_text_is_judged_once(judged: JudgedGateway) -> None:
     assert len(judged.judge.asked) == 6
 
 
-async def test_too_much_to_watch_is_recorded_as_missing(
-    judged: JudgedGateway, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(policy_checks, "_WATCHED_CHARACTERS_MAX", 2000)
-    await judged.publish(direction="request")
+def _answers_late(judged: JudgedGateway) -> asyncio.Event:
+    """The judge answers when the event is set."""
     go_on = asyncio.Event()
 
     async def late(peer: Peer) -> None:
@@ -119,6 +116,15 @@ async def test_too_much_to_watch_is_recorded_as_missing(
         await judge_answer(LIKELY)(peer)
 
     judged.judge.opinion = lambda _: late
+    return go_on
+
+
+async def test_too_much_to_watch_is_recorded_as_missing(
+    judged: JudgedGateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(policy_checks, "_WATCHED_CHARACTERS_MAX", 2000)
+    await judged.publish(direction="request")
+    go_on = _answers_late(judged)
     first = await judged.chat("a" * 1500)
     second = await judged.chat("b" * 1500)
     assert (first.status_code, second.status_code) == (200, 200)
@@ -130,6 +136,27 @@ async def test_too_much_to_watch_is_recorded_as_missing(
     assert [found.matched for found in (await judged.entry(await judged.chat("c"))).verdicts] == [
         True
     ]
+
+
+@pytest.mark.parametrize(
+    ("bound", "most"), [("_WATCHED_MAX", 8), ("_WATCHED_CHARACTERS_MAX", 8000)]
+)
+async def test_one_organization_does_not_have_all_that_is_watched(
+    judged: JudgedGateway, monkeypatch: pytest.MonkeyPatch, bound: str, most: int
+) -> None:
+    """A hostile tenant has a monitoring policy and texts that the judge needs long for. Another
+    tenant's policy watches on."""
+    monkeypatch.setattr(policy_checks, bound, most)
+    quiet = await judged.with_tenant()
+    await judged.publish(direction="request")
+    await quiet.publish(direction="request")
+    go_on = _answers_late(judged)
+    floods = [await judged.chat(f"{number}".rjust(990, "x")) for number in range(10)]
+    watched = await quiet.chat("x" * 500)
+    go_on.set()
+    assert [found.matched for found in (await quiet.entry(watched)).verdicts] == [True]
+    verdicts = [verdict for flood in floods for verdict in (await judged.entry(flood)).verdicts]
+    assert [verdict.matched for verdict in verdicts] == [True] * 7 + [False] * 3
 
 
 async def test_too_many_to_watch_are_recorded_as_missing(

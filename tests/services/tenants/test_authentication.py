@@ -1,7 +1,7 @@
 """Requests of one key that come at once look it up once."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Hashable
 from contextlib import asynccontextmanager
 
 import pytest
@@ -25,10 +25,10 @@ class CountedReads(Database):
         self.may_go = asyncio.Event()
 
     @asynccontextmanager
-    async def reading(self) -> AsyncIterator[Connection]:
+    async def reading(self, organization: Hashable | None = None) -> AsyncIterator[Connection]:
         self.reads += 1
         await self.may_go.wait()
-        async with self._behind.reading() as connection:
+        async with self._behind.reading(organization) as connection:
             yield connection
 
     @asynccontextmanager

@@ -8,8 +8,11 @@ from tests.support.activity_records import UnsteadyDatabase
 from tests.support.gateway import Gateway
 from tollkeeper.domain.errors import Unavailable
 from tollkeeper.domain.keys import key_digest
+from tollkeeper.services.tenants.authentication import Authentication
 from tollkeeper.services.tenants.key_lookups import KeyLookups
-from tollkeeper.storage import project_keys
+from tollkeeper.services.tenants.key_use import KeyUse
+from tollkeeper.storage import admin_keys, project_keys
+from tollkeeper.storage.admin_keys import PresentedAdminKey
 from tollkeeper.storage.database import RoundTrips
 from tollkeeper.storage.project_keys import PresentedProjectKey
 
@@ -26,7 +29,7 @@ async def test_many_lookups_are_one_statement(
 
     monkeypatch.setattr(project_keys, "find_by_digests", counted)
     tenants = [await gateway.make_tenant() for _ in range(4)]
-    lookups = KeyLookups(gateway.services.database)
+    lookups = KeyLookups(gateway.services.database, project_keys.find_by_digests)
     known = [key_digest(tenant.project_key) for tenant in tenants]
     wanted = [*known, key_digest("tkp_nobody"), *known, known[0]]
     found = await asyncio.gather(*(lookups.find(digest) for digest in wanted))
@@ -39,7 +42,7 @@ async def test_many_lookups_are_one_statement(
 
 async def test_a_change_is_seen_by_every_later_lookup(gateway: Gateway) -> None:
     tenant = await gateway.make_tenant()
-    lookups = KeyLookups(gateway.services.database)
+    lookups = KeyLookups(gateway.services.database, project_keys.find_by_digests)
     before = await lookups.find(key_digest(tenant.project_key))
     assert before is not None
     assert not before.revoked
@@ -54,7 +57,7 @@ async def test_a_change_is_seen_by_every_later_lookup(gateway: Gateway) -> None:
 async def test_an_outage_reaches_everybody_and_passes(gateway: Gateway) -> None:
     tenant = await gateway.make_tenant()
     database = UnsteadyDatabase(gateway.services.database)
-    lookups = KeyLookups(database)
+    lookups = KeyLookups(database, project_keys.find_by_digests)
     database.away = True
     digests = [key_digest(tenant.project_key), key_digest("tkp_nobody")]
     errors = await asyncio.gather(
@@ -68,7 +71,7 @@ async def test_an_outage_reaches_everybody_and_passes(gateway: Gateway) -> None:
 
 async def test_a_caller_that_leaves_does_not_disturb_the_others(gateway: Gateway) -> None:
     tenant = await gateway.make_tenant()
-    lookups = KeyLookups(gateway.services.database)
+    lookups = KeyLookups(gateway.services.database, project_keys.find_by_digests)
     digest = key_digest(tenant.project_key)
     waiting = [asyncio.ensure_future(lookups.find(digest)) for _ in range(3)]
     await asyncio.sleep(0)
@@ -79,3 +82,27 @@ async def test_a_caller_that_leaves_does_not_disturb_the_others(gateway: Gateway
         digest,
         digest,
     ]
+
+
+async def test_admin_keys_are_looked_up_together_too(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody is known yet, so no organization can wait for its own turn."""
+    batches: list[int] = []
+    find = admin_keys.find_by_digests
+
+    async def counted(trips: RoundTrips, digests: list[bytes]) -> list[PresentedAdminKey]:
+        batches.append(len(digests))
+        return await find(trips, digests)
+
+    monkeypatch.setattr(admin_keys, "find_by_digests", counted)
+    tenants = [await gateway.make_tenant() for _ in range(3)]
+    services = gateway.services
+    authentication = Authentication(services.database, KeyUse(), services.clock)
+    callers = await asyncio.gather(
+        *(authentication.authenticate(tenant.admin_key) for tenant in tenants)
+    )
+    assert [caller.organization_id for caller in callers] == [
+        tenant.organization_id for tenant in tenants
+    ]
+    assert batches == [3]

@@ -31,6 +31,8 @@ class Request(msgspec.Struct, Generic[B, Q], frozen=True):
     query: Q
     body: B
     raw_body: bytes
+    # Whether work on all of the body would keep the event loop from others.
+    is_large: bool
     headers: HeaderIndex
     # Registers a callback for the case that the caller leaves before the answer is complete.
     on_disconnect: Callable[[Callable[[], None]], None]

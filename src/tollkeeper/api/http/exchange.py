@@ -1,10 +1,10 @@
 """What the HTTP server gives to an application: one request, and the means to answer it."""
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Hashable
 from typing import Any, Protocol, TypeAlias
 
-from tollkeeper.api.http.endpoint import HeaderIndex
 from tollkeeper.api.http.envelope import Headers
+from tollkeeper.api.http.head import RequestHead
 from tollkeeper.api.http.sse import StreamWriter
 
 # The path of a request that is about the whole server: `OPTIONS *`.
@@ -24,19 +24,12 @@ class Exchange(StreamWriter, Protocol):
     to its own end.
     """
 
-    @property
-    def method(self) -> str: ...
+    # For whom the request is, which the application sets as soon as it knows. The server lets owners
+    # take turns. Of those that nobody knows, all have one together.
+    owner: Hashable
 
     @property
-    def path(self) -> bytes:
-        """As the caller wrote it, without the query."""
-        ...
-
-    @property
-    def query(self) -> bytes: ...
-
-    @property
-    def headers(self) -> HeaderIndex: ...
+    def head(self) -> RequestHead: ...
 
     @property
     def peer(self) -> str:
@@ -79,6 +72,16 @@ class Exchange(StreamWriter, Protocol):
 
 # Answers one request. It sends every failure as an answer, so the server has none to handle.
 Application: TypeAlias = Callable[[Exchange], Coroutine[Any, Any, None]]
-# Answers a request that the process has no room for, and returns True. Where it returns False, it has
-# done nothing, and the application answers. It does not wait, so it needs no task.
-RefusesAtOnce: TypeAlias = Callable[[Exchange], bool]
+
+
+class RefusesAtOnce(Protocol):
+    @property
+    def is_active(self) -> bool:
+        """Whether it refuses anything at present."""
+        ...
+
+    def __call__(self, exchange: Exchange) -> bool:
+        """Answers a request that the process has no room for, and returns True. Where it returns
+        False, it has done nothing, and the application answers. It does not wait, so it needs no
+        task."""
+        ...

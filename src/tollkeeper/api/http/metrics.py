@@ -1,8 +1,6 @@
 """Metrics of the API: requests by operation and status, and durations. No tenant data."""
 
 import time
-from types import TracebackType
-from typing import Self
 
 from tollkeeper.services.request_log import RequestLog
 from tollkeeper.services.tallies import CounterTally, HistogramTally, OpenTally, schedule_write
@@ -21,35 +19,26 @@ _SECONDS = HistogramTally(
 _OPEN = OpenTally("tollkeeper_open_requests", "Requests being answered.")
 
 
-class Observation:
-    """Counts one request, measures the time from its arrival to the end of its response, and writes
-    its line of the log."""
+def request_opened() -> float:
+    """Counts a request that has arrived. The result is for `request_ended`."""
+    _OPEN.open += 1
+    schedule_write()
+    return time.perf_counter()
 
-    __slots__ = ("_log", "_started", "operation", "request_id", "status")
 
-    def __init__(self, log: RequestLog) -> None:
-        self.operation = "none"
-        # Stays if the caller leaves before there is a status.
-        self.status = 499
-        self.request_id = ""
-        self._log = log
-        self._started = 0.0
+def request_ended(
+    log: RequestLog, request_id: str, operation: str, status: int, opened: float
+) -> None:
+    _OPEN.open -= 1
+    request_answered(log, request_id, operation, status, time.perf_counter() - opened)
 
-    def __enter__(self) -> Self:
-        self._started = time.perf_counter()
-        _OPEN.open += 1
-        schedule_write()
-        return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        seconds = time.perf_counter() - self._started
-        _OPEN.open -= 1
-        _REQUESTS.add((self.operation, str(self.status)))
-        _SECONDS.observe((self.operation,), seconds)
-        self._log.request_ended(self.request_id, self.operation, self.status, seconds)
-        schedule_write()
+def request_answered(
+    log: RequestLog, request_id: str, operation: str, status: int, seconds: float
+) -> None:
+    """Counts a request, measures the time from its arrival to the end of its response, and writes its
+    line of the log."""
+    log.request_ended(request_id, operation, status, seconds)
+    _REQUESTS.add((operation, str(status)))
+    _SECONDS.observe((operation,), seconds)
+    schedule_write()

@@ -1,7 +1,6 @@
 """Reads and checks the parts of an HTTP request: key, content type, body, query."""
 
-import asyncio
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Hashable
 from types import NoneType
 from typing import Any, TypeVar, cast
 from urllib.parse import parse_qsl
@@ -13,9 +12,11 @@ from tollkeeper.api.http.bodies_in_flight import BodyShare
 from tollkeeper.api.http.endpoint import AnyEndpoint, HeaderIndex
 from tollkeeper.api.http.envelope import BodyTimeout, PayloadTooLarge, UnsupportedMediaType
 from tollkeeper.api.http.exchange import Exchange
+from tollkeeper.api.http.head import HeadReading, RequestHead
 from tollkeeper.api.http.json_bounds import is_large, is_plain
 from tollkeeper.domain.access import KeyKind
 from tollkeeper.domain.errors import InvalidRequest, Unauthenticated
+from tollkeeper.large_requests import beside_the_loop
 from tollkeeper.timeouts import timeout
 
 T = TypeVar("T")
@@ -29,6 +30,20 @@ _FIRST_SHARE_BYTES = 64 << 10
 
 def header_values(headers: HeaderIndex, name: bytes) -> tuple[bytes, ...]:
     return headers.get(name, ())
+
+
+def read_key(head: RequestHead, reading: HeadReading, customer_key_header: bytes) -> None:
+    kind = reading.endpoint.key_kind
+    reading.key = presented_key(head.headers, kind, customer_key_header)
+
+
+def check_rest(head: RequestHead, reading: HeadReading) -> None:
+    """Checks what else a head says. It is not done again for a head that is repeated."""
+    endpoint = reading.endpoint
+    check_path_ids(reading.path)
+    if endpoint.takes_body:
+        check_content_type(head.headers)
+    head.reading = reading
 
 
 def presented_key(headers: HeaderIndex, kind: KeyKind, customer_key_header: bytes) -> str:
@@ -162,12 +177,11 @@ def _array_fields(kind: type) -> frozenset[str]:
 
 
 class JsonDecoding:
-    """Decodes bodies. Large ones are decoded in one thread beside the event loop, one at a time, so
-    that other requests go on and the memory of half-built bodies is bounded."""
+    """Decodes bodies. Large ones are decoded beside the event loop, one at a time, so that other
+    requests go on and the memory of half-built bodies is bounded."""
 
     def __init__(self, elements_max: int) -> None:
         self._elements_max = elements_max
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="large-bodies")
 
     def decode_plain(self, body: bytes, decoder: msgspec.json.Decoder[T]) -> T | None:
         """Decodes nearly every body; None for others, which `decode` has to look at."""
@@ -175,16 +189,19 @@ class JsonDecoding:
             return strict_json.decode_bounded(body, decoder)
         return None
 
-    async def decode(self, body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
+    async def decode(self, owner: Hashable, body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
         if not is_large(body):
             return strict_json.decode(body, decoder, self._elements_max)
-        return await asyncio.get_running_loop().run_in_executor(
-            self._thread, strict_json.decode, body, decoder, self._elements_max
-        )
+        return await beside_the_loop(owner, strict_json.decode, body, decoder, self._elements_max)
 
 
 async def decode_body(
-    endpoint: AnyEndpoint, decoder: msgspec.json.Decoder[Any], body: bytes, decoding: JsonDecoding
+    endpoint: AnyEndpoint,
+    decoder: msgspec.json.Decoder[Any],
+    body: bytes,
+    decoding: JsonDecoding,
+    *,
+    owner: Hashable,
 ) -> Any:
     if not endpoint.takes_body:
         if body:
@@ -192,7 +209,7 @@ async def decode_body(
         return None
     decoded: Any = decoding.decode_plain(body, decoder)
     if decoded is None:
-        decoded = await decoding.decode(body, decoder)
+        decoded = await decoding.decode(owner, body, decoder)
     if endpoint.stored:
         strict_json.refuse_nul(body, decoded)
     return decoded

@@ -1,9 +1,9 @@
 """Reads the session header, a hint for cache affinity, which has two names."""
 
 from dataclasses import replace
+from functools import cache
 
 from tollkeeper.api.http.endpoint import HeaderIndex, HeaderParameter
-from tollkeeper.api.http.request import header_values
 from tollkeeper.domain.conventions import SESSION_HEADERS
 from tollkeeper.domain.errors import InvalidRequest
 
@@ -22,11 +22,16 @@ SESSION_HEADER_ALIAS = replace(
 )
 
 
+@cache  # The names are few: those of the settings.
+def _index_name(name: str) -> bytes:
+    return name.lower().encode()
+
+
 def session_of(headers: HeaderIndex, names: tuple[str, ...]) -> str | None:
     """The first session header in the order of `names`. All session headers must be valid."""
     session: str | None = None
     for name in names:
-        for value in header_values(headers, name.lower().encode()):
+        for value in headers.get(_index_name(name), ()):
             text = value.decode("latin-1")
             if not 1 <= len(text) <= SESSION_LENGTH_MAX:
                 raise InvalidRequest(

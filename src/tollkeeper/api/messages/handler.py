@@ -8,6 +8,7 @@ from tollkeeper.api.http.session import session_of
 from tollkeeper.api.isolated import affinity_of
 from tollkeeper.api.messages.prompt import read_prompt
 from tollkeeper.api.wire import messages as wire
+from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.conventions import (
     KNOWN_BETA_FLAGS,
     MESSAGES_BETA_HEADER,
@@ -17,6 +18,8 @@ from tollkeeper.domain.conventions import (
 )
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.inference import Call
+from tollkeeper.domain.prompt import Prompt
+from tollkeeper.large_requests import beside_the_loop
 from tollkeeper.services.calls.options import require_supported
 from tollkeeper.services.use_cases import Services
 
@@ -49,8 +52,12 @@ async def token_count(
     session = session_of(request.headers, request.conventions.session_headers)
     body, caller = request.body, request.project_caller
     model = await services.models.model_for_call(caller, body.model)
-    prompt = read_prompt(body, model, request.conventions.messages_web_tools)
-    require_supported(model, prompt)
+    asked = (body, model, request.conventions.messages_web_tools)
+    prompt = (
+        await beside_the_loop(caller.organization_id.int, _supported_prompt, *asked)
+        if request.is_large
+        else _supported_prompt(*asked)
+    )
     call = Call(
         request_id=request.id,
         organization_id=caller.organization_id,
@@ -62,6 +69,7 @@ async def token_count(
         output_bound_field="max_tokens",
         streamed=False,
         prompt=prompt,
+        is_large=request.is_large,
         affinity=affinity_of(services, caller, session, None),
     )
     counted = await services.token_counting.count(caller, call)
@@ -72,6 +80,14 @@ async def token_count(
             (MESSAGES_REQUEST_ID_HEADER.encode(), request.id.encode()),
         ],
     )
+
+
+def _supported_prompt(
+    body: wire.TokenCountRequest, model: Model, web_tools: frozenset[str]
+) -> Prompt:
+    prompt = read_prompt(body, model, web_tools)
+    require_supported(model, prompt)
+    return prompt
 
 
 def _check_protocol(headers: HeaderIndex) -> None:

@@ -6,7 +6,7 @@ it as wishes; it always comes to its end, where the reservation is resolved and 
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Mapping
 from typing import Protocol, TypeVar
 
 import msgspec
@@ -24,8 +24,9 @@ from tollkeeper.domain.inference import Call
 from tollkeeper.domain.metering import Meter
 from tollkeeper.domain.policy import Direction
 from tollkeeper.domain.policy_set import EMPTY, ActivePolicy
-from tollkeeper.domain.transcript import transcript
+from tollkeeper.domain.transcript import Transcript, transcript
 from tollkeeper.domain.usage import Usage
+from tollkeeper.large_requests import beside_the_loop
 from tollkeeper.services.calls.measuring import measure, measure_short
 from tollkeeper.services.calls.recorder import CallRecorder
 from tollkeeper.services.calls.response_gate import ResponseGate
@@ -119,8 +120,9 @@ class Inference:
         self._running = RunningCalls(limits, overload)
 
     async def infer(self, call: Call, sink: AnswerSink, source: CallSource) -> Outcome:
-        """Runs the call to its end. Raises domain errors; what the sink has taken by then stays
-        taken. The source promises not to cancel it: who is told of leaving ends by itself."""
+        """Runs the call to its end. Raises domain errors, also after the sink has taken events. The
+        source must not cancel it: it reports through `on_disconnect` that the caller left, and the
+        call then ends by itself."""
         running = self._running.begin(call, source.operation, sink)
         self._recorder.started(running)
         source.on_disconnect(lambda: self._running.abandon(running))
@@ -148,17 +150,20 @@ class Inference:
     def running(self) -> int:
         return len(self._running)
 
+    def serves_others(self, owner: Hashable) -> bool:
+        """Whether calls of anybody else are in progress in this process."""
+        return self._running.serves_others(owner)
+
     async def _run(self, running: RunningCall) -> Outcome:
         call = running.call
         backend = backend_for(call.model, self._backends)
         if call.policy_ids:
             await self._policies.require_published(call)
-        if backend.counts_tokens:
-            await self._admissibility.require(call)
-        size = measure_short(call.prompt)
+        is_counted = backend.counts_tokens and await self._admissibility.may_be_paid(call)
+        size = None if call.is_large else measure_short(call.prompt)
         if size is None:
-            size = await measure(call.prompt)
-        counted = await self._count_prompt(backend, call) if backend.counts_tokens else None
+            size = await measure(call)
+        counted = await self._count_prompt(backend, call) if is_counted else None
         # A tokenizer counts text only: media and what a template adds come on top of it.
         prompt_tokens = size.bound(call.model, counted)
         held_tokens = size.hold_bound(call.model, counted) if size.searches_web else prompt_tokens
@@ -205,7 +210,7 @@ class Inference:
         for_answer = tuple(policy for policy in policies if policy.judges(Direction.RESPONSE))
         if not any(policy.judges(Direction.REQUEST) for policy in policies):
             return JudgedRequest(for_answer)
-        found = transcript(call.prompt)
+        found = await _large_transcript(running) if call.is_large else transcript(call.prompt)
         content = JudgedContent(call.organization_id, found.text, found.unread)
         asked = (policies, Direction.REQUEST, content, running.evidence)
         if self._limits.judges_beside:
@@ -221,21 +226,26 @@ class Inference:
             ):
                 await self._checks.check(*asked)
         except TimeoutError:
-            raise (_not_dispatched() if running.unwanted else DeadlineExceeded()) from None
+            raise _too_late_to_judge(running) from None
         return JudgedRequest(for_answer)
 
     async def _deliver(self, running: RunningCall, backend: Backend, judged: JudgedRequest) -> None:
         """Reads the answer to its proper end and hands it on."""
         if running.unwanted:
             # Nothing has left yet: nobody wants the answer any more, so nobody pays for it.
+            if judged.verdict is not None:
+                self._checks.call_ended(judged.verdict)
             raise _not_dispatched()
         gate = self._gate(running, judged)
         sink = gate or running.sink
         running.dispatched()
         self.overload.pass_on(running.owner)
         try:
+            backend_call = running.backend_call = backend.open(
+                running.call, deadline=running.deadline
+            )
             with running.waiting_until(running.deadline + _DEADLINE_SLACK_S):
-                async with backend.open(running.call, deadline=running.deadline) as answer:
+                async with backend_call as answer:
                     running.served_by(answer)
                     is_first = gate is None
                     async for batch in answer.batches:
@@ -248,7 +258,7 @@ class Inference:
                 if gate is not None:
                     await gate.finish()
         except TimeoutError:
-            raise _ended_early(running) from None
+            raise _ended_early(running, sent=backend_call.sent) from None
         finally:
             self.overload.take(running.owner)
             running.answered()
@@ -264,7 +274,7 @@ class Inference:
             self._checks,
             running.evidence,
             organization_id=running.call.organization_id,
-            # Who does not read pieces gains nothing from segments.
+            # A caller that gets the answer in one piece gains nothing from segments.
             segment_characters=self._limits.segment_characters if running.call.streamed else 0,
             request_verdict=judged.verdict,
         )
@@ -273,7 +283,7 @@ class Inference:
         meter = running.meter
         assert meter is not None
         if meter.delivered or meter.usage is not None or meter.reported_nonsense:
-            # What has come of the answer, or its usage, says what the call cost.
+            # The delivered output or the reported usage says what the call cost.
             error.charged = True
             await self._settle(running)
         elif error.charged:
@@ -312,21 +322,33 @@ class Inference:
         await self._admission.release(running.reservation)
 
 
+async def _large_transcript(running: RunningCall) -> Transcript:
+    try:
+        with running.waiting_until(running.deadline):
+            return await beside_the_loop(running.owner, transcript, running.call.prompt)
+    except TimeoutError:
+        raise _too_late_to_judge(running) from None
+
+
+def _too_late_to_judge(running: RunningCall) -> TollkeeperError:
+    return _not_dispatched() if running.unwanted else DeadlineExceeded()
+
+
 def _not_dispatched() -> Unavailable:
     return Unavailable("The call ended before it was dispatched.", retry_after_s=1)
 
 
-def _ended_early(running: RunningCall) -> BaseException:
-    """Why the call did not come to its proper end. It was dispatched, so the backend may charge."""
+def _ended_early(running: RunningCall, *, sent: bool) -> BaseException:
+    """Why the call did not come to its proper end. Where it was sent, the backend may charge."""
     if running.refusal is not None:
         if isinstance(running.refusal, TollkeeperError):
-            running.refusal.charged = True
+            running.refusal.charged = sent
         return running.refusal
     if running.stopped:
-        return Unavailable("The gateway is shutting down.", retry_after_s=1, charged=True)
+        return Unavailable("The gateway is shutting down.", retry_after_s=1, charged=sent)
     if running.abandoned:
-        return BackendFailed("The caller left.", charged=True)
-    return DeadlineExceeded(charged=True)
+        return BackendFailed("The caller left.", charged=sent)
+    return DeadlineExceeded(charged=sent)
 
 
 async def _in_time(running: RunningCall, resolving: Awaitable[T]) -> T:

@@ -1,10 +1,10 @@
 """Measures prompts without keeping the event loop from others."""
 
-import asyncio
-
 from tollkeeper.domain.estimate import estimate_tokens
+from tollkeeper.domain.inference import Call
 from tollkeeper.domain.prompt import Prompt
 from tollkeeper.domain.prompt_size import PromptSize, measure_prompt, prompt_text
+from tollkeeper.large_requests import beside_the_loop
 
 # A longer text takes more than a few milliseconds.
 _LONG_TEXT = 128 << 10
@@ -16,10 +16,6 @@ def measure_short(prompt: Prompt) -> PromptSize | None:
     return None if len(text) > _LONG_TEXT else measure_prompt(prompt, estimate_tokens(text))
 
 
-async def measure(prompt: Prompt) -> PromptSize:
-    """The prompt's size. A long text is estimated in a thread, slice by slice."""
-    size = measure_short(prompt)
-    if size is None:
-        tokens = await asyncio.to_thread(estimate_tokens, prompt_text(prompt))
-        size = measure_prompt(prompt, tokens)
-    return size
+async def measure(call: Call) -> PromptSize:
+    """The size of any prompt. A long text is estimated slice by slice."""
+    return await beside_the_loop(call.organization_id.int, measure_prompt, call.prompt)

@@ -126,7 +126,7 @@ class CallTimes:
         # None where the call was never dispatched.
         self.upstream = upstream
         self.judging = judging
-        # What was neither the backend's nor the judge's; None where the call was never dispatched.
+        # The gateway's own share of the time; None where the call was never dispatched.
         self.overhead = None if upstream is None else max(0.0, total - upstream - judging)
 
 

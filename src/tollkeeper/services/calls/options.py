@@ -60,6 +60,9 @@ def _features(prompt: Prompt) -> Iterator[tuple[Feature, str]]:
         yield Feature.LOGPROBS, prompt.logprobs.param
     if prompt.web_search is not None:
         yield Feature.WEB_SEARCH, prompt.web_search.param
+    if prompt.provider_tool is not None:
+        # It searches under another name, or does what costs no less; holds and prices are the same.
+        yield Feature.WEB_SEARCH, prompt.provider_tool.place
     if prompt.reasoning is not None:
         for param in prompt.reasoning.params:
             yield Feature.REASONING, param

@@ -66,6 +66,8 @@ class ResponseGate:
         """Ends the call. Monitoring policies still get the part of an incomplete answer that came."""
         if not self._finished and self._text.length:
             self._checks.watch(self._policies, Direction.RESPONSE, self._content(), self._evidence)
+        if self._request_verdict is not None:
+            self._checks.call_ended(self._request_verdict)
 
     def _content(self) -> JudgedContent:
         return JudgedContent(self._organization_id, str(self._text))

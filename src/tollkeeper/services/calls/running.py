@@ -2,12 +2,12 @@
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from typing import Protocol
 
-from tollkeeper.backends.port import Answer, TextWriter
+from tollkeeper.backends.port import Answer, BackendCall, TextWriter
 from tollkeeper.domain.activity import ActivityRecord
 from tollkeeper.domain.inference import Batch, Call
 from tollkeeper.domain.metering import Meter
@@ -46,6 +46,34 @@ class SettlementState(StrEnum):
 class RunningCall:
     """The state of one call, from its arrival to its activity record."""
 
+    # What is so at first.
+    reservation: Reservation | None = None
+    meter: Meter | None = None
+    replica: str | None = None
+    settlement_state = SettlementState.NONE
+    settlement: Settlement | None = None
+    # While the backend has the call.
+    backend_call: BackendCall | None = None
+    # Where calls are traced.
+    span: CallSpan | None = None
+    # The caller left before the answer was complete.
+    abandoned = False
+    # The process ends.
+    stopped = False
+    # Why the call may not go on, where its request was judged while the backend worked.
+    refusal: BaseException | None = None
+    _first_piece: float | None = None
+    _ended: float | None = None
+    _prompts_begun: Callable[[], int] | None = None
+    _dispatched: float | None = None
+    _answered: float | None = None
+    _judging_s = 0.0
+    # Somebody wants the call to end by then.
+    _ends_by: float | None = None
+    # By how much the present wait may exceed that. None before the first wait that it concerns, and
+    # when the call is over: the alarm then serves another one.
+    _slack_s: float | None = None
+
     def __init__(
         self, call: Call, operation: str, sink: AnswerSink, *, deadline: float, alarm: Alarm
     ) -> None:
@@ -57,39 +85,16 @@ class RunningCall:
         self.deadline = deadline
         # Bounds the waits of the call, which runs in one task.
         self.alarm = alarm
-        self.reservation: Reservation | None = None
-        self.meter: Meter | None = None
         # Of several backends of a model, the one that answers; before that, the first.
         self.backend = call.model.backend
-        self.replica: str | None = None
-        self.settlement_state = SettlementState.NONE
-        self.settlement: Settlement | None = None
         self.evidence = Evidence()
-        # Where calls are traced.
-        self.span: CallSpan | None = None
-        # The caller left before the answer was complete.
-        self.abandoned = False
-        # The process ends.
-        self.stopped = False
-        # Why the call may not go on, where its request was judged while the backend worked.
-        self.refusal: BaseException | None = None
         self._operation = operation
         self._started_at_ms = int(time.time() * 1000)
         self._started = time.perf_counter()
-        self._first_piece: float | None = None
-        self._ended: float | None = None
-        self._dispatched: float | None = None
-        self._answered: float | None = None
-        self._judging_s = 0.0
-        # Somebody wants the call to end by then.
-        self._ends_by: float | None = None
-        # By how much the present wait may exceed that. None before the first wait that it concerns, and
-        # when the call is over: the alarm then serves another one.
-        self._slack_s: float | None = None
 
     @property
     def unwanted(self) -> bool:
-        """Nobody waits for the answer any more."""
+        """The caller left, or the gateway is stopping: the answer will not be read."""
         return self.abandoned or self.stopped
 
     def reserved(self, reservation: Reservation, meter: Meter) -> None:
@@ -109,6 +114,11 @@ class RunningCall:
         if self._slack_s is not None:
             self.alarm.move(min(when + self._slack_s, self.alarm.when))
 
+    def end_at_once(self) -> None:
+        """Ends the present wait in this turn of the loop, whatever has happened in it before."""
+        self.end_by(asyncio.get_running_loop().time())
+        self.alarm.expire()
+
     def waits_no_more(self) -> None:
         """The call is over, and its alarm is given back."""
         self._slack_s = None
@@ -125,6 +135,7 @@ class RunningCall:
         self.backend = answer.backend or self.backend
         if answer.prompts and self.meter is not None:
             self.meter.send_prompts(answer.prompts)
+        self._prompts_begun = answer.prompts_begun
 
     def relay_text(self, answer: Answer) -> None:
         """Lets text go from the backend's connection to the caller's without a turn of the call's
@@ -145,9 +156,18 @@ class RunningCall:
         """The call goes to its backend now."""
         self._dispatched = time.perf_counter()
 
+    @property
+    def waits_to_be_sent(self) -> bool:
+        """The call was dispatched, and its request has not left: it waits for a connection."""
+        return self.backend_call is not None and not self.backend_call.sent
+
     def answered(self) -> None:
         """The backend has nothing more to do for the call."""
         self._answered = time.perf_counter()
+        self.backend_call = None
+        if self._prompts_begun is not None and self.meter is not None:
+            # Something of the answer has come, so at least one prompt was sent.
+            self.meter.send_prompts(max(1, self._prompts_begun()))
 
     @contextmanager
     def judging(self) -> Iterator[None]:

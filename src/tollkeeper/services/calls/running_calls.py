@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+from collections import Counter
+from collections.abc import Hashable
 from dataclasses import dataclass
 
 from tollkeeper.domain.errors import Unavailable
@@ -15,7 +17,8 @@ from tollkeeper.timeouts import Alarms
 @dataclass(frozen=True, slots=True)
 class InferenceLimits:
     deadline_s: float
-    # A caller has left: how long, and for how many such calls at once, the rest is still read.
+    # A caller has left: how long, and for how many such calls at once, the rest is still read; one
+    # organization may have seven eighths of them.
     drain_s: float
     drains_max: int
     # Calls in progress in this process; one organization may have seven eighths of them.
@@ -32,12 +35,19 @@ class RunningCalls:
         self._overload = overload
         self._running: set[RunningCall] = set()
         # By organization; the hash of an integer is faster than that of an id.
-        self._running_of: dict[int, int] = {}
+        self._running_of: dict[Hashable, int] = {}
+        # Calls whose caller has left and whose answer is read on, and how many each organization has.
+        self._read_on: set[RunningCall] = set()
+        self._read_on_of: Counter[int] = Counter()
         self._none_running = asyncio.Event()
         self._alarms = Alarms()
 
     def __len__(self) -> int:
         return len(self._running)
+
+    def serves_others(self, owner: Hashable) -> bool:
+        """Whether calls of anybody else are in progress."""
+        return len(self._running_of) > (owner in self._running_of)
 
     def begin(self, call: Call, operation: str, sink: AnswerSink) -> RunningCall:
         """Counts the call in, or refuses it at once, before any work, where this process has no room
@@ -65,14 +75,27 @@ class RunningCalls:
             self._running_of[owner] = left
         else:
             del self._running_of[owner]
+        if running in self._read_on:
+            self._read_on.remove(running)
+            self._read_on_of -= Counter((owner,))
         if not self._running:
             self._none_running.set()
 
     def abandon(self, running: RunningCall) -> None:
-        """The caller has left: the rest of the answer is read for a while, because it is paid."""
+        """The caller has left: the rest of the answer is read for a while, because it is paid. One
+        organization may have seven eighths of the calls that are read on. A call that was not sent
+        yet is not sent any more."""
+        if running.abandoned or running not in self._running:
+            return
         running.abandoned = True
-        drains = sum(other.abandoned for other in self._running)
-        within_s = self._limits.drain_s if drains <= self._limits.drains_max else 0.0
+        if running.waits_to_be_sent:
+            running.end_at_once()
+            return
+        owner, limit, within_s = running.owner, self._limits.drains_max, 0.0
+        if len(self._read_on) < limit and self._read_on_of[owner] < share(limit):
+            within_s = self._limits.drain_s
+            self._read_on.add(running)
+            self._read_on_of[owner] += 1
         running.end_by(asyncio.get_running_loop().time() + within_s)
 
     async def drain(self, grace_s: float) -> None:

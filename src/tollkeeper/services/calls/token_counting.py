@@ -42,7 +42,7 @@ class TokenCounting:
     async def count(self, caller: ProjectCaller, call: Call) -> Counted:
         """Takes one request from the project's rate limit. There is no hold, no charge and no
         activity record."""
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(caller.organization_id) as connection:
             decision = await take_from_rate(
                 connection, caller.organization_id, caller.project_id, self._limits
             )
@@ -52,13 +52,14 @@ class TokenCounting:
         deadline = asyncio.get_running_loop().time() + TOKENIZER_TIMEOUT_S
         counted = await self._ask_backend(call, deadline)
         if counted is None:
-            return Counted((await measure(call.prompt)).guess(), estimated=True)
+            return Counted((await measure(call)).guess(), estimated=True)
         return Counted(counted, estimated=False)
 
-    async def require_admissible(self, call: Call) -> None:
-        """Refuses a call that cannot be admitted, before a tokenizer works for it."""
-        if backend_for(call.model, self._backends).counts_tokens:
-            await self._admissibility.require(call)
+    async def is_counted(self, call: Call) -> bool:
+        """Whether the backend counts, and the call may be admitted: no tokenizer works for a call that
+        cannot be. Raises what admission would raise by the key, the project and the rate."""
+        backend = backend_for(call.model, self._backends)
+        return backend.counts_tokens and await self._admissibility.may_be_paid(call)
 
     async def counted_tokens(self, call: Call, deadline: float) -> int | None:
         """The backend's own count for a request that becomes a call, which takes from the rate limit

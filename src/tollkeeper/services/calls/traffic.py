@@ -144,7 +144,9 @@ class Traffic:
 
 
 def _check(time: TimeRange) -> None:
-    if not 0 <= time.end - time.start <= RANGE_S_MAX:
+    if time.end < time.start:
+        raise InvalidRequest("The end of the time is before its beginning.")
+    if time.end - time.start > RANGE_S_MAX:
         raise InvalidRequest(f"A report covers at most {RANGE_S_MAX // 86_400} days.")
 
 

@@ -1,6 +1,6 @@
-"""A cheap look before expensive work: a call that cannot be admitted at all is refused first."""
+"""A cheap look before expensive work, which is not done for a call that cannot be admitted at all."""
 
-from tollkeeper.domain.admission import ProjectLimits
+from tollkeeper.domain.admission import ProjectLimits, Refusal
 from tollkeeper.domain.inference import Call
 from tollkeeper.domain.pricing import Bounds, hold_picousd
 from tollkeeper.services.clock import Clock, unix_now
@@ -15,9 +15,11 @@ class Admissibility:
         self._limits = limits
         self._clock = clock
 
-    async def require(self, call: Call) -> None:
-        """Raises what admission would raise, by a lower bound of the call's cost: its output alone.
-        Consumes nothing; a call that passes may still be refused when it is admitted."""
+    async def may_be_paid(self, call: Call) -> bool:
+        """False where the organization cannot pay even a lower bound of the call's cost: its output
+        alone. Admission refuses such a call by its whole hold, and names the amounts. Raises what
+        admission would raise by the key, the project and the rate. Consumes nothing; a call that
+        passes may still be refused when it is admitted."""
         least = Bounds(
             prompt_tokens=0,
             choices=call.choices,
@@ -26,7 +28,7 @@ class Admissibility:
             service_tier=asked_service_tier(call),
         )
         pricing = call.model.pricing_at(self._clock())
-        async with self._database.reading() as connection:
+        async with self._database.reading(call.organization_id) as connection:
             decision = await could_admit(
                 connection,
                 organization_id=call.organization_id,
@@ -35,5 +37,8 @@ class Admissibility:
                 least_picousd=hold_picousd(pricing, least),
                 limits=self._limits,
             )
+        if decision.refusal in (Refusal.CREDIT, Refusal.OVERAGE):
+            return False
         if decision.refusal is not None:
             raise refusal_error(decision)
+        return True

@@ -111,7 +111,7 @@ class Admission:
         return Reservation(hold, decision.policies, prices_by_backend(call.model, now))
 
     def note_refusal(self, project_id: ProjectId, decision: Decision) -> None:
-        """Of a request that takes from the rate and holds no money."""
+        """Remembers how a request was refused that takes from the rate and holds no money."""
         self._rates.note(project_id, decision)
 
     def require_rate(self, project_id: ProjectId) -> None:

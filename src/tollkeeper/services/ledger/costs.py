@@ -26,6 +26,8 @@ from tollkeeper.storage.database import Connection, Database
 
 _CURSOR = "cost-cursor"
 _POSITION = struct.Struct(">qq")
+# Ten years. A whole report is held in memory, so a longer one is refused.
+WHOLE_REPORT_DAYS_MAX = 3660
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +52,7 @@ class Costs:
         today = now // DAY_S
         month = datetime.fromtimestamp(now, UTC).replace(day=1)
         first = today - (datetime.fromtimestamp(now, UTC).date() - month.date()).days
-        async with self._database.reading() as connection:
+        async with self._database.reading(organization_id) as connection:
             rows = await costs.find_rows(
                 connection,
                 organization_id,
@@ -73,7 +75,7 @@ class Costs:
         else:
             days = self._read_cursor(organization_id, query, page)
         shown = DayRange(first=days.first, last=min(days.last, days.first + query.limit))
-        async with self._database.reading() as connection:
+        async with self._database.reading(organization_id) as connection:
             await _require_own(connection, organization_id, query)
             # Counted before the sums are read: a call that is settled in between is reported as
             # unsettled and as a cost, and never in neither.
@@ -99,6 +101,23 @@ class Costs:
         return CostPage(
             buckets=buckets_of(shown, rows), next_page=next_page, unsettled_requests=unsettled
         )
+
+    async def whole_cost_report(
+        self, organization_id: OrganizationId, query: CostQuery
+    ) -> CostPage:
+        """All pages of the report as one page."""
+        end = self._clock() if query.end_time is None else query.end_time
+        if end - query.start_time > WHOLE_REPORT_DAYS_MAX * DAY_S:
+            raise InvalidRequest(
+                f"A report covers at most {WHOLE_REPORT_DAYS_MAX} days.", param="start_time"
+            )
+        page = await self.cost_report(organization_id, query, None)
+        buckets, unsettled = list(page.buckets), page.unsettled_requests
+        while page.next_page is not None:
+            page = await self.cost_report(organization_id, query, page.next_page)
+            buckets += page.buckets
+            unsettled += page.unsettled_requests
+        return CostPage(buckets=tuple(buckets), next_page=None, unsettled_requests=unsettled)
 
     def _write_cursor(
         self, organization_id: OrganizationId, query: CostQuery, rest: DayRange

@@ -8,7 +8,7 @@ from typing import Generic, TypeAlias, TypeVar
 from tollkeeper.domain.errors import TollkeeperError, Unavailable
 from tollkeeper.fair_queue import QueueFull
 from tollkeeper.services.batches import Batches, InTurns, Limit, own_error
-from tollkeeper.services.ledger.handout import HandedOut
+from tollkeeper.services.ledger.handout import Handout
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -33,8 +33,9 @@ class GroupWriter(Generic[T, R]):
     written alone, so that no item fails because of another one.
 
     With `owner`, the owners of items take turns: one with thousands of items waits behind itself.
+    Where items are written `in_order`, owners take turns only when results are given.
 
-    Results are given to all callers at once, or as `results` says, where that is needed.
+    Results are given to all callers at once, or by the `handout`, where that is needed.
     """
 
     def __init__(
@@ -44,10 +45,12 @@ class GroupWriter(Generic[T, R]):
         name: str,
         queued_max: int | None = QUEUED_MAX,
         owner: Callable[[T], Hashable] | None = None,
-        results: HandedOut[T] | None = None,
+        in_order: bool = False,
+        handout: Handout | None = None,
     ) -> None:
         self._write = write
-        self._results = results
+        self._owner = owner or _no_owner
+        self._handout = handout
         self._queued_max = queued_max
         # The items that nobody has begun to write and nobody has withdrawn.
         self._queued: dict[asyncio.Future[R], T] = {}
@@ -56,7 +59,7 @@ class GroupWriter(Generic[T, R]):
             name=name,
             batch=Limit(BATCH_MAX),
             give_up=self._give_up,
-            waiting=None if owner is None else self._in_turns(owner),
+            waiting=None if owner is None or in_order else self._in_turns(),
         )
 
     @property
@@ -96,7 +99,8 @@ class GroupWriter(Generic[T, R]):
         """Gives up what is not written yet."""
         await self._batches.stop()
 
-    def _in_turns(self, owner: Callable[[T], Hashable]) -> InTurns[asyncio.Future[R]]:
+    def _in_turns(self) -> InTurns[asyncio.Future[R]]:
+        owner = self._owner
         return InTurns(
             lambda result: owner(self._queued[result]),
             items_max=QUEUED_MAX,
@@ -129,18 +133,22 @@ class GroupWriter(Generic[T, R]):
         items: Sequence[T],
         results: Sequence[Result[R]],
     ) -> None:
-        how = self._results
-        if how is None or not how.handout.is_needed:
+        handout = self._handout
+        if handout is None or not handout.is_needed:
             for waiter, result in zip(waiting, results, strict=True):
                 _answer(waiter, result)
             return
         for waiter, item, result in zip(waiting, items, results, strict=True):
-            how.handout.add(how.owner(item), partial(_answer, waiter, result))
+            handout.add(self._owner(item), partial(_answer, waiter, result))
 
     def _give_up(self, results: Sequence[asyncio.Future[R]]) -> None:
         for result in results:
             self._queued.pop(result, None)
         _fail(results, Unavailable("The gateway is shutting down."))
+
+
+def _no_owner(_item: object) -> None:
+    """All items belong together."""
 
 
 def _overloaded() -> Unavailable:

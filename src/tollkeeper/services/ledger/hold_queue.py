@@ -11,7 +11,7 @@ from tollkeeper.domain.admission import Decision
 from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.domain.ledger import Hold
 from tollkeeper.services.ledger.group_writer import GroupWriter, Result
-from tollkeeper.services.ledger.handout import HandedOut, Handout
+from tollkeeper.services.ledger.handout import Handout
 from tollkeeper.storage.ledger_store import AccountBusy
 
 # How long the common queue waits for the account of one organization.
@@ -55,7 +55,7 @@ class HoldQueue:
             self._write_batch,
             name="holds",
             owner=_organization,
-            results=HandedOut(handout, _organization),
+            handout=handout,
         )
         self._separate: dict[OrganizationId, GroupWriter[WantedHold, Decision]] = {}
         self._separate_slots = asyncio.Semaphore(_SEPARATE_AT_ONCE)

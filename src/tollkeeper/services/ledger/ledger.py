@@ -18,7 +18,7 @@ from tollkeeper.domain.errors import TollkeeperError, Unavailable
 from tollkeeper.domain.ledger import Ending, Hold, Mark, Resolution, ResolutionKind
 from tollkeeper.services.batches import Backoff
 from tollkeeper.services.ledger.group_writer import GroupWriter
-from tollkeeper.services.ledger.handout import HandedOut, Handout
+from tollkeeper.services.ledger.handout import Handout
 from tollkeeper.services.ledger.hold import HoldStore, hold_all
 from tollkeeper.services.ledger.hold_queue import HoldQueue, WantedHold
 from tollkeeper.services.policies.directory import PolicyDirectory
@@ -71,7 +71,9 @@ class Ledger:
             self._write_resolutions,
             name="resolutions",
             queued_max=None,
-            results=HandedOut(self.handout, lambda call: call.outcome.organization_id.int),
+            owner=lambda call: call.outcome.organization_id.int,
+            in_order=True,
+            handout=self.handout,
         )
         self._marks: GroupWriter[_FinishedCall, bool] = GroupWriter(
             self._write_marks, name="marks", queued_max=None
@@ -116,7 +118,7 @@ class Ledger:
         until = asyncio.get_running_loop().time() + _HOLD_WAIT_S
         try:
             with timeout_at(until) if alarm is None else alarm.until(until):
-                # Who stops waiting cancels the result. What is being written is written all the same.
+                # A caller that stops waiting cancels the result; the hold is written all the same.
                 return await result
         except TimeoutError:
             self._abandon(wanted, result)

@@ -22,9 +22,11 @@ from tollkeeper.domain.policy_set import ActivePolicy
 from tollkeeper.services.policies.judge import Judge, Opinion, Question
 from tollkeeper.services.policies.judge_slots import JudgeLoad
 from tollkeeper.services.policies.metrics import count_seconds, count_verdicts
+from tollkeeper.services.policies.watch_room import WatchRoom
 
-# The most texts that one process watches at once, and the most characters they may have together.
-# Verdicts beyond these bounds are recorded as missing. The judge's deadline bounds the time of each.
+# The most texts that one process judges at once while no caller waits, and the most characters that
+# they may have together; one organization may have seven eighths of both. Verdicts beyond these
+# bounds are recorded as missing. The judge's deadline bounds the time of each.
 _WATCHED_MAX = 1024
 _WATCHED_CHARACTERS_MAX = 16_000_000
 # A process that ends waits this long for verdicts; those still to come are recorded as missing.
@@ -97,10 +99,11 @@ class PolicyChecks:
         because no judge reads them."""
         self._judge = judge
         self._denied_unread = denied_unread
-        self._started_checks: set[asyncio.Task[None]] = set()
-        # The tasks of monitoring policies, with the lengths of their texts.
-        self._watching: dict[asyncio.Task[None], int] = {}
-        self._watched_characters = 0
+        # With what each of them judges.
+        self._started_checks: dict[asyncio.Task[None], JudgedContent] = {}
+        # The tasks of monitoring policies.
+        self._watching: set[asyncio.Task[None]] = set()
+        self._room = WatchRoom()
 
     async def check(
         self,
@@ -144,10 +147,22 @@ class PolicyChecks:
             self.watch(policies, direction, content, evidence)
             return None
         task = asyncio.create_task(self.check(policies, direction, content, evidence))
-        for tasks in (self._started_checks, evidence.pending):
-            tasks.add(task)
-            task.add_done_callback(tasks.discard)
+        self._started_checks[task] = content
+        evidence.pending.add(task)
+        task.add_done_callback(evidence.pending.discard)
+        task.add_done_callback(self._started_checks.pop)
         return task
+
+    def call_ended(self, check: asyncio.Task[None]) -> None:
+        """The call of a started check has ended. The check goes on for its verdicts, where there is
+        room for a text that no caller waits for; if not, they are recorded as missing."""
+        content = self._started_checks.get(check)
+        if content is None:
+            return
+        if self._takes_room(content):
+            check.add_done_callback(lambda _: self._gives_room_back(content))
+        else:
+            check.cancel()
 
     def watch(
         self,
@@ -165,21 +180,17 @@ class PolicyChecks:
         if not monitoring:
             return
         missing = _missing(monitoring, direction, content)
-        length = len(content.text)
         evidence.expect(missing)
-        if (
-            len(self._watching) >= _WATCHED_MAX
-            or self._watched_characters + length > _WATCHED_CHARACTERS_MAX
-        ):
+        if not self._takes_room(content):
             count_verdicts(missing)
             _log.warning("verdicts are missing", count=len(missing), reason="Too many at once.")
             return
         task = asyncio.create_task(self._watch(monitoring, direction, content, evidence))
-        self._watching[task] = length
-        self._watched_characters += length
+        self._watching.add(task)
         evidence.pending.add(task)
         task.add_done_callback(evidence.pending.discard)
         task.add_done_callback(self._watched)
+        task.add_done_callback(lambda _: self._gives_room_back(content))
 
     @property
     def judge_load(self) -> JudgeLoad | None:
@@ -212,9 +223,20 @@ class PolicyChecks:
         evidence.take(await self._verdicts(policies, direction, content))
 
     def _watched(self, task: asyncio.Task[None]) -> None:
-        self._watched_characters -= self._watching.pop(task)
+        self._watching.discard(task)
         if not task.cancelled() and (fault := task.exception()) is not None:
             _log.error("watching policies failed", exc_info=fault)
+
+    def _takes_room(self, content: JudgedContent) -> bool:
+        return self._room.take(
+            content.organization_id,
+            len(content.text),
+            texts_max=_WATCHED_MAX,
+            characters_max=_WATCHED_CHARACTERS_MAX,
+        )
+
+    def _gives_room_back(self, content: JudgedContent) -> None:
+        self._room.give_back(content.organization_id, len(content.text))
 
     def _refuse_unread(
         self, policy: ActivePolicy, direction: Direction, content: JudgedContent

@@ -62,7 +62,7 @@ class Policies:
             base_version=0,
             published=None,
         )
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(request.organization_id) as connection:
             replay = await self._idempotency.claim(connection, request, policy.id)
             if replay is not None:
                 return await _find(connection, request.organization_id, replay.resource_id)
@@ -72,7 +72,7 @@ class Policies:
         return policy
 
     async def policy_show(self, organization_id: OrganizationId, policy_id: str) -> Policy:
-        async with self._database.reading() as connection:
+        async with self._database.reading(organization_id) as connection:
             return await _find(connection, organization_id, policy_id)
 
     async def policy_list(self, organization_id: OrganizationId) -> list[Policy]:
@@ -108,7 +108,7 @@ class Policies:
                 policy, now=self._clock(), name=name, description=description, changes=changes
             )
 
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(organization_id) as connection:
             current = await _find_and_lock(connection, organization_id, policy_id, revision)
             await _require_own_projects(connection, organization_id, changes.get("project_ids", ()))
             policy = edit(current)
@@ -155,7 +155,7 @@ class Policies:
     async def require_published(self, call: Call) -> None:
         """Raises NotFound where a policy that the call names is not published now. Admission checks
         this again; the early check avoids a hold for a call that names a wrong policy."""
-        async with self._database.snapshot() as connection:
+        async with self._database.snapshot(call.organization_id) as connection:
             epoch = await policies.read_epoch(connection, call.organization_id)
             sets = await self._directory.current(connection, {call.organization_id: epoch})
         for position, policy_id in enumerate(call.policy_ids):
@@ -172,7 +172,7 @@ class Policies:
     async def effective_policy_list(
         self, organization_id: OrganizationId, project_id: ProjectId
     ) -> list[Policy]:
-        async with self._database.reading() as connection:
+        async with self._database.reading(organization_id) as connection:
             if await projects.find(connection, organization_id, project_id) is None:
                 raise NotFound("There is no such project.", param="project_id")
             return await policies.find_effective(connection, organization_id, project_id)
@@ -185,7 +185,7 @@ class Policies:
         revision: int,
         change: Callable[[Policy], Policy],
     ) -> Policy:
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(organization_id) as connection:
             current = await _find_and_lock(connection, organization_id, policy_id, revision)
             policy = change(current)
             await policies.update(connection, policy)

@@ -65,7 +65,7 @@ class AdminKeys:
         limit: int,
         descending: bool = False,
     ) -> AdminKeyPage:
-        async with self._database.reading() as connection:
+        async with self._database.reading(organization_id) as connection:
             if (
                 after is not None
                 and await admin_keys.find(connection, organization_id, after) is None
@@ -85,7 +85,7 @@ class AdminKeys:
         return key
 
     async def admin_key_revoke(self, organization_id: OrganizationId, key_id: KeyId) -> KeyId:
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(organization_id) as connection:
             before = await admin_keys.find_anywhere(connection, key_id)
             if not await admin_keys.revoke(connection, organization_id, key_id, self._clock()):
                 raise NotFound("There is no such Admin API key.", param="api_key_id")

@@ -10,7 +10,7 @@ from tollkeeper.domain.keys import key_digest, key_kind
 from tollkeeper.services.clock import Clock
 from tollkeeper.services.tenants.key_lookups import KeyLookups
 from tollkeeper.services.tenants.key_use import KeyUse
-from tollkeeper.storage import admin_keys
+from tollkeeper.storage import admin_keys, project_keys
 from tollkeeper.storage.database import Database
 
 _INVALID_KEY = "This API key is not valid."
@@ -22,10 +22,10 @@ _STALE_S = 30.0
 
 class Authentication:
     def __init__(self, database: Database, key_use: KeyUse, clock: Clock) -> None:
-        self._database = database
         self._key_use = key_use
         self._clock = clock
-        self._lookups = KeyLookups(database)
+        self._project_keys = KeyLookups(database, project_keys.find_by_digests)
+        self._admin_keys = KeyLookups(database, admin_keys.find_by_digests)
         # The oldest first.
         self._cached: dict[bytes, tuple[ProjectCaller, float]] = {}
 
@@ -79,7 +79,7 @@ class Authentication:
         return caller
 
     async def _project_caller(self, digest: bytes) -> ProjectCaller:
-        stored = await self._lookups.find(digest)
+        stored = await self._project_keys.find(digest)
         if stored is None or not hmac.compare_digest(stored.digest, digest):
             raise Unauthenticated(_INVALID_KEY)
         _require_active(stored.status(self._clock()), stored.id)
@@ -93,8 +93,7 @@ class Authentication:
         )
 
     async def _admin_caller(self, digest: bytes) -> AdminCaller:
-        async with self._database.reading() as connection:
-            stored = await admin_keys.find_by_digest(connection, digest)
+        stored = await self._admin_keys.find(digest)
         if stored is None or not hmac.compare_digest(stored.digest, digest):
             raise Unauthenticated(_INVALID_KEY)
         _require_active(stored.key.status(self._clock()), stored.key.id)

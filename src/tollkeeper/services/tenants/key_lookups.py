@@ -1,51 +1,67 @@
-"""Looks project keys up by their digests, many in one statement.
+"""Looks keys up by their digests, many in one statement.
 
 A lookup that arrives while nothing is being read is read at once. Those that arrive meanwhile are
-read together afterwards, so none of them gets an answer that is older than its question.
+read together afterwards, so none of them gets an answer that is older than its question. Nobody knows
+yet whose lookups they are, so they use one connection together, however many there are.
 """
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Generic, Protocol, TypeVar
 
 from tollkeeper.domain.errors import Unavailable
 from tollkeeper.services.batches import Batches, Limit, own_error
-from tollkeeper.storage import project_keys
-from tollkeeper.storage.database import Database
-from tollkeeper.storage.project_keys import PresentedProjectKey
+from tollkeeper.storage.database import Database, RoundTrips
 
 _BATCH_MAX = 256
 _WAITING_MAX = 20_000
 
 
-@dataclass(frozen=True, slots=True)
-class _Lookup:
-    digest: bytes
-    result: asyncio.Future[PresentedProjectKey | None]
+class PresentedKey(Protocol):
+    """A stored key with its digest."""
+
+    @property
+    def digest(self) -> bytes: ...
 
 
-class KeyLookups:
-    def __init__(self, database: Database) -> None:
+K = TypeVar("K", bound=PresentedKey)
+
+
+class _Lookup(Generic[K]):
+    __slots__ = ("digest", "result")
+
+    def __init__(self, digest: bytes) -> None:
+        self.digest = digest
+        self.result: asyncio.Future[K | None] = asyncio.get_running_loop().create_future()
+
+
+class KeyLookups(Generic[K]):
+    def __init__(
+        self,
+        database: Database,
+        find_by_digests: Callable[[RoundTrips, list[bytes]], Awaitable[Sequence[K]]],
+    ) -> None:
         self._database = database
-        self._batches: Batches[_Lookup] = Batches(
+        self._find_by_digests = find_by_digests
+        self._batches: Batches[_Lookup[K]] = Batches(
             self._read, name="key lookups", batch=Limit(_BATCH_MAX), give_up=_give_up
         )
 
-    async def find(self, digest: bytes) -> PresentedProjectKey | None:
+    async def find(self, digest: bytes) -> K | None:
         """The key as the database has it now."""
         if self._batches.queued >= _WAITING_MAX:
             raise Unavailable("The database is busy; try again.", retry_after_s=2)
-        lookup = _Lookup(digest, asyncio.get_running_loop().create_future())
+        lookup: _Lookup[K] = _Lookup(digest)
         self._batches.add(lookup)
         return await lookup.result
 
-    async def _read(self, batch: list[_Lookup]) -> None:
+    async def _read(self, batch: list[_Lookup[K]]) -> None:
         wanted = [lookup for lookup in batch if not lookup.result.done()]
         if not wanted:
             return  # every caller has left
         try:
             async with self._database.round_trips() as trips:
-                found = await project_keys.find_by_digests(
+                found = await self._find_by_digests(
                     trips, list({lookup.digest for lookup in wanted})
                 )
         except Exception as exc:  # noqa: BLE001 - handed on to those who wait for it
@@ -58,11 +74,11 @@ class KeyLookups:
                 lookup.result.set_result(by_digest.get(lookup.digest))
 
 
-def _give_up(batch: Sequence[_Lookup]) -> None:
+def _give_up(batch: Sequence[_Lookup[K]]) -> None:
     for lookup in batch:
         _fail(lookup, Unavailable("The gateway is shutting down."))
 
 
-def _fail(lookup: _Lookup, error: Exception) -> None:
+def _fail(lookup: _Lookup[K], error: Exception) -> None:
     if not lookup.result.done():
         lookup.result.set_exception(own_error(error))

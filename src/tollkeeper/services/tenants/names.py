@@ -10,6 +10,7 @@ from uuid import UUID
 
 from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
 from tollkeeper.domain.errors import NotFound, StateConflict
+from tollkeeper.domain.keys import redact_keys
 from tollkeeper.storage import names
 from tollkeeper.storage.database import Database
 
@@ -48,7 +49,7 @@ class Names:
         async with self._database.reading() as connection:
             found = await names.find_policies(connection, text=text, limit=_LISTED_MAX + 1)
         if len(found) != 1:
-            raise _refusal("policy", text, [(one.id, one.name) for one in found])
+            raise _refusal("policy", text, [f"{one.name} ({one.id})" for one in found])
         return found[0].id
 
     async def _find(
@@ -74,7 +75,7 @@ class Names:
                 limit=_LISTED_MAX + 1,
             )
         if len(found) != 1:
-            raise _refusal(noun, text, [(str(one.id), one.name) for one in found])
+            raise _refusal(noun, text, [_listed(one) for one in found])
         return found[0].id
 
 
@@ -97,10 +98,14 @@ def _id_range(text: str) -> tuple[UUID, UUID] | None:
     return UUID(digits.ljust(_ID_DIGITS, "0")), UUID(digits.ljust(_ID_DIGITS, "f"))
 
 
-def _refusal(noun: str, text: str, found: list[tuple[str, str]]) -> NotFound | StateConflict:
+def _listed(found: names.Named) -> str:
+    return f"{found.name} ({found.id}{', ' if found.note else ''}{found.note})"
+
+
+def _refusal(noun: str, text: str, found: list[str]) -> NotFound | StateConflict:
     if not found:
         return _not_found(noun, text)
-    listed = ", ".join(f"{name} ({identity})" for identity, name in found[:_LISTED_MAX])
+    listed = ", ".join(found[:_LISTED_MAX])
     more = " and more" if len(found) > _LISTED_MAX else ""
     return StateConflict(
         f"{text!r} fits more than one {noun}: {listed}{more}. Give the id, or the beginning of it."
@@ -108,4 +113,7 @@ def _refusal(noun: str, text: str, found: list[tuple[str, str]]) -> NotFound | S
 
 
 def _not_found(noun: str, text: str) -> NotFound:
+    shown = redact_keys(text)
+    if shown != text:
+        return NotFound(f"There is no {noun} {shown}: this is a key's value. Give its name or id.")
     return NotFound(f"There is no {noun} {text}.")

@@ -60,7 +60,7 @@ class ProjectKeys:
         """Returns the key and its value. A replay after a day returns None in place of the value."""
         minted = mint_key(KeyKind.PROJECT)
         key_id = KeyId(uuid4())
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(request.organization_id) as connection:
             replay = await self._idempotency.claim(connection, request, str(key_id))
             if replay is not None:
                 first = await project_keys.find(

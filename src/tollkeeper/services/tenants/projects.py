@@ -51,7 +51,7 @@ class Projects:
         self, organization_id: OrganizationId, project_id: ProjectId
     ) -> ProjectId:
         """Archives the project. Succeeds also for a project that is archived already."""
-        async with self._database.transaction() as connection:
+        async with self._database.transaction(organization_id) as connection:
             before = await projects.find(connection, organization_id, project_id)
             if before is None:
                 raise NotFound("There is no such project.", param="project_id")

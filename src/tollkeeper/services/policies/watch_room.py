@@ -1,0 +1,40 @@
+"""Bounds the texts that are judged while no caller waits: their number, and their characters."""
+
+from collections import Counter
+
+from tollkeeper.domain.access import OrganizationId
+from tollkeeper.fair_queue import share
+
+
+class WatchRoom:
+    """One organization may have seven eighths of the room, so that texts which the judge needs long
+    for do not keep the policies of others from being judged."""
+
+    def __init__(self) -> None:
+        # By the numbers of organizations.
+        self._texts: Counter[int] = Counter()
+        self._characters: Counter[int] = Counter()
+
+    def take(
+        self, organization_id: OrganizationId, length: int, *, texts_max: int, characters_max: int
+    ) -> bool:
+        """Takes room for one text of this length. False where there is none."""
+        owner = organization_id.int
+        texts, characters = self._texts, self._characters
+        if (
+            texts.total() >= texts_max
+            or texts[owner] >= share(texts_max)
+            or characters.total() + length > characters_max
+            or characters[owner] + length > share(characters_max)
+        ):
+            return False
+        texts[owner] += 1
+        characters[owner] += length
+        return True
+
+    def give_back(self, organization_id: OrganizationId, length: int) -> None:
+        owner = organization_id.int
+        self._texts[owner] -= 1
+        self._characters[owner] -= length
+        if not self._texts[owner]:
+            del self._texts[owner], self._characters[owner]

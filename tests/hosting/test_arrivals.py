@@ -1,0 +1,141 @@
+"""Requests of many connections begin a few in each turn of the loop, and their owners take turns."""
+
+import asyncio
+import socket
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from tollkeeper.api.http.exchange import Exchange
+from tollkeeper.fair_turns import FairTurns
+from tollkeeper.hosting.http_protocol import HttpLimits
+from tollkeeper.hosting.http_server import HttpServer
+from tollkeeper.hosting.listeners import bind
+
+_LIMITS = HttpLimits(
+    header_timeout_s=20,
+    header_bytes_max=16384,
+    keep_alive_s=20,
+    write_timeout_s=20,
+    connections_max=1000,
+)
+_PER_TURN, _OF_ONE = 8, 4
+_PATIENCE_S = 20
+
+
+class _Server:
+    """Notes each request when its application is called, with the turn of the loop."""
+
+    def __init__(self, arrivals: FairTurns) -> None:
+        self.arrivals = arrivals
+        self.server = HttpServer(self._app, _LIMITS, arrivals=arrivals)
+        self.began: list[str] = []
+        self.began_in: Counter[int] = Counter()
+        self._turn = 0
+        self._sockets: list[socket.socket] = []
+        self._ticking: asyncio.Handle | None = None
+
+    async def _app(self, exchange: Exchange) -> None:
+        name = exchange.head.path.decode()
+        if name.startswith("/known"):
+            exchange.owner = "known"
+        self.began.append(name)
+        self.began_in[self._turn] += 1
+        exchange.answer(204, [], b"")
+
+    def _tick(self) -> None:
+        self._turn += 1
+        self._ticking = asyncio.get_running_loop().call_soon(self._tick)
+
+    async def connect(self) -> socket.socket:
+        one = socket.socket()
+        self._sockets.append(one)
+        one.setblocking(False)
+        await asyncio.get_running_loop().sock_connect(one, ("127.0.0.1", self.port))
+        return one
+
+    async def begun(self, count: int) -> None:
+        async with asyncio.timeout(_PATIENCE_S):
+            while len(self.began) < count:  # noqa: ASYNC110 - it is counted
+                await asyncio.sleep(0.001)
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator["_Server"]:
+        listener = bind("127.0.0.1", 0, setting="test")
+        self.port = listener.getsockname()[1]
+        await self.server.start(listener)
+        self._tick()
+        try:
+            yield self
+        finally:
+            assert self._ticking is not None
+            self._ticking.cancel()
+            for one in self._sockets:
+                one.close()
+            await self.server.drain(0)
+
+
+def _request(path: str) -> bytes:
+    return f"GET {path} HTTP/1.1\r\nHost: here\r\n\r\n".encode()
+
+
+async def test_who_is_known_does_not_wait_behind_a_crowd() -> None:
+    async with _Server(FairTurns(_PER_TURN, _OF_ONE)).running() as server:
+        crowd = [await server.connect() for _ in range(100)]
+        known = await server.connect()
+        known.send(_request("/known/1"))
+        await server.begun(1)
+        # All of it lies ready before the loop looks at any of it.
+        for one in crowd:
+            one.send(_request("/crowd"))
+        known.send(_request("/known/2"))
+        await server.begun(102)
+        assert server.began.index("/known/2") <= 1 + _OF_ONE + 2
+        assert max(server.began_in.values()) <= _PER_TURN
+
+
+async def test_requests_that_are_sent_ahead_wait_for_their_turns_too() -> None:
+    async with _Server(FairTurns(_PER_TURN, _OF_ONE)).running() as server:
+        crowd = [await server.connect() for _ in range(20)]
+        for number, one in enumerate(crowd):
+            one.send(b"".join(_request(f"/{number}/{request}") for request in range(10)))
+        await server.begun(200)
+        assert max(server.began_in.values()) <= _PER_TURN
+        for number in range(20):
+            mine = [name for name in server.began if name.startswith(f"/{number}/")]
+            assert mine == [f"/{number}/{request}" for request in range(10)]
+
+
+async def test_who_leaves_while_it_waits_is_not_answered() -> None:
+    arrivals = FairTurns(1)
+    async with _Server(arrivals).running() as server:
+        one = await _request_behind_many(server)
+        one.close()
+        await _all_had_their_turn(arrivals)
+        assert server.began == []
+
+
+async def test_a_server_that_stops_begins_nothing_that_waits() -> None:
+    arrivals = FairTurns(1)
+    async with _Server(arrivals).running() as server:
+        await _request_behind_many(server)
+        await server.server.drain(0)
+        await _all_had_their_turn(arrivals)
+        assert server.began == []
+
+
+async def _request_behind_many(server: _Server) -> socket.socket:
+    """A connection whose request has arrived, and waits for its turn behind others."""
+    one = await server.connect()
+    for _ in range(200):
+        server.arrivals.wait(None, lambda: None)
+    one.send(_request("/waiting"))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    return one
+
+
+async def _all_had_their_turn(arrivals: FairTurns) -> None:
+    async with asyncio.timeout(_PATIENCE_S):
+        while arrivals:  # noqa: ASYNC110 - turns are counted
+            await asyncio.sleep(0)

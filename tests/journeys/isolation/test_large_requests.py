@@ -1,0 +1,123 @@
+"""Work on a large request is done beside the event loop, so that the calls of others go on."""
+
+import threading
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from tests.support.judged_gateway import JudgedGateway, judged_gateway
+from tests.support.scripted_gateway import MODEL
+from tests.support.upstream import chat
+from tollkeeper.api.chat import call as chat_call
+from tollkeeper.api.messages import handler as messages_handler
+from tollkeeper.api.responses import call as responses_call
+from tollkeeper.backends.chat.wire import ChatWire
+from tollkeeper.domain import prompt_size
+from tollkeeper.services.calls import inference
+
+# Few bytes, and so many messages that a loop over them takes a tenth of a second.
+_MANY = [{"role": "user", "content": "a"}] * 3000
+_LONG = [{"role": "user", "content": "lorem ipsum " * 20_000}]
+_FEW = [{"role": "user", "content": "a"}] * 3
+
+
+@pytest.fixture(scope="module")
+async def shared(data_dir: Path, conninfo: str) -> AsyncIterator[JudgedGateway]:
+    model = {"context_length": 1_000_000}
+    async with judged_gateway(data_dir, conninfo, model=model) as running:
+        yield running
+
+
+class Threads:
+    """Notes in which thread each piece of work was done, by the name of the function."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._monkeypatch = monkeypatch
+        self.beside: dict[str, set[bool]] = {}
+
+    def note(self, owner: ModuleType | type, name: str) -> None:
+        work: Callable[..., Any] = getattr(owner, name)
+
+        def noted(*arguments: Any, **named: Any) -> Any:
+            is_main = threading.current_thread() is threading.main_thread()
+            self.beside.setdefault(name, set()).add(not is_main)
+            return work(*arguments, **named)
+
+        self._monkeypatch.setattr(owner, name, noted)
+
+
+@pytest.fixture
+def threads(monkeypatch: pytest.MonkeyPatch) -> Threads:
+    return Threads(monkeypatch)
+
+
+_SIZES = pytest.mark.parametrize(
+    ("messages", "beside"),
+    [(_FEW, False), (_MANY, True), (_LONG, True)],
+    ids=["small", "many messages", "long text"],
+)
+
+
+@_SIZES
+@pytest.mark.parametrize("face", ["chat", "responses"])
+async def test_a_call(
+    shared: JudgedGateway, threads: Threads, face: str, messages: Any, beside: bool
+) -> None:
+    judged = await shared.for_next_test()
+    judged.model.play(chat())
+    await judged.publish(direction="request")
+    for owner, name in (
+        (chat_call, "read_prompt"),
+        (responses_call, "read_prompt"),
+        (inference, "transcript"),
+        (prompt_size, "_texts"),
+        (ChatWire, "encode_request"),
+    ):
+        threads.note(owner, name)
+    path, field = ("chat/completions", "messages") if face == "chat" else ("responses", "input")
+    found = await judged.scripted.gateway.client.post(
+        f"/v1/{path}",
+        json={"model": MODEL, field: messages},
+        headers=judged.scripted.tenant.as_customer,
+    )
+    assert found.status_code == 200, found.text
+    # The judge's own requests are small.
+    del threads.beside["encode_request"]
+    assert threads.beside == {name: {beside} for name in ("read_prompt", "transcript", "_texts")}
+
+
+@_SIZES
+async def test_a_request_for_the_backend(
+    shared: JudgedGateway, threads: Threads, messages: Any, beside: bool
+) -> None:
+    judged = await shared.for_next_test()
+    judged.model.play(chat())
+    threads.note(ChatWire, "encode_request")
+    assert (await judged.scripted.chat(messages=messages)).status_code == 200
+    assert threads.beside == {"encode_request": {beside}}
+
+
+@_SIZES
+async def test_a_count_of_tokens(
+    shared: JudgedGateway, threads: Threads, messages: Any, beside: bool
+) -> None:
+    judged = await shared.for_next_test()
+    threads.note(messages_handler, "read_prompt")
+    found = await judged.scripted.gateway.client.post(
+        "/v1/messages/count_tokens",
+        json={"model": MODEL, "messages": messages},
+        headers=judged.scripted.tenant.as_customer,
+    )
+    assert found.status_code == 200, found.text
+    assert threads.beside == {"read_prompt": {beside}}
+
+
+async def test_an_error_comes_from_beside_as_from_anywhere(shared: JudgedGateway) -> None:
+    judged = await shared.for_next_test()
+    wrong = [*_MANY, {"role": "user", "content": [{"type": "telepathy"}]}]
+    found = await judged.scripted.chat(messages=wrong)
+    assert found.status_code == 400
+    assert found.json()["error"]["param"] == "messages[3000].content[0].type"

@@ -1,0 +1,83 @@
+"""The thread for large requests: organizations take turns, and nobody waits without an end."""
+
+import asyncio
+import threading
+
+import pytest
+
+from tests.support.scripted_gateway import eventually
+from tollkeeper import large_requests
+from tollkeeper.domain.errors import Unavailable
+from tollkeeper.fair_queue import FairSlots
+from tollkeeper.large_requests import beside_the_loop
+
+
+class _Thread:
+    """Work that goes on when it may, and the order in which it was done."""
+
+    def __init__(self) -> None:
+        self.may_go_on = threading.Event()
+        self.done: list[str] = []
+        self.begun = 0
+
+    def work(self, name: str) -> str:
+        self.begun += 1
+        assert self.may_go_on.wait(20)
+        self.done.append(name)
+        return name
+
+
+@pytest.fixture
+def turns(monkeypatch: pytest.MonkeyPatch) -> FairSlots:
+    few = FairSlots(1, owner_max=1, waiting_max=4, waiting_owner_max=3)
+    monkeypatch.setattr(large_requests, "_turns", few)
+    return few
+
+
+async def test_a_stranger_does_not_wait_behind_all_of_a_flood(turns: FairSlots) -> None:
+    thread = _Thread()
+    flood = [
+        asyncio.create_task(beside_the_loop("hostile", thread.work, f"hostile {number}"))
+        for number in range(4)
+    ]
+    await eventually(lambda: thread.begun == 1 and turns.waiting == 3)
+    quiet = asyncio.create_task(beside_the_loop("quiet", thread.work, "quiet"))
+    await eventually(lambda: turns.waiting == 4)
+    thread.may_go_on.set()
+    assert await quiet == "quiet"
+    await asyncio.gather(*flood)
+    assert thread.done.index("quiet") <= 2
+    assert turns.waiting == 0
+
+
+async def test_too_many_are_refused(turns: FairSlots) -> None:
+    thread = _Thread()
+    flood = [
+        asyncio.create_task(beside_the_loop("hostile", thread.work, "hostile")) for _ in range(4)
+    ]
+    await eventually(lambda: turns.waiting == 3)
+    with pytest.raises(Unavailable) as refused:
+        await beside_the_loop("hostile", thread.work, "one too many")
+    assert refused.value.retry_after_s == 1
+    thread.may_go_on.set()
+    await asyncio.gather(*flood)
+
+
+async def test_nobody_waits_for_ever(turns: FairSlots, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(large_requests, "_WAIT_S", 0.05)
+    thread = _Thread()
+    first = asyncio.create_task(beside_the_loop("one", thread.work, "one"))
+    await eventually(lambda: thread.begun == 1)
+    with pytest.raises(Unavailable):
+        await beside_the_loop("other", thread.work, "other")
+    thread.may_go_on.set()
+    assert await first == "one"
+
+
+async def test_an_error_gives_the_turn_back(turns: FairSlots) -> None:
+    def fail() -> None:
+        raise ValueError("wrong")
+
+    for _ in range(2):
+        with pytest.raises(ValueError, match="wrong"):
+            await beside_the_loop("one", fail)
