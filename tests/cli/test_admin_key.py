@@ -71,8 +71,8 @@ def test_refusals(program: Program, organization: str) -> None:
         == f"There is no organization {unknown}."
     )
     assert program.refusal("admin-key", "list", unknown) == f"There is no organization {unknown}."
-    assert program.refusal("admin-key", "revoke", "x") == "There is no admin key x."
-    assert program.refusal("admin-key", "revoke", unknown) == f"There is no admin key {unknown}."
+    for named in (f"nobody {unknown}", unknown):
+        assert program.refusal("admin-key", "revoke", named) == f"There is no admin key {named}."
     # A customer's permission is none of an admin key's.
     refusal = program.refusal(
         "admin-key", "create", organization, "k", "--permission", "inference:write"

@@ -65,6 +65,7 @@ async def test_everything_stands(
     assert ok
     assert list(found) == _NAMES
     assert {row["verdict"] for row in found.values()} == {"ok"}
+    assert found["database"]["detail"].startswith(f"embedded in {data_dir}, durable, schema ")
     assert judge.url in found["backend cluster"]["detail"]
     assert "chat-small on the backend cluster" in found["judge"]["detail"]
     # One real question was answered, and its answer was read.
@@ -166,7 +167,11 @@ api_key_env = "NO_SUCH_KEY"
 """
     url = "postgresql://postgres@127.0.0.1:1/postgres"
     config = write_config(tmp_path, tmp_path, url=url, more=backends)
-    config.write_text(config.read_text() + '[secrets]\nmaster_key_env = "NO_SUCH_SECRET"\n')
+    config.write_text(
+        config.read_text()
+        + '[secrets]\nmaster_key_env = "NO_SUCH_SECRET"\n'
+        + '[alerts]\nwebhook_url = "https://x.invalid"\nwebhook_secret_file = "absent"\n'
+    )
     faulty = cold_program.with_config(config)
     code, found, ok = _findings(faulty)
     assert code == 1
@@ -178,7 +183,9 @@ api_key_env = "NO_SUCH_KEY"
         "backend cluster",
         "backend nowhere",
         "backend silent",
+        "alerts",
     }
+    assert "alerts.webhook_secret_file: " in found["alerts"]["detail"]
     assert "NO_SUCH_SECRET" in found["master secret"]["detail"]
     assert "cannot be reached" in found["database"]["detail"]
     assert "Connection refused" in found["backend cluster"]["detail"]
@@ -187,7 +194,7 @@ api_key_env = "NO_SUCH_KEY"
     assert found["judge"]["verdict"] == "warning"
     shown = faulty.run("doctor")
     assert "$NO_SUCH_KEY is not set" in shown.out
-    assert shown.err.startswith("tollkeeper: 6 of 8 checks are bad: master secret, database")
+    assert shown.err.startswith("tollkeeper: 7 of 9 checks are bad: master secret, database")
 
 
 def test_wrong_settings_are_a_finding(cold_program: Program) -> None:

@@ -83,5 +83,11 @@ async def test_a_time_without_records(called: ScriptedGateway, reader: Program) 
     assert len(outcome.out.splitlines()) == 1
 
 
+async def test_a_time_that_ends_before_it_begins(reader: Program) -> None:
+    line = ("activity", "export", "--since", "2026-02-01", "--until", "2026-01-31")
+    refusal = await asyncio.to_thread(reader.refusal, *line)
+    assert refusal == "The end of the time is before its beginning."
+
+
 def test_a_cell_is_never_a_formula() -> None:
     assert csv_lines([["=1+1", "-1.5", "@x", None, 3, 'a"b']]) == '\'=1+1,-1.5,\'@x,,3,"a""b"\n'

@@ -169,6 +169,8 @@ async def test_an_unknown_organization_is_refused(operator: Program) -> None:
 async def test_wrong_usage(operator: Program, line: str) -> None:
     outcome = await _run(operator, "ledger", "resolve", *line.split())
     assert (outcome.code, outcome.out) == (2, "")
+    if "--settle 1" in line:
+        assert "for one reservation" in outcome.err
 
 
 async def test_a_killed_run_is_repeated(operator: Program, books: Books) -> None:

@@ -56,7 +56,11 @@ def test_a_name_of_the_list_can_be_given(priced: Program, listed: Path) -> None:
     assert agreeing["data"] == []
     unknown = priced.json("model", "import", str(listed), "--name", "example=absent")
     assert unknown["unknown"] == ["example"]
+    shown = priced.run("model", "import", str(listed), "--name", "example=absent").out
+    assert "agrees" not in shown
     assert priced.run("model", "import", str(listed), "--name", "nonsense").code == 2
+    refusal = priced.refusal("model", "import", str(listed), "--name", "exmaple=other")
+    assert refusal == "There is no model 'exmaple' in the catalogue."
 
 
 def test_prices_are_written_to_a_new_file_where_it_is_asked_for(

@@ -187,6 +187,11 @@ async def test_costs(operator: Program, books: Books) -> None:
     assert len(report["data"]) == 365
     assert (report["next_page"], report["unsettled_requests"]) == (None, 0)
     assert (await _run(operator, "costs", books.organization, "--since", "soon")).code == 2
+    too_long = await _run(operator, "costs", books.organization, "--since", "2000-01-01")
+    assert (too_long.code, "at most 3660 days" in too_long.err) == (2, True)
+    backwards = ("--since", "2026-02-01", "--until", "2026-01-31")
+    refusal = await _refusal(operator, "costs", books.organization, *backwards)
+    assert refusal == "The end of the time is before its beginning."
 
 
 async def test_ledger_verify(operator: Program, books: Books) -> None:

@@ -96,3 +96,34 @@ def test_a_project_is_looked_for_in_its_organization(
 )
 def test_what_fits_nothing(program: Program, text: str) -> None:
     assert program.refusal("organization", "show", text).startswith("There is no organization")
+
+
+def test_what_fits_several_things_is_told_apart(program: Program) -> None:
+    """A rotated key and its successor have one name, and so may projects of two organizations."""
+    mark = uuid4().hex
+    owners = [
+        program.json("organization", "create", f"{side} {mark}") for side in ("left", "right")
+    ]
+    left, right = (
+        program.json("project", "create", owner["id"], f"search {mark}") for owner in owners
+    )
+    program.json("project", "archive", right["id"])
+    refusal = program.refusal("project", "show", f"search {mark}")
+    assert f"({left['id']}, of left {mark})" in refusal
+    assert f"({right['id']}, of right {mark}, archived)" in refusal
+    old = program.json("project-key", "create", left["id"], f"app {mark}")
+    new = program.json("project-key", "rotate", old["id"], "--grace", "24h")
+    program.json("project-key", "suspend", new["id"])
+    refusal = program.refusal("project-key", "revoke", f"app {mark}")
+    assert f"({old['id']}, {old['redacted_value']}, replaced)" in refusal
+    assert f"({new['id']}, {new['redacted_value']}, suspended)" in refusal
+
+
+@pytest.mark.parametrize("noun", ["project-key", "admin-key"])
+def test_the_value_of_a_key_is_not_repeated(program: Program, noun: str) -> None:
+    organization = program.json("organization", "create", f"pasted {uuid4().hex}")["id"]
+    project = program.json("project", "create", organization, "p")["id"]
+    value = program.json("project-key", "create", project, "k")["value"]
+    refusal = program.refusal(noun, "revoke", value)
+    assert value not in refusal
+    assert refusal.endswith(f"key {value[:8]}...: this is a key's value. Give its name or id.")

@@ -37,6 +37,6 @@ def test_unknown_is_refused(program: Program) -> None:
     assert refusal == f"There is no organization {unknown}."
     assert program.refusal("project", "list", unknown) == f"There is no organization {unknown}."
     for verb in ("show", "archive"):
-        assert program.refusal("project", verb, "x") == "There is no project x."
-        refusal = program.refusal("project", verb, unknown)
-        assert refusal == f"There is no project {unknown}."
+        for named in (f"nobody {unknown}", unknown):
+            refusal = program.refusal("project", verb, named)
+            assert refusal == f"There is no project {named}."

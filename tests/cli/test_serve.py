@@ -62,6 +62,8 @@ def test_operators_are_answered(running: Serving) -> None:
     metrics = httpx2.get(f"{running.operator}/metrics")
     assert metrics.status_code == 200
     assert metrics.headers["content-type"].startswith("text/plain")
+    absent = httpx2.get(f"{running.operator}/elsewhere")
+    assert (absent.status_code, absent.json()) == (404, {"status": "not found"})
 
 
 def test_operators_see_the_state_of_the_books(running: Serving) -> None:
@@ -212,6 +214,15 @@ def test_a_wrong_catalogue_or_secret_stops_the_start(
     assert "'free'" in refusal
     nameless = program.with_environment(TOLLKEEPER_SECRETS__MASTER_KEY_ENV="NO_SUCH_SECRET")
     assert "NO_SUCH_SECRET" in nameless.refusal("serve")
+    # Without this check each worker would fail, and be started again for ever.
+    unsigned = program.with_environment(
+        TOLLKEEPER_ALERTS__WEBHOOK_URL="https://alerts.invalid/hook",
+        TOLLKEEPER_ALERTS__WEBHOOK_SECRET_ENV="NO_SUCH_SECRET",
+    )
+    for command in ("serve", "demo"):
+        assert unsigned.refusal(command) == (
+            "alerts.webhook_secret_env: $NO_SUCH_SECRET is not set"
+        )
 
 
 def _workers_ready(running: Serving) -> str:

@@ -109,6 +109,18 @@ async def test_the_file_has_the_same_numbers(address: str, known: KnownCosts) ->
     assert len(rows) == 2 * (_DAYS - 1)  # The fourth day saw no cost.
 
 
+@pytest.mark.parametrize("path", ["/costs", "/costs.csv"])
+async def test_a_report_of_more_than_ten_years_is_refused(
+    address: str, known: KnownCosts, path: str
+) -> None:
+    query = f"organization={known.tenant.organization_id}&since=2000-01-01&until=2026-01-01"
+    async with httpx2.AsyncClient(base_url=address) as client:
+        await client.post("/sign-in", data={"token": TOKEN})
+        answer = await client.get(f"{path}?{query}")
+    assert answer.status_code == 400
+    assert "at most 3660 days" in answer.text
+
+
 async def test_names_cannot_become_formulas(
     address: str, known: KnownCosts, gateway: Gateway
 ) -> None:

@@ -30,6 +30,7 @@ async def _addresses(site: ConsoleSite) -> Addresses:
     lost = await judged.chat("Hello")
     assert (await judged.entry(answered)).verdicts
     assert (await judged.entry(lost)).settlement == "unsettled"
+    await _long_names(site)
     organization = f"organization={tenant.organization_id}"
     return Addresses(
         (
@@ -55,6 +56,15 @@ async def _addresses(site: ConsoleSite) -> Addresses:
             "/no-such-page",
         )
     )
+
+
+async def _long_names(site: ConsoleSite) -> None:
+    """Tenants choose names: one of the longest, without a place to break, must fit on every page."""
+    name = "W" * 256
+    services, tenant = site.services, site.judged.scripted.tenant
+    project = await services.projects.project_create(tenant.organization_id, name)
+    await services.project_keys.project_key_create_by_operator(project.id, name, None, None)
+    await services.organizations.organization_create(name)
 
 
 async def _serious(page: Page, axe: str) -> list[str]:

@@ -130,6 +130,16 @@ _OUT_OF_BOUNDS: list[tuple[str, str, object]] = [
     ("models", "max_output_length", 0),
     ("models", "input_modalities", ["smell"]),
     ("models", "pricing", {"hours": "1"}),
+    # An empty host would listen on every address of the machine.
+    ("server", "host", ""),
+    ("operator", "host", ""),
+    ("console", "host", ""),
+    ("sessions", "headers", ["X Session"]),
+    ("sessions", "headers", [""]),
+    # A second header of these names would break the framing of the answer, or hide its id.
+    ("extensions", "cost_header", "content-length"),
+    ("extensions", "cost_header", "x-request-id"),
+    ("ledger", "lease_s", 0.1),
 ]
 
 
@@ -159,6 +169,10 @@ def test_value_out_of_bounds_is_named(
         ),
         ({"backends": [{**_BACKEND, "urls": ["ftp://x"]}]}, ["backends.0", "ftp://x"]),
         ({"server": 5}, ["server"]),
+        (
+            {"secrets": {"master_key_env": "A", "master_key_file": "b"}},
+            ["secrets", "master_key_env", "master_key_file"],
+        ),
     ],
 )
 def test_what_does_not_fit_together_is_named(

@@ -63,8 +63,12 @@ class Program:
                     timeout_s=_TIMEOUT_S,
                 )
             )
+        return self.in_a_process("-m", "tollkeeper", *line)
+
+    def in_a_process(self, *line: str) -> Outcome:
+        """What the interpreter does with this command line, as the program would find things."""
         done = subprocess.run(
-            [sys.executable, "-m", "tollkeeper", *line],
+            [sys.executable, *line],
             cwd=self.folder,
             env=self.process_environment(),
             stdin=subprocess.DEVNULL,

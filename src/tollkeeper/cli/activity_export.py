@@ -50,14 +50,15 @@ async def export(
     services: Services, wanted: TrafficFilter, time: TimeRange, form: ExportFormat, view: View
 ) -> int:
     """Writes the records to standard output, the newest first, and returns how many there were."""
-    if form is ExportFormat.CSV:
-        sys.stdout.write(csv_lines([_CSV_COLUMNS]))
     written = 0
     before: Position | None = None
     while True:
         page = await services.traffic.activity_page(
             wanted, RareFilter(), time, before=before, limit=PAGE_MAX
         )
+        # Only now: a time that is refused prints nothing.
+        if before is None and form is ExportFormat.CSV:
+            sys.stdout.write(csv_lines([_CSV_COLUMNS]))
         _write([view(entry) for entry in page.entries], form)
         written += len(page.entries)
         before = page.older

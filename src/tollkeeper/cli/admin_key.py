@@ -12,6 +12,7 @@ from tollkeeper.cli.arguments import (
     NameArgument,
     OrganizationArgument,
     admin_permissions,
+    listed_permissions,
 )
 from tollkeeper.cli.command import noun_app, service_command
 from tollkeeper.cli.output import SHOWN_ONCE, Listing, Record
@@ -33,8 +34,8 @@ async def admin_key_create(
         list[str] | None,
         typer.Option(
             "--permission",
-            metavar="P",
-            help="What the key may do. May be repeated.",
+            metavar="PERMISSION",
+            help=f"What the key may do; may be repeated: {listed_permissions(ADMIN_PERMISSIONS)}.",
             autocompletion=admin_permissions,
         ),
     ] = None,
@@ -65,9 +66,12 @@ async def admin_key_list(services: Services, organization: OrganizationArgument)
     await services.organizations.organization_show(identity)
     return Listing(
         [_view(services, key) for key in await _all_keys(services, identity)],
-        columns=("id", "name", "redacted_value", "status", "permissions", "last_used_at"),
+        columns=(
+            *("id", "name", "redacted_value", "status", "permissions", "last_used_at"),
+            "expires_at",
+        ),
         short_ids=("id",),
-        optional=("last_used_at", "permissions"),
+        optional=("expires_at", "last_used_at", "permissions"),
     )
 
 

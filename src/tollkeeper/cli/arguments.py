@@ -48,6 +48,10 @@ ExpiresIn = Annotated[
 ]
 
 
+def listed_permissions(permissions: Iterable[str]) -> str:
+    return ", ".join(sorted(permissions))
+
+
 def admin_permissions(beginning: str) -> list[str]:
     """For shell completion."""
     return _beginning_with(beginning, ADMIN_PERMISSIONS)

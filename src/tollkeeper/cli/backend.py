@@ -21,9 +21,15 @@ app = noun_app("Backends: the services that answer calls.")
 @command(app, "try", example="tollkeeper backend try openai")
 def backend_try(
     invocation: Invocation,
-    name: Annotated[str, typer.Argument(help="The name of the backend in the settings.")],
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME", help="The name of the backend in the settings.", show_default=False
+        ),
+    ],
     model: Annotated[
-        str | None, typer.Option(help="A model on it; without this, the first one.")
+        str | None,
+        typer.Option(metavar="MODEL", help="A model on it.", show_default="the first one"),
     ] = None,
 ) -> Listing:
     """Make real calls: an answer, a stream, a tool, a count. The provider charges for them."""
@@ -51,7 +57,7 @@ def backend_try(
             "cost_usd": usd_from_picousd(total),
         },
         note=(
-            f"With the model {tried.id} and the credential {credential}: "
+            f"Model: {tried.id}. Credential: {credential}. Cost: "
             f"{usd_from_picousd(total)} USD by its prices, on nobody's books."
         ),
         refusal=f"The backend {name} fails at: {', '.join(failed)}." if failed else "",

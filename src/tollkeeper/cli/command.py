@@ -18,7 +18,8 @@ from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 import typer
 
-from tollkeeper.bootstrap import located_database, running_services
+from tollkeeper.bootstrap import running_services
+from tollkeeper.cli.database import command_database
 from tollkeeper.cli.hints import next_step
 from tollkeeper.cli.options import (
     WORKER_STARTER,
@@ -134,7 +135,7 @@ def run_with_services(invocation: Invocation, use_case: Callable[[Services], Awa
     # What a library would log, the one line of the refusal says.
     logging.disable(logging.CRITICAL)
     settings = invocation.settings()
-    with located_database(settings) as conninfo:
+    with command_database(settings) as conninfo:
         check_database(conninfo)
         return asyncio.run(_with_services(settings, conninfo, use_case))
 

@@ -9,10 +9,10 @@ from contextlib import ExitStack
 from typing import Annotated
 
 import typer
-import uvloop
 
-from tollkeeper.bootstrap import located_database
 from tollkeeper.cli.command import Invocation, command, command_app
+from tollkeeper.cli.database import command_database
+from tollkeeper.cli.event_loop import run_in_loop
 from tollkeeper.cli.output import SHOWN_ONCE, Record, show
 from tollkeeper.console.context import ProbedReplica
 from tollkeeper.console.sessions import new_token, token_digest
@@ -20,6 +20,7 @@ from tollkeeper.console.start import is_secure, require_safe_address, run_consol
 from tollkeeper.hosting.listeners import address_of, bind
 from tollkeeper.hosting.logs import configure_logs
 from tollkeeper.hosting.replica_probe import probe_replicas
+from tollkeeper.hosting.stop_signals import take_signals
 from tollkeeper.settings import Settings
 from tollkeeper.storage.schema import check_database
 
@@ -55,7 +56,7 @@ def console(
         listener = _listener(settings, child_socket)
         stack.callback(listener.close)
         configure_logs()
-        conninfo = stack.enter_context(located_database(settings))
+        conninfo = stack.enter_context(command_database(settings))
         check_database(conninfo)
         token = None if settings.console.token_sha256 else new_token()
         digest = settings.console.token_sha256 or token_digest(token or "")
@@ -63,20 +64,19 @@ def console(
             _announce(invocation, settings, listener, token)
             sys.stdout.flush()
 
-        async def run() -> None:
-            if child_socket is not None:
-                # Not before the loop runs: while it starts, uvloop cannot handle the signal.
-                _end_with_parent()
-            await run_console(
+        else:
+            _end_with_parent()
+        run_in_loop(
+            lambda: run_console(
                 settings,
                 conninfo,
                 listener,
                 digest,
                 config=invocation.config,
                 ask_replicas=lambda: _replicas(settings),
+                take_signals=take_signals,
             )
-
-        uvloop.run(run())
+        )
     return None
 
 

@@ -1,7 +1,6 @@
 """`tollkeeper costs`: the daily costs of an organization, as a table and a chart."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -19,17 +18,16 @@ from tollkeeper.cli.csv_text import csv_lines
 from tollkeeper.cli.output import printable
 from tollkeeper.cli.progress import working
 from tollkeeper.cli.report import Report, report_command
-from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.conventions import COST_PAGE_DEFAULT, COST_PAGE_MAX
+from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.money import usd_from_picousd
 from tollkeeper.domain.reports import DAY_S, CostBucket, CostDimension, CostPage, CostQuery
+from tollkeeper.services.ledger.costs import WHOLE_REPORT_DAYS_MAX
 from tollkeeper.services.use_cases import Services
 
 app = command_app()
 
 _BAR_WIDTH = 50
-# Ten years. The whole report is held in memory, so a longer one is refused.
-_DAYS_MAX = 3660
 
 
 @report_command(
@@ -49,8 +47,10 @@ async def costs(
     """Show what an organization spent, day by day in UTC: the numbers of the API's cost report."""
     end = services.clock() + 1 if until is None else until
     start = end - 1 - (COST_PAGE_DEFAULT - 1) * DAY_S if since is None else since
-    if end - start > _DAYS_MAX * DAY_S:
-        raise typer.BadParameter(f"A report covers at most {_DAYS_MAX} days.")
+    if end < start:
+        raise InvalidRequest("The end of the time is before its beginning.")
+    if end - start > WHOLE_REPORT_DAYS_MAX * DAY_S:
+        raise typer.BadParameter(f"A report covers at most {WHOLE_REPORT_DAYS_MAX} days.")
     query = CostQuery(
         start_time=max(0, start),
         end_time=end,
@@ -62,31 +62,13 @@ async def costs(
     identity = await services.names.organization_named(organization)
     await services.organizations.organization_show(identity)
     with working("Adding up"):
-        page = await _whole_report(services, identity, query)
+        page = await services.costs.whole_cost_report(identity, query)
     content: dict[str, Any] = msgspec.to_builtins(cost_page_view(page))
     return Report(
         content | {"unsettled_requests": page.unsettled_requests},
         _picture(page, query.group_by),
         text=_csv(page, query.group_by) if as_csv else "",
     )
-
-
-async def _whole_report(
-    services: Services, organization: OrganizationId, query: CostQuery
-) -> CostPage:
-    """All pages of the report as one page."""
-    whole = CostPage(buckets=(), next_page=None, unsettled_requests=0)
-    cursor = None
-    while True:
-        page = await services.costs.cost_report(organization, query, cursor)
-        whole = replace(
-            whole,
-            buckets=whole.buckets + page.buckets,
-            unsettled_requests=whole.unsettled_requests + page.unsettled_requests,
-        )
-        cursor = page.next_page
-        if cursor is None:
-            return whole
 
 
 def _picture(page: CostPage, group_by: tuple[CostDimension, ...]) -> RenderableType:

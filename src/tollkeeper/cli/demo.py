@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import typer
-import uvloop
 from rich.console import Console
 
-from tollkeeper.bootstrap import located_database, running_services
+from tollkeeper.bootstrap import check_settings, running_services
 from tollkeeper.cli.command import Invocation, command, command_app
+from tollkeeper.cli.database import command_database
 from tollkeeper.cli.demo_console import DemoConsole, console_listener, running_console
+from tollkeeper.cli.event_loop import run_in_loop
 from tollkeeper.cli.own_command import pasted_command
 from tollkeeper.cli.serve import listeners
 from tollkeeper.embedded.engine import START_TIMEOUT_S
@@ -50,15 +51,16 @@ class RunningDemo:
 def demo(invocation: Invocation) -> None:
     """Run everything on this machine, with a demo organization, and print how to use it."""
     settings = _with_logs_for_people(invocation.settings())
+    check_settings(settings)
     with ExitStack() as stack:
         public, operator = listeners(settings, stack)
         console_socket = console_listener(settings)
         configure_logs(log_format(settings))
         with _stderr.status("Starting PostgreSQL ..."):
-            conninfo = stack.enter_context(located_database(settings))
+            conninfo = stack.enter_context(command_database(settings))
             migrate(conninfo)
             check_database(conninfo, before_serving=True)
-        tenant = uvloop.run(_demo_tenant(settings, conninfo))
+        tenant = run_in_loop(lambda: _demo_tenant(settings, conninfo))
         console = stack.enter_context(running_console(settings, invocation.config, console_socket))
         addresses = describe(public, operator)
         assert invocation.worker_starter is not None
@@ -78,7 +80,7 @@ def demo(invocation: Invocation) -> None:
             console=console,
             addresses=addresses,
         )
-        uvloop.run(_supervise(supervisor, running, as_json=invocation.as_json))
+        run_in_loop(lambda: _supervise(supervisor, running, as_json=invocation.as_json))
     typer.echo(f"Stopped. Everything is kept in {settings.database.data_dir}.", err=True)
 
 

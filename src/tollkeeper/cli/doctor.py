@@ -6,19 +6,21 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from enum import StrEnum
 
+from tollkeeper.backends.config import shown_url
 from tollkeeper.backends.presets import PRESETS
 from tollkeeper.bootstrap import (
     build_bridge,
     build_catalog,
     judge_over,
-    located_database,
     master_secret,
     running_bridge,
     running_engine,
 )
 from tollkeeper.bootstrap.identities import check_identity, shown_credential
 from tollkeeper.bootstrap.telemetry import import_sdk
+from tollkeeper.bootstrap.webhook import alert_webhook
 from tollkeeper.cli.command import Invocation, command, command_app
+from tollkeeper.cli.database import command_database
 from tollkeeper.cli.output import Listing
 from tollkeeper.cli.progress import working
 from tollkeeper.domain.errors import TollkeeperError
@@ -43,6 +45,7 @@ from tollkeeper.storage.schema import check_database
 # A text and a question about it that any judge can answer.
 _TEXT = "Our parcel arrived on Monday, but the box was empty."
 _QUESTION = Question("doctor", "Does the text speak of a parcel?")
+_FITTING_YES = 50
 
 app = command_app()
 
@@ -82,6 +85,8 @@ def _examine(invocation: Invocation) -> list[Finding]:
     findings: list[Finding] = [("settings", CheckResult.OK, f"models: {len(settings.models)}")]
     findings.append(_run_check("master secret", lambda: _master_secret(settings)))
     findings.append(_run_check("database", lambda: _database(settings)))
+    if settings.alerts.webhook_url:
+        findings.append(_run_check("alerts", lambda: _webhook(settings)))
     if settings.telemetry.endpoint:
         findings.append(_telemetry(settings))
     return findings + asyncio.run(_backends_and_judge(settings))
@@ -102,10 +107,17 @@ def _master_secret(settings: Settings) -> str:
 
 
 def _database(settings: Settings) -> str:
-    with located_database(settings) as conninfo:
+    with command_database(settings) as conninfo:
         state = check_database(conninfo, before_serving=True)
-    kind = "the operator's own" if settings.database.url else "embedded"
-    return f"{kind}, durable, schema {state.description}"
+    declared = settings.database
+    which = shown_url(declared.url) if declared.url else f"embedded in {declared.data_dir}"
+    return f"{which}, durable, schema {state.description}"
+
+
+def _webhook(settings: Settings) -> str:
+    """The address is not shown: it may hold a secret."""
+    alert_webhook(settings)
+    return "posted to the webhook and signed; nothing was posted now"
 
 
 def _telemetry(settings: Settings) -> Finding:
@@ -259,4 +271,6 @@ async def _judge(
     if opinion.highest is None:
         return "judge", CheckResult.BAD, f"{who}: {opinion.reason}"
     yes, took = opinion.highest / 100, opinion.seconds
-    return "judge", CheckResult.OK, f"{who}: gave yes {yes:.2f} % for a plain yes, in {took:.1f} s"
+    weak = "" if yes > _FITTING_YES else f"; a judge that fits gives more than {_FITTING_YES} %"
+    detail = f"{who}: gave yes {yes:.2f} % for a plain yes, in {took:.1f} s{weak}"
+    return "judge", CheckResult.OK, detail

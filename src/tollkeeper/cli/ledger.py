@@ -139,11 +139,11 @@ def ledger_resolve(
 ) -> Record | None:
     """Settle or release an unsettled reservation by hand, once; or all of them with --all."""
     if every:
-        if reservation is not None or settle is not None or older_than is None:
+        if settle is not None:
+            raise typer.BadParameter("--settle USD is for one reservation: not with --all.")
+        if reservation is not None or older_than is None:
             raise typer.BadParameter("--all takes --older-than TIME and no reservation.")
-        if settle_hold is release:
-            raise typer.BadParameter("Give either --settle-hold or --release.")
-        action = BulkAction.SETTLE_HOLD if settle_hold else BulkAction.RELEASE
+        action = _bulk_action(settle_hold=settle_hold, release=release)
         wanted = BulkRequest(action, older_than, backend, organization, dry_run)
         show_report(resolve_all(invocation, wanted), as_json=invocation.as_json)
         return None
@@ -161,6 +161,12 @@ def ledger_resolve(
         ),
     )
     return Record(_view(found))
+
+
+def _bulk_action(*, settle_hold: bool, release: bool) -> BulkAction:
+    if settle_hold is release:
+        raise typer.BadParameter("Give either --settle-hold or --release.")
+    return BulkAction.SETTLE_HOLD if settle_hold else BulkAction.RELEASE
 
 
 def _reservation_id(text: str) -> UUID:

@@ -87,7 +87,13 @@ ToleranceOption = Annotated[
     ),
 ]
 DayOption = Annotated[
-    int | None, typer.Option(metavar="DAY", parser=_day_number, show_default="by the file")
+    int | None,
+    typer.Option(
+        metavar="DAY",
+        help="The first or the last day to compare, YYYY-MM-DD.",
+        parser=_day_number,
+        show_default="by the file",
+    ),
 ]
 ReportedOption = Annotated[
     bool,

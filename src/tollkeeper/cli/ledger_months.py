@@ -13,7 +13,7 @@ import typer
 
 from tollkeeper.cli.command import Invocation, run_with_services
 from tollkeeper.cli.output import Listing, Record
-from tollkeeper.domain.errors import StateConflict
+from tollkeeper.domain.errors import NotFound, StateConflict
 from tollkeeper.domain.months import Month, month_of_text
 from tollkeeper.services.ledger.months import Export, LedgerMonth
 from tollkeeper.services.use_cases import Services
@@ -60,6 +60,8 @@ def ledger_export(
     wanted = month_of_text(month)
     if to.exists():
         raise StateConflict(f"{to} exists already.")
+    if not to.parent.is_dir():
+        raise NotFound(f"There is no folder {to.parent}.")
 
     async def run(services: Services) -> LedgerMonth:
         with _whole_file(to) as file:

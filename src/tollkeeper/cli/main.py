@@ -5,10 +5,8 @@ The module of a command is imported when the command is called, so that `--help`
 
 import importlib
 import io
-import signal
 import sys
-from types import FrameType
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -16,6 +14,7 @@ from typer.main import get_command
 
 import tollkeeper
 from tollkeeper.cli.options import WORKER_STARTER, AsJson, ConfigFile, keep_shared_options
+from tollkeeper.hosting.stop_signals import exit_on_sigterm, exit_server_on_signals
 from tollkeeper.hosting.worker_process import worker_starter
 
 _USAGE_ERROR = 2
@@ -38,16 +37,18 @@ _COMMANDS = (
     ("project-key", "project_key", "API keys of a project."),
     ("policy", "policy", "Policies of an organization."),
     ("credit", "credit", "Credit of an organization."),
-    ("cap", "cap", "Spending caps of an organization and of its projects."),
+    ("cap", "cap", "Spending caps of an organization, of its projects and of their keys."),
     ("overage", "overage", "How far an organization's balance may fall below zero."),
     ("limit", "limit", "Request limits of a project."),
     ("costs", "costs", "What an organization spent, day by day."),
     ("ledger", "ledger", "The ledger: its invariants, unsettled holds, and months."),
     ("activity", "activity", "The records of inference requests."),
+    ("alert", "alert", "What is wrong now: raised alerts."),
     ("audit", "audit", "Who changed what, and when."),
 )
 _MODULES = {name: file for name, file, _ in _COMMANDS}
-_SERVERS = ("serve", "demo")
+_GATEWAYS = ("serve", "demo")
+_SERVERS = (*_GATEWAYS, "console")
 
 
 class CommandsOnDemand(TyperGroup):
@@ -58,7 +59,9 @@ class CommandsOnDemand(TyperGroup):
         if name is None:
             return name, placeholder, rest
         # A shell that asks for completions is answered without starting anything.
-        if name in _SERVERS and "--help" not in rest and not ctx.resilient_parsing:
+        if name in _SERVERS:
+            exit_server_on_signals()
+        if name in _GATEWAYS and "--help" not in rest and not ctx.resilient_parsing:
             # Before the slow imports: the first worker imports while this process does.
             ctx.meta[WORKER_STARTER] = ctx.with_resource(worker_starter())
         module = importlib.import_module(f"tollkeeper.cli.{_MODULES[name]}")
@@ -88,7 +91,7 @@ def _program(
 app = typer.Typer(
     name="tollkeeper",
     cls=CommandsOnDemand,
-    help="An inference gateway that keeps the account.",
+    help="An inference gateway that keeps exact accounts.",
     epilog="Every command explains itself: tollkeeper credit grant --help",
     callback=_program,
     no_args_is_help=True,
@@ -101,7 +104,7 @@ for _name, _, _purpose in _COMMANDS:
 
 def main() -> None:
     # SIGTERM must unwind the stack, so that what a command started (the embedded database) stops.
-    signal.signal(signal.SIGTERM, _exit_on_signal)
+    exit_on_sigterm()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")
     for argument in sys.argv[1:]:
@@ -109,10 +112,6 @@ def main() -> None:
             sys.stderr.write(f"tollkeeper: the argument {argument!r} is not UTF-8.\n")
             sys.exit(_USAGE_ERROR)
     app(prog_name="tollkeeper")
-
-
-def _exit_on_signal(number: int, _frame: FrameType | None) -> NoReturn:
-    raise SystemExit(128 + number)
 
 
 def _is_text(argument: str) -> bool:

@@ -4,8 +4,8 @@ from typing import Annotated
 
 import typer
 
-from tollkeeper.bootstrap import located_database
 from tollkeeper.cli.command import Invocation, command, command_app
+from tollkeeper.cli.database import command_database
 from tollkeeper.cli.output import Record
 from tollkeeper.cli.progress import working
 from tollkeeper.storage.migrations import migrate as migrate_schema
@@ -37,7 +37,7 @@ def migrate(
     """Bring the database's schema up to date."""
     settings = invocation.settings()
     with (
-        located_database(settings) as conninfo,
+        command_database(settings) as conninfo,
         working("Migrating the schema", quiet=invocation.as_json),
     ):
         revision = migrate_schema(

@@ -12,7 +12,7 @@ from rich.text import Text
 from tollkeeper.cli.command import Invocation, command, noun_app
 from tollkeeper.cli.output import printable
 from tollkeeper.cli.report import Report, show_report
-from tollkeeper.domain.errors import StateConflict
+from tollkeeper.domain.errors import NotFound, StateConflict
 from tollkeeper.settings.price_list import PriceReview, read_price_list, review, toml_text
 
 app = noun_app("The catalogue of models.")
@@ -47,7 +47,10 @@ def model_import(
 ) -> None:
     """Show where a list of prices differs from the catalogue. The settings are not changed."""
     models = invocation.settings().models
-    found = review(models, read_price_list(file), dict(map(_pair, name or ())))
+    names = dict(map(_pair, name or ()))
+    for unknown in names.keys() - {model.id for model in models}:
+        raise NotFound(f"There is no model {unknown!r} in the catalogue.")
+    found = review(models, read_price_list(file), names)
     if output is not None:
         _write_new(output, toml_text(found, models))
     show_report(
@@ -96,8 +99,8 @@ def _picture(found: PriceReview, output: Path | None) -> RenderableType:
             listed = printable(one.listed) + (f"  ({one.problem})" if one.problem else "")
             table.add_row(printable(one.model), one.setting, one.declared or "-", Text(listed))
         parts.append(table)
-    else:
-        parts.append(Text("The catalogue agrees with the list."))
+    elif found.compared:
+        parts.append(Text(f"Models that agree with the list: {found.compared}."))
     if found.unknown:
         names = ", ".join(printable(model) for model in found.unknown)
         parts.append(Text(f"Not in the list: {names}. Give --name MODEL=NAME.", style="yellow"))

@@ -13,9 +13,11 @@ from tollkeeper.cli.arguments import (
     NameArgument,
     ProjectArgument,
     customer_permissions,
+    listed_permissions,
 )
 from tollkeeper.cli.command import noun_app, service_command
 from tollkeeper.cli.output import SHOWN_ONCE, Listing, Record
+from tollkeeper.domain.access import CUSTOMER_PERMISSIONS
 from tollkeeper.domain.organization import ProjectKey
 from tollkeeper.services.use_cases import Services
 
@@ -33,8 +35,9 @@ async def project_key_create(
         list[str] | None,
         typer.Option(
             "--permission",
-            metavar="P",
-            help="What the key may do. May be repeated.",
+            metavar="PERMISSION",
+            help=f"What the key may do; may be repeated: "
+            f"{listed_permissions(CUSTOMER_PERMISSIONS)}.",
             autocompletion=customer_permissions,
             show_default="auth.project_key_default_permissions",
         ),
@@ -56,9 +59,12 @@ async def project_key_list(services: Services, project: ProjectArgument) -> List
     )
     return Listing(
         [_view(services, key) for key in found],
-        columns=("id", "name", "redacted_value", "status", "permissions", "last_used_at"),
+        columns=(
+            *("id", "name", "redacted_value", "status", "permissions", "last_used_at"),
+            "expires_at",
+        ),
         short_ids=("id",),
-        optional=("last_used_at", "permissions"),
+        optional=("expires_at", "last_used_at", "permissions"),
     )
 
 

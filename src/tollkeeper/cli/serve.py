@@ -7,10 +7,11 @@ from typing import Annotated
 
 import structlog
 import typer
-import uvloop
 
-from tollkeeper.bootstrap import build_backends, build_catalog, located_database, master_secret
+from tollkeeper.bootstrap import check_settings, master_secret
 from tollkeeper.cli.command import Invocation, command, command_app
+from tollkeeper.cli.database import command_database
+from tollkeeper.cli.event_loop import run_in_loop
 from tollkeeper.cli.output import Record, show
 from tollkeeper.hosting.listeners import bind
 from tollkeeper.hosting.logs import configure_logs
@@ -44,16 +45,14 @@ def serve(
         if value is not None:
             os.environ[f"TOLLKEEPER_SERVER__{name}"] = str(value)
     settings = invocation.settings()
-    # Wrong settings are reported here, before a worker would fail on them.
-    build_catalog(settings)
-    build_backends(settings, None)
+    check_settings(settings)
     with ExitStack() as stack:
         public, operator = listeners(settings, stack)
         configure_logs(log_format(settings))
-        conninfo = stack.enter_context(located_database(settings))
+        conninfo = stack.enter_context(command_database(settings))
         master_secret(settings)
         check_database(conninfo, before_serving=True)
-        uvloop.run(_supervise(invocation, settings, conninfo, public, operator))
+        run_in_loop(lambda: _supervise(invocation, settings, conninfo, public, operator))
 
 
 async def _supervise(

@@ -45,7 +45,9 @@ class Form:
         if not text:
             return None
         if not re.fullmatch(r"-?[0-9]{1,12}", text):
-            raise InvalidRequest(f"{_title(name)} is a whole number.", param=name)
+            raise InvalidRequest(
+                f"{_title(name)} is a whole number of at most 12 digits.", param=name
+            )
         return int(text)
 
     def required_integer(self, name: str) -> int:

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 import structlog
 
-from tollkeeper.domain.errors import TollkeeperError
+from tollkeeper.domain.errors import StateConflict, TollkeeperError
 from tollkeeper.services.ledger.recovery import Lease
 from tollkeeper.storage.database import Database
 
@@ -20,9 +20,16 @@ _log = structlog.get_logger("tollkeeper.console")
 
 @asynccontextmanager
 async def held_lease(database: Database, lease_s: float) -> AsyncIterator[None]:
-    """Sends heartbeats during the context, and signs off at its end."""
+    """Sends heartbeats during the context, and signs off at its end. Ends the process if the schema
+    becomes too new for this code, and raises StateConflict then."""
     lease = Lease(database, uuid4(), lease_s, kind=KIND)
-    lease.on_outdated = _end_outdated
+    outdated: list[str] = []
+
+    def end(reason: str) -> None:
+        outdated.append(reason)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    lease.on_outdated = end
     task = asyncio.create_task(_send_heartbeats(lease))
     try:
         yield
@@ -32,6 +39,8 @@ async def held_lease(database: Database, lease_s: float) -> AsyncIterator[None]:
         # Without the database, the registration is removed later, like that of a dead process.
         with contextlib.suppress(TollkeeperError):
             await lease.sign_off()
+    if outdated:
+        raise StateConflict(outdated[0])
 
 
 async def _send_heartbeats(lease: Lease) -> None:
@@ -41,8 +50,3 @@ async def _send_heartbeats(lease: Lease) -> None:
         except TollkeeperError as exc:
             _log.warning("no heartbeat was sent", reason=exc.message)
         await asyncio.sleep(lease.interval_s)
-
-
-def _end_outdated(reason: str) -> None:
-    _log.error("the console ends: its code is too old for the schema", reason=reason)
-    os.kill(os.getpid(), signal.SIGTERM)

@@ -1,6 +1,7 @@
 """The console's HTTP server: the only file that knows which one it is."""
 
 import socket
+from collections.abc import Callable
 from typing import Any
 
 import uvicorn
@@ -11,7 +12,13 @@ _KEEP_ALIVE_S = 30
 _GRACE_S = 3
 
 
-async def serve(app: Any, settings: Settings, listener: socket.socket) -> None:
+# Takes what is called when a signal tells the process to stop.
+TakeSignals = Callable[[Callable[[], None]], None]
+
+
+async def serve(
+    app: Any, settings: Settings, listener: socket.socket, take_signals: TakeSignals
+) -> None:
     """Serves on the bound socket until SIGTERM or SIGINT."""
     console = settings.console
     config = uvicorn.Config(
@@ -27,4 +34,12 @@ async def serve(app: Any, settings: Settings, listener: socket.socket) -> None:
         ssl_certfile=console.tls_certificate_file or None,
         ssl_keyfile=console.tls_key_file or None,
     )
-    await uvicorn.Server(config).serve(sockets=[listener])
+    server = uvicorn.Server(config)
+
+    def stop() -> None:
+        server.should_exit = True
+
+    # While it serves, the server has handlers of its own. Theirs is not called for a signal that came
+    # before it served.
+    take_signals(stop)
+    await server.serve(sockets=[listener])

@@ -14,7 +14,7 @@ from tollkeeper.console.app import build_console
 from tollkeeper.console.context import Console, ProbedReplica
 from tollkeeper.console.lease import held_lease
 from tollkeeper.console.replica_watch import ReplicaWatch
-from tollkeeper.console.server import serve
+from tollkeeper.console.server import TakeSignals, serve
 from tollkeeper.console.sessions import Sessions, SignInAttempts
 from tollkeeper.domain.errors import StateConflict
 from tollkeeper.services.policies.judge import Judge
@@ -97,8 +97,10 @@ async def run_console(
     *,
     config: Path | None,
     ask_replicas: AskReplicas,
+    take_signals: TakeSignals,
 ) -> None:
-    """Serves until SIGTERM or SIGINT."""
+    """Serves until SIGTERM or SIGINT. Raises StateConflict where it ended because the schema has
+    become too new for this code."""
     async with (
         running_services(settings, conninfo) as services,
         held_lease(services.database, settings.ledger.lease_s),
@@ -106,4 +108,4 @@ async def run_console(
         app = make_console(
             settings, services, token_sha256, config=config, ask_replicas=ask_replicas
         )
-        await serve(app, settings, listener)
+        await serve(app, settings, listener, take_signals)

@@ -11,8 +11,8 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 from pydantic_settings import SettingsError as SourceError
 
-from tollkeeper.settings.schema import Settings
-from tollkeeper.settings.wording import explanation
+from tollkeeper.settings.schema import ENV_PREFIX, Settings
+from tollkeeper.settings.wording import explanation, unknown_section
 
 # What holds where there is no file; `tollkeeper init` writes a copy of it.
 DEFAULT_FILE = Path(__file__).parent / "default.toml"
@@ -28,6 +28,7 @@ def load_settings(config: Path | None) -> Settings:
     """--config, else TOLLKEEPER_CONFIG, else ./tollkeeper.toml, else the defaults."""
     path = config or configured_path()
     document = read_toml(path or DEFAULT_FILE)
+    _refuse_unknown_variables()
     try:
         settings = Settings(**document)
     except ValidationError as exc:
@@ -37,6 +38,18 @@ def load_settings(config: Path | None) -> Settings:
     # Relative folders are relative to the file, so that commands work from any folder.
     base = Path.cwd() if path is None else path.resolve().parent
     return _anchored(settings, base)
+
+
+def _refuse_unknown_variables() -> None:
+    """The settings library ignores the variables of a section that does not exist. Variables without
+    two underscores may be another program's: Kubernetes sets TOLLKEEPER_SERVICE_HOST."""
+    sections = list(Settings.model_fields)
+    for variable in sorted(os.environ):
+        if not variable.upper().startswith(ENV_PREFIX):
+            continue
+        section, delimiter, _ = variable.lower()[len(ENV_PREFIX) :].partition("__")
+        if delimiter and section not in sections:
+            raise SettingsError(f"{variable}: {unknown_section(section, sections)}")
 
 
 def _anchored(settings: Settings, base: Path) -> Settings:
@@ -98,9 +111,10 @@ def read_toml(path: Path) -> dict[str, Any]:
 def _explain(exc: ValidationError) -> str:
     lines = []
     for error in exc.errors(include_url=False):
-        name = ".".join(str(part) for part in error["loc"]) or "settings"
         words = explanation(error, _names_beside(error["loc"]))
-        lines.append(f"{name}{_shown_value(error)}: {words}")
+        # What does not fit together across sections has no place, and names its settings itself.
+        name = ".".join(str(part) for part in error["loc"])
+        lines.append(f"{name}{_shown_value(error)}: {words}" if name else words)
     return "\n".join(lines)
 
 

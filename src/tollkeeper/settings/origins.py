@@ -10,10 +10,9 @@ from pydantic import BaseModel
 
 from tollkeeper.backends.config import shown_url
 from tollkeeper.settings.load import DEFAULT_FILE, configured_path, read_toml
-from tollkeeper.settings.schema import Settings
+from tollkeeper.settings.schema import ENV_PREFIX, Settings
 
 _SECRET = "(secret)"  # noqa: S105 - what stands in the place of one
-_PREFIX = "TOLLKEEPER_"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +57,7 @@ def _origin(
     path: Path | None,
     variables: set[str],
 ) -> tuple[str, str]:
-    whole = f"{_PREFIX}{section}".upper()
+    whole = f"{ENV_PREFIX}{section}".upper()
     own = whole if name is None else f"{whole}__{name}".upper()
     for variable in (own, whole):
         if variable in variables:

@@ -49,6 +49,8 @@ class PriceReview:
     differences: tuple[PriceDifference, ...]
     # Models of the catalogue that the list does not have.
     unknown: tuple[str, ...]
+    # How many models of the catalogue the list has.
+    compared: int
 
 
 def read_price_list(path: Path) -> Mapping[str, Mapping[str, Any]]:
@@ -80,7 +82,7 @@ def review(
             unknown.append(model.id)
         else:
             differences += _differences(model, name, listed[name])
-    return PriceReview(tuple(differences), tuple(unknown))
+    return PriceReview(tuple(differences), tuple(unknown), len(models) - len(unknown))
 
 
 def toml_text(found: PriceReview, models: tuple[ModelSettings, ...]) -> str:

@@ -16,15 +16,26 @@ from tollkeeper.embedded.packaged_model import PACKAGED_MODEL
 from tollkeeper.settings.backends import BackendSettings
 from tollkeeper.settings.database_url import check_database_url
 from tollkeeper.settings.prices import PriceChanges, PricesSettings
-from tollkeeper.settings.section import Name, Seconds, SecretFile, SecretVariable, Section
+from tollkeeper.settings.section import Host, Name, Seconds, SecretFile, SecretVariable, Section
 
+ENV_PREFIX = "TOLLKEEPER_"
 Port = Annotated[int, Field(ge=0, le=65535)]
 Unread = Literal["allow", "deny"]
 Modality = Literal["text", "image", "file", "audio", "video"]
+HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{1,64}$")]
+# Headers of answers that the gateway writes itself.
+_ANSWER_HEADERS = frozenset(
+    {
+        *("content-type", "content-length", "content-encoding", "transfer-encoding"),
+        *("connection", "keep-alive", "upgrade", "trailer", "date", "cache-control", "allow"),
+        *("retry-after", "www-authenticate", "x-request-id", "x-should-retry"),
+        "x-accel-buffering",
+    }
+)
 
 
 class ServerSettings(Section):
-    host: str = "127.0.0.1"
+    host: Host = "127.0.0.1"
     port: Port = 8080
     workers: int = Field(default=1, ge=1, le=256)
     grace_s: Seconds = 20
@@ -38,12 +49,12 @@ class ServerSettings(Section):
 
 
 class OperatorSettings(Section):
-    host: str = "127.0.0.1"
+    host: Host = "127.0.0.1"
     port: Port = 8081
 
 
 class ConsoleSettings(Section):
-    host: str = "127.0.0.1"
+    host: Host = "127.0.0.1"
     port: Port = 8082
     # `tollkeeper console --new-token` prints a token and this digest of it. Empty: each start makes
     # a token and prints it.
@@ -82,6 +93,12 @@ class SecretsSettings(Section):
     # Secrets come by environment or file reference only. Empty: a file in database.data_dir.
     master_key_file: SecretFile = ""
     master_key_env: SecretVariable = ""
+
+    @model_validator(mode="after")
+    def _has_one_source(self) -> "SecretsSettings":
+        if self.master_key_env and self.master_key_file:
+            raise ValueError("master_key_env and master_key_file cannot both be set")
+        return self
 
 
 class LogsSettings(Section):
@@ -144,7 +161,8 @@ class LimitsSettings(Section):
 
 
 class LedgerSettings(Section):
-    lease_s: Seconds = 15
+    # A process renews its lease several times within this, also while it is busy.
+    lease_s: float = Field(default=15, ge=1, le=86400)
     # Calls that are unsettled for so many hours are resolved as the next setting says; 0: they stay
     # unsettled.
     unsettled_after_hours: int = Field(default=0, ge=0, le=87_600)
@@ -191,7 +209,7 @@ class AuthSettings(Section):
 
 
 class SessionsSettings(Section):
-    headers: tuple[str, ...] = conventions.SESSION_HEADERS
+    headers: tuple[HeaderName, ...] = conventions.SESSION_HEADERS
 
 
 class MessagesSettings(Section):
@@ -228,6 +246,13 @@ class ExtensionsSettings(Section):
     key_usage: bool = False
     # The name of a response header with the cost of the call; empty: none.
     cost_header: str = Field(default="", pattern=r"^[a-z0-9-]{0,64}$")
+
+    @field_validator("cost_header")
+    @classmethod
+    def _is_not_our_own(cls, name: str) -> str:
+        if name in _ANSWER_HEADERS:
+            raise ValueError("the gateway writes this header itself")
+        return name
 
 
 class EmbeddedSettings(Section):
@@ -307,7 +332,7 @@ class Settings(BaseSettings):
     """The whole configuration. Environment: TOLLKEEPER_SECTION__NAME, lists and tables as JSON."""
 
     model_config = SettingsConfigDict(
-        env_prefix="TOLLKEEPER_",
+        env_prefix=ENV_PREFIX,
         env_nested_delimiter="__",
         extra="forbid",
         frozen=True,

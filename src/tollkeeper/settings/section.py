@@ -1,9 +1,11 @@
 """The base of every section of the settings, and the types that several of them have."""
 
-from typing import Annotated
+from typing import Annotated, Any, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
 
+# An address to listen on. An empty one would mean every address of the machine.
+Host = Annotated[str, Field(min_length=1, max_length=255)]
 Name = Annotated[str, Field(min_length=1, max_length=120)]
 Seconds = Annotated[float, Field(gt=0, le=86400)]
 # The name of an environment variable that holds a secret. Not shown where it is no name: it may be
@@ -18,3 +20,13 @@ class Section(BaseModel):
     model_config = ConfigDict(
         extra="forbid", frozen=True, protected_namespaces=(), hide_input_in_errors=True
     )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _is_no_truth_value(cls, value: Any, info: ValidationInfo) -> Any:
+        """The settings library would read `true` as 1 where a number is asked for."""
+        assert info.field_name is not None
+        annotation = cls.model_fields[info.field_name].annotation
+        if isinstance(value, bool) and {int, float} & {annotation, *get_args(annotation)}:
+            raise ValueError("must be a number")
+        return value

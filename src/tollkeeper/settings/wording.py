@@ -55,9 +55,17 @@ def explanation(error: ErrorDetails, known_names: Sequence[str]) -> str:
     )
 
 
+def unknown_section(name: str, known_names: Sequence[str]) -> str:
+    return f"there is no section {name}{_nearest(name, known_names)}"
+
+
 def _unknown(name: str, known_names: Sequence[str]) -> str:
+    return f"is not a setting{_nearest(name, known_names)}"
+
+
+def _nearest(name: str, known_names: Sequence[str]) -> str:
     near = difflib.get_close_matches(name, known_names, n=1)
-    return "is not a setting" + (f"; did you mean {near[0]}?" if near else "")
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 def _plain(value: Any) -> Any:

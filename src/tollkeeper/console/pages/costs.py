@@ -4,7 +4,7 @@ import csv
 import io
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from starlette.requests import Request
@@ -19,7 +19,7 @@ from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
 from tollkeeper.domain.conventions import COST_PAGE_MAX
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.money import usd_from_picousd
-from tollkeeper.domain.reports import CostDimension, CostPage, CostQuery, CostRow
+from tollkeeper.domain.reports import CostDimension, CostQuery, CostRow
 from tollkeeper.domain.traffic import TimeRange
 from tollkeeper.services.use_cases import Services
 
@@ -140,7 +140,7 @@ async def cost_table(
         group_by=(grouping.dimension,),
         limit=COST_PAGE_MAX,
     )
-    page = await _whole_report(services, organization, query)
+    page = await services.costs.whole_cost_report(organization, query)
     amounts: dict[str, list[int]] = defaultdict(lambda: [0] * len(page.buckets))
     for number, bucket in enumerate(page.buckets):
         for row in bucket.rows:
@@ -151,23 +151,6 @@ async def cost_table(
         by_group={group: tuple(found) for group, found in dearest_first},
         unsettled=page.unsettled_requests,
     )
-
-
-async def _whole_report(
-    services: Services, organization: OrganizationId, query: CostQuery
-) -> CostPage:
-    whole = CostPage(buckets=(), next_page=None, unsettled_requests=0)
-    cursor = None
-    while True:
-        page = await services.costs.cost_report(organization, query, cursor)
-        whole = replace(
-            whole,
-            buckets=whole.buckets + page.buckets,
-            unsettled_requests=whole.unsettled_requests + page.unsettled_requests,
-        )
-        cursor = page.next_page
-        if cursor is None:
-            return whole
 
 
 def _chart(table: CostTable, names: dict[str, str]) -> dict[str, object]:

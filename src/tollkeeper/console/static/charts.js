@@ -25,6 +25,19 @@ function frame(extra) {
   };
 }
 
+// Ticks of a count are whole numbers. With more than so many there are too few ticks for fractions.
+const FRACTIONS_UNTIL = 10;
+
+function countAxis(highest) {
+  return { tickformat: "~s", ...(highest < FRACTIONS_UNTIL ? { tick0: 0, dtick: Math.max(1, Math.ceil(highest / 5)) } : {}) };
+}
+
+function highestBar(data) {
+  const columns = data.x.map((_, column) => data.series.map((series) => series.values[column]));
+  const heights = columns.map((values) => (data.beside ? Math.max(...values) : values.reduce((sum, value) => sum + value, 0)));
+  return Math.max(0, ...heights);
+}
+
 function bars(data) {
   const money = data.unit === "USD";
   const traces = data.series.map((series, number) => ({
@@ -40,7 +53,7 @@ function bars(data) {
     dragmode: data.zoom ? "zoom" : false,
     showlegend: data.series.length > 1,
     xaxis: { type: "date", fixedrange: !data.zoom },
-    yaxis: money ? { tickprefix: "$", tickformat: "~g" } : { tickformat: "~s" },
+    yaxis: money ? { tickprefix: "$", tickformat: "~g" } : countAxis(highestBar(data)),
   });
   return { traces, layout };
 }
@@ -84,6 +97,7 @@ function histogram(data) {
     bargap: 0,
     shapes: [thresholdLine(data.at)],
     xaxis: { range: [0, 10000], tickformat: "d", title: { text: "probability, basis points" } },
+    yaxis: countAxis(Math.max(...counts)),
     margin: { l: 48, r: 16, t: 8, b: 46 },
   });
   return { traces, layout };

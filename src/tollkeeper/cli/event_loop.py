@@ -1,0 +1,17 @@
+"""Runs the event loop of a command that serves."""
+
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+import uvloop
+
+from tollkeeper.hosting.stop_signals import deferred_signals, exit_if_signalled
+
+T = TypeVar("T")
+
+
+def run_in_loop(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    """Signals wait until `main` takes them (`take_signals`), or until it has ended."""
+    with deferred_signals():
+        exit_if_signalled()
+        return uvloop.run(main())

@@ -1,0 +1,62 @@
+"""Charts as Plotly draws them, from data that a page could have."""
+
+import json
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from playwright.async_api import Page
+
+from tests.support.console_site import ConsoleSite, Watched
+from tollkeeper.console.charts import counted_days, stacked_days, threshold_chart
+
+_DAYS = ("2026-01-01", "2026-01-02")
+_COUNTS = (0, 1, 2, 3, 4, 7, 9, 10, 12, 990, 1_500_000)
+# Drawn in the place of the page's own chart.
+_DRAW = """async (data) => {
+    const figure = document.querySelector("figure.chart");
+    figure.querySelector("script").textContent = data;
+    await drawChart(figure);
+    return [...figure.querySelectorAll(".ytick text")].map(tick => tick.textContent);
+}"""
+
+
+@pytest.fixture
+async def page_with_chart(site: ConsoleSite, watched: Watched) -> Page:
+    # The page has a chart where there are records of calls.
+    assert (await site.judged.entry(await site.judged.chat("Hello"))).status == 200
+    await watched.page.goto(f"{site.address}/")
+    await watched.page.wait_for_function("document.querySelector('figure.chart').dataset.drawn")
+    return watched.page
+
+
+async def _ticks(page: Page, chart: dict[str, Any]) -> list[str]:
+    ticks: list[str] = await page.evaluate(_DRAW, json.dumps(chart))
+    return ticks
+
+
+def _is_whole(tick: str) -> bool:
+    """Such as `3` and `1.5k`, but not `500m`."""
+    digits = tick.rstrip("kMm")
+    thousandths = {"m": 1, "k": 10**6, "M": 10**9}.get(tick[len(digits) :], 10**3)
+    return Decimal(digits) * thousandths % 1000 == 0
+
+
+async def test_ticks_of_counts_are_whole(page_with_chart: Page) -> None:
+    for count in _COUNTS:
+        counted = counted_days(_DAYS, {"calls": (count, 0), "matches": (count // 2, 0)})
+        for chart in (
+            counted,
+            {**counted, "beside": False},
+            threshold_chart([(5000, count)], 4000),
+        ):
+            ticks = await _ticks(page_with_chart, chart)
+            # One above the other, and none twice.
+            assert 2 <= len(ticks) == len(set(ticks)) <= 12, (chart, ticks)
+            assert all(_is_whole(tick) for tick in ticks), (chart, ticks)
+
+
+async def test_ticks_of_money_are_not(page_with_chart: Page) -> None:
+    ticks = await _ticks(page_with_chart, stacked_days(_DAYS, {"model": ("0.003", "0")}))
+    assert ticks[0] == "$0"
+    assert any("." in tick for tick in ticks), ticks

@@ -1,0 +1,52 @@
+"""Mistakes that the settings library would not notice: a truth value for a number, and a variable of
+a section that does not exist."""
+
+import typing
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel
+
+from tollkeeper.settings import Settings, SettingsError, load_settings
+
+_NUMBERS = [
+    (section, name)
+    for section, field in Settings.model_fields.items()
+    if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
+    for name, setting in field.annotation.model_fields.items()
+    if {int, float} & {setting.annotation, *typing.get_args(setting.annotation)}
+]
+
+
+def _load(folder: Path, text: str) -> Settings:
+    path = folder / "tollkeeper.toml"
+    path.write_text(text)
+    return load_settings(path)
+
+
+@pytest.mark.parametrize(("section", "name"), _NUMBERS)
+def test_a_truth_value_is_no_number(tmp_path: Path, section: str, name: str) -> None:
+    """`activity.retention_days = true` would keep the records of one day."""
+    with pytest.raises(SettingsError) as refused:
+        _load(tmp_path, f"[{section}]\n{name} = true\n")
+    assert f"{name} = True: must be a number" in str(refused.value)
+
+
+def test_a_variable_of_an_unknown_section_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOLLKEEPER_SERVR__PORT", "secret-value")
+    with pytest.raises(SettingsError) as refused:
+        _load(tmp_path, "")
+    assert str(refused.value) == (
+        "TOLLKEEPER_SERVR__PORT: there is no section servr; did you mean server?"
+    )
+
+
+def test_variables_of_other_programs_are_left_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kubernetes sets such variables in every pod beside a service that is called tollkeeper."""
+    monkeypatch.setenv("TOLLKEEPER_SERVICE_HOST", "10.0.0.1")
+    monkeypatch.setenv("TOLLKEEPER_PORT_8080_TCP", "tcp://10.0.0.1:8080")
+    assert _load(tmp_path, "").server.port == 8080
