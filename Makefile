@@ -58,11 +58,12 @@ fuzz: $(INSTALLED) ## coverage-guided fuzzing of every reader of foreign bytes
 profile: $(INSTALLED) ## where a call spends its CPU time: a table by stage and a flame graph
 	$(BIN)/python -m bench.profile $(ARGS)
 
-prove: $(INSTALLED) ## the long proofs: seeded histories, kills, planted bugs
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal tests --prove $(ARGS)
+prove: $(INSTALLED) ## every proof in full size: histories, kills, attacks, planted bugs; prints what was proved
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m proof tests --prove $(ARGS)
 
 openapi: $(INSTALLED) ## write openapi.json and docs/api.md anew
-	$(BIN)/tollkeeper openapi --json > openapi.json
+	$(BIN)/tollkeeper openapi --json > openapi.json.new
+	mv openapi.json.new openapi.json
 	$(BIN)/python -m tools.api_reference
 
 docs: $(INSTALLED) ## build the documents as a static site in site/

@@ -54,7 +54,7 @@ def main() -> None:
         "machine": machine,
         "knee_per_second": programme.knee_per_second,
         "beside": [asdict(found) for found in programme.beside],
-        "flood_elsewhere_p50_ms": programme.flood_elsewhere and programme.flood_elsewhere.p50_ms,
+        "elsewhere_p50_ms": {name: quiet.p50_ms for name, quiet in programme.elsewhere.items()},
         "table": [asdict(row) for row in table],
     }
     _RESULT.write_text(json.dumps(result, indent=2, ensure_ascii=False) + "\n")

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import socket
+import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
@@ -28,6 +29,7 @@ _IDLE = 3000
 _CHURNING, _CHURN_PAUSE_S = 16, 0.06
 # How many connections are opened at once, so that the listener's queue is not what is measured.
 _OPENED_AT_ONCE = 64
+_JUNK, _JUNK_BEGINS_S = 800, 30
 _RECEIVE_BUFFER = 4096
 
 
@@ -128,6 +130,21 @@ def flood(per_second: float) -> Condition:
         open_loop.close()
 
     return run
+
+
+@asynccontextmanager
+async def junk(gateway: Running, tenant: Tenant) -> AsyncIterator[int]:
+    """Requests that are refused at first sight, as many as the gateway answers, from nobody known."""
+    program = (sys.executable, "-m", "bench.stress.junk", str(gateway.port), str(_JUNK))
+    process = await asyncio.create_subprocess_exec(*program, stdout=asyncio.subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        async with asyncio.timeout(_JUNK_BEGINS_S):
+            await process.stdout.readline()
+        yield _JUNK
+    finally:
+        process.kill()
+        await process.wait()
 
 
 async def _flood_on(open_loop: OpenLoop, requests: list[bytes], per_second: float) -> None:

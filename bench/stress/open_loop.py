@@ -93,24 +93,26 @@ def percentile_ms(times: list[float], percent: int) -> float:
 
 
 class OpenLoop:
-    """Sends requests at a rate over connections that are kept between runs."""
+    """Sends requests at a rate over connections that are kept between runs. Each caller has
+    connections of its own."""
 
-    def __init__(self, port: int, *, connections_max: int = 1000) -> None:
+    def __init__(self, port: int, *, callers: int = 1, connections_max: int = 1000) -> None:
         self._port = port
         self.connections_max = connections_max
-        self._idle: deque[Answer] = deque()
+        # Those of each caller.
+        self._idle: list[deque[Answer]] = [deque() for _ in range(callers)]
         self._open = 0
 
     async def connect(self) -> None:
         """Opens the connections before a run, so that it does not measure their making."""
         while self._open < self.connections_max:
-            self._idle.append(await self._new_connection())
+            self._idle[self._open % len(self._idle)].append(await self._new_connection())
 
     async def run(
         self, requests: Sequence[bytes], *, per_second: float, seconds: float, settling_s: float = 0
     ) -> Arrivals:
-        """Cycles through the requests for so long, and waits for the answers. What is sent within
-        `settling_s` before that is not part of the result."""
+        """Cycles through the requests, one of each caller, for so long, and waits for the answers. What
+        is sent within `settling_s` before that is not part of the result."""
         if settling_s:
             settling = asyncio.create_task(
                 self.run(requests, per_second=per_second, seconds=settling_s)
@@ -148,18 +150,22 @@ class OpenLoop:
             due = min(total, int((now - started) * per_second) + 1)
             while found.offered < due:
                 planned = started + found.offered / per_second
-                request = requests[found.offered % len(requests)]
+                caller = found.offered % len(requests)
+                idle = self._idle[caller % len(self._idle)]
                 found.offered += 1
                 found.late_s.append(max(0.0, time.perf_counter() - planned))
-                if not self._idle:
+                if not idle:
                     found.not_sent += 1
                     continue
-                task = asyncio.create_task(self._ask(self._idle.pop(), request, found))
+                task = asyncio.create_task(self._ask(idle.pop(), idle, requests[caller], found))
                 tasks.add(task)
                 task.add_done_callback(tasks.discard)
             await asyncio.sleep(_STEP_S)
 
-    async def _ask(self, answer: Answer, request: bytes, found: Arrivals) -> None:
+    async def _ask(
+        self, answer: Answer, idle: deque[Answer], request: bytes, found: Arrivals
+    ) -> None:
+        """`idle` is where the connection goes back to."""
         if answer.transport.is_closing():
             self._open -= 1
             answer = await self._new_connection()
@@ -172,11 +178,11 @@ class OpenLoop:
             raise
         found.note(status, time.perf_counter() - sent, answer)
         if status and answer.keeps_alive and not answer.transport.is_closing():
-            self._idle.append(answer)
+            idle.append(answer)
         else:
             answer.transport.close()
             self._open -= 1
-            self._idle.append(await self._new_connection())
+            idle.append(await self._new_connection())
 
     async def _new_connection(self) -> Answer:
         self._open += 1
@@ -189,7 +195,8 @@ class OpenLoop:
         return answer
 
     def close(self) -> None:
-        for answer in self._idle:
-            answer.transport.close()
-        self._open -= len(self._idle)
-        self._idle.clear()
+        for idle in self._idle:
+            for answer in idle:
+                answer.transport.close()
+            self._open -= len(idle)
+            idle.clear()

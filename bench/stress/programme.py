@@ -10,7 +10,7 @@ from statistics import median
 from bench.figures import WHOLE_ANSWER
 from bench.gateway import Running, Tenant
 from bench.load import run_load
-from bench.stress.conditions import CONDITIONS, Condition, chat, flood
+from bench.stress.conditions import CONDITIONS, Condition, chat, flood, junk
 from bench.stress.open_loop import Arrivals, OpenLoop, percentile_ms
 from bench.stress.quiet import Quiet, QuietCaller, quiet_calls
 from bench.stress.vitals import Vitals, read_vitals, settles
@@ -71,8 +71,8 @@ class Programme:
     steps: list[tuple[float, Arrivals]] = field(default_factory=list)
     rounds: list[Round] = field(default_factory=list)
     beside: list[Beside] = field(default_factory=list)
-    # The quiet caller while the flood goes to the second gateway: what the busy machine does to it.
-    flood_elsewhere: Quiet | None = None
+    # The quiet caller while a flood goes to the second gateway: what the busy machine does to it.
+    elsewhere: dict[str, Quiet] = field(default_factory=dict)
     baseline: Vitals | None = None
 
     async def run(self, rounds: int) -> None:
@@ -80,7 +80,7 @@ class Programme:
         _tell("warming up, and the closed loop")
         await self._closed_loop(requests)
         self.baseline = await self._at_first_rest()
-        open_loop = OpenLoop(self.gateway.port)
+        open_loop = OpenLoop(self.gateway.port, callers=len(requests))
         await open_loop.connect()
         try:
             await self._find_knee(open_loop, requests)
@@ -92,11 +92,15 @@ class Programme:
         for name, condition in CONDITIONS.items():
             _tell(name)
             self.beside.append(await self._beside(name, condition))
-        _tell("another organization's flood")
-        flooded = flood(_OVERLOAD * self.knee_per_second)
-        self.beside.append(await self._beside("another organization's flood", flooded))
-        _tell("the same flood on a gateway of its own")
-        self.flood_elsewhere = await self._beside_another_gateway(flooded)
+        floods = {
+            "another organization's flood": flood(_OVERLOAD * self.knee_per_second),
+            "requests for nothing": junk,
+        }
+        for name, condition in floods.items():
+            _tell(name)
+            self.beside.append(await self._beside(name, condition))
+            _tell("the same on a gateway of its own")
+            self.elsewhere[name] = await self._beside_another_gateway(condition)
 
     @property
     def _callers(self) -> Sequence[Tenant]:

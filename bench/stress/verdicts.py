@@ -72,8 +72,8 @@ def _others(programme: Programme) -> Iterator[Row]:
         rest = "not in time" if found.at_rest_s is None else f"after {found.at_rest_s:.0f} s"
         yield Row("... descriptors, tasks, calls and held money as before", rest,
                   f"at most {_BOOKS_SLACK_S} s", _met(found.at_rest_s is not None))  # fmt: skip
-    if programme.flood_elsewhere is not None:
-        yield _elsewhere_row(programme.beside[-1], programme.flood_elsewhere)
+        if found.name in programme.elsewhere:
+            yield _elsewhere_row(found, programme.elsewhere[found.name])
     baseline = programme.baseline
     assert baseline is not None
     growth = programme.beside[-1].vitals.resident_mb - baseline.resident_mb
@@ -99,10 +99,10 @@ def _elsewhere_row(flooded: Beside, elsewhere: Quiet) -> Row:
     that is due to the gateway that both of them share."""
     slower = flooded.p50_ms / elsewhere.p50_ms
     measured = (
-        f"p50 {flooded.p50_ms:.0f} ms, of {elsewhere.p50_ms:.0f} ms beside a flood elsewhere: "
+        f"p50 {flooded.p50_ms:.0f} ms, of {elsewhere.p50_ms:.0f} ms beside it elsewhere: "
         f"{slower:.1f}; p99 {flooded.p99_ms:.0f} of {elsewhere.p99_ms:.0f} ms"
     )
-    return Row("... and beside the same flood on another gateway of this machine", measured,
+    return Row("... and beside the same on another gateway of this machine", measured,
                f"at most {_SLOWER_MAX} times", _met(slower <= _SLOWER_MAX))  # fmt: skip
 
 

@@ -133,11 +133,7 @@ async def _over_tcp(conninfo: str) -> AsyncIterator[str]:
 
 
 @pytest.fixture(scope="module")
-def image(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Image]:
-    if not request.config.getoption("--prove"):
-        pytest.skip("only with --prove")
+def image(only_long: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
     folder = tmp_path_factory.mktemp("image")
     try:
         yield build_image(folder)

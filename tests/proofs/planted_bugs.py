@@ -99,7 +99,7 @@ BUGS = {
         HISTORIES,
     ),
     "the end of a stream is taken for its [DONE]": Bug(
-        "backends/chat/stream.py",
+        "backends/event_reader.py",
         """        self.fail(BackendFailed(ended, charged=True))
         return []
 """,

@@ -32,7 +32,7 @@ def machine(conninfo: str) -> Iterator[type[LedgerMachine]]:
 
 
 def test_the_ledger_agrees_with_a_plain_model(machine: type[LedgerMachine], proof: Proof) -> None:
-    machine.steps = machine.crashes = 0
+    machine.histories = machine.steps = machine.crashes = 0
     run_state_machine_as_test(
         machine,
         settings=settings(
@@ -44,5 +44,6 @@ def test_the_ledger_agrees_with_a_plain_model(machine: type[LedgerMachine], proo
             suppress_health_check=list(HealthCheck),
         ),
     )
+    proof.count("histories of the ledger beside a plain model", machine.histories)
     proof.count("steps of the ledger beside a plain model", machine.steps)
     proof.count("processes killed beside a plain model", machine.crashes)

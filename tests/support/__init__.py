@@ -31,7 +31,7 @@ What talks to a gateway:
 
 What operators use:
     program            the command line as a process (`warm_program`: quickly, `terminal`: as a
-                       person sees it)
+                       person sees it, `signalled_program`: with a signal at an exact moment)
     console_site       the web console in front of a gateway
     browser            a real browser
 
@@ -56,6 +56,7 @@ Documents:
     documents          their blocks, commands and links
     command_lines      command lines in documents and deployment files, parsed and not run
 
-And `proof`: how far a proof goes, with and without `--prove`; `compiled_files`: a place for what
-Python compiles. Files that end in `_fixtures` hold pytest fixtures over these.
+And `proof`: how far a proof goes, with and without `--prove`; `proof_summary`: what is said of all
+proofs at the end; `compiled_files`: a place for what Python compiles. Files that end in `_fixtures`
+hold pytest fixtures over these.
 """

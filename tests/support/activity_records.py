@@ -1,7 +1,7 @@
 """Activity records for tests, and a database that can be away."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Hashable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -75,9 +75,9 @@ class UnsteadyDatabase(Database):
         self.refused = asyncio.Event()
 
     @asynccontextmanager
-    async def reading(self) -> AsyncIterator[Connection]:
+    async def reading(self, organization: Hashable | None = None) -> AsyncIterator[Connection]:
         self._require()
-        async with self._real.reading() as connection:
+        async with self._real.reading(organization) as connection:
             yield connection
 
     @asynccontextmanager

@@ -1,13 +1,22 @@
-"""How far a proof goes: a slice of it in every run, all of it with --prove, and what was run."""
+"""How far a proof goes: a slice of it in every run, all of it with --prove, and what was run.
+
+A test is a proof if it takes the fixture `proof` or `only_long`; it then has the mark of that name,
+so that `-m proof` chooses them. With --prove the summary lists each proof with its result, and ends
+with one sentence on all of them. It reads nothing but the reports of tests, which also come from other
+processes.
+"""
 
 from collections import Counter
+from collections.abc import Generator
 
 import pytest
 
-_TALLY = "proof: "
-_ROW = "row of: "
-# A proof may take as long as it takes; a hang is found by the shorter runs.
-_LONG_TIMEOUT_S = 4 * 3600
+from tests.support.proof_summary import ROW, TALLY, Summary, proof_of
+
+_MARK = "proof"
+_FIXTURES = {"proof", "only_long"}
+# A proof may take long, beside others and on a slow machine; a hang is found by the shorter runs.
+_LONG_TIMEOUT_S = 2 * 3600
 
 
 class Proof:
@@ -20,13 +29,13 @@ class Proof:
     def size(self, quick: int, long: int) -> int:
         return long if self.long else quick
 
-    def count(self, what: str, number: int = 1) -> None:
-        """Shown in the summary, added up over all tests."""
-        self._node.user_properties.append((_TALLY + what, number))
+    def count(self, what: str, number: int = 1, *, of: int | None = None) -> None:
+        """Shown in the summary, added up over all tests. `of` is how many it is when all is well."""
+        self._node.user_properties.append((TALLY + what, (number, of)))
 
     def row(self, table: str, **cells: str) -> None:
         """A row of a table that the summary shows."""
-        self._node.user_properties.append((_ROW + table, cells))
+        self._node.user_properties.append((ROW + table, cells))
 
 
 @pytest.fixture
@@ -34,7 +43,7 @@ def proof(request: pytest.FixtureRequest) -> Proof:
     return Proof(request.node, long=request.config.getoption("--prove"))
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def only_long(request: pytest.FixtureRequest) -> None:
     if not request.config.getoption("--prove"):
         pytest.skip("only with --prove")
@@ -46,43 +55,43 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if config.getoption("--prove"):
-        for item in items:
-            if "proof" in getattr(item, "fixturenames", ()):
-                item.add_marker(pytest.mark.timeout(_LONG_TIMEOUT_S), append=False)
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", f"{_MARK}: is longer with --prove, and is in its summary")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> Generator[None]:
+    """Marks proofs before pytest chooses by marks, and orders what is left when all others are done."""
+    prove = config.getoption("--prove")
+    for item in items:
+        fixtures = _FIXTURES & set(getattr(item, "fixturenames", ()))
+        if fixtures:
+            item.add_marker(_MARK)
+        if prove and "proof" in fixtures:
+            item.add_marker(pytest.mark.timeout(_LONG_TIMEOUT_S), append=False)
+    yield
+    if prove:
+        # A proof in few cases can be long. It begins early, so that processes that share the proofs
+        # end at about the same time; the short cases of proofs that have many fill the gaps.
+        cases = Counter(proof_of(item.nodeid) for item in items)
+        items.sort(key=lambda item: cases[proof_of(item.nodeid)])
 
 
 def pytest_terminal_summary(
-    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+    terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config
 ) -> None:
-    if not config.getoption("--prove"):
+    if not config.getoption("--prove") or config.getoption("--collect-only"):
         return
-    tally: Counter[str] = Counter()
-    tables: dict[str, list[dict[str, str]]] = {}
-    for reports in terminalreporter.stats.values():
-        for report in reports:
-            if getattr(report, "when", None) == "teardown":
-                continue
-            for name, value in getattr(report, "user_properties", ()):
-                if name.startswith(_TALLY):
-                    tally[name.removeprefix(_TALLY)] += value
-                elif name.startswith(_ROW):
-                    tables.setdefault(name.removeprefix(_ROW), []).append(value)
-    terminalreporter.section("proved")
-    for what, number in sorted(tally.items()):
-        terminalreporter.write_line(f"{number:>12,}  {what}")
-    for title, rows in sorted(tables.items()):
-        terminalreporter.section(title)
-        for line in _lines(rows):
-            terminalreporter.write_line(line)
+    every = (report for reports in terminalreporter.stats.values() for report in reports)
+    summary = Summary((one for one in every if isinstance(one, pytest.TestReport)), _MARK)
+    for title, lines in summary.sections():
+        _write(terminalreporter, title, lines)
+    _write(terminalreporter, "verdict", summary.verdict(exitstatus))
 
 
-def _lines(rows: list[dict[str, str]]) -> list[str]:
-    """The table with its headings, in columns."""
-    table = [list(rows[0]), *sorted(list(row.values()) for row in rows)]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in table
-    ]
+def _write(reporter: pytest.TerminalReporter, title: str, lines: list[str]) -> None:
+    reporter.section(title)
+    for line in lines:
+        reporter.write_line(line)

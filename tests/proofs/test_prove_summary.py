@@ -1,0 +1,135 @@
+"""What `--prove` says at its end is true, also where several processes run the proofs."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+_ROOT = Path(__file__).parents[2]
+_CONFTEST = 'pytest_plugins = ["tests.support.proof"]\n'
+_GOOD = """
+import pytest
+
+@pytest.mark.parametrize("name", "abc")
+def test_a_bug_is_caught(proof, name):
+    proof.count("bugs caught", of=3)
+    proof.row("scorecard", attack=name, refusals="0")
+
+def test_histories(proof):
+    proof.count("histories", proof.size(quick=2, long=12_345))
+
+@pytest.mark.usefixtures("only_long")
+def test_only_long():
+    pass
+
+def test_no_proof():
+    pass
+"""
+_BAD = """
+import pytest
+
+@pytest.mark.parametrize("name", "abc")
+def test_a_bug_is_caught(proof, name):
+    proof.count("bugs caught", int(name != "b"), of=3)
+    assert name != "b"
+
+@pytest.fixture
+def broken():
+    yield
+    raise ValueError
+
+def test_ends_badly(proof, broken):
+    pass
+"""
+_SKIPPED = """
+import pytest
+
+def test_runs(proof):
+    pass
+
+def test_needs_a_tool(proof):
+    pytest.skip("a tool is not installed")
+"""
+
+
+def _run(folder: Path, tests: str, *options: str) -> subprocess.CompletedProcess[str]:
+    (folder / "conftest.py").write_text(_CONFTEST)
+    (folder / "test_it.py").write_text(tests)
+    (folder / "pytest.ini").write_text("[pytest]\n")
+    plugins = ("xdist", "pytest_timeout", "no:cacheprovider")
+    return subprocess.run(
+        [
+            *(sys.executable, "-m", "pytest", "-q", "--strict-markers"),
+            *(word for plugin in plugins for word in ("-p", plugin)),
+            *(f"--rootdir={folder}", f"--override-ini=pythonpath={_ROOT}", *options, "test_it.py"),
+        ],
+        cwd=folder,
+        # Every other plugin would only make the start longer.
+        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+def _lines(done: subprocess.CompletedProcess[str]) -> list[str]:
+    return [" ".join(line.split()) for line in done.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("processes", [(), ("-n", "2", "--dist", "worksteal")])
+def test_everything_ran_and_passed(tmp_path: Path, processes: tuple[str, ...]) -> None:
+    done = _run(tmp_path, _GOOD, "--prove", "-m", "proof", *processes)
+    assert done.returncode == 0, done.stdout
+    lines = _lines(done)
+    assert "3 of 3 bugs caught" in lines
+    assert "12,345 histories" in lines
+    assert [line for line in lines if line in {"a 0", "b 0", "c 0"}] == ["a 0", "b 0", "c 0"]
+    results = [line for line in lines if line.startswith("test_it.py::")]
+    assert [line.rsplit(" ", 2)[0] for line in results] == [
+        "test_it.py::test_a_bug_is_caught 3 passed",
+        "test_it.py::test_histories 1 passed",
+        "test_it.py::test_only_long 1 passed",
+    ]
+    assert "Proved: 3 proofs, 5 cases; all ran in full size, and all passed." in lines
+
+
+def test_a_failure_is_named(tmp_path: Path) -> None:
+    done = _run(tmp_path, _BAD, "--prove", "-n", "2")
+    assert done.returncode == 1, done.stdout
+    lines = _lines(done)
+    assert "2 of 3 bugs caught" in lines
+    assert "NOT PROVED: 2 proofs, 4 cases; 2 failed, exit status 1." in lines
+    assert "failed: test_it.py::test_a_bug_is_caught[b]" in lines
+    assert "failed: test_it.py::test_ends_badly" in lines
+    assert "not all: bugs caught: 2 of 3" in lines
+
+
+def test_a_part_of_the_cases_is_no_proof(tmp_path: Path) -> None:
+    done = _run(tmp_path, _GOOD, "--prove", "-k", "caught and (a] or b])")
+    assert done.returncode == 0, done.stdout
+    lines = _lines(done)
+    assert "Proved in part: 1 proof, 2 cases; none failed, 0 did not run." in lines
+    assert "not all: bugs caught: 2 of 3" in lines
+
+
+def test_what_did_not_run_is_named(tmp_path: Path) -> None:
+    done = _run(tmp_path, _SKIPPED, "--prove")
+    assert done.returncode == 0, done.stdout
+    lines = _lines(done)
+    assert "Proved in part: 2 proofs, 2 cases; none failed, 1 did not run." in lines
+    assert "did not run: test_it.py::test_needs_a_tool: a tool is not installed" in lines
+
+
+def test_nothing_chosen_is_not_proved(tmp_path: Path) -> None:
+    done = _run(tmp_path, _GOOD, "--prove", "-k", "nothing")
+    assert "NOT PROVED: 0 proofs, 0 cases; 0 failed, exit status 5." in _lines(done)
+
+
+def test_without_the_option_there_is_no_summary(tmp_path: Path) -> None:
+    done = _run(tmp_path, _GOOD)
+    assert done.returncode == 0, done.stdout
+    assert "verdict" not in done.stdout
+    assert "5 passed, 1 skipped" in done.stdout

@@ -1,0 +1,132 @@
+"""What a run with --prove says at its end: each proof with its result, what was gone through, and the
+tables that proofs fill."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import cast
+
+import pytest
+
+TALLY = "proof: "
+ROW = "row of: "
+
+
+def proof_of(case: str) -> str:
+    """The proof of a case, by their names."""
+    return case.partition("[")[0]
+
+
+@dataclass
+class Tally:
+    """How many there were of something, and how many there are when all is well, where that is known."""
+
+    number: int = 0
+    of: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.number:,}" if self.of is None else f"{self.number:,} of {self.of:,}"
+
+
+@dataclass
+class Outcome:
+    """How the cases of one proof ended."""
+
+    cases: dict[str, str] = field(default_factory=dict)
+    seconds: float = 0
+
+    def add(self, report: pytest.TestReport) -> None:
+        self.seconds += report.duration
+        # A case that failed stays so, also if its end went well.
+        worst = self.cases.get(report.nodeid)
+        if report.outcome != "passed" or worst is None:
+            self.cases[report.nodeid] = "failed" if worst == "failed" else report.outcome
+
+    def __str__(self) -> str:
+        counted = Counter(self.cases.values())
+        names = (("passed", "passed"), ("failed", "FAILED"), ("skipped", "did not run"))
+        return ", ".join(f"{counted[name]:,} {said}" for name, said in names if counted[name])
+
+
+class Summary:
+    """Read from the reports of tests, which may come from several processes."""
+
+    def __init__(self, reports: Iterable[pytest.TestReport], mark: str) -> None:
+        self._proofs: dict[str, Outcome] = {}
+        self._reasons: dict[str, str] = {}
+        self._failures: set[str] = set()
+        self._tallies: dict[str, Tally] = {}
+        self._tables: dict[str, list[dict[str, str]]] = {}
+        for report in reports:
+            if report.failed:
+                self._failures.add(report.nodeid)
+            if mark in report.keywords:
+                self._add(report)
+
+    def _add(self, report: pytest.TestReport) -> None:
+        self._proofs.setdefault(proof_of(report.nodeid), Outcome()).add(report)
+        if report.skipped and isinstance(report.longrepr, tuple):
+            self._reasons[report.nodeid] = str(report.longrepr[2]).removeprefix("Skipped: ")
+        if report.when == "call":
+            self._add_properties(report)
+
+    def _add_properties(self, report: pytest.TestReport) -> None:
+        for name, value in report.user_properties:
+            if name.startswith(TALLY):
+                number, of = cast("tuple[int, int | None]", value)
+                tally = self._tallies.setdefault(name.removeprefix(TALLY), Tally(of=of))
+                tally.number += number
+            elif name.startswith(ROW):
+                row = cast("dict[str, str]", value)
+                self._tables.setdefault(name.removeprefix(ROW), []).append(row)
+
+    def sections(self) -> Iterable[tuple[str, list[str]]]:
+        if self._proofs:
+            yield "proofs", list(self._proof_lines())
+        if self._tallies:
+            width = max(len(str(tally)) for tally in self._tallies.values())
+            yield (
+                "proved",
+                [f"{tally!s:>{width}}  {what}" for what, tally in sorted(self._tallies.items())],
+            )
+        for title, rows in sorted(self._tables.items()):
+            yield title, in_columns([list(rows[0]), *sorted(list(row.values()) for row in rows)])
+
+    def _proof_lines(self) -> Iterable[str]:
+        rows = [
+            [name, str(outcome), f"{outcome.seconds:,.1f} s"]
+            for name, outcome in sorted(self._proofs.items())
+        ]
+        yield from in_columns([["proof", "result", "time in its process"], *rows])
+
+    def verdict(self, exit_status: int) -> list[str]:
+        """One sentence on the whole run, and a line for each case that failed or did not run."""
+        cases = Counter(state for proof in self._proofs.values() for state in proof.cases.values())
+        said = f"{_counted(len(self._proofs), 'proof')}, {_counted(cases.total(), 'case')}"
+        skipped = cases["skipped"]
+        short = [
+            f"{name}: {tally}"
+            for name, tally in self._tallies.items()
+            if tally.of is not None and tally.number != tally.of
+        ]
+        if exit_status != pytest.ExitCode.OK or self._failures or not self._proofs:
+            line = f"NOT PROVED: {said}; {len(self._failures):,} failed, exit status {exit_status}."
+        elif skipped or short:
+            line = f"Proved in part: {said}; none failed, {skipped:,} did not run."
+        else:
+            line = f"Proved: {said}; all ran in full size, and all passed."
+        failed = [f"failed: {name}" for name in sorted(self._failures)]
+        reasons = [f"did not run: {name}: {why}" for name, why in sorted(self._reasons.items())]
+        return [line, *failed, *(f"not all: {name}" for name in short), *reasons]
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+
+
+def in_columns(table: list[list[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in table
+    ]
