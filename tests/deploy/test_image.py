@@ -20,6 +20,7 @@ from tests.deploy.image_build import CannotBuild, Image, build_image
 from tests.support.databases import own_database
 from tests.support.proof import Proof
 from tests.support.scripted_gateway import COST, MODEL, chat_body
+from tests.support.stream_server import StreamServer
 from tests.support.upstream import Upstream, chat
 from tollkeeper.domain.money import usd_from_picousd
 
@@ -124,12 +125,8 @@ async def _over_tcp(conninfo: str) -> AsyncIterator[str]:
         inner_reader, inner_writer = await asyncio.open_unix_connection(path)
         await asyncio.gather(pass_on(reader, inner_writer), pass_on(inner_reader, writer))
 
-    server = await asyncio.start_server(connect, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    try:
-        yield f"postgresql://{parts['user']}@127.0.0.1:{port}/{parts['dbname']}"
-    finally:
-        server.close()
+    async with StreamServer(connect) as server:
+        yield f"postgresql://{parts['user']}@127.0.0.1:{server.port}/{parts['dbname']}"
 
 
 @pytest.fixture(scope="module")

@@ -21,6 +21,7 @@ from tests.support.ledger import (
     running_process,
     settlement,
 )
+from tests.support.stream_server import StreamServer
 from tollkeeper.backends.port import BackendHealth
 from tollkeeper.bootstrap.webhook import alert_webhook
 from tollkeeper.domain.admission import Refusal
@@ -218,15 +219,13 @@ class _Receiver:
         location = f"Location: {self.url}\r\n" if status == 302 else ""
         writer.write(f"HTTP/1.1 {status} x\r\n{location}Content-Length: 0\r\n\r\n".encode())
         await writer.drain()
-        writer.close()
 
 
 @pytest.fixture
 async def receiver() -> AsyncIterator[_Receiver]:
     found = _Receiver()
-    server = await asyncio.start_server(found.serve, "127.0.0.1", 0)
-    found.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/hook"
-    async with server:
+    async with StreamServer(found.serve) as server:
+        found.url = f"http://127.0.0.1:{server.port}/hook"
         yield found
 
 

@@ -17,6 +17,7 @@ What a gateway talks to:
     backend_calls      a backend without a gateway
     engine             the real embedded engine
     library            the real library of providers, in front of scripted servers
+    stream_server      one coroutine for each connection, and nothing left open at its end
     otlp_collector     a collector of OpenTelemetry's spans and measurements
     certificates       certificates for servers of tests
 

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, LiteralString, Self
+from typing import Any, LiteralString
 from uuid import UUID
 
 import httpx2
@@ -68,15 +68,7 @@ class ModelServer(Upstream):
     """At one port of several addresses."""
 
     def __init__(self, model: Model, port: int, hosts: tuple[str, ...]) -> None:
-        super().__init__(model.answer)
-        self.port = port
-        self._hosts = hosts
-
-    async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(
-            self._serve, self._hosts, self.port, limit=1 << 20
-        )
-        return self
+        super().__init__(model.answer, hosts=hosts, port=port)
 
 
 @dataclass

@@ -21,6 +21,7 @@ from bench.ports import free_port
 
 from tests.journeys.clients.debian import DebianProgram, debian_program
 from tests.journeys.clients.environments import NotInstalled
+from tests.support.stream_server import StreamServer
 
 Role = Literal["database", "upstream", "callers"]
 ROLES: tuple[Role, ...] = ("database", "upstream", "callers")
@@ -174,66 +175,51 @@ async def _relayed_site(count: int, ports: dict[Role, int], kind: str) -> AsyncI
         yield Site(machines, (), kind)
 
 
-class Relay:
+class Relay(StreamServer):
     """Passes bytes on in both directions; while it is cut, it keeps them and answers nothing."""
 
     def __init__(self, target: tuple[str, int] | Path) -> None:
         """`target` is a host and a port, or the path of a socket."""
+        super().__init__(self._connect)
         self._target = target
-        self._open = asyncio.Event()
-        self._open.set()
-        self._server: asyncio.Server | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
-        self.port = 0
-
-    async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.port = self._server.sockets[0].getsockname()[1]
-        return self
+        self._whole = asyncio.Event()
+        self._whole.set()
 
     async def __aexit__(self, *_: object) -> None:
-        assert self._server is not None
-        self._server.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.cut(False)
+        await super().__aexit__()
 
     def cut(self, is_cut: bool) -> None:
         if is_cut:
-            self._open.clear()
+            self._whole.clear()
         else:
-            self._open.set()
+            self._whole.set()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await self._whole.wait()
         try:
-            await self._open.wait()
             if isinstance(self._target, Path):
                 there = await asyncio.open_unix_connection(str(self._target))
             else:
                 there = await asyncio.open_connection(*self._target)
-            passing = (
-                asyncio.ensure_future(self._pass_on(reader, there[1])),
-                asyncio.ensure_future(self._pass_on(there[0], writer)),
-            )
-            try:
-                await asyncio.wait(passing, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                for direction in passing:
-                    direction.cancel()
-                there[1].transport.abort()
         except OSError:
-            pass
+            return
+        passing = (
+            asyncio.ensure_future(self._pass_on(reader, there[1])),
+            asyncio.ensure_future(self._pass_on(there[0], writer)),
+        )
+        try:
+            await asyncio.wait(passing, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            for direction in passing:
+                direction.cancel()
+            there[1].transport.abort()
             writer.transport.abort()
 
     async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
             while data := await reader.read(65536):
-                await self._open.wait()
+                await self._whole.wait()
                 writer.write(data)
                 await writer.drain()
-            await self._open.wait()
+            await self._whole.wait()

@@ -11,6 +11,8 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
 )
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from tests.support.stream_server import StreamServer
+
 
 @dataclass
 class Collector:
@@ -22,18 +24,13 @@ class Collector:
     raw: bytes = b""
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while True:
-                head = (await reader.readuntil(b"\r\n\r\n")).decode()
-                lines = head.lower().split("\r\n")
-                (length,) = (
-                    int(line.partition(":")[2]) for line in lines if "content-length" in line
-                )
-                self._take(head.split()[1], await reader.readexactly(length))
-                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
-                await writer.drain()
-        except asyncio.IncompleteReadError:
-            writer.close()
+        while True:
+            head = (await reader.readuntil(b"\r\n\r\n")).decode()
+            lines = head.lower().split("\r\n")
+            (length,) = (int(line.partition(":")[2]) for line in lines if "content-length" in line)
+            self._take(head.split()[1], await reader.readexactly(length))
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+            await writer.drain()
 
     def _take(self, path: str, body: bytes) -> None:
         self.raw += body
@@ -51,10 +48,9 @@ class Collector:
 @asynccontextmanager
 async def running_collector() -> AsyncIterator[Collector]:
     collector = Collector()
-    server = await asyncio.start_server(collector.serve, "127.0.0.1", 0)
-    collector.endpoint = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    yield collector
-    server.close()
+    async with StreamServer(collector.serve) as server:
+        collector.endpoint = f"http://127.0.0.1:{server.port}"
+        yield collector
 
 
 def attributes_of(span: Any) -> dict[str, Any]:

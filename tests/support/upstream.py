@@ -18,8 +18,9 @@ import ssl
 import struct
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any, Self
+from typing import Any
 
+from tests.support.stream_server import StreamServer
 from tests.support.upstream_wire import (
     DONE,
     USAGE,
@@ -98,78 +99,47 @@ class Peer:
 Verb = Callable[[Peer], Awaitable[None]]
 
 
-class Upstream:
+class Upstream(StreamServer):
     """The server. `url` is what a backend is configured with."""
 
-    def __init__(self, *script: Verb, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self,
+        *script: Verb,
+        tls: ssl.SSLContext | None = None,
+        hosts: tuple[str, ...] = ("127.0.0.1",),
+        port: int = 0,
+    ) -> None:
         assert script
+        super().__init__(self._answer, hosts=hosts, port=port, tls=tls)
+        self._scheme = "http" if tls is None else "https"
         self._script = script
-        self._tls = tls
-        self._server: asyncio.Server | None = None
-        self._writers: set[asyncio.StreamWriter] = set()
-        self._quiet = asyncio.Event()
-        self._quiet.set()
         self.requests: list[Received] = []
-        self.connections = 0
         # Requests whose verb has not ended.
         self.under_way = 0
-        self.port = 0
-
-    async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(
-            self._serve, "127.0.0.1", self.port, ssl=self._tls, limit=1 << 20
-        )
-        self.port = self._server.sockets[0].getsockname()[1]
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        assert self._server is not None
-        self._server.close()
-        for writer in tuple(self._writers):
-            writer.transport.abort()
-        async with asyncio.timeout(10):
-            await self._quiet.wait()
-            await self._server.wait_closed()
 
     @property
     def url(self) -> str:
-        scheme = "http" if self._tls is None else "https"
-        return f"{scheme}://127.0.0.1:{self.port}/v1"
+        return f"{self._scheme}://127.0.0.1:{self.port}/v1"
 
     @property
     def two_urls(self) -> tuple[str, str]:
         """This server as two replicas of a backend: one can be ejected, because it is not the last."""
         return self.url, self.url.replace("127.0.0.1", "localhost")
 
-    @property
-    def open_connections(self) -> int:
-        return len(self._writers)
-
     def play(self, *script: Verb) -> None:
         """Another script from the next request on."""
         self._script = (*([_unused] * len(self.requests)), *script)
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.connections += 1
-        self._writers.add(writer)
-        self._quiet.clear()
-        try:
-            while not writer.is_closing():
-                request = await _read_request(reader)
-                verb = self._script[min(len(self.requests), len(self._script) - 1)]
-                self.requests.append(request)
-                self.under_way += 1
-                try:
-                    await verb(Peer(request, reader, writer))
-                finally:
-                    self.under_way -= 1
-        except (asyncio.IncompleteReadError, ConnectionError):
-            pass  # The client has left, which is the end of any script.
-        finally:
-            writer.close()
-            self._writers.discard(writer)
-            if not self._writers:
-                self._quiet.set()
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while not writer.is_closing():
+            request = await _read_request(reader)
+            verb = self._script[min(len(self.requests), len(self._script) - 1)]
+            self.requests.append(request)
+            self.under_way += 1
+            try:
+                await verb(Peer(request, reader, writer))
+            finally:
+                self.under_way -= 1
 
 
 async def _read_request(reader: asyncio.StreamReader) -> Received:

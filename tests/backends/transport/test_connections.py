@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from tests.support.backend_calls import make, make_call, routed, until
+from tests.support.stream_server import StreamServer
 from tests.support.upstream import (
     Peer,
     Upstream,
@@ -90,7 +91,6 @@ async def test_an_answer_before_the_whole_question_ends_the_connection() -> None
         await reader.readuntil(b"\r\n\r\n")
         writer.write(head % len(body) + body)
         left.append(await reader.read(1) == b"" or await drained(reader))
-        writer.close()
 
     async def drained(reader: asyncio.StreamReader) -> bool:
         try:
@@ -101,14 +101,13 @@ async def test_an_answer_before_the_whole_question_ends_the_connection() -> None
         return True
 
     left: list[bool] = []
-    server = await asyncio.start_server(hasty, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    async with routed(f"http://127.0.0.1:{port}/v1") as backend:
+    async with (
+        StreamServer(hasty) as server,
+        routed(f"http://127.0.0.1:{server.port}/v1") as backend,
+    ):
         (await make(backend, make_call(filler="x" * (32 << 20)))).check_complete()
         # The connection is closed, although the answer allowed to keep it.
         await until(lambda: left == [True])
-    server.close()
-    await server.wait_closed()
 
 
 async def test_resting_connections_make_room() -> None:

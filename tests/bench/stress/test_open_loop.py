@@ -10,6 +10,8 @@ import pytest
 from bench.stress.open_loop import OpenLoop, percentile_ms
 from bench.stress.vitals import slope_per_hour
 
+from tests.support.stream_server import StreamServer
+
 _REQUEST = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
 _SERVED = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"
 
@@ -31,24 +33,15 @@ async def _serving(answer: Callable[[int], bytes | None]) -> AsyncIterator[int]:
     """A server that answers each request by its number; None: never."""
     count = 0
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonlocal count
         while await reader.readuntil(b"\r\n\r\n"):
             found, count = answer(count), count + 1
             if found is not None:
                 writer.write(found)
 
-    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            await serve(reader, writer)
-        except (asyncio.IncompleteReadError, ConnectionError):
-            writer.close()
-
-    server = await asyncio.start_server(handle, "127.0.0.1", 0)
-    try:
-        yield server.sockets[0].getsockname()[1]
-    finally:
-        server.close()
+    async with StreamServer(handle) as server:
+        yield server.port
 
 
 async def test_what_is_served_and_what_is_refused() -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from tests.support.databases import own_database
+from tests.support.stream_server import StreamServer
 
 
 @pytest.fixture(scope="session")
@@ -26,10 +27,7 @@ class Bait:
 async def bait() -> AsyncIterator[Bait]:
     async def note(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         found.visits.append(await reader.read(1000))
-        writer.close()
 
-    server = await asyncio.start_server(note, "127.0.0.1", 0)
-    found = Bait(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
-    yield found
-    server.close()
-    await server.wait_closed()
+    async with StreamServer(note) as server:
+        found = Bait(f"http://127.0.0.1:{server.port}")
+        yield found

@@ -1,0 +1,68 @@
+"""A server of a test: one coroutine for each connection, and nothing left open at its end."""
+
+import asyncio
+import ssl
+from collections.abc import Awaitable, Callable
+from typing import Self
+
+Handle = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+_ENDS_WITHIN_S = 10
+
+
+class StreamServer:
+    """Listens on the loopback, at a free port unless one is given. A connection is closed when its
+    coroutine ends, and a client that leaves is the end of any coroutine."""
+
+    def __init__(
+        self,
+        handle: Handle,
+        *,
+        hosts: tuple[str, ...] = ("127.0.0.1",),
+        port: int = 0,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._handle = handle
+        self._hosts = hosts
+        self._tls = tls
+        self._server: asyncio.Server | None = None
+        self._open: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+        self.connections = 0
+        self.port = port
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(
+            self._serve, self._hosts, self.port, ssl=self._tls, limit=1 << 20
+        )
+        self.port = self._server.sockets[0].getsockname()[1]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        server, self._server = self._server, None
+        assert server is not None
+        server.close()
+        for writer in self._open.values():
+            writer.transport.abort()
+        async with asyncio.timeout(_ENDS_WITHIN_S):
+            while self._open:
+                await asyncio.wait(tuple(self._open))
+            await server.wait_closed()
+
+    @property
+    def open_connections(self) -> int:
+        return len(self._open)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        try:
+            if self._server is None:
+                return  # It was accepted before the end of the server, and only now begins.
+            self.connections += 1
+            self._open[task] = writer
+            await self._handle(reader, writer)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            pass  # The client has left.
+        finally:
+            writer.close()
+            self._open.pop(task, None)
