@@ -100,6 +100,24 @@ ISOLATION_BUGS = {
         "            raise _ended_early(running, sent=True) from None\n",
         ("journeys/isolation/test_backend_connections.py",),
     ),
+    "administration has no rate": Bug(
+        "api/app.py",
+        "            self._services.administration_rate.take(caller.organization_id, reading.key)\n",
+        "            pass\n",
+        ("journeys/isolation/test_administration.py",),
+    ),
+    "two policies take the last place": Bug(
+        "storage/organizations.py",
+        "WHERE id = %s FOR NO KEY UPDATE",
+        "WHERE id = %s",
+        ("journeys/isolation/test_administration.py",),
+    ),
+    "two keys take the last place": Bug(
+        "storage/projects.py",
+        "AND id = %s FOR NO KEY UPDATE",
+        "AND id = %s FOR SHARE",
+        ("journeys/isolation/test_administration.py",),
+    ),
     "results of a flood are handed out first": Bug(
         "fair_turns.py",
         "        self._waiting.push(owner, (owner, give))\n",

@@ -25,7 +25,7 @@ from tollkeeper.api.http.metrics import request_ended, request_opened
 from tollkeeper.api.http.overload_refusal import OverloadRefusal
 from tollkeeper.api.http.router import Router
 from tollkeeper.api.http.sse import EventStream, KeepAlive
-from tollkeeper.domain.access import AdminCaller, Caller, KeyKind, ProjectCaller, require
+from tollkeeper.domain.access import AdminCaller, Caller, KeyKind, require
 from tollkeeper.domain.audit import Actor, ActorKind
 from tollkeeper.domain.errors import PermissionDenied, Unavailable
 from tollkeeper.services.audit import act_as
@@ -100,15 +100,19 @@ class App:
         caller: Caller | None = None
         if endpoint.admitted:
             caller = authentication.recognised(reading.key)
+        elif endpoint.key_kind is KeyKind.ADMIN:
+            self._services.administration_rate.require_room(reading.key)
         if caller is None:
             caller = await self._authenticated(endpoint, reading.key)
         owner = exchange.owner = caller.organization_id.int
         _check_caller(endpoint, caller)
         if head.reading is None:
             incoming.check_rest(head, reading)
-        if endpoint.rated and isinstance(caller, ProjectCaller):
-            # Before its body is read: who is beyond its rate, or comes on top of what this process
-            # can do, shall not make us read or understand.
+        # Before its body is read: who is beyond its rate, or comes on top of what this process can do,
+        # shall not make us read or understand.
+        if isinstance(caller, AdminCaller):
+            self._services.administration_rate.take(caller.organization_id, reading.key)
+        elif endpoint.rated:
             self._services.inference.overload.require_room(owner)
             self._services.inference.require_rate(caller.project_id)
         limits = self._conventions

@@ -20,6 +20,8 @@ _REF = "#/components/schemas/{name}"
 _COMMON_ERRORS = frozenset({400, 401, 403, 405, 500, 503})
 # And every endpoint that takes a body: it may be too slow, or come on top of other large ones.
 _BODY_ERRORS = frozenset({408, 413, 415, 429})
+# And every endpoint of administration, which has a rate.
+_ADMINISTRATION_ERRORS = frozenset({429})
 _RETRY_AFTER: dict[str, Any] = {
     "Retry-After": {
         "description": "After how many seconds it is worth trying again, where that is known.",
@@ -186,6 +188,8 @@ def _responses(endpoint: AnyEndpoint, schemas: dict[type, Any]) -> dict[str, Any
     statuses = _COMMON_ERRORS | endpoint.errors
     if endpoint.takes_body:
         statuses |= _BODY_ERRORS
+    if endpoint.key_kind is KeyKind.ADMIN:
+        statuses |= _ADMINISTRATION_ERRORS
     for status in sorted(statuses):
         responses[str(status)] = {
             "description": _STATUS_DESCRIPTIONS[status],

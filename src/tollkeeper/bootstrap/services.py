@@ -46,6 +46,7 @@ from tollkeeper.services.process_watch import ProcessWatch
 from tollkeeper.services.replica_reports import ReplicaReports
 from tollkeeper.services.request_log import RequestLog, json_line, text_line
 from tollkeeper.services.tenants.admin_keys import AdminKeys
+from tollkeeper.services.tenants.administration_rate import AdministrationRate
 from tollkeeper.services.tenants.authentication import Authentication
 from tollkeeper.services.tenants.idempotency import Idempotency
 from tollkeeper.services.tenants.key_use import KeyUse
@@ -130,7 +131,7 @@ def build_services(
     idempotency, key_use = Idempotency(vault, clock), KeyUse()
     catalog = CurrentCatalog(build_catalog(settings))
     books = build_ledger(settings, database, clock, directory)
-    policies = Policies(database, idempotency, clock, directory)
+    policies = Policies(database, idempotency, clock, directory, settings.limits.policies)
     backends = build_backends(settings, engine, bridge) if serving else {}
     checks = _checks(settings, backends, vault, serving=serving)
     records = _records(settings, database, backends, books.process_id, clock, serving=serving)
@@ -149,6 +150,7 @@ def build_services(
         clock=clock,
         database=database,
         authentication=Authentication(database, key_use, clock),
+        administration_rate=AdministrationRate(settings.limits.administration_per_minute),
         names=Names(database),
         organizations=Organizations(database, clock),
         projects=Projects(database, clock),
@@ -265,7 +267,7 @@ def _project_keys(
     settings: Settings, database: Database, idempotency: Idempotency, clock: Clock
 ) -> ProjectKeys:
     permissions = settings.auth.project_key_default_permissions
-    return ProjectKeys(database, idempotency, clock, permissions)
+    return ProjectKeys(database, idempotency, clock, permissions, settings.limits.project_keys)
 
 
 def _reconciliation(settings: Settings, database: Database) -> Reconciliation:

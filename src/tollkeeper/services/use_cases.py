@@ -30,6 +30,7 @@ from tollkeeper.services.policies.statistics import PolicyStatistics
 from tollkeeper.services.replica_reports import ReplicaReports
 from tollkeeper.services.request_log import RequestLog
 from tollkeeper.services.tenants.admin_keys import AdminKeys
+from tollkeeper.services.tenants.administration_rate import AdministrationRate
 from tollkeeper.services.tenants.authentication import Authentication
 from tollkeeper.services.tenants.names import Names
 from tollkeeper.services.tenants.organizations import Organizations
@@ -46,6 +47,7 @@ class Services:
     clock: Clock
     database: Database
     authentication: Authentication
+    administration_rate: AdministrationRate
     names: Names
     organizations: Organizations
     projects: Projects

@@ -150,6 +150,12 @@ class LimitsSettings(Section):
     inference_deadline_s: Seconds = 300
     requests_per_minute: int = Field(default=6000, ge=1, le=10_000_000)
     concurrency: int = Field(default=256, ge=1, le=1_000_000)
+    # Requests of one organization to the administration, in one process.
+    administration_per_minute: int = Field(default=600, ge=1, le=1_000_000)
+    # Of one organization.
+    policies: int = Field(default=1000, ge=1, le=1_000_000)
+    # Of one project; those that are revoked or have expired do not count.
+    project_keys: int = Field(default=10_000, ge=1, le=10_000_000)
     # Calls in progress in one process, of all organizations.
     calls: int = Field(default=4096, ge=1, le=1_000_000)
     # Every turn of the event loop takes longer: the process is overloaded, and calls are refused,

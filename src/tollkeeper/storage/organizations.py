@@ -31,6 +31,14 @@ async def find(connection: Connection, organization_id: OrganizationId) -> Organ
     return None if row is None else _organization(row)
 
 
+async def lock(connection: Connection, organization_id: OrganizationId) -> None:
+    """Makes other transactions that ask for this lock wait until this one ends. Nobody else waits: rows
+    that refer to the organization can be added."""
+    await connection.execute(
+        "SELECT FROM organizations WHERE id = %s FOR NO KEY UPDATE", (organization_id,)
+    )
+
+
 async def find_all(connection: Connection) -> list[Organization]:
     cursor = await connection.execute(
         f"SELECT {_COLUMNS} FROM organizations o ORDER BY o.created_at, o.id"  # noqa: S608

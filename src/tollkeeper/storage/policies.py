@@ -90,6 +90,14 @@ async def find_all(connection: Connection, organization_id: OrganizationId) -> l
     return [_policy(row) for row in await cursor.fetchall()]
 
 
+async def count(connection: Connection, organization_id: OrganizationId) -> int:
+    cursor = await connection.execute(
+        "SELECT count(*) FROM policies WHERE organization_id = %s", (organization_id,)
+    )
+    (number,) = await cursor.fetchone() or (0,)
+    return int(number)
+
+
 async def find_published(
     connection: Connection, organization_ids: list[OrganizationId]
 ) -> list[Policy]:

@@ -116,6 +116,22 @@ async def find_of_project(
     return [_key(row) for row in await cursor.fetchall()]
 
 
+async def count_usable(
+    connection: Connection, organization_id: OrganizationId, project_id: ProjectId, now: int
+) -> int:
+    """The keys that are neither revoked nor expired."""
+    cursor = await connection.execute(
+        """
+        SELECT count(*) FROM project_keys
+        WHERE organization_id = %s AND project_id = %s AND revoked_at IS NULL
+          AND (expires_at IS NULL OR expires_at > to_timestamp(%s))
+        """,
+        (organization_id, project_id, now),
+    )
+    (number,) = await cursor.fetchone() or (0,)
+    return int(number)
+
+
 async def find_of_organization(
     connection: Connection, organization_id: OrganizationId, *, limit: int
 ) -> list[ProjectKey]:

@@ -38,12 +38,13 @@ async def find(
     return None if row is None else _project(row)
 
 
-async def find_with_share_lock(
+async def find_and_lock(
     connection: Connection, organization_id: OrganizationId, project_id: ProjectId
 ) -> Project | None:
-    """The project; it cannot be archived until the transaction ends."""
+    """The project. Until the transaction ends, it cannot be archived, and no other transaction gets this
+    lock."""
     cursor = await connection.execute(
-        f"SELECT {_COLUMNS} FROM projects WHERE organization_id = %s AND id = %s FOR SHARE",  # noqa: S608
+        f"SELECT {_COLUMNS} FROM projects WHERE organization_id = %s AND id = %s FOR NO KEY UPDATE",  # noqa: S608
         (organization_id, project_id),
     )
     row = await cursor.fetchone()

@@ -5,7 +5,7 @@ from typing import Any
 from uuid import uuid4
 
 from tollkeeper.domain.access import OrganizationId, ProjectId
-from tollkeeper.domain.errors import NotFound
+from tollkeeper.domain.errors import NotFound, StateConflict
 from tollkeeper.domain.inference import Call
 from tollkeeper.domain.policy import (
     Policy,
@@ -38,8 +38,10 @@ class Policies:
         idempotency: Idempotency,
         clock: Clock,
         directory: PolicyDirectory,
+        policies_max: int,
     ) -> None:
         self._database = database
+        self._policies_max = policies_max
         self._directory = directory
         self._idempotency = idempotency
         self._clock = clock
@@ -67,6 +69,7 @@ class Policies:
             if replay is not None:
                 return await _find(connection, request.organization_id, replay.resource_id)
             await _require_own_projects(connection, request.organization_id, draft.project_ids)
+            await self._require_room(connection, request.organization_id)
             await policies.insert(connection, policy)
             await _record(connection, OPERATION_CREATE, None, policy)
         return policy
@@ -176,6 +179,14 @@ class Policies:
             if await projects.find(connection, organization_id, project_id) is None:
                 raise NotFound("There is no such project.", param="project_id")
             return await policies.find_effective(connection, organization_id, project_id)
+
+    async def _require_room(self, connection: Connection, organization_id: OrganizationId) -> None:
+        # The lock lets one policy at a time be created, so that two cannot take the last place.
+        await organizations.lock(connection, organization_id)
+        if await policies.count(connection, organization_id) >= self._policies_max:
+            raise StateConflict(
+                f"The organization has {self._policies_max} policies, as many as it may have."
+            )
 
     async def _change(
         self,

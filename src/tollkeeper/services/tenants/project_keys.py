@@ -48,11 +48,13 @@ class ProjectKeys:
         idempotency: Idempotency,
         clock: Clock,
         default_permissions: Iterable[str],
+        keys_max: int,
     ) -> None:
         self._database = database
         self._idempotency = idempotency
         self._clock = clock
         self._default_permissions = tuple(default_permissions)
+        self._keys_max = keys_max
 
     async def project_key_create(
         self, project_id: ProjectId, name: str, request: IdempotentRequest
@@ -175,6 +177,7 @@ class ProjectKeys:
                 name=old.name,
                 permissions=old.permissions,
                 expires_in_s=lifetime,
+                is_replacement=True,
             )
             if not await project_keys.replace(connection, old, new.id, now + grace_s):
                 raise StateConflict("The key was rotated already.")
@@ -201,15 +204,23 @@ class ProjectKeys:
         name: str,
         permissions: Iterable[str] | None = None,
         expires_in_s: int | None = None,
+        is_replacement: bool = False,
     ) -> ProjectKey:
-        # The share lock makes archiving wait, so that no key is created in an archived project.
-        project = await projects.find_with_share_lock(connection, organization_id, project_id)
+        # The lock makes archiving wait, so that no key is created in an archived project, and other
+        # creations, so that two cannot take the last place.
+        project = await projects.find_and_lock(connection, organization_id, project_id)
         if project is None:
             raise NotFound("There is no such project.", param="project_id")
         if project.archived_at is not None:
             raise StateConflict("The project is archived.", param="project_id")
         requested = self._default_permissions if permissions is None else permissions
         now = self._clock()
+        if not is_replacement:
+            count = await project_keys.count_usable(connection, organization_id, project_id, now)
+            if count >= self._keys_max:
+                raise StateConflict(
+                    f"The project has {self._keys_max} keys, as many as it may have."
+                )
         key = ProjectKey(
             id=key_id,
             organization_id=organization_id,
