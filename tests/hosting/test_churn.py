@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import random
+import socket
 import weakref
 from contextlib import suppress
 
@@ -86,6 +87,21 @@ async def test_nothing_is_left(proof: Proof, caplog: pytest.LogCaptureFixture) -
     await server.drain(0)
     assert not [record for record in caplog.records if record.name == "asyncio"]
     proof.count("connections that come and go", rounds * _TOGETHER)
+
+
+async def test_a_connection_that_comes_while_the_server_stops_is_closed() -> None:
+    server = HttpServer(_app, _LIMITS)
+    listener = bind("127.0.0.1", 0, setting="test")
+    await server.start(listener)
+    with socket.create_connection(listener.getsockname()) as caller:
+        caller.setblocking(False)
+        # After these turns of the loop it is accepted, and the loop has made nothing of it yet.
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        server.stop_accepting()
+        async with asyncio.timeout(_PATIENCE_S):
+            assert await asyncio.get_running_loop().sock_recv(caller, 100) == b""
+        await server.drain(0)
 
 
 async def test_a_connection_that_ends_leaves_memory_without_a_garbage_collection() -> None:

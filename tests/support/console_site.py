@@ -101,6 +101,9 @@ async def _serving(app: Any, listener: socket.socket) -> AsyncIterator[None]:
     try:
         yield
     finally:
+        # So that nobody is accepted while the server closes: asyncio would lose that connection.
+        asyncio.get_running_loop().remove_reader(listener.fileno())
+        await asyncio.sleep(0)
         server.should_exit = True
         await task
 

@@ -5,6 +5,8 @@ import ssl
 from collections.abc import Awaitable, Callable
 from typing import Self
 
+from tollkeeper.hosting.listeners import stop_listening
+
 Handle = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 _ENDS_WITHIN_S = 10
@@ -40,9 +42,12 @@ class StreamServer:
     async def __aexit__(self, *_: object) -> None:
         server, self._server = self._server, None
         assert server is not None
-        server.close()
+        stop_listening(server)
         for writer in self._open.values():
             writer.transport.abort()
+        # Whoever was just accepted is served now, which ends at once, and the server is closed.
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
         async with asyncio.timeout(_ENDS_WITHIN_S):
             while self._open:
                 await asyncio.wait(tuple(self._open))

@@ -97,7 +97,9 @@ class HttpConnection(asyncio.Protocol):
         self._head_since = self._loop.time()
         self._state.connections.add(self)
         self._check_time_at(self._head_since + self._limits.header_timeout_s)
-        if len(self._state.connections) > self._limits.connections_max:
+        if self._state.stopping:
+            self._close()
+        elif len(self._state.connections) > self._limits.connections_max:
             message = "This process has as many connections as it may have."
             self._refuse(Unavailable(message, retry_after_s=1))
 

@@ -7,7 +7,7 @@ from tollkeeper.api.http.exchange import Application, RefusesAtOnce
 from tollkeeper.fair_turns import FairTurns
 from tollkeeper.hosting.arrivals import PER_TURN
 from tollkeeper.hosting.http_protocol import HttpConnection, HttpLimits, ServerState
-from tollkeeper.hosting.listeners import BACKLOG
+from tollkeeper.hosting.listeners import BACKLOG, stop_listening
 
 
 class HttpServer:
@@ -35,7 +35,7 @@ class HttpServer:
     def stop_accepting(self) -> None:
         """Accepts no new connection, and no further request on an open connection."""
         assert self._server is not None
-        self._server.close()
+        stop_listening(self._server)
         self._state.stopping = True
         for connection in list(self._state.connections):
             connection.stop_accepting()
@@ -45,6 +45,8 @@ class HttpServer:
         server stops. A request that takes care of its own end is left to it, others are cancelled.
         """
         self.stop_accepting()
+        # The server is closed in the next turn of the loop.
+        await asyncio.sleep(0)
         exchanges = self._state.exchanges
         open_tasks = [exchange.task for exchange in exchanges if exchange.task is not None]
         if open_tasks:

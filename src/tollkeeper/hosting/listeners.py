@@ -1,6 +1,7 @@
 """Listening sockets. They are bound before anything else starts, so that a port that is already in
 use is reported at once."""
 
+import asyncio
 import errno
 import socket
 
@@ -29,6 +30,17 @@ def bind(host: str, port: int, *, setting: str) -> socket.socket:
     listener.listen(BACKLOG)
     listener.setblocking(False)
     return listener
+
+
+def stop_listening(server: asyncio.Server) -> None:
+    """Accepts no further connection, and closes the server when those that were accepted are made.
+
+    The event loop makes a connection one turn after it has accepted it. If the server is closed in
+    between, that fails without a word, and the caller has a connection that nobody serves or closes."""
+    loop = server.get_loop()
+    for listener in server.sockets:
+        loop.remove_reader(listener.fileno())
+    loop.call_soon(server.close)
 
 
 def address_of(listener: socket.socket) -> str:
