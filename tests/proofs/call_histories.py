@@ -54,6 +54,7 @@ from tollkeeper.services.calls.running_calls import InferenceLimits
 from tollkeeper.services.ledger.admissibility import Admissibility
 from tollkeeper.services.ledger.admission import Admission
 from tollkeeper.services.ledger.ledger import Ledger
+from tollkeeper.services.minute_rate import MinuteRate
 from tollkeeper.services.overload import OverloadGate
 from tollkeeper.services.policies.checks import PolicyChecks
 
@@ -183,7 +184,7 @@ class CallHistory:
 
     def _gateway(self, ledger: Ledger) -> Inference:
         return Inference(
-            Admission(ledger, self._clock),
+            Admission(ledger, MinuteRate(1_000_000), self._clock),
             cast("Admissibility", None),
             {"cluster": FanOutBackend(self.provider, concurrency=2)},
             InferenceLimits(deadline_s=60, drain_s=1, drains_max=2, calls_max=1000),

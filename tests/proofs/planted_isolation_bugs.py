@@ -100,6 +100,12 @@ ISOLATION_BUGS = {
         "            raise _ended_early(running, sent=True) from None\n",
         ("journeys/isolation/test_backend_connections.py",),
     ),
+    "calls that nothing can pay for have no rate": Bug(
+        "services/ledger/admission.py",
+        "        self._refused_calls.use(project_id)\n",
+        "        pass\n",
+        ("journeys/isolation/test_rates.py",),
+    ),
     "administration has no rate": Bug(
         "api/app.py",
         "            self._services.administration_rate.take(caller.organization_id, reading.key)\n",

@@ -127,8 +127,8 @@ class JudgedGateway:
     scripted: ScriptedGateway
     judge: ScriptedJudge
 
-    async def with_tenant(self) -> "JudgedGateway":
-        return replace(self, scripted=await self.scripted.with_tenant())
+    async def with_tenant(self, *, credit: int = 10**13) -> "JudgedGateway":
+        return replace(self, scripted=await self.scripted.with_tenant(credit=credit))
 
     async def for_next_test(self) -> "JudgedGateway":
         """For the next test: nobody remembers what model and judge did in the one before."""

@@ -16,6 +16,7 @@ from tollkeeper.services.ledger.months import LedgerMonths
 from tollkeeper.services.ledger.open_holds import OpenHolds
 from tollkeeper.services.ledger.recovery import Lease, OwnHolds, Recovery
 from tollkeeper.services.ledger.watch import LedgerWatch
+from tollkeeper.services.minute_rate import MinuteRate
 from tollkeeper.services.policies.directory import PolicyDirectory
 from tollkeeper.settings import Settings
 from tollkeeper.storage.database import Database
@@ -50,7 +51,7 @@ def build_ledger(
         process_id=process_id,
         project_limits=limits,
         ledger=ledger,
-        admission=Admission(ledger, clock),
+        admission=Admission(ledger, MinuteRate(settings.limits.requests_per_minute), clock),
         admissibility=Admissibility(database, limits, clock),
         lease=Lease(database, process_id, settings.ledger.lease_s),
         recovery=Recovery(database, settings.ledger.lease_s, open_holds, own_holds),

@@ -36,6 +36,7 @@ from tollkeeper.services.ledger.costs import Costs
 from tollkeeper.services.ledger.overview import LedgerOverview
 from tollkeeper.services.ledger.reconciliation import Reconciliation
 from tollkeeper.services.ledger.regular_verification import RegularVerification
+from tollkeeper.services.minute_rate import MinuteRate
 from tollkeeper.services.models import CurrentCatalog, Models
 from tollkeeper.services.overload import OverloadGate
 from tollkeeper.services.policies.checks import PolicyChecks
@@ -150,7 +151,9 @@ def build_services(
         clock=clock,
         database=database,
         authentication=Authentication(database, key_use, clock),
-        administration_rate=AdministrationRate(settings.limits.administration_per_minute),
+        administration_rate=AdministrationRate(
+            MinuteRate(settings.limits.administration_per_minute)
+        ),
         names=Names(database),
         organizations=Organizations(database, clock),
         projects=Projects(database, clock),

@@ -38,6 +38,40 @@ async def test_a_denied_call_is_charged_to_its_project(limited: JudgedGateway) -
     assert (await quiet.chat("a bomb")).status_code == 200
 
 
+async def test_calls_that_cannot_be_paid_have_a_rate_too(limited: JudgedGateway) -> None:
+    hostile, quiet = await limited.with_tenant(credit=0), await limited.with_tenant()
+    limited.model.play(chat())
+    for _ in range(_RATE):
+        assert_error(await hostile.chat(), 402, "payment_required")
+    refused = await hostile.chat()
+    assert_error(refused, 429, "rate_limit_exceeded")
+    assert int(refused.headers["retry-after"]) >= 1
+    # Beyond the rate nothing is read, and nothing is written.
+    scripted = hostile.scripted
+    answer = await scripted.gateway.client.post(
+        "/v1/chat/completions",
+        content=b"no JSON",
+        headers={**scripted.tenant.as_customer, "content-type": "application/json"},
+    )
+    assert_error(answer, 429, "rate_limit_exceeded")
+    services = scripted.gateway.services
+    await services.activity.drain()
+    recorded = await services.activity.activity_list(
+        organization_id=scripted.tenant.organization_id
+    )
+    assert [entry.status for entry in recorded] == [402] * _RATE
+    assert (await quiet.chat()).status_code == 200
+
+
+async def test_calls_that_name_no_policy_have_a_rate_too(limited: JudgedGateway) -> None:
+    hostile = await limited.with_tenant()
+    for _ in range(_RATE):
+        answer = await hostile.scripted.chat(policy_ids=["pol_unknown"])
+        assert_error(answer, 404, "not_found", "policy_ids[0]")
+    answer = await hostile.scripted.chat(policy_ids=["pol_unknown"])
+    assert_error(answer, 429, "rate_limit_exceeded")
+
+
 async def test_a_call_that_nobody_could_judge_is_charged_to_its_project(
     limited: JudgedGateway,
 ) -> None:

@@ -43,6 +43,9 @@ T = TypeVar("T")
 # A backend keeps the deadline itself and knows whether anything was charged by then. Only where
 # it does not keep it, or where the caller reads too slowly, the call is ended from outside.
 _DEADLINE_SLACK_S = 0.5
+# A call that ends so before anything is held for it is the caller's doing. A key that is not valid any
+# more is not among them: whoever has it shall not use up the rate of the project's other keys.
+_CALLERS_DOING = frozenset({400, 402, 403, 404, 409, 413, 422, 429, 501})
 # How long an answer waits for its settlement at least, however late it is.
 _SETTLEMENT_S_MIN = 5.0
 
@@ -129,7 +132,10 @@ class Inference:
         try:
             outcome = await self._run(running)
         except BaseException as exc:
-            self._recorder.ended(running, *source.error_words(exc))
+            status, code = source.error_words(exc)
+            if running.reservation is None and status in _CALLERS_DOING:
+                self._admission.count_refused(call.project_id)
+            self._recorder.ended(running, status, code)
             raise
         else:
             self._recorder.ended(running, 200, None)

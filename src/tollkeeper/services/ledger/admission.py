@@ -26,6 +26,7 @@ from tollkeeper.domain.usage import Usage
 from tollkeeper.services.clock import Clock, unix_now
 from tollkeeper.services.ledger.ledger import Ledger
 from tollkeeper.services.ledger.standing_refusals import StandingRefusals
+from tollkeeper.services.minute_rate import NS_PER_S, MinuteRate
 from tollkeeper.timeouts import Alarm
 
 _RESOLVED_BY_CALL = "call"
@@ -61,10 +62,12 @@ class Settlement(msgspec.Struct, frozen=True, gc=False):
 
 
 class Admission:
-    def __init__(self, ledger: Ledger, clock: Clock = unix_now) -> None:
+    def __init__(self, ledger: Ledger, refused_calls: MinuteRate, clock: Clock = unix_now) -> None:
+        """`refused_calls` bounds how often calls of a project may be refused in a minute."""
         self._ledger = ledger
         self._clock = clock
         self._rates = StandingRefusals()
+        self._refused_calls = refused_calls
 
     async def reserve(
         self,
@@ -115,10 +118,21 @@ class Admission:
         self._rates.note(project_id, decision)
 
     def require_rate(self, project_id: ProjectId) -> None:
-        """Raises where the project was refused by its rate so recently that it would be again."""
+        """Raises where the project was refused by its rate so recently that it would be again, or was
+        refused for other reasons too often."""
         decision = self._rates.standing_refusal(project_id)
         if decision is not None:
             raise refusal_error(decision)
+        wait_ns = self._refused_calls.wait_ns(project_id)
+        if wait_ns:
+            limit = self._refused_calls.per_minute
+            retry_after_s = -(-wait_ns // NS_PER_S)
+            raise refusal_error(Decision(Refusal.RATE, limit=limit, retry_after_s=retry_after_s))
+
+    def count_refused(self, project_id: ProjectId) -> None:
+        """Counts a call that was refused before anything was held for it. It takes nothing from the
+        rate that the ledger keeps, and would be free without this."""
+        self._refused_calls.use(project_id)
 
     async def settle(
         self,

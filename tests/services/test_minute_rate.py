@@ -1,0 +1,79 @@
+"""A rate by owner: a minute's worth at once, then as it comes back, and nothing is rounded."""
+
+import pytest
+
+from tollkeeper.services import minute_rate
+from tollkeeper.services.minute_rate import NS_PER_S, MinuteRate
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_ns = 1000 * NS_PER_S
+
+    def __call__(self) -> int:
+        return self.now_ns
+
+    def pass_s(self, seconds: float) -> None:
+        self.now_ns += int(seconds * NS_PER_S)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def _used(rate: MinuteRate, attempts: int, owner: str = "ours") -> int:
+    """How many of the attempts find room."""
+    used = 0
+    for _ in range(attempts):
+        if not rate.wait_ns(owner):
+            used += 1
+        rate.use(owner)
+    return used
+
+
+def test_a_minutes_worth_may_come_at_once_and_comes_back(clock: Clock) -> None:
+    rate = MinuteRate(30, clock)
+    assert _used(rate, 100) == 30
+    clock.pass_s(2)
+    assert _used(rate, 100) == 1
+    clock.pass_s(20)
+    assert _used(rate, 100) == 10
+    # What is not used for longer than a minute is not saved up.
+    clock.pass_s(3600)
+    assert _used(rate, 100) == 30
+
+
+@pytest.mark.parametrize("per_minute", [1, 7, 600, 999_999])
+def test_as_many_as_the_rate_and_no_more(clock: Clock, per_minute: int) -> None:
+    rate = MinuteRate(per_minute, clock)
+    assert _used(rate, per_minute + 10) == per_minute
+
+
+@pytest.mark.parametrize("per_minute", [1, 6, 7, 999_999])
+def test_how_long_to_wait_is_exact(clock: Clock, per_minute: int) -> None:
+    rate = MinuteRate(per_minute, clock)
+    _used(rate, per_minute)
+    wait_ns = rate.wait_ns("ours")
+    assert wait_ns == -(-60 * NS_PER_S // per_minute)
+    clock.now_ns += wait_ns - 1
+    assert rate.wait_ns("ours") == 1
+    clock.now_ns += 1
+    assert rate.wait_ns("ours") == 0
+
+
+def test_owners_have_rates_of_their_own(clock: Clock) -> None:
+    rate = MinuteRate(5, clock)
+    assert _used(rate, 10) == 5
+    assert _used(rate, 10, "theirs") == 5
+
+
+def test_what_is_kept_is_bounded(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(minute_rate, "_OWNERS_MAX", 10)
+    rate = MinuteRate(1, clock)
+    owners = [f"owner {number}" for number in range(30)]
+    for owner in owners:
+        rate.use(owner)
+    assert len(rate) == 10
+    # Those that were used last are still known.
+    assert [_used(rate, 1, owner) for owner in owners[-10:]] == [0] * 10
