@@ -84,6 +84,8 @@ async def tenant(gateway: Gateway) -> Tenant:
 def make_settings(data_dir: Path) -> Settings:
     declared: dict[str, Any] = {
         "database": {"data_dir": data_dir, "pool_size": 8},
+        # Tests of one tenant ask for more in a minute than an administrator.
+        "limits": {"administration_per_minute": 1_000_000},
         "backends": [
             {"name": "cluster", "kind": "openai", "urls": ["http://127.0.0.1:9/v1"]},
         ],

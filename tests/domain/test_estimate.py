@@ -1,10 +1,17 @@
-"""The estimate of a text's tokens: its sum of weights is exact for every length."""
+"""The estimate of a text's tokens: its sum of weights is exact for every length, and bytes bound it."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tollkeeper.domain.estimate import _SUMMED_AT_ONCE, _WEIGHT_OF, _sum_of_bytes, estimate_tokens
+from tollkeeper.domain.estimate import (
+    _SLICE_BYTES,
+    _SUMMED_AT_ONCE,
+    _WEIGHT_OF,
+    _sum_of_bytes,
+    estimate_tokens,
+    measure_text,
+)
 
 
 @given(st.binary(max_size=4 * _SUMMED_AT_ONCE))
@@ -21,3 +28,24 @@ def test_the_heaviest_bytes_do_not_overflow_a_slice(length: int) -> None:
 
 def test_a_text_of_rare_bytes_has_a_token_for_each() -> None:
     assert estimate_tokens("\u00e9" * 5000) == 10_000
+
+
+@pytest.mark.parametrize("run", ["  ;", "   e", "  1", "\n        e", "  \n"])
+def test_a_run_of_spaces_is_a_token(run: str) -> None:
+    """Each of these has two tokens or more, with every tokenizer, wherever slices cut them."""
+    count = 3 * _SLICE_BYTES // len(run)
+    assert estimate_tokens(run * count) >= 2 * count
+
+
+def test_what_becomes_longer_in_a_normal_form_counts_in_that_form() -> None:
+    """As some tokenizers read it, of which Claude 2 had one: 15 tokens for the character."""
+    text = "\ufdfa" * 1000
+    assert estimate_tokens(text) >= 15 * 1000
+    assert measure_text(text).bytes == 33 * 1000
+
+
+@given(st.text(max_size=300))
+def test_no_estimate_exceeds_the_bytes(text: str) -> None:
+    size = measure_text(text)
+    assert 0 <= size.tokens <= size.bytes
+    assert size.bytes >= len(text.encode("utf-8", "surrogatepass"))

@@ -150,3 +150,16 @@ def test_a_tool_that_the_provider_runs_is_held_for_like_a_search() -> None:
     assert searching.bound(MODEL) == MODEL.context_length
     for tool in ({"type": "custom", "custom": {"name": "c"}}, {"odd": 1}):
         assert measure_prompt(make_prompt(tools=[tool])).web_searches == 0
+
+
+def test_a_hold_may_be_by_bytes_and_an_estimate_is_not() -> None:
+    size = measure_prompt(make_prompt(messages=[{"role": "user", "content": "etaoin" * 100}]))
+    by_bytes = replace(MODEL, token_bounds=TokenBounds(text_by_bytes=True, template=0))
+    assert 600 <= size.text_bytes == size.hold_bound(by_bytes) < 700
+    assert size.bound(by_bytes) == size.text_tokens < 300
+    # A tokenizer knows better than either.
+    assert size.hold_bound(by_bytes, counted=150) == 150
+    searching = msgspec.structs.replace(size, searches_web=True)
+    rereading = TokenBounds(text_by_bytes=True, template=0, web_search=10, search_rereads=True)
+    found = searching.hold_bound(replace(MODEL, token_bounds=rereading))
+    assert found == sum(size.text_bytes + 10 * known for known in range(11))

@@ -100,6 +100,25 @@ ISOLATION_BUGS = {
         "            raise _ended_early(running, sent=True) from None\n",
         ("journeys/isolation/test_backend_connections.py",),
     ),
+    # Holds of texts that are written to mislead the estimate.
+    "spaces between letters are free": Bug(
+        "domain/estimate.py",
+        "            weight += _RUN_OF_SPACES * runs\n",
+        "            pass\n",
+        ("domain/test_estimate.py",),
+    ),
+    "a word in one character is one character": Bug(
+        "domain/estimate.py",
+        "    added = added_bytes(text)\n",
+        "    added = 0\n",
+        ("domain/test_estimate.py",),
+    ),
+    "who pays by bytes is held by the estimate": Bug(
+        "services/calls/inference.py",
+        "        if size.searches_web or call.model.token_bounds.text_by_bytes:\n",
+        "        if size.searches_web:\n",
+        ("journeys/calls/test_text_bound.py",),
+    ),
     "calls that nothing can pay for have no rate": Bug(
         "services/ledger/admission.py",
         "        self._refused_calls.use(project_id)\n",

@@ -49,8 +49,13 @@ def scripted_settings(data_dir: Path, *urls: str, **changes: Any) -> Settings:
     backend = {"name": "scripted", "kind": "openai", "urls": urls, **changes.pop("backend", {})}
     model = model_settings(**changes.pop("model", {}))
     more = [model_settings(**further) for further in changes.pop("more_models", ())]
-    # So generous that a slow machine meets neither; who waits for one to pass sets it.
-    limits = {"inference_deadline_s": 60, "drain_s": 60, **changes.pop("limits", {})}
+    # So generous that no machine, slow or fast, meets them; who waits for one to pass sets it.
+    limits = {
+        "inference_deadline_s": 60,
+        "drain_s": 60,
+        "administration_per_minute": 1_000_000,
+        **changes.pop("limits", {}),
+    }
     return Settings.model_validate(
         {
             "database": {"data_dir": data_dir, "pool_size": _POOL_SIZE},

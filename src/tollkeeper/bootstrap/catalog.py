@@ -189,6 +189,7 @@ def _model(declared: ModelSettings, backend: BackendSettings) -> Model:
             video=declared.tokens_per_video or None,
             web_search=_tokens_per_search(declared, protocol),
             search_rereads=protocol in _REREADS,
+            text_by_bytes=declared.text_bound == "bytes",
             template=declared.template_tokens,
             tools=declared.tool_tokens,
         ),

@@ -139,21 +139,13 @@ def build_services(
     inference = _inference(settings, books, backends, policies, checks, records.recorder)
     watch = ProcessWatch(database, backends, books.ledger, records.activity, inference, checks)
     upkeep = _upkeep(
-        settings,
-        database,
-        books,
-        records,
-        key_use=key_use,
-        idempotency=idempotency,
-        process_watch=watch,
+        settings, database, books, records, key_use=key_use, idempotency=idempotency, watch=watch
     )
     return Services(
         clock=clock,
         database=database,
         authentication=Authentication(database, key_use, clock),
-        administration_rate=AdministrationRate(
-            MinuteRate(settings.limits.administration_per_minute)
-        ),
+        administration_rate=_administration_rate(settings),
         names=Names(database),
         organizations=Organizations(database, clock),
         projects=Projects(database, clock),
@@ -200,7 +192,7 @@ def _upkeep(
     *,
     key_use: KeyUse,
     idempotency: Idempotency,
-    process_watch: ProcessWatch,
+    watch: ProcessWatch,
 ) -> Upkeep:
     return Upkeep(
         database,
@@ -214,7 +206,7 @@ def _upkeep(
         ledger_months=books.months,
         caps=books.caps,
         activity=records.activity,
-        process_watch=process_watch,
+        process_watch=watch,
         replica_reports=records.replica_reports,
         alerts=records.alerts,
         regular_verification=RegularVerification(
@@ -264,6 +256,10 @@ def _records(
     recorder = CallRecorder(activity, request_log, alerts.note_usage_report, tracer)
     replica_reports = ReplicaReports(database, backends, process_id)
     return _Records(activity, request_log, alerts, recorder, replica_reports)
+
+
+def _administration_rate(settings: Settings) -> AdministrationRate:
+    return AdministrationRate(MinuteRate(settings.limits.administration_per_minute))
 
 
 def _project_keys(

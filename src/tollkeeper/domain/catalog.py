@@ -116,6 +116,8 @@ class TokenBounds:
     web_search: int | None = None
     # After each search the model reads the whole prompt again, and all of it is charged.
     search_rereads: bool = False
+    # A token for each byte of text, in the place of an estimate. Where no tokenizer is asked.
+    text_by_bytes: bool = False
     # What a template writes around the conversation, and before the descriptions of tools (Claude
     # Opus 4.7). Both count where no tokenizer is asked.
     template: int = 16

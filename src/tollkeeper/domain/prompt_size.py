@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import msgspec
 
 from tollkeeper.domain.catalog import Model
-from tollkeeper.domain.estimate import estimate_tokens
+from tollkeeper.domain.estimate import TextSize, measure_text
 from tollkeeper.domain.prompt import (
     Audio,
     File,
@@ -41,6 +41,8 @@ class PromptSize(msgspec.Struct, frozen=True, gc=False):
 
     # An estimate that errs high, of all text, tools and formats.
     text_tokens: int
+    # No tokenizer makes more tokens of them.
+    text_bytes: int
     images: int = 0
     files: int = 0
     audios: int = 0
@@ -65,12 +67,15 @@ class PromptSize(msgspec.Struct, frozen=True, gc=False):
         return min(max(WEB_SEARCHES_MAX, self.tool_uses_allowed), _WEB_SEARCHES_ALLOWED_MAX)
 
     def bound(self, model: Model, counted: int | None = None) -> int:
-        """No less than the prompt takes, for a hold. `counted` is a tokenizer's count of the text
-        with its template. A part whose tokens have no bound may fill the context."""
+        """No less than an ordinary prompt takes. `counted` is a tokenizer's count of the text with its
+        template. A part whose tokens have no bound may fill the context."""
+        return self._bound(model, counted, self.text_tokens)
+
+    def _bound(self, model: Model, counted: int | None, text_tokens: int) -> int:
         bounds = model.token_bounds
         total = counted
         if total is None:
-            total = self.text_tokens + bounds.template + (bounds.tools if self.has_tools else 0)
+            total = text_tokens + bounds.template + (bounds.tools if self.has_tools else 0)
         if self.is_text_only:
             return min(total, model.context_length)
         media = (
@@ -88,13 +93,15 @@ class PromptSize(msgspec.Struct, frozen=True, gc=False):
         return min(total, model.context_length)
 
     def hold_bound(self, model: Model, counted: int | None = None) -> int:
-        """No less than what an answer is charged of its prompt: as `bound`, for each time that the
-        model reads it."""
+        """No less than what an answer is charged of its prompt, for a hold: as `bound`, for each time that
+        the model reads it."""
         bounds = model.token_bounds
+        text_tokens = self.text_bytes if bounds.text_by_bytes else self.text_tokens
         if not (self.searches_web and bounds.search_rereads):
-            return self.bound(model, counted)
+            return self._bound(model, counted, text_tokens)
         context, found = model.context_length, bounds.web_search
-        first = msgspec.structs.replace(self, searches_web=False).bound(model, counted)
+        without_search = msgspec.structs.replace(self, searches_web=False)
+        first = without_search._bound(model, counted, text_tokens)
         if found is None:
             return first + self.web_searches * context
         # Before the first search, and after each of them.
@@ -129,11 +136,12 @@ def prompt_text(prompt: Prompt) -> str:
     return "".join(_texts(prompt))
 
 
-def measure_prompt(prompt: Prompt, text_tokens: int | None = None) -> PromptSize:
-    """`text_tokens` is the estimate for `prompt_text`, if it was made already."""
-    if text_tokens is None:
-        text_tokens = estimate_tokens(prompt_text(prompt))
-    text_tokens += _TOKENS_PER_TURN * len(prompt.turns)
+def measure_prompt(prompt: Prompt, text: TextSize | None = None) -> PromptSize:
+    """`text` is the size of `prompt_text`, if it was measured already."""
+    if text is None:
+        text = measure_text(prompt_text(prompt))
+    around = _TOKENS_PER_TURN * len(prompt.turns)
+    text_tokens, text_bytes = text.tokens + around, text.bytes + around
     media = prompt.media()
     # What a tool of the provider finds or does becomes input, like what a search finds.
     searches_web = prompt.web_search is not None or prompt.provider_tool is not None
@@ -141,12 +149,14 @@ def measure_prompt(prompt: Prompt, text_tokens: int | None = None) -> PromptSize
     if not media:
         return PromptSize(
             text_tokens,
+            text_bytes,
             has_tools=bool(prompt.tools),
             searches_web=searches_web,
             tool_uses_allowed=tool_uses,
         )
     return PromptSize(
         text_tokens=text_tokens,
+        text_bytes=text_bytes,
         images=sum(isinstance(part, Image) for part in media),
         files=sum(isinstance(part, File) for part in media),
         audios=sum(isinstance(part, Audio) for part in media),

@@ -150,11 +150,9 @@ class LimitsSettings(Section):
     inference_deadline_s: Seconds = 300
     requests_per_minute: int = Field(default=6000, ge=1, le=10_000_000)
     concurrency: int = Field(default=256, ge=1, le=1_000_000)
-    # Requests of one organization to the administration, in one process.
+    # Requests of one organization in one process, policies of one organization, keys of one project.
     administration_per_minute: int = Field(default=600, ge=1, le=1_000_000)
-    # Of one organization.
     policies: int = Field(default=1000, ge=1, le=1_000_000)
-    # Of one project; those that are revoked or have expired do not count.
     project_keys: int = Field(default=10_000, ge=1, le=10_000_000)
     # Calls in progress in one process, of all organizations.
     calls: int = Field(default=4096, ge=1, le=1_000_000)
@@ -318,6 +316,8 @@ class ModelSettings(PricesSettings):
     tokens_per_audio: int = Field(default=0, ge=0)
     tokens_per_video: int = Field(default=0, ge=0)
     tokens_per_web_search: int = Field(default=0, ge=0)
+    # How the tokens of text are bounded for a hold, where no tokenizer is asked.
+    text_bound: Literal["estimate", "bytes"] = "estimate"
     template_tokens: int = Field(default=DEFAULT_TOKEN_BOUNDS.template, ge=0)
     tool_tokens: int = Field(default=DEFAULT_TOKEN_BOUNDS.tools, ge=0)
     options: dict[str, str] = {}

@@ -172,7 +172,9 @@ class Inference:
         counted = await self._count_prompt(backend, call) if is_counted else None
         # A tokenizer counts text only: media and what a template adds come on top of it.
         prompt_tokens = size.bound(call.model, counted)
-        held_tokens = size.hold_bound(call.model, counted) if size.searches_web else prompt_tokens
+        held_tokens = prompt_tokens
+        if size.searches_web or call.model.token_bounds.text_by_bytes:
+            held_tokens = size.hold_bound(call.model, counted)
         copies = backend.prompts_sent(call)
         audio_tokens = copies * size.audio_bound(call.model, prompt_tokens)
         reservation = await self._admission.reserve(

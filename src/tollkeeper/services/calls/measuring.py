@@ -1,19 +1,22 @@
 """Measures prompts without keeping the event loop from others."""
 
-from tollkeeper.domain.estimate import estimate_tokens
+from tollkeeper.domain.estimate import measure_text
 from tollkeeper.domain.inference import Call
 from tollkeeper.domain.prompt import Prompt
 from tollkeeper.domain.prompt_size import PromptSize, measure_prompt, prompt_text
 from tollkeeper.large_requests import beside_the_loop
 
-# A longer text takes more than a few milliseconds.
+# A longer text takes more than a few milliseconds, and one of unusual characters takes longer.
 _LONG_TEXT = 128 << 10
+_LONG_UNUSUAL_TEXT = 8 << 10
 
 
 def measure_short(prompt: Prompt) -> PromptSize | None:
     """The size of a prompt with little text; None where `measure` has to be awaited."""
     text = prompt_text(prompt)
-    return None if len(text) > _LONG_TEXT else measure_prompt(prompt, estimate_tokens(text))
+    if len(text) > (_LONG_TEXT if text.isascii() else _LONG_UNUSUAL_TEXT):
+        return None
+    return measure_prompt(prompt, measure_text(text))
 
 
 async def measure(call: Call) -> PromptSize:

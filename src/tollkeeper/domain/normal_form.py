@@ -1,0 +1,78 @@
+"""How much longer a text is in the normal form in which some tokenizers read it.
+
+Those tokenizers first write the text in NFC or NFKC, where one character may become many: U+FDFA, a
+word of three bytes, becomes eighteen letters of 33 bytes. So the bytes of a text alone do not bound
+its tokens.
+"""
+
+import re
+import unicodedata
+
+# All characters that become longer are in these blocks, with others that do not.
+_BLOCKS = (
+    (0x00A8, 0x00BE),
+    (0x013F, 0x0149),
+    (0x01C4, 0x01C6),
+    (0x02D8, 0x02DD),
+    (0x0344, 0x0385),
+    (0x0587, 0x0587),
+    (0x0675, 0x0678),
+    (0x0958, 0x0A5E),
+    (0x0B5C, 0x0B5D),
+    (0x0E33, 0x0FB9),
+    (0x1FC1, 0x1FEE),
+    (0x2033, 0x2057),
+    (0x2150, 0x2189),
+    (0x222C, 0x2230),
+    (0x247D, 0x2487),
+    (0x2A0C, 0x2A0C),
+    (0x2ADC, 0x2ADC),
+    (0x309B, 0x309F),
+    (0x30FF, 0x30FF),
+    (0x3200, 0x33FE),
+    (0xFA6C, 0xFEFC),
+    (0x1D15E, 0x1D164),
+    (0x1D1BB, 0x1D1C0),
+    (0x1F12A, 0x1F12A),
+    (0x1F200, 0x1F248),
+)
+# Frequent characters that are not in normal form and become no longer. Without them the quick check
+# finds most texts to be in normal form.
+_FREQUENT = "\u00a0\u2026\u2122\u3000\uff01\uff08\uff09\uff0c\uff1a\uff1b\uff1f\uff5e"
+# A call into C does not let other threads run, so each one is short.
+_SLICE = 4096
+
+
+def _utf8_length(text: str) -> int:
+    return len(text.encode("utf-8", "surrogatepass"))
+
+
+def growth(character: str) -> int:
+    """By how many bytes the character becomes longer."""
+    forms = unicodedata.normalize("NFC", character), unicodedata.normalize("NFKC", character)
+    return max(0, max(map(_utf8_length, forms)) - _utf8_length(character))
+
+
+_GROWTH = {
+    character: grown
+    for first, last in _BLOCKS
+    for character in map(chr, range(first, last + 1))
+    if (grown := growth(character))
+}
+_GROWING = re.compile(f"[{''.join(_GROWTH)}]")
+
+
+def added_bytes(text: str) -> int:
+    """By how many bytes the text may become longer. None of its characters grows more than alone."""
+    if text.isascii():
+        return 0
+    return sum(_added_bytes(text[start : start + _SLICE]) for start in range(0, len(text), _SLICE))
+
+
+def _added_bytes(piece: str) -> int:
+    unusual = piece
+    for character in _FREQUENT:
+        unusual = unusual.replace(character, "")
+    if unicodedata.is_normalized("NFKC", unusual):
+        return 0
+    return sum(map(_GROWTH.__getitem__, _GROWING.findall(unusual)))

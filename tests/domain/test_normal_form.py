@@ -1,0 +1,53 @@
+"""How much longer a text becomes where a tokenizer reads it in a normal form."""
+
+import sys
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tollkeeper.domain.normal_form import _GROWTH, added_bytes, growth
+
+_FORMS = ("NFC", "NFKC")
+
+
+def _utf8_length(text: str) -> int:
+    return len(text.encode("utf-8", "surrogatepass"))
+
+
+def test_every_character_that_becomes_longer_is_known() -> None:
+    characters = map(chr, range(sys.maxunicode + 1))
+    assert {one: grown for one in characters if (grown := growth(one))} == _GROWTH
+
+
+@pytest.mark.parametrize(
+    ("text", "added"),
+    [
+        ("", 0),
+        ("plain text", 0),
+        ("Счастливые семьи", 0),
+        ("吾輩は猫である\uff01\uff08名前はまだ無い\uff09…", 0),
+        ("\ufdfa", 30),
+        ("a\ufdfab\u3316" * 5000, 5000 * 45),
+        ("½ cup", 3),
+        # Normal in one form and longer in the other.
+        ("\U0001d160", 8),
+        # Half of a pair, as JSON can have it.
+        ("\ud800\ufdfa", 30),
+    ],
+)
+def test_what_is_added(text: str, added: int) -> None:
+    assert added_bytes(text) == added
+
+
+@given(st.text(max_size=200))
+def test_no_normal_form_is_longer(text: str) -> None:
+    longest = max(_utf8_length(unicodedata.normalize(form, text)) for form in _FORMS)
+    assert longest <= _utf8_length(text) + added_bytes(text)
+
+
+@given(st.text(st.sampled_from([*_GROWTH, "e", " ", "\u0301", "\uff01", "\u1100", "\u1161"])))
+def test_no_normal_form_is_longer_where_much_grows(text: str) -> None:
+    longest = max(_utf8_length(unicodedata.normalize(form, text)) for form in _FORMS)
+    assert longest <= _utf8_length(text) + added_bytes(text)

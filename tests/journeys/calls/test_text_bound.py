@@ -1,0 +1,43 @@
+"""A model whose prompts are held for by their bytes: no text is worth more than its hold."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.support.scripted_gateway import PROMPT_PRICE, ScriptedGateway, scripted_gateway
+from tests.support.upstream import Upstream, answer, chat, completion
+from tollkeeper.domain.estimate import measure_text
+
+# Frequent letters without words, which an estimate takes for words.
+_TEXT = "hvuoslrtnh" * 200
+
+
+@pytest.fixture
+async def scripted(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
+    async with (
+        Upstream(chat()) as upstream,
+        scripted_gateway(
+            data_dir,
+            conninfo,
+            upstream,
+            model={"text_bound": "bytes", "context_length": 100_000},
+        ) as running,
+    ):
+        yield running
+
+
+async def test_a_token_is_held_for_each_byte(scripted: ScriptedGateway) -> None:
+    messages = [{"role": "user", "content": _TEXT}]
+    entry = await scripted.entry_of(await scripted.chat(messages=messages))
+    # With what a template adds.
+    assert len(_TEXT) <= entry.prompt_tokens_max <= len(_TEXT) + 100
+
+
+async def test_what_nobody_reports_is_charged_by_the_estimate(scripted: ScriptedGateway) -> None:
+    scripted.upstream.play(answer({**completion(), "usage": None}))
+    messages = [{"role": "user", "content": _TEXT}]
+    entry = await scripted.entry_of(await scripted.chat(messages=messages))
+    assert entry.estimated
+    tokens = measure_text(_TEXT).tokens
+    assert tokens * PROMPT_PRICE <= entry.cost < 0.8 * len(_TEXT) * PROMPT_PRICE
