@@ -6,8 +6,10 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import pytest
+
 from tollkeeper.api.http.exchange import Exchange
-from tollkeeper.fair_turns import FairTurns
+from tollkeeper.hosting.arrivals import Arrivals, network_of
 from tollkeeper.hosting.http_protocol import HttpLimits
 from tollkeeper.hosting.http_server import HttpServer
 from tollkeeper.hosting.listeners import bind
@@ -26,7 +28,7 @@ _PATIENCE_S = 20
 class _Server:
     """Notes each request when its application is called, with the turn of the loop."""
 
-    def __init__(self, arrivals: FairTurns) -> None:
+    def __init__(self, arrivals: Arrivals) -> None:
         self.arrivals = arrivals
         self.server = HttpServer(self._app, _LIMITS, arrivals=arrivals)
         self.began: list[str] = []
@@ -47,10 +49,11 @@ class _Server:
         self._turn += 1
         self._ticking = asyncio.get_running_loop().call_soon(self._tick)
 
-    async def connect(self) -> socket.socket:
+    async def connect(self, source: str = "127.0.0.1") -> socket.socket:
         one = socket.socket()
         self._sockets.append(one)
         one.setblocking(False)
+        one.bind((source, 0))
         await asyncio.get_running_loop().sock_connect(one, ("127.0.0.1", self.port))
         return one
 
@@ -80,7 +83,7 @@ def _request(path: str) -> bytes:
 
 
 async def test_who_is_known_does_not_wait_behind_a_crowd() -> None:
-    async with _Server(FairTurns(_PER_TURN, _OF_ONE)).running() as server:
+    async with _Server(Arrivals(_PER_TURN, _OF_ONE)).running() as server:
         crowd = [await server.connect() for _ in range(100)]
         known = await server.connect()
         known.send(_request("/known/1"))
@@ -94,8 +97,47 @@ async def test_who_is_known_does_not_wait_behind_a_crowd() -> None:
         assert max(server.began_in.values()) <= _PER_TURN
 
 
+async def test_a_stranger_does_not_wait_behind_a_crowd_from_elsewhere() -> None:
+    async with _Server(Arrivals(_PER_TURN, _OF_ONE)).running() as server:
+        crowd = [await server.connect() for _ in range(100)]
+        stranger = await server.connect("127.0.0.2")
+        for one in crowd:
+            one.send(_request("/crowd"))
+        stranger.send(_request("/stranger"))
+        await server.begun(101)
+        # Those that came before it, and one turn of both.
+        assert server.began.index("/stranger") <= _PER_TURN + 2
+
+
+async def test_many_addresses_have_one_turn_together() -> None:
+    async with _Server(Arrivals(_PER_TURN, _OF_ONE)).running() as server:
+        crowd = [await server.connect(f"127.0.0.{number}") for number in range(2, 102)]
+        known = await server.connect()
+        known.send(_request("/known/1"))
+        await server.begun(1)
+        for one in crowd:
+            one.send(_request("/crowd"))
+        known.send(_request("/known/2"))
+        await server.begun(102)
+        assert server.began.index("/known/2") <= 1 + _OF_ONE + 2
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("192.0.2.1", "192.0.2.1", True),
+        ("192.0.2.1", "192.0.2.2", False),
+        ("2001:db8::1", "2001:db8:0:0:ffff::2", True),
+        ("2001:db8::1", "2001:db8:0:1::1", False),
+        ("fe80::1%eth0", "fe80::2%eth0", True),
+    ],
+)
+def test_who_has_one_address_of_a_network_has_them_all(one: str, other: str, same: bool) -> None:
+    assert (network_of(one) == network_of(other)) is same
+
+
 async def test_requests_that_are_sent_ahead_wait_for_their_turns_too() -> None:
-    async with _Server(FairTurns(_PER_TURN, _OF_ONE)).running() as server:
+    async with _Server(Arrivals(_PER_TURN, _OF_ONE)).running() as server:
         crowd = [await server.connect() for _ in range(20)]
         for number, one in enumerate(crowd):
             one.send(b"".join(_request(f"/{number}/{request}") for request in range(10)))
@@ -107,7 +149,7 @@ async def test_requests_that_are_sent_ahead_wait_for_their_turns_too() -> None:
 
 
 async def test_who_leaves_while_it_waits_is_not_answered() -> None:
-    arrivals = FairTurns(1)
+    arrivals = Arrivals(1)
     async with _Server(arrivals).running() as server:
         one = await _request_behind_many(server)
         one.close()
@@ -116,7 +158,7 @@ async def test_who_leaves_while_it_waits_is_not_answered() -> None:
 
 
 async def test_a_server_that_stops_begins_nothing_that_waits() -> None:
-    arrivals = FairTurns(1)
+    arrivals = Arrivals(1)
     async with _Server(arrivals).running() as server:
         await _request_behind_many(server)
         await server.server.drain(0)
@@ -135,7 +177,7 @@ async def _request_behind_many(server: _Server) -> socket.socket:
     return one
 
 
-async def _all_had_their_turn(arrivals: FairTurns) -> None:
+async def _all_had_their_turn(arrivals: Arrivals) -> None:
     async with asyncio.timeout(_PATIENCE_S):
         while arrivals:  # noqa: ASYNC110 - turns are counted
             await asyncio.sleep(0)

@@ -100,6 +100,12 @@ ISOLATION_BUGS = {
         "            raise _ended_early(running, sent=True) from None\n",
         ("journeys/isolation/test_backend_connections.py",),
     ),
+    "strangers wait behind a crowd from elsewhere": Bug(
+        "hosting/arrivals.py",
+        "        self._strangers.push(network_of(address), begin)\n",
+        "        self._strangers.push(None, begin)\n",
+        ("hosting/test_arrivals.py",),
+    ),
     # Holds of texts that are written to mislead the estimate.
     "spaces between letters are free": Bug(
         "domain/estimate.py",

@@ -5,13 +5,51 @@ refused, and a call takes more than a dozen turns. So only a few begin in one tu
 fewer while others have calls in progress.
 """
 
-from tollkeeper.fair_turns import FairTurns
+import ipaddress
+from collections.abc import Callable, Hashable
+
+from tollkeeper.fair_queue import FairQueue
+from tollkeeper.fair_turns import FairTurns, Give
 from tollkeeper.services.calls.inference import Inference
 
 PER_TURN = 16
 PER_TURN_BESIDE_OTHERS = 4
+# One entry for each connection; the limit of connections bounds those.
+_STRANGERS_MAX = 1_000_000
 
 
-def fair_arrivals(inference: Inference) -> FairTurns:
-    """Owners take turns for what begins in a turn of the loop."""
-    return FairTurns(PER_TURN, PER_TURN_BESIDE_OTHERS, inference.serves_others)
+class Arrivals(FairTurns):
+    """Owners take turns for what begins in a turn of the loop. Requests of which nobody knows yet for
+    whom they are have one turn together, however many addresses they come from; among them, networks
+    take turns."""
+
+    def __init__(
+        self,
+        per_turn: int,
+        owner_max: int | None = None,
+        is_shared: Callable[[Hashable], bool] = lambda _owner: True,
+    ) -> None:
+        super().__init__(per_turn, owner_max, is_shared)
+        self._strangers: FairQueue[Give] = FairQueue(
+            items_max=_STRANGERS_MAX, lane_max=_STRANGERS_MAX
+        )
+
+    def wait_as_stranger(self, address: str, begin: Give) -> None:
+        """`begin` is called in one of the next turns of the loop."""
+        self._strangers.push(network_of(address), begin)
+        # Each of these turns is for the next of all strangers, who may be another one than this.
+        self.wait(None, self._begin_next_stranger)
+
+    def _begin_next_stranger(self) -> None:
+        self._strangers.pop()()
+
+
+def network_of(address: str) -> Hashable:
+    """What one caller has: an address of IPv4, or the 2^64 addresses of a network of IPv6."""
+    if ":" not in address:
+        return address
+    return ipaddress.IPv6Address(address.partition("%")[0]).packed[:8]
+
+
+def fair_arrivals(inference: Inference) -> Arrivals:
+    return Arrivals(PER_TURN, PER_TURN_BESIDE_OTHERS, inference.serves_others)

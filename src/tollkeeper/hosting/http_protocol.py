@@ -13,7 +13,7 @@ from typing import cast
 from tollkeeper.api.http.envelope import BodyTimeout, render_error
 from tollkeeper.api.http.exchange import Application, RefusesAtOnce
 from tollkeeper.domain.errors import TollkeeperError, Unavailable
-from tollkeeper.fair_turns import FairTurns
+from tollkeeper.hosting.arrivals import Arrivals
 from tollkeeper.hosting.http_exchange import STATUS_LINES, HttpExchange, date_line
 from tollkeeper.hosting.request_parser import RequestParser
 from tollkeeper.services.request_ids import new_request_id_text
@@ -43,7 +43,7 @@ class ServerState:
     app: Application
     limits: HttpLimits
     # What arrives waits here for its turn.
-    arrivals: FairTurns
+    arrivals: Arrivals
     # Asked before the application.
     refuses_at_once: RefusesAtOnce | None = None
     connections: "set[HttpConnection]" = field(default_factory=set)
@@ -114,7 +114,7 @@ class HttpConnection(asyncio.Protocol):
             self._begin(data)
         else:
             self._hold(data)
-            self._state.arrivals.wait(self._owner, self._begin_held)
+            self._wait_for_turn()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._state.connections.discard(self)
@@ -156,6 +156,11 @@ class HttpConnection(asyncio.Protocol):
     def peer(self) -> str:
         address = self._transport.get_extra_info("peername")
         return f"{address[0]}:{address[1]}" if isinstance(address, tuple) else ""
+
+    @property
+    def _host(self) -> str:
+        address = self._transport.get_extra_info("peername")
+        return address[0] if isinstance(address, tuple) else ""
 
     @property
     def paused(self) -> bool:
@@ -225,6 +230,12 @@ class HttpConnection(asyncio.Protocol):
         more time than to wait for one's turn."""
         refuses = self._state.refuses_at_once
         return refuses is not None and self._owner is not None and refuses.is_active
+
+    def _wait_for_turn(self) -> None:
+        if self._owner is None:
+            self._state.arrivals.wait_as_stranger(self._host, self._begin_held)
+        else:
+            self._state.arrivals.wait(self._owner, self._begin_held)
 
     def _begin(self, data: bytes) -> None:
         """Parses what arrives between two requests, or in the head of one."""
@@ -297,7 +308,7 @@ class HttpConnection(asyncio.Protocol):
             self._refuse(self._refusal)
         elif self._held:
             # Not at once: the application that has just answered is still on the stack.
-            self._state.arrivals.wait(self._owner, self._begin_held)
+            self._wait_for_turn()
         else:
             self._idle_since = self._loop.time()
 

@@ -4,8 +4,7 @@ import asyncio
 import socket
 
 from tollkeeper.api.http.exchange import Application, RefusesAtOnce
-from tollkeeper.fair_turns import FairTurns
-from tollkeeper.hosting.arrivals import PER_TURN
+from tollkeeper.hosting.arrivals import PER_TURN, Arrivals
 from tollkeeper.hosting.http_protocol import HttpConnection, HttpLimits, ServerState
 from tollkeeper.hosting.listeners import BACKLOG, stop_listening
 
@@ -20,10 +19,10 @@ class HttpServer:
         app: Application,
         limits: HttpLimits,
         refuses_at_once: RefusesAtOnce | None = None,
-        arrivals: FairTurns | None = None,
+        arrivals: Arrivals | None = None,
     ) -> None:
-        turns = FairTurns(PER_TURN) if arrivals is None else arrivals
-        self._state = ServerState(app, limits, turns, refuses_at_once)
+        arrivals = Arrivals(PER_TURN) if arrivals is None else arrivals
+        self._state = ServerState(app, limits, arrivals, refuses_at_once)
         self._server: asyncio.Server | None = None
 
     async def start(self, listener: socket.socket) -> None:
