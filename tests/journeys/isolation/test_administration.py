@@ -26,7 +26,14 @@ _DRAFT = {"name": "Bombs", "rule": "Is it about bombs?"}
 async def bounded(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
     async with (
         Upstream(chat()) as upstream,
-        scripted_gateway(data_dir, conninfo, upstream, limits=_LIMITS) as running,
+        scripted_gateway(
+            data_dir,
+            conninfo,
+            upstream,
+            limits=_LIMITS,
+            # An organization may have a quarter of it.
+            database={"data_dir": data_dir, "pool_size": 24},
+        ) as running,
     ):
         yield running
 
