@@ -125,9 +125,11 @@ class Admission:
             raise refusal_error(decision)
         wait_ns = self._refused_calls.wait_ns(project_id)
         if wait_ns:
-            limit = self._refused_calls.per_minute
-            retry_after_s = -(-wait_ns // NS_PER_S)
-            raise refusal_error(Decision(Refusal.RATE, limit=limit, retry_after_s=retry_after_s))
+            raise RateLimited(
+                f"{self._refused_calls.per_minute} calls of the project were refused within a minute. "
+                "Further ones are not looked at.",
+                retry_after_s=-(-wait_ns // NS_PER_S),
+            )
 
     def count_refused(self, project_id: ProjectId) -> None:
         """Counts a call that was refused before anything was held for it. It takes nothing from the
