@@ -168,6 +168,21 @@ async def asks_for_nothing(hostile: JudgedGateway, size: int) -> AsyncIterator[N
 
 
 @asynccontextmanager
+async def administers(hostile: JudgedGateway, size: int) -> AsyncIterator[None]:
+    """Lists its keys and writes policies as fast as it is answered."""
+    async with hostile.scripted.another_client() as client:
+
+        async def step() -> None:
+            await client.gateway.make_policy(client.tenant)
+            await client.gateway.client.get(
+                "/v1/organization/admin_api_keys", headers=client.tenant.as_admin
+            )
+
+        async with _storm(step, 8 * size, ends_by_itself=True):
+            yield
+
+
+@asynccontextmanager
 async def reads_nothing(hostile: JudgedGateway, size: int) -> AsyncIterator[None]:
     """Streams that pour, to callers who never read."""
     async with AsyncExitStack() as stack:
@@ -214,6 +229,7 @@ ATTACKS: dict[str, Attack] = {
     "hammers its own account": hammers_its_account,
     "sends nonsense": sends_nonsense,
     "asks for nothing": asks_for_nothing,
+    "administers": administers,
     "reads nothing": reads_nothing,
     "idles": idles,
     "comes and goes": comes_and_goes,
