@@ -11,7 +11,8 @@ from tests.support.gateway import assert_error, idempotency_key
 from tests.support.scripted_gateway import ScriptedGateway, scripted_gateway
 from tests.support.upstream import Upstream, chat
 
-_PER_MINUTE = 40
+# One comes back every four seconds, and no test of these takes so long until it is refused.
+_PER_MINUTE = 15
 _POLICIES = 3
 _KEYS = 4
 _LIMITS = {
@@ -59,7 +60,7 @@ async def test_requests_beyond_the_rate_are_refused_for_this_organization_only(
         assert (await _list_keys(hostile)).status_code == 200
     refused = await _list_keys(hostile)
     assert_error(refused, 429, "rate_limit_exceeded")
-    assert 1 <= int(refused.headers["retry-after"]) <= 2
+    assert 1 <= int(refused.headers["retry-after"]) <= 4
     assert (await _list_keys(quiet)).status_code == 200
     # Calls have a rate of their own.
     assert (await hostile.chat()).status_code == 200
