@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from tollkeeper.api.http.exchange import Exchange
+from tollkeeper.fair_turns import FairTurns
 from tollkeeper.hosting.arrivals import Arrivals, network_of
 from tollkeeper.hosting.http_protocol import HttpLimits
 from tollkeeper.hosting.http_server import HttpServer
@@ -28,9 +29,9 @@ _PATIENCE_S = 20
 class _Server:
     """Notes each request when its application is called, with the turn of the loop."""
 
-    def __init__(self, arrivals: Arrivals) -> None:
-        self.arrivals = arrivals
-        self.server = HttpServer(self._app, _LIMITS, arrivals=arrivals)
+    def __init__(self, turns: FairTurns) -> None:
+        self.turns = turns
+        self.server = HttpServer(self._app, _LIMITS, arrivals=Arrivals(turns))
         self.began: list[str] = []
         self.began_in: Counter[int] = Counter()
         self._turn = 0
@@ -82,44 +83,39 @@ def _request(path: str) -> bytes:
     return f"GET {path} HTTP/1.1\r\nHost: here\r\n\r\n".encode()
 
 
-async def test_who_is_known_does_not_wait_behind_a_crowd() -> None:
-    async with _Server(Arrivals(_PER_TURN, _OF_ONE)).running() as server:
-        crowd = [await server.connect() for _ in range(100)]
+_CROWD = 100
+_FROM_ONE_ADDRESS = ["127.0.0.1"] * _CROWD
+_FROM_MANY_ADDRESSES = [f"127.0.0.{number}" for number in range(2, 2 + _CROWD)]
+
+
+async def _begun_before(server: _Server, path: str, one: socket.socket, crowd: list[str]) -> int:
+    """How many requests of a crowd from these addresses begin before one that is sent behind them."""
+    callers = [await server.connect(source) for source in crowd]
+    begun = len(server.began)
+    # All of it lies ready before the loop looks at any of it.
+    for caller in callers:
+        caller.send(_request("/crowd"))
+    one.send(_request(path))
+    await server.begun(begun + len(callers) + 1)
+    return server.began.index(path) - begun
+
+
+@pytest.mark.parametrize("crowd", [_FROM_ONE_ADDRESS, _FROM_MANY_ADDRESSES], ids=["one", "many"])
+async def test_who_is_known_does_not_wait_behind_a_crowd(crowd: list[str]) -> None:
+    async with _Server(FairTurns(_PER_TURN, _OF_ONE)).running() as server:
         known = await server.connect()
         known.send(_request("/known/1"))
         await server.begun(1)
-        # All of it lies ready before the loop looks at any of it.
-        for one in crowd:
-            one.send(_request("/crowd"))
-        known.send(_request("/known/2"))
-        await server.begun(102)
-        assert server.began.index("/known/2") <= 1 + _OF_ONE + 2
+        assert await _begun_before(server, "/known/2", known, crowd) <= _OF_ONE + 2
         assert max(server.began_in.values()) <= _PER_TURN
 
 
 async def test_a_stranger_does_not_wait_behind_a_crowd_from_elsewhere() -> None:
-    async with _Server(Arrivals(_PER_TURN, _OF_ONE)).running() as server:
-        crowd = [await server.connect() for _ in range(100)]
+    async with _Server(FairTurns(_PER_TURN, _OF_ONE)).running() as server:
         stranger = await server.connect("127.0.0.2")
-        for one in crowd:
-            one.send(_request("/crowd"))
-        stranger.send(_request("/stranger"))
-        await server.begun(101)
         # Those that came before it, and one turn of both.
-        assert server.began.index("/stranger") <= _PER_TURN + 2
-
-
-async def test_many_addresses_have_one_turn_together() -> None:
-    async with _Server(Arrivals(_PER_TURN, _OF_ONE)).running() as server:
-        crowd = [await server.connect(f"127.0.0.{number}") for number in range(2, 102)]
-        known = await server.connect()
-        known.send(_request("/known/1"))
-        await server.begun(1)
-        for one in crowd:
-            one.send(_request("/crowd"))
-        known.send(_request("/known/2"))
-        await server.begun(102)
-        assert server.began.index("/known/2") <= 1 + _OF_ONE + 2
+        before = await _begun_before(server, "/stranger", stranger, _FROM_ONE_ADDRESS)
+        assert before <= _PER_TURN + 2
 
 
 @pytest.mark.parametrize(
@@ -137,7 +133,7 @@ def test_who_has_one_address_of_a_network_has_them_all(one: str, other: str, sam
 
 
 async def test_requests_that_are_sent_ahead_wait_for_their_turns_too() -> None:
-    async with _Server(Arrivals(_PER_TURN, _OF_ONE)).running() as server:
+    async with _Server(FairTurns(_PER_TURN, _OF_ONE)).running() as server:
         crowd = [await server.connect() for _ in range(20)]
         for number, one in enumerate(crowd):
             one.send(b"".join(_request(f"/{number}/{request}") for request in range(10)))
@@ -149,20 +145,20 @@ async def test_requests_that_are_sent_ahead_wait_for_their_turns_too() -> None:
 
 
 async def test_who_leaves_while_it_waits_is_not_answered() -> None:
-    arrivals = Arrivals(1)
-    async with _Server(arrivals).running() as server:
+    turns = FairTurns(1)
+    async with _Server(turns).running() as server:
         one = await _request_behind_many(server)
         one.close()
-        await _all_had_their_turn(arrivals)
+        await _all_had_their_turn(turns)
         assert server.began == []
 
 
 async def test_a_server_that_stops_begins_nothing_that_waits() -> None:
-    arrivals = Arrivals(1)
-    async with _Server(arrivals).running() as server:
+    turns = FairTurns(1)
+    async with _Server(turns).running() as server:
         await _request_behind_many(server)
         await server.server.drain(0)
-        await _all_had_their_turn(arrivals)
+        await _all_had_their_turn(turns)
         assert server.began == []
 
 
@@ -170,14 +166,14 @@ async def _request_behind_many(server: _Server) -> socket.socket:
     """A connection whose request has arrived, and waits for its turn behind others."""
     one = await server.connect()
     for _ in range(200):
-        server.arrivals.wait(None, lambda: None)
+        server.turns.wait(None, lambda: None)
     one.send(_request("/waiting"))
     for _ in range(20):
         await asyncio.sleep(0)
     return one
 
 
-async def _all_had_their_turn(arrivals: Arrivals) -> None:
+async def _all_had_their_turn(turns: FairTurns) -> None:
     async with asyncio.timeout(_PATIENCE_S):
-        while arrivals:  # noqa: ASYNC110 - turns are counted
+        while turns:  # noqa: ASYNC110 - turns are counted
             await asyncio.sleep(0)

@@ -6,7 +6,7 @@ fewer while others have calls in progress.
 """
 
 import ipaddress
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 
 from tollkeeper.fair_queue import FairQueue
 from tollkeeper.fair_turns import FairTurns, Give
@@ -18,27 +18,28 @@ PER_TURN_BESIDE_OTHERS = 4
 _STRANGERS_MAX = 1_000_000
 
 
-class Arrivals(FairTurns):
+class Arrivals:
     """Owners take turns for what begins in a turn of the loop. Requests of which nobody knows yet for
     whom they are have one turn together, however many addresses they come from; among them, networks
     take turns."""
 
-    def __init__(
-        self,
-        per_turn: int,
-        owner_max: int | None = None,
-        is_shared: Callable[[Hashable], bool] = lambda _owner: True,
-    ) -> None:
-        super().__init__(per_turn, owner_max, is_shared)
+    def __init__(self, turns: FairTurns) -> None:
+        self.turns = turns
+        # Asked for every request.
+        self.take = turns.take
         self._strangers: FairQueue[Give] = FairQueue(
             items_max=_STRANGERS_MAX, lane_max=_STRANGERS_MAX
         )
 
-    def wait_as_stranger(self, address: str, begin: Give) -> None:
+    def wait(self, owner: Hashable, begin: Give) -> None:
         """`begin` is called in one of the next turns of the loop."""
+        self.turns.wait(owner, begin)
+
+    def wait_as_stranger(self, address: str, begin: Give) -> None:
+        """The same for a request of which nobody knows for whom it is."""
         self._strangers.push(network_of(address), begin)
         # Each of these turns is for the next of all strangers, who may be another one than this.
-        self.wait(None, self._begin_next_stranger)
+        self.turns.wait(None, self._begin_next_stranger)
 
     def _begin_next_stranger(self) -> None:
         self._strangers.pop()()
@@ -52,4 +53,4 @@ def network_of(address: str) -> Hashable:
 
 
 def fair_arrivals(inference: Inference) -> Arrivals:
-    return Arrivals(PER_TURN, PER_TURN_BESIDE_OTHERS, inference.serves_others)
+    return Arrivals(FairTurns(PER_TURN, PER_TURN_BESIDE_OTHERS, inference.serves_others))

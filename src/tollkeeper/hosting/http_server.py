@@ -4,6 +4,7 @@ import asyncio
 import socket
 
 from tollkeeper.api.http.exchange import Application, RefusesAtOnce
+from tollkeeper.fair_turns import FairTurns
 from tollkeeper.hosting.arrivals import PER_TURN, Arrivals
 from tollkeeper.hosting.http_protocol import HttpConnection, HttpLimits, ServerState
 from tollkeeper.hosting.listeners import BACKLOG, stop_listening
@@ -21,7 +22,7 @@ class HttpServer:
         refuses_at_once: RefusesAtOnce | None = None,
         arrivals: Arrivals | None = None,
     ) -> None:
-        arrivals = Arrivals(PER_TURN) if arrivals is None else arrivals
+        arrivals = Arrivals(FairTurns(PER_TURN)) if arrivals is None else arrivals
         self._state = ServerState(app, limits, arrivals, refuses_at_once)
         self._server: asyncio.Server | None = None
 

@@ -87,7 +87,7 @@ class Worker:
         ledger.handout.needed = lambda: gate.limit is not None
 
         def call_after_waiting(callback: Callable[[], None]) -> None:
-            ledger.handout.call_after_waiting(partial(arrivals.call_after_waiting, callback))
+            ledger.handout.call_after_waiting(partial(arrivals.turns.call_after_waiting, callback))
 
         if self._settings.limits.overload_turn_s:
             LoopSampler(gate, lambda: ledger.backlog, call_after_waiting).start()
