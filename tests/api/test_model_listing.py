@@ -7,24 +7,23 @@ import pytest
 
 from tests.support.gateway import Gateway, Tenant, assert_error
 from tests.support.responses_answers import BARE
-from tests.support.scripted_gateway import MODEL, ScriptedGateway, scripted_gateway
-from tests.support.upstream import Upstream, chat
+from tests.support.scripted_gateway import (
+    MODEL,
+    ScriptedGateway,
+    answering_gateway,
+)
 from tollkeeper.domain.access import Permission
 
 
 @pytest.fixture(scope="module")
 async def scripted(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
     """A gateway that lists its models: two of them."""
-    async with (
-        Upstream(chat()) as upstream,
-        scripted_gateway(
-            data_dir,
-            conninfo,
-            upstream,
-            extensions={"model_listing": True},
-            more_models=[{"id": BARE}],
-        ) as running,
-    ):
+    async with answering_gateway(
+        data_dir,
+        conninfo,
+        extensions={"model_listing": True},
+        more_models=[{"id": BARE}],
+    ) as running:
         yield running
 
 

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.program import Program, write_config
-from tests.support.scripted_gateway import ScriptedGateway, scripted_gateway
-from tests.support.upstream import Upstream, chat
+from tests.support.scripted_gateway import ScriptedGateway, answering_gateway
 from tollkeeper.cli.csv_text import csv_lines
 from tollkeeper.domain.money import picousd_from_usd
 
@@ -19,10 +18,7 @@ from tollkeeper.domain.money import picousd_from_usd
 @pytest.fixture(scope="module")
 async def called(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
     """A tenant with three calls on the books and in the activity."""
-    async with (
-        Upstream(chat()) as upstream,
-        scripted_gateway(data_dir, conninfo, upstream) as running,
-    ):
+    async with answering_gateway(data_dir, conninfo) as running:
         scripted = await running.with_tenant()
         for _ in range(3):
             assert (await scripted.chat()).status_code == 200

@@ -16,8 +16,11 @@ import jsonschema_rs
 import pytest
 from tests.contract.boundaries import body_candidates, boundary_values, header_values
 from tests.support.gateway import idempotency_key
-from tests.support.scripted_gateway import MODEL, ScriptedGateway, scripted_gateway
-from tests.support.upstream import Upstream, chat
+from tests.support.scripted_gateway import (
+    MODEL,
+    ScriptedGateway,
+    answering_gateway,
+)
 
 from tollkeeper.api.openapi import document
 
@@ -82,10 +85,7 @@ OPAQUE = {("cost_report", "page")}
 async def scripted(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
     """A model whose own bounds are never in the way."""
     model = {"max_output_length": 999_990, "context_length": 2_000_000}
-    async with (
-        Upstream(chat()) as upstream,
-        scripted_gateway(data_dir, conninfo, upstream, model=model) as running,
-    ):
+    async with answering_gateway(data_dir, conninfo, model=model) as running:
         yield running
 
 

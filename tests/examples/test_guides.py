@@ -18,9 +18,8 @@ from psycopg.conninfo import conninfo_to_dict
 from tests.journeys.clients.environments import node_environment
 from tests.support.documents import GUIDES, Block, blocks_of, shown
 from tests.support.program import Program, write_config
-from tests.support.scripted_gateway import ScriptedGateway, scripted_gateway
+from tests.support.scripted_gateway import ScriptedGateway, answering_gateway
 from tests.support.sdks import anthropic, openai
-from tests.support.upstream import Upstream, chat
 from tollkeeper.domain.access import ADMIN_PERMISSIONS, CUSTOMER_PERMISSIONS
 
 __all__ = ["anthropic", "openai"]  # So that they are imported before the first guide runs.
@@ -37,10 +36,7 @@ _RUN_BY_US = ("curl", "export", "tollkeeper")
 
 @pytest.fixture(scope="module")
 async def running(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
-    async with (
-        Upstream(chat()) as upstream,
-        scripted_gateway(data_dir, conninfo, upstream, more_models=[{"id": _MODEL}]) as scripted,
-    ):
+    async with answering_gateway(data_dir, conninfo, more_models=[{"id": _MODEL}]) as scripted:
         yield scripted
 
 

@@ -9,45 +9,41 @@ from pathlib import Path
 import pytest
 
 from tests.support.responses_answers import BARE
-from tests.support.scripted_gateway import ScriptedGateway, scripted_gateway
-from tests.support.upstream import Upstream, chat
+from tests.support.scripted_gateway import ScriptedGateway, answering_gateway, scripted_gateway
+from tests.support.upstream import Upstream
 from tests.support.upstream_responses import respond as native_respond
 
 
 @pytest.fixture(scope="package")
 async def shared_scripted(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
     """A model that can do everything, and one that can do nothing but chat."""
-    async with (
-        Upstream(chat()) as upstream,
-        scripted_gateway(
-            data_dir,
-            conninfo,
-            upstream,
-            extensions={"model_listing": True},
-            model={
-                "input_modalities": ["text", "image", "file"],
-                "supported_features": [
-                    *("tools", "json_mode", "structured_outputs"),
-                    *("logprobs", "reasoning", "web_search"),
-                ],
-                "supported_sampling_parameters": [
-                    *("temperature", "top_p", "frequency_penalty", "presence_penalty"),
-                ],
-                "options": {
-                    "verbosity": "chat_template_kwargs.verbosity",
-                    "service_tier": "service_tier",
-                    "reasoning.summary": "reasoning_summary",
-                },
-            },
-            more_models=[
-                {
-                    "id": BARE,
-                    "supported_features": [],
-                    "supported_sampling_parameters": [],
-                },
+    async with answering_gateway(
+        data_dir,
+        conninfo,
+        extensions={"model_listing": True},
+        model={
+            "input_modalities": ["text", "image", "file"],
+            "supported_features": [
+                *("tools", "json_mode", "structured_outputs"),
+                *("logprobs", "reasoning", "web_search"),
             ],
-        ) as running,
-    ):
+            "supported_sampling_parameters": [
+                *("temperature", "top_p", "frequency_penalty", "presence_penalty"),
+            ],
+            "options": {
+                "verbosity": "chat_template_kwargs.verbosity",
+                "service_tier": "service_tier",
+                "reasoning.summary": "reasoning_summary",
+            },
+        },
+        more_models=[
+            {
+                "id": BARE,
+                "supported_features": [],
+                "supported_sampling_parameters": [],
+            },
+        ],
+    ) as running:
         yield running
 
 

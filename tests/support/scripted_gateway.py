@@ -342,6 +342,18 @@ async def scripted_gateway(
         yield scripted
 
 
+@asynccontextmanager
+async def answering_gateway(
+    data_dir: Path, conninfo: str, **changes: Any
+) -> AsyncIterator[ScriptedGateway]:
+    """In front of an upstream that answers every chat, for tests of what stands before it."""
+    async with (
+        Upstream(chat()) as upstream,
+        scripted_gateway(data_dir, conninfo, upstream, **changes) as running,
+    ):
+        yield running
+
+
 async def _fill_pool(gateway: Gateway) -> None:
     """Opens every connection that the pool may have, so that none counts as left behind later."""
     everybody = asyncio.Barrier(_POOL_SIZE)

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.scripted_gateway import ScriptedGateway, scripted_gateway
-from tests.support.upstream import Upstream, chat
+from tests.support.scripted_gateway import ScriptedGateway, answering_gateway
 
 
 @pytest.fixture(scope="module")
@@ -24,10 +23,7 @@ def scripted_options() -> dict[str, Any]:
 async def shared_scripted(
     data_dir: Path, conninfo: str, scripted_options: dict[str, Any]
 ) -> AsyncIterator[ScriptedGateway]:
-    async with (
-        Upstream(chat()) as upstream,
-        scripted_gateway(data_dir, conninfo, upstream, **scripted_options) as running,
-    ):
+    async with answering_gateway(data_dir, conninfo, **scripted_options) as running:
         yield running
 
 

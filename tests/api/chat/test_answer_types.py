@@ -12,8 +12,8 @@ from uuid import UUID
 import jsonschema_rs
 import pytest
 
-from tests.support.scripted_gateway import ScriptedGateway, scripted_gateway
-from tests.support.upstream import DONE, USAGE, Upstream, answer, chat, completion, sse, stream
+from tests.support.scripted_gateway import ScriptedGateway, answering_gateway
+from tests.support.upstream import DONE, USAGE, answer, chat, completion, sse, stream
 from tests.support.upstream import chunk as chat_chunk
 from tests.support.upstream import usage_chunk as chat_usage_chunk
 
@@ -156,10 +156,7 @@ ODD_ANSWERS: dict[str, dict[str, Any]] = {
 @pytest.fixture(scope="module")
 async def scripted(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
     options = {"prompt_logprobs": "prompt_logprobs"}
-    async with (
-        Upstream(chat()) as upstream,
-        scripted_gateway(data_dir, conninfo, upstream, model={"options": options}) as running,
-    ):
+    async with answering_gateway(data_dir, conninfo, model={"options": options}) as running:
         yield running
 
 

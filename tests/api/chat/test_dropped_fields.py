@@ -7,8 +7,12 @@ from typing import Any
 
 import pytest
 
-from tests.support.scripted_gateway import MODEL, ScriptedGateway, chat_body, scripted_gateway
-from tests.support.upstream import Upstream, chat
+from tests.support.scripted_gateway import (
+    MODEL,
+    ScriptedGateway,
+    answering_gateway,
+    chat_body,
+)
 
 MESSAGES = [{"role": "user", "content": "Hello"}]
 REASONING = "example/reasoning"
@@ -17,16 +21,12 @@ REASONING = "example/reasoning"
 @pytest.fixture(scope="module")
 async def scripted(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
     """A model that has tools only, and one that reasons."""
-    async with (
-        Upstream(chat()) as upstream,
-        scripted_gateway(
-            data_dir,
-            conninfo,
-            upstream,
-            model={"supported_features": ["tools"]},
-            more_models=[{"id": REASONING}],
-        ) as running,
-    ):
+    async with answering_gateway(
+        data_dir,
+        conninfo,
+        model={"supported_features": ["tools"]},
+        more_models=[{"id": REASONING}],
+    ) as running:
         yield running
 
 

@@ -8,8 +8,12 @@ from typing import Any
 import pytest
 
 from tests.support.gateway import assert_error
-from tests.support.scripted_gateway import MODEL, ScriptedGateway, chat_body, scripted_gateway
-from tests.support.upstream import Upstream, chat
+from tests.support.scripted_gateway import (
+    MODEL,
+    ScriptedGateway,
+    answering_gateway,
+    chat_body,
+)
 from tollkeeper.domain.estimate import estimate_tokens
 
 TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
@@ -46,12 +50,9 @@ DORMANT = {"id": "dormant", "is_ready": False}
 
 @pytest.fixture(scope="module")
 async def scripted(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
-    async with (
-        Upstream(chat()) as upstream,
-        scripted_gateway(
-            data_dir, conninfo, upstream, more_models=[BARE, MAPPED, SHORT, LOCKED, DORMANT]
-        ) as running,
-    ):
+    async with answering_gateway(
+        data_dir, conninfo, more_models=[BARE, MAPPED, SHORT, LOCKED, DORMANT]
+    ) as running:
         yield running
 
 

@@ -8,8 +8,7 @@ import httpx2
 import pytest
 
 from tests.support.gateway import assert_error
-from tests.support.scripted_gateway import ScriptedGateway, scripted_gateway
-from tests.support.upstream import Upstream, chat
+from tests.support.scripted_gateway import ScriptedGateway, answering_gateway
 
 EMOJI = "\U0001f600"
 USER: dict[str, Any] = {"role": "user", "content": "Hello"}
@@ -42,17 +41,13 @@ WIDE: dict[str, Any] = {
 
 @pytest.fixture(scope="module")
 async def scripted(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
-    async with (
-        Upstream(chat()) as upstream,
-        scripted_gateway(
-            data_dir,
-            conninfo,
-            upstream,
-            credit=10**17,
-            model={"max_output_length": 512},
-            more_models=[WIDE],
-        ) as running,
-    ):
+    async with answering_gateway(
+        data_dir,
+        conninfo,
+        credit=10**17,
+        model={"max_output_length": 512},
+        more_models=[WIDE],
+    ) as running:
         yield running
 
 

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.paused_answer import PausedAnswer
-from tests.support.scripted_gateway import COST, read_stream, scripted_gateway
-from tests.support.upstream import Upstream, chat
+from tests.support.scripted_gateway import COST, answering_gateway, read_stream
 from tollkeeper.api.http import sse
 from tollkeeper.api.http.envelope import Headers
 from tollkeeper.api.http.sse import KEEP_ALIVE, EventStream
@@ -17,12 +16,9 @@ async def test_a_long_silence_is_filled_with_comments(
     data_dir: Path, conninfo: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sse, "_SILENCE_S", 0.05)
-    async with (
-        Upstream(chat()) as upstream,
-        scripted_gateway(data_dir, conninfo, upstream) as scripted,
-    ):
+    async with answering_gateway(data_dir, conninfo) as scripted:
         paused = PausedAnswer()
-        upstream.play(paused.verb(3))
+        scripted.upstream.play(paused.verb(3))
         asyncio.get_running_loop().call_later(0.6, paused.may_end.set)
         found = await scripted.chat(stream=True)
         said = read_stream(found.text)

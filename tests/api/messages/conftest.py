@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from tests.support.databases import own_database
-from tests.support.scripted_gateway import ScriptedGateway, scripted_gateway
+from tests.support.scripted_gateway import ScriptedGateway, answering_gateway, scripted_gateway
 from tests.support.token_counts import BARE, OTHER_WEB_TOOL, counts
-from tests.support.upstream import Upstream, chat
+from tests.support.upstream import Upstream
 
 
 @pytest.fixture(scope="session")
@@ -20,16 +20,12 @@ def conninfo(shared_conninfo: str) -> str:
 
 @pytest.fixture(scope="package")
 async def estimating(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
-    async with (
-        Upstream(chat()) as upstream,
-        scripted_gateway(
-            data_dir,
-            conninfo,
-            upstream,
-            more_models=[_bare()],
-            messages={"web_tool_aliases": [OTHER_WEB_TOOL]},
-        ) as running,
-    ):
+    async with answering_gateway(
+        data_dir,
+        conninfo,
+        more_models=[_bare()],
+        messages={"web_tool_aliases": [OTHER_WEB_TOOL]},
+    ) as running:
         yield running
 
 

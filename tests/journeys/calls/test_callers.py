@@ -13,13 +13,13 @@ from tests.support.scripted_gateway import (
     COST,
     Entry,
     ScriptedGateway,
+    answering_gateway,
     eventually,
     scripted_gateway,
 )
 from tests.support.upstream import (
     DONE,
     Peer,
-    Upstream,
     answer,
     chat,
     chunk,
@@ -34,16 +34,12 @@ ABRUPTLY = pytest.mark.parametrize("abruptly", [False, True], ids=["close", "res
 
 @pytest.fixture(scope="module")
 async def shared_scripted(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
-    async with (
-        Upstream(chat()) as upstream,
-        scripted_gateway(
-            data_dir,
-            conninfo,
-            upstream,
-            limits={"inference_deadline_s": 60, "drain_s": 0.5},
-            server={"write_timeout_s": 0.5},
-        ) as running,
-    ):
+    async with answering_gateway(
+        data_dir,
+        conninfo,
+        limits={"inference_deadline_s": 60, "drain_s": 0.5},
+        server={"write_timeout_s": 0.5},
+    ) as running:
         yield running
         await running.every_connection_ends()
 

@@ -9,13 +9,17 @@ import httpx2
 import pytest
 
 from tests.support.gateway import assert_error
-from tests.support.scripted_gateway import ScriptedGateway, read_stream, scripted_gateway
+from tests.support.scripted_gateway import (
+    ScriptedGateway,
+    answering_gateway,
+    read_stream,
+    scripted_gateway,
+)
 from tests.support.upstream import (
     DONE,
     JSON_TYPE,
     SSE_TYPE,
     Peer,
-    Upstream,
     Verb,
     answer,
     chat,
@@ -46,16 +50,12 @@ SECRET_ADDRESS = "http://10.1.2.3:8000/v1"
 @pytest.fixture(scope="module")
 async def hasty(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
     """Whose deadline is near: only for calls that reach it."""
-    async with (
-        Upstream(chat()) as upstream,
-        scripted_gateway(
-            data_dir,
-            conninfo,
-            upstream,
-            limits={"inference_deadline_s": 1.5},
-            backend={"idle_timeout_s": 0.4},
-        ) as running,
-    ):
+    async with answering_gateway(
+        data_dir,
+        conninfo,
+        limits={"inference_deadline_s": 1.5},
+        backend={"idle_timeout_s": 0.4},
+    ) as running:
         yield running
         await running.every_connection_ends()
 

@@ -9,8 +9,12 @@ import pytest
 
 from tests.support.gateway import assert_error
 from tests.support.paused_answer import PausedAnswer
-from tests.support.scripted_gateway import MODEL, ScriptedGateway, scripted_gateway
-from tests.support.upstream import USAGE, Peer, Upstream, answer, chat, completion
+from tests.support.scripted_gateway import (
+    MODEL,
+    ScriptedGateway,
+    answering_gateway,
+)
+from tests.support.upstream import USAGE, Peer, answer, chat, completion
 
 # 2033-05-18T03:33:20Z
 CHANGE = 2_000_000_000
@@ -54,17 +58,13 @@ def clock() -> MovingClock:
 async def scripted(
     data_dir: Path, conninfo: str, clock: MovingClock
 ) -> AsyncIterator[ScriptedGateway]:
-    async with (
-        Upstream(chat()) as upstream,
-        scripted_gateway(
-            data_dir,
-            conninfo,
-            upstream,
-            backend={"native_n": False},
-            model=MODEL_SETTINGS,
-            clock=clock,
-        ) as running,
-    ):
+    async with answering_gateway(
+        data_dir,
+        conninfo,
+        backend={"native_n": False},
+        model=MODEL_SETTINGS,
+        clock=clock,
+    ) as running:
         yield running
 
 
@@ -142,9 +142,6 @@ async def test_a_reservation_keeps_every_price_that_may_apply(scripted: Scripted
 
 async def test_a_service_tier_needs_its_option(data_dir: Path, conninfo: str) -> None:
     """A caller cannot ask for a tier that the operator has not mapped."""
-    async with (
-        Upstream(chat()) as upstream,
-        scripted_gateway(data_dir, conninfo, upstream) as running,
-    ):
+    async with answering_gateway(data_dir, conninfo) as running:
         refused = await running.chat(service_tier="priority")
         assert_error(refused, 501, "not_implemented", "service_tier")

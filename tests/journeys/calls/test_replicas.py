@@ -8,7 +8,12 @@ from typing import Any
 import pytest
 
 from tests.support.gateway import assert_error
-from tests.support.scripted_gateway import COST, ScriptedGateway, scripted_gateway
+from tests.support.scripted_gateway import (
+    COST,
+    ScriptedGateway,
+    answering_gateway,
+    scripted_gateway,
+)
 from tests.support.upstream import Upstream, Verb, chat, refuse, reset_before_headers, unused_url
 
 SESSION = "X-Service-Session-ID"
@@ -99,22 +104,19 @@ async def test_the_backends_own_key_travels_and_stays_secret(
 ) -> None:
     secret = "sk-of-the-backend"
     monkeypatch.setenv("BACKEND_KEY", secret)
-    async with (
-        Upstream(chat()) as upstream,
-        scripted_gateway(
-            data_dir, conninfo, upstream, backend={"api_key_env": "BACKEND_KEY"}
-        ) as scripted,
-    ):
+    async with answering_gateway(
+        data_dir, conninfo, backend={"api_key_env": "BACKEND_KEY"}
+    ) as scripted:
         headers = {"x-api-key": scripted.tenant.project_key}
         assert (await scripted.chat(headers=headers)).status_code == 200
-        received = upstream.requests[-1]
+        received = scripted.upstream.requests[-1]
         assert received.headers["authorization"] == f"Bearer {secret}"
         assert scripted.tenant.project_key.encode() not in received.head + received.body
-        upstream.play(refuse(422, f"the key {secret} may not use this model"))
+        scripted.upstream.play(refuse(422, f"the key {secret} may not use this model"))
         found = await scripted.chat()
         assert_error(found, 422, "unprocessable")
         assert secret not in found.text
-        upstream.play(refuse(401, f"{secret} is wrong"))
+        scripted.upstream.play(refuse(401, f"{secret} is wrong"))
         found = await scripted.chat()
         assert_error(found, 502, "provider_unavailable")
         assert secret not in found.text

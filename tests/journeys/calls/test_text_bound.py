@@ -5,8 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.scripted_gateway import PROMPT_PRICE, ScriptedGateway, scripted_gateway
-from tests.support.upstream import Upstream, answer, chat, completion
+from tests.support.scripted_gateway import (
+    PROMPT_PRICE,
+    ScriptedGateway,
+    answering_gateway,
+)
+from tests.support.upstream import answer, completion
 from tollkeeper.domain.estimate import measure_text
 
 # Frequent letters without words, which an estimate takes for words.
@@ -15,15 +19,11 @@ _TEXT = "hvuoslrtnh" * 200
 
 @pytest.fixture
 async def scripted(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
-    async with (
-        Upstream(chat()) as upstream,
-        scripted_gateway(
-            data_dir,
-            conninfo,
-            upstream,
-            model={"text_bound": "bytes", "context_length": 100_000},
-        ) as running,
-    ):
+    async with answering_gateway(
+        data_dir,
+        conninfo,
+        model={"text_bound": "bytes", "context_length": 100_000},
+    ) as running:
         yield running
 
 

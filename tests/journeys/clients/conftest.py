@@ -16,8 +16,7 @@ from tests.journeys.clients.environments import (
 )
 from tests.journeys.clients.programs import AGENT, CommandLineClient, NodeClient, PythonClient
 from tests.support.databases import own_database
-from tests.support.scripted_gateway import ScriptedGateway, scripted_gateway
-from tests.support.upstream import Upstream, chat
+from tests.support.scripted_gateway import ScriptedGateway, answering_gateway
 
 
 @pytest.fixture(scope="session")
@@ -28,22 +27,18 @@ def conninfo(shared_conninfo: str) -> str:
 
 @pytest.fixture(scope="package")
 async def shared_scripted(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
-    async with (
-        Upstream(chat()) as upstream,
-        scripted_gateway(
-            data_dir,
-            conninfo,
-            upstream,
-            more_models=[
-                {
-                    "id": AGENT,
-                    "context_length": 200_000,
-                    "max_output_length": 32_000,
-                    "supported_features": ["tools"],
-                }
-            ],
-        ) as running,
-    ):
+    async with answering_gateway(
+        data_dir,
+        conninfo,
+        more_models=[
+            {
+                "id": AGENT,
+                "context_length": 200_000,
+                "max_output_length": 32_000,
+                "supported_features": ["tools"],
+            }
+        ],
+    ) as running:
         yield running
 
 

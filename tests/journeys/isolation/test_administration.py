@@ -8,8 +8,7 @@ import httpx2
 import pytest
 
 from tests.support.gateway import assert_error, idempotency_key
-from tests.support.scripted_gateway import ScriptedGateway, scripted_gateway
-from tests.support.upstream import Upstream, chat
+from tests.support.scripted_gateway import ScriptedGateway, answering_gateway
 
 # One comes back every four seconds, and no test of these takes so long until it is refused.
 _PER_MINUTE = 15
@@ -25,17 +24,13 @@ _DRAFT = {"name": "Bombs", "rule": "Is it about bombs?"}
 
 @pytest.fixture(scope="module")
 async def bounded(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
-    async with (
-        Upstream(chat()) as upstream,
-        scripted_gateway(
-            data_dir,
-            conninfo,
-            upstream,
-            limits=_LIMITS,
-            # An organization may have a quarter of it.
-            database={"data_dir": data_dir, "pool_size": 24},
-        ) as running,
-    ):
+    async with answering_gateway(
+        data_dir,
+        conninfo,
+        limits=_LIMITS,
+        # An organization may have a quarter of it.
+        database={"data_dir": data_dir, "pool_size": 24},
+    ) as running:
         yield running
 
 

@@ -8,8 +8,12 @@ from pathlib import Path
 import pytest
 
 from tests.support.raw_caller import raw_caller
-from tests.support.scripted_gateway import ScriptedGateway, eventually, scripted_gateway
-from tests.support.upstream import Peer, Upstream, chat
+from tests.support.scripted_gateway import (
+    ScriptedGateway,
+    answering_gateway,
+    eventually,
+)
+from tests.support.upstream import Peer, chat
 from tollkeeper.backends.port import ReplicaReport
 
 # One organization may have all but one of them.
@@ -18,15 +22,11 @@ _CONNECTIONS = 8
 
 @pytest.fixture(scope="module")
 async def shared(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
-    async with (
-        Upstream(chat()) as upstream,
-        scripted_gateway(
-            data_dir,
-            conninfo,
-            upstream,
-            backend={"connections": _CONNECTIONS, "connect_timeout_s": 30, "native_n": False},
-        ) as running,
-    ):
+    async with answering_gateway(
+        data_dir,
+        conninfo,
+        backend={"connections": _CONNECTIONS, "connect_timeout_s": 30, "native_n": False},
+    ) as running:
         yield running
 
 

@@ -9,7 +9,7 @@ import httpx2
 import pytest
 
 from tests.support.responses_answers import respond
-from tests.support.scripted_gateway import ScriptedGateway, scripted_gateway
+from tests.support.scripted_gateway import ScriptedGateway, answering_gateway, scripted_gateway
 from tests.support.upstream import Upstream, chat
 from tests.support.upstream_responses import respond as native
 
@@ -82,16 +82,12 @@ _MODALITIES = {"input_modalities": ["text", "image", "audio", "video", "file"]}
 async def test_media_by_address_are_refused_where_the_operator_says_so(
     data_dir: Path, conninfo: str
 ) -> None:
-    async with (
-        Upstream(chat()) as upstream,
-        scripted_gateway(
-            data_dir,
-            conninfo,
-            upstream,
-            backend={"allow_remote_media": False},
-            model=_MODALITIES,
-        ) as one,
-    ):
+    async with answering_gateway(
+        data_dir,
+        conninfo,
+        backend={"allow_remote_media": False},
+        model=_MODALITIES,
+    ) as one:
         address = "http://localhost/"
         for part in (
             _IMAGE,
@@ -112,7 +108,7 @@ async def test_media_by_address_are_refused_where_the_operator_says_so(
         )
         assert refused.status_code == 400
         assert refused.json()["error"]["param"] == "input[0].content[0]"
-        assert upstream.requests == []
+        assert one.upstream.requests == []
         for part in (
             _INLINE,
             {"type": "input_audio", "input_audio": {"data": "UklGRg==", "format": "wav"}},
@@ -122,10 +118,7 @@ async def test_media_by_address_are_refused_where_the_operator_says_so(
 
 
 async def test_media_by_address_are_passed_on_by_default(data_dir: Path, conninfo: str) -> None:
-    async with (
-        Upstream(chat()) as upstream,
-        scripted_gateway(data_dir, conninfo, upstream, model=_MODALITIES) as one,
-    ):
+    async with answering_gateway(data_dir, conninfo, model=_MODALITIES) as one:
         assert (await _chat_with(one, _IMAGE)).status_code == 200
 
 

@@ -10,8 +10,11 @@ import psycopg
 import pytest
 
 from tests.support.gateway import Gateway, Tenant, idempotency_key
-from tests.support.scripted_gateway import MODEL, ScriptedGateway, scripted_gateway
-from tests.support.upstream import Upstream, chat
+from tests.support.scripted_gateway import (
+    MODEL,
+    ScriptedGateway,
+    answering_gateway,
+)
 
 # Several times the connections of the pool.
 _REQUESTS = 40
@@ -23,10 +26,7 @@ _WAITING = """
 
 @pytest.fixture(scope="module")
 async def shared(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
-    async with (
-        Upstream(chat()) as upstream,
-        scripted_gateway(data_dir, conninfo, upstream) as running,
-    ):
+    async with answering_gateway(data_dir, conninfo) as running:
         yield running
 
 
