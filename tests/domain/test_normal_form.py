@@ -4,7 +4,7 @@ import sys
 import unicodedata
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tollkeeper.domain.normal_form import _GROWTH, added_bytes, growth
@@ -36,6 +36,8 @@ def test_every_character_that_becomes_longer_is_known() -> None:
         ("½ cup", 3),
         # Normal in one form and longer in the other.
         ("\U0001d160", 8),
+        # A letter with two accents, and a dot below, which takes their place at the letter.
+        ("\u0231\u0323", 3),
         # Half of a pair, as JSON can have it.
         ("\ud800\ufdfa", 30),
     ],
@@ -46,6 +48,16 @@ def test_what_is_added(text: str, added: int) -> None:
 
 @given(st.text(max_size=200))
 def test_no_normal_form_is_longer(text: str) -> None:
+    assert _longest(text) <= _utf8_length(text) + added_bytes(text)
+
+
+_LETTERS = [chr(code) for code in (*range(0xC0, 0x250), *range(0x1E00, 0x1F00))]
+_MARKS = [chr(code) for code in range(0x300, 0x370)]
+
+
+@settings(max_examples=500)
+@given(st.text(st.sampled_from([*_LETTERS, *_MARKS]), max_size=30))
+def test_no_normal_form_is_longer_where_marks_change_places(text: str) -> None:
     assert _longest(text) <= _utf8_length(text) + added_bytes(text)
 
 

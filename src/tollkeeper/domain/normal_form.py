@@ -36,6 +36,10 @@ _BLOCKS = (
     (0x1F12A, 0x1F12A),
     (0x1F200, 0x1F248),
 )
+# Marks below a letter. The normal form joins one with its letter, and writes out the accents that the
+# letter had before, which are of so many bytes at most.
+_JOINING = re.compile("[\u031b-\u0331]")
+_WRITTEN_OUT_BYTES = 3
 # Frequent characters that are not in normal form and become no longer. Without them the quick check
 # finds most texts to be in normal form.
 _FREQUENT = "\u00a0\u2026\u2122\u3000\uff01\uff08\uff09\uff0c\uff1a\uff1b\uff1f\uff5e"
@@ -63,7 +67,7 @@ _GROWING = re.compile(f"[{''.join(_GROWTH)}]")
 
 
 def added_bytes(text: str) -> int:
-    """By how many bytes the text may become longer. None of its characters grows more than alone."""
+    """By how many bytes the text may become longer, at most."""
     if text.isascii():
         return 0
     return sum(_added_bytes(text[start : start + _SLICE]) for start in range(0, len(text), _SLICE))
@@ -75,4 +79,5 @@ def _added_bytes(piece: str) -> int:
         unusual = unusual.replace(character, "")
     if unicodedata.is_normalized("NFKC", unusual):
         return 0
-    return sum(map(_GROWTH.__getitem__, _GROWING.findall(unusual)))
+    grown = sum(map(_GROWTH.__getitem__, _GROWING.findall(unusual)))
+    return grown + _WRITTEN_OUT_BYTES * len(_JOINING.findall(unusual))
