@@ -14,7 +14,7 @@ from tollkeeper.domain.access import ADMIN_PERMISSIONS, KeyId
 from tollkeeper.domain.audit import Actor, ActorKind, AuditEntry
 from tollkeeper.domain.caps import CapPeriod
 from tollkeeper.domain.errors import NotFound, StateConflict
-from tollkeeper.services.audit import SYSTEM, _actor, acting_as
+from tollkeeper.services.audit import SYSTEM, _actor, acting_as, differing
 
 _ALICE = Actor(ActorKind.CONSOLE, "alice")
 
@@ -96,6 +96,8 @@ async def test_a_change_through_the_api_names_the_admin_key(
     assert found[0].change.after is not None
     assert found[0].change.before["description"] == ""
     assert found[0].change.after["description"] == "New."
+    # What stayed as it was is not repeated.
+    assert set(found[0].change.after) <= {"description", "revision", "updated_at"}
 
 
 async def test_a_replayed_creation_is_recorded_once(gateway: Gateway, tenant: Tenant) -> None:
@@ -190,3 +192,16 @@ async def test_actors_of_concurrent_tasks_do_not_mix() -> None:
 
     assert [*await asyncio.gather(act("a"), act("b"))] == ["a", "b"]
     assert _actor.get() == SYSTEM
+
+
+def test_of_two_states_only_what_differs_is_kept() -> None:
+    before = {
+        "name": "a",
+        "draft": {"rule": "Long?", "mode": "monitoring"},
+        "left": 1,
+        "none": None,
+    }
+    after = {"name": "a", "draft": {"rule": "Long?", "mode": "enforcing"}, "come": 2}
+    assert differing(before, after) == {"draft": {"mode": "monitoring"}, "left": 1, "none": None}
+    assert differing(after, before) == {"draft": {"mode": "enforcing"}, "come": 2}
+    assert differing(before, before) == {}

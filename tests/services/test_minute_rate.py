@@ -77,3 +77,13 @@ def test_what_is_kept_is_bounded(clock: Clock, monkeypatch: pytest.MonkeyPatch) 
     assert len(rate) == 10
     # Those that were used last are still known.
     assert [_used(rate, 1, owner) for owner in owners[-10:]] == [0] * 10
+
+
+def test_a_use_may_weigh_as_much_as_several(clock: Clock) -> None:
+    rate = MinuteRate(10, clock)
+    rate.use("ours", times=7)
+    assert _used(rate, 10) == 3
+    clock.pass_s(60)
+    # It is let through while anything is left, and the next one waits for all of it.
+    rate.use("ours", times=25)
+    assert rate.wait_ns("ours") == 96 * NS_PER_S

@@ -123,6 +123,8 @@ class App:
             raw_body = await incoming.read_body(
                 exchange, share, bytes_max=bytes_max, timeout_s=limits.body_timeout_s
             )
+        if endpoint.stored and isinstance(caller, AdminCaller):
+            self._services.administration_rate.count_body(caller.organization_id, len(raw_body))
         decoder, body = self._decoders[endpoint.operation], None
         if endpoint.takes_body and not endpoint.stored:
             body = self._decoding.decode_plain(raw_body, decoder)

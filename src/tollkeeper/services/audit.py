@@ -45,13 +45,30 @@ async def record_change(
     *,
     before: object = None,
     after: object = None,
+    only_differing: bool = False,
 ) -> None:
     """Writes one change in the transaction of `connection`. `before` and `after` are objects of the
-    domain or mappings; they must hold no secret."""
-    change = Change(
-        organization_id, operation, object_kind, str(object_id), _state(before), _state(after)
-    )
+    domain or mappings; they must hold no secret. With `only_differing`, what is the same in both is left
+    out: for objects that may be long, because entries are never deleted."""
+    old, new = _state(before), _state(after)
+    if only_differing and old is not None and new is not None:
+        old, new = differing(old, new), differing(new, old)
+    change = Change(organization_id, operation, object_kind, str(object_id), old, new)
     await audit.insert(connection, _actor.get(), change)
+
+
+def differing(state: ObjectState, other: ObjectState) -> ObjectState:
+    """The fields of the state that the other one does not have like this, also of objects in it."""
+    found: dict[str, object] = {}
+    for name, value in state.items():
+        beside = other.get(name)
+        if value == beside and name in other:
+            continue
+        if isinstance(value, dict) and isinstance(beside, dict):
+            found[name] = differing(value, beside)
+        else:
+            found[name] = value
+    return found
 
 
 @dataclass(frozen=True, slots=True)

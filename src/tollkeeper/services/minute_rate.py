@@ -33,11 +33,12 @@ class MinuteRate:
         ahead = used_until - self._now() + _MINUTE_NS
         return max(0, -((_MINUTE_NS * self.per_minute - ahead) // self.per_minute))
 
-    def use(self, owner: Hashable) -> None:
-        """Counts one use. What happens although nothing is left is not counted."""
+    def use(self, owner: Hashable, times: int = 1) -> None:
+        """Counts a use, which may weigh as much as several. What happens although nothing is left is not
+        counted."""
         if self.wait_ns(owner):
             return
-        used_until = max(self._now(), self._used_until.get(owner, 0)) + _MINUTE_NS
+        used_until = max(self._now(), self._used_until.get(owner, 0)) + times * _MINUTE_NS
         self._used_until[owner] = used_until
         self._used_until.move_to_end(owner)
         if len(self._used_until) > _OWNERS_MAX:

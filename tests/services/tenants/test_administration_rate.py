@@ -49,3 +49,23 @@ def test_keys_that_are_remembered_are_bounded(monkeypatch: pytest.MonkeyPatch) -
     rate.require_room("key 1")
     with pytest.raises(RateLimited):
         rate.require_room("key 2")
+
+
+@pytest.mark.parametrize(("body_bytes", "requests"), [(0, 9), (4095, 9), (4096, 8), (20_000, 5)])
+def test_a_body_weighs_as_much_as_requests(body_bytes: int, requests: int) -> None:
+    rate = _rate(10)
+    rate.take(_OURS, "ours")
+    rate.count_body(_OURS, body_bytes)
+    for _ in range(requests):
+        rate.take(_OURS, "ours")
+    with pytest.raises(RateLimited):
+        rate.take(_OURS, "ours")
+
+
+def test_no_body_weighs_more_than_a_few_requests() -> None:
+    rate = _rate(100)
+    rate.count_body(_OURS, 32 << 20)
+    for _ in range(68):
+        rate.take(_OURS, "ours")
+    with pytest.raises(RateLimited):
+        rate.take(_OURS, "ours")

@@ -216,6 +216,7 @@ async def _record(
         after.id,
         before=before,
         after=after,
+        only_differing=True,
     )
 
 

@@ -12,6 +12,10 @@ from tollkeeper.domain.keys import key_digest
 from tollkeeper.services.minute_rate import NS_PER_S, MinuteRate
 
 _KEYS_MAX = 10_000
+# Every so many bytes of a body weigh as much as another request. What is longer than all of this is
+# refused anyway, because no field may be so long.
+_BYTES_PER_USE = 4096
+_USES_PER_BODY_MAX = 32
 
 
 class AdministrationRate:
@@ -36,6 +40,12 @@ class AdministrationRate:
             self._owners.popitem(last=False)
         self._require(organization_id)
         self._rate.use(organization_id)
+
+    def count_body(self, organization_id: OrganizationId, body_bytes: int) -> None:
+        """Counts what a body weighs beside its request: what it contains is stored, and stays."""
+        times = min(body_bytes // _BYTES_PER_USE, _USES_PER_BODY_MAX)
+        if times:
+            self._rate.use(organization_id, times)
 
     def _require(self, organization_id: OrganizationId) -> None:
         wait_ns = self._rate.wait_ns(organization_id)
