@@ -11,7 +11,8 @@ and fewer calls at a time make smaller batches. So it is done only where it is n
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
+from types import MappingProxyType
 from typing import TypeAlias
 
 from tollkeeper.fair_queue import FairQueue
@@ -24,13 +25,15 @@ _WAITING_MAX = 1_000_000
 
 class FairTurns:
     """At most `per_turn` pieces of work go on in one turn of the loop. Of one owner at most `owner_max`
-    do, where `is_shared` says so of it."""
+    do, where `is_shared` says so of it; fewer of those that have had some of it before every turn
+    (`had_before`)."""
 
     def __init__(
         self,
         per_turn: int,
         owner_max: int | None = None,
         is_shared: Callable[[Hashable], bool] = lambda _owner: True,
+        had_before: Mapping[Hashable, int] = MappingProxyType({}),
     ) -> None:
         self._per_turn = per_turn
         self._owner_max = per_turn if owner_max is None else owner_max
@@ -40,7 +43,8 @@ class FairTurns:
         )
         # What may still go on in this turn without waiting, and what each owner has had of the turn.
         self._left = per_turn
-        self._taken: dict[Hashable, int] = {}
+        self._taken: dict[Hashable, int] = {**had_before}
+        self._had_before = had_before
         self._is_scheduled = False
         self._given = 0
         # Callbacks, each with the number of given pieces at which it is called.
@@ -91,6 +95,7 @@ class FairTurns:
 
     def _next_turn(self) -> None:
         self._taken.clear()
+        self._taken.update(self._had_before)
         if not self._waiting:
             self._left = self._per_turn
             self._is_scheduled = False

@@ -100,6 +100,12 @@ ISOLATION_BUGS = {
         "            raise _ended_early(running, sent=True) from None\n",
         ("journeys/isolation/test_backend_connections.py",),
     ),
+    "who is nobody known has as much of a turn as an organization": Bug(
+        "fair_turns.py",
+        "        self._taken.update(self._had_before)\n",
+        "        pass\n",
+        ("services/test_fair_turns.py",),
+    ),
     "strangers wait behind a crowd from elsewhere": Bug(
         "hosting/arrivals.py",
         "        self._strangers.push(network_of(address), begin)\n",

@@ -1,7 +1,7 @@
 """A few pieces of work go on in a turn of the loop, and their owners take turns."""
 
 import asyncio
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from functools import partial
 
 from tollkeeper.fair_turns import FairTurns
@@ -16,8 +16,9 @@ class Given:
         self,
         owner_max: int | None = None,
         is_shared: Callable[[Hashable], bool] = lambda _owner: True,
+        had_before: Mapping[Hashable, int] | None = None,
     ) -> None:
-        self.work = FairTurns(PER_TURN, owner_max, is_shared)
+        self.work = FairTurns(PER_TURN, owner_max, is_shared, had_before or {})
         self.turns: list[list[str]] = [[]]
 
     def add(self, owner: str, count: int) -> None:
@@ -54,6 +55,27 @@ async def test_many_results_are_given_in_several_turns() -> None:
     assert await given.turn() == []
     given.add("one", PER_TURN)
     assert len(given.turns[-1]) == PER_TURN
+
+
+async def test_who_has_had_some_of_every_turn_has_less_of_it() -> None:
+    given = Given(owner_max=4, had_before={"crowd": 3})
+    given.add("crowd", 10)
+    given.add("one", 10)
+    turns = [given.turns[0], await given.turn(), await given.turn()]
+    assert [_count(turn, "crowd") for turn in turns] == [1, 1, 1]
+    # In the first turn the crowd came before it, and was more than the turn takes.
+    assert [_count(turn, "one") for turn in turns] == [0, 4, 4]
+
+
+async def test_who_is_alone_has_all_of_a_turn() -> None:
+    given = Given(owner_max=4, is_shared=lambda _owner: False, had_before={"crowd": 3})
+    given.add("crowd", PER_TURN + 1)
+    assert len(given.turns[0]) == PER_TURN
+    assert len(await given.turn()) == 1
+
+
+def _count(turn: list[str], owner: str) -> int:
+    return sum(what.startswith(owner) for what in turn)
 
 
 async def test_what_arrives_is_served_between_the_turns() -> None:

@@ -14,6 +14,9 @@ from tollkeeper.services.calls.inference import Inference
 
 PER_TURN = 16
 PER_TURN_BESIDE_OTHERS = 4
+# Of requests of which nobody knows for whom they are. Only the first request of a connection is such a
+# one, unless it sends nothing that anybody has a key for.
+PER_TURN_OF_STRANGERS = 1
 # One entry for each connection; the limit of connections bounds those.
 _STRANGERS_MAX = 1_000_000
 
@@ -53,4 +56,11 @@ def network_of(address: str) -> Hashable:
 
 
 def fair_arrivals(inference: Inference) -> Arrivals:
-    return Arrivals(FairTurns(PER_TURN, PER_TURN_BESIDE_OTHERS, inference.serves_others))
+    return Arrivals(
+        FairTurns(
+            PER_TURN,
+            PER_TURN_BESIDE_OTHERS,
+            inference.serves_others,
+            {None: PER_TURN_BESIDE_OTHERS - PER_TURN_OF_STRANGERS},
+        )
+    )
