@@ -127,7 +127,8 @@ class Endpoint(Generic[B, Q]):
     query: type[Q] = NoneType  # type: ignore[assignment]
     headers: tuple[HeaderParameter, ...] = ()
     result_headers: tuple[ResultHeader, ...] = ()
-    # The body is stored in the database, whose text type cannot contain U+0000.
+    # The body is stored in the database, whose text type cannot contain U+0000. It counts towards the
+    # rate of administration by its size.
     stored: bool = False
     # Admission reads the key again from the database, so authentication may use a cached one.
     admitted: bool = False
