@@ -51,7 +51,7 @@ def build_ledger(
         process_id=process_id,
         project_limits=limits,
         ledger=ledger,
-        admission=Admission(ledger, MinuteRate(settings.limits.requests_per_minute), clock),
+        admission=Admission(ledger, MinuteRate(settings.limits.refused_calls_per_minute), clock),
         admissibility=Admissibility(database, limits, clock),
         lease=Lease(database, process_id, settings.ledger.lease_s),
         recovery=Recovery(database, settings.ledger.lease_s, open_holds, own_holds),

@@ -150,7 +150,8 @@ class LimitsSettings(Section):
     inference_deadline_s: Seconds = 300
     requests_per_minute: int = Field(default=6000, ge=1, le=10_000_000)
     concurrency: int = Field(default=256, ge=1, le=1_000_000)
-    # Requests of one organization in one process, policies of one organization, keys of one project.
+    # In one process: refused calls of one project, requests for administration of one organization.
+    refused_calls_per_minute: int = Field(default=6000, ge=1, le=10_000_000)
     administration_per_minute: int = Field(default=600, ge=1, le=1_000_000)
     policies: int = Field(default=1000, ge=1, le=1_000_000)
     project_keys: int = Field(default=10_000, ge=1, le=10_000_000)
@@ -167,8 +168,7 @@ class LimitsSettings(Section):
 class LedgerSettings(Section):
     # A process renews its lease several times within this, also while it is busy.
     lease_s: float = Field(default=15, ge=1, le=86400)
-    # Calls that are unsettled for so many hours are resolved as the next setting says; 0: they stay
-    # unsettled.
+    # What is unsettled for so many hours is resolved as the next setting says; 0: it stays unsettled.
     unsettled_after_hours: int = Field(default=0, ge=0, le=87_600)
     unsettled_resolution: Literal["keep", "settle_hold", "release"] = "keep"
     # How far an organization's balance may fall below zero before its calls are stopped until an

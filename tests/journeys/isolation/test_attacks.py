@@ -33,6 +33,7 @@ async def shared(data_dir: Path, conninfo: str) -> AsyncIterator[JudgedGateway]:
             "calls": 64,
             "drain_s": 0.2,
             "requests_per_minute": 10_000_000,
+            "refused_calls_per_minute": 10_000_000,
             "concurrency": 1_000_000,
             "policies": 1_000_000,
         },

@@ -14,7 +14,8 @@ _RATE = 5
 
 @pytest.fixture(scope="module")
 async def limited(data_dir: Path, conninfo: str) -> AsyncIterator[JudgedGateway]:
-    async with judged_gateway(data_dir, conninfo, limits={"requests_per_minute": _RATE}) as running:
+    limits = {"requests_per_minute": _RATE, "refused_calls_per_minute": _RATE}
+    async with judged_gateway(data_dir, conninfo, limits=limits) as running:
         yield running
 
 
