@@ -6,6 +6,7 @@ import subprocess
 import httpx2
 import psutil
 
+from tests.support.processes import children_of
 from tests.support.program import Program, eventually, stop
 
 
@@ -27,9 +28,7 @@ def test_the_demo_has_a_console(cold_program: Program) -> None:
             page = client.get(f"/organizations/{said['organization_id']}")
         assert page.status_code == 200
         assert "$10" in page.text
-        consoles = [
-            child for child in process.children(recursive=True) if "console" in child.cmdline()
-        ]
+        consoles = children_of(process, lambda line: "console" in line, recursive=True)
         assert len(consoles) == 1
     finally:
         stop(process)

@@ -7,12 +7,12 @@ import time
 import psutil
 import pytest
 
+from tests.support.processes import workers_of
 from tollkeeper.hosting.worker_process import received_listener, worker_starter
 
 
 def _workers() -> list[psutil.Process]:
-    found = psutil.Process().children(recursive=True)
-    return [child for child in found if "tollkeeper.hosting.worker" in child.cmdline()]
+    return workers_of(psutil.Process(), recursive=True)
 
 
 def _only_worker() -> psutil.Process:

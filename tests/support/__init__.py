@@ -31,6 +31,7 @@ What talks to a gateway:
     request_receiver   the connection of a request parser, without a socket
 
 What operators use:
+    processes          what another process has started
     program            the command line as a process (`warm_program`: quickly, `terminal`: as a
                        person sees it, `signalled_program`: with a signal at an exact moment)
     console_site       the web console in front of a gateway

@@ -20,6 +20,7 @@ import httpx2
 import psutil
 
 from tests.support.data_folders import cluster_of
+from tests.support.processes import workers_of
 from tests.support.warm_program import run_warm
 
 _TIMEOUT_S = 120
@@ -114,12 +115,7 @@ class Serving:
     log: Path
 
     def workers(self) -> list[psutil.Process]:
-        return [
-            child
-            for child in self.process.children()
-            if child.status() != psutil.STATUS_ZOMBIE
-            and "tollkeeper.hosting.worker" in child.cmdline()
-        ]
+        return workers_of(self.process)
 
     def model(self, model: str, key: str) -> httpx2.Response:
         return httpx2.get(

@@ -27,6 +27,7 @@ from tests.support.library import (
     origin_of,
     running_library,
 )
+from tests.support.processes import children_of
 from tests.support.program import Program, Serving, serving
 from tests.support.scripted_gateway import ScriptedGateway, model_settings
 from tests.support.sdks import openai
@@ -348,11 +349,9 @@ async def _until_ready(running: Serving) -> None:
 async def _bridges(process: Any) -> list[Any]:
     async with asyncio.timeout(60):
         while True:
-            found = [
-                child
-                for child in process.children()
-                if any("tollkeeper.embedded.bridge" in word for word in child.cmdline())
-            ]
+            found = children_of(
+                process, lambda line: any("tollkeeper.embedded.bridge" in word for word in line)
+            )
             if found:
                 return found
             await asyncio.sleep(0.05)

@@ -1,0 +1,30 @@
+"""Processes that another one has started."""
+
+from collections.abc import Callable
+from contextlib import suppress
+
+import psutil
+
+
+def children_of(
+    process: psutil.Process | psutil.Popen,
+    is_wanted: Callable[[list[str]], bool],
+    *,
+    recursive: bool = False,
+) -> list[psutil.Process]:
+    """Those that live and whose command line is wanted. One may end while it is looked at."""
+    found = []
+    for child in process.children(recursive=recursive):
+        with suppress(psutil.NoSuchProcess):
+            if child.status() != psutil.STATUS_ZOMBIE and is_wanted(child.cmdline()):
+                found.append(child)
+    return found
+
+
+def workers_of(
+    process: psutil.Process | psutil.Popen, *, recursive: bool = False
+) -> list[psutil.Process]:
+    """Workers of a gateway."""
+    return children_of(
+        process, lambda line: "tollkeeper.hosting.worker" in line, recursive=recursive
+    )
