@@ -126,6 +126,8 @@ async def test_a_stranger_does_not_wait_behind_a_crowd_from_elsewhere() -> None:
         ("2001:db8::1", "2001:db8:0:0:ffff::2", True),
         ("2001:db8::1", "2001:db8:0:1::1", False),
         ("fe80::1%eth0", "fe80::2%eth0", True),
+        ("::ffff:192.0.2.1", "192.0.2.1", True),
+        ("::ffff:192.0.2.1", "::ffff:192.0.2.2", False),
     ],
 )
 def test_who_has_one_address_of_a_network_has_them_all(one: str, other: str, same: bool) -> None:

@@ -52,7 +52,9 @@ def network_of(address: str) -> Hashable:
     """What one caller has: an address of IPv4, or the 2^64 addresses of a network of IPv6."""
     if ":" not in address:
         return address
-    return ipaddress.IPv6Address(address.partition("%")[0]).packed[:8]
+    found = ipaddress.IPv6Address(address.partition("%")[0])
+    # A socket for both kinds shows an address of IPv4 as one of IPv6.
+    return found.packed[:8] if found.ipv4_mapped is None else str(found.ipv4_mapped)
 
 
 def fair_arrivals(inference: Inference) -> Arrivals:
