@@ -52,6 +52,11 @@ async def test_every_field(gateway: Gateway, tenant: Tenant) -> None:
     }
 
 
+async def test_plain_slash_as_older_sdks_send_it(gateway: Gateway, tenant: Tenant) -> None:
+    assert (await _read(gateway, tenant, "example/chat-small"))["id"] == "example/chat-small"
+    assert (await _read(gateway, tenant, "example/chat%2Dsmall"))["id"] == "example/chat-small"
+
+
 async def test_slash_in_lower_case(gateway: Gateway, tenant: Tenant) -> None:
     assert (await _read(gateway, tenant, "example%2fchat-small"))["id"] == "example/chat-small"
 
@@ -108,8 +113,9 @@ _ABSENT = [
     ("%2F" * 200, "model_not_found", "model"),
     ("%F0%9F%98%80" * 200, "model_not_found", "model"),
     ("%E2%80%AE%0D%0AX-Injected:%201", "model_not_found", "model"),
-    ("example/chat-small", "not_found", None),
-    ("example%2Fchat-small/", "not_found", None),
+    ("example%2Fchat-small/", "model_not_found", "model"),
+    ("example//chat-small", "model_not_found", "model"),
+    ("example/chat-small/more", "model_not_found", "model"),
     ("", "not_found", None),
 ]
 

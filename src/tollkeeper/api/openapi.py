@@ -15,6 +15,22 @@ from tollkeeper.domain.access import KeyKind
 from tollkeeper.domain.conventions import CUSTOMER_KEY_HEADER, REQUEST_ID_HEADER
 from tollkeeper.domain.errors import RETRY_AFTER_S_MAX
 
+# Every area of the interface, in its order. Operators administer some of them with commands alone.
+_AREAS = (
+    "Health",
+    "Models",
+    "Inference",
+    "Credits",
+    "Organization",
+    "Projects",
+    "Project keys",
+    "Admin keys",
+    "Spending limits",
+    "Reports",
+    "Policies",
+)
+_OPERATOR_AREAS = frozenset({"Health", "Credits", "Organization", "Spending limits"})
+_OPERATOR_AREA = "Administered by operators: the public API has no operation in this area."
 _REF = "#/components/schemas/{name}"
 # Error statuses that every endpoint can return.
 _COMMON_ERRORS = frozenset({400, 401, 403, 405, 500, 503})
@@ -67,6 +83,12 @@ def document(endpoints: Sequence[AnyEndpoint] = ROUTES) -> dict[str, Any]:
             "title": "Inference Gateway and Organization Administration API",
             "version": __version__,
         },
+        "tags": [
+            {"name": area, "description": _OPERATOR_AREA}
+            if area in _OPERATOR_AREAS
+            else {"name": area}
+            for area in _AREAS
+        ],
         "paths": paths,
         "components": {"schemas": components, "securitySchemes": _security_schemes()},
     }

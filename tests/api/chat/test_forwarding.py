@@ -150,6 +150,19 @@ async def test_the_default_bound_is_the_models_where_that_is_less(
     assert_error(answer, 400, "invalid_request", "max_tokens")
 
 
+async def test_the_reasoning_bound_is_limited_by_the_model_too(scripted: ScriptedGateway) -> None:
+    answer = await scripted.chat(model="short", reasoning={"max_tokens": 513})
+    assert_error(answer, 400, "invalid_request", "reasoning.max_tokens")
+
+
+async def test_structured_outputs_need_no_option_on_a_model_that_has_them(
+    scripted: ScriptedGateway,
+) -> None:
+    sent = await travelled(scripted, structuredOutputs=True, response_format=SCHEMA)
+    assert sent["response_format"] == SCHEMA
+    assert "structuredOutputs" not in sent
+
+
 @pytest.mark.parametrize("response_format", [{"type": "json_object"}, SCHEMA], ids=str)
 async def test_formats_travel_as_they_are(
     scripted: ScriptedGateway, response_format: dict[str, Any]

@@ -32,6 +32,8 @@ async def chat_call(
     model = await services.models.model_for_call(caller, body.model)
     bound_field = "max_tokens" if body.max_completion_tokens is None else "max_completion_tokens"
     bound = output_bound(body.max_tokens or body.max_completion_tokens, model, param=bound_field)
+    if body.reasoning is not None:
+        output_bound(body.reasoning.max_tokens, model, param="reasoning.max_tokens")
     caching = caching_wish(services, caller, model, body.prompt_cache_key, body.cache_salt)
     asked = (body, request.raw_body, model, caching)
     prompt = (

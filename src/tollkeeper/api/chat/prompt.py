@@ -107,7 +107,7 @@ def read_prompt(
         reasoning=_reasoning(body, model),
         caching=caching,
         identity=identity,
-        options=tuple(_options(body)),
+        options=tuple(_options(body, model)),
         written=written,
     )
 
@@ -322,10 +322,14 @@ def _reasoning(body: wire.ChatRequest, model: Model) -> ReasoningWish | None:
     return ReasoningWish(params, effort)
 
 
-def _options(body: wire.ChatRequest) -> Iterator[Option]:
-    """Options without a published meaning, and options whose default value has no effect and is
-    left out."""
+def _options(body: wire.ChatRequest, model: Model) -> Iterator[Option]:
+    """Yield options without a published meaning. A value that has no effect yields none: defaults,
+    and `structuredOutputs` on a model that has structured outputs and no option of that name."""
     reasoning = body.reasoning or wire.Reasoning()
+    structured = body.structuredOutputs is True and (
+        Feature.STRUCTURED_OUTPUTS not in model.supported_features
+        or "structuredOutputs" in model.options
+    )
     wanted: Mapping[str, object] = {
         "reasoning.enabled": reasoning.enabled,
         "reasoning.max_tokens": reasoning.max_tokens,
@@ -337,7 +341,7 @@ def _options(body: wire.ChatRequest) -> Iterator[Option]:
         "prompt_cache_retention": body.prompt_cache_retention
         if body.prompt_cache_retention == "24h"
         else None,
-        "structuredOutputs": body.structuredOutputs if body.structuredOutputs is True else None,
+        "structuredOutputs": True if structured else None,
     }
     for name, value in wanted.items():
         if value is not None:

@@ -1,7 +1,8 @@
 """Finds the endpoint for a method and a path.
 
 The router compares the raw path and decodes only the segments that are parameters. `%2F` therefore
-stays part of its segment, and an encoded spelling of a fixed path does not reach a route.
+stays part of its segment, and an encoded spelling of a fixed path does not reach a route. A model id
+may contain slashes, and older OpenAI SDKs send them plain: `{model}` takes the rest of the path.
 """
 
 from collections.abc import Iterable, Sequence
@@ -12,6 +13,7 @@ from tollkeeper.api.http.envelope import MethodNotAllowed
 from tollkeeper.domain.errors import InvalidRequest, NotFound
 
 _UNKNOWN_PATH = "There is no endpoint at this path."
+_REST_OF_PATH = b"{model}"
 
 
 class Router:
@@ -62,6 +64,9 @@ def _allowed(methods: Iterable[str]) -> str:
 
 
 def _match(pattern: tuple[bytes, ...], segments: list[bytes]) -> dict[str, bytes] | None:
+    if pattern[-1] == _REST_OF_PATH and len(segments) > len(pattern):
+        last = len(pattern) - 1
+        segments = [*segments[:last], b"/".join(segments[last:])]
     if len(pattern) != len(segments):
         return None
     values = {}
