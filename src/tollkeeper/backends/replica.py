@@ -81,10 +81,11 @@ class Replica:
         return (*self._credential.secrets, self._base, self._origin, self._netloc)
 
     async def request(
-        self, path: str, accept: bytes, body: bytes, *, deadline: float, trace: bytes = b""
+        self, path: str, accept: bytes, body: bytes, *, deadline: float, own_headers: bytes = b""
     ) -> bytes:
         """A whole request. `path` is relative to the base address, or to its origin if it begins
-        with a slash. `trace` is the value of a `traceparent`. Raises what the credential raises."""
+        with a slash. `own_headers` are header lines of this call. Raises what the credential
+        raises."""
         head = self._heads.get((path, accept))
         if head is None:
             if len(self._heads) >= _HEADS_MAX:
@@ -97,9 +98,7 @@ class Replica:
         if headers is None:
             outgoing = OutgoingRequest(self._netloc, head.path, body)
             headers = await self._credential.headers_for(outgoing, deadline=deadline)
-        if trace:
-            headers += b"traceparent: %b\r\n" % trace
-        return request_bytes(head.written, headers, body)
+        return request_bytes(head.written, headers + own_headers, body)
 
     def doubt_credential(self) -> None:
         self._credential.doubt()
@@ -128,7 +127,9 @@ class Replica:
     async def _count(self, tokenize: TokenizeRequest, call: Call, deadline: float) -> int | None:
         body = tokenize.encode(call)
         path = tokenize.path_for(call.model)
-        request = await self.request(path, _JSON, body, deadline=deadline)
+        request = await self.request(
+            path, _JSON, body, deadline=deadline, own_headers=tokenize.headers_for(call)
+        )
         connection = await self._pool.acquire(
             deadline=deadline, organization=call.organization_id.int
         )
@@ -225,8 +226,13 @@ class ReplicaCall:
             body = replica.wire.encode_request(call, stream=streamed, extra=extra)
         accept = replica.stream_type if streamed else _JSON
         path = replica.wire.path_for(call.model, stream=streamed)
+        trace = call.outgoing_trace
         request = await replica.request(
-            path, accept, body, deadline=self._deadline, trace=call.outgoing_trace
+            path,
+            accept,
+            body,
+            deadline=self._deadline,
+            own_headers=b"traceparent: %b\r\n" % trace if trace else b"",
         )
         organization = call.organization_id.int
         connection = replica.pool.take_idle(organization)

@@ -25,6 +25,10 @@ _CONVERSE_WIRE = ConverseWire()
 _VLLM_FIELDS = ("messages", "tools", "chat_template_kwargs")
 
 
+def _no_headers(call: Call) -> bytes:
+    return b""
+
+
 @dataclass(frozen=True, slots=True)
 class TokenizeRequest:
     """How one kind of server is asked: path, body, and the field of its answer with the count."""
@@ -32,6 +36,8 @@ class TokenizeRequest:
     path_for: Callable[[Model], str]
     encode: Callable[[Call], bytes]
     count_field: str
+    # Header lines of one call.
+    headers_for: Callable[[Call], bytes] = _no_headers
 
 
 def tokenize_request(config: BackendConfig) -> TokenizeRequest | None:
@@ -47,9 +53,8 @@ def tokenize_request(config: BackendConfig) -> TokenizeRequest | None:
             return TokenizeRequest(_always(path), _chat_body, "input_tokens")
         case Tokenizer.MESSAGES:
             wire = messages_wire_for(config) or _MESSAGES_WIRE
-            return TokenizeRequest(
-                _paths(config, wire.count_path_for), wire.encode_count, wire.count_field
-            )
+            paths = _paths(config, wire.count_path_for)
+            return TokenizeRequest(paths, wire.encode_count, wire.count_field, wire.headers_for)
         case Tokenizer.GEMINI:
             counting = gemini_wire_for(config) or _GEMINI_WIRE
             paths = _paths(config, counting.count_path_for)

@@ -41,6 +41,9 @@ from tollkeeper.settings import (
 
 # Providers that charge for the whole prompt again after each of their searches.
 _REREADS = frozenset({WireProtocol.MESSAGES, WireProtocol.VERTEX_MESSAGES, WireProtocol.RESPONSES})
+_MESSAGES = frozenset(
+    {WireProtocol.MESSAGES, WireProtocol.VERTEX_MESSAGES, WireProtocol.BEDROCK_MESSAGES}
+)
 _GOOGLE = frozenset({WireProtocol.GEMINI, WireProtocol.VERTEX_GEMINI})
 
 
@@ -196,6 +199,7 @@ def _model(declared: ModelSettings, backend: BackendSettings) -> Model:
         messages=MessagesBehavior(
             caching=PromptCaching(declared.prompt_caching),
             thinking=ThinkingStyle(declared.thinking_style),
+            beta_flags=declared.beta_flags if protocol in _MESSAGES else (),
         ),
         bounds_reasoning=backend.bounds_reasoning or protocol is not WireProtocol.CHAT,
     )

@@ -32,10 +32,23 @@ PUBLISHED_TOOLS = frozenset(
 # Sent with every answer. An operator finds a call by this id.
 REQUEST_ID_HEADER = "X-Request-ID"
 
-# Q19: header names of token counting (Anthropic), and the beta flags that are accepted.
+# Q19: header names of token counting (Anthropic), and the published beta flags that do not change
+# a count. Every model accepts these; a model's settings declare the others that it supports.
 MESSAGES_VERSION_HEADER = "anthropic-version"
 MESSAGES_BETA_HEADER = "anthropic-beta"
-KNOWN_BETA_FLAGS = frozenset({"token-counting-2024-11-01"})
+COUNT_NEUTRAL_BETA_FLAGS = frozenset(
+    {
+        "claude-code-20250219",
+        "context-1m-2025-08-07",
+        "context-management-2025-06-27",
+        "extended-cache-ttl-2025-04-11",
+        "fine-grained-tool-streaming-2025-05-14",
+        "interleaved-thinking-2025-05-14",
+        "output-128k-2025-02-19",
+        "prompt-caching-2024-07-31",
+        "token-counting-2024-11-01",
+    }
+)
 MESSAGES_REQUEST_ID_HEADER = "request-id"
 # Says whether the number of token counting is an estimate.
 TOKEN_COUNT_ESTIMATED_HEADER = "x-token-count-estimated"  # noqa: S105 - the name of a header

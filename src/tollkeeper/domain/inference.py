@@ -50,9 +50,16 @@ class Call(msgspec.Struct, frozen=True):
     affinity: bytes | None = None
     # Published policies that the request names, in addition to the attached ones; each once.
     policy_ids: tuple[str, ...] = ()
+    # Beta flags of the Messages protocol as the client sent them, each once.
+    beta_flags: tuple[str, ...] = ()
     # The caller's `traceparent` as it came, and the one that the backend is sent; empty: none.
     incoming_trace: bytes | None = None
     outgoing_trace: bytes = b""
+
+    @property
+    def supported_beta_flags(self) -> list[str]:
+        """List the client's beta flags that the model's backend is sent."""
+        return [flag for flag in self.beta_flags if flag in self.model.messages.beta_flags]
 
     @property
     def output_tokens_held(self) -> int:

@@ -29,6 +29,8 @@ class ThinkingStyle(StrEnum):
 class MessagesBehavior:
     caching: PromptCaching = PromptCaching.CALLER
     thinking: ThinkingStyle = ThinkingStyle.ADAPTIVE
+    # Beta flags of clients that are sent on to the backend.
+    beta_flags: tuple[str, ...] = ()
 
 
 DEFAULT_MESSAGES_BEHAVIOR = MessagesBehavior()

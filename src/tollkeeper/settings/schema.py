@@ -22,6 +22,7 @@ ENV_PREFIX = "TOLLKEEPER_"
 Port = Annotated[int, Field(ge=0, le=65535)]
 Unread = Literal["allow", "deny"]
 Modality = Literal["text", "image", "file", "audio", "video"]
+BetaFlag = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,100}$")]
 HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{1,64}$")]
 # Headers of answers that the gateway writes itself.
 _ANSWER_HEADERS = frozenset(
@@ -324,6 +325,8 @@ class ModelSettings(PricesSettings):
     # On the Messages protocol: who marks what is cached, and how the model is asked to reason.
     prompt_caching: Literal["off", "caller", "5m", "1h"] = "caller"
     thinking_style: Literal["adaptive", "budget"] = "adaptive"
+    # On the Messages protocol: beta flags of clients that the backend is sent.
+    beta_flags: tuple[BetaFlag, ...] = Field(default=(), max_length=64)
     # Further backends that may serve the model, and its share where one of them has order 0.
     alternatives: tuple[AlternativeSettings, ...] = Field(default=(), max_length=16)
     weight: int = Field(default=1, ge=1, le=1_000_000)

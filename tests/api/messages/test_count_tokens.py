@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from tests.support.gateway import Tenant
-from tests.support.scripted_gateway import MODEL, ScriptedGateway
+from tests.support.scripted_gateway import MODEL, ScriptedGateway, scripted_gateway
 from tests.support.sdks import anthropic
 from tests.support.token_counts import BARE, USER, assert_wrapped, count, counted, counts
-from tests.support.upstream import refuse
+from tests.support.upstream import Received, Upstream, answer, refuse
 from tollkeeper.domain.access import Permission
 
 
@@ -103,9 +105,19 @@ async def test_version_that_is_none(scripted: ScriptedGateway, version: str) -> 
     assert_wrapped(answered, 400, "invalid_request", "anthropic-version")
 
 
+# The flags that Claude Code sends for `/context`.
+CLAUDE_CODE = (
+    "claude-code-20250219,interleaved-thinking-2025-05-14,"
+    "context-management-2025-06-27,token-counting-2024-11-01"
+)
+
+
 @pytest.mark.parametrize(
     "beta",
-    ["", "token-counting-2024-11-01", "token-counting-2024-11-01, token-counting-2024-11-01"],
+    [
+        *("", "token-counting-2024-11-01", "token-counting-2024-11-01, token-counting-2024-11-01"),
+        CLAUDE_CODE,
+    ],
 )
 async def test_known_beta_flags(scripted: ScriptedGateway, beta: str) -> None:
     await counted(scripted, headers={**scripted.tenant.as_customer, "anthropic-beta": beta})
@@ -119,6 +131,40 @@ async def test_unknown_beta_flags(scripted: ScriptedGateway, beta: str) -> None:
         scripted, headers={**scripted.tenant.as_customer, "anthropic-beta": beta}
     )
     assert_wrapped(answered, 400, "invalid_request", "anthropic-beta")
+
+
+@pytest.mark.parametrize(
+    ("protocol", "sends"),
+    [
+        ("messages", lambda request: request.headers.get("anthropic-beta")),
+        ("vertex_messages", lambda request: ",".join(request.json.get("anthropic_beta", []))),
+    ],
+)
+async def test_a_messages_backend_is_sent_the_flags_of_its_model(
+    data_dir: Path, conninfo: str, protocol: str, sends: Callable[[Received], str | None]
+) -> None:
+    """The other flags are accepted, because they do not change a count, and are not sent."""
+    async with (
+        Upstream(answer({"input_tokens": 42})) as upstream,
+        scripted_gateway(
+            data_dir,
+            conninfo,
+            upstream,
+            backend={"protocol": protocol},
+            model={"beta_flags": ["files-api-2025-04-14", "interleaved-thinking-2025-05-14"]},
+        ) as scripted,
+    ):
+        beta = f"{CLAUDE_CODE}, files-api-2025-04-14"
+        headers = {**scripted.tenant.as_customer, "anthropic-beta": beta}
+        await counted(scripted, headers=headers)
+        expected = "interleaved-thinking-2025-05-14,files-api-2025-04-14"
+        assert sends(upstream.requests[-1]) == expected
+        await counted(scripted)
+        assert not sends(upstream.requests[-1])
+        headers["anthropic-beta"] = "files-api-2099-01-01"
+        answered = await count(scripted, headers=headers)
+        assert_wrapped(answered, 400, "invalid_request", "anthropic-beta")
+        assert "files-api-2099-01-01" in answered.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("length", [0, 513])

@@ -10,7 +10,7 @@ from tollkeeper.api.messages.prompt import read_prompt
 from tollkeeper.api.wire import messages as wire
 from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.conventions import (
-    KNOWN_BETA_FLAGS,
+    COUNT_NEUTRAL_BETA_FLAGS,
     MESSAGES_BETA_HEADER,
     MESSAGES_REQUEST_ID_HEADER,
     MESSAGES_VERSION_HEADER,
@@ -34,24 +34,32 @@ VERSION_HEADER = HeaderParameter(
     pattern=r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$",
     examples=("2023-06-01",),
 )
-_BETA_FLAG = f"({'|'.join(sorted(KNOWN_BETA_FLAGS))})"
+_NEUTRAL_FLAGS = sorted(COUNT_NEUTRAL_BETA_FLAGS)
+_BETA_FLAG = f"({'|'.join(_NEUTRAL_FLAGS)})"
 BETA_HEADER = HeaderParameter(
     name=MESSAGES_BETA_HEADER,
-    description=f"Beta flags, separated by commas. Known: {', '.join(sorted(KNOWN_BETA_FLAGS))}.",
+    description="Beta flags, separated by commas. Every model accepts those of the pattern; "
+    "a model may accept more.",
     length_max=_BETA_LENGTH_MAX,
     # No blanks at its ends, as in every value of a header.
     pattern=rf"^{_BETA_FLAG}?([ \t]*,([ \t]*{_BETA_FLAG})?)*$",
-    examples=tuple(sorted(KNOWN_BETA_FLAGS)),
+    examples=tuple(_NEUTRAL_FLAGS),
 )
 
 
 async def token_count(
     services: Services, request: Request[wire.TokenCountRequest, wire.TokenCountQuery]
 ) -> Reply:
-    _check_protocol(request.headers)
+    flags = _beta_flags(request.headers)
     session = session_of(request.headers, request.conventions.session_headers)
     body, caller = request.body, request.project_caller
     model = await services.models.model_for_call(caller, body.model)
+    for flag in flags:
+        if flag not in COUNT_NEUTRAL_BETA_FLAGS and flag not in model.messages.beta_flags:
+            raise InvalidRequest(
+                f"The model {model.id} does not support the beta flag {flag[:100]!r}.",
+                param=MESSAGES_BETA_HEADER,
+            )
     asked = (body, model, request.conventions.messages_web_tools)
     prompt = (
         await beside_the_loop(caller.organization_id.int, _supported_prompt, *asked)
@@ -71,6 +79,7 @@ async def token_count(
         prompt=prompt,
         is_large=request.is_large,
         affinity=affinity_of(services, caller, session, None),
+        beta_flags=flags,
     )
     counted = await services.token_counting.count(caller, call)
     return Reply(
@@ -90,9 +99,8 @@ def _supported_prompt(
     return prompt
 
 
-def _check_protocol(headers: HeaderIndex) -> None:
-    """Accepts any date as a version. Refuses unknown beta flags, because a flag may change the
-    meaning of the request."""
+def _beta_flags(headers: HeaderIndex) -> tuple[str, ...]:
+    """Read the beta flags, each once. Accept any date as a version of the protocol."""
     for version in header_values(headers, MESSAGES_VERSION_HEADER.encode()):
         if _VERSION.fullmatch(version.decode("latin-1")) is None:
             raise InvalidRequest(
@@ -104,8 +112,4 @@ def _check_protocol(headers: HeaderIndex) -> None:
             f"The header may have at most {_BETA_LENGTH_MAX} characters.",
             param=MESSAGES_BETA_HEADER,
         )
-    for flag in filter(None, (flag.strip(" \t") for flag in beta.split(","))):
-        if flag not in KNOWN_BETA_FLAGS:
-            raise InvalidRequest(
-                f"The beta flag {flag[:100]!r} is not supported.", param=MESSAGES_BETA_HEADER
-            )
+    return tuple(dict.fromkeys(filter(None, (flag.strip(" \t") for flag in beta.split(",")))))

@@ -62,6 +62,12 @@ class MessagesWire:
                 return "./count-tokens:rawPredict"
         return count_tokens_path(model)
 
+    def headers_for(self, call: Call) -> bytes:
+        """Write the client's beta flags, which are a field of the body on Vertex and Bedrock."""
+        if self._endpoint in _VERSIONS or not (flags := call.supported_beta_flags):
+            return b""
+        return b"anthropic-beta: %b\r\n" % ",".join(flags).encode("ascii")
+
     @property
     def count_field(self) -> str:
         return "inputTokens" if self._is_bedrock else "input_tokens"
@@ -73,6 +79,7 @@ class MessagesWire:
         if self._endpoint in _VERSIONS:
             del body["model"]
             body["anthropic_version"] = _VERSIONS[self._endpoint]
+            body |= _beta_field(call)
         if self._is_bedrock:
             adapt_to_bedrock(body)
         return encoded(body)
@@ -86,6 +93,7 @@ class MessagesWire:
         body = count_request(call, takes_image_urls=self._takes_image_urls)
         if self._endpoint in _VERSIONS:
             body["anthropic_version"] = _VERSIONS[self._endpoint]
+            body |= _beta_field(call)
         return encoded(body)
 
     def read_whole(self, call: Call, body: bytes, *, secrets: tuple[str, ...]) -> WholeAnswer:
@@ -98,3 +106,8 @@ class MessagesWire:
     def open_stream(self, call: Call, *, secrets: tuple[str, ...]) -> AnswerReader:
         reader = BedrockMessagesAnswer if self._is_bedrock else MessagesAnswer
         return reader(call, secrets=secrets)
+
+
+def _beta_field(call: Call) -> dict[str, Any]:
+    flags = call.supported_beta_flags
+    return {"anthropic_beta": flags} if flags else {}
