@@ -5,6 +5,8 @@ import random
 from collections import Counter
 from uuid import uuid4
 
+import pytest
+
 from tests.support.activity_records import record_of, written
 from tests.support.books import Books
 from tollkeeper.domain.access import OrganizationId
@@ -168,9 +170,12 @@ async def test_what_is_older_than_the_records_is_deleted(books: Books) -> None:
 
 def test_percentiles_of_nothing_and_of_one() -> None:
     assert Latencies({}).percentile_ms(0.99) is None
-    one = Latencies({10: 1}).percentile_ms(0.5)
-    assert one is not None
-    assert 1.1**9 <= one <= 1.1**10
+    one = Latencies({10: 1})
+    for share in (0.5, 0.95, 0.99):
+        assert one.percentile_ms(share) == pytest.approx(1.1**10)
+    three = Latencies({10: 2, 30: 1})
+    assert three.percentile_ms(0.5) == pytest.approx(1.1**10)
+    assert three.percentile_ms(0.95) == pytest.approx(1.1**30)
 
 
 async def test_reports_of_days_say_the_same_by_hour_and_by_day(books: Books) -> None:

@@ -92,18 +92,12 @@ class Latencies:
     by_rung: Mapping[int, int] = field(default_factory=dict)
 
     def percentile_ms(self, share: float) -> float | None:
-        """The time that this share of the calls did not exceed, to a tenth of itself; None where
-        there are no calls. In microseconds where the rungs are those of the overhead."""
-        total = sum(self.by_rung.values())
-        if not total:
-            return None
-        wanted = share * total
-        below = 0
+        """Return a time that this share of the calls did not exceed: the upper limit of the rung
+        of the last of them, at most a tenth too high. In microseconds if the rungs are those of
+        the overhead; None if there are no calls."""
+        wanted = share * sum(self.by_rung.values())
         for rung in sorted(self.by_rung):
-            count = self.by_rung[rung]
-            if below + count >= wanted:
-                low = 0.0 if rung <= 0 else math.pow(RUNG_RATIO, rung - 1)
-                high = math.pow(RUNG_RATIO, rung)
-                return low + (high - low) * (wanted - below) / count
-            below += count
-        raise AssertionError("a share is at most one")
+            wanted -= self.by_rung[rung]
+            if wanted <= 0:
+                return math.pow(RUNG_RATIO, rung)
+        return None
