@@ -77,9 +77,10 @@ async def test_the_last_healthy_replica_is_never_ejected(verb: Verb) -> None:
     async with Upstream(verb) as upstream, routed(upstream.url, failures_to_eject=1) as backend:
         for _ in range(10):
             assert (await make(backend, make_call(streamed=True))).error is not None
-        assert backend.health().ready
+        assert backend.health().replicas == {upstream.url: "failing"}
         upstream.play(chat())
         (await make(backend, make_call())).check_complete()
+        assert backend.health().ready
 
 
 async def test_of_two_replicas_that_fail_one_stays() -> None:
@@ -87,7 +88,7 @@ async def test_of_two_replicas_that_fail_one_stays() -> None:
         replicas.spare.play(refuse(500))
         for _ in range(10):
             assert type((await replicas.call()).error) is BackendFailed
-        assert sorted(replicas.backend.health().replicas.values()) == ["ejected", "healthy"]
+        assert sorted(replicas.backend.health().replicas.values()) == ["ejected", "failing"]
         replicas.spare.play(chat())
         (await replicas.call()).check_complete()
 

@@ -101,7 +101,7 @@ def test_a_last_healthy_replica_that_fails_is_kept_until_a_call_succeeds() -> No
         health.failed(health.begin(0), 0, is_last_healthy=True)
         assert not health.is_kept
     health.failed(health.begin(0), 0, is_last_healthy=True)
-    assert (health.state, health.is_kept) == ("healthy", True)
+    assert (health.state, health.shown_state) == ("healthy", "failing")
     health.succeeded(health.begin(0))
     assert not health.is_kept
 

@@ -35,19 +35,20 @@ async def test_an_ejected_replica_says_until_when_and_why() -> None:
         assert report.retry_in_s is not None
         assert 0 < report.retry_in_s <= 30
         assert report.last_failure == "The backend cannot be reached."
-        assert not report.is_kept
         assert _reports(backend)[alive.url] == ReplicaReport(
             backend.name, alive.url, "healthy", connections=1
         )
 
 
-async def test_the_last_replica_is_kept_and_says_so() -> None:
+async def test_a_single_replica_that_fails_is_down_until_it_answers() -> None:
     dead = unused_url()
     async with routed(dead) as backend:
         for _ in range(5):
             assert isinstance((await make(backend, make_call())).error, BackendFailed)
         report = _reports(backend)[dead]
-    assert (report.state, report.is_kept, report.retry_in_s) == ("healthy", True, None)
+        health = backend.health()
+    assert (health.ready, health.detail) == (False, "0 of 1 replicas healthy")
+    assert (report.state, report.retry_in_s) == ("failing", None)
     assert report.last_failure == "The backend cannot be reached."
 
 

@@ -17,7 +17,7 @@ _HEALTHY = ReplicaReport("scripted", "http://one", "healthy")
 _EJECTED = ReplicaReport(
     "scripted", "http://one", "ejected", 12.0, "The backend cannot be reached."
 )
-_KEPT = ReplicaReport("scripted", "http://one", "healthy", is_kept=True)
+_FAILING = ReplicaReport("scripted", "http://one", "failing")
 _PROBING = ReplicaReport("scripted", "http://one", "probing", 3.0)
 
 
@@ -33,12 +33,12 @@ def _views(*replicas: ReplicaReport) -> ReplicaViews:
         ((_HEALTHY, _HEALTHY), [Badge("healthy", "good")]),
         ((_EJECTED,), [Badge("ejected", "bad")]),
         ((_HEALTHY, _EJECTED, _PROBING), [Badge("ejected in 2 of 3", "bad")]),
-        ((_KEPT,), [Badge("fails, kept as the last one", "warning")]),
+        ((_FAILING,), [Badge("down, called because no replica is healthy", "bad")]),
         (
-            (_KEPT, _EJECTED),
+            (_FAILING, _EJECTED),
             [
                 Badge("ejected in 1 of 2", "bad"),
-                Badge("fails, kept as the last one in 1 of 2", "warning"),
+                Badge("down, called because no replica is healthy in 1 of 2", "bad"),
             ],
         ),
     ],

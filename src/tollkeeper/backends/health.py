@@ -22,6 +22,8 @@ _RECENT_S = 60.0
 
 class ReplicaState(StrEnum):
     HEALTHY = "healthy"
+    # Only shown: the replica fails, and is called because its backend has no healthy one.
+    FAILING = "failing"
     EJECTED = "ejected"
     PROBING = "probing"
 
@@ -69,6 +71,11 @@ class ReplicaHealth:
         self.last_failure = ""
         # It would be ejected, if another replica were healthy.
         self.is_kept = False
+
+    @property
+    def shown_state(self) -> ReplicaState:
+        """Return the state for metrics, alerts and the console."""
+        return ReplicaState.FAILING if self.is_kept else self.state
 
     def admits(self, now: float) -> bool:
         return self.state is ReplicaState.HEALTHY or now >= self.ejected_until

@@ -16,14 +16,12 @@ class ReplicaReport(msgspec.Struct, frozen=True, gc=False):
 
     backend: str
     url: str
-    # "healthy", "ejected" or "probing"
+    # "healthy", "failing", "ejected" or "probing"
     state: str
-    # How long it is not called; None where it is healthy.
+    # How long it is not called; None if it is called.
     retry_in_s: float | None = None
     # Why the last call failed; empty after one that succeeded.
     last_failure: str = ""
-    # It fails and is called all the same, because no other replica is healthy.
-    is_kept: bool = False
     calls: int = 0
     connections: int = 0
     # Calls that wait for a connection.
@@ -37,7 +35,7 @@ class BackendHealth:
     name: str
     ready: bool
     detail: str
-    # url -> "healthy", "ejected" or "probing"
+    # url -> "healthy", "failing", "ejected" or "probing"
     replicas: dict[str, str]
     # Of the backend's own replicas, not of those of other backends.
     reports: tuple[ReplicaReport, ...] = ()

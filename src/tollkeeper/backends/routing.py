@@ -91,7 +91,7 @@ class RoutedBackend:
         return await healthy[0].server.count_prompt_tokens(call, deadline=deadline)
 
     def health(self) -> BackendHealth:
-        states = {url: replica.health.state.value for url, replica in self._tracked.items()}
+        states = {url: replica.health.shown_state.value for url, replica in self._tracked.items()}
         healthy = sum(state == ReplicaState.HEALTHY for state in states.values())
         return BackendHealth(
             name=self.name,
@@ -109,10 +109,9 @@ class RoutedBackend:
         return ReplicaReport(
             backend=self.name,
             url=replica.server.url,
-            state=health.state.value,
+            state=health.shown_state.value,
             retry_in_s=retry_in_s,
             last_failure=health.last_failure,
-            is_kept=health.is_kept,
             calls=replica.in_flight,
             connections=pool.open_connections,
             waiting=pool.waiting,

@@ -1,5 +1,6 @@
 """Replicas as the gateway processes see them, for pages."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -23,14 +24,6 @@ class ReplicaView:
     replica: ReplicaReport
     # Unix time until which the process does not call it; None where it does.
     ejected_until: float | None
-
-    @property
-    def is_ejected(self) -> bool:
-        return self.replica.state != "healthy"
-
-    @property
-    def is_sound(self) -> bool:
-        return not self.is_ejected and not self.replica.is_kept
 
     @property
     def badges(self) -> list[Badge]:
@@ -83,14 +76,15 @@ def _ejected_until(process: ProcessReport, replica: ReplicaReport, now: float) -
 def _badges(views: Sequence[ReplicaView]) -> list[Badge]:
     if not views:
         return [Badge("no gateway reports", "calm")]
-    if all(view.is_sound for view in views):
+    states = Counter(view.replica.state for view in views)
+    if states["healthy"] == len(views):
         return [Badge("healthy", "good")]
     badges = []
-    for name, tone, count in (
-        ("ejected", "bad", sum(view.is_ejected for view in views)),
-        ("fails, kept as the last one", "warning", sum(view.replica.is_kept for view in views)),
+    for name, count in (
+        ("ejected", states["ejected"] + states["probing"]),
+        ("down, called because no replica is healthy", states["failing"]),
     ):
         if count:
             where = f" in {count} of {len(views)}" if len(views) > 1 else ""
-            badges.append(Badge(name + where, tone))
+            badges.append(Badge(name + where, "bad"))
     return badges

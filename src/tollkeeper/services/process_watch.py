@@ -20,7 +20,7 @@ from tollkeeper.services.tallies import HistogramTally, schedule_write
 from tollkeeper.storage.database import Database
 
 _SELF = Path("/proc/self")
-_REPLICA_STATES = ("healthy", "ejected", "probing")
+_REPLICA_STATES = ("healthy", "failing", "ejected", "probing")
 # How long the loop is asked to sleep; what it sleeps longer is its delay.
 _LAG_PROBE_S = 0.05
 
