@@ -1,5 +1,6 @@
 """Data folders for tests that start an embedded PostgreSQL."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -11,15 +12,25 @@ from pathlib import Path
 from tollkeeper.embedded.postgres_folders import MADE_FOLDER
 
 _LOCATION = "postgres.location"
+_MEMORY = Path("/dev/shm")
+_MEMORY_FREE_MIN = 4 << 30
+
+
+def _folder_in_memory() -> Path | None:
+    """Return None if the machine has no such folder, or too little room in it."""
+    if "TMPDIR" in os.environ or not _MEMORY.is_dir():
+        return None
+    return _MEMORY if shutil.disk_usage(_MEMORY).free >= _MEMORY_FREE_MIN else None
 
 
 @contextmanager
 def data_folder() -> Iterator[Path]:
-    """A new folder, which is removed at the end with every cluster that belongs to it.
+    """A new folder, which is removed at the end with every cluster that belongs to it. It is in
+    memory if there is room, so that PostgreSQL does not wait for the disk.
 
     Every account can enter it, so the cluster is inside, also where the tests run as root.
     """
-    with tempfile.TemporaryDirectory(prefix="tk-") as name:
+    with tempfile.TemporaryDirectory(prefix="tk-", dir=_folder_in_memory()) as name:
         folder = Path(name)
         folder.chmod(0o711)
         try:

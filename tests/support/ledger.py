@@ -271,9 +271,17 @@ async def differences(database: Database) -> list[tuple[str, str, str]]:
 
 
 async def find_differences(
-    connection: Connection, *, age_s: float, lease_s: float
+    connection: Connection,
+    *,
+    age_s: float,
+    lease_s: float,
+    organization_id: OrganizationId | None = None,
 ) -> list[tuple[str, str, str]]:
-    """What `ledger verify` finds over all organizations, in the transaction of this connection."""
+    """Return what `ledger verify` finds over all organizations or for one of them, in the
+    transaction of this connection."""
     closed_from, closed_to = await find_closed_range(connection)
     part = Slice(closed_from=closed_from, closed_to=closed_to)
+    if organization_id is not None:
+        before = UUID(int=organization_id.int - 1)
+        part = dataclasses.replace(part, after=before, end=organization_id)
     return await find_in_slice(connection, INVARIANTS, part, Ages(age_s, lease_s))

@@ -5,7 +5,7 @@ import json
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, LiteralString
 from uuid import UUID
@@ -16,6 +16,7 @@ import psutil
 from tests.support.gateway import Gateway, Tenant, running_gateway
 from tests.support.ledger import find_differences
 from tests.support.upstream import USAGE, Upstream, Verb, chat
+from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.estimate import estimate_tokens
 from tollkeeper.services.clock import Clock, unix_now
 from tollkeeper.settings import Settings
@@ -104,6 +105,9 @@ class ScriptedGateway:
     probe_tenant: Tenant
     # What the upstream does in an ordinary call.
     ordinary: Callable[[], Verb] = chat
+    # Organizations whose books a test has verified. If there are any, all books are verified once
+    # more before the gateway stops.
+    verified: set[UUID] = field(default_factory=set)
 
     async def chat(self, **fields: Any) -> httpx2.Response:
         headers = fields.pop("headers", self.tenant.as_customer)
@@ -147,16 +151,27 @@ class ScriptedGateway:
 
     async def balance(self) -> dict[str, int]:
         """The account with everything folded in, after every call has ended."""
-        await self.gateway.services.inference.drain(5)
-        await self.gateway.services.ledger.drain()
-        async with self.gateway.services.database.snapshot() as connection:
-            assert await find_differences(connection, age_s=0, lease_s=3600) == []
+        organization_id = self.tenant.organization_id
+        self.verified.add(organization_id)
+        await self.verify_books(organization_id)
+        async with self.gateway.services.database.reading() as connection:
             cursor = await connection.execute(_BALANCE, (self.tenant.organization_id,))
             row = await cursor.fetchone()
         assert row is not None
         return dict(
             zip(("granted", "held", "unsettled", "settled", "resolutions"), row, strict=True)
         )
+
+    async def verify_books(self, organization_id: OrganizationId | None = None) -> None:
+        """Verify the ledger of one organization, or of all, after every call has ended."""
+        services = self.gateway.services
+        await services.inference.drain(5)
+        await services.ledger.drain()
+        async with services.database.snapshot() as connection:
+            found = await find_differences(
+                connection, age_s=0, lease_s=3600, organization_id=organization_id
+            )
+            assert found == []
 
     async def grant(self, amount: int) -> None:
         await self.gateway.services.billing.credit_grant(
@@ -340,6 +355,8 @@ async def scripted_gateway(
             await scripted.grant(credit)
         await _fill_pool(gateway)
         yield scripted
+        if scripted.verified:
+            await scripted.verify_books()
 
 
 @asynccontextmanager
