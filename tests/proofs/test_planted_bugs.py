@@ -1,7 +1,6 @@
-"""A test of the tests: each of these bugs, planted into a copy of the source, must be caught.
+"""Tests the tests: plants each bug into a copy of the source and demands that a test fails.
 
-A mistake is a change of the source's text. The tests named beside it run on the changed copy, in a
-process of their own, and at least one of them has to fail.
+The tests that a bug names run on the changed copy, in a process of their own.
 """
 
 import os
@@ -10,7 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,11 +17,12 @@ from pathlib import Path
 import pytest
 
 from tests.proofs import planted_bugs, planted_price_bugs, planted_provider_bugs
-from tests.proofs.bug import Bug
+from tests.proofs.bug import Bug, LocationError, SqlBug
 from tests.support.proof import Proof
 
 BUGS = {**planted_bugs.BUGS, **planted_price_bugs.PRICE_BUGS, **planted_provider_bugs.PROVIDER_BUGS}
 ROOT = Path(__file__).parents[2]
+SOURCE = ROOT / "src"
 TESTS = "tests/"
 TESTS_FAILED = 1
 # The tests without a bug run in so many processes, which can be shared between cores.
@@ -36,20 +36,9 @@ MEMORY_MIN = 4 * 2**30
 pytestmark = pytest.mark.timeout(3 * TIMEOUT_S)
 
 
-def planted(bug: Bug, source: Path) -> str:
-    """The file's text with the bug in it."""
-    path = source / "tollkeeper" / bug.file
-    text = path.read_text()
-    for right, wrong in ((bug.right, bug.wrong), *bug.also):
-        assert text.count(right) == 1, "there is one place for it"
-        text = text.replace(right, wrong)
-    compile(text, path, "exec")
-    return text
-
-
 @dataclass(frozen=True)
 class Copy:
-    """A copy of the source, in which one file at a time is changed."""
+    """A copy of the source, in which one bug at a time is planted."""
 
     source: Path
     # Where Python keeps what it compiles, so that a bug costs the compilation of one file only.
@@ -81,20 +70,21 @@ class Copy:
         )
 
     @contextmanager
-    def changed(self, file: str, text: str) -> Iterator[None]:
-        """Inside the block the file has this text."""
-        path = self.source / "tollkeeper" / file
-        path.write_text(text)
+    def changed(self, texts: Mapping[Path, str]) -> Iterator[None]:
+        """Give files of the copy these texts inside the block."""
+        for path, text in texts.items():
+            (self.source / path).write_text(text)
         try:
             yield
         finally:
-            shutil.copy2(ROOT / "src" / "tollkeeper" / file, path)
+            for path in texts:
+                shutil.copy2(SOURCE / path, self.source / path)
 
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Copy]:
     folder = tmp_path_factory.mktemp("copy")
-    shutil.copytree(ROOT / "src", folder / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(SOURCE, folder / "src", ignore=shutil.ignore_patterns("__pycache__"))
     with tempfile.TemporaryDirectory(prefix="tk-planted-", dir=_scratch_place()) as scratch:
         # The database may run as another user, who has to reach what is inside.
         Path(scratch).chmod(0o711)
@@ -109,22 +99,35 @@ def _scratch_place() -> Path | None:
     return MEMORY if shutil.disk_usage(MEMORY).free >= MEMORY_MIN else None
 
 
-@pytest.mark.parametrize("name", BUGS)
-def test_a_bug_can_be_planted(name: str) -> None:
-    """Finds bugs whose text is no longer in the source."""
-    planted(BUGS[name], ROOT / "src")
+def test_every_bug_can_be_planted() -> None:
+    """Finds bugs whose location is missing, ambiguous or unchanged."""
+    refused = []
+    for name, bug in BUGS.items():
+        try:
+            bug.planted(SOURCE)
+        except (LocationError, SyntaxError) as error:
+            refused.append(f"{name}: {error}")
+    assert refused == []
 
 
-@pytest.mark.parametrize("name", BUGS)
-def test_what_catches_a_bug_is_there(name: str) -> None:
-    """A file that moves away is missed here, and not only in the long run."""
-    assert BUGS[name].caught_by
-    assert [test for test in BUGS[name].caught_by if not (ROOT / TESTS / test).is_file()] == []
+def test_every_bug_names_tests_that_exist() -> None:
+    """Finds test files that were moved, before `--prove` does."""
+    assert [name for name, bug in BUGS.items() if not bug.caught_by] == []
+    named = {(name, test) for name, bug in BUGS.items() for test in bug.caught_by}
+    assert [pair for pair in sorted(named) if not (ROOT / TESTS / pair[1]).is_file()] == []
+
+
+def test_the_bugs_in_contributing_are_planted() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    shown = text.partition("```python planted-bugs\n")[2].partition("```")[0]
+    bugs = eval(f"{{{shown}}}", {"Bug": Bug, "SqlBug": SqlBug})
+    assert bugs
+    assert bugs == {name: BUGS.get(name) for name in bugs}
 
 
 @pytest.mark.usefixtures("only_long")
 def test_the_copy_is_what_is_tested(copy: Copy) -> None:
-    with copy.changed("__init__.py", "raise ZeroDivisionError\n"):
+    with copy.changed({Path("tollkeeper/__init__.py"): "raise ZeroDivisionError\n"}):
         assert "ZeroDivisionError" in copy.run_tests(("domain/test_pricing.py",)).stderr
 
 
@@ -146,7 +149,7 @@ def test_without_a_bug_everything_passes(copy: Copy, proof: Proof, part: int) ->
 @pytest.mark.parametrize("name", BUGS)
 def test_a_planted_bug_is_caught(copy: Copy, proof: Proof, name: str) -> None:
     bug = BUGS[name]
-    with copy.changed(bug.file, planted(bug, copy.source)):
+    with copy.changed(bug.planted(SOURCE)):
         done = copy.run_tests(bug.caught_by)
     by = CATCHER.search(done.stdout) if done.returncode == TESTS_FAILED else None
     proof.count("planted bugs caught", int(by is not None), of=len(BUGS))
