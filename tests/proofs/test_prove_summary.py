@@ -1,12 +1,15 @@
 """What `--prove` says at its end is true, also where several processes run the proofs."""
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+# Durations are in seconds; a case of these tests takes less than a thousand.
+_TIME = re.compile(r"\b\d+\.\d s\b")
 _ROOT = Path(__file__).parents[2]
 _CONFTEST = 'pytest_plugins = ["tests.support.proof"]\n'
 _GOOD = """
@@ -19,6 +22,10 @@ def test_a_bug_is_caught(proof, name):
 
 def test_histories(proof):
     proof.count("histories", proof.size(quick=2, long=12_345))
+    proof.count("crashes", 1)
+    proof.count("crashes", 1)
+    proof.row("databases", database="first", seeds="1")
+    proof.row("databases", database="second", seeds="2")
 
 @pytest.mark.usefixtures("only_long")
 def test_only_long():
@@ -83,16 +90,17 @@ def _lines(done: subprocess.CompletedProcess[str]) -> list[str]:
 def test_everything_ran_and_passed(tmp_path: Path, processes: tuple[str, ...]) -> None:
     done = _run(tmp_path, _GOOD, "--prove", "-m", "proof", *processes)
     assert done.returncode == 0, done.stdout
-    lines = _lines(done)
-    assert "3 of 3 bugs caught" in lines
-    assert "12,345 histories" in lines
-    assert [line for line in lines if line in {"a 0", "b 0", "c 0"}] == ["a 0", "b 0", "c 0"]
-    results = [line for line in lines if line.startswith("test_it.py::")]
-    assert [line.rsplit(" ", 2)[0] for line in results] == [
-        "test_it.py::test_a_bug_is_caught 3 passed",
-        "test_it.py::test_histories 1 passed",
-        "test_it.py::test_only_long 1 passed",
+    lines = [_TIME.sub("TIME", line) for line in _lines(done)]
+    begin = lines.index("proof result time proved")
+    assert lines[begin + 1 : begin + 4] == [
+        "test_it.py::test_a_bug_is_caught 3 passed TIME 3 of 3 bugs caught",
+        "test_it.py::test_histories 1 passed TIME 12,345 histories; 2 crashes",
+        "test_it.py::test_only_long 1 passed TIME",
     ]
+    begin = lines.index("attack refusals time")
+    assert lines[begin + 1 : begin + 4] == ["a 0 TIME", "b 0 TIME", "c 0 TIME"]
+    begin = lines.index("database seeds")
+    assert lines[begin + 1 : begin + 3] == ["first 1", "second 2"]
     assert "Proved: 3 proofs, 5 cases; all ran in full size, and all passed." in lines
 
 
@@ -100,7 +108,9 @@ def test_a_failure_is_named(tmp_path: Path) -> None:
     done = _run(tmp_path, _BAD, "--prove", "-n", "2")
     assert done.returncode == 1, done.stdout
     lines = _lines(done)
-    assert "2 of 3 bugs caught" in lines
+    [caught] = (line for line in lines if line.startswith("test_it.py::test_a_bug_is_caught"))
+    assert " 2 passed, 1 FAILED " in caught
+    assert caught.endswith(" 2 of 3 bugs caught")
     assert "NOT PROVED: 2 proofs, 4 cases; 2 failed, exit status 1." in lines
     assert "failed: test_it.py::test_a_bug_is_caught[b]" in lines
     assert "failed: test_it.py::test_ends_badly" in lines

@@ -1,5 +1,4 @@
-"""What a run with --prove says at its end: each proof with its result, what was gone through, and the
-tables that proofs fill."""
+"""Formats the end of a run with --prove: the tables that proofs fill, one table of all proofs, the verdict."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -19,7 +18,7 @@ def proof_of(case: str) -> str:
 
 @dataclass
 class Tally:
-    """How many there were of something, and how many there are when all is well, where that is known."""
+    """How many there were of something, and how many there must be if that is known."""
 
     number: int = 0
     of: int | None = None
@@ -30,10 +29,11 @@ class Tally:
 
 @dataclass
 class Outcome:
-    """How the cases of one proof ended."""
+    """How the cases of one proof ended, how long they took, and what they counted."""
 
     cases: dict[str, str] = field(default_factory=dict)
     seconds: float = 0
+    tallies: dict[str, Tally] = field(default_factory=dict)
 
     def add(self, report: pytest.TestReport) -> None:
         self.seconds += report.duration
@@ -42,10 +42,18 @@ class Outcome:
         if report.outcome != "passed" or worst is None:
             self.cases[report.nodeid] = "failed" if worst == "failed" else report.outcome
 
-    def __str__(self) -> str:
+    def count(self, what: str, number: int, of: int | None) -> None:
+        self.tallies.setdefault(what, Tally(of=of)).number += number
+
+    @property
+    def result(self) -> str:
         counted = Counter(self.cases.values())
         names = (("passed", "passed"), ("failed", "FAILED"), ("skipped", "did not run"))
         return ", ".join(f"{counted[name]:,} {said}" for name, said in names if counted[name])
+
+    @property
+    def proved(self) -> str:
+        return "; ".join(f"{tally} {what}" for what, tally in self.tallies.items())
 
 
 class Summary:
@@ -55,7 +63,6 @@ class Summary:
         self._proofs: dict[str, Outcome] = {}
         self._reasons: dict[str, str] = {}
         self._failures: set[str] = set()
-        self._tallies: dict[str, Tally] = {}
         self._tables: dict[str, list[dict[str, str]]] = {}
         for report in reports:
             if report.failed:
@@ -64,40 +71,33 @@ class Summary:
                 self._add(report)
 
     def _add(self, report: pytest.TestReport) -> None:
-        self._proofs.setdefault(proof_of(report.nodeid), Outcome()).add(report)
+        outcome = self._proofs.setdefault(proof_of(report.nodeid), Outcome())
+        outcome.add(report)
         if report.skipped and isinstance(report.longrepr, tuple):
             self._reasons[report.nodeid] = str(report.longrepr[2]).removeprefix("Skipped: ")
-        if report.when == "call":
-            self._add_properties(report)
-
-    def _add_properties(self, report: pytest.TestReport) -> None:
+        if report.when != "call":
+            return
+        rows = []
         for name, value in report.user_properties:
             if name.startswith(TALLY):
                 number, of = cast("tuple[int, int | None]", value)
-                tally = self._tallies.setdefault(name.removeprefix(TALLY), Tally(of=of))
-                tally.number += number
+                outcome.count(name.removeprefix(TALLY), number, of)
             elif name.startswith(ROW):
-                row = cast("dict[str, str]", value)
-                self._tables.setdefault(name.removeprefix(ROW), []).append(row)
+                rows.append((name.removeprefix(ROW), cast("dict[str, str]", value)))
+        # A case that is one row of a table took the time of the row.
+        time = {"time": _seconds(report.duration)} if len(rows) == 1 else {}
+        for table, row in rows:
+            self._tables.setdefault(table, []).append({**row, **time})
 
     def sections(self) -> Iterable[tuple[str, list[str]]]:
-        if self._proofs:
-            yield "proofs", list(self._proof_lines())
-        if self._tallies:
-            width = max(len(str(tally)) for tally in self._tallies.values())
-            yield (
-                "proved",
-                [f"{tally!s:>{width}}  {what}" for what, tally in sorted(self._tallies.items())],
-            )
         for title, rows in sorted(self._tables.items()):
             yield title, in_columns([list(rows[0]), *sorted(list(row.values()) for row in rows)])
-
-    def _proof_lines(self) -> Iterable[str]:
-        rows = [
-            [name, str(outcome), f"{outcome.seconds:,.1f} s"]
-            for name, outcome in sorted(self._proofs.items())
-        ]
-        yield from in_columns([["proof", "result", "time in its process"], *rows])
+        if self._proofs:
+            rows_of_all = [
+                [name, outcome.result, _seconds(outcome.seconds), outcome.proved]
+                for name, outcome in sorted(self._proofs.items())
+            ]
+            yield "proofs", in_columns([["proof", "result", "time", "proved"], *rows_of_all])
 
     def verdict(self, exit_status: int) -> list[str]:
         """One sentence on the whole run, and a line for each case that failed or did not run."""
@@ -106,7 +106,8 @@ class Summary:
         skipped = cases["skipped"]
         short = [
             f"{name}: {tally}"
-            for name, tally in self._tallies.items()
+            for proof in self._proofs.values()
+            for name, tally in proof.tallies.items()
             if tally.of is not None and tally.number != tally.of
         ]
         if exit_status != pytest.ExitCode.OK or self._failures or not self._proofs:
@@ -122,6 +123,10 @@ class Summary:
 
 def _counted(number: int, what: str) -> str:
     return f"{number:,} {what}" if number == 1 else f"{number:,} {what}s"
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:,.1f} s"
 
 
 def in_columns(table: list[list[str]]) -> list[str]:
