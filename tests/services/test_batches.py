@@ -1,7 +1,7 @@
 """Batches: what is collected, in which order it is written, and what is given up."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import pytest
 
@@ -25,8 +25,11 @@ class Recorder:
         queue: Limit = _UNLIMITED,
         collect_s: float = 0.0,
         weigh: Callable[[int], int] | None = None,
+        refused: Collection[int] = (),
     ) -> None:
         self.attempts: list[list[int]] = []
+        self.written: list[int] = []
+        self.refused = refused
         self.given_up: list[int] = []
         self.errors: list[BaseException] = []
         self.attempted = asyncio.Event()
@@ -49,6 +52,9 @@ class Recorder:
         await self.go_on.wait()
         if self.errors:
             raise self.errors.pop(0)
+        if not set(batch).isdisjoint(self.refused):
+            raise ValueError("not a record")
+        self.written.extend(batch)
 
     def give_up(self, items: Sequence[int]) -> None:
         self.given_up.extend(items)
@@ -111,13 +117,21 @@ async def test_what_cannot_be_written_now_is_written_again_before_later_items() 
     assert recorder.given_up == []
 
 
-async def test_a_batch_that_cannot_be_written_does_not_stop_later_ones() -> None:
-    recorder = Recorder()
-    recorder.errors = [ValueError("not a record")]
+async def test_an_item_that_cannot_be_written_is_given_up_alone() -> None:
+    recorder = Recorder(batch=Limit(8), refused={6})
+    recorder.add(*range(1, 13))
+    assert await recorder.batches.drain()
+    assert recorder.given_up == [6]
+    assert recorder.written == [1, 2, 3, 4, 5, 7, 8, 9, 10, 11, 12]
+
+
+async def test_a_database_that_goes_away_meanwhile_loses_no_item_and_repeats_none() -> None:
+    recorder = Recorder(batch=Limit(4), refused={1})
+    recorder.errors = [ValueError("not a record"), ValueError("not a record")]
+    recorder.errors += [ValueError("not a record"), Unavailable("away")]
     recorder.add(1, 2, 3, 4)
     assert await recorder.batches.drain()
-    assert recorder.attempts == [[1, 2, 3], [4]]
-    assert recorder.given_up == [1, 2, 3]
+    assert (recorder.given_up, recorder.written) == ([1], [2, 3, 4])
 
 
 @pytest.mark.parametrize(

@@ -7,15 +7,16 @@ from tollkeeper.domain.prompt import FreeObject
 _PICOUSD_PER_USD = 10**12
 # xAI states its price in ticks.
 _PICOUSD_PER_TICK = 100
+# A higher price cannot be true.
 _USD_MAX = 10**9
 
 
 def usd_in_picousd(found: object) -> int | None:
-    """A price in USD; None where it is none."""
+    """Returns the price in USD, or None if `found` cannot be a price."""
     if isinstance(found, bool) or not isinstance(found, int | float | str):
         return None
     try:
-        usd = Decimal(str(found))
+        usd = Decimal(str(found) if isinstance(found, float) else found)
     except InvalidOperation:
         return None
     if not usd.is_finite() or not 0 <= usd <= _USD_MAX:
@@ -37,6 +38,8 @@ def stated_cost(reported: FreeObject) -> int | None:
 
 
 def ticks_in_picousd(found: object) -> int | None:
+    """Returns the price in ticks, or None if `found` cannot be a price."""
     if isinstance(found, bool) or not isinstance(found, int) or found < 0:
         return None
-    return found * _PICOUSD_PER_TICK
+    picousd = found * _PICOUSD_PER_TICK
+    return picousd if picousd <= _USD_MAX * _PICOUSD_PER_USD else None

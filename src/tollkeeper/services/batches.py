@@ -124,8 +124,9 @@ class Batches(Generic[T]):
     batch at a time.
 
     - `write` gets a batch of at least one item. Where it raises a `TollkeeperError`, the batch goes
-      back to the front of the queue and is written again after a pause. After any other error the
-      batch is given up, so that it does not keep later ones from being written.
+      back to the front of the queue and is written again after a pause. Any other error means that
+      nothing was written and that an item is the cause: smaller parts of the batch are then written,
+      until the bad item is alone. Only that item is given up.
     - `give_up` is called with the items that will never be written.
     - `collect_s` is how long the writer waits for more items before it takes a batch that is not
       full. At 0 it never waits: the items that arrive while a batch is written are the next batch.
@@ -212,7 +213,7 @@ class Batches(Generic[T]):
                 batch = self._take_batch()
                 _BATCH_SIZE.observe((self._name,), len(batch))
                 try:
-                    await self._write(batch)
+                    await self._write_parts(batch)
                     failures = 0
                 except TollkeeperError as exc:
                     self._put_back(batch)
@@ -220,10 +221,6 @@ class Batches(Generic[T]):
                     failures += 1
                     _log.warning("a batch is written again", of=self._name, reason=exc.message)
                     await asyncio.sleep(self._backoff.pause_s(failures))
-                except Exception:  # noqa: BLE001 - the owner of its own task
-                    _log.exception("a batch is given up", of=self._name, count=len(batch))
-                    self._give_up(batch)
-                batch = []
         except BaseException:
             # Stopped, or a fault in this class. Nothing will write these items, so whoever waits
             # for them must be told.
@@ -235,6 +232,26 @@ class Batches(Generic[T]):
         finally:
             self._running = None
             self._draining.clear()
+
+    async def _write_parts(self, batch: list[T]) -> None:
+        """Writes the batch and removes from it what is written or given up. The parts get smaller
+        while one fails and larger after each success, so that one bad item among n costs about
+        4 log n attempts."""
+        size = len(batch)
+        while batch:
+            part = batch[:size]
+            try:
+                await self._write(part)
+                size *= 2
+            except TollkeeperError:
+                raise
+            except Exception:  # noqa: BLE001 - the owner of its own task
+                if len(part) > 1:
+                    size = len(part) // 2
+                    continue
+                _log.exception("an item is given up", of=self._name)
+                self._give_up(part)
+            del batch[: len(part)]
 
     async def _collect(self) -> None:
         with contextlib.suppress(TimeoutError):

@@ -80,6 +80,10 @@ def test_searches(who: str) -> None:
     ("fields", "cost"),
     [
         ({"cost_in_usd_ticks": 37_756_000}, 3_775_600_000),
+        ({"cost_in_usd_ticks": 10**60}, None),
+        ({"cost_in_usd_ticks": -1}, None),
+        ({"cost_in_usd_ticks": 1.5}, None),
+        ({"cost": 10**5000}, None),
         ({"cost": 0.0133}, 13_300_000_000),
         ({"cost": {"currency": "USD", "input_cost": 0.001, "total_cost": 0.006}}, 6_000_000_000),
         (

@@ -91,3 +91,18 @@ async def test_a_call_within_its_hold_is_not_told(scripted: ScriptedGateway) -> 
         await scripted.chat()
     assert OVER_HOLD not in [line["event"] for line in logs]
     assert shown("tollkeeper_overage_calls_total") == before
+
+
+async def test_a_price_beyond_any_sense_costs_no_activity_record(scripted: ScriptedGateway) -> None:
+    """Both calls are in one batch of records; the backend of the first one states the price."""
+    other = await scripted.with_tenant()
+    scripted.upstream.play(answer(used(2, 3, cost_in_usd_ticks=10**60)))
+    stated = await scripted.chat()
+    ordinary = await other.chat()
+    for whose, found in ((scripted, stated), (other, ordinary)):
+        entry = await whose.activity_of(found)
+        assert (entry.status, entry.settlement, entry.reported_cost_picousd) == (
+            200,
+            "settled",
+            None,
+        )

@@ -6,9 +6,11 @@ from uuid import UUID, uuid4
 import pytest
 from msgspec.structs import replace
 from prometheus_client import REGISTRY
+from structlog.testing import capture_logs
 
 from tests.support.activity_records import VERDICT, UnsteadyDatabase, record_of, written
-from tests.support.books import USD, Books
+from tests.support.books import USD, Books, open_books
+from tests.support.gateway import Gateway
 from tollkeeper.domain.activity import ActivityRecord
 from tollkeeper.domain.errors import InvalidRequest, NotFound
 from tollkeeper.domain.ledger import Hold
@@ -229,6 +231,29 @@ async def test_what_cannot_be_written_is_given_up_alone(books: Books) -> None:
     await written(activity, fine)
     assert (await _show(books, fine.request_id)).status == 200
     assert activity.dropped == 1
+
+
+async def test_a_bad_record_of_one_tenant_costs_no_record_of_another(
+    books: Books, books_gateway: Gateway
+) -> None:
+    other = await open_books(books_gateway, await books_gateway.make_tenant())
+    activity = Activity(books.services.database, unix_now, retention_days=30)
+    before = _dropped()
+    records = [record_of(whose) for whose in (books, other) * 20]
+    bad = [
+        record_of(books, reported_cost_picousd=10**60),
+        record_of(books, usage=Usage(2**63, 1)),
+        record_of(books, verdicts=(replace(VERDICT, version=2**31),)),
+    ]
+    with capture_logs() as logs:
+        await written(activity, *records[:7], bad[0], *records[7:30], bad[1], *records[30:], bad[2])
+    assert (activity.queued, activity.dropped) == (0, 3)
+    assert _dropped() - before == 3
+    assert [line["event"] for line in logs].count("an item is given up") == 3
+    for whose in (books, other):
+        found = await whose.services.activity.activity_list(organization_id=whose.organization)
+        mine = {one.request_id for one in records if one.organization_id == whose.organization}
+        assert {str(entry.request_id) for entry in found} == mine
 
 
 async def test_who_ends_does_not_wait_for_ever(
