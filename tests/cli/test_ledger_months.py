@@ -99,7 +99,7 @@ async def test_the_end_of_a_month(
     names = await asyncio.to_thread(lambda: {path.name for path in tmp_path.glob("*month*")})
     assert names == {"month.csv", "month.csv.gz"}
     asked = await _refusal(past, "ledger", "drop", MONTH)
-    assert asked == "Nobody can be asked here: give --yes to drop the month."
+    assert asked == "Nothing was dropped: confirm it, or give --yes."
     dropped = await _json(past, "ledger", "drop", MONTH, "--yes")
     assert dropped["state"] == "dropped"
     listed = await _json(past, "ledger", "months")

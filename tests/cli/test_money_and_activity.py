@@ -221,10 +221,23 @@ async def test_ledger_resolve(operator: Program, books: Books) -> None:
     assert (entry["hold"], entry["cost"], entry["reason"]) == ("5", None, "silence")
     for wrong in ((), ("--release", "--settle", "1"), ("--settle", "much")):
         assert (await _run(operator, "ledger", "resolve", hold.id, *wrong)).code == 2
+    asked = await _refusal(operator, "ledger", "resolve", hold.id, "--settle", "10.01")
+    assert "10.01 USD" in asked and "more than twice its hold of 5 USD" in asked
+    assert asked.endswith(f"`tollkeeper ledger resolve {hold.id} --settle 10.01 --yes`.")
     resolved = await _json(operator, "ledger", "resolve", hold.id, "--settle", "0.25")
     assert (resolved["settlement"], resolved["cost"]) == ("settled", "0.25")
     again = await _refusal(operator, "ledger", "resolve", hold.id, "--settle", "0.25")
     assert again == f"The reservation {hold.id} was settled already, by operator."
+    await books.assert_right()
+
+
+async def test_far_more_than_the_hold_is_settled_with_yes(operator: Program, books: Books) -> None:
+    hold = await books.hold(USD)
+    await books.leave_unsettled(hold)
+    line = ("ledger", "resolve", hold.id, "--settle", "10")
+    assert "Confirm it" in await _refusal(operator, *line)
+    resolved = await _json(operator, *line, "--yes")
+    assert (resolved["settlement"], resolved["cost"]) == ("settled", "10")
     await books.assert_right()
 
 

@@ -25,12 +25,13 @@ from tollkeeper.cli.ledger_months import (
     ledger_export,
     ledger_months,
 )
-from tollkeeper.cli.output import Listing, Record, printable
+from tollkeeper.cli.output import Listing, Record, confirm, printable
 from tollkeeper.cli.progress import progress
 from tollkeeper.cli.report import Report, show_report
 from tollkeeper.domain.errors import NotFound, StateConflict
 from tollkeeper.domain.money import usd_from_picousd
 from tollkeeper.services.ledger.bulk_resolution import BulkAction
+from tollkeeper.services.ledger.reconciliation import FarAboveHold
 from tollkeeper.services.ledger.verification import Difference
 from tollkeeper.services.use_cases import Services
 from tollkeeper.storage.reservations import ReservationEntry
@@ -136,6 +137,9 @@ def ledger_resolve(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="With --all: say what would be resolved.")
     ] = False,
+    yes: Annotated[
+        bool, typer.Option("--yes", help="With --settle: more than twice the hold is meant.")
+    ] = False,
 ) -> Record | None:
     """Settle or release an unsettled reservation by hand, once; or all of them with --all."""
     if every:
@@ -154,13 +158,24 @@ def ledger_resolve(
     if (settle is not None) is release:
         raise typer.BadParameter("Give either --settle USD or --release.")
     reservation_id = _reservation_id(reservation)
-    found = run_with_services(
+    try:
+        found = _resolve(invocation, reservation_id, settle, confirmed=yes)
+    except FarAboveHold as exc:
+        if not confirm(f"{exc.message} Settle it?"):
+            raise
+        found = _resolve(invocation, reservation_id, settle, confirmed=True)
+    return Record(_view(found))
+
+
+def _resolve(
+    invocation: Invocation, reservation_id: UUID, settle: int | None, *, confirmed: bool
+) -> ReservationEntry:
+    return run_with_services(
         invocation,
         lambda services: services.reconciliation.ledger_resolve(
-            reservation_id, settle_picousd=settle
+            reservation_id, settle_picousd=settle, confirmed=confirmed
         ),
     )
-    return Record(_view(found))
 
 
 def _bulk_action(*, settle_hold: bool, release: bool) -> BulkAction:

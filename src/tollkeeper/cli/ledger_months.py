@@ -3,7 +3,6 @@
 import gzip
 import os
 import secrets
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Annotated, BinaryIO, cast
 import typer
 
 from tollkeeper.cli.command import Invocation, run_with_services
-from tollkeeper.cli.output import Listing, Record
+from tollkeeper.cli.output import Listing, Record, confirm
 from tollkeeper.domain.errors import NotFound, StateConflict
 from tollkeeper.domain.months import Month, month_of_text
 from tollkeeper.services.ledger.months import Export, LedgerMonth
@@ -110,14 +109,12 @@ def ledger_drop(
 def _confirm(month: Month, found: LedgerMonth) -> None:
     assert found.close is not None, "only a closed month gets here"
     assert found.exported is not None, "only an exported month gets here"
-    if not sys.stdin.isatty():
-        raise StateConflict("Nobody can be asked here: give --yes to drop the month.")
     question = (
         f"{found.close.reservations} reservations of {month} are in {found.exported.file_name}, "
         "and will be in that file only. Drop them?"
     )
-    if not typer.confirm(question, err=True):
-        raise StateConflict("Nothing was dropped.")
+    if not confirm(question):
+        raise StateConflict("Nothing was dropped: confirm it, or give --yes.")
 
 
 def _view(found: LedgerMonth) -> dict[str, object]:

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
 import msgspec
+import typer
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
 from rich.console import Console
@@ -23,6 +24,11 @@ _ID_BEGINNING_MIN = 8
 _ID_LENGTH = 36
 # Wide enough that no line is folded, if the output is not a terminal: one line is one row.
 _PIPE_WIDTH = 10_000
+
+
+def confirm(question: str) -> bool:
+    """Asks the operator. The answer is no if the command does not run on a terminal."""
+    return sys.stdin.isatty() and typer.confirm(question, err=True)
 
 
 @dataclass(frozen=True, slots=True)

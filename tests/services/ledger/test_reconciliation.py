@@ -12,6 +12,7 @@ from tests.support.gateway import Gateway
 from tests.support.ledger import find_differences
 from tollkeeper.domain.caps import CapPeriod
 from tollkeeper.domain.errors import InvalidRequest, NotFound, StateConflict
+from tollkeeper.services.ledger.reconciliation import FarAboveHold
 from tollkeeper.storage.reservations import ReservationEntry, ReservationStatus
 from tollkeeper.storage.verification import INVARIANTS
 
@@ -60,6 +61,22 @@ async def test_more_than_the_hold_is_overage(books: Books) -> None:
         "SELECT amount FROM overages WHERE organization_id = %s", books.organization
     )
     assert rows == [(30 * USD,)]
+    await books.assert_right()
+
+
+async def test_far_more_than_the_hold_needs_a_confirmation(books: Books) -> None:
+    hold = await books.hold(10 * USD)
+    await books.leave_unsettled(hold)
+    with pytest.raises(FarAboveHold, match="more than twice its hold of 10 USD"):
+        await _resolve(books, hold.id, 20 * USD + 1)
+    assert (await books.balance())["unsettled"] == 10 * USD
+    entry = await books.services.reconciliation.ledger_resolve(
+        hold.id, settle_picousd=20 * USD + 1, confirmed=True
+    )
+    assert entry.cost_picousd == 20 * USD + 1
+    twice = await books.hold(10 * USD)
+    await books.leave_unsettled(twice)
+    assert (await _resolve(books, twice.id, 20 * USD)).cost_picousd == 20 * USD
     await books.assert_right()
 
 

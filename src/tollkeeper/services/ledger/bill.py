@@ -16,7 +16,7 @@ from tollkeeper.services.ledger.bill_file import (
     usd_of,
 )
 from tollkeeper.storage import backend_usage
-from tollkeeper.storage.backend_usage import BackendUsage
+from tollkeeper.storage.backend_usage import BackendUsage, UsageQuery
 from tollkeeper.storage.database import Database
 
 
@@ -61,7 +61,7 @@ class BillDay:
     figures: tuple[FigurePair, ...]
     in_bill: bool
     in_books: bool
-    # Requests of the books whose cost was not known when they ended.
+    # Requests of the books whose cost is not known.
     unsettled_requests: int
 
     @property
@@ -88,6 +88,7 @@ class BillComparison:
 @dataclass(slots=True)
 class _Books:
     figures: Figures
+    requests: int = 0
     unsettled_requests: int = 0
 
 
@@ -118,7 +119,9 @@ class BillReconciliation:
         if not declared:
             await self._check_backend(backend)
         names = {**declared, **names}
-        books = await self._read(backend, first, last, names, figures, reported=reported)
+        primary = [model.id for model in catalog.models if model.backend == backend]
+        wanted = UsageQuery(backend, first, last, tuple(primary))
+        books = await self._read(wanted, names, figures, reported=reported)
         entries = {key: found for key, found in bill.entries.items() if first <= key[0] <= last}
         found = [
             _compare(key, entries.get(key), books.get(key), figures, tolerance)
@@ -139,29 +142,34 @@ class BillReconciliation:
 
     async def _read(
         self,
-        backend: str,
-        first: int,
-        last: int,
+        wanted: UsageQuery,
         names: Mapping[str, str],
         figures: list[Figure],
         *,
         reported: bool,
     ) -> dict[tuple[int, str], _Books]:
         books: dict[tuple[int, str], _Books] = {}
-        async with self._database.reading() as connection:
-            async for usage in backend_usage.stream_usage(connection, backend, first, last):
+        async with self._database.snapshot() as connection:
+            async for usage in backend_usage.stream_usage(connection, wanted):
                 key = (usage.day, names.get(usage.model, usage.model))
                 entry = books.setdefault(key, _Books(dict.fromkeys(figures, Decimal(0))))
+                entry.requests += usage.requests
                 entry.unsettled_requests += usage.unsettled_requests
                 for figure, value in _figures(usage, reported=reported).items():
                     if figure in entry.figures:
                         entry.figures[figure] = exact_sum(entry.figures[figure], value)
-        return books
+        # Where all calls of a day and model were released, there is nothing to charge.
+        return {key: entry for key, entry in books.items() if entry.requests}
 
 
 def _catalog_names(catalog: Catalog, backend: str) -> dict[str, str]:
-    """How the backend calls our models."""
-    return {model.id: model.upstream_model for model in catalog.models if model.backend == backend}
+    """Returns the name of each of our models on this backend."""
+    return {
+        model.id: there.upstream_model
+        for model in catalog.models
+        for there in ([route.model for route in model.routes] or [model])
+        if there.backend == backend
+    }
 
 
 def _figures(usage: BackendUsage, *, reported: bool) -> Figures:

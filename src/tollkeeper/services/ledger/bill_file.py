@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
-from decimal import Context, Decimal, DecimalException, Inexact, InvalidOperation
+from decimal import Context, Decimal, Inexact, InvalidOperation
 from enum import StrEnum
 
 from tollkeeper.domain.errors import InvalidRequest
@@ -20,7 +20,10 @@ _COUNT = re.compile(r"\d{1,18}(\.0{1,9})?", re.ASCII)
 _AMOUNT = re.compile(r"-?\$?\d{1,18}(\.\d{1,40})?([eE][+-]?\d{1,2})?", re.ASCII)
 _PICOUSD_DIGITS = 12
 _EPOCH = date(1970, 1, 1)
-# Where a sum would not be exact, it is refused: a hundred digits are more than any amount has.
+# An amount in USD is below 10^18 and has at most 40 places. A sum over any file, or its product with a
+# tolerance, then has less than the hundred digits that are kept, so it is exact.
+_USD_DIGITS_MAX = 18
+_PLACES_MAX = 40
 _EXACT = Context(prec=100, traps=[Inexact, InvalidOperation])
 
 
@@ -110,10 +113,7 @@ def read_bill(lines: Iterable[str], columns: BillColumns) -> Bill:
         model = row[at[columns.model]].strip()
         if not model:
             raise _wrong(reader, f"column {columns.model}: there is no model")
-        try:
-            bill.add(day, model, figures)
-        except Inexact:
-            raise _wrong(reader, "has an amount that cannot be added up exactly") from None
+        bill.add(day, model, figures)
         bill.lines += 1
     if not bill.lines:
         raise InvalidRequest("The file has a header and no lines.", param="file")
@@ -155,10 +155,16 @@ def _number(reader: Iterator[list[str]], figure: Figure, column: str, text: str)
         return Decimal(text.split(".")[0])
     if _AMOUNT.fullmatch(text) is None:
         raise _wrong(reader, f"column {column}: {text[:40]!r} is not an amount in USD")
-    try:
-        return _EXACT.create_decimal(text.replace("$", ""))
-    except DecimalException as exc:
-        raise _wrong(reader, f"column {column}: {text[:40]!r} is too long") from exc
+    amount = Decimal(text.replace("$", ""))
+    exponent = amount.as_tuple().exponent
+    assert isinstance(exponent, int), "an amount is a finite number"
+    if amount.adjusted() >= _USD_DIGITS_MAX or exponent < -_PLACES_MAX:
+        raise _wrong(
+            reader,
+            f"column {column}: {text[:40]!r} has more than {_USD_DIGITS_MAX} digits before the "
+            f"point, or more than {_PLACES_MAX} after it",
+        )
+    return amount
 
 
 def _day(reader: Iterator[list[str]], column: str, text: str) -> int:

@@ -15,6 +15,13 @@ from tollkeeper.storage.verification import Ages
 
 UNSETTLED_LIST_MAX = 1000
 _RESOLVED_BY = "operator"
+# A cost of more than so many holds needs a confirmation. A hold is an upper bound, so such a cost is
+# more often a typing error than an overage.
+_HOLDS_MAX = 2
+
+
+class FarAboveHold(StateConflict):
+    """The operator settles far more than was held and has not confirmed it. Nothing was changed."""
 
 
 class Reconciliation:
@@ -38,15 +45,18 @@ class Reconciliation:
             return await reservations.find_unsettled(connection, limit=limit)
 
     async def ledger_resolve(
-        self, reservation_id: UUID, *, settle_picousd: int | None
+        self, reservation_id: UUID, *, settle_picousd: int | None, confirmed: bool = False
     ) -> ReservationEntry:
-        """Settles an unsettled reservation, or releases it where `settle_picousd` is None. Of two
-        attempts the second one is refused."""
+        """Settles an unsettled reservation, or releases it if `settle_picousd` is None. Of two
+        attempts the second one is refused. Raises `FarAboveHold` for a cost of more than twice the
+        hold that is not `confirmed`."""
         if settle_picousd is not None and not 0 <= settle_picousd <= PICOUSD_MAX:
             raise InvalidRequest("A settlement is an amount of 0 USD or more.", param="settle")
         found = await self._find(reservation_id)
         if found.status is not ReservationStatus.UNSETTLED:
             raise _not_unsettled(found)
+        if not confirmed and (settle_picousd or 0) > _HOLDS_MAX * found.hold_picousd:
+            raise _far_above_hold(found, settle_picousd or 0)
         released = settle_picousd is None
         resolution = Resolution(
             organization_id=found.organization_id,
@@ -90,6 +100,14 @@ def _shown(entry: ReservationEntry) -> dict[str, str | None]:
         "hold": usd_from_picousd(entry.hold_picousd),
         "cost": None if cost is None else usd_from_picousd(cost),
     }
+
+
+def _far_above_hold(found: ReservationEntry, settle_picousd: int) -> FarAboveHold:
+    hold, cost = usd_from_picousd(found.hold_picousd), usd_from_picousd(settle_picousd)
+    return FarAboveHold(
+        f"{cost} USD for the reservation {found.id} are more than twice its hold of {hold} USD. "
+        f"Confirm it: `tollkeeper ledger resolve {found.id} --settle {cost} --yes`."
+    )
 
 
 def _not_unsettled(found: ReservationEntry) -> StateConflict:
