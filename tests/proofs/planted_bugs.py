@@ -165,9 +165,10 @@ BUGS = {
     ),
     "a reservation resolves twice": SqlBug(
         "_RESOLVE",
-        "ON CONFLICT DO NOTHING RETURNING organization_id, reservation_id AS id, day",
+        "ON CONFLICT DO NOTHING RETURNING organization_id, reservation_id AS id, day, adjusts_day",
         "ON CONFLICT (organization_id, reservation_id) DO UPDATE SET day = excluded.day RETURNING"
-        " resolutions.organization_id, reservation_id AS id, resolutions.day",
+        " resolutions.organization_id, reservation_id AS id, resolutions.day,"
+        " resolutions.adjusts_day",
         ("services/ledger/test_ledger.py",),
     ),
     "overage is forgotten": SqlBug(
@@ -212,6 +213,12 @@ BUGS = {
         "except Contention:",
         "except (Contention, CommitInDoubt):",
         HISTORIES,
+    ),
+    "a bad record of activity takes its batch along": Bug(
+        "Batches._write_parts",
+        "if len(part) > 1:",
+        "if len(part) > len(batch):",
+        ("services/test_batches.py", "services/calls/test_activity.py"),
     ),
     "one spoils the batch for everybody": Bug(
         "GroupWriter._write_batch",

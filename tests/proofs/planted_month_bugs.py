@@ -28,6 +28,24 @@ MONTH_BUGS = {
         "",
         ("services/ledger/test_months.py",),
     ),
+    "a cost is reported on the day of its settlement": SqlBug(
+        "_RESOLVE",
+        "cap_spending_day(NULL, r.held_at) AS admitted",
+        "cap_spending_day(NULL, clock_timestamp()) AS admitted",
+        ("services/ledger/test_cost_days.py",),
+    ),
+    "a cost is added to the report of a closed month": SqlBug(
+        "_RESOLVE",
+        "ledger_open_day() AS open_day",
+        "0 AS open_day",
+        ("services/ledger/test_cost_days.py",),
+    ),
+    "a close does not wait for settlements": Bug(
+        "write_close",
+        'await connection.execute("LOCK TABLE cost_rollup IN SHARE MODE")',
+        "",
+        ("services/ledger/test_cost_days.py",),
+    ),
     "a month that is not proven is dropped": Bug(
         "LedgerMonths.ledger_check_drop",
         "if found.proven is None:",

@@ -38,29 +38,22 @@ class UsageQuery:
 
 
 async def stream_usage(connection: Connection, query: UsageQuery) -> AsyncIterator[BackendUsage]:
-    """The sums of activity records, then what the ledger knows better about unsettled calls: those
-    that were resolved since, and those that have no activity record. In the second part numbers can
-    be negative."""
+    """The sums of activity records, and what the ledger knows better about unsettled calls: those
+    that were resolved since, and those that have no activity record. Of the latter, numbers can be
+    negative: all entries of a day and model are to be added up."""
     kept = await activity_partitions.find_days(connection)
     parameters = {
         **asdict(query),
         "models": list(query.models),
         "kept_from": kept[0] if kept else date.min,
     }
-    for statement in (_RECORDED, _UNSETTLED):
-        cursor = await connection.execute(statement, parameters, prepare=False)
-        async for row in cursor:
-            yield BackendUsage(*row)
+    cursor = await connection.execute(_USAGE, parameters, prepare=False)
+    async for row in cursor:
+        yield BackendUsage(*row)
 
 
-_RECORDED: LiteralString = """
-    SELECT day, model, requests, unsettled_requests, input_tokens, cached_tokens,
-        cache_write_tokens, output_tokens, cost, reported_cost
-    FROM backend_usage WHERE backend = %(backend)s AND day BETWEEN %(first_day)s AND %(last_day)s
-    ORDER BY day, model
-"""
 # A call from before the oldest partition of records had a record that was dropped by its age.
-_UNSETTLED: LiteralString = """
+_USAGE: LiteralString = """
     WITH marked AS (
         SELECT r.model, d.kind, d.settled + coalesce(o.amount, 0) AS cost, a.backend,
             floor(extract(epoch FROM coalesce(a.started_at, r.held_at)) / 86400)::integer AS day,
@@ -76,6 +69,10 @@ _UNSETTLED: LiteralString = """
           AND r.held_at >= to_timestamp((%(first_day)s::bigint - 1) * 86400)
           AND r.held_at < to_timestamp((%(last_day)s::bigint + 2) * 86400)
     )
+    SELECT day, model, requests, unsettled_requests, input_tokens, cached_tokens,
+        cache_write_tokens, output_tokens, cost, reported_cost
+    FROM backend_usage WHERE backend = %(backend)s AND day BETWEEN %(first_day)s AND %(last_day)s
+    UNION ALL
     SELECT day, model,
         count(*) FILTER (WHERE NOT recorded AND kind IS DISTINCT FROM 'released')
             - count(*) FILTER (WHERE recorded AND kind = 'released'),
@@ -85,7 +82,7 @@ _UNSETTLED: LiteralString = """
     FROM marked
     WHERE (backend = %(backend)s OR backend IS NULL AND model = ANY (%(models)s))
       AND day BETWEEN %(first_day)s AND %(last_day)s
-    GROUP BY day, model ORDER BY day, model
+    GROUP BY day, model
 """
 
 

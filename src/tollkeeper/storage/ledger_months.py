@@ -228,7 +228,8 @@ TOTALS: LiteralString = """
 CLOSE_LINES: LiteralString = (
     """
     SELECT d.organization_id, %(month)s::integer AS month, d.day, r.project_id, r.api_key_id,
-        r.model || ', ' || line.dimension AS line_item, sum(line.amount) AS amount
+        ledger_line_item(r.model, line.dimension, d.adjusts_day) AS line_item,
+        sum(line.amount) AS amount
     FROM resolutions d
     JOIN reservations r ON r.organization_id = d.organization_id AND r.id = d.reservation_id
       AND r.id >= %(first)s AND r.id < %(behind)s,
@@ -260,6 +261,14 @@ _WRITE_LINES: LiteralString = (
 async def write_close(
     connection: Connection, month: Month, previous: Month | None, reservations: int, digest: bytes
 ) -> None:
+    """Waits for settlements that have begun, and lets no other begin before the transaction ends.
+    Each settlement therefore knows whether the month of its day is closed. Raises `Contention` if
+    settlements take too long."""
+    await limit_lock_waits(connection)
+    try:
+        await connection.execute("LOCK TABLE cost_rollup IN SHARE MODE")
+    except pg.LockNotAvailable as exc:
+        raise Contention from exc
     await connection.execute(
         """
         INSERT INTO ledger_closes (month, previous_month, reservations, digest)

@@ -18,18 +18,23 @@ from tollkeeper.storage.round_trips import BoundStatement, Statement
 _encode = msgspec.json.Encoder().encode
 
 # One statement: the resolution, its overage, what goes back to the account and the roll-up are
-# written together or not at all. A reservation that was resolved before is not changed.
+# written together or not at all. A reservation that was resolved before is not changed. The cost
+# belongs to the day of admission. If the month of that day is closed, the cost is an adjustment in
+# the open month.
 _RESOLVE = Statement(
     "tollkeeper_resolve",
     """
-    WITH clock AS (SELECT clock_timestamp() AS now),
-    given AS (
+    WITH clock AS (
+        SELECT now, cap_spending_day(NULL, now) AS today, ledger_open_day() AS open_day
+        FROM (SELECT clock_timestamp() AS now) AS one
+    ), given AS (
         SELECT * FROM json_to_recordset(%s::json) AS g (organization_id uuid, id uuid, kind text,
             resolved_by text, prompt numeric, completion numeric, input_cache_read numeric,
             input_cache_write numeric, input_audio numeric, output_audio numeric,
             web_search numeric, image numeric, request numeric, other numeric, estimated boolean)
     ), priced AS (
         SELECT g.*, r.hold, r.project_id, r.api_key_id, r.month, r.model,
+               cap_spending_day(NULL, r.held_at) AS admitted,
                g.prompt + g.completion + g.input_cache_read + g.input_cache_write + g.input_audio
                    + g.output_audio + g.image + g.request + g.web_search + g.other AS total
         FROM given g JOIN reservations r USING (organization_id, id)
@@ -38,18 +43,20 @@ _RESOLVE = Statement(
     ), resolved AS (
         INSERT INTO resolutions (organization_id, reservation_id, kind, hold, settled, released,
             prompt, completion, input_cache_read, input_cache_write, input_audio, output_audio,
-            image, request, web_search, other, estimated, resolved_by, day, resolved_at)
+            image, request, web_search, other, estimated, resolved_by, day, adjusts_day,
+            resolved_at)
         SELECT organization_id, id, kind, hold, least(hold, total), hold - least(hold, total),
                prompt, completion, input_cache_read, input_cache_write, input_audio, output_audio,
                image, request, web_search, other, estimated, resolved_by,
-               floor(extract(epoch FROM now) / 86400)::integer, now
+               CASE WHEN admitted < open_day THEN greatest(today, open_day) ELSE admitted END,
+               CASE WHEN admitted < open_day THEN admitted END, now
         FROM priced, clock
         -- In one order: two processes that resolve the same reservations wait and never deadlock.
         ORDER BY organization_id, id
         ON CONFLICT DO NOTHING
-        RETURNING organization_id, reservation_id AS id, day
+        RETURNING organization_id, reservation_id AS id, day, adjusts_day
     ), fresh AS (
-        SELECT p.*, d.day FROM priced p JOIN resolved d USING (organization_id, id)
+        SELECT p.*, d.day, d.adjusts_day FROM priced p JOIN resolved d USING (organization_id, id)
     ), over AS (
         INSERT INTO overages (organization_id, reservation_id, amount)
         SELECT organization_id, id, total - hold FROM fresh WHERE total > hold
@@ -62,7 +69,8 @@ _RESOLVE = Statement(
     ), rolled AS (
         INSERT INTO cost_rollup (organization_id, day, project_id, api_key_id, line_item,
                                  amount_picousd)
-        SELECT organization_id, day, project_id, api_key_id, model || ', ' || dimension, sum(amount)
+        SELECT organization_id, day, project_id, api_key_id,
+               ledger_line_item(model, dimension, adjusts_day), sum(amount)
         FROM fresh, LATERAL (VALUES ('prompt', prompt), ('completion', completion),
             ('input_cache_read', input_cache_read), ('input_cache_write', input_cache_write),
             ('input_audio', input_audio), ('output_audio', output_audio),

@@ -156,7 +156,7 @@ _ROLLUP: LiteralString = (
     """
     WITH settled AS (
         SELECT d.organization_id, d.day, r.project_id, r.api_key_id,
-               r.model || ', ' || line.dimension AS line_item, line.amount
+               ledger_line_item(r.model, line.dimension, d.adjusts_day) AS line_item, line.amount
         FROM resolutions d
         JOIN reservations r ON r.organization_id = d.organization_id AND r.id = d.reservation_id
             AND r.organization_id > %(after)s AND r.organization_id <= %(end)s
@@ -261,13 +261,21 @@ _TENANTS: LiteralString = """
       AND (r.id < %(closed_from)s OR r.id >= %(closed_to)s)
 """
 
+# A cost lies on the day of its admission, or, if that day is in a closed month, in a later month. Rows
+# of older versions lie on the day of their settlement.
 _DAYS: LiteralString = """
-    SELECT reservation_id::text, format('resolved at %%s, counted on day %%s', resolved_at, day)
-    FROM resolutions
-    WHERE organization_id > %(after)s AND organization_id <= %(end)s
-      AND reservation_id BETWEEN %(first_id)s AND %(last_id)s
-      AND (reservation_id < %(closed_from)s OR reservation_id >= %(closed_to)s)
-      AND day <> floor(extract(epoch FROM resolved_at) / 86400)
+    SELECT d.reservation_id::text, format('admitted at %%s, resolved at %%s, counted on day %%s%%s',
+        r.held_at, d.resolved_at, d.day, ' as an adjustment of day ' || d.adjusts_day)
+    FROM resolutions d
+    JOIN reservations r ON r.organization_id = d.organization_id AND r.id = d.reservation_id
+      AND r.id BETWEEN %(first_id)s AND %(last_id)s
+    WHERE d.organization_id > %(after)s AND d.organization_id <= %(end)s
+      AND d.reservation_id BETWEEN %(first_id)s AND %(last_id)s
+      AND (d.reservation_id < %(closed_from)s OR d.reservation_id >= %(closed_to)s)
+      AND CASE WHEN d.adjusts_day IS NULL
+          THEN d.day NOT IN (cap_spending_day(NULL, r.held_at), cap_spending_day(NULL, d.resolved_at))
+          ELSE d.adjusts_day <> cap_spending_day(NULL, r.held_at)
+            OR cap_period_number('month', d.day) <= cap_period_number('month', d.adjusts_day) END
 """
 
 _MARKS: LiteralString = """

@@ -3,7 +3,7 @@
 import io
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import date
+from datetime import date, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -325,7 +325,7 @@ async def test_a_call_that_was_resolved_by_hand_is_compared(books: Books, record
     holds = [await _left_unsettled(books, backend if recorded else None) for _ in range(3)]
     await resolve(holds[0].id, settle_picousd=7 * USD)
     await resolve(holds[1].id, settle_picousd=None)
-    day = str(date.fromtimestamp(await _held_at_ms(books, holds[0]) // 1000))
+    day = date(1970, 1, 1) + timedelta(milliseconds=await _held_at_ms(books, holds[0]))
     columns = BillColumns("date", "model", {Figure.REQUESTS: "calls", Figure.COST: "usd"})
     text = f"date,model,calls,usd\n{day},{model.upstream_model},2,7\n"
     bill = read_bill(io.StringIO(text), columns)

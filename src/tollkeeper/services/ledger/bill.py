@@ -149,7 +149,7 @@ class BillReconciliation:
         reported: bool,
     ) -> dict[tuple[int, str], _Books]:
         books: dict[tuple[int, str], _Books] = {}
-        async with self._database.snapshot() as connection:
+        async with self._database.reading() as connection:
             async for usage in backend_usage.stream_usage(connection, wanted):
                 key = (usage.day, names.get(usage.model, usage.model))
                 entry = books.setdefault(key, _Books(dict.fromkeys(figures, Decimal(0))))
