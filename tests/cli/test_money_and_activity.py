@@ -148,6 +148,28 @@ async def test_caps_by_day_week_and_month(operator: Program, books: Books) -> No
     assert (await _run(operator, *unknown)).code == 1
 
 
+async def test_caps_that_a_clock_has_frozen(operator: Program, books: Books) -> None:
+    organization = books.organization
+    own = await _json(operator, "cap", "set", organization, "10", "--period", "month")
+    await books.spend(USD, USD)
+    for table in ("reservations", "accounts", "project_accounts", "unfolded"):
+        await books.sql(
+            f"UPDATE {table} SET month = 209901 WHERE organization_id = %s",
+            organization,
+        )
+    frozen = await _json(operator, "cap", "show", organization)
+    assert frozen["data"][0]["resets_at"] > own["resets_at"]
+    reset = await _json(operator, "cap", "reset", organization)
+    assert reset == {"data": [{**own, "spent": "1", "remaining": "9"}]}
+    assert await _json(operator, "cap", "show", organization) == reset
+    [entry, *_] = (await _json(operator, "audit", "list", "--organization", organization))["data"]
+    assert (entry["operation"], entry["object_id"]) == ("cap_reset", str(organization))
+    assert entry["before"]["month"] == "2099-01"
+    assert entry["after"]["moved_reservations"] == 1
+    assert await _json(operator, "cap", "reset", organization) == reset
+    await books.assert_right()
+
+
 async def test_limits(operator: Program, books: Books) -> None:
     assert await _json(operator, "limit", "show", books.project) == {
         "project_id": str(books.project),

@@ -307,6 +307,23 @@ async def test_changes_are_in_the_audit_with_their_session(
     assert newest.actor.name.startswith("session ")
 
 
+async def test_a_reset_of_caps_is_in_the_audit(site: ConsoleSite, watched: Watched) -> None:
+    page, tenant = watched.page, site.judged.scripted.tenant
+    organization = tenant.organization_id
+    await site.judged.scripted.balance()
+    for table in ("reservations", "unfolded", "accounts", "project_accounts"):
+        await site.judged.scripted.sql(
+            f"UPDATE {table} SET month = 209901 WHERE organization_id = %s",
+            organization,
+        )
+    await site.services.caps.cap_reset(organization)
+    await page.goto(f"{site.address}/audit?organization={organization}")
+    row = page.locator("#changes tbody tr").first
+    await expect(row).to_contain_text("cap_reset")
+    await row.locator("summary").click()
+    await expect(row.locator("del").first).to_have_text("2099-01")
+
+
 async def test_an_amount_that_is_none_is_explained(site: ConsoleSite, watched: Watched) -> None:
     page, tenant = watched.page, site.judged.scripted.tenant
     await page.goto(f"{site.address}/organizations/{tenant.organization_id}")

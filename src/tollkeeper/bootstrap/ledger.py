@@ -56,7 +56,7 @@ def build_ledger(
         lease=Lease(database, process_id, settings.ledger.lease_s),
         recovery=Recovery(database, settings.ledger.lease_s, open_holds, own_holds),
         watch=LedgerWatch(database, open_holds),
-        caps=Caps(database, limits),
+        caps=Caps(database, limits, clock=clock),
         bulk_resolution=bulk_resolution,
         months=LedgerMonths(database, clock, bulk_resolution),
     )

@@ -92,7 +92,20 @@ async def cap_clear(
 async def cap_show(services: Services, organization: OrganizationArgument) -> Listing:
     """Show every cap of an organization, of its projects and of keys, and how much of it is used."""
     identity = await services.names.organization_named(organization)
-    found = await services.caps.cap_show(identity)
+    return _listing(identity, await services.caps.cap_show(identity))
+
+
+@service_command(app, "reset", example="tollkeeper cap reset Acme")
+async def cap_reset(services: Services, organization: OrganizationArgument) -> Listing:
+    """Let all caps count for the present day and month again, after the database's clock ran ahead.
+
+    Caps stay at a later date that they have seen. This counts anew what is held and spent in the
+    present periods. Set the clock first."""
+    identity = await services.names.organization_named(organization)
+    return _listing(identity, await services.caps.cap_reset(identity))
+
+
+def _listing(identity: OrganizationId, found: list[CapUse]) -> Listing:
     return Listing(
         [_view(identity, use) for use in found],
         columns=(

@@ -190,6 +190,21 @@ async def find_unresolved(connection: Connection, month: Month, limit: int) -> l
     return [Unresolved(*row) for row in await cursor.fetchall()]
 
 
+async def find_ahead(connection: Connection, month: Month) -> OrganizationId | None:
+    """An organization with a reservation in the month that counts for a day to come."""
+    cursor = await connection.execute(_FIND_AHEAD, _ids(month), prepare=False)
+    row = await cursor.fetchone()
+    return None if row is None else row[0]
+
+
+_FIND_AHEAD: LiteralString = """
+    WITH clock AS (SELECT cap_spending_day(NULL, clock_timestamp()) AS today)
+    SELECT organization_id FROM reservations, clock
+    WHERE id >= %(first)s AND id < %(behind)s
+      AND (month > cap_period_number('month', today)
+           OR cap_spending_day(spending_day, held_at) > today)
+    LIMIT 1
+"""
 _UNRESOLVED: LiteralString = """
     FROM reservations r
     LEFT JOIN resolutions d ON d.organization_id = r.organization_id AND d.reservation_id = r.id

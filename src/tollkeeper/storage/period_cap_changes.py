@@ -67,7 +67,8 @@ async def find_latest_day(
         """
         SELECT greatest(%(today)s::integer,
             (SELECT max(cap_spending_day(NULL, held_at)) FROM reservations
-             WHERE organization_id = %(organization)s AND held_at >= to_timestamp(%(tomorrow)s)),
+             WHERE organization_id = %(organization)s AND spending_day IS NULL
+               AND held_at >= to_timestamp(%(tomorrow)s)),
             (SELECT max(spending_day) FROM reservations
              WHERE organization_id = %(organization)s AND spending_day > %(today)s))
         """,

@@ -335,9 +335,12 @@ async def test_a_call_that_was_resolved_by_hand_is_compared(books: Books, record
     for hold in holds[2:]:
         await resolve(hold.id, settle_picousd=None)
     (only,) = (await _compare(books, backend, bill, catalog=Catalog((model,)))).days
-    assert [(pair.books, pair.differs) for pair in only.figures] == [(1, True), (7, False)]
+    assert [(pair.books, pair.differs) for pair in only.figures] == [
+        (Decimal(1), True),
+        (Decimal(7), False),
+    ]
     reported = await _compare(books, backend, bill, catalog=Catalog((model,)), reported=True)
-    assert [pair.books for pair in reported.totals] == [1, 0]
+    assert [pair.books for pair in reported.totals] == [Decimal(1), Decimal(0)]
 
 
 @pytest.mark.parametrize("recorded", [True, False])

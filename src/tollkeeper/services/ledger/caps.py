@@ -1,36 +1,50 @@
 """Caps as the operator sees and changes them. Each change locks the account first, so that no call is
 admitted on the values from before."""
 
+from datetime import UTC, date, datetime
+
 from msgspec.structs import replace
 
 from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
 from tollkeeper.domain.admission import AccountState, ProjectLimits
 from tollkeeper.domain.caps import (
     ACCOUNT_PERIODS,
+    DAY_S,
     Cap,
     CapPeriod,
     CapSubject,
     PeriodCap,
     day_at,
+    first_day,
+    period_number,
 )
-from tollkeeper.domain.errors import InvalidRequest, NotFound
+from tollkeeper.domain.errors import InvalidRequest, NotFound, StateConflict
 from tollkeeper.domain.ledger import LockedAccounts
 from tollkeeper.domain.money import PICOUSD_MAX, usd_from_picousd
+from tollkeeper.domain.months import month_of_day, month_of_number
 from tollkeeper.services.audit import record_change
+from tollkeeper.services.clock import Clock, unix_now
 from tollkeeper.services.ledger.locked_account import lock_account, no_organization
-from tollkeeper.storage import accounts, organizations, period_cap_changes
+from tollkeeper.storage import accounts, cap_resets, organizations, period_cap_changes
 from tollkeeper.storage.accounts import CapUse
 from tollkeeper.storage.database import Connection, Database
 from tollkeeper.storage.period_cap_changes import CapOwner
 from tollkeeper.storage.resolutions import lock_account as lock_row
+from tollkeeper.storage.watched_connection import allow_long_statements
 
+_EPOCH_ORDINAL = date(1970, 1, 1).toordinal()
 _BEHIND_PER_RUN = 500
+# The most by which the clocks of the database and of the operator's machine may differ in a reset.
+_CLOCKS_APART_S = 3600
 
 
 class Caps:
-    def __init__(self, database: Database, limits: ProjectLimits) -> None:
+    def __init__(
+        self, database: Database, limits: ProjectLimits, *, clock: Clock = unix_now
+    ) -> None:
         self._database = database
         self._limits = limits
+        self._clock = clock
 
     async def cap_set(
         self,
@@ -84,6 +98,51 @@ class Caps:
                 else:
                     await period_cap_changes.delete_cap(connection, owner, one)
                 await _record(connection, "cap_clear", owner, before, None)
+
+    async def cap_reset(self, organization_id: OrganizationId) -> list[CapUse]:
+        """Lets the caps count for the present day and month again, after the clock of the database
+        ran ahead. The reservations that count for a later day are moved back, and what is held and
+        spent in the present periods is counted anew. Changes nothing if nothing is ahead. Refused if
+        the count could be too low: rows were dropped, or the clocks disagree."""
+        async with self._database.transaction() as connection:
+            await lock_row(connection, organization_id)
+            dates = await cap_resets.read_dates(connection, organization_id)
+            if dates is None:
+                raise no_organization(organization_id)
+            self._check_clock(dates.now_s)
+            # Long for a call that waits for the lock meanwhile, and enough for millions of rows.
+            await allow_long_statements(connection, minutes=1)
+            today = dates.now_s // DAY_S
+            moved = await cap_resets.move_reservations(connection, organization_id, today)
+            ahead = max(dates.spending_day or 0, month_of_number(dates.month).first_day) > today
+            if moved or ahead:
+                await _count_anew(connection, organization_id, today)
+                await cap_resets.move_pending(connection, organization_id)
+                await record_change(
+                    connection,
+                    organization_id,
+                    "cap_reset",
+                    "organization",
+                    organization_id,
+                    before=_shown_dates(dates.month, dates.spending_day),
+                    after={
+                        **_shown_dates(
+                            month_of_day(today).number,
+                            None if dates.spending_day is None else today,
+                        ),
+                        "moved_reservations": moved,
+                    },
+                )
+            return await _find_all(connection, organization_id)
+
+    def _check_clock(self, now_s: int) -> None:
+        own = self._clock()
+        if abs(own - now_s) > _CLOCKS_APART_S:
+            raise StateConflict(
+                f"The clock of the database shows {_shown_time(now_s)}, that of this machine "
+                f"{_shown_time(own)}. Set the clocks first: a reset to a day that is over would "
+                "forget what was spent since."
+            )
 
     async def cap_show(self, organization_id: OrganizationId) -> list[CapUse]:
         """All caps: the organization's own first, then those of its projects, then those of keys."""
@@ -165,6 +224,25 @@ async def _write_period_cap(
     await period_cap_changes.write_cap(connection, owner, cap.period, written, day)
 
 
+async def _count_anew(connection: Connection, organization_id: OrganizationId, today: int) -> None:
+    """Counts what is held and settled in the periods of today, for the account and for each cap."""
+    caps = await cap_resets.find_period_caps(connection, organization_id)
+    periods = {CapPeriod.MONTH, *(period for _, period, _ in caps)}
+    first = min(first_day(period, period_number(period, today)) for period in periods)
+    dropped = await cap_resets.find_dropped(connection, organization_id, month_of_day(first))
+    if dropped is not None:
+        raise StateConflict(
+            f"The month {dropped} was dropped, and some of its calls count for the present periods: "
+            "what they cost cannot be counted anew."
+        )
+    await cap_resets.count_month(connection, organization_id, month_of_day(today))
+    for owner, period, amount in caps:
+        counted = await period_cap_changes.count_period(connection, owner, period, today)
+        await period_cap_changes.delete_cap(connection, owner, period)
+        written = replace(counted, amount_picousd=amount)
+        await period_cap_changes.write_cap(connection, owner, period, written, today)
+
+
 async def _find_all(connection: Connection, organization_id: OrganizationId) -> list[CapUse]:
     """The caps of accounts, then period caps; those of one owner stand together."""
     found = await accounts.find_caps(connection, organization_id)
@@ -193,6 +271,15 @@ async def _record(
         before=_shown(before),
         after=_shown(after),
     )
+
+
+def _shown_dates(month: int, spending_day: int | None) -> dict[str, str | None]:
+    day = None if spending_day is None else date.fromordinal(_EPOCH_ORDINAL + spending_day)
+    return {"month": str(month_of_number(month)), "day": None if day is None else str(day)}
+
+
+def _shown_time(unix_s: int) -> str:
+    return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%d %H:%M UTC")
 
 
 def _shown(cap: Cap | None) -> dict[str, str] | None:

@@ -96,6 +96,7 @@ class LedgerMonths:
             await verification.allow_long_statements(connection)
             await ledger_months.seal_month(connection, month)
             await _check_resolved(connection, month)
+            await _check_counted(connection, month)
             reservations = await ledger_months.write_totals(connection, month)
             digest = await close_digest(
                 connection, month, reservations, None if previous is None else previous.digest
@@ -272,6 +273,17 @@ async def _check_resolved(connection: Connection, month: Month) -> None:
         f"The month {month} has {count} reservations that are not resolved: {names}{more}. "
         "`ledger recover` and `ledger resolve` end them."
     )
+
+
+async def _check_counted(connection: Connection, month: Month) -> None:
+    """Refuses a month that has calls that count for a time to come, because a reset of caps could not
+    change them any more."""
+    found = await ledger_months.find_ahead(connection, month)
+    if found is not None:
+        raise StateConflict(
+            f"The month {month} has calls that count for a later month than the present one: the "
+            f"clock of the database once ran ahead. Run `tollkeeper cap reset {found}` first."
+        )
 
 
 async def _find(connection: Connection, month: Month) -> LedgerMonth:
