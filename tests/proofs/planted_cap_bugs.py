@@ -19,15 +19,15 @@ CAP_BUGS = {
         "subjects: tuple[CapSubject, ...] = (None, project_id)",
         _DECISION,
     ),
-    "a reset forgets what was held while the clock ran ahead": Bug(
-        "storage/cap_resets.py",
+    "a reset forgets what was held while the clock ran ahead": SqlBug(
+        "_MOVE",
         "least(cap_spending_day(NULL, held_at), %(today)s::integer) AS day",
         "least(cap_spending_day(NULL, held_at), %(today)s::integer - 31) AS day",
         ("services/ledger/test_cap_reset.py",),
     ),
     "a settlement during a reset freezes the caps again": Bug(
-        "services/ledger/caps.py",
-        "                await cap_resets.move_pending(connection, organization_id)\n",
+        "Caps.cap_reset",
+        "await cap_resets.move_pending(connection, organization_id)",
         "",
         ("services/ledger/test_cap_reset.py",),
     ),
