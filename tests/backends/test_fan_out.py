@@ -256,9 +256,10 @@ def test_merged_usage() -> None:
     first = report(10, 3, cached_tokens=8, prompt_details={"cached_tokens": 8}, cost_picousd=5)
     # Reasoning beside the completion, which the total shows.
     second = report(10, 5, total_tokens=17, reasoning_tokens=2, cost_picousd=6)
-    merged = merged_usage([first, second])
+    call = make_call()
+    merged = merged_usage(call, [first, second])
     assert merged is not None
     assert normalised(merged) == Usage(20, 10, 8, 2, prompt_details={"cached_tokens": 8})
     assert merged.cost_picousd == 11
-    assert merged_usage([first, None]) is None
-    assert merged_usage([first, ReportedUsage()]) is None
+    assert merged_usage(call, [first, None]) is None
+    assert merged_usage(call, [first, ReportedUsage()]) is None

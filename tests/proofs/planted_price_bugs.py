@@ -17,10 +17,28 @@ PRICE_BUGS = {
         CALL_HISTORIES,
     ),
     "reasoning that only the total shows is not charged": Bug(
-        "normalised",
+        "_read_as",
         "if total is not None and total != prompt + completion:",
         "if total is not None and total > 16 * (prompt + completion):",
         CALL_HISTORIES,
+    ),
+    "tokens that were read and written again are charged as input too": Bug(
+        "readings",
+        "forms = [again, beside]",
+        "forms = [beside, again]",
+        ("domain/test_reading_usage.py",),
+    ),
+    "the backend's own price does not decide what its report means": Bug(
+        "metering:read_usage",
+        "len(possible) > 1",
+        "len(possible) > 2",
+        ("domain/test_reading_usage.py",),
+    ),
+    "a last report that cannot be true is replaced by our own count": Bug(
+        "Meter._understand",
+        "absurd = self.absurd_report is not None",
+        "absurd = report is None and self.absurd_report is not None",
+        ("domain/test_reading_usage.py",),
     ),
     "a call that was cut after its head is released": Bug(
         "Inference._resolve_failure",
@@ -35,9 +53,9 @@ PRICE_BUGS = {
         CALL_HISTORIES,
     ),
     "a fan-out is priced as one answer": Bug(
-        "merged_usage",
-        "parts=tuple(known)",
-        "parts=None",
+        "Meter.charge",
+        "parts = () if self.report is None else self.report.parts or ()",
+        "parts = ()",
         CALL_HISTORIES,
     ),
     "a fan-out with one failed part is released": Bug(
@@ -74,8 +92,8 @@ PRICE_BUGS = {
     ),
     "what a proxy repeats of cache writes is charged as input": Bug(
         "_read_cache",
-        "inside_written = top_written",
-        "inside_written = None",
+        "written = top_written",
+        "written = None",
         ("backends/chat/test_usage.py",),
     ),
     "audio that only the total has is charged as output": Bug(

@@ -13,11 +13,11 @@ PROVIDER_BUGS = {
         'completion = read_count(reported.get("output_tokens"))',
         _USAGE_TESTS,
     ),
-    "cache writes that grew are taken for the cheaper lifetime": Bug(
-        "UsageReader._written_by_lifetime",
-        "long = written - short",
-        "short = written - long",
-        _USAGE_TESTS,
+    "cache writes are taken for the cheaper lifetime": Bug(
+        "Call.writes_cache_for_1h",
+        "pricing.input_cache_write_1h >= pricing.input_cache_write",
+        "pricing.input_cache_write_1h <= pricing.input_cache_write",
+        ("domain/test_reading_usage.py",),
     ),
     "what a compaction used is not charged": Bug(
         "_APART", '("compaction", "advisor_message")', "()", _USAGE_TESTS

@@ -16,8 +16,9 @@ from msgspec.structs import replace
 from tollkeeper.backends.port import Answer, Backend, BackendCall, BackendHealth
 from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.domain.inference import Batch, Call, Delta, Event, UsageReport
+from tollkeeper.domain.metering import read_usage
 from tollkeeper.domain.prompt import FreeObject
-from tollkeeper.domain.usage import ReportedUsage, added, merged, normalised
+from tollkeeper.domain.usage import ReportedUsage, merged
 
 # Batches that may wait for the reader. With more, the parts stop reading from the backend.
 _WAITING_BATCHES_MAX = 64
@@ -126,7 +127,7 @@ class _FanOutCall:
         self._reported = True
         if self._absurd is not None:
             return [UsageReport(None, self._absurd)]
-        return [UsageReport(merged_usage(self._reports) or ReportedUsage())]
+        return [UsageReport(merged_usage(self._call, self._reports) or ReportedUsage())]
 
     async def _next_batch(self) -> list[Event]:
         """The next events of any part; empty when all parts have ended."""
@@ -214,31 +215,18 @@ class _FanOutCall:
         self._changed.set()
 
 
-def merged_usage(reports: Sequence[ReportedUsage | None]) -> ReportedUsage | None:
+def merged_usage(call: Call, reports: Sequence[ReportedUsage | None]) -> ReportedUsage | None:
     """What all the parts used, prompts too: each of them was sent its own. None where any part did
     not say."""
-    usages = [None if report is None else normalised(report) for report in reports]
+    usages = [None if report is None else read_usage(call, report) for report in reports]
     known = [usage for usage in usages if usage is not None]
     if not known or len(known) < len(usages):
         return None
-    total = added(known)
     costs = [report.cost_picousd for report in reports if report is not None]
     stated = [cost for cost in costs if cost is not None]
     return ReportedUsage(
-        prompt_tokens=total.prompt_tokens,
-        completion_tokens=total.completion_tokens,
-        cached_tokens=total.cached_tokens,
-        cache_write_tokens=total.cache_write_tokens,
-        cache_write_1h_tokens=total.cache_write_1h_tokens,
-        reasoning_tokens=total.reasoning_tokens,
-        web_searches=total.web_searches,
-        input_audio_tokens=total.input_audio_tokens,
-        output_audio_tokens=total.output_audio_tokens,
-        service_tier=total.service_tier,
         parts=tuple(known),
         cost_picousd=sum(stated) if len(stated) == len(reports) else None,
-        prompt_details=total.prompt_details,
-        completion_details=total.completion_details,
         written={"parts": [report.written for report in reports if report is not None]},
     )
 

@@ -14,8 +14,12 @@ import msgspec
 
 from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
 from tollkeeper.domain.catalog import Feature, Model
+from tollkeeper.domain.messages_behavior import PromptCaching
 from tollkeeper.domain.prompt import FreeObject, Prompt
 from tollkeeper.domain.usage import ReportedUsage
+
+# The lifetimes in a mark that are no longer than five minutes. No lifetime is one of them.
+_FIVE_MINUTES = (None, "5m")
 
 
 class Finish(StrEnum):
@@ -69,6 +73,19 @@ class Call(msgspec.Struct, frozen=True):
         if model.bounds_reasoning or Feature.REASONING not in model.supported_features:
             return self.output_tokens_max
         return max(self.output_tokens_max, model.max_output_length)
+
+    @property
+    def writes_cache_for_1h(self) -> bool:
+        """Whether cache writes without a stated lifetime are charged as an hour: the request asks for
+        an hour somewhere, and the price of an hour is not the lower one. Five minutes are the
+        lifetime of a request that names none."""
+        pricing, marks = self.model.pricing, self.prompt.cache_marks()
+        asked = (
+            any(mark.get("ttl") not in _FIVE_MINUTES for mark in marks)
+            if marks
+            else self.model.messages.caching is PromptCaching.ONE_HOUR
+        )
+        return asked and pricing.input_cache_write_1h >= pricing.input_cache_write
 
 
 class ToolCallPiece(msgspec.Struct, frozen=True, gc=False):

@@ -4,10 +4,12 @@ from collections.abc import Iterable
 
 import msgspec
 
+from tollkeeper.domain.catalog import Pricing
 from tollkeeper.domain.estimate import estimate_tokens
 from tollkeeper.domain.inference import Call, Delta, Event, UsageReport
+from tollkeeper.domain.pricing import cost_of
 from tollkeeper.domain.prompt import FreeObject
-from tollkeeper.domain.usage import ReportedUsage, Usage, merged, normalised
+from tollkeeper.domain.usage import ReportedUsage, Usage, merged, readings
 
 # Pieces of text are kept before they are counted together: as many as have room, of which each takes
 # its length and this much more.
@@ -17,6 +19,8 @@ _ROOM_OF_A_PIECE = 32
 _CONTEXTS_MAX = 16
 # Nor one of more than so many searches for a completion.
 _SEARCHES_MAX = 10_000
+# A price that the backend states agrees with ours if they differ by no more than this part of it.
+_AGREEMENT = 100
 
 
 class Charge(msgspec.Struct, frozen=True, gc=False):
@@ -89,13 +93,12 @@ class Meter(msgspec.Struct):
         for."""
         self._is_stale = False
         report = self.report
-        found = None if report is None else normalised(report)
+        found = None if report is None else read_usage(self.call, report)
         if found is None:
             self._usage = None
-            self._is_nonsense = (
-                self.absurd_report is not None
-                if report is None
-                else not self._can_have_searched(report.web_searches or 0)
+            searches = 0 if report is None else report.web_searches or 0
+            self._is_nonsense = self.absurd_report is not None or not self._can_have_searched(
+                searches
             )
             return
         self._is_nonsense = not self._can_be_true(found)
@@ -106,7 +109,9 @@ class Meter(msgspec.Struct):
     @property
     def reported(self) -> FreeObject | None:
         """The last report as it came, for the record."""
-        return self.absurd_report if self.report is None else self.report.written
+        if self.report is None or (self.usage is None and self.absurd_report is not None):
+            return self.absurd_report
+        return self.report.written
 
     @property
     def output_tokens(self) -> int:
@@ -140,7 +145,9 @@ class Meter(msgspec.Struct):
         completion = min(self.output_tokens, bound)
         report = self.report
         if report is not None and report.counts_prompt_first and report.completion_tokens is None:
-            known = normalised(msgspec.structs.replace(report, completion_tokens=completion))
+            known = read_usage(
+                self.call, msgspec.structs.replace(report, completion_tokens=completion)
+            )
             if known is not None and self._can_be_true(known):
                 return known
         return Usage(
@@ -214,6 +221,24 @@ class Meter(msgspec.Struct):
             self._counted_tokens += estimate_tokens("".join(self._kept))
             self._kept.clear()
             self._room = _ROOM
+
+
+def read_usage(call: Call, report: ReportedUsage) -> Usage | None:
+    """Returns what the report means; None if it does not say. If it can mean several things, the
+    backend's own price decides if one of them has it at our prices, otherwise the total decides."""
+    unnamed_is_1h = bool(report.cache_write_tokens) and call.writes_cache_for_1h
+    possible = readings(report, unnamed_is_1h=unnamed_is_1h)
+    stated = report.cost_picousd
+    if len(possible) > 1 and stated:
+        pricing = call.model.pricing
+        found = min(possible, key=lambda usage: _distance(pricing, usage, stated))
+        if _distance(pricing, found, stated) * _AGREEMENT <= stated:
+            return found
+    return possible[0] if possible else None
+
+
+def _distance(pricing: Pricing, usage: Usage, stated_picousd: int) -> int:
+    return abs(cost_of(pricing, usage, images=0).total_picousd - stated_picousd)
 
 
 def _with_completion(usage: Usage, completion_tokens: int) -> Usage:

@@ -376,6 +376,21 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
                 media += [content for content in contents if isinstance(content, Media)]
         return media
 
+    def cache_marks(self) -> list[FreeObject]:
+        """Returns every `cache_control` of the caller, in parts and in tools."""
+        places: list[FreeObject | None] = []
+        for turn in self.turns:
+            for part in turn.parts:
+                contents = part.content if isinstance(part, ToolResult) else (part,)
+                places += [content.extra for content in contents]
+        for tool in self.tools:
+            if isinstance(tool, FunctionTool):
+                places += [tool.extra, tool.tool_extra]
+            else:
+                places.append(tool.written)
+        marks = (place.get("cache_control") for place in places if place)
+        return [mark for mark in marks if isinstance(mark, dict)]
+
     @property
     def provider_tool(self) -> OtherTool | None:
         """The first tool of a chat request that the model's provider runs; None where it has none."""

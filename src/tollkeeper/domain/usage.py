@@ -1,10 +1,11 @@
 """What a call used: the reports of backends, merged, and normalised into one form.
 
 Backends speak dialects; the reader of each wire turns a report into a `ReportedUsage`, whose fields
-may be missing. `merged` keeps the last value of each field, and `normalised` makes one `Usage` of
-them, in which nothing is counted twice.
+may be missing. `merged` keeps the last value of each field, and `readings` makes a `Usage` of them for
+each thing that they can mean, in which nothing is counted twice. `metering.read_usage` chooses.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -25,6 +26,9 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
     # Input written to a cache, by how long it is kept there.
     cache_write_tokens: int = 0
     cache_write_1h_tokens: int = 0
+    # Input that was read from a cache and written to one as well: it is in both of those counts, and
+    # both have a price.
+    rewritten_tokens: int = 0
     web_searches: int = 0
     # Audio among the input that was neither read from a cache nor written to one, and among the
     # output.
@@ -43,8 +47,8 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
     @property
     def uncached_tokens(self) -> int:
         """Input that was neither read from a cache nor written to one."""
-        cached = self.cached_tokens + self.cache_write_tokens + self.cache_write_1h_tokens
-        return self.prompt_tokens - cached
+        written = self.cache_write_tokens + self.cache_write_1h_tokens
+        return self.prompt_tokens - self.cached_tokens - written + self.rewritten_tokens
 
 
 class ReportedUsage(msgspec.Struct, frozen=True, gc=False, kw_only=True):
@@ -54,7 +58,9 @@ class ReportedUsage(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     completion_tokens: int | None = None
     total_tokens: int | None = None
     cached_tokens: int | None = None
+    # All cache writes, and those of them whose lifetime the report names.
     cache_write_tokens: int | None = None
+    cache_write_5m_tokens: int | None = None
     cache_write_1h_tokens: int | None = None
     # Cache reads and writes come on top of the prompt's count and are not inside it.
     cache_is_beside_prompt: bool | None = None
@@ -67,7 +73,7 @@ class ReportedUsage(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     cached_audio_tokens: int | None = None
     output_audio_tokens: int | None = None
     service_tier: str | None = None
-    # What each of several answers used, where this is their sum.
+    # What each of several answers used, if the report is about several. It has no other counts then.
     parts: tuple[Usage, ...] | None = None
     # The backend's own price in picousd: kept for reconciliation, not charged.
     cost_picousd: int | None = None
@@ -90,17 +96,72 @@ def merged(earlier: ReportedUsage | None, later: ReportedUsage) -> ReportedUsage
 
 
 def normalised(report: ReportedUsage) -> Usage | None:
-    """The usage, or None where the report names no count of the prompt or of the completion."""
+    """Returns the usage, or None if the report names no count of the prompt or of the completion."""
+    possible = readings(report)
+    return possible[0] if possible else None
+
+
+def readings(report: ReportedUsage, *, unnamed_is_1h: bool = False) -> list[Usage]:
+    """Returns what the report can mean, the most likely first; nothing if it names no count of the
+    prompt or of the completion. `unnamed_is_1h` is the lifetime of cache writes that the report does
+    not name: an hour instead of five minutes.
+
+    A report that names cache reads and cache writes can mean different tokens, or the same ones read
+    and written again, or tokens beside the prompt.
+    """
+    if report.parts is not None:
+        return [added(report.parts)]
     prompt, completion = report.prompt_tokens, report.completion_tokens
     if prompt is None or completion is None:
-        return None
-    read, write = report.cached_tokens or 0, report.cache_write_tokens or 0
-    write_1h = report.cache_write_1h_tokens or 0
-    cached = read + write + write_1h
-    told_prompt = prompt
-    # More than the prompt cannot be inside of it.
-    if report.cache_is_beside_prompt or cached > prompt:
-        prompt += cached
+        return []
+    read = report.cached_tokens or 0
+    writes = _writes_by_lifetime(report, unnamed_is_1h)
+    written = sum(writes)
+    beside = (prompt + read + written, 0)
+    again = (prompt, min(read, written))
+    if report.cache_is_beside_prompt or max(read, written) > prompt:
+        forms = [beside]
+    elif read + written <= prompt:
+        forms = [(prompt, 0), again] if read and written else [(prompt, 0)]
+    elif report.total_tokens in _totals(prompt, completion, report.reasoning_tokens):
+        forms = [again, beside]
+    else:
+        forms = [beside, again]
+    return [_read_as(report, prompt, completion, writes, *form) for form in forms]
+
+
+def all_writes(written: int | None, short: int | None, long: int | None) -> int | None:
+    """Returns all cache writes of one report, of which it may name the whole or the parts."""
+    if short is None and long is None:
+        return written
+    return max(written or 0, (short or 0) + (long or 0))
+
+
+def _writes_by_lifetime(report: ReportedUsage, unnamed_is_1h: bool) -> tuple[int, int]:
+    """Returns the cache writes for five minutes and for an hour."""
+    short, long = report.cache_write_5m_tokens or 0, report.cache_write_1h_tokens or 0
+    written = report.cache_write_tokens
+    if written is None:
+        return short, long
+    if written < short + long:
+        # A later report has fewer than an earlier one has split: those that are left are the dearer.
+        return written - min(long, written), min(long, written)
+    return (short, written - short) if unnamed_is_1h else (written - long, long)
+
+
+def _totals(prompt: int, completion: int, reasoning: int | None) -> tuple[int, int]:
+    """Returns the totals of a report that counts everything else inside of prompt and completion."""
+    return prompt + completion, prompt + completion + (reasoning or 0)
+
+
+def _read_as(
+    report: ReportedUsage,
+    told_prompt: int,
+    completion: int,
+    writes: tuple[int, int],
+    prompt: int,
+    rewritten: int,
+) -> Usage:
     total, reasoning = report.total_tokens, report.reasoning_tokens or 0
     if total is not None and total != prompt + completion:
         if total == told_prompt + completion + reasoning:
@@ -110,24 +171,28 @@ def normalised(report: ReportedUsage) -> Usage | None:
         elif total > prompt + completion:
             # Something is counted apart from both, which is reasoning as a rule: it is output.
             completion = total - prompt
-    audio = max(0, (report.input_audio_tokens or 0) - (report.cached_audio_tokens or 0))
-    return Usage(
+    usage = Usage(
         prompt_tokens=prompt,
         completion_tokens=completion,
-        cached_tokens=read,
+        cached_tokens=report.cached_tokens or 0,
         reasoning_tokens=min(reasoning, completion),
-        cache_write_tokens=write,
-        cache_write_1h_tokens=write_1h,
+        cache_write_tokens=writes[0],
+        cache_write_1h_tokens=writes[1],
+        rewritten_tokens=rewritten,
         web_searches=report.web_searches or 0,
-        input_audio_tokens=min(audio, prompt - cached),
         output_audio_tokens=min(report.output_audio_tokens or 0, completion),
         service_tier=report.service_tier,
         prompt_details=report.prompt_details,
         completion_details=report.completion_details,
     )
+    audio = max(0, (report.input_audio_tokens or 0) - (report.cached_audio_tokens or 0))
+    if not audio:
+        return usage
+    audio = min(audio, usage.uncached_tokens)
+    return msgspec.structs.replace(usage, input_audio_tokens=audio)
 
 
-def added(usages: "list[Usage]") -> Usage:
+def added(usages: Sequence[Usage]) -> Usage:
     """The usage of several calls together."""
     return Usage(
         prompt_tokens=sum(usage.prompt_tokens for usage in usages),
@@ -136,6 +201,7 @@ def added(usages: "list[Usage]") -> Usage:
         reasoning_tokens=sum(usage.reasoning_tokens for usage in usages),
         cache_write_tokens=sum(usage.cache_write_tokens for usage in usages),
         cache_write_1h_tokens=sum(usage.cache_write_1h_tokens for usage in usages),
+        rewritten_tokens=sum(usage.rewritten_tokens for usage in usages),
         web_searches=sum(usage.web_searches for usage in usages),
         input_audio_tokens=sum(usage.input_audio_tokens for usage in usages),
         output_audio_tokens=sum(usage.output_audio_tokens for usage in usages),

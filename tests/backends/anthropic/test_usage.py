@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from tollkeeper.backends.anthropic.usage import UsageReader
-from tollkeeper.domain.usage import ReportedUsage, Usage, merged, normalised
+from tollkeeper.domain.usage import ReportedUsage, Usage, merged, normalised, readings
 
 
-def _merged(*reports: dict[str, Any]) -> Usage | None:
+def _merged(*reports: dict[str, Any], unnamed_is_1h: bool = False) -> Usage | None:
     """The usage of a stream whose last report is the final one."""
     reader = UsageReader()
     total: ReportedUsage | None = None
@@ -17,7 +17,7 @@ def _merged(*reports: dict[str, Any]) -> Usage | None:
         assert usage is not None
         total = merged(total, usage)
     assert total is not None
-    return normalised(total)
+    return next(iter(readings(total, unnamed_is_1h=unnamed_is_1h)), None)
 
 
 def _counts(usage: Usage | None) -> tuple[int, ...]:
@@ -51,8 +51,8 @@ _START = {
         # The input grew: the last word counts.
         ({"input_tokens": 60, "output_tokens": 7}, (60, 200, 50, 20, 7)),
         ({"cache_read_input_tokens": 0, "output_tokens": 7}, (10, 0, 50, 20, 7)),
-        # Writes that grew have no known lifetime: the dearer one. Those that fell are the dearer.
-        ({"cache_creation_input_tokens": 100, "output_tokens": 7}, (10, 200, 50, 50, 7)),
+        # Writes that grew have the lifetime of the request. Those that fell are the dearer.
+        ({"cache_creation_input_tokens": 100, "output_tokens": 7}, (10, 200, 80, 20, 7)),
         ({"cache_creation_input_tokens": 30, "output_tokens": 7}, (10, 200, 10, 20, 7)),
         ({"cache_creation_input_tokens": 5, "output_tokens": 7}, (10, 200, 0, 5, 7)),
         ({"cache_creation_input_tokens": 0, "output_tokens": 7}, (10, 200, 0, 0, 7)),
@@ -62,15 +62,21 @@ def test_the_last_word_with_the_first_split(last: dict[str, Any], counts: tuple[
     assert _counts(_merged(_START, last)) == counts
 
 
-def test_writes_without_any_split_have_the_ordinary_lifetime() -> None:
+@pytest.mark.parametrize(("hour", "counts"), [(False, (70, 0)), (True, (0, 70))])
+def test_writes_without_any_split_have_the_lifetime_of_the_request(
+    hour: bool, counts: tuple[int, int]
+) -> None:
     start = {"input_tokens": 10, "cache_creation_input_tokens": 70, "output_tokens": 1}
-    assert _counts(_merged(start, {"output_tokens": 7})) == (10, 0, 70, 0, 7)
-    assert _counts(_merged({**start, "output_tokens": 7})) == (10, 0, 70, 0, 7)
+    for reports in ((start, {"output_tokens": 7}), ({**start, "output_tokens": 7},)):
+        assert _counts(_merged(*reports, unnamed_is_1h=hour)) == (10, 0, *counts, 7)
 
 
-def test_a_split_that_does_not_cover_all_writes() -> None:
-    reported = {**_START, "cache_creation_input_tokens": 100}
-    assert _counts(_merged(reported)) == (10, 200, 50, 50, 1)
+@pytest.mark.parametrize(("hour", "counts"), [(False, (80, 20)), (True, (50, 50))])
+def test_a_split_that_does_not_cover_all_writes(hour: bool, counts: tuple[int, int]) -> None:
+    whole = {**_START, "cache_creation_input_tokens": 100}
+    grown = {"cache_creation_input_tokens": 100, "output_tokens": 1}
+    for reports in ((whole,), (_START, grown)):
+        assert _counts(_merged(*reports, unnamed_is_1h=hour)) == (10, 200, *counts, 1)
 
 
 def test_details_for_callers() -> None:

@@ -55,15 +55,15 @@ def _usage(**reported: Any) -> Usage | None:
             },
             Usage(110, 5, cache_write_tokens=40, cache_write_1h_tokens=60),
         ),
-        # What the split does not cover is taken for the dearer lifetime.
+        # What the split does not cover has the lifetime of the request, five minutes here.
         (
             {
                 "inputTokens": 10,
                 "outputTokens": 5,
                 "cacheWriteInputTokens": 100,
-                "cacheDetails": [{"ttl": "5m", "inputTokens": 40}],
+                "cacheDetails": [{"ttl": "1h", "inputTokens": 40}],
             },
-            Usage(110, 5, cache_write_tokens=40, cache_write_1h_tokens=60),
+            Usage(110, 5, cache_write_tokens=60, cache_write_1h_tokens=40),
         ),
         ({"inputTokens": 10, "outputTokens": 5, "cacheDetails": []}, Usage(10, 5)),
         # What is counted apart from both is output.

@@ -102,7 +102,7 @@ ITEMS: dict[str, tuple[dict[str, Any], list[Delta]]] = {
         [Delta(0, reasoning="rs"), Delta(0, sealed_reasoning="blob"), STOP],
     ),
     "an item of another kind": (
-        {"type": "web_search_call", "id": "ws_1", "content": 7, "arguments": {}},
+        {"type": "file_search_call", "id": "fs_1", "content": 7, "arguments": {}},
         [STOP],
     ),
 }

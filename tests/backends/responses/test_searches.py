@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from tests.backends.responses.test_answer import END, payloads, read
 from tests.backends.responses.test_answer import text_delta as _text
 from tests.support.backend_calls import make_call
@@ -41,3 +43,41 @@ def test_searches_in_the_stream_and_in_the_result_are_the_same() -> None:
     assert isinstance(events[-1], UsageReport)
     assert events[-1].usage is not None
     assert events[-1].usage.web_searches == 2
+
+
+# Azure leaves the items of a completed response at "searching".
+@pytest.mark.parametrize("status", ["completed", "searching", "in_progress", None])
+@pytest.mark.parametrize("streamed", [False, True])
+def test_searches_of_a_completed_response_count_by_their_kind(
+    status: str | None, streamed: bool
+) -> None:
+    opened_page = {"type": "open_page", "url": "https://a.example"}
+    items = [
+        search_item(0, status=status),
+        search_item(1, status=status, action=None),
+        search_item(2, status=status, action=opened_page),
+        search_item(3, status="failed"),
+    ]
+    result = {**response(*items, message_item("ab")), "status": "completed"}
+    done = [
+        typed("response.output_item.done", output_index=at, item=item)
+        for at, item in enumerate(items)
+    ]
+    end = typed("response.completed", response=result)
+    events = read(*(done if streamed else ()), _text("ab"), end, web_search_options={})
+    assert _searches(events[-1]) == 2
+
+
+@pytest.mark.parametrize(("status", "searches"), [("completed", 1), ("searching", 0)])
+def test_a_search_under_way_in_an_incomplete_response_was_not_made(
+    status: str, searches: int
+) -> None:
+    result = response(search_item(0, status=status), message_item("ab"))
+    end = typed("response.incomplete", response={**result, "status": "incomplete"})
+    assert _searches(read(_text("ab"), end, web_search_options={})[-1]) == searches
+
+
+def _searches(event: object) -> int | None:
+    assert isinstance(event, UsageReport)
+    assert event.usage is not None
+    return event.usage.web_searches

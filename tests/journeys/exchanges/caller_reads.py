@@ -10,6 +10,14 @@ from tests.support.responses_answers import respond
 from tests.support.scripted_gateway import ScriptedGateway, read_stream
 
 # Where a caller finds the reason of an answer's end, by the words of Responses.
+_NOTHING_READ: dict[str, Any] = {
+    "text": "",
+    "reasoning": "",
+    "refusal": "",
+    "calls": [],
+    "annotations": [],
+    "finish": None,
+}
 FINISHES = {"completed": "stop", "max_output_tokens": "length", "content_filter": "content_filter"}
 
 
@@ -39,7 +47,7 @@ def check_answer(
             # By the words of Responses: calls are a proper end, and what broke off has none.
             expected["finish"] = _finish_of_responses(expected.get("finish"), error_status)
     assert ended == (error_status is None), "a complete answer ends properly, a broken one does not"
-    assert read == {"text": "", "reasoning": "", "calls": [], "finish": None, **expected}
+    assert read == {**_NOTHING_READ, **expected}
     if error_status is None:
         assert usage == used
 
@@ -69,7 +77,13 @@ def _read_chat(
     content = {
         "text": "".join(piece.get("content") or "" for piece in pieces),
         "reasoning": "".join(piece.get("reasoning_content") or "" for piece in pieces),
+        "refusal": "".join(piece.get("refusal") or "" for piece in pieces),
         "calls": list(calls.values()),
+        "annotations": [
+            _cited(note["url_citation"])
+            for piece in pieces
+            for note in piece.get("annotations") or ()
+        ],
         "finish": next((end for end in ends if end is not None), None),
     }
     return content, usage and (usage["prompt_tokens"], usage["completion_tokens"]), ended
@@ -79,12 +93,15 @@ def _read_responses(
     exchange: Exchange, found: httpx2.Response
 ) -> tuple[dict[str, Any], tuple[int, int] | None, bool]:
     """The same of a Responses answer, whose last event has all of it."""
-    result = found.json() if not exchange.streamed else _last_event(found.text)["response"]
+    result = found.json() if not exchange.streamed else _read_events(found.text)
     ended = result["status"] in ("completed", "incomplete")
-    content: dict[str, Any] = {"text": "", "reasoning": "", "calls": [], "finish": None}
+    content: dict[str, Any] = {**_NOTHING_READ, "calls": [], "annotations": []}
     for item in result["output"]:
         if item["type"] == "message":
-            content["text"] += "".join(part["text"] for part in item["content"])
+            content["text"] += "".join(part.get("text", "") for part in item["content"])
+            content["refusal"] += "".join(part.get("refusal", "") for part in item["content"])
+            notes = [note for part in item["content"] for note in part.get("annotations", ())]
+            content["annotations"] += [_cited(note) for note in notes]
         elif item["type"] == "reasoning":
             parts = [*(item.get("content") or ()), *item["summary"]]
             content["reasoning"] += "".join(part["text"] for part in parts)
@@ -103,7 +120,29 @@ def _finish_of_responses(finish: str | None, error_status: int | None) -> str | 
     return "stop" if finish == "tool_calls" else finish
 
 
-def _last_event(body: str) -> dict[str, Any]:
+def _cited(note: dict[str, Any]) -> list[Any]:
+    return [note["url"], note["title"], note["start_index"], note["end_index"]]
+
+
+def _read_events(body: str) -> dict[str, Any]:
+    """The result in the last event. The pieces before it say the same, item by item."""
     payloads = [line.removeprefix("data: ") for line in body.splitlines() if line[:6] == "data: "]
-    event: dict[str, Any] = json.loads(payloads[-2 if payloads[-1] == "[DONE]" else -1])
-    return event
+    events = [json.loads(payload) for payload in payloads if payload != "[DONE]"]
+    result: dict[str, Any] = events[-1]["response"]
+    pieces, notes = [""] * len(result["output"]), []
+    for event in events:
+        if event["type"].endswith(".delta"):
+            pieces[event["output_index"]] += event["delta"]
+        elif event["type"] == "response.output_text.annotation.added":
+            notes.append(event["annotation"])
+    assert pieces == [_whole(item) for item in result["output"]]
+    parts = [part for item in result["output"] for part in item.get("content") or ()]
+    assert notes == [note for part in parts for note in part.get("annotations", ())]
+    return result
+
+
+def _whole(item: dict[str, Any]) -> str:
+    if item["type"] == "function_call":
+        return str(item["arguments"])
+    parts = [*(item.get("content") or ()), *(item.get("summary") or ())]
+    return "".join(part.get("text", "") + part.get("refusal", "") for part in parts)

@@ -2,7 +2,7 @@
 
 A stream reports twice. `message_start` has the input, the split of cache writes by lifetime, and a
 first count of the output that means nothing. `message_delta` has the last word on all counts, but
-no split. Cache writes that only the last word has are taken for the dearer lifetime.
+no split.
 
 `iterations` lists what one answer consisted of. What a compaction or an advisor used is in none of
 the other counts, so it is added; every other iteration is inside of them.
@@ -14,7 +14,13 @@ from typing import Any, NamedTuple
 
 from tollkeeper.domain.inference import UsageReport
 from tollkeeper.domain.prompt import FreeObject
-from tollkeeper.domain.usage import AbsurdCount, ReportedUsage, read_count, read_service_tier
+from tollkeeper.domain.usage import (
+    AbsurdCount,
+    ReportedUsage,
+    all_writes,
+    read_count,
+    read_service_tier,
+)
 
 _APART = ("compaction", "advisor_message")
 _FAST = "fast"
@@ -28,15 +34,23 @@ class _Input(NamedTuple):
     prompt: int | None = None
     cached: int | None = None
     written: int | None = None
+    written_5m: int | None = None
     written_1h: int | None = None
+
+    def plus(self, later: "_Input") -> "_Input":
+        """Adds the counts; one that neither has stays unknown."""
+        return _Input(*(_sum(count, more) for count, more in zip(self, later, strict=True)))
+
+    def updated(self, later: "_Input") -> "_Input":
+        """Returns the later counts; a report may lack what the one before it has."""
+        return _Input(*(old if new is None else new for old, new in zip(self, later, strict=True)))
 
 
 class UsageReader:
     """Reads the reports of one answer, in their order."""
 
     def __init__(self) -> None:
-        # Cache writes by lifetime, as far as a report has split them.
-        self._split: tuple[int, int] | None = None
+        # The counts without iterations.
         self._input = _Input()
 
     def read(self, reported: Any, *, is_final: bool) -> UsageReport:
@@ -49,38 +63,25 @@ class UsageReader:
             return UsageReport(None, absurd=reported)
 
     def _read(self, reported: FreeObject, is_final: bool) -> ReportedUsage:
-        written = read_count(reported.get("cache_creation_input_tokens"))
-        short, long = self._written_by_lifetime(reported, written)
-        prompt = read_count(reported.get("input_tokens"))
+        told = _input(reported)
         completion = read_count(reported.get("output_tokens")) if is_final else None
-        cached = read_count(reported.get("cache_read_input_tokens"))
-        # The counts without iterations. A report may lack what the one before it has.
-        self._input = _Input(
-            *(
-                earlier if count is None else count
-                for earlier, count in zip(self._input, (prompt, cached, short, long), strict=True)
-            )
-        )
+        self._input = self._input.updated(told)
         apart = _iterations_apart(reported)
         if apart:
-            prompt, cached, short, long = self._input
+            told = self._input
         for iteration in apart:
-            prompt = _sum(prompt, iteration.get("input_tokens"))
-            cached = _sum(cached, iteration.get("cache_read_input_tokens"))
-            part_short, part_long = _lifetimes(
-                iteration, read_count(iteration.get("cache_creation_input_tokens"))
-            )
-            short, long = _sum(short, part_short), _sum(long, part_long)
+            told = told.plus(_input(iteration))
             if is_final:
-                completion = _sum(completion, iteration.get("output_tokens"))
+                completion = _sum(completion, read_count(iteration.get("output_tokens")))
         reasoning = read_count(_details(reported, "output_tokens_details").get("thinking_tokens"))
         searches = read_count(_details(reported, "server_tool_use").get("web_search_requests"))
         return ReportedUsage(
-            prompt_tokens=prompt,
+            prompt_tokens=told.prompt,
             completion_tokens=completion,
-            cached_tokens=cached,
-            cache_write_tokens=short,
-            cache_write_1h_tokens=long,
+            cached_tokens=told.cached,
+            cache_write_tokens=told.written,
+            cache_write_5m_tokens=told.written_5m,
+            cache_write_1h_tokens=told.written_1h,
             cache_is_beside_prompt=True,
             counts_prompt_first=True,
             reasoning_tokens=reasoning,
@@ -89,40 +90,24 @@ class UsageReader:
             if reported.get("speed") == _FAST
             else read_service_tier(reported),
             # By the names that callers know.
-            prompt_details=None if cached is None else {"cached_tokens": cached},
+            prompt_details=None if told.cached is None else {"cached_tokens": told.cached},
             completion_details=None if reasoning is None else {"reasoning_tokens": reasoning},
             written=reported,
         )
 
-    def _written_by_lifetime(
-        self, reported: FreeObject, written: int | None
-    ) -> tuple[int | None, int | None]:
-        if isinstance(reported.get("cache_creation"), dict):
-            short, long = _lifetimes(reported, written)
-            self._split = (short or 0, long or 0)
-            return self._split
-        if written is None:
-            return None, None
-        if self._split is None:
-            return written, 0
-        short, long = self._split
-        if written < short + long:
-            long = min(long, written)
-            short = written - long
-        else:
-            long = written - short
-        return short, long
 
-
-def _lifetimes(reported: FreeObject, written: int | None) -> tuple[int | None, int | None]:
-    """Cache writes for five minutes and for an hour. What the split does not cover is taken for the
-    dearer one."""
-    split = reported.get("cache_creation")
-    if not isinstance(split, dict):
-        return written, 0 if written is not None else None
-    short = read_count(split.get("ephemeral_5m_input_tokens")) or 0
-    long = read_count(split.get("ephemeral_1h_input_tokens")) or 0
-    return short, max(long, (written or 0) - short)
+def _input(reported: FreeObject) -> _Input:
+    split = _details(reported, "cache_creation")
+    short = read_count(split.get("ephemeral_5m_input_tokens"))
+    long = read_count(split.get("ephemeral_1h_input_tokens"))
+    written = read_count(reported.get("cache_creation_input_tokens"))
+    return _Input(
+        prompt=read_count(reported.get("input_tokens")),
+        cached=read_count(reported.get("cache_read_input_tokens")),
+        written=all_writes(written, short, long),
+        written_5m=short,
+        written_1h=long,
+    )
 
 
 def _iterations_apart(reported: FreeObject) -> list[FreeObject]:
@@ -132,9 +117,8 @@ def _iterations_apart(reported: FreeObject) -> list[FreeObject]:
     return [part for part in iterations if isinstance(part, dict) and part.get("type") in _APART]
 
 
-def _sum(count: int | None, more: object) -> int | None:
-    added = read_count(more)
-    return count if added is None else (count or 0) + added
+def _sum(count: int | None, more: int | None) -> int | None:
+    return count if more is None else (count or 0) + more
 
 
 def _details(reported: FreeObject, name: str) -> FreeObject:

@@ -30,6 +30,7 @@ from tollkeeper.domain.usage import (
     COUNT_MAX,
     AbsurdCount,
     ReportedUsage,
+    all_writes,
     cached_audio_tokens,
     first_count,
     read_count,
@@ -128,6 +129,7 @@ def _read(reported: FreeObject, service_tier: str | None) -> ReportedUsage:
         total_tokens=total,
         cached_tokens=cache.read,
         cache_write_tokens=cache.written,
+        cache_write_5m_tokens=cache.written_5m,
         cache_write_1h_tokens=cache.written_1h,
         cache_is_beside_prompt=cache.is_beside_prompt,
         reasoning_tokens=reasoning,
@@ -148,6 +150,8 @@ class _Cache(NamedTuple):
 
     read: int | None
     written: int | None
+    # Those of the writes whose lifetime the report names.
+    written_5m: int | None
     written_1h: int | None
     # A report without any cache leaves it to the one before.
     is_beside_prompt: bool | None
@@ -157,26 +161,31 @@ def _read_cache(reported: FreeObject, details: FreeObject, prompt: int | None) -
     inside = first_count(details, _CACHED)
     top_read = read_count(reported.get("cache_read_input_tokens"))
     top_written = read_count(reported.get("cache_creation_input_tokens"))
-    top_1h = _written_1h(reported, "cache_creation")
+    top_split = _split(reported, "cache_creation")
     if inside is None and (top_read or top_written):
-        written = top_written or 0
-        return _Cache(top_read, written - min(top_1h or 0, written), top_1h, True)
+        return _Cache(top_read, all_writes(top_written, *top_split), *top_split, True)
     # Proxies repeat the counts of Anthropic beside those of OpenAI: then they are inside. Libraries
     # put the lifetimes of cache writes among the details of the prompt.
-    written_1h = _written_1h(details, "cache_creation_token_details")
-    inside_written = first_count(details, _WRITTEN)
-    if inside_written is None:
-        inside_written = top_written
-    if written_1h is None and inside_written is not None:
-        written_1h = top_1h
-    if inside_written is not None:
-        inside_written -= min(written_1h or 0, inside_written)
+    written = first_count(details, _WRITTEN)
+    if written is None:
+        written = top_written
+    split = _split(details, "cache_creation_token_details")
+    if split == _NO_SPLIT and written is not None:
+        split = top_split
     read = _read_at_top(reported, prompt) if inside is None else inside
-    return _Cache(read, inside_written, written_1h, None if read is None else False)
+    return _Cache(read, all_writes(written, *split), *split, None if read is None else False)
 
 
-def _written_1h(reported: FreeObject, name: str) -> int | None:
-    return read_count((_object(reported, name) or {}).get("ephemeral_1h_input_tokens"))
+_NO_SPLIT = (None, None)
+
+
+def _split(reported: FreeObject, name: str) -> tuple[int | None, int | None]:
+    """Returns the cache writes for five minutes and for an hour, if the report tells them apart."""
+    found = _object(reported, name) or {}
+    return (
+        read_count(found.get("ephemeral_5m_input_tokens")),
+        read_count(found.get("ephemeral_1h_input_tokens")),
+    )
 
 
 def _read_at_top(reported: FreeObject, prompt: int | None) -> int | None:

@@ -1,14 +1,13 @@
 """Usage as Amazon Bedrock reports it: cache reads and writes are beside the input's count.
 
-Cache writes are split by lifetime in `cacheDetails`. What the split does not cover is taken for the
-dearer lifetime; without any split it is taken for the shorter one, which is the provider's default.
+Cache writes are split by lifetime in `cacheDetails`.
 """
 
 from typing import Any
 
 from tollkeeper.domain.inference import UsageReport
 from tollkeeper.domain.prompt import FreeObject
-from tollkeeper.domain.usage import AbsurdCount, ReportedUsage, read_count
+from tollkeeper.domain.usage import AbsurdCount, ReportedUsage, all_writes, read_count
 
 _ONE_HOUR = "1h"
 
@@ -31,13 +30,14 @@ def _read(reported: FreeObject, service_tier: str | None) -> ReportedUsage:
     written = read_count(reported.get("cacheWriteInputTokens"))
     if written is None:
         written = read_count(reported.get("cacheWriteInputTokenCount"))
-    short, long = _by_lifetime(reported.get("cacheDetails"), written)
+    short, long = _by_lifetime(reported.get("cacheDetails"))
     return ReportedUsage(
         prompt_tokens=read_count(reported.get("inputTokens")),
         completion_tokens=read_count(reported.get("outputTokens")),
         total_tokens=read_count(reported.get("totalTokens")),
         cached_tokens=cached,
-        cache_write_tokens=short,
+        cache_write_tokens=all_writes(written, short, long),
+        cache_write_5m_tokens=short,
         cache_write_1h_tokens=long,
         cache_is_beside_prompt=True,
         service_tier=service_tier,
@@ -47,13 +47,12 @@ def _read(reported: FreeObject, service_tier: str | None) -> ReportedUsage:
     )
 
 
-def _by_lifetime(details: Any, written: int | None) -> tuple[int | None, int | None]:
+def _by_lifetime(details: Any) -> tuple[int | None, int | None]:
     found = (
         [part for part in details if isinstance(part, dict)] if isinstance(details, list) else []
     )
     if not found:
-        return written, None if written is None else 0
+        return None, None
     counts = [(part.get("ttl"), read_count(part.get("inputTokens")) or 0) for part in found]
-    short = sum(count for lifetime, count in counts if lifetime != _ONE_HOUR)
     long = sum(count for lifetime, count in counts if lifetime == _ONE_HOUR)
-    return short, max(long, (written or 0) - short)
+    return sum(count for _, count in counts) - long, long

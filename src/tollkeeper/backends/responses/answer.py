@@ -216,7 +216,7 @@ class ResponsesAnswer(EventReader):
     def _end_item(self, event: wire.StreamEvent) -> None:
         record = wire.decode_item(event.item)
         if record is None:
-            if self._asks_for_searches and wire.is_search(event.item):
+            if self._asks_for_searches and wire.is_search(event.item, ended=True):
                 self._tell_of_search()
         else:
             item = self._item(event, record)

@@ -227,9 +227,12 @@ def usage_report(result: Response, searches_told: int = 0) -> UsageReport | None
     found = given(result.usage)
     if found is None:
         return None
-    searches = max(searches_told, sum(is_search(item) for item in result.output or ()))
+    ended = result.status in (None, "completed")
+    searches = sum(is_search(item, ended=ended) for item in result.output or ())
     return read_responses_usage(
-        anything(found), searches_in_output=searches, service_tier=used_tier(result)
+        anything(found),
+        searches_in_output=max(searches_told, searches),
+        service_tier=used_tier(result),
     )
 
 
@@ -238,9 +241,11 @@ def used_tier(result: Response) -> str | None:
     return result.service_tier if result.service_tier != "auto" else None
 
 
-def is_search(raw: msgspec.Raw) -> bool:
+def is_search(raw: msgspec.Raw, *, ended: bool) -> bool:
     """Whether an item is a web search that was made. To open a page that was found, or to search
-    in it, is an item of the same type, but by OpenAI's documents only searches cost something."""
+    in it, is an item of the same type, but by OpenAI's documents only searches cost something.
+    `ended`: the item or its response is known to have ended. Azure leaves such items at "searching",
+    so only an item that failed does not count then."""
     if _SEARCH not in bytes(raw):
         return False
     item = anything(raw)
@@ -248,7 +253,9 @@ def is_search(raw: msgspec.Raw) -> bool:
         return False
     action, status = item.get("action"), item.get("status")
     kind = action.get("type") if isinstance(action, dict) else None
-    return (kind, status) in (("search", "completed"), ("search", None), (None, "completed"))
+    if kind not in (None, "search") or status == "failed":
+        return False
+    return ended or status == "completed" or (kind, status) == ("search", None)
 
 
 def _decode_known(

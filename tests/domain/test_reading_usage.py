@@ -1,0 +1,257 @@
+"""What a report of usage means: which tokens are counted twice, and how long a cache keeps them."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.backend_calls import MODEL, make_call
+from tollkeeper.domain.declared_prices import pricing_from_declared
+from tollkeeper.domain.inference import Call, Delta, UsageReport
+from tollkeeper.domain.messages_behavior import MessagesBehavior, PromptCaching
+from tollkeeper.domain.metering import Meter, read_usage
+from tollkeeper.domain.pricing import Bounds, cost_of, hold_picousd
+from tollkeeper.domain.usage import ReportedUsage, Usage, readings
+
+# Gemini 2.5 Flash at OpenRouter, in USD.
+_GEMINI = {
+    "prompt": "0.0000003",
+    "completion": "0.0000025",
+    "input_cache_read": "0.00000003",
+    "input_cache_write": "0.000000083333",
+}
+_CLAUDE = {
+    "prompt": "0.000003",
+    "completion": "0.000015",
+    "input_cache_read": "0.0000003",
+    "input_cache_write": "0.00000375",
+    "input_cache_write_1h": "0.000006",
+}
+_5M, _1H = {"type": "ephemeral"}, {"type": "ephemeral", "ttl": "1h"}
+
+
+def _call(prices: dict[str, str], caching: str = "caller", **fields: Any) -> Call:
+    model = replace(
+        MODEL,
+        pricing=pricing_from_declared(prices, param="pricing"),
+        messages=MessagesBehavior(caching=PromptCaching(caching)),
+    )
+    return make_call(catalog_model=model, **fields)
+
+
+def _report(prompt: int, read: int, written: int, **fields: Any) -> ReportedUsage:
+    return ReportedUsage(
+        prompt_tokens=prompt,
+        completion_tokens=100,
+        cached_tokens=read,
+        cache_write_tokens=written,
+        **fields,
+    )
+
+
+def _cost(call: Call, usage: Usage | None) -> int:
+    assert usage is not None
+    return cost_of(call.model.pricing, usage, images=0).total_picousd
+
+
+# What tells that the same tokens were read and written again.
+_TELLS: list[dict[str, int]] = [
+    {"total_tokens": 2268},
+    {"total_tokens": 2268, "cost_picousd": 497_000_000},
+    {"cost_picousd": 497_000_000},
+    # The stated price is stronger than a total that cannot be.
+    {"total_tokens": 1, "cost_picousd": 497_000_000},
+]
+
+
+@pytest.mark.parametrize("told", _TELLS)
+def test_tokens_that_were_read_and_written_again_cost_both_and_no_more(
+    told: dict[str, int],
+) -> None:
+    call = _call(_GEMINI)
+    usage = read_usage(call, _report(2168, 2161, 2161, **told))
+    assert usage is not None
+    assert (usage.prompt_tokens, usage.uncached_tokens) == (2168, 7)
+    expected = 7 * 300_000 + 2161 * 30_000 + 2161 * 83_333 + 100 * 2_500_000
+    assert _cost(call, usage) == expected
+    assert expected // 1_000_000 == 497
+
+
+@pytest.mark.parametrize(
+    "told",
+    [{}, {"total_tokens": 6590}, {"total_tokens": 2268, "cost_picousd": 1_145_312_613}],
+    ids=["nothing", "the total", "the price"],
+)
+def test_tokens_beside_the_prompt_are_still_read_as_such(told: dict[str, int]) -> None:
+    """Nothing tells of tokens that were counted twice: the dearer reading."""
+    usage = read_usage(_call(_GEMINI), _report(2168, 2161, 2161, **told))
+    assert usage is not None
+    assert (usage.prompt_tokens, usage.uncached_tokens) == (2168 + 2 * 2161, 2168)
+
+
+def test_the_stated_price_tells_of_tokens_counted_twice_that_fit_the_prompt() -> None:
+    """Without a price that fits, reads and writes are different tokens."""
+    call, told = _call(_GEMINI), {"total_tokens": 5100}
+    apart, again = readings(_report(5000, 2161, 2161, **told))
+    assert (apart.uncached_tokens, again.uncached_tokens) == (678, 2839)
+    for stated, expected in (
+        *((price, apart) for price in (None, 0, 1, 10**9, _cost(call, apart))),
+        (_cost(call, again), again),
+    ):
+        report = _report(5000, 2161, 2161, cost_picousd=stated, **told)
+        assert read_usage(call, report) == expected
+
+
+_counts = st.integers(0, 10_000)
+
+
+@given(
+    prompt=_counts,
+    read=_counts,
+    written=_counts,
+    short=st.none() | _counts,
+    long=st.none() | _counts,
+    total=st.none() | _counts,
+    audio=_counts,
+    beside=st.sampled_from([None, False, True]),
+    hour=st.booleans(),
+)
+def test_no_reading_has_a_negative_count(
+    prompt: int,
+    read: int,
+    written: int,
+    short: int | None,
+    long: int | None,
+    total: int | None,
+    audio: int,
+    beside: bool | None,
+    hour: bool,
+) -> None:
+    report = _report(
+        *(prompt, read, written),
+        cache_write_5m_tokens=short,
+        cache_write_1h_tokens=long,
+        total_tokens=total,
+        input_audio_tokens=audio,
+        cache_is_beside_prompt=beside,
+    )
+    for usage in readings(report, unnamed_is_1h=hour):
+        assert usage.uncached_tokens >= usage.input_audio_tokens >= 0
+        assert min(usage.cache_write_tokens, usage.cache_write_1h_tokens) >= 0
+        assert usage.cache_write_tokens + usage.cache_write_1h_tokens == written
+        assert cost_of(_call(_CLAUDE).model.pricing, usage, images=0).total_picousd >= 0
+
+
+def _message(*marks: dict[str, Any] | None) -> dict[str, Any]:
+    parts = [
+        {"type": "text", "text": "Hello", **({} if mark is None else {"cache_control": mark})}
+        for mark in marks
+    ]
+    return {"role": "user", "content": parts}
+
+
+def _tool(**fields: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": "look", "parameters": {}}, **fields}
+
+
+_ANSWERED = [
+    {"role": "user", "content": "Hello"},
+    {
+        "role": "assistant",
+        "tool_calls": [
+            {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+        ],
+    },
+    {
+        "role": "tool",
+        "tool_call_id": "c1",
+        "content": [{"type": "text", "text": "seen", "cache_control": _1H}],
+    },
+]
+# The request, and whether its cache writes are charged as an hour.
+_ASKED: dict[str, tuple[dict[str, Any], bool]] = {
+    "nothing": ({"messages": [_message(None)]}, False),
+    "five minutes": ({"messages": [_message(_5M, {**_5M, "ttl": "5m"})]}, False),
+    "an hour": ({"messages": [_message(None, _1H)]}, True),
+    "a lifetime that we do not know": ({"messages": [_message({**_5M, "ttl": "2h"})]}, True),
+    "both": ({"messages": [_message(_5M), _message(_1H)]}, True),
+    "an hour in a tool": ({"messages": [_message(_5M)], "tools": [_tool(cache_control=_1H)]}, True),
+    "an hour in a function": (
+        {
+            "messages": [_message(None)],
+            "tools": [_tool(function={"name": "look", "parameters": {}, "cache_control": _1H})],
+        },
+        True,
+    ),
+    "an hour in a tool's result": ({"messages": _ANSWERED, "tools": [_tool()]}, True),
+    "a mark that is none": ({"messages": [_message("1h")]}, False),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize("asked", _ASKED)
+def test_the_request_tells_the_lifetime_of_cache_writes(asked: str) -> None:
+    fields, is_1h = _ASKED[asked]
+    call = _call(_CLAUDE, **fields)
+    usage = read_usage(call, _report(2000, 0, 1000))
+    assert usage is not None
+    assert (usage.cache_write_tokens, usage.cache_write_1h_tokens) == (
+        (0, 1000) if is_1h else (1000, 0)
+    )
+    # A lifetime that the report names is that of the report.
+    split = _report(2000, 0, 1000, cache_write_5m_tokens=300, cache_write_1h_tokens=700)
+    usage = read_usage(call, split)
+    assert usage is not None
+    assert (usage.cache_write_tokens, usage.cache_write_1h_tokens) == (300, 700)
+
+
+@pytest.mark.parametrize(("caching", "is_1h"), [("5m", False), ("1h", True)])
+def test_a_mark_of_the_gateway_tells_the_lifetime_too(caching: str, is_1h: bool) -> None:
+    call = _call(_CLAUDE, caching)
+    usage = read_usage(call, _report(2000, 0, 1000))
+    assert usage is not None
+    assert bool(usage.cache_write_1h_tokens) is is_1h
+    # The marks of the caller replace it.
+    call = _call(_CLAUDE, caching, messages=[_message(_5M)])
+    usage = read_usage(call, _report(2000, 0, 1000))
+    assert usage is not None
+    assert usage.cache_write_1h_tokens == 0
+
+
+def test_an_hour_without_a_price_of_its_own_is_never_cheaper_than_five_minutes() -> None:
+    prices = {name: price for name, price in _CLAUDE.items() if name != "input_cache_write_1h"}
+    call = _call(prices, messages=[_message(_1H)])
+    usage = read_usage(call, _report(1000, 0, 1000))
+    assert _cost(call, usage) == 1000 * 3_750_000 + 100 * 15_000_000
+
+
+def test_the_hold_covers_writes_for_an_hour() -> None:
+    call = _call(_CLAUDE, messages=[_message(_1H)])
+    usage = read_usage(call, _report(1000, 0, 1000))
+    bounds = Bounds(prompt_tokens=1000, choices=1, output_tokens_each=100, images=0)
+    assert hold_picousd(call.model.pricing, bounds) == _cost(call, usage)
+
+
+@pytest.mark.parametrize("absurd_first", [False, True])
+def test_a_last_report_that_cannot_be_true_is_not_replaced_by_our_own_count(
+    absurd_first: bool,
+) -> None:
+    """The first report of a Messages stream has the prompt only: it is no last word."""
+    absurd = {"input_tokens": 10, "output_tokens": -5}
+    begun = ReportedUsage(prompt_tokens=10, counts_prompt_first=True, written={"input_tokens": 10})
+    reports = [UsageReport(begun), UsageReport(None, absurd)]
+    meter = Meter(make_call(streamed=True), 10)
+    meter.count([Delta(0, text="Hello"), *(reversed(reports) if absurd_first else reports)])
+    assert meter.reported_nonsense
+    assert meter.usage is None
+    assert meter.reported == absurd
+
+
+def test_a_usable_report_outweighs_one_that_cannot_be_true() -> None:
+    whole = ReportedUsage(prompt_tokens=10, completion_tokens=1, written={"prompt_tokens": 10})
+    meter = Meter(make_call(streamed=True), 10)
+    meter.count([Delta(0, text="Hello"), UsageReport(whole), UsageReport(None, {"x": -1})])
+    assert not meter.reported_nonsense
+    assert meter.usage == Usage(10, 1)
+    assert meter.reported == {"prompt_tokens": 10}
