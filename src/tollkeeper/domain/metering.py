@@ -97,9 +97,8 @@ class Meter(msgspec.Struct):
         if found is None:
             self._usage = None
             searches = 0 if report is None else report.web_searches or 0
-            self._is_nonsense = self.absurd_report is not None or not self._can_have_searched(
-                searches
-            )
+            absurd = self.absurd_report is not None
+            self._is_nonsense = absurd or not self._can_have_searched(searches)
             return
         self._is_nonsense = not self._can_be_true(found)
         if found.service_tier is None and self.service_tier is not None:

@@ -13,8 +13,9 @@ One file is one exchange:
   string, or an object, which is a `data: ` line with that object in JSON. Or `frames` are the frames
   of a binary stream, each an object with the name of its event or exception; the content of a `chunk`
   is sent in base64.
-- `caller_reads`: `text`, `reasoning`, `calls` (name and arguments) and `finish`; or `error` with the
-  status of a refusal, or with 200 for an error record within the stream.
+- `caller_reads`: `text`, `reasoning`, `refusal`, `calls` (name and arguments), `annotations` (URL, title,
+  start and end) and `finish`; or `error` with the status of a refusal, or with 200 for an error record
+  within the stream. `prompt_tokens` is the prompt's count, if the counts of the row overlap.
 """
 
 import json
@@ -43,6 +44,8 @@ class Exchange:
     asks: dict[str, dict[str, Any]]
     answer: dict[str, Any]
     caller_reads: dict[str, Any]
+    # The prompt's count that the caller reads, if it is not the sum of the counts that are charged.
+    told_prompt_tokens: int | None = None
 
     @property
     def streamed(self) -> bool:
@@ -90,6 +93,7 @@ def load(name: str, folder: Path = RECORDED) -> Exchange:
     assert protocol in (*_FACES, "messages", "gemini", "converse", "bedrock_messages")
     request = _with_repeats(written["request"])
     asks = _with_repeats(written.get("asks", {protocol: request}))
+    caller_reads = written["caller_reads"]
     assert asks
     assert set(asks) <= set(_FACES)
     return Exchange(
@@ -99,7 +103,8 @@ def load(name: str, folder: Path = RECORDED) -> Exchange:
         request=request,
         asks=asks,
         answer=written["answer"],
-        caller_reads=written["caller_reads"],
+        caller_reads=caller_reads,
+        told_prompt_tokens=caller_reads.pop("prompt_tokens", None),
     )
 
 

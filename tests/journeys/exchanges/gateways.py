@@ -33,6 +33,8 @@ async def exchange_gateways(
                 data_dir,
                 conninfo,
                 upstream,
+                # Enough for the holds of all exchanges.
+                credit=10**15,
                 ordinary=ordinary,
                 backend=_backend(protocol),
                 model=model,
@@ -42,8 +44,8 @@ async def exchange_gateways(
 
 
 def _backend(protocol: str) -> dict[str, Any]:
-    if protocol == "chat":
-        return {}
-    if protocol == "responses":
-        return {"protocol": protocol}
-    return {"protocol": protocol, "tokenizer": "none", "credential": _CREDENTIALS[protocol]}
+    # Many exchanges fail, and none of them may rest the upstream.
+    backend: dict[str, Any] = {"protocol": protocol, "failures_to_eject": 1_000_000}
+    if protocol in _CREDENTIALS:
+        backend |= {"tokenizer": "none", "credential": _CREDENTIALS[protocol]}
+    return backend
