@@ -174,7 +174,8 @@ def _catalog_names(catalog: Catalog, backend: str) -> dict[str, str]:
 
 def _figures(usage: BackendUsage, *, reported: bool) -> Figures:
     cost = usage.reported_cost_picousd if reported else usage.cost_picousd
-    uncached = usage.input_tokens - usage.cached_tokens - usage.cache_write_tokens
+    # Tokens that were read from a cache and written again are in both counts.
+    uncached = max(0, usage.input_tokens - usage.cached_tokens - usage.cache_write_tokens)
     return {
         Figure.REQUESTS: Decimal(usage.requests),
         Figure.INPUT_TOKENS: Decimal(usage.input_tokens),
