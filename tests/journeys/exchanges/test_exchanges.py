@@ -42,7 +42,7 @@ async def gateways(data_dir: Path, conninfo: str) -> AsyncIterator[dict[str, Scr
     async with exchange_gateways(data_dir, conninfo, models) as running:
         yield running
         for scripted in running.values():
-            # Verifies the whole ledger too, once for all exchanges.
+            # Verifies the books of all exchanges too.
             assert (await scripted.balance())["held"] == 0
 
 
