@@ -47,11 +47,11 @@ from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.domain.inference import Batch, Call
 from tollkeeper.domain.ledger import Mark, Resolution, ResolutionKind
 from tollkeeper.domain.spend import Spend
-from tollkeeper.services.calls.inference import Inference, NamedPolicies
+from tollkeeper.services.calls.inference import Inference
 from tollkeeper.services.calls.recorder import CallRecorder
 from tollkeeper.services.calls.running import RunningCall
 from tollkeeper.services.calls.running_calls import InferenceLimits
-from tollkeeper.services.ledger.admissibility import Admissibility
+from tollkeeper.services.calls.token_counting import ApplyingPolicies, TokenCounting
 from tollkeeper.services.ledger.admission import Admission
 from tollkeeper.services.ledger.ledger import Ledger
 from tollkeeper.services.minute_rate import MinuteRate
@@ -185,10 +185,10 @@ class CallHistory:
     def _gateway(self, ledger: Ledger) -> Inference:
         return Inference(
             Admission(ledger, MinuteRate(1_000_000), self._clock),
-            cast("Admissibility", None),
+            cast("TokenCounting", None),
             {"cluster": FanOutBackend(self.provider, concurrency=2)},
             InferenceLimits(deadline_s=60, drain_s=1, drains_max=2, calls_max=1000),
-            policies=cast("NamedPolicies", None),
+            policies=cast("ApplyingPolicies", None),
             checks=PolicyChecks(None),
             recorder=cast("CallRecorder", _Recorder()),
             overload=OverloadGate(0),

@@ -136,7 +136,12 @@ def build_services(
     backends = build_backends(settings, engine, bridge) if serving else {}
     checks = _checks(settings, backends, vault, serving=serving)
     records = _records(settings, database, backends, books.process_id, clock, serving=serving)
-    inference = _inference(settings, books, backends, policies, checks, records.recorder)
+    token_counting = TokenCounting(
+        database, backends, books.project_limits, books.admissibility, books.admission, policies
+    )
+    inference = _inference(
+        settings, books, token_counting, backends, policies, checks, records.recorder
+    )
     watch = ProcessWatch(database, backends, books.ledger, records.activity, inference, checks)
     upkeep = _upkeep(
         settings, database, books, records, key_use=key_use, idempotency=idempotency, watch=watch
@@ -172,7 +177,7 @@ def build_services(
         catalog=catalog,
         isolation=Isolation(vault),
         reasoning_seal=ReasoningSeal(vault),
-        token_counting=_token_counting(database, backends, books),
+        token_counting=token_counting,
         inference=inference,
         ledger=books.ledger,
         lease=books.lease,
@@ -280,6 +285,7 @@ def _reconciliation(settings: Settings, database: Database) -> Reconciliation:
 def _inference(
     settings: Settings,
     books: LedgerServices,
+    token_counting: TokenCounting,
     backends: dict[str, Backend],
     policies: Policies,
     checks: PolicyChecks,
@@ -288,7 +294,7 @@ def _inference(
     limits = settings.limits
     return Inference(
         books.admission,
-        books.admissibility,
+        token_counting,
         backends,
         InferenceLimits(
             deadline_s=limits.inference_deadline_s,
@@ -302,14 +308,6 @@ def _inference(
         checks=checks,
         recorder=recorder,
         overload=OverloadGate(limits.overload_turn_s),
-    )
-
-
-def _token_counting(
-    database: Database, backends: dict[str, Backend], books: LedgerServices
-) -> TokenCounting:
-    return TokenCounting(
-        database, backends, books.project_limits, books.admissibility, books.admission
     )
 
 

@@ -50,6 +50,8 @@ class Call(msgspec.Struct, frozen=True):
     prompt: Prompt
     # The request is so large that work on all of it would keep the event loop from others.
     is_large: bool = False
+    # The backend's tokenizer has got the prompt, or a longer form of it.
+    tokenizer_asked: bool = False
     # The affinity key, a hash; never the caller's own text.
     affinity: bytes | None = None
     # Published policies that the request names, in addition to the attached ones; each once.

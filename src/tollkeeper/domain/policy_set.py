@@ -27,6 +27,9 @@ class ActivePolicy:
     def judges(self, direction: Direction) -> bool:
         return self.direction in (direction, Direction.BOTH)
 
+    def enforces(self, direction: Direction) -> bool:
+        return self.mode is Mode.ENFORCING and self.judges(direction)
+
 
 # A policy with its place in the order of the set.
 _Placed: TypeAlias = tuple[int, ActivePolicy]

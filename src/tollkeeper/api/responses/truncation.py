@@ -9,7 +9,7 @@ from tollkeeper.domain.inference import Call
 from tollkeeper.domain.prompt import Role, Turn
 from tollkeeper.domain.prompt_size import measure_prompt
 from tollkeeper.services.calls.measuring import measure
-from tollkeeper.services.calls.token_counting import TOKENIZER_TIMEOUT_S
+from tollkeeper.services.calls.token_counting import tokenizer_deadline
 from tollkeeper.services.use_cases import Services
 
 # How often the tokenizer is asked for one request.
@@ -23,7 +23,7 @@ async def truncated(services: Services, call: Call) -> Call:
     always stay.
 
     The estimate errs high, so a prompt that fits by the estimate needs no exact count. Otherwise the
-    backend's tokenizer, where there is one and the call may be paid, counts a few cuts, each found by
+    backend's tokenizer, if there is one and it may be asked, counts a few cuts, each found by
     what the estimate and the counts so far say together. What is kept was counted and fits, or fits
     by the estimate. The search reads a long prompt many times, so it runs in a thread."""
     tokens_max = call.model.context_length - call.output_tokens_max
@@ -31,7 +31,7 @@ async def truncated(services: Services, call: Call) -> Call:
         return call
     is_counted = await services.token_counting.is_counted(call)
     search = await asyncio.to_thread(_Cuts, call, tokens_max)
-    deadline = asyncio.get_running_loop().time() + TOKENIZER_TIMEOUT_S
+    deadline = tokenizer_deadline()
     for _ in range(_COUNTS_MAX if is_counted else 0):
         dropped = await asyncio.to_thread(search.next_cut)
         if dropped is None:
@@ -40,7 +40,7 @@ async def truncated(services: Services, call: Call) -> Call:
         if counted is None:
             break
         await asyncio.to_thread(search.learn, dropped, counted)
-    return search.without(search.best)
+    return replace(search.without(search.best), tokenizer_asked=is_counted)
 
 
 class _Cuts:

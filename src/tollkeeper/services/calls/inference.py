@@ -32,8 +32,11 @@ from tollkeeper.services.calls.recorder import CallRecorder
 from tollkeeper.services.calls.response_gate import ResponseGate
 from tollkeeper.services.calls.running import AnswerSink, RunningCall, SettlementState
 from tollkeeper.services.calls.running_calls import InferenceLimits, RunningCalls
-from tollkeeper.services.calls.token_counting import TOKENIZER_TIMEOUT_S
-from tollkeeper.services.ledger.admissibility import Admissibility
+from tollkeeper.services.calls.token_counting import (
+    ApplyingPolicies,
+    TokenCounting,
+    tokenizer_deadline,
+)
 from tollkeeper.services.ledger.admission import Admission, Settlement
 from tollkeeper.services.overload import OverloadGate
 from tollkeeper.services.policies.checks import JudgedContent, PolicyChecks
@@ -63,12 +66,6 @@ class CallSource(Protocol):
 
     def error_words(self, error: BaseException) -> tuple[int, str]:
         """The status and the code under which the caller sees an error."""
-        ...
-
-
-class NamedPolicies(Protocol):
-    async def require_published(self, call: Call) -> None:
-        """Raises NotFound where a policy that the call names is not published."""
         ...
 
 
@@ -103,17 +100,17 @@ class Inference:
     def __init__(
         self,
         admission: Admission,
-        admissibility: Admissibility,
+        token_counting: TokenCounting,
         backends: Mapping[str, Backend],
         limits: InferenceLimits,
         *,
-        policies: NamedPolicies,
+        policies: ApplyingPolicies,
         checks: PolicyChecks,
         recorder: CallRecorder,
         overload: OverloadGate,
     ) -> None:
         self._admission = admission
-        self._admissibility = admissibility
+        self._token_counting = token_counting
         self._backends = backends
         self._limits = limits
         self._policies = policies
@@ -164,12 +161,16 @@ class Inference:
         call = running.call
         backend = backend_for(call.model, self._backends)
         if call.policy_ids:
-            await self._policies.require_published(call)
-        is_counted = backend.counts_tokens and await self._admissibility.may_be_paid(call)
+            # Admission checks this again. The early check avoids a hold for a wrong name.
+            await self._policies.applying(call)
+        is_counted = backend.counts_tokens and await self._token_counting.is_counted(call)
         size = None if call.is_large else measure_short(call.prompt)
         if size is None:
             size = await measure(call)
-        counted = await self._count_prompt(backend, call) if is_counted else None
+        counted = None
+        if is_counted:
+            running.tokenizer_asked = True
+            counted = await self._token_counting.counted_tokens(call, tokenizer_deadline())
         # A tokenizer counts text only: media and what a template adds come on top of it.
         prompt_tokens = size.bound(call.model, counted)
         held_tokens = prompt_tokens
@@ -206,10 +207,6 @@ class Inference:
         settled = running.settlement
         return Outcome(meter.charge().usage if settled is None else settled.usage, settled)
 
-    async def _count_prompt(self, backend: Backend, call: Call) -> int | None:
-        deadline = asyncio.get_running_loop().time() + TOKENIZER_TIMEOUT_S
-        return await backend.count_prompt_tokens(call, deadline=deadline)
-
     async def _judge_request(self, running: RunningCall) -> JudgedRequest:
         """Asks the policies of this call's admission about its request."""
         call, reservation = running.call, running.reservation
@@ -218,6 +215,10 @@ class Inference:
         for_answer = tuple(policy for policy in policies if policy.judges(Direction.RESPONSE))
         if not any(policy.judges(Direction.REQUEST) for policy in policies):
             return JudgedRequest(for_answer)
+        if running.tokenizer_asked and any(
+            policy.enforces(Direction.REQUEST) for policy in policies
+        ):
+            raise _judged_too_late()
         found = await _large_transcript(running) if call.is_large else transcript(call.prompt)
         content = JudgedContent(call.organization_id, found.text, found.unread)
         asked = (policies, Direction.REQUEST, content, running.evidence)
@@ -340,6 +341,14 @@ async def _large_transcript(running: RunningCall) -> Transcript:
 
 def _too_late_to_judge(running: RunningCall) -> TollkeeperError:
     return _not_dispatched() if running.unwanted else DeadlineExceeded()
+
+
+def _judged_too_late() -> Unavailable:
+    """The tokenizer got the prompt just before a policy was published that has to judge it first."""
+    return Unavailable(
+        "A policy was published while this call was being admitted. Send the request again.",
+        retry_after_s=1,
+    )
 
 
 def _not_dispatched() -> Unavailable:

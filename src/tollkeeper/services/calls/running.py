@@ -87,6 +87,7 @@ class RunningCall:
         self.alarm = alarm
         # Of several backends of a model, the one that answers; before that, the first.
         self.backend = call.model.backend
+        self.tokenizer_asked = call.tokenizer_asked
         self.evidence = Evidence()
         self._operation = operation
         self._started_at_ms = int(time.time() * 1000)

@@ -1,14 +1,21 @@
-"""Counts the tokens of a prompt: the backend counts where it can, else the gateway estimates."""
+"""Counts the tokens of a prompt: the backend counts if it can, else the gateway estimates.
+
+Under an enforcing request policy the backend is not asked, because it would get the prompt before the
+verdict.
+"""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from tollkeeper.backends.fallback import backend_for
 from tollkeeper.backends.port import Backend
 from tollkeeper.domain.access import ProjectCaller
 from tollkeeper.domain.admission import ProjectLimits
 from tollkeeper.domain.inference import Call
+from tollkeeper.domain.policy import Direction
+from tollkeeper.domain.policy_set import ActivePolicy
 from tollkeeper.services.calls.measuring import measure
 from tollkeeper.services.ledger.admissibility import Admissibility
 from tollkeeper.services.ledger.admission import Admission, refusal_error
@@ -24,6 +31,13 @@ class Counted:
     estimated: bool
 
 
+class ApplyingPolicies(Protocol):
+    async def applying(self, call: Call) -> Sequence[ActivePolicy]:
+        """Returns the policies that apply to the call now. Raises NotFound if a policy that the call
+        names is not published."""
+        ...
+
+
 class TokenCounting:
     def __init__(
         self,
@@ -32,12 +46,14 @@ class TokenCounting:
         limits: ProjectLimits,
         admissibility: Admissibility,
         admission: Admission,
+        policies: ApplyingPolicies,
     ) -> None:
         self._database = database
         self._backends = backends
         self._limits = limits
         self._admissibility = admissibility
         self._admission = admission
+        self._policies = policies
 
     async def count(self, caller: ProjectCaller, call: Call) -> Counted:
         """Takes one request from the project's rate limit. There is no hold, no charge and no
@@ -49,23 +65,32 @@ class TokenCounting:
         if decision.refusal is not None:
             self._admission.note_refusal(caller.project_id, decision)
             raise refusal_error(decision)
-        deadline = asyncio.get_running_loop().time() + TOKENIZER_TIMEOUT_S
-        counted = await self._ask_backend(call, deadline)
+        counted = None
+        if await self._may_leave(call):
+            counted = await self.counted_tokens(call, tokenizer_deadline())
         if counted is None:
             return Counted((await measure(call)).guess(), estimated=True)
         return Counted(counted, estimated=False)
 
     async def is_counted(self, call: Call) -> bool:
-        """Whether the backend counts, and the call may be admitted: no tokenizer works for a call that
-        cannot be. Raises what admission would raise by the key, the project and the rate."""
-        backend = backend_for(call.model, self._backends)
-        return backend.counts_tokens and await self._admissibility.may_be_paid(call)
+        """Tells whether the backend counts, no policy has to judge the prompt first, and the call may be
+        admitted: no tokenizer works for a call that cannot be. Raises what admission would raise by
+        the key, the project and the rate."""
+        return await self._may_leave(call) and await self._admissibility.may_be_paid(call)
 
     async def counted_tokens(self, call: Call, deadline: float) -> int | None:
-        """The backend's own count for a request that becomes a call, which takes from the rate limit
-        itself; None where the backend does not count."""
-        return await self._ask_backend(call, deadline)
-
-    async def _ask_backend(self, call: Call, deadline: float) -> int | None:
+        """Returns the backend's own count, or None if the backend does not count."""
         backend = backend_for(call.model, self._backends)
         return await backend.count_prompt_tokens(call, deadline=deadline)
+
+    async def _may_leave(self, call: Call) -> bool:
+        """Tells whether the backend counts and may get the prompt before a verdict."""
+        if not backend_for(call.model, self._backends).counts_tokens:
+            return False
+        policies = await self._policies.applying(call)
+        return not any(policy.enforces(Direction.REQUEST) for policy in policies)
+
+
+def tokenizer_deadline() -> float:
+    """Returns the time of the loop's clock until which a tokenizer may count."""
+    return asyncio.get_running_loop().time() + TOKENIZER_TIMEOUT_S

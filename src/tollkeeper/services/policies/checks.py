@@ -114,9 +114,8 @@ class PolicyChecks:
     ) -> None:
         """Raises PolicyDenied where an enforcing policy matches, and Unavailable where one of them
         cannot be judged. Monitoring policies neither delay the call nor make it fail."""
-        judging = [policy for policy in policies if policy.judges(direction)]
-        self.watch(judging, direction, content, evidence)
-        enforcing = [policy for policy in judging if policy.mode is Mode.ENFORCING]
+        self.watch(policies, direction, content, evidence)
+        enforcing = [policy for policy in policies if policy.enforces(direction)]
         if not enforcing:
             return
         evidence.expect(_missing(enforcing, direction, content))
@@ -141,9 +140,7 @@ class PolicyChecks:
     ) -> asyncio.Task[None] | None:
         """Starts the same check in a task of its own. Returns None where no enforcing policy
         applies: then there is nothing to wait for."""
-        if not any(
-            policy.mode is Mode.ENFORCING and policy.judges(direction) for policy in policies
-        ):
+        if not any(policy.enforces(direction) for policy in policies):
             self.watch(policies, direction, content, evidence)
             return None
         task = asyncio.create_task(self.check(policies, direction, content, evidence))

@@ -20,6 +20,7 @@ from tollkeeper.domain.policy import (
     published,
     resumed,
 )
+from tollkeeper.domain.policy_set import ActivePolicy
 from tollkeeper.services.audit import record_change
 from tollkeeper.services.clock import Clock
 from tollkeeper.services.policies.directory import PolicyDirectory
@@ -155,14 +156,13 @@ class Policies:
             await _record(connection, "policy_publish", current, policy)
         return policy
 
-    async def require_published(self, call: Call) -> None:
-        """Raises NotFound where a policy that the call names is not published now. Admission checks
-        this again; the early check avoids a hold for a call that names a wrong policy."""
+    async def applying(self, call: Call) -> tuple[ActivePolicy, ...]:
+        """Returns the policies that apply to the call now. Raises NotFound if a policy that the call
+        names is not published. Admission decides again, and its decision counts."""
         async with self._database.snapshot(call.organization_id) as connection:
             epoch = await policies.read_epoch(connection, call.organization_id)
             sets = await self._directory.current(connection, {call.organization_id: epoch})
-        for position, policy_id in enumerate(call.policy_ids):
-            sets[call.organization_id].find(policy_id, param=f"policy_ids[{position}]")
+        return sets[call.organization_id].applying(call.project_id, call.policy_ids)
 
     async def policy_organization(self, policy_id: str) -> OrganizationId:
         """The organization of a policy, for operators, who name a policy by its id alone."""
