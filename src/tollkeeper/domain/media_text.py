@@ -1,24 +1,40 @@
 """What of an image, a recording or a file can be read as text.
 
-A judge reads text. A file in base64 may be text as well (a note, a table, an SVG image): then its
-content is judged. What is no text cannot be judged and is named instead.
+A judge reads text. A file in base64 may be text as well (a note, a table): then its content is judged.
+What is no text, or may be decoded in several ways, cannot be judged and is named instead.
 """
 
 import base64
-import binascii
 import codecs
+import mimetypes
 import re
 from enum import StrEnum
 from urllib.parse import unquote
 
 import msgspec
 
+from tollkeeper.domain.inline_content import InlineContent, is_inline, read_inline
+
 # The usual beginning of an address that has its content in itself. It says nothing to a reader.
-_PLAIN_HEAD = re.compile(r"data:[\w.+-]{0,60}/?[\w.+-]{0,60}(?:;charset=[\w-]{1,20})?;base64", re.I)
-# So many characters are decoded first, because most media are no text from the beginning.
+_PLAIN_HEAD = re.compile(
+    r"data:[\w.+-]{0,60}/?[\w.+-]{0,60}(?:; {0,9}charset=[\w-]{1,20})?; {0,9}base64 {0,9}", re.I
+)
+# So many characters of base64 are decoded first, because most media are no text from the beginning.
 _PEEK_LENGTH = 4096
-# Base64 that is shorter is also shown as it is: it may be a word that only looks like base64.
+# Base64 that is shorter is also shown as it is, because it may be a word.
 _SHOWN_LENGTH_MAX = 256
+# Encoders break lines after 64 characters or more. What is between shorter breaks may be words.
+_LINE_LENGTH_MIN = 60
+# The types whose content a backend takes for text, if it takes them at all.
+_TEXT_TYPES = re.compile(
+    r"text/(?!rtf|richtext|enriched)[\w.+-]+"
+    r"|application/(?:[\w.-]+\+)?(?:json|xml|yaml)"
+    r"|application/(?:x-)?(?:ndjson|jsonl|yaml|toml|sql|javascript|ecmascript|typescript|graphql|sh)"
+)
+_TEXT_CHARSETS = frozenset({"charset=utf-8", "charset=utf8", "charset=us-ascii", "charset=ascii"})
+# Formats that can be written in ASCII, and are no text all the same. A PDF may begin a little later.
+_PDF_SIGNATURE = b"%PDF"
+_SIGNATURES = (b"%!PS", b"{\\rtf", b"begin ", b"MIME-Version:")
 
 
 class UnreadKind(StrEnum):
@@ -39,55 +55,42 @@ class UnreadPart(msgspec.Struct, frozen=True, gc=False):
 
 
 class MediaText(msgspec.Struct, frozen=True, gc=False):
-    """What can be read of one medium; `complete` where that is all of it."""
+    """What can be read of one medium. It is complete if a backend that takes the medium for a text
+    cannot read anything else."""
 
     texts: tuple[str, ...]
     complete: bool
 
 
-def read_address(url: str) -> MediaText:
-    """An address in a media part. Its content is not fetched, so only a `data:` address with text in it
-    is complete."""
-    if url[:5].lower() != "data:":
-        return MediaText((url,), complete=False)
-    head, comma, data = url.partition(",")
-    if not comma:
-        return MediaText((url,), complete=False)
-    if not head.lower().endswith(";base64"):
-        return MediaText((url, unquote(data)), complete=True)
-    shown = () if _PLAIN_HEAD.fullmatch(head) is not None else (head,)
-    text = _decoded(data)
-    return MediaText(shown if text is None else (*shown, text), complete=text is not None)
+def read_media(written: str, filename: str | None = None) -> MediaText:
+    """Reads an address or the base64 of a media part. An address elsewhere is not fetched."""
+    is_address = is_inline(written)
+    content = read_inline(written)
+    if content is None:
+        # A backend may take it for text, or may decode it in a way that we do not know.
+        unquoted = (unquote(written.partition(",")[2]),) if is_address else ()
+        return MediaText((written, *unquoted), complete=False)
+    head, _, body = written.partition(",") if is_address else ("", "", written)
+    shown: tuple[str, ...] = () if not head or _PLAIN_HEAD.fullmatch(head) is not None else (head,)
+    text = _decoded(content.base64)
+    if len(body) < _SHOWN_LENGTH_MAX or (text is None and _may_be_words(body, content)):
+        shown += (body,)
+    if text is None:
+        return MediaText(shown, complete=False)
+    return MediaText((*shown, text), content.is_certain and _is_text(content, filename))
 
 
-def read_data(data: str) -> MediaText:
-    """The content of a media part: base64, or a `data:` address. What is neither is shown as it is,
-    because a backend may take it for text."""
-    if data[:5].lower() == "data:":
-        return read_address(data)
-    try:
-        text = _decoded_strictly(data)
-    except binascii.Error:
-        return MediaText((data,), complete=True)
-    texts = (data,) if len(data) < _SHOWN_LENGTH_MAX else ()
-    return MediaText(texts if text is None else (*texts, text), complete=text is not None)
+def _may_be_words(body: str, content: InlineContent) -> bool:
+    """Tells whether the body may be words that happen to have the letters of base64."""
+    return not content.is_certain or any(len(line) < _LINE_LENGTH_MIN for line in body.split()[:-1])
 
 
-def _decoded(data: str) -> str | None:
-    try:
-        return _decoded_strictly(data)
-    except binascii.Error:
-        return data
-
-
-def _decoded_strictly(data: str) -> str | None:
-    """The text in base64, or None where it is no text. Raises binascii.Error for other content."""
-    if len(data) > _PEEK_LENGTH:
-        beginning = _bytes(data[:_PEEK_LENGTH])
-        if not _may_be_text(beginning):
-            return None
-    content = _bytes(data)
-    if not _may_be_text(content[:_PEEK_LENGTH]):
+def _decoded(encoded: str) -> str | None:
+    """The text in base64, or None if it is no text."""
+    if not _may_be_text(base64.b64decode(encoded[:_PEEK_LENGTH])):
+        return None
+    content = base64.b64decode(encoded)
+    if b"\x00" in content:
         return None
     try:
         return content.decode()
@@ -95,21 +98,22 @@ def _decoded_strictly(data: str) -> str | None:
         return None
 
 
-def _bytes(data: str) -> bytes:
-    # Encoders break lines after 64 or 76 characters.
-    joined = data.replace("\n", "").replace("\r", "")
-    if not joined.isascii():
-        raise binascii.Error
-    unpadded = joined.rstrip("=")
-    return base64.b64decode(unpadded + "=" * (-len(unpadded) % 4), validate=True)
-
-
 def _may_be_text(beginning: bytes) -> bool:
-    if b"\x00" in beginning:
-        return False
     try:
         # The last character may be cut.
         codecs.getincrementaldecoder("utf-8")().decode(beginning)
     except UnicodeDecodeError:
         return False
     return True
+
+
+def _is_text(content: InlineContent, filename: str | None) -> bool:
+    """Tells by type and signature whether content that can be decoded as text is a text."""
+    media_type = content.media_type or mimetypes.guess_type(filename or "")[0]
+    if media_type is not None and _TEXT_TYPES.fullmatch(media_type) is None:
+        return False
+    charsets = {word for word in content.parameters if word.startswith("charset")}
+    if not charsets <= _TEXT_CHARSETS:
+        return False
+    beginning = base64.b64decode(content.base64[:_PEEK_LENGTH])
+    return _PDF_SIGNATURE not in beginning and not beginning.lstrip().startswith(_SIGNATURES)

@@ -12,13 +12,7 @@ from enum import IntEnum
 import msgspec
 
 from tollkeeper.domain.inference import Delta
-from tollkeeper.domain.media_text import (
-    MediaText,
-    UnreadKind,
-    UnreadPart,
-    read_address,
-    read_data,
-)
+from tollkeeper.domain.media_text import UnreadKind, UnreadPart, read_media
 from tollkeeper.domain.prompt import (
     AllowedFunctions,
     Audio,
@@ -187,15 +181,16 @@ def _part_texts(part: Part, place: str, unread: list[UnreadPart]) -> Iterator[st
 
 
 def _media_texts(media: Media, unread: list[UnreadPart]) -> Iterator[str]:
-    contents: list[MediaText] = []
-    if media.url is not None:
-        contents.append(read_address(media.url))
-    if isinstance(media, Audio | File) and media.data is not None:
-        contents.append(read_data(media.data))
+    data = media.data if isinstance(media, Audio | File) else None
+    filename = media.filename if isinstance(media, File) else None
+    contents = [
+        read_media(written, filename) for written in (media.url, data) if written is not None
+    ]
     for content in contents:
         yield from content.texts
-    named_elsewhere = isinstance(media, File) and media.id is not None
-    if named_elsewhere or not all(content.complete for content in contents):
+    # Pixels and sounds can be written in ASCII, so only a file can be a text.
+    can_be_text = isinstance(media, File) and media.id is None
+    if not can_be_text or not all(content.complete for content in contents):
         unread.append(UnreadPart(UnreadKind(media.modality), media.place))
     match media:
         case Image():

@@ -14,6 +14,7 @@ from tests.support.responses_answers import respond
 from tests.support.scripted_gateway import MODEL
 from tests.support.token_counts import counts
 from tests.support.upstream import Peer, answer, chat, refuse
+from tollkeeper.domain.policy import Policy
 
 COUNT = 11
 # So long that `truncation: auto` asks the tokenizer about it.
@@ -137,7 +138,7 @@ async def test_a_policy_that_is_published_during_the_count(
     """The prompt is at the tokenizer already, so the call is not admitted under the policy, and its
     repetition is judged first."""
     draft = await judged.draft(mode="enforcing", direction="request")
-    published = []
+    published: list[Policy] = []
 
     async def publish_and_count(peer: Peer) -> None:
         if not published:

@@ -1,13 +1,11 @@
 """Images and files as blocks of a Messages request."""
 
 import base64
-import binascii
-import re
 
 from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
+from tollkeeper.domain.inline_content import read_address, read_inline
 from tollkeeper.domain.prompt import File, FreeObject, Image
 
-_DATA_URL = re.compile(r"data:([^;,]*)(?:;[^;,]*)*;base64,", re.IGNORECASE)
 _IMAGE_TYPES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
 _PDF = "application/pdf"
 _PLAIN_TEXT = "text/plain"
@@ -20,16 +18,15 @@ def image_block(image: Image, *, takes_urls: bool) -> FreeObject:
         raise OptionUnsupported(
             "The backend has no choice of an image's resolution.", param=f"{image.place}.detail"
         )
-    found = _DATA_URL.match(image.url)
-    if found is not None:
-        media_type = found[1].lower()
+    content = read_address(image.url)
+    if content is not None:
+        media_type = content.media_type
         if media_type not in _IMAGE_TYPES:
             raise OptionUnsupported(
                 f"The backend takes images of the types {', '.join(sorted(_IMAGE_TYPES))}.",
                 param=image.place,
             )
-        data = image.url[found.end() :]
-        source = {"type": "base64", "media_type": media_type, "data": data}
+        source = {"type": "base64", "media_type": media_type, "data": content.base64}
     elif image.url.startswith(("https://", "http://")):
         if not takes_urls:
             raise OptionUnsupported(
@@ -45,13 +42,15 @@ def file_block(file: File) -> FreeObject:
     """A PDF goes as it is, a plain text as text."""
     if file.data is None:
         raise OptionUnsupported("The backend takes files by their content only.", param=file.place)
-    found = _DATA_URL.match(file.data)
-    media_type = found[1].lower() if found is not None else _guessed_type(file.filename)
-    data = file.data[found.end() :] if found is not None else file.data
+    content = read_inline(file.data)
+    if content is None:
+        raise InvalidRequest("The file is not in base64.", param=file.place)
+    media_type = content.media_type or _guessed_type(file.filename)
     if media_type == _PDF:
-        source = {"type": "base64", "media_type": _PDF, "data": data}
+        source = {"type": "base64", "media_type": _PDF, "data": content.base64}
     elif media_type == _PLAIN_TEXT:
-        source = {"type": "text", "media_type": _PLAIN_TEXT, "data": _text(data, file.place)}
+        text = _text(content.base64, file.place)
+        source = {"type": "text", "media_type": _PLAIN_TEXT, "data": text}
     else:
         raise OptionUnsupported(
             f"The backend takes files of the types {_PDF} and {_PLAIN_TEXT}.", param=file.place
@@ -69,6 +68,6 @@ def _guessed_type(filename: str | None) -> str:
 
 def _text(data: str, place: str) -> str:
     try:
-        return base64.b64decode(data, validate=True).decode()
-    except (binascii.Error, ValueError):
+        return base64.b64decode(data).decode()
+    except UnicodeDecodeError:
         raise InvalidRequest("The file is not a text in base64.", param=place) from None

@@ -4,9 +4,9 @@ only: an address in its own storage would be read with the rights of the gateway
 import re
 
 from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
+from tollkeeper.domain.inline_content import InlineContent, read_address, read_inline
 from tollkeeper.domain.prompt import Audio, File, FreeObject, Image, Video
 
-_DATA_URL = re.compile(r"data:([^;,]*)(?:;[^;,]*)*;base64,", re.IGNORECASE)
 _IMAGES = {"image/png": "png", "image/jpeg": "jpeg", "image/gif": "gif", "image/webp": "webp"}
 _OFFICE = "application/vnd.openxmlformats-officedocument."
 _DOCUMENTS = {
@@ -47,20 +47,23 @@ def image_block(image: Image) -> FreeObject:
         raise OptionUnsupported(
             "The backend has no choice of an image's resolution.", param=f"{image.place}.detail"
         )
-    media_type, data = _content(image.url, image.place)
-    return {"image": _described(_IMAGES.get(media_type), data, _IMAGES, image.place)}
+    content = _content(read_address(image.url), image.url, image.place)
+    name = _IMAGES.get(content.media_type)
+    return {"image": _described(name, content, _IMAGES, image.place)}
 
 
 def video_block(video: Video) -> FreeObject:
-    media_type, data = _content(video.url, video.place)
-    return {"video": _described(_VIDEOS.get(media_type), data, _VIDEOS, video.place)}
+    content = _content(read_address(video.url), video.url, video.place)
+    name = _VIDEOS.get(content.media_type)
+    return {"video": _described(name, content, _VIDEOS, video.place)}
 
 
 def audio_block(audio: Audio) -> FreeObject:
     if audio.data is None:
         raise _by_content_only(audio.place)
+    content = _content(read_inline(audio.data), audio.data, audio.place)
     name = (audio.format or "").lower()
-    described = _described(name if name in _AUDIO else None, audio.data, _AUDIO, audio.place)
+    described = _described(name if name in _AUDIO else None, content, _AUDIO, audio.place)
     return {"audio": described}
 
 
@@ -73,16 +76,15 @@ class Documents:
     def block(self, file: File) -> FreeObject:
         if file.data is None:
             raise _by_content_only(file.place)
-        found = _DATA_URL.match(file.data)
-        data = file.data if found is None else file.data[found.end() :]
+        content = _content(read_inline(file.data), file.data, file.place)
         extension = (file.filename or "").rpartition(".")[2].lower()
-        name = None if found is None else _DOCUMENTS.get(found[1].lower())
+        name = _DOCUMENTS.get(content.media_type)
         if name is None and extension in _EXTENSIONS:
             name = extension
-        if name is None and found is None:
+        if name is None and not content.media_type:
             # Callers that leave the type out send PDF.
             name = "pdf"
-        described = _described(name, data, _EXTENSIONS, file.place)
+        described = _described(name, content, _EXTENSIONS, file.place)
         return {"document": {"name": self._name(file.filename), **described}}
 
     def _name(self, filename: str | None) -> str:
@@ -96,26 +98,27 @@ class Documents:
         return name
 
 
-def _content(url: str, place: str) -> tuple[str, str]:
-    """The type and the base64 of a data URL."""
-    found = _DATA_URL.match(url)
-    if found is not None:
-        return found[1].lower(), url[found.end() :]
-    if "://" in url:
+def _content(content: InlineContent | None, written: str, place: str) -> InlineContent:
+    if content is not None:
+        return content
+    if "://" in written:
         raise _by_content_only(place)
     raise InvalidRequest("The content is neither a URL nor base64 data.", param=place)
 
 
 def _described(
-    name: str | None, data: str, possible: "dict[str, str] | frozenset[str]", place: str
+    name: str | None,
+    content: InlineContent,
+    possible: "dict[str, str] | frozenset[str]",
+    place: str,
 ) -> FreeObject:
     if name is None:
         raise OptionUnsupported(
             f"The backend takes the types {', '.join(sorted(possible))}.", param=place
         )
-    if not data:
+    if not content.base64:
         raise InvalidRequest("The content is empty.", param=place)
-    return {"format": name, "source": {"bytes": data}}
+    return {"format": name, "source": {"bytes": content.base64}}
 
 
 def _by_content_only(place: str) -> OptionUnsupported:

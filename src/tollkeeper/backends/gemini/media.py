@@ -1,18 +1,16 @@
 """Images, recordings, videos and files as parts of a Gemini request."""
 
 import mimetypes
-import re
 from urllib.parse import urlsplit
 
 from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
+from tollkeeper.domain.inline_content import is_inline, read_inline
 from tollkeeper.domain.prompt import Audio, File, FreeObject, Image, Media, Video
 
-_DATA_URL = re.compile(r"data:([^;,]*)(?:;[^;,]*)*;base64,", re.IGNORECASE)
 # The hosts of the provider's own storage, which reads with the rights of the gateway's account.
 _OWN_HOSTS = ("generativelanguage.googleapis.com", "aiplatform.googleapis.com")
 _VIDEO_PAGES = ("www.youtube.com", "youtube.com", "youtu.be", "m.youtube.com")
 _PDF = "application/pdf"
-_PLAIN_TEXT = "text/plain"
 # The provider chooses the resolution. These say nothing else than that.
 _DETAILS = (None, "auto", "high")
 
@@ -38,10 +36,7 @@ def media_part(media: Media) -> FreeObject:
 def _audio_part(audio: Audio) -> FreeObject:
     if audio.url is not None:
         return _by_address(audio.url, audio.place)
-    data = audio.data or ""
-    if _DATA_URL.match(data):
-        return _by_address(data, audio.place)
-    return _inline(f"audio/{(audio.format or 'wav').lower()}", data, audio.place)
+    return _inline(audio.data or "", f"audio/{(audio.format or 'wav').lower()}", audio.place)
 
 
 def _file_part(file: File) -> FreeObject:
@@ -49,17 +44,14 @@ def _file_part(file: File) -> FreeObject:
         return _by_address(file.url, file.place)
     if file.data is None:
         raise OptionUnsupported("The backend takes no files by their id.", param=file.place)
-    if _DATA_URL.match(file.data):
-        return _by_address(file.data, file.place)
     guessed = mimetypes.guess_type(file.filename or "")[0]
     # Callers that leave the type out send PDF.
-    return _inline(guessed or _PDF, file.data, file.place)
+    return _inline(file.data, guessed or _PDF, file.place)
 
 
 def _by_address(url: str, place: str) -> FreeObject:
-    found = _DATA_URL.match(url)
-    if found is not None:
-        return _inline(found[1].lower() or _PLAIN_TEXT, url[found.end() :], place)
+    if is_inline(url):
+        return _inline(url, "", place)
     if not url.startswith(("https://", "http://")):
         raise InvalidRequest("The content is neither a URL nor base64 data.", param=place)
     try:
@@ -80,7 +72,11 @@ def _by_address(url: str, place: str) -> FreeObject:
     return {"fileData": {"fileUri": url, "mimeType": media_type}}
 
 
-def _inline(media_type: str, data: str, place: str) -> FreeObject:
-    if not data:
+def _inline(written: str, guessed_type: str, place: str) -> FreeObject:
+    content = read_inline(written)
+    if content is None:
+        raise InvalidRequest("The content is neither a URL nor base64 data.", param=place)
+    if not content.base64:
         raise InvalidRequest("The content is empty.", param=place)
-    return {"inlineData": {"mimeType": media_type, "data": data}}
+    media_type = content.media_type or guessed_type
+    return {"inlineData": {"mimeType": media_type, "data": content.base64}}
