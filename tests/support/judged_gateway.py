@@ -227,14 +227,21 @@ async def judged_gateway(
     *,
     judge: dict[str, Any] | None = None,
     backend: dict[str, Any] | None = None,
+    judge_backend: dict[str, Any] | None = None,
     **changes: Any,
 ) -> AsyncIterator[JudgedGateway]:
-    """A gateway of its own, with other settings of its judge or of the model's backend."""
+    """A gateway of its own, with other settings of its judge or of the two backends."""
     async with Upstream(chat()) as model, ScriptedJudge() as judge_server:
         settings = {"deadline_s": 30, "concurrency": 8, "window_characters": 1000, **(judge or {})}
         backends = [
             {"name": "scripted", "kind": "openai", "urls": [model.url], **(backend or {})},
-            {"name": "judge", "kind": "openai", "urls": [judge_server.url], "retries": 0},
+            {
+                "name": "judge",
+                "kind": "openai",
+                "urls": [judge_server.url],
+                "retries": 0,
+                **(judge_backend or {}),
+            },
         ]
         async with scripted_gateway(
             data_dir,

@@ -49,11 +49,11 @@ def build_judge(
     declared = settings.judge
     if declared is None:
         return None
-    kinds = {backend.name: backend.kind for backend in settings.backends}
-    embedded = kinds[declared.backend] == "embedded"
+    (backend,) = (found for found in settings.backends if found.name == declared.backend)
+    embedded = backend.kind == "embedded"
     return Judge(
         backends[declared.backend],
-        _judge_model(declared.backend, declared.model),
+        _judge_model(backend, declared.model),
         secret,
         JudgeConfig(
             deadline_s=declared.deadline_s,
@@ -71,11 +71,11 @@ def judge_secret(vault: Vault) -> bytes:
     return vault.derive("judge")
 
 
-def _judge_model(backend: str, upstream_model: str) -> Model:
+def _judge_model(backend: BackendSettings, upstream_model: str) -> Model:
     """A model that is not in the catalogue: callers cannot call the judge, and it has no price."""
     return Model(
         id=f"judge/{upstream_model}",
-        backend=backend,
+        backend=backend.name,
         upstream_model=upstream_model,
         owned_by="",
         name="",
@@ -94,6 +94,8 @@ def _judge_model(backend: str, upstream_model: str) -> Model:
         is_ready=True,
         pricing=pricing_from_declared({}, param="judge"),
         options={},
+        cache_salt_field=backend.cache_salt_field,
+        shares_cache=backend.cache_shared,
     )
 
 

@@ -16,6 +16,7 @@ from uuid import UUID
 
 from tollkeeper.backends.port import Backend
 from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
+from tollkeeper.domain.affinity import CachePurpose, isolated_text
 from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.errors import BackendFailed, ProviderRejected, TollkeeperError
 from tollkeeper.domain.inference import Call, Delta
@@ -27,11 +28,12 @@ from tollkeeper.domain.judging import (
     window_count,
     windows,
 )
-from tollkeeper.domain.prompt import Logprobs, Prompt, Sampling
+from tollkeeper.domain.prompt import CachingWish, Logprobs, Prompt, Sampling
 from tollkeeper.services.policies.judge_slots import JudgeLoad, JudgeSlots
 from tollkeeper.timeouts import timeout_at
 
 _NO_ID = UUID(int=0)
+_NO_PROJECT = ProjectId(_NO_ID)
 # An operator who tries a rule or checks the judge.
 _NOBODY = OrganizationId(_NO_ID)
 _CACHED_MAX = 20_000
@@ -185,7 +187,7 @@ class Judge:
         return Call(
             request_id=str(_NO_ID),
             organization_id=organization_id,
-            project_id=ProjectId(_NO_ID),
+            project_id=_NO_PROJECT,
             key_id=KeyId(_NO_ID),
             model=self._model,
             choices=1,
@@ -196,9 +198,19 @@ class Judge:
                 turns=window.quotation.asking(question),
                 sampling=Sampling(temperature=0),
                 logprobs=Logprobs("logprobs", self.config.top_logprobs),
+                caching=CachingWish(salt=self._salt(organization_id)),
             ),
             # All questions about one window go to the replica that has its beginning in its cache.
             affinity=window.digest,
+        )
+
+    def _salt(self, organization_id: OrganizationId) -> str | None:
+        """Returns what keeps the texts of an organization apart in the judge's prefix cache, or None if
+        its backend has no such field."""
+        if not self._model.isolates_cache:
+            return None
+        return isolated_text(
+            self._secret, organization_id, _NO_PROJECT, CachePurpose.CACHE_SALT, ""
         )
 
 
