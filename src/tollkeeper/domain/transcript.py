@@ -11,7 +11,8 @@ from enum import IntEnum
 
 import msgspec
 
-from tollkeeper.domain.inference import Delta
+from tollkeeper.domain.inference import Delta, Opened
+from tollkeeper.domain.logprob_text import LogprobText
 from tollkeeper.domain.media_text import UnreadKind, UnreadPart, read_media
 from tollkeeper.domain.prompt import (
     AllowedFunctions,
@@ -80,6 +81,22 @@ def _fields(prompt: Prompt) -> Iterator[tuple[str, list[str]]]:
         if isinstance(option.value, str | dict | list)
     }
     yield "options", list(_object_texts(worded))
+    yield "numbers", _rounded_numbers(prompt)
+
+
+def _rounded_numbers(prompt: Prompt) -> list[str]:
+    """Returns the numbers of a chat request that our own reader rounds or writes in another way. A chat
+    backend gets them as the caller wrote them."""
+    found: list[str] = []
+
+    def note(written: str) -> None:
+        if _json(float(written)) != written:
+            found.append(written)
+
+    reader = msgspec.json.Decoder(float_hook=note)
+    for raw in (prompt.written or {}).values():
+        reader.decode(raw)
+    return found
 
 
 def _choice_texts(choice: ToolChoice) -> Iterator[str]:
@@ -110,6 +127,7 @@ class _Kind(IntEnum):
     TOOL_CALL = 3
     FUNCTION_CALL = 4
     ANNOTATION = 5
+    TOOL_CALL_ID = 6
 
 
 class AnswerText:
@@ -119,14 +137,25 @@ class AnswerText:
     def __init__(self) -> None:
         # The key is (choice, kind, number of the tool call, whether the pieces are arguments).
         self._parts: dict[tuple[int, _Kind, int, bool], list[str]] = {}
-        self.length = 0
+        # By choice. Those of the prompt belong to no choice.
+        self._logprobs: dict[int | None, LogprobText] = {}
+        self._length = 0
+
+    @property
+    def length(self) -> int:
+        return self._length + sum(found.length for found in self._logprobs.values())
+
+    def open(self, opened: Opened) -> None:
+        self._add_logprobs(None, opened.prompt_logprobs)
 
     def add(self, delta: Delta) -> None:
         choice = delta.choice
+        self._add_logprobs(choice, delta.logprobs)
         self._put((choice, _Kind.REASONING, 0, False), delta.reasoning)
         self._put((choice, _Kind.REFUSAL, 0, False), delta.refusal)
         self._put((choice, _Kind.TEXT, 0, False), delta.text)
         for call in delta.tool_calls:
+            self._put((choice, _Kind.TOOL_CALL_ID, call.index, False), call.id)
             self._put((choice, _Kind.TOOL_CALL, call.index, False), call.name)
             self._put((choice, _Kind.TOOL_CALL, call.index, True), call.arguments)
         function_call = delta.function_call
@@ -137,15 +166,24 @@ class AnswerText:
             self._put((choice, _Kind.ANNOTATION, 0, False), f"{citation.title} {citation.url}\n")
 
     def __str__(self) -> str:
-        return "\n\n".join(
+        texts = [
             _unescape("".join(pieces)) if key[-1] else "".join(pieces)
             for key, pieces in sorted(self._parts.items())
-        )
+        ]
+        # Most log-probabilities only repeat the text.
+        known = set(texts)
+        for found in self._logprobs.values():
+            texts += [text for text in found.texts() if text not in known]
+        return "\n\n".join(texts)
+
+    def _add_logprobs(self, choice: int | None, written: msgspec.Raw | None) -> None:
+        if written is not None:
+            self._logprobs.setdefault(choice, LogprobText()).add(written)
 
     def _put(self, key: tuple[int, _Kind, int, bool], text: str | None) -> None:
         if text:
             self._parts.setdefault(key, []).append(text)
-            self.length += len(text)
+            self._length += len(text)
 
 
 def _turn_texts(turn: Turn, unread: list[UnreadPart]) -> Iterator[str]:

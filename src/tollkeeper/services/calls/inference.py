@@ -17,6 +17,7 @@ from tollkeeper.domain.access import ProjectId
 from tollkeeper.domain.errors import (
     BackendFailed,
     DeadlineExceeded,
+    ProviderRejected,
     TollkeeperError,
     Unavailable,
 )
@@ -49,6 +50,7 @@ _DEADLINE_SLACK_S = 0.5
 # A call that ends so before anything is held for it is the caller's doing. A key that is not valid any
 # more is not among them: whoever has it shall not use up the rate of the project's other keys.
 _CALLERS_DOING = frozenset({400, 402, 403, 404, 409, 413, 422, 429, 501})
+_WITHHELD = "The backend refused the request. Its message is not shown, because a policy judges the answers."
 # How long an answer waits for its settlement at least, however late it is.
 _SETTLEMENT_S_MIN = 5.0
 
@@ -268,6 +270,11 @@ class Inference:
                     await gate.finish()
         except TimeoutError:
             raise _ended_early(running, sent=backend_call.sent) from None
+        except ProviderRejected as exc:
+            if gate is not None and gate.is_enforcing:
+                # The provider's own words are part of what comes back, and no policy has judged them.
+                raise ProviderRejected(_WITHHELD, charged=exc.charged) from exc
+            raise
         finally:
             self.overload.take(running.owner)
             running.answered()

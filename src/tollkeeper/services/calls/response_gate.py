@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Sequence
 
 from tollkeeper.domain.access import OrganizationId
-from tollkeeper.domain.inference import Batch, Delta, Event
+from tollkeeper.domain.inference import Batch, Delta, Event, Opened
 from tollkeeper.domain.policy import Direction, Mode
 from tollkeeper.domain.policy_set import ActivePolicy
 from tollkeeper.domain.transcript import AnswerText
@@ -49,6 +49,8 @@ class ResponseGate:
             for event in batch:
                 if isinstance(event, Delta):
                     self._text.add(event)
+                elif isinstance(event, Opened):
+                    self._text.open(event)
         if not self._enforcing and self._request_verdict is None:
             await self._sink.take(batch)
             return
@@ -68,6 +70,10 @@ class ResponseGate:
             self._checks.watch(self._policies, Direction.RESPONSE, self._content(), self._evidence)
         if self._request_verdict is not None:
             self._checks.call_ended(self._request_verdict)
+
+    @property
+    def is_enforcing(self) -> bool:
+        return bool(self._enforcing)
 
     def _content(self) -> JudgedContent:
         return JudgedContent(self._organization_id, str(self._text))

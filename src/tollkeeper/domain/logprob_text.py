@@ -1,0 +1,62 @@
+"""Reads the words in the log-probabilities of an answer, which a caller can read too.
+
+Alternatives of one rank are joined over all positions, because a word may be spread over several
+tokens. Lists of bytes are decoded. The probabilities themselves have no words.
+"""
+
+import msgspec
+
+# Properties by which backends describe a token. Other names may be words, except the ids of tokens.
+_NAMES = frozenset(
+    {"content", "refusal", "token", "logprob", "bytes", "top_logprobs", "decoded_token", "rank"}
+)
+# A place in the object, without the position of the token.
+_Place = tuple[str | int, ...]
+
+
+class LogprobText:
+    """Collects the words of log-probabilities that arrive piece by piece."""
+
+    def __init__(self) -> None:
+        self._words: dict[_Place, list[str]] = {}
+        self._bytes: dict[_Place, bytearray] = {}
+        self.length = 0
+
+    def add(self, written: msgspec.Raw) -> None:
+        try:
+            self._walk(msgspec.json.decode(written), (), is_position=False)
+        except (ValueError, RecursionError):
+            self._add_words((), bytes(written).decode("utf-8", "replace"))
+
+    def texts(self) -> list[str]:
+        """Returns each text once."""
+        joined = ["".join(words) for words in self._words.values()]
+        decoded = [found.decode("utf-8", "replace") for found in self._bytes.values()]
+        return list(dict.fromkeys(joined + decoded))
+
+    def _walk(self, value: object, place: _Place, *, is_position: bool) -> None:
+        """`is_position`: the value is below a list of positions, so further lists have ranks."""
+        match value:
+            case str():
+                self._add_words(place, value)
+            case dict():
+                for rank, (name, inner) in enumerate(value.items()):
+                    is_name = name in _NAMES
+                    if not is_name and not name.isdigit():
+                        self._add_words((*place, "names", rank), name)
+                    self._walk(inner, (*place, name if is_name else rank), is_position=is_position)
+            case list() if value and all(map(_is_byte, value)):
+                self._bytes.setdefault(place, bytearray()).extend(value)
+                self.length += len(value)
+            case list():
+                for rank, inner in enumerate(value):
+                    below = (*place, rank) if is_position else place
+                    self._walk(inner, below, is_position=True)
+
+    def _add_words(self, place: _Place, words: str) -> None:
+        self._words.setdefault(place, []).append(words)
+        self.length += len(words)
+
+
+def _is_byte(value: object) -> bool:
+    return isinstance(value, int) and 0 <= value < 256
