@@ -154,7 +154,8 @@ def test_type_and_signature_decide(head: str, content: bytes, complete: bool) ->
 
 
 @pytest.mark.parametrize(
-    ("filename", "complete"), [("a.txt", True), (None, True), ("a.pdf", False)]
+    ("filename", "complete"),
+    [("a.txt", True), ("A.MD", True), (None, True), ("a.pdf", False), ("a", False)],
 )
 def test_a_file_name_stands_in_for_the_type(filename: str | None, complete: bool) -> None:
     assert read_media(base64.b64encode(b"a note").decode(), filename).complete is complete

@@ -203,4 +203,35 @@ ISOLATION_BUGS = {
         "if not model.backend:",
         ("journeys/isolation/test_caches.py",),
     ),
+    # Before and beside the verdict.
+    "a tokenizer gets what a policy has not judged": Bug(
+        "services/calls/token_counting.py",
+        "        return not any(policy.enforces(Direction.REQUEST) for policy in policies)\n",
+        "        return True\n",
+        ("journeys/policies/test_before_the_verdict.py",),
+    ),
+    "a call that was counted is admitted under a new policy": Bug(
+        "services/calls/inference.py",
+        "        if running.tokenizer_asked and any(\n",
+        "        if False and any(\n",
+        ("journeys/policies/test_before_the_verdict.py",),
+    ),
+    "base64 that decoders read differently is readable": Bug(
+        "domain/inline_content.py",
+        """    is_certain = not any(sign in body for sign in "%-_")\n""",
+        "    is_certain = True\n",
+        ("domain/test_inline_content.py",),
+    ),
+    "an ASCII PDF is a text": Bug(
+        "domain/media_text.py",
+        "    return _PDF_SIGNATURE not in beginning and not beginning",
+        "    return not beginning",
+        ("domain/test_inline_content.py",),
+    ),
+    "the judge's cache is shared": Bug(
+        "services/policies/judge.py",
+        "        if not self._model.isolates_cache:\n",
+        "        if self._model:\n",
+        ("services/policies/test_judge_salt.py",),
+    ),
 }

@@ -6,7 +6,6 @@ What is no text, or may be decoded in several ways, cannot be judged and is name
 
 import base64
 import codecs
-import mimetypes
 import re
 from enum import StrEnum
 from urllib.parse import unquote
@@ -30,6 +29,28 @@ _TEXT_TYPES = re.compile(
     r"text/(?!rtf|richtext|enriched)[\w.+-]+"
     r"|application/(?:[\w.-]+\+)?(?:json|xml|yaml)"
     r"|application/(?:x-)?(?:ndjson|jsonl|yaml|toml|sql|javascript|ecmascript|typescript|graphql|sh)"
+)
+# For content without a type. A file may have no name.
+_TEXT_EXTENSIONS = frozenset(
+    {
+        *("", "txt", "text", "md", "csv", "tsv", "json", "jsonl", "xml", "yaml", "yml", "toml"),
+        *(
+            "log",
+            "html",
+            "htm",
+            "css",
+            "js",
+            "ts",
+            "py",
+            "java",
+            "c",
+            "h",
+            "cpp",
+            "go",
+            "rs",
+            "sql",
+        ),
+    }
 )
 _TEXT_CHARSETS = frozenset({"charset=utf-8", "charset=utf8", "charset=us-ascii", "charset=ascii"})
 # Formats that can be written in ASCII, and are no text all the same. A PDF may begin a little later.
@@ -109,8 +130,10 @@ def _may_be_text(beginning: bytes) -> bool:
 
 def _is_text(content: InlineContent, filename: str | None) -> bool:
     """Tells by type and signature whether content that can be decoded as text is a text."""
-    media_type = content.media_type or mimetypes.guess_type(filename or "")[0]
-    if media_type is not None and _TEXT_TYPES.fullmatch(media_type) is None:
+    if content.media_type:
+        if _TEXT_TYPES.fullmatch(content.media_type) is None:
+            return False
+    elif (filename or "").rpartition(".")[2].lower() not in _TEXT_EXTENSIONS:
         return False
     charsets = {word for word in content.parameters if word.startswith("charset")}
     if not charsets <= _TEXT_CHARSETS:
