@@ -155,7 +155,7 @@ class ConverseAnswer(EventReader):
             read.redacted.append(block.redacted_content)
 
     def _read_tool_use(self, read: _OpenBlock, use: ToolUse) -> None:
-        if use.type is not None:
+        if use.type == records.SERVER_TOOL_USE:
             return
         if use.tool_use_id is not None or use.name is not None:
             self._begin_call(read, use)

@@ -16,6 +16,8 @@ BLOCK_DELTA = "contentBlockDelta"
 BLOCK_STOP = "contentBlockStop"
 MESSAGE_STOP = "messageStop"
 METADATA = "metadata"
+# The type of a call that the provider makes and answers itself.
+SERVER_TOOL_USE = "server_tool_use"
 
 FINISHES = {
     "end_turn": Finish.STOP,
@@ -38,7 +40,7 @@ class ToolUse(_Record):
     tool_use_id: str | None = None
     name: str | None = None
     input: msgspec.Raw = ABSENT
-    # Tools of the provider's own, which are not the caller's to run.
+    # Some models name the type of every call, also of a call of the client's own tools.
     type: str | None = None
 
 
