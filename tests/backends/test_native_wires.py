@@ -154,6 +154,15 @@ async def test_records_cut_anywhere_read_the_same(wire: NativeWire) -> None:
 
 
 @EACH_WIRE
+async def test_a_character_that_is_split_between_records(wire: NativeWire) -> None:
+    """The scripted server sends a text in two halves, here the two halves of a surrogate pair."""
+    split = {"type": "text", "text": "\ud83e\udd8a"}
+    outcome = await _fault(wire, wire.ordinary(split))
+    outcome.check_complete()
+    assert outcome.text() == "🦊"
+
+
+@EACH_WIRE
 async def test_a_stream_of_another_kind_cannot_be_read(wire: NativeWire) -> None:
     outcome = await _fault(wire, answer(b"{}", content_type="application/json"))
     assert isinstance(outcome.error, BackendFailed)

@@ -5,6 +5,8 @@ server leaves it out.
 """
 
 import json
+import re
+from collections import deque
 from typing import Any, TypeVar
 
 import msgspec
@@ -16,10 +18,51 @@ ABSENT = msgspec.Raw()
 NULL = msgspec.Raw(b"null")
 _encoder = msgspec.json.Encoder()
 _Answer = TypeVar("_Answer")
+# Every escape of a JSON text. The groups are halves of a surrogate pair without their other half:
+# the first half at the end of a string, the second half, and the first half elsewhere.
+_ESCAPE = re.compile(
+    rb"\\(?:u[dD][89abAB][\da-fA-F]{2}\\u[dD][c-fC-F][\da-fA-F]{2}"
+    rb"|(?P<first>u[dD][89abAB][\da-fA-F]{2})(?=\")"
+    rb"|(?P<second>u[dD][c-fC-F][\da-fA-F]{2})"
+    rb"|(?P<alone>u[dD][89abAB][\da-fA-F]{2})"
+    rb"|.)",
+    re.DOTALL,
+)
+_REPLACEMENT = rb"\ufffd"
+# A record may have the same text in several fields, and several choices may take turns.
+_HALVES_MAX = 64
 
 
 class MalformedAnswer(Exception):
     """The backend's answer is not what the protocol allows."""
+
+
+class SplitCharacters:
+    """Joins characters whose surrogate pair a server has split between two records, as servers do
+    that cut text by UTF-16 units. A first half waits for the second half in a later record. Halves
+    are joined in the order in which they come. A half that stays alone is left out, or becomes U+FFFD
+    if it is clear at once that no other half can follow."""
+
+    __slots__ = ("_waiting",)
+
+    def __init__(self) -> None:
+        self._waiting: deque[bytes] = deque(maxlen=_HALVES_MAX)
+
+    def join(self, record: bytes) -> bytes:
+        if b"\\ud" not in record and b"\\uD" not in record:
+            return record
+        return _ESCAPE.sub(self._joined, record)
+
+    def _joined(self, escape: re.Match[bytes]) -> bytes:
+        match escape.lastgroup:
+            case "first":
+                self._waiting.append(escape[0])
+                return b""
+            case "second":
+                return self._waiting.popleft() + escape[0] if self._waiting else _REPLACEMENT
+            case "alone":
+                return _REPLACEMENT
+        return escape[0]
 
 
 class UsageAlone(msgspec.Struct, gc=False):

@@ -4,7 +4,7 @@ events that are read and not taken yet."""
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 
-from tollkeeper.backends.answer_json import MalformedAnswer
+from tollkeeper.backends.answer_json import MalformedAnswer, SplitCharacters
 from tollkeeper.backends.port import TextWriter
 from tollkeeper.backends.transport.framing import RecordParser
 from tollkeeper.backends.wire import WholeAnswer
@@ -36,6 +36,7 @@ class StreamReader(ABC):
         self._empty_records_left = (
             call.model.context_length + events_per_token * call.output_tokens_max + _SLACK
         )
+        self._split_characters = SplitCharacters()
         self._events: list[Event] = []
         self.accepted = False
         self.failing = False
@@ -48,7 +49,7 @@ class StreamReader(ABC):
                 # What `ended` says, without a call for each record.
                 if self.done or self.failure is not None:
                     break
-                self._read_payload(payload)
+                self._read_payload(self._split_characters.join(payload))
         except MalformedAnswer as error:
             malformed = f"The backend's stream is malformed: {error}."
             self.fail(BackendFailed(malformed, charged=True))

@@ -36,7 +36,6 @@ MALFORMED = {
     "bad UTF-8": b'data: {"choices":[{"index":0,"delta":{"content":"\xff"}}]}\n\n',
     "bad UTF-8 in an unknown field": b'data: {"x":"\xff"}\n\n',
     "bad UTF-8 in a comment": b": \xc3\x28\n\n",
-    "surrogate": b'data: {"choices":[{"index":0,"delta":{"content":"\\ud800"}}]}\n\n',
     "not JSON": b"data: hello\n\n",
     "half JSON": b'data: {"choices":[\n\n',
     "an array": b"data: []\n\n",
@@ -104,6 +103,33 @@ async def test_odd_but_legal_stream_cut_at_every_byte() -> None:
             assert outcome.usage == Usage(7, 3)
 
 
+def said(*contents: str, index: int = 0) -> bytes:
+    """Records with these contents, which are JSON texts without quotes."""
+    head = b'data: {"choices":[{"index":%d,"delta":{"content":"' % index
+    return b"".join(head + content.encode() + b'"}}]}\n\n' for content in contents)
+
+
+SPLIT = {
+    "between two records": (said("a\\ud83e", "\\udd8ab"), "a🦊b"),
+    "with other text between": (said("\\uD83E", "", "\\uDD8A"), "🦊"),
+    "two in a row": (said("\\ud83e", "\\udd8a\\ud83d", "\\ude00"), "🦊😀"),
+    "whole pairs beside it": (said("\\ud83e\\udd8a\\ud83d", "\\ude00\\ud83e\\udd8a"), "🦊😀🦊"),
+    "a text that looks like a half": (said("\\\\ud83e", "\\\\udd8a"), "\\ud83e\\udd8a"),
+    "a first half alone": (said("a\\ud83e", "b"), "ab"),
+    "a first half in the middle": (said("a\\ud83eb"), "a�b"),
+    "a second half alone": (said("a\\udd8ab"), "a�b"),
+}
+
+
+@pytest.mark.parametrize("case", SPLIT)
+async def test_a_character_that_is_split_between_records(case: str) -> None:
+    data, text = SPLIT[case]
+    records = data + sse(chunk(finish="stop")) + sse(usage_chunk()) + DONE
+    outcome = await fault(cut(GOOD + records, len(GOOD)), streamed=True)
+    outcome.check_complete()
+    assert outcome.text() == "a" + text
+
+
 @pytest.mark.parametrize(
     ("code", "error"), [(400, ProviderRejected), (429, RateLimited), (500, BackendFailed)]
 )
@@ -113,6 +139,33 @@ async def test_error_record_where_the_answer_should_begin(
     record = {"error": {"message": f"too long, {KEY}", "code": code}}
     check_failure(await fault(stream([sse(record), DONE]), streamed=True), error, charged=False)
     check_failure(await fault(answer(record)), error, charged=False)
+
+
+def said(*contents: str, index: int = 0) -> bytes:
+    """Records with these contents, which are JSON texts without quotes."""
+    head = b'data: {"choices":[{"index":%d,"delta":{"content":"' % index
+    return b"".join(head + content.encode() + b'"}}]}\n\n' for content in contents)
+
+
+SPLIT = {
+    "between two records": (said("a\\ud83e", "\\udd8ab"), "a🦊b"),
+    "with other text between": (said("\\uD83E", "", "\\uDD8A"), "🦊"),
+    "two in a row": (said("\\ud83e", "\\udd8a\\ud83d", "\\ude00"), "🦊😀"),
+    "whole pairs beside it": (said("\\ud83e\\udd8a\\ud83d", "\\ude00\\ud83e\\udd8a"), "🦊😀🦊"),
+    "a text that looks like a half": (said("\\\\ud83e", "\\\\udd8a"), "\\ud83e\\udd8a"),
+    "a first half alone": (said("a\\ud83e", "b"), "ab"),
+    "a first half in the middle": (said("a\\ud83eb"), "a�b"),
+    "a second half alone": (said("a\\udd8ab"), "a�b"),
+}
+
+
+@pytest.mark.parametrize("case", SPLIT)
+async def test_a_character_that_is_split_between_records(case: str) -> None:
+    data, text = SPLIT[case]
+    records = data + sse(chunk(finish="stop")) + sse(usage_chunk()) + DONE
+    outcome = await fault(cut(GOOD + records, len(GOOD)), streamed=True)
+    outcome.check_complete()
+    assert outcome.text() == "a" + text
 
 
 @pytest.mark.parametrize(

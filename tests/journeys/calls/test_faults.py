@@ -290,7 +290,6 @@ def pieces(count: int) -> list[bytes]:
 
 BROKEN: dict[str, bytes] = {
     "bad UTF-8": b'data: {"choices":[{"index":0,"delta":{"content":"\xff"}}]}\n\n',
-    "surrogate": b'data: {"choices":[{"index":0,"delta":{"content":"\\ud800"}}]}\n\n',
     "no JSON": b"data: hello\n\n",
     "half JSON": b'data: {"choices":[\n\n',
     "no object": b"data: []\n\n",

@@ -31,7 +31,7 @@ class BedrockMessagesAnswer(MessagesAnswer):
         if is_exception(name):
             self.fail(failure_of(name, content, accepted=self.accepted, secrets=self._secrets))
         elif name == _CHUNK:
-            super()._read_payload(_unwrapped(content))
+            super()._read_payload(self._split_characters.join(_unwrapped(content)))
         else:
             self._count_empty_record()
 
