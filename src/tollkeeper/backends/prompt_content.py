@@ -21,6 +21,15 @@ def arguments_object(call: ToolCall) -> FreeObject:
     return decoded
 
 
+def custom_member(written: FreeObject) -> FreeObject | None:
+    """The custom tool in a tool, in a call or in a choice of a chat request; None if it is something
+    else, or has further fields."""
+    custom = written.get("custom")
+    if written.get("type") != "custom" or not isinstance(custom, dict) or len(written) != 2:
+        return None
+    return custom
+
+
 def answered_call_id(result: ToolResult, turn: Turn, legacy_calls: Mapping[str, str]) -> str:
     """The id of the call that a result answers. A legacy function names no id, so `legacy_calls` has
     the id that was given to the last call of each name."""

@@ -98,6 +98,8 @@ class ToolCallPiece(msgspec.Struct, frozen=True, gc=False):
     id: str | None = None
     name: str | None = None
     arguments: str = ""
+    # The call of a custom tool. Its arguments are a text of any form, not JSON.
+    custom: bool = False
 
 
 class FunctionCallPiece(msgspec.Struct, frozen=True, gc=False):

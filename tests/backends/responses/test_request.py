@@ -257,6 +257,13 @@ def test_options_without_a_place(name: str, value: Any, param: str) -> None:
 TOOLS = [{"type": "function", "function": {"name": "f"}}]
 AUDIO = {"type": "input_audio", "input_audio": {"data": "AA", "format": "wav"}}
 CALL = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+
+
+def test_a_custom_tool_cannot_pose_as_a_tool_of_the_provider() -> None:
+    tool = {"type": "custom", "custom": {"name": "x", "type": "web_search"}}
+    assert asked(tools=[tool])["tools"] == [{"type": "custom", "name": "x"}]
+
+
 REFUSED: list[tuple[dict[str, Any], str, type[TollkeeperError]]] = [
     ({"messages": [{**USER, "name": "Ann"}]}, "messages[0].name", OptionUnsupported),
     (
@@ -286,7 +293,7 @@ REFUSED: list[tuple[dict[str, Any], str, type[TollkeeperError]]] = [
     ),
     ({"tools": [{"type": "custom", "custom": {}}]}, "tools[0]", OptionUnsupported),
     (
-        {"tools": TOOLS, "tool_choice": {"type": "custom", "custom": {"name": "x"}}},
+        {"tools": TOOLS, "tool_choice": {"type": "mcp", "server_label": "x"}},
         "tool_choice",
         OptionUnsupported,
     ),

@@ -72,9 +72,15 @@ def _read_chat(
         for position, call in enumerate(piece.get("tool_calls") or ()):
             # A caller may take whatever it finds here for a new id.
             assert call.get("id") != ""
-            told = calls.setdefault(call.get("index", position), ["", ""])
-            told[0] += call["function"].get("name") or ""
-            told[1] += call["function"].get("arguments") or ""
+            custom = call.get("custom")
+            assert call.get("type") in (None, "function" if custom is None else "custom")
+            called = {**call["function"]} if custom is None else {**custom}
+            told = calls.setdefault(
+                call.get("index", position), ["", "", *([] if custom is None else ["custom"])]
+            )
+            told[0] += called.pop("name", "")
+            told[1] += called.pop("arguments" if custom is None else "input", "")
+            assert not called
     content = {
         "text": "".join(piece.get("content") or "" for piece in pieces),
         "reasoning": "".join(piece.get("reasoning_content") or "" for piece in pieces),

@@ -6,14 +6,14 @@ One file is one exchange:
 - `source`: where the shape comes from: `SOURCES`.
 - `protocol`: `chat`, `responses`, `messages`, `gemini`, `converse` or `bedrock_messages`.
 - `request`: what the gateway sends, but for `model`. A text may be given as `{"repeat": [text, n]}`.
-- `asks`: what a caller sends to have it, by face (`chat`, `responses`); each of them is played. Only
-  for protocols that are not a face; on others the caller sends `request` itself.
+- `asks`: what a client sends to have it, by face (`chat`, `responses`); each of them is played. If the
+  protocol is a face, `asks` can be left out: the client sends `request` itself.
 - `answer`: `body` is a JSON answer (`before_body`: what comes before it; `status`: if not 200). Else
   `lines` are the lines of the event stream, each ended by `line_end` (LF by default). A line is a
   string, or an object, which is a `data: ` line with that object in JSON. Or `frames` are the frames
   of a binary stream, each an object with the name of its event or exception; the content of a `chunk`
   is sent in base64.
-- `caller_reads`: `text`, `reasoning`, `refusal`, `calls` (name and arguments), `annotations` (URL, title,
+- `caller_reads`: `text`, `reasoning`, `refusal`, `calls` (name and arguments, and `custom` for a custom tool), `annotations` (URL, title,
   start and end) and `finish`; or `error` with the status of a refusal, or with 200 for an error record
   within the stream. `prompt_tokens` is the prompt's count, if the counts of the row overlap.
 """
@@ -88,7 +88,8 @@ class Exchange:
 def load(name: str, folder: Path = RECORDED) -> Exchange:
     written = json.loads((folder / f"{name}.json").read_text())
     protocol = written["protocol"]
-    assert set(written) == _FIELDS | (set() if protocol in _FACES else {"asks"})
+    assert set(written) - {"asks"} == _FIELDS
+    assert "asks" in written or protocol in _FACES
     assert written["source"] in SOURCES
     assert protocol in (*_FACES, "messages", "gemini", "converse", "bedrock_messages")
     request = _with_repeats(written["request"])

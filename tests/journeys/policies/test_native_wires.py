@@ -64,6 +64,10 @@ SAID = {
             "reasoning": reasoning_item("a bomb"),
             "summary": reasoning_item("a bomb", summary=True),
             "call": call_item("c", "look", '{"at": "a bomb"}'),
+            "custom call": {
+                **{"type": "custom_tool_call", "id": "ctc_1", "call_id": "c", "name": "look"},
+                "input": "at a bomb",
+            },
         },
         cost=COST,
     ),

@@ -249,7 +249,7 @@ CHAT_UNCARRIED: list[tuple[dict[str, Any], str]] = [
         "messages[0].content[0]",
     ),
     ({"messages": [{"role": "user", "content": "Hi", "name": "Ann"}]}, "messages[0].name"),
-    ({"tools": [{"type": "custom", "custom": {"name": "x"}}]}, "tools[0]"),
+    ({"tools": [{"type": "custom", "custom": {"description": "x"}}]}, "tools[0]"),
 ]
 
 

@@ -156,6 +156,14 @@ def usage_view(usage: Usage) -> wire.ChatUsage:
     )
 
 
+def called_view(piece: ToolCallPiece, *, custom: bool) -> tuple[str, dict[str, str]]:
+    """Returns the field of a tool call that has the called tool, and what the piece adds to it."""
+    named = {} if piece.name is None else {"name": piece.name}
+    if custom:
+        return "custom", {**named, "input": piece.arguments}
+    return "function", {**named, "arguments": piece.arguments}
+
+
 def annotation_view(annotation: Annotation) -> wire.Annotation:
     return wire.Annotation(
         type="url_citation",
@@ -202,14 +210,15 @@ def _prompt_logprobs(written: msgspec.Raw | None) -> msgspec.Raw | None:
 
 
 def _add_tool_call(calls: dict[int, dict[str, Any]], piece: ToolCallPiece) -> None:
-    call = calls.setdefault(
-        piece.index, {"id": "", "type": "function", "function": {"name": "", "arguments": ""}}
-    )
+    call = calls.get(piece.index)
+    # The first piece of a call says which kind of tool the model calls.
+    kind, added = called_view(piece, custom=piece.custom if call is None else "custom" in call)
+    if call is None:
+        call = calls[piece.index] = {"id": "", "type": kind, kind: {"name": ""}}
     if piece.id is not None:
         call["id"] = piece.id
-    if piece.name is not None:
-        call["function"]["name"] += piece.name
-    call["function"]["arguments"] += piece.arguments
+    for name, text in added.items():
+        call[kind][name] = call[kind].get(name, "") + text
 
 
 def _with_function_call(so_far: dict[str, Any] | None, piece: FunctionCallPiece) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 
 from tollkeeper.api.chat.call import PreparedChat
-from tollkeeper.api.chat.completion import annotation_view, completion_id, usage_view
+from tollkeeper.api.chat.completion import annotation_view, called_view, completion_id, usage_view
 from tollkeeper.api.http.endpoint import Request
 from tollkeeper.api.http.envelope import error_body
 from tollkeeper.api.http.sse import DONE, EventStream
@@ -146,10 +146,10 @@ class ChatStream:
 
 def _tool_call(piece: ToolCallPiece) -> dict[str, Any]:
     """Only the first piece of a call has `id`, `type` and `name`; every piece has `index`."""
+    kind, called = called_view(piece, custom=piece.custom)
     if piece.id is None and piece.name is None:
-        return {"index": piece.index, "function": {"arguments": piece.arguments}}
-    function = {"name": piece.name or "", "arguments": piece.arguments}
-    return {"index": piece.index, "id": piece.id, "type": "function", "function": function}
+        return {"index": piece.index, kind: called}
+    return {"index": piece.index, "id": piece.id, "type": kind, kind: {"name": "", **called}}
 
 
 def _function_call(piece: FunctionCallPiece) -> dict[str, Any]:

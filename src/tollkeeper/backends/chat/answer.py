@@ -27,10 +27,17 @@ class _Function(msgspec.Struct, gc=False):
     arguments: str | None = None
 
 
+class _Custom(msgspec.Struct, gc=False):
+    name: str | None = None
+    input: str | None = None
+
+
 class _ToolCall(msgspec.Struct, gc=False):
     index: int | None = None
     id: str | None = None
     function: _Function | None = None
+    # In the place of a function, if the call is one of a custom tool.
+    custom: _Custom | None = None
 
 
 class _UrlCitation(msgspec.Struct, gc=False):
@@ -238,14 +245,21 @@ def _thought(part: _Part) -> str:
 def _tool_calls(pieces: "list[_ToolCall] | tuple[()]") -> tuple[ToolCallPiece, ...]:
     calls = []
     for position, piece in enumerate(pieces):
-        function = piece.function or _Function()
+        name, arguments = None, None
+        if piece.custom is not None:
+            name, arguments = piece.custom.name, piece.custom.input
+        elif piece.function is not None:
+            name, arguments = piece.function.name, piece.function.arguments
         # A complete answer numbers its calls by their place only.
         index = piece.index if piece.index is not None else position
         if index < 0:
             raise MalformedAnswer("a tool call has a negative index")
         # Servers write an empty id or name into the further pieces of a call.
-        name = function.name or None
-        calls.append(ToolCallPiece(index, piece.id or None, name, function.arguments or ""))
+        calls.append(
+            ToolCallPiece(
+                index, piece.id or None, name or None, arguments or "", piece.custom is not None
+            )
+        )
     return tuple(calls)
 
 

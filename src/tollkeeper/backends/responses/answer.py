@@ -48,8 +48,10 @@ class _Item:
     texts: dict[tuple[TextKind, int], bool] = field(default_factory=dict)
     # The indexes of the parts whose annotations have been emitted.
     annotated: set[int] = field(default_factory=set)
-    # The number of a function call among the answer's calls; None for other items.
+    # The number of a call among the answer's calls; None for other items.
     call_index: int | None = None
+    # Whether the call is one of a custom tool.
+    is_custom: bool = False
     # Reasoning may come as text and as a summary. Only the kind that came first is emitted.
     reasoning_kind: TextKind | None = None
     # Whether the encrypted reasoning has been emitted.
@@ -100,7 +102,7 @@ class ResponsesAnswer(EventReader):
             self._read_delta(event, wire.DELTA_EVENTS[type_])
         elif type_ in wire.DONE_EVENTS:
             kind = wire.DONE_EVENTS[type_]
-            text = event.text or event.refusal or event.arguments or ""
+            text = event.text or event.refusal or event.arguments or event.input or ""
             self._emit_complete_text(self._item(event), kind, _text_index(event, kind), text, event)
         elif type_ in wire.PART_DONE_EVENTS:
             self._emit_part(self._item(event), _part_index(event), wire.decode_part(event.part))
@@ -164,7 +166,7 @@ class ResponsesAnswer(EventReader):
             case TextKind.ARGUMENTS:
                 if item.call_index is None:
                     raise MalformedAnswer("arguments came before their call")
-                self._emit(self._call_delta(item.call_index, arguments=text))
+                self._emit(self._call_delta(item, arguments=text))
             case _:
                 if item.reasoning_kind not in (None, kind):
                     return
@@ -210,7 +212,7 @@ class ResponsesAnswer(EventReader):
         record = wire.decode_item(event.item)
         if record is not None:
             item = self._item(event, record)
-            if record.type == wire.CALL:
+            if record.type in wire.CALLS:
                 self._begin_call(item, record)
 
     def _end_item(self, event: wire.StreamEvent) -> None:
@@ -227,6 +229,7 @@ class ResponsesAnswer(EventReader):
         if item.call_index is not None:
             return
         item.call_index = self._call_count
+        item.is_custom = record.type == wire.CUSTOM_CALL
         self._call_count += 1
         if self._legacy and self._call_count > 1:
             raise MalformedAnswer("it calls two functions at once")
@@ -234,23 +237,26 @@ class ResponsesAnswer(EventReader):
         if not id_:
             raise MalformedAnswer("a call has no id")
         self._items_by_call_id[id_] = item
-        self._emit(self._call_delta(item.call_index, id_, record.name or ""))
+        self._emit(self._call_delta(item, id_, record.name or ""))
 
     def _call_delta(
-        self, index: int, id_: str | None = None, name: str | None = None, arguments: str = ""
+        self, item: _Item, id_: str | None = None, name: str | None = None, arguments: str = ""
     ) -> Delta:
+        assert item.call_index is not None
         if self._legacy:
             return Delta(0, function_call=FunctionCallPiece(name, arguments))
-        return Delta(0, tool_calls=(ToolCallPiece(index, id_, name, arguments),))
+        piece = ToolCallPiece(item.call_index, id_, name, arguments, item.is_custom)
+        return Delta(0, tool_calls=(piece,))
 
     def _emit_item(self, item: _Item, record: wire.Item) -> None:
         """Emits the content of the item that was not emitted before."""
         if record.type == wire.MESSAGE:
             for index, part in enumerate(record.content or ()):
                 self._emit_part(item, index, part)
-        elif record.type == wire.CALL:
+        elif record.type in wire.CALLS:
             self._begin_call(item, record)
-            self._emit_complete_text(item, TextKind.ARGUMENTS, 0, record.arguments or "")
+            arguments = record.arguments or record.input or ""
+            self._emit_complete_text(item, TextKind.ARGUMENTS, 0, arguments)
         elif record.type == wire.REASONING:
             # The text comes before the summary, because only the first kind is emitted.
             for index, part in enumerate(record.content or ()):
@@ -271,7 +277,7 @@ class ResponsesAnswer(EventReader):
             record = wire.decode_item(raw)
             if record is None:
                 continue
-            if record.type == wire.CALL:
+            if record.type in wire.CALLS:
                 item = self._items_by_call_id.get(record.call_id or record.id or "") or _Item()
                 self._emit_item(item, record)
             elif record.type == wire.REASONING:

@@ -8,7 +8,11 @@ it.
 from collections.abc import Sequence
 from typing import Any
 
-from tollkeeper.backends.prompt_content import answered_call_id, unsupported_content
+from tollkeeper.backends.prompt_content import (
+    answered_call_id,
+    custom_member,
+    unsupported_content,
+)
 from tollkeeper.domain.errors import OptionUnsupported
 from tollkeeper.domain.prompt import (
     Content,
@@ -39,6 +43,8 @@ class Input:
         # The last id by function name. Legacy calls have no id: a result belongs to the last call
         # of the same name.
         self._legacy_calls: dict[str, str] = {}
+        # The ids of calls of custom tools, whose outputs are items of another type.
+        self._custom_calls: set[str] = set()
 
     def add(self, turns: Sequence[Turn]) -> "Input":
         for turn in turns:
@@ -116,9 +122,20 @@ class Input:
         if call.legacy:
             call_id = f"call_{len(self.items)}"
             self._legacy_calls[call.name] = call_id
-        elif not call_id or call.extra:
+        elif not call_id:
             raise unsupported_content(call.place)
+        elif call.extra:
+            self._add_custom_call(call, call_id)
+            return
         self._add_item("function_call", call_id=call_id, name=call.name, arguments=call.arguments)
+
+    def _add_custom_call(self, call: ToolCall, call_id: str) -> None:
+        custom = custom_member(call.extra or {}) or {}
+        name, written = custom.get("name"), custom.get("input")
+        if not isinstance(name, str) or not isinstance(written, str):
+            raise unsupported_content(call.place)
+        self._custom_calls.add(call_id)
+        self._add_item("custom_tool_call", call_id=call_id, name=name, input=written)
 
     def _add_result(self, result: Part, turn: Turn) -> None:
         if not isinstance(result, ToolResult):
@@ -131,7 +148,8 @@ class Input:
         else:
             output = [_part(part, turn.place) for part in parts]
         call_id = answered_call_id(result, turn, self._legacy_calls)
-        self._add_item("function_call_output", call_id=call_id, output=output)
+        kind = "custom_tool_call" if call_id in self._custom_calls else "function_call"
+        self._add_item(f"{kind}_output", call_id=call_id, output=output)
 
     def _add_item(self, kind: str, **fields: Any) -> None:
         self.items.append({"type": kind, **fields})

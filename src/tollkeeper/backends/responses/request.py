@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from tollkeeper.backends.options import place_options
+from tollkeeper.backends.prompt_content import custom_member
 from tollkeeper.backends.responses.input import Input
 from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
@@ -16,6 +17,7 @@ from tollkeeper.domain.prompt import (
     FunctionTool,
     NamedFunction,
     Option,
+    OtherChoice,
     Prompt,
     SchemaOutput,
     Tool,
@@ -151,8 +153,13 @@ def _tool_fields(prompt: Prompt) -> FreeObject:
 
 def _tool(tool: Tool) -> FreeObject:
     if not isinstance(tool, FunctionTool):
-        place = "functions" if tool.legacy else tool.place
-        raise OptionUnsupported("This model supports only tools of type function.", param=place)
+        custom = custom_member(tool.written)
+        if custom is None or not isinstance(custom.get("name"), str):
+            place = "functions" if tool.legacy else tool.place
+            raise OptionUnsupported(
+                "This model supports only tools of the types function and custom.", param=place
+            )
+        return _custom_tool(custom)
     described: FreeObject = {
         "type": "function",
         "name": tool.name,
@@ -162,6 +169,15 @@ def _tool(tool: Tool) -> FreeObject:
         **(tool.extra or {}),
     }
     _add_optional(described, {"description": tool.description})
+    return described
+
+
+def _custom_tool(custom: FreeObject) -> FreeObject:
+    """The custom tool of a chat request. This protocol has no objects for the tool and its grammar."""
+    described = {**custom, "type": "custom"}
+    wanted = custom.get("format")
+    if isinstance(wanted, dict) and isinstance(wanted.get("grammar"), dict):
+        described["format"] = {**wanted["grammar"], "type": "grammar"}
     return described
 
 
@@ -186,4 +202,10 @@ def _tool_choice(requested: ToolChoice) -> str | FreeObject:
         case AllowedFunctions(names=names, mode=mode):
             tools = [{"type": "function", "name": name} for name in names]
             return {"type": "allowed_tools", "mode": mode.value, "tools": tools}
-    raise OptionUnsupported("This model can choose only functions.", param=requested.param)
+        case OtherChoice(written=written):
+            custom = custom_member(written)
+            if custom is not None and isinstance(custom.get("name"), str):
+                return {"type": "custom", "name": custom["name"]}
+    raise OptionUnsupported(
+        "This model can choose only functions and custom tools.", param=requested.param
+    )

@@ -24,8 +24,10 @@ from tollkeeper.domain.inference import Annotation, UsageReport
 # The types of output items that are read. Items of any other type are ignored.
 MESSAGE = "message"
 CALL = "function_call"
+CUSTOM_CALL = "custom_tool_call"
 REASONING = "reasoning"
-_KNOWN_ITEMS = (MESSAGE, CALL, REASONING)
+CALLS = (CALL, CUSTOM_CALL)
+_KNOWN_ITEMS = (MESSAGE, *CALLS, REASONING)
 _KNOWN_ANNOTATIONS = ("url_citation",)
 _SEARCH = b"web_search_call"
 
@@ -48,6 +50,7 @@ DELTA_EVENTS = {
     "response.reasoning.delta": TextKind.REASONING,
     "response.reasoning_summary_text.delta": TextKind.SUMMARY,
     "response.function_call_arguments.delta": TextKind.ARGUMENTS,
+    "response.custom_tool_call_input.delta": TextKind.ARGUMENTS,
 }
 DONE_EVENTS = {name.removesuffix("delta") + "done": kind for name, kind in DELTA_EVENTS.items()}
 PART_KINDS = {
@@ -101,6 +104,8 @@ class StreamEvent(msgspec.Struct, gc=False):
     text: str | None = None
     refusal: str | None = None
     arguments: str | None = None
+    # The arguments of a custom tool, which are a text of any form.
+    input: str | None = None
     logprobs: msgspec.Raw = ABSENT
     annotation: msgspec.Raw = ABSENT
     part: msgspec.Raw = ABSENT
@@ -133,6 +138,7 @@ class Item(msgspec.Struct, gc=False):
     call_id: str | None = None
     name: str | None = None
     arguments: str | None = None
+    input: str | None = None
 
 
 class _IncompleteDetails(msgspec.Struct, gc=False):
