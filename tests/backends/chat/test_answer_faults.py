@@ -141,33 +141,6 @@ async def test_error_record_where_the_answer_should_begin(
     check_failure(await fault(answer(record)), error, charged=False)
 
 
-def said(*contents: str, index: int = 0) -> bytes:
-    """Records with these contents, which are JSON texts without quotes."""
-    head = b'data: {"choices":[{"index":%d,"delta":{"content":"' % index
-    return b"".join(head + content.encode() + b'"}}]}\n\n' for content in contents)
-
-
-SPLIT = {
-    "between two records": (said("a\\ud83e", "\\udd8ab"), "a🦊b"),
-    "with other text between": (said("\\uD83E", "", "\\uDD8A"), "🦊"),
-    "two in a row": (said("\\ud83e", "\\udd8a\\ud83d", "\\ude00"), "🦊😀"),
-    "whole pairs beside it": (said("\\ud83e\\udd8a\\ud83d", "\\ude00\\ud83e\\udd8a"), "🦊😀🦊"),
-    "a text that looks like a half": (said("\\\\ud83e", "\\\\udd8a"), "\\ud83e\\udd8a"),
-    "a first half alone": (said("a\\ud83e", "b"), "ab"),
-    "a first half in the middle": (said("a\\ud83eb"), "a�b"),
-    "a second half alone": (said("a\\udd8ab"), "a�b"),
-}
-
-
-@pytest.mark.parametrize("case", SPLIT)
-async def test_a_character_that_is_split_between_records(case: str) -> None:
-    data, text = SPLIT[case]
-    records = data + sse(chunk(finish="stop")) + sse(usage_chunk()) + DONE
-    outcome = await fault(cut(GOOD + records, len(GOOD)), streamed=True)
-    outcome.check_complete()
-    assert outcome.text() == "a" + text
-
-
 @pytest.mark.parametrize(
     ("code", "error"), [(400, ProviderRejected), (429, RateLimited), (None, BackendFailed)]
 )

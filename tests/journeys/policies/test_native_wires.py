@@ -65,7 +65,10 @@ SAID = {
             "summary": reasoning_item("a bomb", summary=True),
             "call": call_item("c", "look", '{"at": "a bomb"}'),
             "custom call": {
-                **{"type": "custom_tool_call", "id": "ctc_1", "call_id": "c", "name": "look"},
+                "type": "custom_tool_call",
+                "id": "ctc_1",
+                "call_id": "c",
+                "name": "look",
                 "input": "at a bomb",
             },
         },
