@@ -51,7 +51,7 @@ JUDGED = """
     chat messages[].content / chat messages[].name / chat messages[].reasoning /
     chat messages[].reasoning_content / chat messages[].tool_call_id / chat messages[].tool_calls[] /
     chat messages[].function_call / chat stop / chat stop[] / chat tools[] / chat functions[] /
-    chat tool_choice / chat function_call / chat web_search_options / chat prediction / chat audio /
+    chat tool_choice / chat function_call / chat web_search_options / chat prediction /
     chat response_format.json_schema.name / chat response_format.json_schema.schema /
     chat response_format.json_schema.description / chat service_tier /
     chat messages[].content[]<text>.text / chat messages[].content[]<text>.* /
@@ -67,7 +67,7 @@ _OPTIONS = ("prediction", "service_tier", "verbosity", "thinking", "reasoning.en
 _READER = replace(
     MODEL,
     input_modalities=("text", "image", "audio", "video", "file"),
-    output_modalities=("text", "audio"),
+    output_modalities=("text", "image"),
     supported_features=tuple(Feature),
     supported_sampling_parameters=("temperature", "top_p", "stop", "seed", "logit_bias"),
     options={name: name.replace(".", "_") for name in _OPTIONS},

@@ -178,6 +178,19 @@ def test_a_hold_reckons_with_audio() -> None:
     assert hold_picousd(cheap, audio) == hold_picousd(cheap, bounds(100))
 
 
+def test_images_in_answers_have_their_price_or_that_of_the_completion() -> None:
+    usage = Usage(100, 50, output_image_tokens=40)
+    assert (
+        cost_of(PRICING, usage, 0).total_picousd
+        == cost_of(PRICING, Usage(100, 50), 0).total_picousd
+    )
+    dear = pricing_with_variants(DeclaredPrices({**BASE, "output_image": "0.00006"}))
+    lines = cost_of(dear, usage, 0).by_dimension
+    assert (lines["output_image"], lines["completion"]) == (40 * 60_000_000, 10 * 10_000_000)
+    more = hold_picousd(dear, bounds(100, writes_images=True)) - hold_picousd(dear, bounds(100))
+    assert more == 100 * 50_000_000
+
+
 @pytest.mark.parametrize("unasked", ["default", "flex"])
 def test_the_operator_may_know_the_tier_of_requests_that_name_none(unasked: str) -> None:
     declared = DeclaredPrices(
@@ -192,7 +205,7 @@ def test_the_operator_may_know_the_tier_of_requests_that_name_none(unasked: str)
 cents = st.integers(0, 1000).map(lambda amount: f"{amount}.5")
 TOKEN_PRICES = (
     *("prompt", "completion", "input_cache_read", "input_cache_write", "input_cache_write_1h"),
-    *("input_audio", "output_audio"),
+    *("input_audio", "output_audio", "output_image"),
 )
 token_prices = st.fixed_dictionaries(dict.fromkeys(TOKEN_PRICES, cents))
 tiers = st.lists(
@@ -209,6 +222,7 @@ limits = st.builds(
     output_tokens_each=st.integers(1, 40),
     images=st.integers(0, 3),
     web_searches=st.integers(0, 3),
+    writes_images=st.booleans(),
     service_tier=st.sampled_from((None, "flex", "priority", "scale")),
 )
 
@@ -219,6 +233,7 @@ def usages_within(draw: st.DrawFn, limit: Bounds) -> Usage:
     completion = draw(st.integers(0, limit.output_tokens_each))
     cached = draw(st.integers(0, prompt))
     written = draw(st.integers(0, prompt - cached))
+    audio = draw(st.integers(0, min(limit.output_audio_tokens_each, completion)))
     tiers: tuple[str | None, ...] = ("flex", "priority", None, "other")
     if limit.service_tier is not None:
         tiers = (limit.service_tier, None, "other", "default")
@@ -230,7 +245,8 @@ def usages_within(draw: st.DrawFn, limit: Bounds) -> Usage:
         input_audio_tokens=draw(
             st.integers(0, min(limit.input_audio_tokens, prompt - cached - written))
         ),
-        output_audio_tokens=draw(st.integers(0, min(limit.output_audio_tokens_each, completion))),
+        output_audio_tokens=audio,
+        output_image_tokens=draw(st.integers(0, completion - audio)) if limit.writes_images else 0,
         web_searches=draw(st.integers(0, limit.web_searches)),
         service_tier=draw(st.sampled_from(tiers)),
     )

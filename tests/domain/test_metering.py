@@ -73,3 +73,18 @@ def test_searches_beyond_any_sense_are_not_charged(
     meter.count([Delta(0, text="Hello"), UsageReport(report)])
     assert meter.reported_nonsense is nonsense
     assert nonsense or meter.charge().usage.web_searches == searches
+
+
+def test_an_image_is_counted_where_nothing_is_reported() -> None:
+    meter = Meter(make_call(streamed=True, output_tokens_max=8192), 10)
+    meter.count([Delta(0, text="A fox:", images=("data:image/png;base64,AAAA",))])
+    usage = meter.charge().usage
+    assert usage.output_image_tokens == 6240
+    assert usage.completion_tokens > 6240
+
+
+def test_images_are_counted_within_the_bound() -> None:
+    meter = Meter(make_call(streamed=True, output_tokens_max=100), 10)
+    meter.count([Delta(0, images=("data:image/png;base64,AAAA",) * 3)])
+    usage = meter.charge().usage
+    assert (usage.completion_tokens, usage.output_image_tokens) == (100, 100)

@@ -255,6 +255,7 @@ def cost_of(resolution: Resolution) -> int:
         + resolution.input_cache_write
         + resolution.input_audio
         + resolution.output_audio
+        + resolution.output_image
         + resolution.web_search
         + resolution.image
         + resolution.request

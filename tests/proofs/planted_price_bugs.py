@@ -120,6 +120,24 @@ PRICE_BUGS = {
         "piece.id",
         EXCHANGES,
     ),
+    "the input of a custom tool is lost": Bug(
+        "answer:_tool_calls",
+        "name, arguments = piece.custom.name, piece.custom.input",
+        "name = piece.custom.name",
+        EXCHANGES,
+    ),
+    "a call that names its type is taken for one of the provider's": Bug(
+        "ConverseAnswer._read_tool_use",
+        "if use.type == records.SERVER_TOOL_USE:",
+        "if use.type is not None:",
+        EXCHANGES,
+    ),
+    "images of answers have the price of text": Bug(
+        "normalised",
+        "output_image_tokens=min(report.output_image_tokens or 0, completion - output_audio)",
+        "output_image_tokens=0",
+        PRICED_EXCHANGES,
+    ),
     "the thinking of Mistral is lost": Bug(
         "_delta",
         'reasoning = reasoning or "".join(_thought(part) for part in content)',

@@ -252,7 +252,7 @@ def test_a_model_has_what_its_backends_protocol_carries(tmp_path: Path) -> None:
     declared = {
         "supported_sampling_parameters": ["seed", "top_p", "stop", "temperature"],
         "input_modalities": ["video", "image", "text"],
-        "output_modalities": ["audio", "text"],
+        "output_modalities": ["audio", "text", "image"],
         "options": {"verbosity": "elsewhere"},
     }
     for protocol, sampling, inputs, outputs in (

@@ -17,6 +17,9 @@ from tollkeeper.domain.usage import ReportedUsage
 _PIECES_PER_TOKEN_MAX = 2
 # Pieces beyond the bound that are no sign of a runaway: roles and ends.
 _SLACK = 64
+# All images of an answer together, in base64. A record, and an answer that is no stream, have bounds of
+# their own.
+_IMAGE_CHARACTERS_MAX = 64 << 20
 
 
 def pieces_max(output_tokens: int) -> int:
@@ -36,6 +39,7 @@ class StreamReader(ABC):
         self._empty_records_left = (
             call.model.context_length + events_per_token * call.output_tokens_max + _SLACK
         )
+        self._image_room = _IMAGE_CHARACTERS_MAX
         self._split_characters = SplitCharacters()
         self._events: list[Event] = []
         self.accepted = False
@@ -78,6 +82,12 @@ class StreamReader(ABC):
     def _read_payload(self, payload: bytes) -> None:
         """Reads one record. Raises MalformedAnswer."""
 
+    def _take_room(self, images: tuple[str, ...]) -> None:
+        """Raises MalformedAnswer if the answer has more images than it has room for."""
+        self._image_room -= sum(map(len, images))
+        if self._image_room < 0:
+            raise MalformedAnswer("its images are too large")
+
     def _count_empty_record(self) -> None:
         self._empty_records_left -= 1
         if self._empty_records_left < 0:
@@ -117,6 +127,10 @@ class EventReader(StreamReader):
             raise MalformedAnswer("it is longer than its bound")
         self.accepted = True
         self._events.append(delta)
+
+    def _emit_images(self, images: tuple[str, ...]) -> None:
+        self._take_room(images)
+        self._emit(Delta(0, images=images))
 
     def _tell_of_search(self) -> None:
         """Tells of a search at once, because the report comes at the end and may never come."""

@@ -7,16 +7,20 @@ from tollkeeper.domain.prompt import AllowedFunctions, FunctionTool, JsonOutput,
 
 
 def refuse_unsupported(
-    prompt: Prompt, *, sampling: Iterable[str], json_output: bool = False
+    prompt: Prompt,
+    *,
+    sampling: Iterable[str],
+    output_modalities: Iterable[str],
+    json_output: bool = False,
 ) -> None:
-    """For protocols without log-probabilities, spoken answers and salts of caches. `sampling` are
-    the parameters that the protocol has. Raises OptionUnsupported with the first that it lacks."""
+    """For protocols without log-probabilities and salts of caches. `sampling` are the parameters that
+    the protocol has. Raises OptionUnsupported with the first that it lacks."""
     requested = [name for name in prompt.sampling.given() if name not in sampling]
     requested += [
-        modality.param for modality in prompt.output_modalities if modality.name != "text"
+        modality.param
+        for modality in prompt.output_modalities
+        if modality.name not in output_modalities
     ]
-    if prompt.speech is not None:
-        requested.append("audio")
     if prompt.logprobs is not None:
         requested.append(prompt.logprobs.param)
     if prompt.caching.salt is not None:

@@ -13,6 +13,7 @@ from tollkeeper.bootstrap.bridge import check_library
 from tollkeeper.bootstrap.identities import identity_of
 from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.declared_prices import pricing_from_declared
+from tollkeeper.domain.inference import IMAGE
 from tollkeeper.domain.judging import EXAMPLES, Example
 from tollkeeper.embedded.bridge_address import BridgeAddress
 from tollkeeper.embedded.engine_address import EngineAddress
@@ -20,9 +21,10 @@ from tollkeeper.services.policies.judge import Judge, JudgeConfig
 from tollkeeper.services.vault import Vault
 from tollkeeper.settings import BackendSettings, Settings, SettingsError
 
-# The bound if `record_bytes` is not set. A record of a Responses stream may hold the whole result.
-_RECORD_BYTES_MAX = {WireProtocol.RESPONSES: 16 << 20}
-_RECORD_BYTES_MAX_OTHERS = 1 << 20
+# The bound if `record_bytes` is not set. A record may hold an image, and a record of a Responses stream
+# the whole result.
+_RECORD_BYTES_MAX = 1 << 20
+_LARGE_RECORD_BYTES_MAX = 16 << 20
 # The tokenizer that is asked if `tokenizer` is not set.
 _TOKENIZERS = {
     WireProtocol.MESSAGES: Tokenizer.MESSAGES,
@@ -120,8 +122,13 @@ def _backend(
         check_library(settings, declared.name)
         api_key_of(declared)
         return AbsentBackend(declared.name, "The bridge to the library does not run.")
+    writes_images = any(
+        declared.name in model.backends and IMAGE in model.output_modalities
+        for model in settings.models
+    )
     try:
-        routed: Backend = RoutedBackend(backend_config(declared, engine, bridge))
+        config = backend_config(declared, engine, bridge, writes_images=writes_images)
+        routed: Backend = RoutedBackend(config)
     except ValueError as exc:
         raise SettingsError(f"backends {declared.name!r}: {exc}") from None
     if declared.kind == "embedded":
@@ -141,10 +148,14 @@ def backend_config(
     declared: BackendSettings,
     engine: EngineAddress | None,
     bridge: BridgeAddress | None = None,
+    *,
+    writes_images: bool = False,
 ) -> BackendConfig:
-    """Raises ValueError if an address or a credential cannot be used."""
+    """Raises ValueError if an address or a credential cannot be used. `writes_images`: some of the
+    backend's models answer with images."""
     embedded, bridged = declared.kind == "embedded", declared.kind == "library"
     protocol = WireProtocol(declared.protocol)
+    has_large_records = writes_images or protocol is WireProtocol.RESPONSES
     access = _access(declared, engine, bridge)
     return BackendConfig(
         name=declared.name,
@@ -172,7 +183,7 @@ def backend_config(
         tokenize_path=declared.tokenize_path or None,
         tokenize_timeout_s=declared.tokenize_timeout_s,
         frame_bytes_max=declared.record_bytes
-        or _RECORD_BYTES_MAX.get(protocol, _RECORD_BYTES_MAX_OTHERS),
+        or (_LARGE_RECORD_BYTES_MAX if has_large_records else _RECORD_BYTES_MAX),
         body_bytes_max=declared.answer_bytes,
         connections_max=declared.connections,
         idle_connections_max=declared.idle_connections,

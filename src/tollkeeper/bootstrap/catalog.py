@@ -28,6 +28,7 @@ from tollkeeper.domain.declared_prices import (
     pricing_with_variants,
 )
 from tollkeeper.domain.errors import InvalidRequest
+from tollkeeper.domain.inference import OUTPUT_MODALITIES
 from tollkeeper.domain.messages_behavior import MessagesBehavior, PromptCaching, ThinkingStyle
 from tollkeeper.embedded.engine_limits import ENGINE_SCHEMA_BOUNDS
 from tollkeeper.settings import (
@@ -174,7 +175,7 @@ def _model(declared: ModelSettings, backend: BackendSettings) -> Model:
         context_length=declared.context_length,
         max_output_length=declared.max_output_length,
         input_modalities=declared.input_modalities,
-        output_modalities=declared.output_modalities,
+        output_modalities=_narrowed(declared.output_modalities, OUTPUT_MODALITIES),
         quantization=declared.quantization,
         supported_sampling_parameters=declared.supported_sampling_parameters,
         supported_features=declared.supported_features,

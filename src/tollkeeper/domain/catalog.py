@@ -49,6 +49,7 @@ class Pricing:
     web_search: int = 0
     input_audio: int = 0
     output_audio: int = 0
+    output_image: int = 0
     # Every combination of service tier and length of the prompt that has prices of its own.
     variants: tuple[PriceVariant, ...] = ()
     # The service tier of answers to requests that name none; None: any of those with prices.

@@ -7,6 +7,7 @@ than the unit of account is refused, also where only a multiplier makes it so.
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from tollkeeper.domain.catalog import PriceVariant, Pricing
 from tollkeeper.domain.errors import InvalidRequest
@@ -16,12 +17,12 @@ from tollkeeper.domain.money import picousd_from_usd, usd_from_picousd
 PUBLIC_PRICES = ("prompt", "completion", "image", "request", "input_cache_read")
 INTERNAL_PRICES = (
     *("input_cache_write", "input_cache_write_1h", "web_search"),
-    *("input_audio", "output_audio"),
+    *("input_audio", "output_audio", "output_image"),
 )
 # Prices per token. The length of a prompt and the service tier change these.
 _TOKEN_PRICES = (
     *("prompt", "completion", "input_cache_read", "input_cache_write", "input_cache_write_1h"),
-    *("input_audio", "output_audio"),
+    *("input_audio", "output_audio", "output_image"),
 )
 # A price that is not declared is that of another dimension, never zero: input is input.
 _FALLBACKS = {
@@ -30,6 +31,7 @@ _FALLBACKS = {
     "input_cache_write_1h": "input_cache_write",
     "input_audio": "prompt",
     "output_audio": "completion",
+    "output_image": "completion",
 }
 _MULTIPLIER = re.compile(r"(?P<whole>\d{1,6})(?:\.(?P<fraction>\d{1,9}))?", re.ASCII)
 _SERVICE_TIER = re.compile(r"[!-~]{1,64}", re.ASCII)
@@ -58,7 +60,7 @@ class DeclaredPrices:
 
 def pricing_from_declared(declared: Mapping[str, str], *, param: str) -> Pricing:
     prices: dict[str, str] = {}
-    amounts: dict[str, int] = {}
+    amounts: dict[str, Any] = {}
     for dimension in (*PUBLIC_PRICES, *INTERNAL_PRICES):
         fallback = prices.get(_FALLBACKS.get(dimension, ""), "0")
         prices[dimension] = declared.get(dimension, fallback)
@@ -67,23 +69,7 @@ def pricing_from_declared(declared: Mapping[str, str], *, param: str) -> Pricing
             raise InvalidRequest("A price cannot be negative.", param=f"{param}.{dimension}")
         amounts[dimension] = price
     shown = {dimension: prices[dimension] for dimension in PUBLIC_PRICES}
-    return _pricing(amounts, shown)
-
-
-def _pricing(amounts: Mapping[str, int], shown: dict[str, str]) -> Pricing:
-    return Pricing(
-        prompt=amounts["prompt"],
-        completion=amounts["completion"],
-        image=amounts["image"],
-        request=amounts["request"],
-        input_cache_read=amounts["input_cache_read"],
-        input_cache_write=amounts["input_cache_write"],
-        input_cache_write_1h=amounts["input_cache_write_1h"],
-        web_search=amounts["web_search"],
-        input_audio=amounts["input_audio"],
-        output_audio=amounts["output_audio"],
-        declared=shown,
-    )
+    return Pricing(**amounts, declared=shown)
 
 
 def pricing_with_variants(declared: DeclaredPrices, *, param: str = "") -> Pricing:
@@ -167,4 +153,4 @@ def _multiplied(prices: Pricing, multiplier: str, place: str) -> Pricing:
                 "finer than the unit of account, 10^-12 USD.",
                 param=place,
             )
-    return _pricing(amounts, prices.declared)
+    return Pricing(**amounts, declared=prices.declared)

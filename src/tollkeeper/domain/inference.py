@@ -20,6 +20,9 @@ from tollkeeper.domain.usage import ReportedUsage
 
 # The lifetimes in a mark that are no longer than five minutes. No lifetime is one of them.
 _FIVE_MINUTES = (None, "5m")
+TEXT, IMAGE = "text", "image"
+# What an answer can have, whatever a model writes: the interface has no field for anything else.
+OUTPUT_MODALITIES = frozenset({TEXT, IMAGE})
 
 
 class Finish(StrEnum):
@@ -69,10 +72,11 @@ class Call(msgspec.Struct, frozen=True):
 
     @property
     def output_tokens_held(self) -> int:
-        """The most that each completion may take. Reasoning that the backend does not bound may
-        take as much as the model writes."""
+        """The most that each completion may take. Images, and reasoning that the backend does not
+        bound, may take as much as the model writes."""
         model = self.model
-        if model.bounds_reasoning or Feature.REASONING not in model.supported_features:
+        reasons = Feature.REASONING in model.supported_features and not model.bounds_reasoning
+        if not reasons and IMAGE not in model.output_modalities:
             return self.output_tokens_max
         return max(self.output_tokens_max, model.max_output_length)
 
@@ -142,6 +146,8 @@ class Delta(msgspec.Struct, frozen=True, gc=False):
     finish: str | None = None
     # Reasoning that only its backend can read. The caller sends it back with the next request.
     sealed_reasoning: str | None = None
+    # The addresses of images after the text. They have the content in themselves (`data:`) as a rule.
+    images: tuple[str, ...] = ()
 
 
 class UsageReport(msgspec.Struct, frozen=True, gc=False):

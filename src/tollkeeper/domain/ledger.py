@@ -43,6 +43,7 @@ class Resolution(msgspec.Struct, frozen=True, gc=False):
     input_cache_write: int = 0
     input_audio: int = 0
     output_audio: int = 0
+    output_image: int = 0
     web_search: int = 0
     image: int = 0
     request: int = 0

@@ -17,6 +17,8 @@ _ROOM = 16_384
 _ROOM_OF_A_PIECE = 32
 # A report of more than so many contexts cannot be true.
 _CONTEXTS_MAX = 16
+# An image of an answer without a report. No published family takes more (GPT Image, high quality).
+_TOKENS_PER_IMAGE = 6_240
 # Nor one of more than so many searches for a completion.
 _SEARCHES_MAX = 10_000
 # A price that the backend states agrees with ours if they differ by no more than this part of it.
@@ -50,6 +52,7 @@ class Meter(msgspec.Struct):
     delivered: bool = False
     _pieces: int = 0
     _counted_tokens: int = 0
+    _images: int = 0
     _kept: list[str] = []
     _room: int = _ROOM
     # The usage of the last report, whether that report cannot be true, and whether both are
@@ -117,7 +120,11 @@ class Meter(msgspec.Struct):
         """Our own count of the output, which errs high: no less than a tokenizer would count, and
         no less than one token for each piece."""
         self._count_kept()
-        return max(self._pieces, self._counted_tokens)
+        return max(self._pieces, self._counted_tokens) + self._image_tokens
+
+    @property
+    def _image_tokens(self) -> int:
+        return self._images * _TOKENS_PER_IMAGE
 
     def charge(self) -> Charge:
         """By the backend's count where there is one, else by ours."""
@@ -144,9 +151,12 @@ class Meter(msgspec.Struct):
         completion = min(self.output_tokens, bound)
         report = self.report
         if report is not None and report.counts_prompt_first and report.completion_tokens is None:
-            known = read_usage(
-                self.call, msgspec.structs.replace(report, completion_tokens=completion)
+            counted = msgspec.structs.replace(
+                report,
+                completion_tokens=completion,
+                output_image_tokens=min(self._image_tokens, completion),
             )
+            known = read_usage(self.call, counted)
             if known is not None and self._can_be_true(known):
                 return known
         return Usage(
@@ -155,6 +165,7 @@ class Meter(msgspec.Struct):
             # The backend may have told of searches before it could tell of tokens.
             web_searches=0 if report is None else report.web_searches or 0,
             input_audio_tokens=self.input_audio_tokens,
+            output_image_tokens=min(self._image_tokens, completion),
             service_tier=(report and report.service_tier) or self.service_tier,
         )
 
@@ -166,12 +177,14 @@ class Meter(msgspec.Struct):
             estimate,
             prompt_tokens=self.prompt_tokens // self.prompts,
             completion_tokens=0,
+            output_image_tokens=0,
             web_searches=0,
             input_audio_tokens=self.input_audio_tokens // self.prompts,
         )
         first = msgspec.structs.replace(
             part,
             completion_tokens=estimate.completion_tokens,
+            output_image_tokens=estimate.output_image_tokens,
             web_searches=estimate.web_searches,
         )
         return (first, *[part] * (self.prompts - 1))
@@ -203,6 +216,7 @@ class Meter(msgspec.Struct):
             self.count_text(delta.refusal)
         for piece in delta.tool_calls:
             self.count_text((piece.name or "") + piece.arguments)
+        self._images += len(delta.images)
         if delta.function_call is not None:
             called = delta.function_call
             self.count_text((called.name or "") + called.arguments)

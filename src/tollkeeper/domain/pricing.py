@@ -1,6 +1,7 @@
 """What a call may cost at most, and what it did cost. Integers of 10^-12 USD only."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import msgspec
 
@@ -20,6 +21,8 @@ class Bounds(msgspec.Struct, frozen=True, gc=False):
     # Those of the tokens above that may be audio.
     input_audio_tokens: int = 0
     output_audio_tokens_each: int = 0
+    # Any of the output may be images.
+    writes_images: bool = False
     # How often the prompt is sent; each time its own length decides on the price.
     prompts: int = 1
     # The service tier that the request names.
@@ -43,14 +46,23 @@ def hold_picousd(pricing: Pricing, bounds: Bounds) -> int:
 
 
 def dearest_prices(pricing: Pricing, bounds: Bounds) -> Pricing:
-    """Those of the prices that may apply by which a call within the bounds costs most."""
+    """Returns those of the prices that may apply by which a call within the bounds costs most. If the
+    output may be images, the price of the completion is the dearer one of both."""
     assert min(bounds.prompt_tokens, bounds.images) >= 0
     assert min(bounds.choices, bounds.output_tokens_each, bounds.prompts) >= 1
-    if not pricing.variants:
+    if not pricing.variants and not bounds.writes_images:
         return pricing
     each_prompt = -(-bounds.prompt_tokens // bounds.prompts)
     possible = pricing.possible(bounds.service_tier, each_prompt)
+    if bounds.writes_images:
+        possible = tuple(map(_with_dearer_output, possible))
     return max(possible, key=lambda prices: _hold_at(prices, bounds))
+
+
+def _with_dearer_output(prices: Pricing) -> Pricing:
+    if prices.output_image <= prices.completion:
+        return prices
+    return replace(prices, completion=prices.output_image)
 
 
 def _hold_at(prices: Pricing, bounds: Bounds) -> int:
@@ -94,15 +106,17 @@ def cost_of(pricing: Pricing, usage: Usage, images: int, parts: Sequence[Usage] 
 
 def _cost_at(prices: Pricing, usage: Usage, images: int) -> Cost:
     """Prompt tokens that were read from a cache or written to one cost the price of that, and so do
-    tokens of audio."""
+    tokens of audio and of images."""
     assert usage.uncached_tokens >= usage.input_audio_tokens >= 0
-    assert usage.completion_tokens >= usage.output_audio_tokens >= 0
+    text_output_tokens = (
+        usage.completion_tokens - usage.output_audio_tokens - usage.output_image_tokens
+    )
+    assert min(usage.output_audio_tokens, usage.output_image_tokens, text_output_tokens) >= 0
     written = (
         prices.input_cache_write * usage.cache_write_tokens
         + prices.input_cache_write_1h * usage.cache_write_1h_tokens
     )
     text_tokens = usage.uncached_tokens - usage.input_audio_tokens
-    text_output_tokens = usage.completion_tokens - usage.output_audio_tokens
     by_dimension = {
         "prompt": prices.prompt * text_tokens,
         "completion": prices.completion * text_output_tokens,
@@ -116,4 +130,6 @@ def _cost_at(prices: Pricing, usage: Usage, images: int) -> Cost:
         by_dimension["input_audio"] = prices.input_audio * usage.input_audio_tokens
     if usage.output_audio_tokens:
         by_dimension["output_audio"] = prices.output_audio * usage.output_audio_tokens
+    if usage.output_image_tokens:
+        by_dimension["output_image"] = prices.output_image * usage.output_image_tokens
     return Cost(by_dimension)

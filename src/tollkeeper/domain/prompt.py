@@ -352,8 +352,6 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
     web_search: WebSearch | None = None
     output_format: OutputFormat | None = None
     output_modalities: tuple[OutputModality, ...] = ()
-    # The voice and format of a spoken answer.
-    speech: FreeObject | None = None
     sampling: Sampling = _DEFAULT_SAMPLING
     logprobs: Logprobs | None = None
     reasoning: ReasoningWish | None = None

@@ -73,7 +73,6 @@ def _fields(prompt: Prompt) -> Iterator[tuple[str, list[str]]]:
         yield "response_format", [_json(prompt.output_format.described())]
     stop = prompt.sampling.stop
     yield "stop", [stop] if isinstance(stop, str) else list(stop or ())
-    yield "audio", list(_object_texts(prompt.speech))
     # Options that are true, false or a number have no words.
     worded = {
         option.name: option.value
@@ -128,6 +127,7 @@ class _Kind(IntEnum):
     FUNCTION_CALL = 4
     ANNOTATION = 5
     TOOL_CALL_ID = 6
+    IMAGE = 7
 
 
 class AnswerText:
@@ -140,6 +140,8 @@ class AnswerText:
         # By choice. Those of the prompt belong to no choice.
         self._logprobs: dict[int | None, LogprobText] = {}
         self._length = 0
+        # The kinds of content that no judge reads, each once.
+        self.unread: tuple[UnreadPart, ...] = ()
 
     @property
     def length(self) -> int:
@@ -164,6 +166,16 @@ class AnswerText:
             self._put((choice, _Kind.FUNCTION_CALL, 0, True), function_call.arguments)
         for citation in delta.annotations:
             self._put((choice, _Kind.ANNOTATION, 0, False), f"{citation.title} {citation.url}\n")
+        for image in delta.images:
+            self._add_image(choice, image)
+
+    def _add_image(self, choice: int, address: str) -> None:
+        """An image may be text (SVG), or an address that says something itself."""
+        found = read_media(address)
+        for text in found.texts:
+            self._put((choice, _Kind.IMAGE, 0, False), f"{text}\n")
+        if not found.complete:
+            self.unread = (UnreadPart(UnreadKind.IMAGE, ""),)
 
     def __str__(self) -> str:
         texts = [

@@ -34,6 +34,8 @@ class Usage(msgspec.Struct, frozen=True, gc=False):
     # output.
     input_audio_tokens: int = 0
     output_audio_tokens: int = 0
+    # Images among the output.
+    output_image_tokens: int = 0
     # The service tier that the answer names.
     service_tier: str | None = None
     # The details as the backend wrote them, for callers that read more than the counts above.
@@ -72,6 +74,8 @@ class ReportedUsage(msgspec.Struct, frozen=True, gc=False, kw_only=True):
     input_audio_tokens: int | None = None
     cached_audio_tokens: int | None = None
     output_audio_tokens: int | None = None
+    # Images inside the count of the completion.
+    output_image_tokens: int | None = None
     service_tier: str | None = None
     # What each of several answers used, if the report is about several. It has no other counts then.
     parts: tuple[Usage, ...] | None = None
@@ -171,6 +175,7 @@ def _read_as(
         elif total > prompt + completion:
             # Something is counted apart from both, which is reasoning as a rule: it is output.
             completion = total - prompt
+    output_audio = min(report.output_audio_tokens or 0, completion)
     usage = Usage(
         prompt_tokens=prompt,
         completion_tokens=completion,
@@ -180,7 +185,8 @@ def _read_as(
         cache_write_1h_tokens=writes[1],
         rewritten_tokens=rewritten,
         web_searches=report.web_searches or 0,
-        output_audio_tokens=min(report.output_audio_tokens or 0, completion),
+        output_audio_tokens=output_audio,
+        output_image_tokens=min(report.output_image_tokens or 0, completion - output_audio),
         service_tier=report.service_tier,
         prompt_details=report.prompt_details,
         completion_details=report.completion_details,
@@ -205,6 +211,7 @@ def added(usages: Sequence[Usage]) -> Usage:
         web_searches=sum(usage.web_searches for usage in usages),
         input_audio_tokens=sum(usage.input_audio_tokens for usage in usages),
         output_audio_tokens=sum(usage.output_audio_tokens for usage in usages),
+        output_image_tokens=sum(usage.output_image_tokens for usage in usages),
         # The tier that all of them name.
         service_tier=usages[0].service_tier
         if len({usage.service_tier for usage in usages}) == 1

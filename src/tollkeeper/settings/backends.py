@@ -89,8 +89,8 @@ class BackendSettings(Section):
     # Below the five seconds after which common model servers close an idle connection: a request
     # written into a connection that is just being closed could not be told from one that ran.
     keep_alive_s: Seconds = 4
-    # The largest answer that is no stream, and the largest record of a stream. 0: 1 MiB, and under
-    # `responses` 16 MiB, where a record may hold the whole result.
+    # The largest answer that is no stream, and the largest record of a stream. 0: 1 MiB; 16 MiB under
+    # `responses`, where a record may hold the whole result, and if a model answers with images.
     answer_bytes: int = Field(default=67108864, ge=1024, le=1073741824)
     record_bytes: int = Field(default=0, ge=0, le=1073741824)
     # Failures in a row after which a replica is left alone, for how long at first and at most.

@@ -18,6 +18,7 @@ PriceDimension = Literal[
     "web_search",
     "input_audio",
     "output_audio",
+    "output_image",
 ]
 _TIERS_MAX = 16
 _CHANGES_MAX = 100

@@ -14,6 +14,7 @@ COST_DIMENSIONS = (
     "input_cache_write",
     "input_audio",
     "output_audio",
+    "output_image",
     "image",
     "request",
     "web_search",
@@ -89,8 +90,8 @@ _FIND: LiteralString = """
         m.reason, (extract(epoch FROM m.marked_at) * 1000)::bigint,
         d.kind, (extract(epoch FROM d.resolved_at) * 1000)::bigint, d.resolved_by, d.settled,
         d.released, coalesce(o.amount, 0), d.estimated, d.prompt, d.completion,
-        d.input_cache_read, d.input_cache_write, d.input_audio, d.output_audio, d.image,
-        d.request, d.web_search, d.other
+        d.input_cache_read, d.input_cache_write, d.input_audio, d.output_audio,
+        d.output_image, d.image, d.request, d.web_search, d.other
     FROM reservations r
     LEFT JOIN unsettled_marks m ON m.organization_id = r.organization_id AND m.reservation_id = r.id
     LEFT JOIN resolutions d ON d.organization_id = r.organization_id AND d.reservation_id = r.id

@@ -20,6 +20,8 @@ _COLUMNS = {
     "price_input_audio": "input_audio",
     "price_output_audio": "output_audio",
 }
+# A hold has no column for it: if it is the dearer one, it is the price of the completion there.
+_ONLY_IN_VARIANTS = "output_image"
 
 
 _KEPT_PRICES_MAX = 1024
@@ -29,8 +31,9 @@ def hold_prices(hold: Hold) -> dict[str, Any]:
     """The prices that the hold was computed with, and all those that its answer may have. Amounts
     are text, because they can be wider than the integers of JSON readers."""
     pricing = hold.pricing
-    if pricing.variants:
-        return _columns(dearest_prices(pricing, hold.bounds), pricing)
+    dearest = dearest_prices(pricing, hold.bounds)
+    if pricing.variants or dearest is not pricing:
+        return _columns(dearest, pricing)
     # Nearly all holds: there is one set of prices, and it is the catalogue's own object.
     kept = _kept.get(id(pricing))
     if kept is None or kept[0] is not pricing:
@@ -50,13 +53,12 @@ def _columns(dearest: Pricing, all_prices: Pricing) -> dict[str, Any]:
     columns: dict[str, Any] = {
         column: str(getattr(dearest, name)) for column, name in _COLUMNS.items()
     }
-    columns["price_variants"] = _variants(all_prices)
+    has_others = bool(all_prices.variants) or dearest != all_prices
+    columns["price_variants"] = _variants(all_prices) if has_others else None
     return columns
 
 
-def _variants(pricing: Pricing) -> list[dict[str, Any]] | None:
-    if not pricing.variants:
-        return None
+def _variants(pricing: Pricing) -> list[dict[str, Any]]:
     ordinary = {"service_tier": None, "from_tokens": 0, **_amounts(pricing)}
     return [
         ordinary,
@@ -72,4 +74,4 @@ def _variants(pricing: Pricing) -> list[dict[str, Any]] | None:
 
 
 def _amounts(prices: Pricing) -> dict[str, str]:
-    return {name: str(getattr(prices, name)) for name in _COLUMNS.values()}
+    return {name: str(getattr(prices, name)) for name in (*_COLUMNS.values(), _ONLY_IN_VARIANTS)}

@@ -61,6 +61,7 @@ _COLUMNS: tuple[tuple[LiteralString, LiteralString], ...] = (
     ("price_variants", "r.price_variants"),
     ("input_audio_picousd", "d.input_audio"),
     ("output_audio_picousd", "d.output_audio"),
+    ("output_image_picousd", "d.output_image"),
     ("day", "to_char(date '1970-01-01' + d.day, 'YYYY-MM-DD')"),
     (
         "spending_day",

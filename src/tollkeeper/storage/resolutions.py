@@ -30,24 +30,24 @@ _RESOLVE = Statement(
     ), given AS (
         SELECT * FROM json_to_recordset(%s::json) AS g (organization_id uuid, id uuid, kind text,
             resolved_by text, prompt numeric, completion numeric, input_cache_read numeric,
-            input_cache_write numeric, input_audio numeric, output_audio numeric,
+            input_cache_write numeric, input_audio numeric, output_audio numeric, output_image numeric,
             web_search numeric, image numeric, request numeric, other numeric, estimated boolean)
     ), priced AS (
         SELECT g.*, r.hold, r.project_id, r.api_key_id, r.month, r.model,
                cap_spending_day(NULL, r.held_at) AS admitted,
                g.prompt + g.completion + g.input_cache_read + g.input_cache_write + g.input_audio
-                   + g.output_audio + g.image + g.request + g.web_search + g.other AS total
+                   + g.output_audio + g.output_image + g.image + g.request + g.web_search + g.other AS total
         FROM given g JOIN reservations r USING (organization_id, id)
         -- All ids lie between these two, so partitions of other months are not even opened.
         WHERE r.id BETWEEN %s::uuid AND %s::uuid
     ), resolved AS (
         INSERT INTO resolutions (organization_id, reservation_id, kind, hold, settled, released,
             prompt, completion, input_cache_read, input_cache_write, input_audio, output_audio,
-            image, request, web_search, other, estimated, resolved_by, day, adjusts_day,
-            resolved_at)
+            output_image, image, request, web_search, other, estimated, resolved_by, day,
+            adjusts_day, resolved_at)
         SELECT organization_id, id, kind, hold, least(hold, total), hold - least(hold, total),
                prompt, completion, input_cache_read, input_cache_write, input_audio, output_audio,
-               image, request, web_search, other, estimated, resolved_by,
+               output_image, image, request, web_search, other, estimated, resolved_by,
                CASE WHEN admitted < open_day THEN greatest(today, open_day) ELSE admitted END,
                CASE WHEN admitted < open_day THEN admitted END, now
         FROM priced, clock
@@ -74,6 +74,7 @@ _RESOLVE = Statement(
         FROM fresh, LATERAL (VALUES ('prompt', prompt), ('completion', completion),
             ('input_cache_read', input_cache_read), ('input_cache_write', input_cache_write),
             ('input_audio', input_audio), ('output_audio', output_audio),
+            ('output_image', output_image),
             ('image', image), ('request', request), ('web_search', web_search),
             ('other', other)) AS line (dimension, amount)
         WHERE amount > 0
@@ -115,6 +116,7 @@ def resolve_statement(resolutions: Sequence[Resolution]) -> BoundStatement:
             "input_cache_write": str(found.input_cache_write),
             "input_audio": str(found.input_audio),
             "output_audio": str(found.output_audio),
+            "output_image": str(found.output_image),
             "web_search": str(found.web_search),
             "image": str(found.image),
             "request": str(found.request),

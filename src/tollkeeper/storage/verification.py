@@ -149,6 +149,7 @@ LINES: LiteralString = """
     (VALUES ('prompt', d.prompt), ('completion', d.completion),
         ('input_cache_read', d.input_cache_read), ('input_cache_write', d.input_cache_write),
         ('input_audio', d.input_audio), ('output_audio', d.output_audio),
+        ('output_image', d.output_image),
         ('image', d.image), ('request', d.request), ('web_search', d.web_search),
         ('other', d.other)) AS line (dimension, amount)
 """
@@ -221,7 +222,7 @@ _OVERAGES: LiteralString = """
     SELECT d.reservation_id::text, format('cost %%s, hold %%s, overage %%s', d.total, d.hold, o.amount)
     FROM (SELECT organization_id, reservation_id, hold,
                  prompt + completion + input_cache_read + input_cache_write + input_audio
-                     + output_audio + image + request + web_search + other AS total
+                     + output_audio + output_image + image + request + web_search + other AS total
           FROM resolutions
           WHERE organization_id > %(after)s AND organization_id <= %(end)s
             AND reservation_id BETWEEN %(first_id)s AND %(last_id)s

@@ -29,7 +29,7 @@ MAPPED = {
         *("logit_bias", "seed", "stop"),
     ],
     "supported_features": ["tools", "logprobs", "reasoning", "web_search"],
-    "output_modalities": ["text", "audio"],
+    "output_modalities": ["text", "audio", "image", "video"],
     "input_modalities": ["text", "image"],
     "options": {
         "thinking": "chat_template_kwargs.enable_thinking",
@@ -80,7 +80,7 @@ FORWARDED: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"functions": [{"name": "f"}], "function_call": {"name": "f"}}, {}),
     ({"web_search_options": {"x": 1}}, {}),
     ({"logprobs": True, "top_logprobs": 3}, {}),
-    ({"modalities": ["text", "audio"], "audio": {"voice": "a"}}, {}),
+    ({"modalities": ["text", "image"]}, {}),
     ({"reasoning_effort": "low"}, {"reasoning_effort": "low"}),
     ({"reasoning": {"effort": "high"}}, {"reasoning_effort": "high", "reasoning": None}),
     ({"thinking": True}, {"chat_template_kwargs": {"enable_thinking": True}, "thinking": None}),
@@ -220,6 +220,25 @@ async def test_undeclared_options_are_not_implemented(
     assert_error(answer, 501, "not_implemented", param)
     assert answer.json()["error"]["type"] == "api_error"
     assert answer.headers["x-should-retry"] == "false"
+    assert await scripted.traces() == before
+
+
+@pytest.mark.parametrize(
+    ("param", "fields"),
+    [
+        ("modalities[1]", {"modalities": ["text", "audio"], "audio": {"voice": "a"}}),
+        ("modalities[0]", {"modalities": ["audio"]}),
+        ("modalities[0]", {"modalities": ["video"]}),
+        ("audio", {"audio": {"voice": "a", "format": "wav"}}),
+    ],
+    ids=str,
+)
+async def test_what_no_answer_can_carry_is_not_implemented(
+    scripted: ScriptedGateway, param: str, fields: dict[str, Any]
+) -> None:
+    """The model declares audio and video, but an answer has no field for them."""
+    before = await scripted.traces()
+    assert_error(await scripted.chat(model="mapped", **fields), 501, "not_implemented", param)
     assert await scripted.traces() == before
 
 

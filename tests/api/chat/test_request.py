@@ -20,7 +20,7 @@ WIDE: dict[str, Any] = {
     "context_length": 1_100_000,
     "max_output_length": 999_990,
     "input_modalities": ["text", "image", "audio", "file", "video"],
-    "output_modalities": ["text", "audio"],
+    "output_modalities": ["text", "image"],
     "supported_sampling_parameters": [
         *("temperature", "top_p", "frequency_penalty", "presence_penalty"),
         *("logit_bias", "seed", "stop"),
@@ -105,13 +105,10 @@ TAKEN: list[dict[str, Any]] = [
     *(schema(description=text) for text in ("", "a" * 2048, EMOJI * 2048, None)),
     *(schema(strict=value) for value in (True, False, None)),
     schema(schema={"type": "object", "properties": {"a": {"x-free": [1, None]}}}),
-    *_each("modalities", [], ["text"], ["text", "audio"], None),
+    *_each("modalities", [], ["text"], ["text", "image"], None),
+    {"audio": None},
     *_each("verbosity", "low", "medium", "high", None),
-    *(
-        {name: value}
-        for name in ("audio", "prediction", "metadata")
-        for value in ({"a": [1]}, None)
-    ),
+    *({name: value} for name in ("prediction", "metadata") for value in ({"a": [1]}, None)),
     *_each("store", False),
     *_each("service_tier", "auto", "default", "flex", "anything", "", None),
     *_each("prompt_cache_key", "", "a" * 511, "a" * 512, EMOJI * 512, None),

@@ -147,6 +147,19 @@ def test_audio_by_modality() -> None:
     assert found.prompt_details == {"cached_tokens": 40, "audio_tokens": 70}
 
 
+def test_images_by_modality() -> None:
+    reported = {
+        "promptTokenCount": 10,
+        "candidatesTokenCount": 1300,
+        "totalTokenCount": 1310,
+        "candidatesTokensDetails": [{"modality": "IMAGE", "tokenCount": 1290}],
+    }
+    found = _used(reported)
+    assert found is not None
+    assert (found.completion_tokens, found.output_image_tokens) == (1300, 1290)
+    assert found.completion_details == {"image_tokens": 1290}
+
+
 # What the report says of its tier, and the tier whose prices apply.
 TIERS: list[tuple[dict[str, Any], str | None]] = [
     ({}, None),

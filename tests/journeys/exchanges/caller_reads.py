@@ -9,15 +9,16 @@ from tests.journeys.exchanges.exchange import Exchange
 from tests.support.responses_answers import respond
 from tests.support.scripted_gateway import ScriptedGateway, read_stream
 
-# Where a caller finds the reason of an answer's end, by the words of Responses.
-_NOTHING_READ: dict[str, Any] = {
+NOTHING: dict[str, Any] = {
     "text": "",
+    "images": [],
     "reasoning": "",
     "refusal": "",
     "calls": [],
     "annotations": [],
     "finish": None,
 }
+# Why an answer ended, by the words of Responses.
 FINISHES = {"completed": "stop", "max_output_tokens": "length", "content_filter": "content_filter"}
 
 
@@ -48,7 +49,7 @@ def check_answer(
             # By the words of Responses: calls are a proper end, and what broke off has none.
             expected["finish"] = _finish_of_responses(expected.get("finish"), error_status)
     assert ended == (error_status is None), "a complete answer ends properly, a broken one does not"
-    assert read == {**_NOTHING_READ, **expected}
+    assert read == {**NOTHING, **expected}
     if error_status is None and used is not None:
         assert usage == used
 
@@ -81,8 +82,10 @@ def _read_chat(
             told[0] += called.pop("name", "")
             told[1] += called.pop("arguments" if custom is None else "input", "")
             assert not called
+    parts = [part for piece in pieces for part in _parts(piece.get("content"))]
     content = {
-        "text": "".join(piece.get("content") or "" for piece in pieces),
+        "text": "".join(part.get("text", "") for part in parts),
+        "images": [part["image_url"]["url"] for part in parts if part["type"] == "image_url"],
         "reasoning": "".join(piece.get("reasoning_content") or "" for piece in pieces),
         "refusal": "".join(piece.get("refusal") or "" for piece in pieces),
         "calls": list(calls.values()),
@@ -96,13 +99,17 @@ def _read_chat(
     return content, usage and (usage["prompt_tokens"], usage["completion_tokens"]), ended
 
 
+def _parts(content: str | list[dict[str, Any]] | None) -> list[dict[str, Any]]:
+    return content if isinstance(content, list) else [{"type": "text", "text": content or ""}]
+
+
 def _read_responses(
     exchange: Exchange, found: httpx2.Response
 ) -> tuple[dict[str, Any], tuple[int, int] | None, bool]:
     """The same of a Responses answer, whose last event has all of it."""
     result = found.json() if not exchange.streamed else _read_events(found.text)
     ended = result["status"] in ("completed", "incomplete")
-    content: dict[str, Any] = {**_NOTHING_READ, "calls": [], "annotations": []}
+    content: dict[str, Any] = {**NOTHING, "images": [], "calls": [], "annotations": []}
     for item in result["output"]:
         if item["type"] == "message":
             content["text"] += "".join(part.get("text", "") for part in item["content"])
@@ -114,6 +121,9 @@ def _read_responses(
             content["reasoning"] += "".join(part["text"] for part in parts)
         elif item["type"] == "function_call":
             content["calls"].append([item["name"], item["arguments"]])
+        elif item["type"] == "image_generation_call":
+            image = f"data:image/{item['output_format']};base64,{item['result']}"
+            content["images"].append(image)
     if ended:
         reason = (result["incomplete_details"] or {}).get("reason", result["status"])
         content["finish"] = FINISHES[reason]

@@ -13,7 +13,7 @@ _CHARGE_HEADER = (
 )
 _PRICED_HEADER = (
     *("exchange", "uncached", "cache read", "cache write", "input audio", "output"),
-    *("output audio", "service tier", "charge in USD", "counted by", "above a token bound"),
+    *("output image", "service tier", "charge in USD", "counted by", "above a token bound"),
     "above the hold",
 )
 _TIER_HEADER = ("price", "up to 100000 tokens", "above 100000 tokens")
@@ -65,7 +65,7 @@ class PricedRow:
     cache_write: int
     input_audio: int
     output: int
-    output_audio: int
+    output_image: int
     # What the answer names; empty where it names none.
     service_tier: str
     charge: int
@@ -79,7 +79,7 @@ class PricedRow:
 
     @property
     def completion(self) -> int:
-        return self.output + self.output_audio
+        return self.output + self.output_image
 
 
 def read_tiers() -> tuple[dict[str, str], dict[str, str]]:
@@ -96,7 +96,7 @@ def read_priced_rows() -> dict[str, PricedRow]:
     rows = {}
     for name, *counts, tier, charge, counted_by, above_bound, above_hold in _table(_PRICED_HEADER):
         assert counted_by in (BACKEND, US), name
-        uncached, cache_read, cache_write, input_audio, output, output_audio = map(int, counts)
+        uncached, cache_read, cache_write, input_audio, output, output_image = map(int, counts)
         rows[name] = PricedRow(
             exchange=name,
             uncached=uncached,
@@ -104,7 +104,7 @@ def read_priced_rows() -> dict[str, PricedRow]:
             cache_write=cache_write,
             input_audio=input_audio,
             output=output,
-            output_audio=output_audio,
+            output_image=output_image,
             service_tier="" if tier == "none" else tier,
             charge=picousd_from_usd(charge, param=name),
             counted_by=counted_by,

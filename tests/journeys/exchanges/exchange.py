@@ -13,9 +13,10 @@ One file is one exchange:
   string, or an object, which is a `data: ` line with that object in JSON. Or `frames` are the frames
   of a binary stream, each an object with the name of its event or exception; the content of a `chunk`
   is sent in base64.
-- `caller_reads`: `text`, `reasoning`, `refusal`, `calls` (name and arguments, and `custom` for a custom tool), `annotations` (URL, title,
-  start and end) and `finish`; or `error` with the status of a refusal, or with 200 for an error record
-  within the stream. `prompt_tokens` is the prompt's count, if the counts of the row overlap.
+- `caller_reads`: `text`, `images` (addresses), `reasoning`, `refusal`, `calls` (name and arguments, and
+  `custom` for a custom tool), `annotations` (URL, title, start and end) and `finish`; or `error` with the
+  status of a refusal, or with 200 for an error record within the stream. `prompt_tokens` is the prompt's
+  count, if the counts of the row overlap.
 """
 
 import json

@@ -33,19 +33,34 @@ MODEL_SETTINGS = {
     "service_tiers": MULTIPLIERS,
     "options": {"service_tier": "service_tier"},
 }
+IMAGES_TOO = ["text", "image"]
 # Tiers that have another name, under which their price is declared.
 SAME_TIERS = {"fast": "priority"}
 # Where a request names its service tier, in the protocols of a provider's own.
 NATIVE = {"messages": "service_tier", "gemini": "serviceTier", "converse": "serviceTier.type"}
 
 
+PLAYED = [
+    pytest.param(exchange.name, face, id=exchange.played_as(face))
+    for exchange in (load(name, PRICED) for name in ROWS)
+    for face in exchange.asks
+]
+
+
 @pytest.fixture(scope="module")
 async def gateways(data_dir: Path, conninfo: str) -> AsyncIterator[dict[str, ScriptedGateway]]:
     models = [
-        ("chat", {**MODEL_SETTINGS, "output_modalities": ["text", "audio"]}),
+        ("chat", {**MODEL_SETTINGS, "output_modalities": IMAGES_TOO}),
         ("responses", MODEL_SETTINGS),
         *(
-            (protocol, {**MODEL_SETTINGS, "options": {"service_tier": tier}})
+            (
+                protocol,
+                {
+                    **MODEL_SETTINGS,
+                    "output_modalities": IMAGES_TOO,
+                    "options": {"service_tier": tier},
+                },
+            )
             for protocol, tier in NATIVE.items()
         ),
     ]
@@ -70,19 +85,20 @@ def test_every_charge_is_the_sum_of_its_counts(row: PricedRow) -> None:
         + row.cache_write * prices["input_cache_write"]
         + row.input_audio * prices["input_audio"]
         + row.output * prices["completion"]
-        + row.output_audio * prices["output_audio"]
+        + row.output_image * prices["output_image"]
     )
     tier = SAME_TIERS.get(row.service_tier, row.service_tier)
     multiplier = Fraction(MULTIPLIERS.get(tier, "1"))
     assert row.charge == by_token * multiplier + prices["request"]
 
 
-@pytest.mark.parametrize("name", ROWS)
-async def test_an_exchange(gateways: dict[str, ScriptedGateway], name: str) -> None:
+@pytest.mark.parametrize(("name", "face"), PLAYED)
+async def test_an_exchange(gateways: dict[str, ScriptedGateway], name: str, face: str) -> None:
     exchange, row = load(name, PRICED), ROWS[name]
-    scripted = gateways[exchange.protocol]
-    [face] = exchange.asks
-    scripted.upstream.play(exchange.verb())
+    shared = gateways[exchange.protocol]
+    # A hold for images, at the dearest service tier, is larger than the usual credit.
+    scripted = await shared.with_tenant(credit=10**14)
+    shared.upstream.play(exchange.verb())
     found = await ask(scripted, exchange, face)
 
     # Some protocols name the model in the path.
@@ -102,8 +118,5 @@ async def test_an_exchange(gateways: dict[str, ScriptedGateway], name: str) -> N
     usage = activity.usage
     assert usage is not None
     assert (usage.prompt_tokens, usage.completion_tokens) == (row.prompt, row.completion)
-    assert (usage.input_audio_tokens, usage.output_audio_tokens) == (
-        row.input_audio,
-        row.output_audio,
-    )
+    assert usage.input_audio_tokens == row.input_audio
     assert usage.service_tier == (row.service_tier or None)

@@ -9,10 +9,25 @@ import pytest
 
 from tests.support.gateway import assert_error
 from tests.support.judged_gateway import JudgedGateway, assert_denied, judged_gateway
+from tests.support.scripted_gateway import COST
+from tests.support.upstream import (
+    DONE,
+    Verb,
+    answer,
+    chat,
+    chunk,
+    completion,
+    sse,
+    stream,
+    usage_chunk,
+)
 
 _IMAGE = {"type": "image_url", "image_url": {"url": "https://example.org/cat.png"}}
 _PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n" + bytes(300)).decode()
-_INLINE = {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{_PNG}"}}
+_INLINE: dict[str, Any] = {
+    "type": "image_url",
+    "image_url": {"url": f"data:image/png;base64,{_PNG}"},
+}
 
 
 def _file(content: bytes, **fields: str) -> dict[str, Any]:
@@ -90,3 +105,52 @@ async def test_monitoring_denies_nothing(strict: JudgedGateway) -> None:
     assert found.status_code == 200, found.text
     (verdict,) = (await tenant.entry(found)).verdicts
     assert verdict.unread == ("image",)
+
+
+def _drawn(url: str, *, streamed: bool) -> Verb:
+    """An answer with an image, as OpenRouter has it."""
+    message = {"content": "Look.", "images": [{"type": "image_url", "image_url": {"url": url}}]}
+    if streamed:
+        records = [chunk(delta=message), chunk(finish="stop"), usage_chunk()]
+        return stream([*map(sse, records), DONE])
+    body = completion()
+    body["choices"][0]["message"] = {"role": "assistant", **message}
+    return answer(body)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_an_image_in_an_answer_is_denied_and_paid(
+    strict: JudgedGateway, streamed: bool
+) -> None:
+    under_policy, without = await strict.with_tenant(), await strict.with_tenant()
+    policy = await under_policy.enforce(direction="response")
+    url = _INLINE["image_url"]["url"]
+    strict.model.play(_drawn(url, streamed=streamed))
+    found = await under_policy.chat(stream=streamed)
+    assert_error(found, 403, "policy_denied")
+    assert policy.id in found.json()["error"]["message"]
+    assert url not in found.text
+    (verdict,) = (await under_policy.entry(found)).verdicts
+    assert verdict.unread == ("image",)
+    assert (await under_policy.scripted.entry_of(found)).cost == COST
+    strict.model.play(_drawn(url, streamed=streamed))
+    assert url in (await without.chat(stream=streamed)).text
+    strict.model.play(chat())
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+async def test_an_image_in_an_answer_is_named(judged: JudgedGateway, streamed: bool) -> None:
+    await judged.enforce(direction="response")
+    url = _INLINE["image_url"]["url"]
+    judged.model.play(_drawn(url, streamed=streamed))
+    found = await judged.chat(stream=streamed)
+    assert url in found.text
+    (verdict,) = (await judged.entry(found)).verdicts
+    assert verdict.unread == ("image",)
+
+
+async def test_an_image_that_is_text_is_judged(judged: JudgedGateway) -> None:
+    policy = await judged.enforce(direction="response")
+    svg = base64.b64encode(b"<svg><text>a bomb</text></svg>" + b" " * 300).decode()
+    judged.model.play(_drawn(f"data:image/svg+xml;base64,{svg}", streamed=False))
+    assert_denied(await judged.chat(), policy, "response")

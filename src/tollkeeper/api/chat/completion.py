@@ -1,5 +1,6 @@
 """Assembles the events of an answer into one chat completion, choice by choice."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import msgspec
@@ -62,6 +63,8 @@ class _Logprobs:
 
 class _Choice(msgspec.Struct):
     texts: list[str] = []
+    # Images, and the texts before each of them.
+    parts: list[dict[str, Any]] = []
     reasoning: list[str] = []
     refusal: list[str] = []
     tool_calls: dict[int, dict[str, Any]] = {}
@@ -111,6 +114,9 @@ class ChatAssembly:
         if delta.text is not None:
             choice.has_text = True
             choice.texts.append(delta.text)
+        if delta.images:
+            choice.parts += content_parts("".join(choice.texts), delta.images)
+            choice.texts.clear()
         if delta.reasoning is not None and not self._prepared.hides_reasoning:
             choice.reasoning.append(delta.reasoning)
         if delta.refusal is not None:
@@ -129,11 +135,14 @@ class ChatAssembly:
     def _choice(self, index: int, choice: _Choice) -> wire.ChatChoice:
         reasoning = "".join(choice.reasoning) or None
         calls = [choice.tool_calls[number] for number in sorted(choice.tool_calls)]
+        text = "".join(choice.texts)
         return wire.ChatChoice(
             index=index,
             message=wire.AnswerMessage(
                 role="assistant",
-                content="".join(choice.texts) if choice.has_text else None,
+                content=[*choice.parts, *content_parts(text, ())]
+                if choice.parts
+                else (text if choice.has_text else None),
                 refusal="".join(choice.refusal) or None,
                 reasoning=reasoning,
                 reasoning_content=reasoning,
@@ -154,6 +163,12 @@ def usage_view(usage: Usage) -> wire.ChatUsage:
         prompt_tokens_details=_prompt_counts(usage.prompt_details),
         completion_tokens_details=_counts(usage.completion_details),
     )
+
+
+def content_parts(text: str, images: Iterable[str]) -> list[dict[str, Any]]:
+    """Returns a content with images: the interface has a list of parts in the place of a text."""
+    parts: list[dict[str, Any]] = [{"type": "text", "text": text}] if text else []
+    return parts + [{"type": "image_url", "image_url": {"url": image}} for image in images]
 
 
 def called_view(piece: ToolCallPiece, *, custom: bool) -> tuple[str, dict[str, str]]:

@@ -46,7 +46,7 @@ _PASSED_ON = frozenset(
         *("messages", "user", "safety_identifier", "metadata"),
         *("temperature", "top_p", "frequency_penalty", "presence_penalty"),
         *("logit_bias", "seed", "stop"),
-        *("response_format", "web_search_options", "modalities", "audio"),
+        *("response_format", "web_search_options", "modalities"),
     }
 )
 _PASSED_ON_WITH_TOOLS = _PASSED_ON | {
@@ -101,7 +101,6 @@ def read_prompt(
         web_search=_web_search(body.web_search_options),
         output_format=_output_format(body.response_format),
         output_modalities=tuple(_output_modalities(body)),
-        speech=body.audio,
         sampling=sampling,
         logprobs=Logprobs("logprobs", body.top_logprobs) if body.logprobs else None,
         reasoning=_reasoning(body, model),

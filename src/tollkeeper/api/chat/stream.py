@@ -5,7 +5,13 @@ from typing import Any
 import msgspec
 
 from tollkeeper.api.chat.call import PreparedChat
-from tollkeeper.api.chat.completion import annotation_view, called_view, completion_id, usage_view
+from tollkeeper.api.chat.completion import (
+    annotation_view,
+    called_view,
+    completion_id,
+    content_parts,
+    usage_view,
+)
 from tollkeeper.api.http.endpoint import Request
 from tollkeeper.api.http.envelope import error_body
 from tollkeeper.api.http.sse import DONE, EventStream
@@ -110,6 +116,8 @@ class ChatStream:
         fields: dict[str, Any] = {}
         if delta.text:
             fields["content"] = delta.text
+        if delta.images:
+            fields["content"] = content_parts(delta.text or "", delta.images)
         if delta.reasoning and not self._prepared.hides_reasoning:
             fields["reasoning"] = fields["reasoning_content"] = delta.reasoning
         if delta.refusal:

@@ -5,6 +5,7 @@ call closes when another item begins and its arguments are a complete JSON objec
 may send pieces of several calls in turn. A listener is told about every step, for the stream.
 """
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -18,6 +19,8 @@ from tollkeeper.domain.errors import BackendFailed
 from tollkeeper.domain.inference import Annotation, Delta, Finish, ToolCallPiece
 
 _NO_NAMES: FlatNames = {}
+# The beginning of an address that has the image in itself, with the name of its format.
+_IMAGE_ADDRESS = re.compile(r"data:image/([\w.+-]+)[^,]*;base64,", re.IGNORECASE)
 _json_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
@@ -78,6 +81,7 @@ class ItemKind(StrEnum):
     MESSAGE = "msg"
     REASONING = "rs"
     CALL = "fc"
+    IMAGE = "ig"
 
 
 @dataclass(slots=True)
@@ -97,6 +101,9 @@ class Item:
     sealed_by_backend: tuple[str, ...] = ()
     # For reasoning only: its text and the values above, sealed by the gateway when the item closes.
     sealed: str | msgspec.UnsetType = msgspec.UNSET
+    # For an image only: its content in base64, and its format.
+    image: str | None = None
+    image_format: str | None = None
 
 
 class Listener(Protocol):
@@ -154,6 +161,8 @@ class Output:
             self._add_text(delta.text or "", delta.logprobs)
         for annotation in delta.annotations:
             self._annotate(annotation)
+        for address in delta.images:
+            self._add_image(address)
         if delta.refusal:
             self._append(self._open_text(Kind.REFUSAL), delta.refusal)
         for piece in delta.tool_calls:
@@ -238,6 +247,20 @@ class Output:
         open_text.annotations.append(citation)
         self._listener.event("response.output_text.annotation.added", fields)
 
+    # Images.
+
+    def _add_image(self, address: str) -> None:
+        """An image is an item that comes whole. The protocol has it in base64, without its address."""
+        self._close_finished_items()
+        item = self._begin_item(ItemKind.IMAGE)
+        found = _IMAGE_ADDRESS.match(address)
+        item.image = address if found is None else address[found.end() :]
+        item.image_format = None if found is None else found[1].lower()
+        item.status = "completed"
+        place = {"item_id": item.id, "output_index": item.output_index}
+        self._listener.event("response.image_generation_call.completed", place)
+        self._tell_end(item)
+
     # Function calls.
 
     def _add_call(self, piece: ToolCallPiece) -> None:
@@ -320,7 +343,10 @@ class Output:
             thought = "".join(open_text.whole for open_text in item.parts)
             item.sealed = self._seal(thought, item.sealed_by_backend)
         item.status = status
-        fields = {"output_index": item.output_index, "item": _view(item, status)}
+        self._tell_end(item)
+
+    def _tell_end(self, item: Item) -> None:
+        fields = {"output_index": item.output_index, "item": _view(item, item.status)}
         self._listener.event("response.output_item.done", fields)
 
     def _end(self, finish: str) -> None:
@@ -348,6 +374,10 @@ def _view(item: Item, status: wire.ItemStatus) -> wire.OutputItem:
             name=item.name,
             arguments=item.parts[0].whole,
             namespace=item.namespace,
+        )
+    if item.kind is ItemKind.IMAGE:
+        return wire.OutputImage(
+            id=item.id, status=status, result=item.image, output_format=item.image_format
         )
     content: list[Any] = [open_text.part() for open_text in item.parts]
     if item.kind is ItemKind.REASONING:

@@ -72,7 +72,15 @@ class OutputReasoning(Sent, tag="reasoning", tag_field="type"):
     encrypted_content: str | UnsetType = UNSET
 
 
-OutputItem = OutputMessage | OutputFunctionCall | OutputReasoning
+class OutputImage(Sent, tag="image_generation_call", tag_field="type"):
+    id: str
+    status: ItemStatus
+    # The image in base64.
+    result: str | None
+    output_format: str | None
+
+
+OutputItem = OutputMessage | OutputFunctionCall | OutputReasoning | OutputImage
 OutputPart = OutputText | OutputRefusal | ReasoningText
 
 

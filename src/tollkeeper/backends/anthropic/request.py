@@ -53,7 +53,7 @@ def messages_request(
 ) -> FreeObject:
     """The body for the backend. The output bound is always sent: the provider requires it."""
     prompt = call.prompt
-    refuse_unsupported(prompt, sampling=SAMPLING_PARAMETERS)
+    refuse_unsupported(prompt, sampling=SAMPLING_PARAMETERS, output_modalities=OUTPUT_MODALITIES)
     _check_temperature(prompt)
     marks = Marks(call.model.messages.caching)
     tools = _tool_fields(prompt, marks)

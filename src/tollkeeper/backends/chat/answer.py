@@ -1,5 +1,7 @@
 """Chat answers as model servers give them, whole or in chunks, read as events of the domain."""
 
+from collections.abc import Iterable, Iterator
+
 import msgspec
 
 from tollkeeper.backends.answer_json import (
@@ -55,8 +57,17 @@ class _Text(msgspec.Struct, gc=False):
     text: str | None = None
 
 
+class _ImageUrl(msgspec.Struct, gc=False):
+    url: str | None = None
+
+
+class _Image(msgspec.Struct, gc=False):
+    image_url: _ImageUrl | str | None = None
+
+
 class _Part(msgspec.Struct, gc=False):
     text: str | None = None
+    image_url: _ImageUrl | str | None = None
     # Mistral has its reasoning among the content: texts, or one text.
     thinking: str | list[_Text] | None = None
 
@@ -71,6 +82,8 @@ class _Message(msgspec.Struct, gc=False):
     tool_calls: list[_ToolCall] | None = None
     function_call: _Function | None = None
     annotations: list[_Annotation] | None = None
+    # OpenRouter has them beside the content.
+    images: list[_Image | str] | None = None
 
 
 class _ChunkChoice(msgspec.Struct, gc=False):
@@ -208,6 +221,7 @@ def _has_more_than_text(message: _Message) -> bool:
         or message.refusal is not None
         or message.function_call is not None
         or message.annotations is not None
+        or message.images is not None
     )
 
 
@@ -217,7 +231,9 @@ def _delta(index: int, message: _Message, logprobs: msgspec.Raw, finish: str | N
         # Nearly every piece of every stream: worth a short way.
         return Delta(index, content or None, logprobs=given(logprobs), finish=finish)
     reasoning = message.reasoning or message.reasoning_content
+    images = tuple(_addresses(message.images or ()))
     if isinstance(content, list):
+        images = (*_addresses(content), *images)
         reasoning = reasoning or "".join(_thought(part) for part in content)
         content = "".join(part.text or "" for part in content)
     function = message.function_call
@@ -233,7 +249,16 @@ def _delta(index: int, message: _Message, logprobs: msgspec.Raw, finish: str | N
         annotations=_annotations(message.annotations or ()),
         logprobs=given(logprobs),
         finish=finish,
+        images=images,
     )
+
+
+def _addresses(parts: "Iterable[_Image | _Part | str]") -> Iterator[str]:
+    for part in parts:
+        image = part if isinstance(part, str) else part.image_url
+        address = image.url if isinstance(image, _ImageUrl) else image
+        if address:
+            yield address
 
 
 def _thought(part: _Part) -> str:

@@ -94,6 +94,7 @@ class AnswerStream(StreamReader):
                 self._count_empty_record()
                 continue
             self._count_piece(choice.index)
+            self._take_room(delta.images)
             if self._admit(delta):
                 self.accepted = True
                 self._events.append(delta)

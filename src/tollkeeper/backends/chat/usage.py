@@ -137,6 +137,7 @@ def _read(reported: FreeObject, service_tier: str | None) -> ReportedUsage:
         input_audio_tokens=audio,
         cached_audio_tokens=cached_audio_tokens(prompt_details),
         output_audio_tokens=read_count((completion_details or {}).get("audio_tokens")),
+        output_image_tokens=read_count((completion_details or {}).get("image_tokens")),
         service_tier=service_tier or read_service_tier(reported),
         cost_picousd=_cost(reported),
         prompt_details=prompt_details,

@@ -47,7 +47,7 @@ _encode = msgspec.json.Encoder().encode
 def converse_request(call: Call, *, extra: Mapping[str, Any]) -> FreeObject:
     """The body for the backend. The output bound is always sent. The model is in the path."""
     prompt = call.prompt
-    refuse_unsupported(prompt, sampling=SAMPLING_PARAMETERS)
+    refuse_unsupported(prompt, sampling=SAMPLING_PARAMETERS, output_modalities=OUTPUT_MODALITIES)
     if prompt.web_search is not None:
         raise OptionUnsupported(
             "The backend's protocol has no search.", param=prompt.web_search.param

@@ -18,7 +18,7 @@ from tollkeeper.backends.answer_json import (
 from tollkeeper.backends.event_reader import EventReader
 from tollkeeper.backends.gemini import records
 from tollkeeper.backends.gemini.grounding import GroundedText
-from tollkeeper.backends.gemini.records import Candidate, FunctionCall, Part, Record
+from tollkeeper.backends.gemini.records import Candidate, FunctionCall, InlineData, Part, Record
 from tollkeeper.backends.gemini.thinking import Seal
 from tollkeeper.backends.gemini.usage import read_usage
 from tollkeeper.backends.refusals import refusal_record
@@ -111,8 +111,11 @@ class GeminiAnswer(EventReader):
             self._read_call(part.function_call, part.thought_signature)
         elif part.thought:
             self._read_thought(part.text or "", part.thought_signature)
-        elif part.text or part.thought_signature:
-            self._read_text(part.text or "", part.thought_signature)
+        else:
+            if part.inline_data is not None and part.inline_data.data:
+                self._read_image(part.inline_data)
+            if part.text or part.thought_signature:
+                self._read_text(part.text or "", part.thought_signature)
 
     def _read_thought(self, text: str, signature: str | None) -> None:
         if text:
@@ -121,6 +124,15 @@ class GeminiAnswer(EventReader):
         if signature:
             self._seal(Seal(signature, thought="".join(self._thought)))
             self._thought = []
+
+    def _read_image(self, image: InlineData) -> None:
+        media_type = image.mime_type or ""
+        if not media_type.startswith("image/"):
+            # Only a model that is declared wrongly writes it, and the client must not miss it.
+            message = f"The model answered with {media_type[:100]}, which an answer cannot carry."
+            self.fail(BackendFailed(message, charged=True, blameless=True))
+            return
+        self._emit_images((f"data:{media_type};base64,{image.data}",))
 
     def _read_text(self, text: str, signature: str | None) -> None:
         self._text_length += len(text)

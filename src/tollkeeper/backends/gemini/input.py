@@ -14,6 +14,7 @@ from tollkeeper.backends.prompt_content import arguments_object, unsupported_con
 from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
 from tollkeeper.domain.prompt import (
     FreeObject,
+    Image,
     Media,
     Part,
     Reasoning,
@@ -138,6 +139,9 @@ class Input:
                         signature = UNSIGNED
                     has_call = True
                     written.append(self._call(part, signature))
+                case Image():
+                    check_extra(part.extra, part.place)
+                    written.append(media_part(part))
                 case _:
                     raise unsupported_content(getattr(part, "place", "") or turn.place)
         return written

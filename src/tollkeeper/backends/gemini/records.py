@@ -58,8 +58,16 @@ class FunctionCall(msgspec.Struct, gc=False):
     args: msgspec.Raw = ABSENT
 
 
+class InlineData(msgspec.Struct, gc=False, rename="camel"):
+    """A medium in the answer, in base64."""
+
+    mime_type: str | None = None
+    data: str | None = None
+
+
 class Part(msgspec.Struct, gc=False, rename="camel"):
     text: str | None = None
+    inline_data: InlineData | None = None
     thought: bool | None = None
     thought_signature: str | None = None
     function_call: FunctionCall | None = None

@@ -11,7 +11,7 @@ from tollkeeper.backends.options import place_options
 from tollkeeper.backends.unsupported import refuse_unsupported
 from tollkeeper.domain.catalog import Feature
 from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
-from tollkeeper.domain.inference import Call
+from tollkeeper.domain.inference import IMAGE, TEXT, Call
 from tollkeeper.domain.prompt import (
     AllowedFunctions,
     FreeObject,
@@ -32,7 +32,7 @@ SAMPLING_PARAMETERS = frozenset(
     {"temperature", "top_p", "frequency_penalty", "presence_penalty", "seed", "stop"}
 )
 INPUT_MODALITIES = frozenset({"text", "image", "audio", "video", "file"})
-OUTPUT_MODALITIES = frozenset({"text"})
+OUTPUT_MODALITIES = frozenset({TEXT, IMAGE})
 FEATURES = frozenset(
     {
         *(Feature.TOOLS, Feature.JSON_MODE, Feature.STRUCTURED_OUTPUTS),
@@ -55,7 +55,9 @@ _encode = msgspec.json.Encoder().encode
 def generate_request(call: Call, *, extra: Mapping[str, Any], sends_ids: bool) -> FreeObject:
     """The body for the backend. The output bound is always sent. The model is in the path."""
     prompt = call.prompt
-    refuse_unsupported(prompt, sampling=SAMPLING_PARAMETERS, json_output=True)
+    refuse_unsupported(
+        prompt, sampling=SAMPLING_PARAMETERS, output_modalities=OUTPUT_MODALITIES, json_output=True
+    )
     conversation = Input(sends_ids=sends_ids, needs_signatures=needs_signatures(call.model))
     conversation.add(prompt.turns)
     body: FreeObject = {"contents": conversation.contents}
@@ -67,6 +69,7 @@ def generate_request(call: Call, *, extra: Mapping[str, Any], sends_ids: bool) -
         **_sampling(prompt.sampling),
         **_output_format(prompt.output_format),
         "thinkingConfig": thinking_config(call),
+        "responseModalities": _response_modalities(call),
     }
     body["generationConfig"] = {
         name: value for name, value in generation.items() if value is not None
@@ -83,6 +86,12 @@ def count_request(call: Call, *, sends_ids: bool) -> FreeObject:
         raise OptionUnsupported("The backend cannot count these tools.", param="tools")
     body = generate_request(call, extra={}, sends_ids=sends_ids)
     return {name: body[name] for name in _COUNTED if name in body}
+
+
+def _response_modalities(call: Call) -> list[str] | None:
+    """Returns None if the provider's own default is right, as for every model that writes text only."""
+    wanted = [modality.name.upper() for modality in call.prompt.output_modalities]
+    return (wanted or None) if IMAGE in call.model.output_modalities else None
 
 
 def _sampling(sampling: Sampling) -> FreeObject:

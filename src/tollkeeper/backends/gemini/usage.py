@@ -17,7 +17,7 @@ from tollkeeper.domain.inference import UsageReport
 from tollkeeper.domain.prompt import FreeObject
 from tollkeeper.domain.usage import AbsurdCount, ReportedUsage, read_count
 
-_AUDIO = "AUDIO"
+_AUDIO, _IMAGE = "AUDIO", "IMAGE"
 _TIER_PREFIX = "service_tier_"
 # Kinds of traffic by the tier that each belongs to. Throughput that was bought has its own price.
 _TIERS = {
@@ -43,7 +43,8 @@ def _read(reported: FreeObject, is_final: bool, searches: int) -> ReportedUsage:
     cached = read_count(reported.get("cachedContentTokenCount"))
     thoughts = read_count(reported.get("thoughtsTokenCount"))
     completion = _completion(reported, prompt, thoughts, total, is_final=is_final)
-    audio = _audio(reported, "promptTokensDetails")
+    audio = _of_modality(_AUDIO, reported, "promptTokensDetails")
+    images = _of_modality(_IMAGE, reported, "candidatesTokensDetails")
     prompt_details = {"cached_tokens": cached, "audio_tokens": audio}
     return ReportedUsage(
         prompt_tokens=prompt,
@@ -54,12 +55,13 @@ def _read(reported: FreeObject, is_final: bool, searches: int) -> ReportedUsage:
         web_searches=searches or None,
         counts_prompt_first=True,
         input_audio_tokens=audio,
-        cached_audio_tokens=_audio(reported, "cacheTokensDetails"),
-        output_audio_tokens=_audio(reported, "candidatesTokensDetails"),
+        cached_audio_tokens=_of_modality(_AUDIO, reported, "cacheTokensDetails"),
+        output_audio_tokens=_of_modality(_AUDIO, reported, "candidatesTokensDetails"),
+        output_image_tokens=images,
         service_tier=_service_tier(reported),
         # By the names that callers know.
         prompt_details=_without_missing(prompt_details),
-        completion_details=_without_missing({"reasoning_tokens": thoughts}),
+        completion_details=_without_missing({"reasoning_tokens": thoughts, "image_tokens": images}),
         written=reported,
     )
 
@@ -97,15 +99,15 @@ def _completion(
     return written + (thoughts or 0)
 
 
-def _audio(reported: FreeObject, name: str) -> int | None:
-    """The tokens of audio among the modalities of a count."""
+def _of_modality(modality: str, reported: FreeObject, name: str) -> int | None:
+    """The tokens of one modality among those of a count."""
     details = reported.get(name)
     if not isinstance(details, list):
         return None
     counts = [
         read_count(detail.get("tokenCount"))
         for detail in details
-        if isinstance(detail, dict) and detail.get("modality") == _AUDIO
+        if isinstance(detail, dict) and detail.get("modality") == modality
     ]
     return sum(count or 0 for count in counts) if counts else None
 

@@ -106,10 +106,10 @@ def _add_optional(body: FreeObject, fields: Mapping[str, Any]) -> None:
 def _refuse_unsupported(prompt: Prompt, *, salts_cache: bool) -> None:
     requested = [*prompt.sampling.given()]
     requested += [
-        modality.param for modality in prompt.output_modalities if modality.name != "text"
+        modality.param
+        for modality in prompt.output_modalities
+        if modality.name not in OUTPUT_MODALITIES
     ]
-    if prompt.speech is not None:
-        requested.append("audio")
     if prompt.caching.salt is not None and not salts_cache:
         requested.append("cache_salt")
     for name in requested:

@@ -31,7 +31,10 @@ def require_supported(model: Model, prompt: Prompt) -> None:
     """Raises OptionUnsupported with the place of the first thing that the model does not have,
     and InvalidRequest where schemas are larger than its backend takes."""
     for media in prompt.media():
-        _require_modality(model, model.input_modalities, media.modality, media.place)
+        if media.modality not in model.input_modalities:
+            raise OptionUnsupported(
+                f"The model {model.id} does not take {media.modality}.", param=media.place
+            )
         if not model.allows_remote_media:
             _require_own_content(model, media)
     for name in prompt.sampling.given():
@@ -44,7 +47,11 @@ def require_supported(model: Model, prompt: Prompt) -> None:
         if option.name not in model.options:
             raise _unsupported(model, option.param)
     for modality in prompt.output_modalities:
-        _require_modality(model, model.output_modalities, modality.name, modality.param)
+        if modality.name not in model.output_modalities:
+            raise OptionUnsupported(
+                f"The model {model.id} does not answer with {modality.name[:100]} here.",
+                param=modality.param,
+            )
     _require_small_schemas(model, prompt)
 
 
@@ -66,11 +73,6 @@ def _features(prompt: Prompt) -> Iterator[tuple[Feature, str]]:
     if prompt.reasoning is not None:
         for param in prompt.reasoning.params:
             yield Feature.REASONING, param
-
-
-def _require_modality(model: Model, declared: tuple[str, ...], modality: str, param: str) -> None:
-    if modality not in declared:
-        raise OptionUnsupported(f"The model {model.id} does not take {modality}.", param=param)
 
 
 def _require_own_content(model: Model, media: Media) -> None:

@@ -66,7 +66,7 @@ class ResponseGate:
 
     def close(self) -> None:
         """Ends the call. Monitoring policies still get the part of an incomplete answer that came."""
-        if not self._finished and self._text.length:
+        if not self._finished and (self._text.length or self._text.unread):
             self._checks.watch(self._policies, Direction.RESPONSE, self._content(), self._evidence)
         if self._request_verdict is not None:
             self._checks.call_ended(self._request_verdict)
@@ -76,7 +76,7 @@ class ResponseGate:
         return bool(self._enforcing)
 
     def _content(self) -> JudgedContent:
-        return JudgedContent(self._organization_id, str(self._text))
+        return JudgedContent(self._organization_id, str(self._text), self._text.unread)
 
     def _hold(self, batch: Batch) -> None:
         self._held += batch

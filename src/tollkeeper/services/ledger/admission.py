@@ -15,7 +15,7 @@ from tollkeeper.domain.errors import (
     TollkeeperError,
     Unauthenticated,
 )
-from tollkeeper.domain.inference import Call
+from tollkeeper.domain.inference import IMAGE, Call
 from tollkeeper.domain.ledger import Hold, Resolution, ResolutionKind
 from tollkeeper.domain.money import usd_from_picousd
 from tollkeeper.domain.months import id_of_text
@@ -92,6 +92,7 @@ class Admission:
             web_searches=web_searches,
             input_audio_tokens=input_audio_tokens,
             output_audio_tokens_each=call.output_tokens_held if audio_output else 0,
+            writes_images=IMAGE in call.model.output_modalities,
             prompts=prompts,
             service_tier=asked_service_tier(call),
         )
