@@ -6,7 +6,7 @@ It only adds. Rows that older code has written or still writes keep the day of t
 from alembic import op
 
 revision = "0024"
-down_revision = "0022"
+down_revision = "0023"
 compatible_from = "0021"
 
 _SQL = """
