@@ -26,6 +26,7 @@ from tollkeeper.domain.declared_prices import (
     DeclaredPrices,
     DeclaredTier,
     pricing_with_variants,
+    read_price,
 )
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.inference import OUTPUT_MODALITIES
@@ -161,6 +162,10 @@ def _on_responses_backend(model: Model) -> Model:
 def _model(declared: ModelSettings, backend: BackendSettings) -> Model:
     try:
         pricing, price_changes = _pricing(declared), _price_changes(declared)
+        tool_prices = {
+            name: read_price(price, param=f"tool_prices.{name}")
+            for name, price in declared.tool_prices.items()
+        }
     except InvalidRequest as exc:
         raise SettingsError(f"models {declared.id!r}: {exc.param}: {exc.message}") from None
     protocol = WireProtocol(backend.protocol)
@@ -186,6 +191,7 @@ def _model(declared: ModelSettings, backend: BackendSettings) -> Model:
         pricing=pricing,
         price_changes=price_changes,
         options=declared.options,
+        tool_prices=tool_prices,
         token_bounds=TokenBounds(
             image=_tokens_per_image(declared, backend),
             file=declared.tokens_per_file or None,

@@ -1,6 +1,6 @@
 """The model catalogue: models, their prices and features, and an organization's access to them."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -81,6 +81,16 @@ class Pricing:
                 for variant in self.variants
                 if variant.from_tokens <= prompt_tokens
                 and (tier is None or variant.service_tier in (None, named))
+            ),
+        )
+
+    def with_fee(self, fee: int) -> "Pricing":
+        """The same prices with a higher price per request."""
+        return replace(
+            self,
+            request=self.request + fee,
+            variants=tuple(
+                replace(variant, prices=variant.prices.with_fee(fee)) for variant in self.variants
             ),
         )
 
@@ -165,6 +175,8 @@ class Model:
     allows_remote_media: bool = True
     # The output bound that is sent covers reasoning.
     bounds_reasoning: bool = True
+    # The price in picousd of a request that offers a tool of the provider, by the tool's name.
+    tool_prices: dict[str, int] = field(default_factory=dict)
 
     # In the order of time.
     price_changes: tuple[PriceChange, ...] = ()

@@ -20,6 +20,14 @@ WEB_SEARCH_TOOLS = frozenset(
     }
 )
 
+# Search tools that providers run for a chat request: of OpenAI, OpenRouter, xAI, Moonshot and
+# Anthropic. A model that has the feature `web_search` takes them; any other tool that a provider
+# runs needs a price of its own.
+PROVIDER_SEARCH_TOOLS = WEB_SEARCH_TOOLS | {
+    *("openrouter:web_search", "live_search", "$web_search"),
+    *("web_search_20250305", "web_search_20260209", "web_search_20260318"),
+}
+
 # Q18: published tools that this service does not support. They are a 501; unknown types are a 400.
 PUBLISHED_TOOLS = frozenset(
     {

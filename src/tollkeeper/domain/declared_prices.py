@@ -64,12 +64,17 @@ def pricing_from_declared(declared: Mapping[str, str], *, param: str) -> Pricing
     for dimension in (*PUBLIC_PRICES, *INTERNAL_PRICES):
         fallback = prices.get(_FALLBACKS.get(dimension, ""), "0")
         prices[dimension] = declared.get(dimension, fallback)
-        price = picousd_from_usd(prices[dimension], param=f"{param}.{dimension}")
-        if price < 0:
-            raise InvalidRequest("A price cannot be negative.", param=f"{param}.{dimension}")
-        amounts[dimension] = price
+        amounts[dimension] = read_price(prices[dimension], param=f"{param}.{dimension}")
     shown = {dimension: prices[dimension] for dimension in PUBLIC_PRICES}
     return Pricing(**amounts, declared=shown)
+
+
+def read_price(declared: str, *, param: str) -> int:
+    """The price in picousd."""
+    price = picousd_from_usd(declared, param=param)
+    if price < 0:
+        raise InvalidRequest("A price cannot be negative.", param=param)
+    return price
 
 
 def pricing_with_variants(declared: DeclaredPrices, *, param: str = "") -> Pricing:

@@ -158,7 +158,8 @@ class FunctionTool(msgspec.Struct, frozen=True, gc=False):
         }
 
 
-_CALLERS_TOOLS = (None, "function", "custom")
+_CLIENT_TOOL_TYPES = ("function", "custom")
+_BUILTIN_FUNCTION = "builtin_function"
 
 
 class OtherTool(msgspec.Struct, frozen=True, gc=False):
@@ -169,10 +170,18 @@ class OtherTool(msgspec.Struct, frozen=True, gc=False):
     legacy: bool = False
 
     @property
-    def is_run_by_provider(self) -> bool:
-        """Whether the model's provider runs the tool, as it does with a web search. The caller runs
-        functions and custom tools, and so does whoever reads a tool without a type."""
-        return not self.legacy and self.written.get("type") not in _CALLERS_TOOLS
+    def provider_name(self) -> str | None:
+        """The name of a tool that the model's provider runs, such as a web search; None if the
+        client runs the tool, as it does with functions and custom tools."""
+        kind, function = self.written.get("type"), self.written.get("function")
+        if self.legacy or kind in _CLIENT_TOOL_TYPES:
+            return None
+        if kind is None:
+            # Some providers name a tool by its only property: `{"googleSearch": {}}`.
+            return None if function is not None else next(iter(self.written), None)
+        if kind == _BUILTIN_FUNCTION and isinstance(function, dict):
+            return str(function.get("name"))
+        return str(kind)
 
     def described(self) -> FreeObject:
         return self.written
@@ -390,12 +399,13 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
         return [mark for mark in marks if isinstance(mark, dict)]
 
     @property
-    def provider_tool(self) -> OtherTool | None:
-        """The first tool of a chat request that the model's provider runs; None where it has none."""
-        for tool in self.tools:
-            if isinstance(tool, OtherTool) and tool.is_run_by_provider:
-                return tool
-        return None
+    def provider_tools(self) -> list[tuple[str, OtherTool]]:
+        """The tools of a chat request that the model's provider runs, each with its name."""
+        return [
+            (name, tool)
+            for tool in self.tools
+            if isinstance(tool, OtherTool) and (name := tool.provider_name) is not None
+        ]
 
     @property
     def has_legacy_functions_only(self) -> bool:

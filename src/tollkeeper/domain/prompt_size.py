@@ -30,8 +30,10 @@ _TOKENS_PER_TURN = 8
 # at most.
 WEB_SEARCHES_MAX = 10
 _WEB_SEARCHES_ALLOWED_MAX = 1000
-# The option by which a caller bounds the uses of a provider's tools.
+# The fields by which a client limits the uses of a provider's tools: an option of the request, and
+# a property of the tool.
 _TOOL_USES = "max_tool_calls"
+_MAX_USES = "max_uses"
 
 _encode = msgspec.json.Encoder().encode
 
@@ -143,9 +145,10 @@ def measure_prompt(prompt: Prompt, text: TextSize | None = None) -> PromptSize:
     around = _TOKENS_PER_TURN * len(prompt.turns)
     text_tokens, text_bytes = text.tokens + around, text.bytes + around
     media = prompt.media()
-    # What a tool of the provider finds or does becomes input, like what a search finds.
-    searches_web = prompt.web_search is not None or prompt.provider_tool is not None
-    tool_uses = _tool_uses_allowed(prompt) if searches_web else 0
+    # The results of a provider's tool become input, like the pages that a search finds.
+    provider_tools = [tool.written for _, tool in prompt.provider_tools] if prompt.tools else []
+    searches_web = prompt.web_search is not None or bool(provider_tools)
+    tool_uses = _tool_uses_allowed(prompt, provider_tools) if searches_web else 0
     if not media:
         return PromptSize(
             text_tokens,
@@ -168,11 +171,10 @@ def measure_prompt(prompt: Prompt, text: TextSize | None = None) -> PromptSize:
     )
 
 
-def _tool_uses_allowed(prompt: Prompt) -> int:
-    for option in prompt.options:
-        if option.name == _TOOL_USES and isinstance(option.value, int):
-            return option.value
-    return 0
+def _tool_uses_allowed(prompt: Prompt, provider_tools: list[FreeObject]) -> int:
+    limits: list[object] = [tool.get(_MAX_USES) for tool in provider_tools]
+    limits += [option.value for option in prompt.options if option.name == _TOOL_USES]
+    return max([limit for limit in limits if isinstance(limit, int)], default=0)
 
 
 def _texts(prompt: Prompt) -> list[str]:

@@ -321,6 +321,8 @@ class ModelSettings(PricesSettings):
     text_bound: Literal["estimate", "bytes"] = "estimate"
     template_tokens: int = Field(default=DEFAULT_TOKEN_BOUNDS.template, ge=0)
     tool_tokens: int = Field(default=DEFAULT_TOKEN_BOUNDS.tools, ge=0)
+    # The price in USD of a request that offers a tool which the provider runs, by the tool's name.
+    tool_prices: dict[Name, str] = {}
     options: dict[str, str] = {}
     # On the Messages protocol: who marks what is cached, and how the model is asked to reason.
     prompt_caching: Literal["off", "caller", "5m", "1h"] = "caller"

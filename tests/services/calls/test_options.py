@@ -40,8 +40,13 @@ NEEDS: list[tuple[dict[str, Any], str, Model]] = [
             "tools[1]",
             replace(WIDE, supported_features=("tools",)),
         )
-        # OpenRouter, xAI, Moonshot and OpenAI run these themselves, and charge for them.
-        for kind in ("openrouter:web_search", "live_search", "builtin_function", "mcp")
+        # OpenRouter, xAI and Anthropic run these searches themselves, and charge for them.
+        for kind in ("openrouter:web_search", "live_search", "web_search_20250305", "web_search")
+    ),
+    (
+        {"tools": [{"type": "builtin_function", "function": {"name": "$web_search"}}]},
+        "tools[0]",
+        replace(WIDE, supported_features=("tools",)),
     ),
     ({"reasoning_effort": "low"}, "reasoning_effort", replace(WIDE, supported_features=())),
     ({"include_reasoning": False}, "include_reasoning", replace(WIDE, supported_features=())),
@@ -66,6 +71,29 @@ def test_what_a_model_does_not_declare(fields: dict[str, Any], param: str, narro
 def test_tools_that_the_caller_runs_need_no_search() -> None:
     for tool in ({"type": "custom", "custom": {"name": "c"}}, {"type": "function"}, {}, FUNCTION):
         require_supported(replace(WIDE, supported_features=("tools",)), make_prompt(tools=[tool]))
+
+
+PROVIDER_TOOLS: list[tuple[str, dict[str, Any]]] = [
+    *(
+        (kind, {"type": kind, kind: {}})
+        for kind in ("openrouter:advisor", "browser_search", "code_interpreter", "mcp", "x_search")
+    ),
+    ("openrouter:advisor", {"type": "openrouter:advisor", "function": {"name": "web_search"}}),
+    ("$other", {"type": "builtin_function", "function": {"name": "$other"}}),
+    ("builtin_function", {"type": "builtin_function"}),
+    ("googleSearch", {"googleSearch": {}}),
+    ("7", {"type": 7}),
+]
+
+
+@pytest.mark.parametrize(("name", "tool"), PROVIDER_TOOLS)
+def test_a_provider_tool_needs_a_price_by_its_name(name: str, tool: dict[str, Any]) -> None:
+    prompt = make_prompt(tools=[FUNCTION, {"type": "web_search"}, tool])
+    for prices in ({}, {"web_search": 1}):
+        with pytest.raises(OptionUnsupported, match="has no price") as refused:
+            require_supported(replace(WIDE, tool_prices=prices), prompt)
+        assert refused.value.param == "tools[2]"
+    require_supported(replace(WIDE, tool_prices={name: 0}), prompt)
 
 
 def test_a_refusal_says_what_the_model_has() -> None:

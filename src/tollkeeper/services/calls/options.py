@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from tollkeeper.domain.catalog import Feature, Model
-from tollkeeper.domain.conventions import DEFAULT_OUTPUT_TOKENS
+from tollkeeper.domain.conventions import DEFAULT_OUTPUT_TOKENS, PROVIDER_SEARCH_TOOLS
 from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
 from tollkeeper.domain.prompt import (
     File,
@@ -43,6 +43,13 @@ def require_supported(model: Model, prompt: Prompt) -> None:
     for feature, param in _features(prompt):
         if feature not in model.supported_features:
             raise _lacking(model, feature, param)
+    for name, tool in prompt.provider_tools if prompt.tools else ():
+        if name not in PROVIDER_SEARCH_TOOLS and name not in model.tool_prices:
+            raise OptionUnsupported(
+                f"The tool {name[:100]!r} is run by the model's provider, and the model {model.id} "
+                "has no price for it.",
+                param=tool.place,
+            )
     for option in prompt.options:
         if option.name not in model.options:
             raise _unsupported(model, option.param)
@@ -67,9 +74,9 @@ def _features(prompt: Prompt) -> Iterator[tuple[Feature, str]]:
         yield Feature.LOGPROBS, prompt.logprobs.param
     if prompt.web_search is not None:
         yield Feature.WEB_SEARCH, prompt.web_search.param
-    if prompt.provider_tool is not None:
-        # It searches under another name, or does what costs no less; holds and prices are the same.
-        yield Feature.WEB_SEARCH, prompt.provider_tool.place
+    for name, tool in prompt.provider_tools if prompt.tools else ():
+        if name in PROVIDER_SEARCH_TOOLS:
+            yield Feature.WEB_SEARCH, tool.place
     if prompt.reasoning is not None:
         for param in prompt.reasoning.params:
             yield Feature.REASONING, param

@@ -97,7 +97,11 @@ class Admission:
             service_tier=asked_service_tier(call),
         )
         now = self._clock()
-        pricing = dearest_pricing(call.model, now, bounds)
+        pricing, prices = dearest_pricing(call.model, now, bounds), prices_by_backend(call.model, now)
+        fee = _tool_fee(call)
+        if fee:
+            pricing = pricing.with_fee(fee)
+            prices = {backend: each.with_fee(fee) for backend, each in prices.items()}
         hold = Hold(
             organization_id=call.organization_id,
             id=id_of_text(call.request_id),
@@ -112,7 +116,7 @@ class Admission:
         if decision.refusal is not None:
             self._rates.note(call.project_id, decision)
             raise refusal_error(decision)
-        return Reservation(hold, decision.policies, prices_by_backend(call.model, now))
+        return Reservation(hold, decision.policies, prices)
 
     def note_refusal(self, project_id: ProjectId, decision: Decision) -> None:
         """Remembers how a request was refused that takes from the rate and holds no money."""
@@ -179,6 +183,15 @@ class Admission:
     async def leave_unsettled(self, reservation: Reservation, reason: str) -> None:
         """Keeps the hold of a call whose cost nobody knows, until somebody resolves it."""
         await self._ledger.mark_unsettled(reservation.hold, reason)
+
+
+def _tool_fee(call: Call) -> int:
+    """The price of the tools that the provider runs, which is due whether the model uses them or
+    not: no report says how often it did."""
+    prices = call.model.tool_prices
+    if not prices or not call.prompt.tools:
+        return 0
+    return sum(prices.get(name, 0) for name, _ in call.prompt.provider_tools)
 
 
 def asked_service_tier(call: Call) -> str | None:
