@@ -88,3 +88,37 @@ def test_images_are_counted_within_the_bound() -> None:
     meter.count([Delta(0, images=("data:image/png;base64,AAAA",) * 3)])
     usage = meter.charge().usage
     assert (usage.completion_tokens, usage.output_image_tokens) == (100, 100)
+
+
+REASONING = (
+    [Delta(0, reasoning="Hm.")],
+    [Delta(0, sealed_reasoning="sealed")],
+)
+
+
+@pytest.mark.parametrize("seen", REASONING, ids=["text", "sealed"])
+def test_output_with_reasoning_is_bounded_by_the_hold(seen: list[Delta]) -> None:
+    """The text that arrived does not show what the provider bills."""
+    plain, reasoned = (Meter(make_call(choices=2, streamed=True), 10) for _ in range(2))
+    for meter in (plain, reasoned):
+        meter.count([Delta(0, text="Hello")])
+    reasoned.count(seen)
+    assert plain.charge().usage.completion_tokens < 10
+    assert reasoned.charge().usage.completion_tokens == 2 * 1024
+    assert reasoned.charge().estimated
+    reasoned.count([UsageReport(ReportedUsage(prompt_tokens=3, completion_tokens=4))])
+    assert (reasoned.charge().usage.completion_tokens, reasoned.charge().estimated) == (4, False)
+
+
+def test_a_prompt_that_is_only_bounded_is_not_counted() -> None:
+    call = make_call(streamed=True)
+    meter = Meter(call, 10**6, prompt_is_counted=False)
+    meter.count([Delta(0, text="Hello")])
+    assert meter.prompt_is_unknown
+    assert not Meter(call, 10**6).prompt_is_unknown
+    first = Meter(call, 10**6, prompt_is_counted=False)
+    first.count([UsageReport(ReportedUsage(prompt_tokens=7, counts_prompt_first=True))])
+    assert not first.prompt_is_unknown
+    assert first.charge().usage.prompt_tokens == 7
+    meter.count([UsageReport(ReportedUsage(prompt_tokens=3, completion_tokens=4))])
+    assert not meter.prompt_is_unknown

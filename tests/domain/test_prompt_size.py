@@ -1,8 +1,11 @@
 """How large a prompt may be: every text counts, and media that nobody can measure fill the context."""
 
+import json
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
+import jinja2
 import msgspec
 import pytest
 
@@ -12,6 +15,8 @@ from tollkeeper.domain.estimate import estimate_tokens
 from tollkeeper.domain.prompt import Option
 from tollkeeper.domain.prompt_size import measure_prompt
 
+# How the templates of Llama 3 and 4 print tools.
+LLAMA = "{%- for tool in tools %}{{ tool | tojson(indent=4) }}\n\n{% endfor %}"
 LONG = "and so on " * 300
 PLACES: dict[str, dict[str, Any]] = {
     "content": {"messages": [{"role": "user", "content": LONG}]},
@@ -50,7 +55,7 @@ def test_images_have_a_bound_of_their_own() -> None:
     size = measure_prompt(make_prompt(messages=[{"role": "user", "content": [image] * 3}]))
     assert (size.images, size.text_tokens < 100) == (3, True)
     wide = replace(MODEL, context_length=10**6)
-    assert size.bound(wide) == size.text_tokens + 16 + 3 * 48_169
+    assert size.bound(wide) == size.text_tokens + 96 + 3 * 48_169
     small = replace(wide, token_bounds=TokenBounds(image=100, template=0))
     assert size.bound(small) == size.text_tokens + 300
     assert size.bound(replace(MODEL, context_length=1000)) == 1000
@@ -65,7 +70,7 @@ def test_a_tokenizers_count_never_replaces_the_media() -> None:
 
 def test_tools_cost_what_a_template_says_about_them() -> None:
     tools = measure_prompt(make_prompt(tools=[{"function": {"name": "f"}}]))
-    assert tools.bound(MODEL) == tools.text_tokens + 16 + 804
+    assert tools.bound(MODEL) == tools.text_tokens + 96 + 804
 
 
 MEDIA: dict[str, dict[str, Any]] = {
@@ -159,7 +164,61 @@ def test_a_hold_may_be_by_bytes_and_an_estimate_is_not() -> None:
     assert size.bound(by_bytes) == size.text_tokens < 300
     # A tokenizer knows better than either.
     assert size.hold_bound(by_bytes, counted=150) == 150
-    searching = msgspec.structs.replace(size, searches_web=True)
+    searching = msgspec.structs.replace(size, web_searches=10)
     rereading = TokenBounds(text_by_bytes=True, template=0, web_search=10, search_rereads=True)
     found = searching.hold_bound(replace(MODEL, token_bounds=rereading))
     assert found == sum(size.text_bytes + 10 * known for known in range(11))
+
+
+NESTED: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "filters": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "properties": {
+                    name: {"type": "object", "properties": {"a": {"enum": ["x", "y", "<é>"]}}}
+                    for name in ("b", "c", "d & 'e'")
+                },
+            },
+        }
+    },
+}
+
+
+@pytest.mark.parametrize("escapes", [False, True], ids=["plain", "html"])
+@pytest.mark.parametrize("template", ["{{ tools | tojson(indent=4) }}", LLAMA], ids=["list", "each"])
+def test_bytes_bound_a_template_that_indents_tools(template: str, escapes: bool) -> None:
+    """Llama 3 and 4 print each tool with four blanks of indentation."""
+    function = {"name": "f", "description": "Finds é.", "parameters": NESTED}
+    prompt = make_prompt(tools=[{"type": "function", "function": function}] * 3)
+    environment = jinja2.Environment(autoescape=False)  # noqa: S701 - no HTML is made
+    if not escapes:
+        environment.filters["tojson"] = partial(json.dumps, ensure_ascii=False)
+    printed = environment.from_string(template).render(
+        tools=[tool.described() for tool in prompt.tools]
+    )
+    wide = replace(MODEL, context_length=10**6)
+    model = replace(wide, token_bounds=TokenBounds(text_by_bytes=True, template=0, tools=0))
+    held = measure_prompt(prompt, by_bytes=True).hold_bound(model)
+    compact = measure_prompt(prompt).hold_bound(model)
+    assert compact < len(printed.encode()) <= held
+
+
+def test_a_model_that_searches_on_its_own_is_always_held_for_its_searches() -> None:
+    size = measure_prompt(make_prompt())
+    assert size.sent_to(MODEL) is size
+    model = replace(MODEL, token_bounds=TokenBounds(searches_unasked=40))
+    found = size.sent_to(model)
+    assert (found.web_searches, found.bound(model)) == (40, MODEL.context_length)
+    assert not found.is_text_only
+    # The request allows more.
+    asked = msgspec.structs.replace(size, web_searches=50)
+    assert asked.sent_to(model).web_searches == 50
+
+
+@pytest.mark.parametrize(("tool", "held"), [({"max_uses": 25}, 25), ({"max_uses": "25"}, 10)])
+def test_a_tool_may_allow_more_searches(tool: dict[str, Any], held: int) -> None:
+    prompt = make_prompt(tools=[{"type": "web_search", **tool}])
+    assert measure_prompt(prompt).web_searches == held

@@ -125,8 +125,8 @@ ISOLATION_BUGS = {
     ),
     "who pays by bytes is held by the estimate": Bug(
         "Inference._run",
-        "if size.searches_web or call.model.token_bounds.text_by_bytes:",
-        "if size.searches_web:",
+        "if size.web_searches or call.model.token_bounds.text_by_bytes:",
+        "if size.web_searches:",
         ("journeys/calls/test_text_bound.py",),
     ),
     "calls that nothing can pay for have no rate": Bug(

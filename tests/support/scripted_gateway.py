@@ -39,7 +39,7 @@ def model_settings(**changes: Any) -> dict[str, Any]:
         "context_length": 4096,
         "max_output_length": 2048,
         "supported_sampling_parameters": ["temperature", "top_p", "seed", "stop"],
-        "supported_features": ["tools", "json_mode", "structured_outputs", "logprobs", "reasoning"],
+        "supported_features": ["tools", "json_mode", "structured_outputs", "logprobs"],
         "pricing": {"prompt": "0.0000002", "completion": "0.0000008"},
         **changes,
     }

@@ -5,6 +5,7 @@ an OpenAI-compatible endpoint is one entry here, a recorded exchange
 (`tests/journeys/exchanges/recorded`) and a row in `docs/providers.md`.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -58,6 +59,30 @@ class Preset:
         if self.url:
             found["urls"] = (self.url,)
         return found
+
+
+# Models that search the web without being asked, by their names at any provider, with the most
+# searches that a call is held for. 28 were seen in one answer of a deep research.
+_SEARCHING_MODELS = (
+    (re.compile(r"deep-research"), 40),
+    (re.compile(r"sonar|compound|:online$|-search-(preview|api)"), 10),
+)
+# Models that reason without being asked, by their names at any provider. What they bill may be
+# longer than the text that a client sees.
+_REASONING_MODELS = re.compile(
+    r"\b(o[134](-|$)|gpt-5|gpt-oss|codex|deepseek-(r1|reasoner)|grok-[3-9]|gemini-(2\.5|[3-9])|qwq|qwen3)"
+    r"|thinking|reason|deep-research|magistral|minimax-m|glm-[4-9]|compound"
+)
+
+
+def searches_unasked(upstream_model: str) -> int:
+    """How many web searches a call to the model is held for that nobody asked for."""
+    name = upstream_model.lower()
+    return next((count for pattern, count in _SEARCHING_MODELS if pattern.search(name)), 0)
+
+
+def reasons_unasked(upstream_model: str) -> bool:
+    return _REASONING_MODELS.search(upstream_model.lower()) is not None
 
 
 _ABUSE_HINTS = ("user", "safety_identifier", "metadata")
@@ -141,6 +166,11 @@ PRESETS: Mapping[str, Preset] = {
         output_bound=OutputBound.MAX_TOKENS,
         include_usage=False,
         native_n=False,
+    ),
+    "perplexity": Preset(
+        url="https://api.perplexity.ai/v1",
+        protocol=WireProtocol.RESPONSES,
+        key_env="PERPLEXITY_API_KEY",
     ),
     "cohere": Preset(
         url="https://api.cohere.ai/compatibility/v1",

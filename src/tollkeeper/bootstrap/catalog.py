@@ -10,7 +10,7 @@ from tollkeeper.backends.config import WireProtocol
 from tollkeeper.backends.converse import request as converse
 from tollkeeper.backends.gemini import request as gemini
 from tollkeeper.backends.gemini.thinking import OPTIONS as GEMINI_THINKING_OPTIONS
-from tollkeeper.backends.presets import PRESETS
+from tollkeeper.backends.presets import PRESETS, reasons_unasked, searches_unasked
 from tollkeeper.backends.responses import request as responses
 from tollkeeper.bootstrap.combined_model import combined
 from tollkeeper.domain.catalog import (
@@ -192,12 +192,17 @@ def _model(declared: ModelSettings, backend: BackendSettings) -> Model:
         price_changes=price_changes,
         options=declared.options,
         tool_prices=tool_prices,
+        reasons=Feature.REASONING in declared.supported_features
+        or reasons_unasked(declared.upstream_model),
         token_bounds=TokenBounds(
             image=_tokens_per_image(declared, backend),
             file=declared.tokens_per_file or None,
             audio=declared.tokens_per_audio or None,
             video=declared.tokens_per_video or None,
             web_search=_tokens_per_search(declared, protocol),
+            searches_unasked=searches_unasked(declared.upstream_model)
+            if declared.searches_unasked is None
+            else declared.searches_unasked,
             search_rereads=protocol in _REREADS,
             text_by_bytes=declared.text_bound == "bytes",
             template=declared.template_tokens,

@@ -45,6 +45,7 @@ def combined(
             first.token_bounds,
             image=_largest([bound.image for bound in bounds]),
             web_search=_largest([bound.web_search for bound in bounds]),
+            searches_unasked=max(bound.searches_unasked for bound in bounds),
             search_rereads=any(bound.search_rereads for bound in bounds),
         ),
         schema_bounds=schema_bounds,
@@ -52,6 +53,7 @@ def combined(
         shares_cache=salting.shares_cache,
         allows_remote_media=all(model.allows_remote_media for model in on_backends),
         bounds_reasoning=all(model.bounds_reasoning for model in on_backends),
+        reasons=any(model.reasons for model in on_backends),
         routes=tuple(_routes(declared, on_backends)),
     )
 

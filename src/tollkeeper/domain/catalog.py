@@ -125,13 +125,16 @@ class TokenBounds:
     video: int | None = None
     # Tokens that the model reads of the results of one web search.
     web_search: int | None = None
+    # Searches that a call is held for although nobody asked for any: the model searches on its own.
+    searches_unasked: int = 0
     # After each search the model reads the whole prompt again, and all of it is charged.
     search_rereads: bool = False
     # A token for each byte of text, in the place of an estimate. Where no tokenizer is asked.
     text_by_bytes: bool = False
     # What a template writes around the conversation, and before the descriptions of tools (Claude
-    # Opus 4.7). Both count where no tokenizer is asked.
-    template: int = 16
+    # Opus 4.7). Both count where no tokenizer is asked. On short prompts, templates with a system
+    # message of their own were seen to add up to 66 tokens (DeepSeek), and 72 (SmolLM2).
+    template: int = 96
     tools: int = 804
 
 
@@ -175,6 +178,8 @@ class Model:
     allows_remote_media: bool = True
     # The output bound that is sent covers reasoning.
     bounds_reasoning: bool = True
+    # The model may bill reasoning that the client does not see.
+    reasons: bool = False
     # The price in picousd of a request that offers a tool of the provider, by the tool's name.
     tool_prices: dict[str, int] = field(default_factory=dict)
 

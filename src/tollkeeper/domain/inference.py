@@ -13,7 +13,7 @@ from typing import TypeAlias
 import msgspec
 
 from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
-from tollkeeper.domain.catalog import Feature, Model
+from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.messages_behavior import PromptCaching
 from tollkeeper.domain.prompt import FreeObject, Prompt
 from tollkeeper.domain.usage import ReportedUsage
@@ -75,7 +75,7 @@ class Call(msgspec.Struct, frozen=True):
         """The most that each completion may take. Images, and reasoning that the backend does not
         bound, may take as much as the model writes."""
         model = self.model
-        reasons = Feature.REASONING in model.supported_features and not model.bounds_reasoning
+        reasons = model.reasons and not model.bounds_reasoning
         if not reasons and IMAGE not in model.output_modalities:
             return self.output_tokens_max
         return max(self.output_tokens_max, model.max_output_length)

@@ -42,6 +42,8 @@ class Meter(msgspec.Struct):
     prompt_tokens: int
     prompts: int = 1
     input_audio_tokens: int = 0
+    # Our own count has the whole prompt. False: it has only a bound of media or of search results.
+    prompt_is_counted: bool = True
     report: ReportedUsage | None = None
     # The last report that cannot be true.
     absurd_report: FreeObject | None = None
@@ -50,6 +52,8 @@ class Meter(msgspec.Struct):
     service_tier: str | None = None
     # Something of the answer has come, be it only its end: from now on there is something to pay.
     delivered: bool = False
+    # The answer has reasoning, of which the client may not see all.
+    _reasons: bool = False
     _pieces: int = 0
     _counted_tokens: int = 0
     _images: int = 0
@@ -109,6 +113,13 @@ class Meter(msgspec.Struct):
         self._usage = None if self._is_nonsense else found
 
     @property
+    def prompt_is_unknown(self) -> bool:
+        """Neither the backend nor our own count tells how long the prompt was."""
+        return (
+            self.usage is None and not self.prompt_is_counted and self._usage_by_first_count() is None
+        )
+
+    @property
     def reported(self) -> FreeObject | None:
         """The last report as it came, for the record."""
         if self.report is None or (self.usage is None and self.absurd_report is not None):
@@ -135,7 +146,7 @@ class Meter(msgspec.Struct):
             return Charge(estimate, estimated=True, parts=self._estimated_parts(estimate))
         if usage.completion_tokens == 0 and self.output_tokens > 0:
             # Text was delivered: whatever the zero means, it is not what the answer used.
-            counted = self.estimate().completion_tokens
+            counted = min(self.output_tokens, self._output_bound)
             return Charge(
                 _with_completion(usage, counted),
                 estimated=True,
@@ -144,30 +155,46 @@ class Meter(msgspec.Struct):
             )
         return Charge(usage, estimated=False, parts=parts)
 
+    @property
+    def _output_bound(self) -> int:
+        """The most output that was reserved."""
+        return self.call.choices * self.call.output_tokens_held
+
+    @property
+    def _estimated_output(self) -> int:
+        """Our own count of the output, within the bound that was reserved. Of a model that reasons,
+        only that bound is known: the text that arrived does not show what was billed for."""
+        if self._reasons or self.call.model.reasons:
+            return self._output_bound
+        return min(self.output_tokens, self._output_bound)
+
     def estimate(self) -> Usage:
-        """The output by our own count, within the bound that was reserved. The prompt too, unless the
-        backend has told its count before it answered."""
-        bound = self.call.choices * self.call.output_tokens_held
-        completion = min(self.output_tokens, bound)
-        report = self.report
-        if report is not None and report.counts_prompt_first and report.completion_tokens is None:
-            counted = msgspec.structs.replace(
-                report,
-                completion_tokens=completion,
-                output_image_tokens=min(self._image_tokens, completion),
-            )
-            known = read_usage(self.call, counted)
-            if known is not None and self._can_be_true(known):
-                return known
-        return Usage(
+        """The usage by our own count. The prompt too, unless the backend has told its count before
+        it answered."""
+        report, output = self.report, self._estimated_output
+        return self._usage_by_first_count() or Usage(
             prompt_tokens=self.prompt_tokens,
-            completion_tokens=completion,
+            completion_tokens=output,
             # The backend may have told of searches before it could tell of tokens.
             web_searches=0 if report is None else report.web_searches or 0,
             input_audio_tokens=self.input_audio_tokens,
-            output_image_tokens=min(self._image_tokens, completion),
+            output_image_tokens=min(self._image_tokens, output),
             service_tier=(report and report.service_tier) or self.service_tier,
         )
+
+    def _usage_by_first_count(self) -> Usage | None:
+        """The usage with the backend's count of the prompt, if it told that before it answered."""
+        report = self.report
+        if report is None or not report.counts_prompt_first or report.completion_tokens is not None:
+            return None
+        output = self._estimated_output
+        counted = msgspec.structs.replace(
+            report,
+            completion_tokens=output,
+            output_image_tokens=min(self._image_tokens, output),
+        )
+        known = read_usage(self.call, counted)
+        return known if known is not None and self._can_be_true(known) else None
 
     def _estimated_parts(self, estimate: Usage) -> tuple[Usage, ...]:
         """An answer for each prompt that was sent: each has the price of its own length."""
@@ -211,7 +238,10 @@ class Meter(msgspec.Struct):
         if delta.text:
             self.count_text(delta.text)
         if delta.reasoning:
+            self._reasons = True
             self.count_text(delta.reasoning)
+        if delta.sealed_reasoning:
+            self._reasons = True
         if delta.refusal:
             self.count_text(delta.refusal)
         for piece in delta.tool_calls:

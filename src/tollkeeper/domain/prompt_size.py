@@ -1,5 +1,6 @@
 """Estimates the tokens of a prompt without a tokenizer. The estimate errs high."""
 
+import json
 from collections.abc import Iterator
 
 import msgspec
@@ -16,6 +17,7 @@ from tollkeeper.domain.prompt import (
     Prompt,
     Reasoning,
     Text,
+    Tool,
     ToolCall,
     ToolResult,
     Video,
@@ -35,6 +37,10 @@ _WEB_SEARCHES_ALLOWED_MAX = 1000
 _TOOL_USES = "max_tool_calls"
 _MAX_USES = "max_uses"
 
+# What Jinja's filter writes as six bytes each.
+_ESCAPED_FOR_HTML = "<>&'"
+_ESCAPE_BYTES = 5
+
 _encode = msgspec.json.Encoder().encode
 
 
@@ -52,21 +58,21 @@ class PromptSize(msgspec.Struct, frozen=True, gc=False):
     # Of files in base64.
     file_characters: int = 0
     has_tools: bool = False
-    searches_web: bool = False
-    # The uses of a provider's tools that the caller allows.
-    tool_uses_allowed: int = 0
+    # How many searches a call is held for.
+    web_searches: int = 0
 
     @property
     def is_text_only(self) -> bool:
-        """Whether nothing but text and tools makes tokens, as in nearly every prompt."""
-        return not (self.images or self.files or self.audios or self.videos or self.searches_web)
+        """Whether nothing but text and tools makes tokens, as in nearly every prompt. The tokens of
+        anything else are bounded and not counted."""
+        return not (self.images or self.files or self.audios or self.videos or self.web_searches)
 
-    @property
-    def web_searches(self) -> int:
-        """How many searches a call is held for."""
-        if not self.searches_web:
-            return 0
-        return min(max(WEB_SEARCHES_MAX, self.tool_uses_allowed), _WEB_SEARCHES_ALLOWED_MAX)
+    def sent_to(self, model: Model) -> "PromptSize":
+        """The size on this model, which may search although nobody asks for it."""
+        unasked = model.token_bounds.searches_unasked
+        if self.web_searches >= unasked:
+            return self
+        return msgspec.structs.replace(self, web_searches=unasked)
 
     def bound(self, model: Model, counted: int | None = None) -> int:
         """No less than an ordinary prompt takes. `counted` is a tokenizer's count of the text with its
@@ -99,10 +105,10 @@ class PromptSize(msgspec.Struct, frozen=True, gc=False):
         the model reads it."""
         bounds = model.token_bounds
         text_tokens = self.text_bytes if bounds.text_by_bytes else self.text_tokens
-        if not (self.searches_web and bounds.search_rereads):
+        if not (self.web_searches and bounds.search_rereads):
             return self._bound(model, counted, text_tokens)
         context, found = model.context_length, bounds.web_search
-        without_search = msgspec.structs.replace(self, searches_web=False)
+        without_search = msgspec.structs.replace(self, web_searches=0)
         first = without_search._bound(model, counted, text_tokens)
         if found is None:
             return first + self.web_searches * context
@@ -138,37 +144,54 @@ def prompt_text(prompt: Prompt) -> str:
     return "".join(_texts(prompt))
 
 
-def measure_prompt(prompt: Prompt, text: TextSize | None = None) -> PromptSize:
-    """`text` is the size of `prompt_text`, if it was measured already."""
+def measure_prompt(
+    prompt: Prompt, text: TextSize | None = None, *, by_bytes: bool = False
+) -> PromptSize:
+    """`text` is the size of `prompt_text`, if it was measured already. `by_bytes`: the number of
+    bytes has to bound every known template."""
     if text is None:
         text = measure_text(prompt_text(prompt))
     around = _TOKENS_PER_TURN * len(prompt.turns)
-    text_tokens, text_bytes = text.tokens + around, text.bytes + around
+    size = PromptSize(
+        text_tokens=text.tokens + around,
+        text_bytes=text.bytes + around,
+        has_tools=bool(prompt.tools),
+        web_searches=_web_searches(prompt),
+    )
+    if by_bytes and prompt.tools:
+        longest = size.text_bytes + _bytes_added_by_templates(prompt.tools)
+        size = msgspec.structs.replace(size, text_bytes=longest)
     media = prompt.media()
-    # The results of a provider's tool become input, like the pages that a search finds.
-    provider_tools = [tool.written for _, tool in prompt.provider_tools] if prompt.tools else []
-    searches_web = prompt.web_search is not None or bool(provider_tools)
-    tool_uses = _tool_uses_allowed(prompt, provider_tools) if searches_web else 0
     if not media:
-        return PromptSize(
-            text_tokens,
-            text_bytes,
-            has_tools=bool(prompt.tools),
-            searches_web=searches_web,
-            tool_uses_allowed=tool_uses,
-        )
-    return PromptSize(
-        text_tokens=text_tokens,
-        text_bytes=text_bytes,
+        return size
+    return msgspec.structs.replace(
+        size,
         images=sum(isinstance(part, Image) for part in media),
         files=sum(isinstance(part, File) for part in media),
         audios=sum(isinstance(part, Audio) for part in media),
         videos=sum(isinstance(part, Video) for part in media),
         file_characters=sum(len(part.data or "") for part in media if isinstance(part, File)),
-        has_tools=bool(prompt.tools),
-        searches_web=searches_web,
-        tool_uses_allowed=tool_uses,
     )
+
+
+def _bytes_added_by_templates(tools: tuple[Tool, ...]) -> int:
+    """How much longer the tools are as the most verbose known templates print them, than the
+    compact JSON that is measured. Llama 3 and 4 indent by four blanks, and the filters of some
+    servers escape everything beyond ASCII and what has a meaning in HTML."""
+    described = [tool.described() for tool in tools]
+    printed = json.dumps(described, indent=4)
+    escaped = sum(printed.count(character) for character in _ESCAPED_FOR_HTML)
+    return len(printed) + _ESCAPE_BYTES * escaped - len(_encode(described))
+
+
+def _web_searches(prompt: Prompt) -> int:
+    """How many searches the request allows, as far as holds are concerned."""
+    # The results of a provider's tool become input, like the pages that a search finds.
+    provider_tools = [tool.written for _, tool in prompt.provider_tools] if prompt.tools else []
+    if prompt.web_search is None and not provider_tools:
+        return 0
+    allowed = _tool_uses_allowed(prompt, provider_tools)
+    return min(max(WEB_SEARCHES_MAX, allowed), _WEB_SEARCHES_ALLOWED_MAX)
 
 
 def _tool_uses_allowed(prompt: Prompt, provider_tools: list[FreeObject]) -> int:

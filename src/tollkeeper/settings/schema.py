@@ -317,6 +317,8 @@ class ModelSettings(PricesSettings):
     tokens_per_audio: int = Field(default=0, ge=0)
     tokens_per_video: int = Field(default=0, ge=0)
     tokens_per_web_search: int = Field(default=0, ge=0)
+    # Searches that a call may make although nobody asked for any. None: known by the model's name.
+    searches_unasked: int | None = Field(default=None, ge=0, le=1000)
     # How the tokens of text are bounded for a hold, where no tokenizer is asked.
     text_bound: Literal["estimate", "bytes"] = "estimate"
     template_tokens: int = Field(default=DEFAULT_TOKEN_BOUNDS.template, ge=0)

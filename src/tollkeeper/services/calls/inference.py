@@ -166,9 +166,10 @@ class Inference:
             # Admission checks this again. The early check avoids a hold for a wrong name.
             await self._policies.applying(call)
         is_counted = backend.counts_tokens and await self._token_counting.is_counted(call)
-        size = None if call.is_large else measure_short(call.prompt)
+        size = None if call.is_large else measure_short(call)
         if size is None:
             size = await measure(call)
+        size = size.sent_to(call.model)
         counted = None
         if is_counted:
             running.tokenizer_asked = True
@@ -176,7 +177,7 @@ class Inference:
         # A tokenizer counts text only: media and what a template adds come on top of it.
         prompt_tokens = size.bound(call.model, counted)
         held_tokens = prompt_tokens
-        if size.searches_web or call.model.token_bounds.text_by_bytes:
+        if size.web_searches or call.model.token_bounds.text_by_bytes:
             held_tokens = size.hold_bound(call.model, counted)
         copies = backend.prompts_sent(call)
         audio_tokens = copies * size.audio_bound(call.model, prompt_tokens)
@@ -189,7 +190,9 @@ class Inference:
             input_audio_tokens=audio_tokens,
             alarm=running.alarm,
         )
-        meter = Meter(call, copies * prompt_tokens, copies, audio_tokens)
+        meter = Meter(
+            call, copies * prompt_tokens, copies, audio_tokens, prompt_is_counted=size.is_text_only
+        )
         running.reserved(reservation, meter)
         try:
             is_judged = reservation.policies is not None or call.policy_ids
@@ -314,6 +317,10 @@ class Inference:
         assert reservation is not None
         if meter.reported_nonsense:
             await self._leave_unsettled(running, "the backend's report of usage cannot be true")
+            return
+        if meter.prompt_is_unknown:
+            reason = "no usage was reported, and the size of media or searches is not known"
+            await self._leave_unsettled(running, reason)
             return
         # Until the ledger has it, nobody may call it settled.
         running.settlement_state = SettlementState.UNSETTLED
