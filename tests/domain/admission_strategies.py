@@ -93,6 +93,7 @@ def accounts(draw: st.DrawFn) -> AccountState:
         },
         keys={key: status for key, status in STATUSES.items() if status is not None},
         overage_bound_picousd=draw(st.none() | st.integers(0, 5)),
+        overage_in_flight_picousd=draw(st.just(0) | st.integers(0, 9)),
         stopped=draw(st.integers(0, 9)) == 0,
         **draw(period_caps()),
     )
@@ -104,6 +105,7 @@ requests = st.builds(
     project_id=st.sampled_from((PROJECTS[0], *PROJECTS, STRANGE_PROJECT)),
     key_id=st.sampled_from((KEYS[0],) * 6 + KEYS),
     hold_picousd=amounts,
+    overage_max_picousd=st.just(0) | st.integers(0, 9),
 )
 batches = st.lists(requests, max_size=12)
 months = st.sampled_from(MONTHS)
@@ -125,6 +127,7 @@ def random_account(rng: random.Random) -> AccountState:
         },
         keys={key: status for key, status in STATUSES.items() if status is not None},
         overage_bound_picousd=rng.choice((None, None, rng.randint(0, 5))),
+        overage_in_flight_picousd=rng.choice((0, rng.randint(0, 9))),
         stopped=rng.random() < 0.05,
         **(random_period_caps(rng) if rng.random() < 0.5 else {}),
     )
@@ -152,6 +155,7 @@ def random_request(rng: random.Random) -> AdmissionRequest:
         project_id=rng.choice((PROJECTS[0], *PROJECTS, STRANGE_PROJECT)),
         key_id=rng.choice((KEYS[0],) * 12 + KEYS),
         hold_picousd=rng.choice((0, 1, rng.randint(0, 12), 10**24 + rng.randint(0, 3))),
+        overage_max_picousd=rng.choice((0, rng.randint(0, 9))),
     )
 
 

@@ -13,7 +13,7 @@ from tollkeeper.domain.admission import (
     Refusal,
     decide,
 )
-from tollkeeper.domain.spend import Spend
+from tollkeeper.domain.spend import Fold, FoldKind, Spend
 
 PROJECT, KEY = PROJECTS[0], KEYS[0]
 ACCOUNT = AccountState(
@@ -89,3 +89,65 @@ def test_a_stop_is_seen_without_any_request() -> None:
 def test_a_key_that_is_not_active_learns_nothing() -> None:
     state = replace(ACCOUNT, stopped=True, keys={KEY: KeyStatus.REVOKED})
     assert refusal_of(state)[1] is Refusal.KEY_NOT_ACTIVE
+
+
+def risky(hold: int, overage_max: int) -> AdmissionRequest:
+    return AdmissionRequest(PROJECT, KEY, hold, overage_max)
+
+
+def refusals_of(state: AccountState, *requests: AdmissionRequest) -> list[Refusal | None]:
+    _, decisions = decide(state, requests, now_us=NOW_US, month=0)
+    return [decision.refusal for decision in decisions]
+
+
+def test_calls_in_flight_may_not_end_below_the_bound_together() -> None:
+    """100 available, 7 the bound: what is left after the holds, and the bound, cover the rest."""
+    refused = Refusal.OVERAGE_IN_FLIGHT
+    assert refusals_of(ACCOUNT, risky(10, 97), risky(0, 1)) == [None, refused]
+    assert refusals_of(ACCOUNT, risky(10, 98)) == [refused]
+    # A hold takes from what covers the others, also one that cannot be exceeded.
+    assert refusals_of(ACCOUNT, risky(10, 90), risky(8, 0), risky(7, 0)) == [None, refused, None]
+    # What a refused call might have cost counts for nothing.
+    assert refusals_of(ACCOUNT, risky(10, 98), risky(10, 97)) == [refused, None]
+
+
+def test_overage_in_flight_of_earlier_batches_counts() -> None:
+    running = replace(ACCOUNT, spend=Spend(held_picousd=5), overage_in_flight_picousd=60)
+    assert refusals_of(running, risky(10, 37)) == [None]
+    assert refusals_of(running, risky(10, 38)) == [Refusal.OVERAGE_IN_FLIGHT]
+    # Without a live hold no call is in flight, whatever older code has left behind.
+    idle = replace(running, spend=Spend())
+    after, [decision] = decide(idle, [risky(10, 97)], now_us=NOW_US, month=0)
+    assert (decision.refusal, after.overage_in_flight_picousd) == (None, 97)
+
+
+@pytest.mark.parametrize(("overage_max", "retry_after_s"), [(102, 1), (103, None)])
+def test_a_refusal_tells_whether_running_calls_are_the_reason(
+    overage_max: int, retry_after_s: int | None
+) -> None:
+    running = replace(ACCOUNT, spend=Spend(held_picousd=5), overage_in_flight_picousd=60)
+    _, [decision] = decide(running, [risky(10, overage_max)], now_us=NOW_US, month=0)
+    assert decision.refusal is Refusal.OVERAGE_IN_FLIGHT
+    assert decision.retry_after_s == retry_after_s
+    # Needed is more than what is available and the bound.
+    assert (decision.needed_picousd, decision.available_picousd) == (10 + overage_max, 40)
+    assert decision.limit == 7
+
+
+def test_without_a_bound_overage_in_flight_does_not_count() -> None:
+    unbounded = replace(ACCOUNT, overage_bound_picousd=None)
+    assert refusals_of(unbounded, risky(10, 10**9), risky(10, 10**9)) == [None, None]
+
+
+@pytest.mark.parametrize("kind", FoldKind)
+@pytest.mark.parametrize("was_unsettled", [False, True])
+def test_a_call_that_ended_is_not_in_flight(kind: FoldKind, was_unsettled: bool) -> None:
+    running = replace(
+        ACCOUNT,
+        spend=Spend(held_picousd=5, unsettled_picousd=5),
+        overage_in_flight_picousd=60,
+    )
+    fold = Fold(PROJECT, kind, was_unsettled, 0, 1, 5, 5, 9, overage_max_picousd=20)
+    # It stopped being in flight when it became unsettled.
+    left = 60 if was_unsettled else 40
+    assert running.folded(fold).overage_in_flight_picousd == left

@@ -14,6 +14,7 @@ from hypothesis.stateful import (
     invariant,
     rule,
 )
+from msgspec.structs import replace as with_fields
 
 from tests.proofs.ledger_model import Model, Phase, Reserved
 from tests.services.tenants.test_credentials import archive, revoke
@@ -47,7 +48,15 @@ from tollkeeper.storage.database import Database
 T = TypeVar("T")
 
 STEPS = 40
+OVERAGE_BOUND = 25
+BOUNDED = replace(LIMITS, overage_bound_picousd=OVERAGE_BOUND)
 DAYS_MAX = 28
+
+
+def _most(one: Reserved) -> int:
+    """The most that the call costs. One that was taken for dead is not in flight any more, so that
+    only its hold covers it."""
+    return one.amount + (one.overage_max if one.phase is Phase.HELD else 0)
 
 
 def _at(day: date) -> datetime:
@@ -60,6 +69,8 @@ TABLES = """
 """
 sides = st.integers(0, 1)
 amounts = st.integers(0, 30) | st.just(10**24)
+# What a call may cost beyond its hold. A call for which nothing is held costs nothing.
+overages = st.sampled_from((0, 0, 7, 20))
 
 
 class LedgerMachine(RuleBasedStateMachine):
@@ -85,15 +96,15 @@ class LedgerMachine(RuleBasedStateMachine):
     def open_books(self, credit: int) -> None:
         type(self).histories += 1
         self.wait(run(self.database, f"TRUNCATE {TABLES} CASCADE"))
-        self.processes = [make_process(self.database) for _ in range(2)]
+        self.processes = [make_process(self.database, BOUNDED) for _ in range(2)]
         first = self.wait(make_tenant(self.database))
         self.tenants = [first, self.wait(another_project(self.database, first))]
-        self.model = Model()
+        self.model = Model(overage_bound=OVERAGE_BOUND)
         self.clock.set(_at(self.model.today))
         self.days_passed = 0
         self.sweeps = 0
-        self.billing = Billing(self.database, LIMITS)
-        self.caps = Caps(self.database, LIMITS)
+        self.billing = Billing(self.database, BOUNDED)
+        self.caps = Caps(self.database, BOUNDED)
         if credit:
             self.grant(credit)
 
@@ -114,28 +125,36 @@ class LedgerMachine(RuleBasedStateMachine):
         self.wait(self.billing.credit_grant(self.organization.organization_id, amount))
         self.model.granted += amount
 
-    @rule(side=sides, which=sides, amount=amounts)
-    def reserve(self, side: int, which: int, amount: int) -> None:
+    @rule(side=sides, which=sides, amount=amounts, overage_max=overages)
+    def reserve(self, side: int, which: int, amount: int, overage_max: int) -> None:
         tenant = self.tenants[which]
-        hold = hold_of(tenant, amount)
-        expected = self.model.refusal(tenant, amount)
+        overage_max = overage_max if amount else 0
+        hold = with_fields(hold_of(tenant, amount), overage_max_picousd=overage_max)
+        expected = self.model.refusal(tenant, amount, overage_max)
         decision = self.wait(self.processes[side].ledger.hold(hold))
         assert decision.refusal == expected, (decision, self.model)
         if expected is None:
             self.model.reserve(hold)
 
-    @rule(which=sides, amounts=st.lists(st.integers(0, 20), min_size=2, max_size=6))
-    def reserve_at_once(self, which: int, amounts: list[int]) -> None:
+    @rule(
+        which=sides,
+        amounts=st.lists(st.integers(0, 20), min_size=2, max_size=6),
+        overage_max=overages,
+    )
+    def reserve_at_once(self, which: int, amounts: list[int], overage_max: int) -> None:
         """One process decides in the order of arrival."""
         tenant = self.tenants[which]
-        holds = [hold_of(tenant, amount) for amount in amounts]
+        holds = [
+            with_fields(hold_of(tenant, amount), overage_max_picousd=overage_max if amount else 0)
+            for amount in amounts
+        ]
         ledger = self.processes[0].ledger
 
         async def together() -> list[Any]:
             return await asyncio.gather(*[ledger.hold(hold) for hold in holds])
 
         for hold, decision in zip(holds, self.wait(together()), strict=True):
-            expected = self.model.refusal(tenant, hold.hold_picousd)
+            expected = self.model.refusal(tenant, hold.hold_picousd, hold.overage_max_picousd)
             assert decision.refusal == expected, (decision, self.model)
             if expected is None:
                 self.model.reserve(hold)
@@ -145,7 +164,7 @@ class LedgerMachine(RuleBasedStateMachine):
         one = self.chosen(number, Phase.HELD, Phase.UNSETTLED)
         if one is None:
             return
-        cost = max(0, one.amount + more)
+        cost = min(max(0, one.amount + more), _most(one))
         assert self.resolved(side, settlement(one.hold, cost), one.hold)
         one.phase, one.cost = Phase.RESOLVED, cost
 
@@ -173,6 +192,7 @@ class LedgerMachine(RuleBasedStateMachine):
         one = self.chosen(number, *Phase)
         if one is None:
             return
+        costs = (min(costs[0], _most(one)), min(costs[1], _most(one)))
 
         async def race() -> list[bool]:
             return await asyncio.gather(
@@ -195,7 +215,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def crash(self, side: int) -> None:
         """The process is gone with its memory. With a lease of zero every process counts as dead,
         the live one too: its holds are unsettled until it settles them."""
-        self.processes[side] = make_process(self.database)
+        self.processes[side] = make_process(self.database, BOUNDED)
         # The clock stands still between steps, and a heartbeat of this very moment is none of the past.
         self.sweeps += 1
         self.clock.set(_at(self.model.today) + timedelta(seconds=self.sweeps))
@@ -372,6 +392,12 @@ class LedgerMachine(RuleBasedStateMachine):
             expected.overage,
         )
         assert shown == expected, self.model
+
+    @invariant()
+    def no_burst_ends_below_the_bound(self) -> None:
+        if hasattr(self, "model"):
+            assert self.model.granted - self.model.settled >= -OVERAGE_BOUND
+            assert self.model.worst_balance >= -OVERAGE_BOUND
 
     @invariant()
     def caps_are_shown_as_they_count(self) -> None:

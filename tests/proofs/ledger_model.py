@@ -32,6 +32,10 @@ class Reserved:
         return self.hold.hold_picousd
 
     @property
+    def overage_max(self) -> int:
+        return self.hold.overage_max_picousd
+
+    @property
     def blocked(self) -> int:
         return 0 if self.phase is Phase.RESOLVED else self.amount
 
@@ -44,6 +48,7 @@ class Model:
     cap: Cap | None = None
     project_caps: dict[UUID, Cap] = field(default_factory=dict)
     concurrency: dict[UUID, int] = field(default_factory=dict)
+    overage_bound: int = 0
     dead_keys: set[UUID] = field(default_factory=set)
     archived: set[UUID] = field(default_factory=set)
     # By the clock of the database; and the latest day of the account, while it has period caps.
@@ -77,13 +82,22 @@ class Model:
             overage=sum(max(0, one.cost - one.amount) for one in self.reserved.values()),
         )
 
-    def refusal(self, tenant: LedgerTenant, amount: int) -> Refusal | None:
+    @property
+    def worst_balance(self) -> int:
+        """What is left if every call in flight costs the most that it can."""
+        return self.available - sum(one.overage_max for one in self.in_phase(Phase.HELD))
+
+    def refusal(
+        self, tenant: LedgerTenant, amount: int, overage_max: int = 0
+    ) -> Refusal | None:
         if tenant.key_id in self.dead_keys:
             return Refusal.KEY_NOT_ACTIVE
         if tenant.project_id in self.archived:
             return Refusal.PROJECT_ARCHIVED
         if self.available < 0 or self.available < amount:
             return Refusal.CREDIT
+        if self.worst_balance - amount - overage_max < -self.overage_bound:
+            return Refusal.OVERAGE_IN_FLIGHT
         mine = self.of_project(tenant.project_id)
         if self._over(self.cap, list(self.reserved.values()), amount):
             return Refusal.ORGANIZATION_CAP

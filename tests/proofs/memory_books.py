@@ -107,6 +107,7 @@ class Books:
             hold_picousd=amount,
             settled_picousd=min(amount, cost),
             overage_picousd=max(0, cost - amount),
+            overage_max_picousd=row.hold.overage_max_picousd,
         )
 
     def _ended(self, reservation_id: UUID, state: AccountState) -> EndedHold:
@@ -203,6 +204,26 @@ class Books:
                 live = sum(self._is_live(row) for row in mine)
                 assert project.live_holds == live, (project.live_holds, live)
             self._check_period_caps(state, rows)
+            self._check_overage(organization_id, state, rows)
+
+    def _check_overage(
+        self, organization_id: OrganizationId, state: AccountState, rows: Sequence[Row]
+    ) -> None:
+        """Calls in flight count, and no burst ends below the bound. A call that was taken for dead,
+        or whose hold a crash has lost, is not in flight any more, and may still cost something."""
+        in_flight = sum(row.hold.overage_max_picousd for row in rows if self._is_live(row))
+        assert state.overage_in_flight_picousd == in_flight
+        bound = state.overage_bound_picousd
+        if bound is None:
+            return
+        balance = self.granted[organization_id]
+        for row in rows:
+            resolution = self.resolutions.get(row.hold.id)
+            if resolution is not None:
+                is_late = row.hold.id in self.marks or row.hold.hold_picousd == 0
+                cost = cost_of(resolution)
+                balance -= min(cost, row.hold.hold_picousd) if is_late else cost
+        assert balance >= -bound, (balance, bound)
 
     def _check_period_caps(self, state: AccountState, rows: Sequence[Row]) -> None:
         """Each cap counts the holds of its own period, by whose it is and by nothing else."""

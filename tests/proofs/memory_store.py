@@ -252,7 +252,7 @@ class MemoryStore:
                 await database.step(self, epoch)
                 for hold in holds:
                     restored = Row(
-                        replace(hold, hold_picousd=0),
+                        replace(hold, hold_picousd=0, overage_max_picousd=0),
                         self.process_id,
                         database.month,
                         day_at(database.now_us),

@@ -108,7 +108,7 @@ class History:
                 cap=self._cap(),
                 projects={},
                 keys={},
-                overage_bound_picousd=self.rng.choice((None, 0, 5)),
+                overage_bound_picousd=self.rng.choice((None, 0, 5, 60)),
             )
             for organization_id, credit in granted.items()
         }
@@ -360,8 +360,9 @@ MODEL = Model(
     name="",
     display_name="",
     created=0,
-    context_length=1000,
-    max_output_length=1000,
+    # What `_settle` may use at most.
+    context_length=5,
+    max_output_length=13,
     input_modalities=(),
     output_modalities=(),
     quantization="",

@@ -70,6 +70,8 @@ class AccountState(msgspec.Struct, frozen=True):
     keys: dict[KeyId, KeyStatus]
     # How far below zero the balance may fall by overage; None: there is no bound.
     overage_bound_picousd: int | None = None
+    # The most that the calls in flight may cost beyond their holds, all together.
+    overage_in_flight_picousd: int = 0
     # The balance was below the bound. Only an operator ends this.
     stopped: bool = False
     # The latest day of UTC that holds count for; None where the organization has no period caps.
@@ -102,8 +104,11 @@ class AccountState(msgspec.Struct, frozen=True):
             spend=project.spend.folded(fold),
             live_holds=project.live_holds - ended_holds,
         )
+        # The call is not in flight any more, as its hold is not live any more.
+        ended_overage = 0 if fold.was_unsettled else fold.overage_max_picousd
         return replace(
             self,
+            overage_in_flight_picousd=self.overage_in_flight_picousd - ended_overage,
             available_picousd=self.available_picousd + refund,
             overage_picousd=self.overage_picousd + fold.overage_picousd,
             spend=self.spend.folded(fold),
@@ -124,6 +129,8 @@ class AdmissionRequest(msgspec.Struct, frozen=True, gc=False):
     project_id: ProjectId
     key_id: KeyId
     hold_picousd: int
+    # The most that the call may cost beyond its hold.
+    overage_max_picousd: int = 0
 
 
 class Refusal(StrEnum):
@@ -131,6 +138,7 @@ class Refusal(StrEnum):
     PROJECT_ARCHIVED = "project_archived"
     OVERAGE = "overage"
     CREDIT = "credit"
+    OVERAGE_IN_FLIGHT = "overage_in_flight"
     ORGANIZATION_CAP = "organization_cap"
     PROJECT_CAP = "project_cap"
     KEY_CAP = "key_cap"
@@ -168,6 +176,7 @@ class _BatchState:
     """The mutable part of the account state while a batch is decided."""
 
     available: int
+    overage_in_flight: int
     spend: Spend
     projects: dict[ProjectId, ProjectState]
     period_caps: dict[tuple[CapSubject, CapPeriod], PeriodCap]
@@ -185,6 +194,9 @@ def decide(
     state = replace(state, stopped=state.stopped or state.is_below_bound, spending_day=day)
     working = _BatchState(
         available=state.available_picousd,
+        # Code of before the column does not give back. An account without live holds has no calls
+        # in flight.
+        overage_in_flight=state.overage_in_flight_picousd if spend.held_picousd else 0,
         spend=spend,
         projects={
             project_id: _refill_rate(
@@ -210,6 +222,7 @@ def decide(
     after = replace(
         state,
         available_picousd=working.available,
+        overage_in_flight_picousd=working.overage_in_flight,
         spend=working.spend,
         projects=working.projects,
         period_caps=working.period_caps,
@@ -243,6 +256,7 @@ def _decide_one(
     # Credit and caps come before rate and concurrency, because only the latter two pass with time.
     return (
         _refuse_by_credit(working, request)
+        or _refuse_by_overage_in_flight(state, working, request)
         or _refuse_by_cap(Refusal.ORGANIZATION_CAP, state.cap, working.spend, request)
         or _refuse_by_cap(Refusal.PROJECT_CAP, project.cap, project.spend, request)
         or _refuse_by_period_cap(state, working, request)
@@ -267,6 +281,30 @@ def _refuse_by_credit(working: _BatchState, request: AdmissionRequest) -> Decisi
         retry_after_s=1
         if request.hold_picousd <= working.available + working.spend.held_picousd
         else None,
+    )
+
+
+def _refuse_by_overage_in_flight(
+    state: AccountState, working: _BatchState, request: AdmissionRequest
+) -> Decision | None:
+    """Keeps the balance above the bound, should every call in flight cost the most that it can: all
+    that is available, and the bound, must cover what they may cost beyond their holds."""
+    bound = state.overage_bound_picousd
+    if bound is None:
+        return None
+    covered = working.available - request.hold_picousd + bound
+    if working.overage_in_flight + request.overage_max_picousd <= covered:
+        return None
+    held = working.spend.held_picousd
+    return Decision(
+        Refusal.OVERAGE_IN_FLIGHT,
+        needed_picousd=request.hold_picousd + request.overage_max_picousd,
+        available_picousd=working.available - working.overage_in_flight,
+        held_picousd=held + working.spend.unsettled_picousd,
+        spent_picousd=working.spend.settled_picousd,
+        limit=bound,
+        # It may fit once the running calls are settled.
+        retry_after_s=1 if request.overage_max_picousd <= covered + held else None,
     )
 
 
@@ -357,6 +395,7 @@ def _consume(
     for cap in _period_caps_of(state, working, request):
         working.period_caps[cap] = working.period_caps[cap].with_hold(request.hold_picousd)
     working.available -= request.hold_picousd
+    working.overage_in_flight += request.overage_max_picousd
     working.spend = working.spend.with_hold(request.hold_picousd)
     working.projects[request.project_id] = replace(
         project,
@@ -396,3 +435,6 @@ def _check_conservation(
     assert before.available_picousd - after.available_picousd == admitted
     assert after.spend.held_picousd - before.spend.held_picousd == admitted
     assert after.available_picousd >= 0 or admitted == 0
+    bound = after.overage_bound_picousd
+    if bound is not None and any(decision.refusal is None for decision in decisions):
+        assert after.overage_in_flight_picousd <= after.available_picousd + bound

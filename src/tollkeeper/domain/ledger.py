@@ -23,6 +23,8 @@ class Hold(msgspec.Struct, frozen=True, gc=False):
     pricing: Pricing
     bounds: Bounds
     hold_picousd: int
+    # The most that the call may cost beyond the hold.
+    overage_max_picousd: int = 0
 
 
 class ResolutionKind(StrEnum):

@@ -32,6 +32,8 @@ _TOKENS_PER_TURN = 8
 # at most.
 WEB_SEARCHES_MAX = 10
 _WEB_SEARCHES_ALLOWED_MAX = 1000
+# More than any recorded answer has made (28).
+WEB_SEARCHES_SEEN_MAX = 40
 # The fields by which a client limits the uses of a provider's tools: an option of the request, and
 # a property of the tool.
 _TOOL_USES = "max_tool_calls"

@@ -82,3 +82,5 @@ class Fold(msgspec.Struct, frozen=True, gc=False):
     hold_picousd: int
     settled_picousd: int
     overage_picousd: int
+    # The most that the calls might have cost beyond their holds.
+    overage_max_picousd: int = 0

@@ -25,6 +25,7 @@ def account_of(row: tuple[Any, ...], limits: ProjectLimits) -> AccountState:
         overage_bound_picousd=limits.overage_bound_picousd if row[11] is None else row[11],
         stopped=row[12],
         spending_day=row[13],
+        overage_in_flight_picousd=row[14],
     )
 
 
@@ -56,7 +57,7 @@ def key_status_of(revoked: bool, suspended: bool, expired: bool) -> KeyStatus:
 
 
 def fold_of(project_id: ProjectId, row: Sequence[Any]) -> Fold:
-    kind, was_unsettled, month, count, hold, settled, overage = row
+    kind, was_unsettled, month, count, hold, settled, overage, overage_max = row
     return Fold(
         project_id=project_id,
         kind=FoldKind(kind),
@@ -66,4 +67,5 @@ def fold_of(project_id: ProjectId, row: Sequence[Any]) -> Fold:
         hold_picousd=hold,
         settled_picousd=settled,
         overage_picousd=overage,
+        overage_max_picousd=overage_max,
     )

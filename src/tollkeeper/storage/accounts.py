@@ -23,6 +23,8 @@ _CURRENT: LiteralString = """
             sum(CASE WHEN u.kind = 'unsettled' OR m.reservation_id IS NULL THEN u.hold ELSE 0 END)
                 AS from_held,
             count(*) FILTER (WHERE u.kind = 'unsettled' OR m.reservation_id IS NULL) AS ended,
+            coalesce(sum(u.overage_max) FILTER (WHERE u.kind = 'unsettled' OR m.reservation_id IS NULL),
+                0) AS from_overage_in_flight,
             sum(CASE WHEN u.kind = 'unsettled' THEN u.hold
                      WHEN m.reservation_id IS NOT NULL THEN - u.hold ELSE 0 END) AS to_unsettled,
             sum(CASE WHEN u.kind = 'resolved' THEN u.hold ELSE 0 END) AS resolved,
@@ -33,7 +35,8 @@ _CURRENT: LiteralString = """
         GROUP BY u.organization_id, u.project_id, u.month
     ), pending_accounts AS NOT MATERIALIZED (
         SELECT organization_id, sum(from_held) AS from_held, sum(to_unsettled) AS to_unsettled,
-            sum(resolved) AS resolved, sum(to_settled) AS to_settled, sum(to_overage) AS to_overage
+            sum(resolved) AS resolved, sum(to_settled) AS to_settled, sum(to_overage) AS to_overage,
+            sum(from_overage_in_flight) AS from_overage_in_flight
         FROM pending GROUP BY organization_id
     ), pending_account_months AS NOT MATERIALIZED (
         SELECT organization_id, month, sum(resolved) AS resolved, sum(to_settled) AS to_settled
@@ -49,6 +52,7 @@ _CURRENT: LiteralString = """
             a.unsettled + coalesce(p.to_unsettled, 0) AS unsettled,
             a.settled + coalesce(p.to_settled, 0) AS settled,
             a.overage + coalesce(p.to_overage, 0) AS overage,
+            a.overage_in_flight - coalesce(p.from_overage_in_flight, 0) AS overage_in_flight,
             a.month,
             a.month_held - coalesce(m.resolved, 0) AS month_held,
             a.month_settled + coalesce(m.to_settled, 0) AS month_settled,

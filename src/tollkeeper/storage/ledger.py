@@ -140,7 +140,7 @@ _LOCK_ACCOUNTS = Statement(
     """
     SELECT organization_id, available, overage, held, unsettled, settled, month, month_held,
            month_settled, ARRAY[cap::text, cap_period], epoch, overage_bound, stopped,
-           spending_day
+           spending_day, overage_in_flight
     FROM accounts WHERE organization_id = ANY (%s) ORDER BY organization_id FOR UPDATE
     """,
 )
@@ -170,7 +170,8 @@ _PROJECTS_AND_FOLDS = Statement(
         WHERE organization_id = ANY (%s) AND spending_day IS NOT NULL
     ), taken AS (
         DELETE FROM unfolded WHERE organization_id = ANY (%s)
-        RETURNING organization_id, reservation_id, kind, project_id, month, hold, settled, overage
+        RETURNING organization_id, reservation_id, kind, project_id, month, hold, settled, overage,
+                  overage_max
     ), seen AS (
         SELECT t.*, t.kind = 'resolved' AND m.reservation_id IS NOT NULL AS was_unsettled
         FROM taken t LEFT JOIN unsettled_marks m
@@ -178,9 +179,10 @@ _PROJECTS_AND_FOLDS = Statement(
     ), folds AS (
         SELECT organization_id, project_id, kind, was_unsettled, month, count(*) AS count,
                sum(hold) AS hold, sum(settled) AS settled, sum(overage) AS overage,
+               sum(overage_max) AS overage_max,
                CASE WHEN organization_id = ANY ((SELECT ids FROM capped)::uuid[])
                     THEN reservation_id END AS reservation_id
-        FROM seen GROUP BY organization_id, project_id, kind, was_unsettled, month, 10
+        FROM seen GROUP BY organization_id, project_id, kind, was_unsettled, month, 11
     ), wanted AS (
         SELECT organization_id, project_id FROM folds
         UNION SELECT * FROM unnest(%s::uuid[], %s::uuid[])
@@ -189,7 +191,7 @@ _PROJECTS_AND_FOLDS = Statement(
            a.month_settled, ARRAY[a.cap::text, a.cap_period], a.live_holds, a.requests_per_minute,
            a.concurrency, a.rate_units, a.rate_at_us, p.archived_at IS NOT NULL,
            f.kind, f.was_unsettled, f.month, f.count, f.hold, f.settled, f.overage,
-           f.reservation_id
+           f.overage_max, f.reservation_id
     FROM wanted w
     JOIN project_accounts a USING (organization_id, project_id)
     JOIN projects p ON p.organization_id = a.organization_id AND p.id = a.project_id
@@ -230,6 +232,7 @@ def write_holds_statements(
             "api_key_id": hold.key_id,
             "model": hold.model,
             "hold": str(hold.hold_picousd),
+            "overage_max": str(hold.overage_max_picousd),
             **hold_prices(hold),
             "prompt_tokens_max": hold.bounds.prompt_tokens,
             "choices": hold.bounds.choices,
@@ -263,6 +266,7 @@ def _state_documents(states: dict[OrganizationId, AccountState]) -> tuple[str, s
             "available": str(state.available_picousd),
             "overage": str(state.overage_picousd),
             "stopped": state.stopped,
+            "overage_in_flight": str(state.overage_in_flight_picousd),
             **_spend(state.spend),
             **({} if state.spending_day is None else {"spending_day": state.spending_day}),
         }
@@ -288,11 +292,11 @@ _ACCOUNTS_AND_PROJECTS: LiteralString = """
         UPDATE accounts a SET available = v.available, overage = v.overage, held = v.held,
             unsettled = v.unsettled, settled = v.settled, month = v.month,
             month_held = v.month_held, month_settled = v.month_settled, stopped = v.stopped,
-            spending_day = v.spending_day
+            spending_day = v.spending_day, overage_in_flight = v.overage_in_flight
         FROM json_to_recordset(%s::json) AS v (organization_id uuid, available numeric,
             overage numeric, held numeric, unsettled numeric, settled numeric, month integer,
             month_held numeric, month_settled numeric, stopped boolean,
-            spending_day integer)
+            spending_day integer, overage_in_flight numeric)
         WHERE a.organization_id = v.organization_id
     ), written_projects AS (
         UPDATE project_accounts a SET held = v.held, unsettled = v.unsettled, settled = v.settled,
@@ -311,7 +315,7 @@ _HOLDS: LiteralString = """
         price_cache_read, price_cache_write, price_cache_write_1h, price_web_search,
         price_input_audio, price_output_audio, price_variants, prompt_tokens_max, choices,
         output_tokens_max, images, web_searches, input_audio_tokens_max, output_audio_tokens_max,
-        spending_day)
+        spending_day, overage_max)
     SELECT %s::uuid, to_timestamp(%s::numeric / 1000000), v.*
     FROM json_to_recordset(%s::json) AS v (month integer, organization_id uuid, id uuid,
         project_id uuid, api_key_id uuid, model text, hold numeric, price_prompt numeric,
@@ -320,7 +324,7 @@ _HOLDS: LiteralString = """
         price_web_search numeric, price_input_audio numeric, price_output_audio numeric,
         price_variants jsonb, prompt_tokens_max bigint, choices integer, output_tokens_max bigint,
         images integer, web_searches integer, input_audio_tokens_max bigint,
-        output_audio_tokens_max bigint, spending_day integer)
+        output_audio_tokens_max bigint, spending_day integer, overage_max numeric)
 """
 _WRITE_HOLDS = Statement(
     "tollkeeper_write_holds",

@@ -33,7 +33,7 @@ _RESOLVE = Statement(
             input_cache_write numeric, input_audio numeric, output_audio numeric, output_image numeric,
             web_search numeric, image numeric, request numeric, other numeric, estimated boolean)
     ), priced AS (
-        SELECT g.*, r.hold, r.project_id, r.api_key_id, r.month, r.model,
+        SELECT g.*, r.hold, r.project_id, r.api_key_id, r.month, r.model, r.overage_max,
                cap_spending_day(NULL, r.held_at) AS admitted,
                g.prompt + g.completion + g.input_cache_read + g.input_cache_write + g.input_audio
                    + g.output_audio + g.output_image + g.image + g.request + g.web_search + g.other AS total
@@ -62,9 +62,9 @@ _RESOLVE = Statement(
         SELECT organization_id, id, total - hold FROM fresh WHERE total > hold
     ), given_back AS (
         INSERT INTO unfolded (organization_id, reservation_id, kind, project_id, month, hold,
-                              settled, overage)
+                              settled, overage, overage_max)
         SELECT organization_id, id, 'resolved', project_id, month, hold, least(hold, total),
-               greatest(total - hold, 0)
+               greatest(total - hold, 0), overage_max
         FROM fresh
     ), rolled AS (
         INSERT INTO cost_rollup (organization_id, day, project_id, api_key_id, line_item,
@@ -171,8 +171,9 @@ async def mark_unsettled(
             RETURNING organization_id, reservation_id
         )
         INSERT INTO unfolded (organization_id, reservation_id, kind, project_id, month, hold,
-                              settled, overage)
-        SELECT r.organization_id, r.id, 'unsettled', r.project_id, r.month, r.hold, 0, 0
+                              settled, overage, overage_max)
+        SELECT r.organization_id, r.id, 'unsettled', r.project_id, r.month, r.hold, 0, 0,
+               r.overage_max
         FROM marked m JOIN reservations r
           ON r.organization_id = m.organization_id AND r.id = m.reservation_id
         """,

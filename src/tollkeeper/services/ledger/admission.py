@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from uuid import UUID
 
 import msgspec
+from msgspec.structs import replace
 
 from tollkeeper.domain.access import OrganizationId, ProjectId
 from tollkeeper.domain.admission import Decision, Refusal
@@ -21,6 +22,7 @@ from tollkeeper.domain.money import usd_from_picousd
 from tollkeeper.domain.months import id_of_text
 from tollkeeper.domain.policy_set import PolicySet
 from tollkeeper.domain.pricing import Bounds, cost_of, hold_picousd
+from tollkeeper.domain.prompt_size import WEB_SEARCHES_SEEN_MAX
 from tollkeeper.domain.routes import dearest_pricing, prices_by_backend
 from tollkeeper.domain.usage import Usage
 from tollkeeper.services.clock import Clock, unix_now
@@ -102,6 +104,7 @@ class Admission:
         if fee:
             pricing = pricing.with_fee(fee)
             prices = {backend: each.with_fee(fee) for backend, each in prices.items()}
+        amount = hold_picousd(pricing, bounds)
         hold = Hold(
             organization_id=call.organization_id,
             id=id_of_text(call.request_id),
@@ -110,7 +113,8 @@ class Admission:
             model=call.model.id,
             pricing=pricing,
             bounds=bounds,
-            hold_picousd=hold_picousd(pricing, bounds),
+            hold_picousd=amount,
+            overage_max_picousd=_most(call, bounds, now) + fee - amount,
         )
         decision = await self._ledger.hold(hold, alarm)
         if decision.refusal is not None:
@@ -185,6 +189,22 @@ class Admission:
         await self._ledger.mark_unsettled(reservation.hold, reason)
 
 
+def _most(call: Call, bounds: Bounds, now: int) -> int:
+    """The most that the call can cost, as far as the model's declaration goes: a full context for
+    each prompt, the longest output, and more searches than any answer was seen to make. A backend
+    may exceed the bounds of the hold; it cannot exceed the model."""
+    model = call.model
+    output_each = max(bounds.output_tokens_each, model.max_output_length)
+    most = replace(
+        bounds,
+        prompt_tokens=max(bounds.prompt_tokens, bounds.prompts * model.context_length),
+        output_tokens_each=output_each,
+        output_audio_tokens_each=output_each if bounds.output_audio_tokens_each else 0,
+        web_searches=max(bounds.web_searches, bounds.prompts * WEB_SEARCHES_SEEN_MAX),
+    )
+    return hold_picousd(dearest_pricing(model, now, most), most)
+
+
 def _tool_fee(call: Call) -> int:
     """The price of the tools that the provider runs, which is due whether the model uses them or
     not: no report says how often it did."""
@@ -234,18 +254,20 @@ _OWNERS = {
     Refusal.PROJECT_CAP: "project",
     Refusal.KEY_CAP: "API key",
 }
+_WAITING = " Running calls hold the rest: it may fit when they are settled."
 
 
 def _arithmetic(decision: Decision) -> str:
     assert decision.refusal is not None
     subject, cap = "The organization's credit", ""
-    if decision.refusal is not Refusal.CREDIT:
+    if decision.refusal is Refusal.OVERAGE_IN_FLIGHT:
+        subject = "The organization's credit and its overage bound"
+        cap = f", bound {usd_from_picousd(decision.limit)}"
+    elif decision.refusal is not Refusal.CREDIT:
         by = "" if decision.period is None else f" by {decision.period}"
         subject = f"The {_OWNERS[decision.refusal]}'s spending cap{by}"
         cap = f", cap {usd_from_picousd(decision.limit)}"
-    waiting = ""
-    if decision.retry_after_s is not None:
-        waiting = " Running calls hold the rest: it may fit when they are settled."
+    waiting = "" if decision.retry_after_s is None else _WAITING
     return (
         f"{subject} cannot cover this call: needed {usd_from_picousd(decision.needed_picousd)}, "
         f"available {usd_from_picousd(decision.available_picousd)}, "

@@ -79,9 +79,9 @@ def decide_all(
         mine = positions[organization_id.int]
         requests = [
             AdmissionRequest(
-                holds[position].project_id, holds[position].key_id, holds[position].hold_picousd
+                hold.project_id, hold.key_id, hold.hold_picousd, hold.overage_max_picousd
             )
-            for position in mine
+            for hold in (holds[position] for position in mine)
         ]
         states[organization_id], decided = decide(
             states[organization_id], requests, now_us=locked.now_us, month=locked.month

@@ -1,0 +1,115 @@
+"""Bursts of calls that cost more than was held: they never end below the overage bound."""
+
+import asyncio
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.scripted_gateway import ScriptedGateway, scripted_gateway
+from tests.support.upstream import Peer, Upstream, Verb, answer, completion
+
+USD = 10**12
+CREDIT = USD // 100
+CALLS = 200
+SEARCHES = 28
+MODEL_SETTINGS: dict[str, Any] = {
+    "context_length": 131_072,
+    "max_output_length": 8192,
+    "pricing": {"prompt": "0.0000001", "completion": "0.0000001", "web_search": "0.005"},
+}
+# An answer of a model that searches although nobody has asked for it, and nobody has declared it.
+USAGE = {
+    "prompt_tokens": 5296,
+    "completion_tokens": 40,
+    "total_tokens": 5336,
+    "num_search_queries": SEARCHES,
+}
+
+
+class Crowd:
+    """Answers nobody before no further call arrives."""
+
+    def __init__(self) -> None:
+        self._arrived = 0
+
+    def verb(self) -> Verb:
+        async def play(peer: Peer) -> None:
+            self._arrived += 1
+            before = 0
+            while before != self._arrived:
+                before = self._arrived
+                await asyncio.sleep(0.3)
+            await answer(completion(usage=USAGE))(peer)
+
+        return play
+
+
+@pytest.mark.parametrize("bound_usd", [10, 1])
+async def test_no_burst_ends_below_the_overage_bound(
+    data_dir: Path, conninfo: str, bound_usd: int
+) -> None:
+    """Two gateways, 200 calls at once, a hundredth of a dollar: each call costs 14 cents."""
+    settings: dict[str, Any] = {
+        "credit": 0,
+        "model": MODEL_SETTINGS,
+        "ledger": {"overage_bound_usd": str(bound_usd)},
+    }
+    async with (
+        Upstream(Crowd().verb()) as upstream,
+        scripted_gateway(data_dir, conninfo, upstream, **settings) as first,
+        scripted_gateway(data_dir, conninfo, upstream, **settings) as second,
+    ):
+        await first.grant(CREDIT)
+        other = replace(second, tenant=first.tenant)
+        statuses = await _burst(first, other)
+        assert set(statuses) == {200, 402}
+        # All that the bound covers are admitted: a full context and forty searches each.
+        assert statuses[200] >= (CREDIT + bound_usd * USD) // (22 * USD // 100) - 1
+        balance = await first.balance()
+        assert balance["held"] == balance["unsettled"] == 0
+        assert -bound_usd * USD <= balance["granted"] - balance["settled"] < 0
+        # Whoever comes next is refused, on either.
+        assert set(await _burst(first, other)) == {402}
+
+
+async def _burst(*gateways: ScriptedGateway) -> Counter[int]:
+    answers = await asyncio.gather(
+        *[gateways[number % 2].chat(max_tokens=1) for number in range(CALLS)]
+    )
+    return Counter(found.status_code for found in answers)
+
+
+async def test_plenty_of_credit_is_not_slowed_down(data_dir: Path, conninfo: str) -> None:
+    settings: dict[str, Any] = {"credit": 50 * USD, "model": MODEL_SETTINGS}
+    async with (
+        Upstream(Crowd().verb()) as upstream,
+        scripted_gateway(data_dir, conninfo, upstream, **settings) as scripted,
+    ):
+        assert await _burst(scripted, scripted) == {200: CALLS}
+
+
+async def test_a_call_that_alone_may_exceed_the_bound_is_refused(
+    data_dir: Path, conninfo: str
+) -> None:
+    settings: dict[str, Any] = {
+        "credit": CREDIT,
+        "model": MODEL_SETTINGS,
+        "ledger": {"overage_bound_usd": "0.1"},
+    }
+    async with (
+        Upstream(Crowd().verb()) as upstream,
+        scripted_gateway(data_dir, conninfo, upstream, **settings) as scripted,
+    ):
+        refused = await scripted.chat(max_tokens=1)
+        assert refused.status_code == 402
+        assert "overage bound cannot cover this call: needed 0.2139264, available 0.01" in (
+            refused.json()["error"]["message"]
+        )
+        assert "Retry-After" not in refused.headers
+        await scripted.gateway.services.billing.overage_set(
+            scripted.tenant.organization_id, USD // 4
+        )
+        assert (await scripted.chat(max_tokens=1)).status_code == 200
