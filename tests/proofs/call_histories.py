@@ -76,7 +76,9 @@ def _model() -> Model:
     tiers = [DeclaredTier(LONG_PROMPT, _declared(LONG))]
     ordinary = pricing_with_variants(DeclaredPrices(_declared(SHORT), tiers, MULTIPLIERS))
     change = PriceChange(CHANGE_AT, pricing_from_declared(_declared(CHANGED), param="changed"))
-    return replace_fields(MODEL, pricing=ordinary, price_changes=(change,))
+    # No bill of the simulated provider exceeds these.
+    lengths = {"context_length": 400, "max_output_length": 40}
+    return replace_fields(MODEL, pricing=ordinary, price_changes=(change,), **lengths)
 
 
 PRICED_MODEL = _model()
@@ -178,7 +180,7 @@ class CallHistory:
             cap=None,
             projects={project_id: project},
             keys={key_id: KeyStatus.ACTIVE},
-            overage_bound_picousd=self.rng.choice((None, 0, 500)),
+            overage_bound_picousd=self.rng.choice((None, 0, 500, 50_000)),
         )
         return Books({organization_id: credit}, {organization_id: account})
 
@@ -240,8 +242,9 @@ class CallHistory:
         try:
             await gateway.infer(call, _Sink(), _Source(asked))
             asked.succeeded = True
-        except TollkeeperError:
+        except TollkeeperError as exc:
             asked.succeeded = False
+            self.seen["calls refused by overage in flight"] += "its overage bound" in exc.message
 
     async def _fault(self) -> None:
         await asyncio.sleep(self.rng.random() * 2 * _LASTS_S)

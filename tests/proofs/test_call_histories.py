@@ -22,7 +22,7 @@ def test_every_call_is_charged_what_was_billed(proof: Proof) -> None:
     wanted = {
         *(manner.value for manner in Manner),
         *("callers that left", "processes killed", "clock jumps", "calls fanned out"),
-        "organizations stopped",
+        "calls refused by overage in flight",
     }
     assert wanted <= set(seen), seen
 

@@ -114,10 +114,12 @@ class Meter(msgspec.Struct):
 
     @property
     def prompt_is_unknown(self) -> bool:
-        """Neither the backend nor our own count tells how long the prompt was."""
-        return (
-            self.usage is None and not self.prompt_is_counted and self._usage_by_first_count() is None
-        )
+        """Neither the backend nor our own count tells how long the prompt was. A count that came
+        before the answer does not have the pages that a search has found."""
+        if self.prompt_is_counted or self.usage is not None:
+            return False
+        first = self._usage_by_first_count()
+        return first is None or first.web_searches > 0
 
     @property
     def reported(self) -> FreeObject | None:

@@ -124,12 +124,6 @@ def read_rows() -> dict[str, Row]:
     return {row.exchange: row for row in rows}
 
 
-def read_summary() -> str:
-    """The paragraph that says how often the hold was below the charge."""
-    [line] = [line for line in _lines() if line.startswith("The hold was below the charge in ")]
-    return line
-
-
 def _row(cells: tuple[str, ...]) -> Row:
     name, *counts, charge, counted_by, above_bound, above_hold = cells
     assert counted_by in _COUNTED_BY, cells

@@ -6,6 +6,7 @@ One file is one exchange:
 - `source`: where the shape comes from: `SOURCES`.
 - `protocol`: `chat`, `responses`, `messages`, `gemini`, `converse` or `bedrock_messages`.
 - `request`: what the gateway sends, but for `model`. A text may be given as `{"repeat": [text, n]}`.
+- `model`, `backend`: settings that the provider's preset or an operator would have, if any.
 - `asks`: what a client sends to have it, by face (`chat`, `responses`); each of them is played. If the
   protocol is a face, `asks` can be left out: the client sends `request` itself.
 - `answer`: `body` is a JSON answer (`before_body`: what comes before it; `status`: if not 200). Else
@@ -43,6 +44,8 @@ class Exchange:
     request: dict[str, Any]
     # What a caller sends, by face.
     asks: dict[str, dict[str, Any]]
+    # Settings of its model and backend.
+    settings: dict[str, dict[str, Any]]
     answer: dict[str, Any]
     caller_reads: dict[str, Any]
     # The prompt's count that the caller reads, if it is not the sum of the counts that are charged.
@@ -89,8 +92,9 @@ class Exchange:
 def load(name: str, folder: Path = RECORDED) -> Exchange:
     written = json.loads((folder / f"{name}.json").read_text())
     protocol = written["protocol"]
+    settings = {name: written.pop(name, {}) for name in ("model", "backend")}
     assert set(written) - {"asks"} == _FIELDS
-    assert "asks" in written or protocol in _FACES
+    assert protocol in _FACES or "asks" in written
     assert written["source"] in SOURCES
     assert protocol in (*_FACES, "messages", "gemini", "converse", "bedrock_messages")
     request = _with_repeats(written["request"])
@@ -104,6 +108,7 @@ def load(name: str, folder: Path = RECORDED) -> Exchange:
         protocol=protocol,
         request=request,
         asks=asks,
+        settings=settings,
         answer=written["answer"],
         caller_reads=caller_reads,
         told_prompt_tokens=caller_reads.pop("prompt_tokens", None),

@@ -1,10 +1,11 @@
 """A gateway for each protocol of the recorded exchanges, over a server that answers as recorded."""
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from tests.journeys.exchanges.exchange import Exchange
 from tests.support.scripted_gateway import ScriptedGateway, scripted_gateway
 from tests.support.two_replicas import ORDINARY
 from tests.support.upstream import Upstream
@@ -21,12 +22,23 @@ _CREDENTIALS = {
 
 @asynccontextmanager
 async def exchange_gateways(
-    data_dir: Path, conninfo: str, models: Iterable[tuple[str, dict[str, Any]]]
+    data_dir: Path,
+    conninfo: str,
+    models: Mapping[str, dict[str, Any]],
+    exchanges: Iterable[Exchange] = (),
 ) -> AsyncIterator[dict[str, ScriptedGateway]]:
-    """By protocol; `models` has the settings of the model of each one."""
+    """By protocol; `models` has the settings of the model of each one. An exchange with settings of
+    its own has a gateway of its own, by its name."""
     found = {}
+    wanted = [(protocol, protocol, model, _backend(protocol)) for protocol, model in models.items()]
+    for exchange in exchanges:
+        model, backend = exchange.settings["model"], exchange.settings["backend"]
+        if model or backend:
+            protocol = exchange.protocol
+            settings = ({**models[protocol], **model}, {**_backend(protocol), **backend})
+            wanted.append((exchange.name, protocol, *settings))
     async with AsyncExitStack() as stack:
-        for protocol, model in models:
+        for name, protocol, model, backend in wanted:
             ordinary = ORDINARY[protocol]
             upstream = await stack.enter_async_context(Upstream(ordinary()))
             running = scripted_gateway(
@@ -36,10 +48,10 @@ async def exchange_gateways(
                 # Enough for the holds of all exchanges.
                 credit=10**15,
                 ordinary=ordinary,
-                backend=_backend(protocol),
+                backend=backend,
                 model=model,
             )
-            found[protocol] = await stack.enter_async_context(running)
+            found[name] = await stack.enter_async_context(running)
         yield found
 
 

@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -49,21 +50,15 @@ PLAYED = [
 
 @pytest.fixture(scope="module")
 async def gateways(data_dir: Path, conninfo: str) -> AsyncIterator[dict[str, ScriptedGateway]]:
-    models = [
-        ("chat", {**MODEL_SETTINGS, "output_modalities": IMAGES_TOO}),
-        ("responses", MODEL_SETTINGS),
-        *(
-            (
-                protocol,
-                {
-                    **MODEL_SETTINGS,
-                    "output_modalities": IMAGES_TOO,
-                    "options": {"service_tier": tier},
-                },
-            )
+    with_images = {**MODEL_SETTINGS, "output_modalities": IMAGES_TOO}
+    models: dict[str, dict[str, Any]] = {
+        "chat": with_images,
+        "responses": MODEL_SETTINGS,
+        **{
+            protocol: {**with_images, "options": {"service_tier": tier}}
             for protocol, tier in NATIVE.items()
-        ),
-    ]
+        },
+    }
     async with exchange_gateways(data_dir, conninfo, models) as running:
         yield running
         for scripted in running.values():
