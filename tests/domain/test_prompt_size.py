@@ -188,12 +188,14 @@ NESTED: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("escapes", [False, True], ids=["plain", "html"])
-@pytest.mark.parametrize("template", ["{{ tools | tojson(indent=4) }}", LLAMA], ids=["list", "each"])
+@pytest.mark.parametrize(
+    "template", ["{{ tools | tojson(indent=4) }}", LLAMA], ids=["list", "each"]
+)
 def test_bytes_bound_a_template_that_indents_tools(template: str, escapes: bool) -> None:
     """Llama 3 and 4 print each tool with four blanks of indentation."""
     function = {"name": "f", "description": "Finds é.", "parameters": NESTED}
     prompt = make_prompt(tools=[{"type": "function", "function": function}] * 3)
-    environment = jinja2.Environment(autoescape=False)  # noqa: S701 - no HTML is made
+    environment = jinja2.Environment(autoescape=False)
     if not escapes:
         environment.filters["tojson"] = partial(json.dumps, ensure_ascii=False)
     printed = environment.from_string(template).render(

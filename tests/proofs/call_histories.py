@@ -77,8 +77,13 @@ def _model() -> Model:
     ordinary = pricing_with_variants(DeclaredPrices(_declared(SHORT), tiers, MULTIPLIERS))
     change = PriceChange(CHANGE_AT, pricing_from_declared(_declared(CHANGED), param="changed"))
     # No bill of the simulated provider exceeds these.
-    lengths = {"context_length": 400, "max_output_length": 40}
-    return replace_fields(MODEL, pricing=ordinary, price_changes=(change,), **lengths)
+    return replace_fields(
+        MODEL,
+        pricing=ordinary,
+        price_changes=(change,),
+        context_length=400,
+        max_output_length=40,
+    )
 
 
 PRICED_MODEL = _model()

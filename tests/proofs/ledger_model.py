@@ -87,9 +87,7 @@ class Model:
         """What is left if every call in flight costs the most that it can."""
         return self.available - sum(one.overage_max for one in self.in_phase(Phase.HELD))
 
-    def refusal(
-        self, tenant: LedgerTenant, amount: int, overage_max: int = 0
-    ) -> Refusal | None:
+    def refusal(self, tenant: LedgerTenant, amount: int, overage_max: int = 0) -> Refusal | None:
         if tenant.key_id in self.dead_keys:
             return Refusal.KEY_NOT_ACTIVE
         if tenant.project_id in self.archived:

@@ -105,8 +105,9 @@ async def test_a_call_that_alone_may_exceed_the_bound_is_refused(
     ):
         refused = await scripted.chat(max_tokens=1)
         assert refused.status_code == 402
-        assert "overage bound cannot cover this call: needed 0.2139264, available 0.01" in (
-            refused.json()["error"]["message"]
+        assert (
+            "overage bound cannot cover this call: needed 0.2139264, available 0.01"
+            in (refused.json()["error"]["message"])
         )
         assert "Retry-After" not in refused.headers
         await scripted.gateway.services.billing.overage_set(

@@ -10,7 +10,6 @@ import pytest
 from tests.support.paused_answer import PausedAnswer
 from tests.support.raw_caller import raw_caller
 from tests.support.scripted_gateway import (
-    COMPLETION_PRICE,
     COST,
     MODEL,
     PROMPT_PRICE,
@@ -107,7 +106,9 @@ async def test_output_without_reasoning_is_charged_as_far_as_it_came(
 
 PDF = {
     "type": "file",
-    "file": {"file_data": "data:application/pdf;base64," + base64.b64encode(b"%PDF-1.4\n").decode()},
+    "file": {
+        "file_data": "data:application/pdf;base64," + base64.b64encode(b"%PDF-1.4\n").decode()
+    },
 }
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGVsbG8="}}
 

@@ -43,13 +43,8 @@ def require_supported(model: Model, prompt: Prompt) -> None:
     for feature, param in _features(prompt):
         if feature not in model.supported_features:
             raise _lacking(model, feature, param)
-    for name, tool in prompt.provider_tools if prompt.tools else ():
-        if name not in PROVIDER_SEARCH_TOOLS and name not in model.tool_prices:
-            raise OptionUnsupported(
-                f"The tool {name[:100]!r} is run by the model's provider, and the model {model.id} "
-                "has no price for it.",
-                param=tool.place,
-            )
+    if prompt.tools:
+        _require_priced_tools(model, prompt)
     for option in prompt.options:
         if option.name not in model.options:
             raise _unsupported(model, option.param)
@@ -60,6 +55,16 @@ def require_supported(model: Model, prompt: Prompt) -> None:
                 param=modality.param,
             )
     _require_small_schemas(model, prompt)
+
+
+def _require_priced_tools(model: Model, prompt: Prompt) -> None:
+    for name, tool in prompt.provider_tools:
+        if name not in PROVIDER_SEARCH_TOOLS and name not in model.tool_prices:
+            raise OptionUnsupported(
+                f"The tool {name[:100]!r} is run by the model's provider, and the model {model.id} "
+                "has no price for it.",
+                param=tool.place,
+            )
 
 
 def _features(prompt: Prompt) -> Iterator[tuple[Feature, str]]:

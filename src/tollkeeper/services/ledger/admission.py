@@ -99,7 +99,8 @@ class Admission:
             service_tier=asked_service_tier(call),
         )
         now = self._clock()
-        pricing, prices = dearest_pricing(call.model, now, bounds), prices_by_backend(call.model, now)
+        pricing = dearest_pricing(call.model, now, bounds)
+        prices = prices_by_backend(call.model, now)
         fee = _tool_fee(call)
         if fee:
             pricing = pricing.with_fee(fee)

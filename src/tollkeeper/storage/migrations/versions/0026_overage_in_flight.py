@@ -8,8 +8,8 @@ organization holds nothing any more.
 
 from alembic import op
 
-revision = "0030"
-down_revision = "0022"
+revision = "0026"
+down_revision = "0024"
 compatible_from = "0021"
 
 _SQL = """
