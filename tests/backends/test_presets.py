@@ -72,6 +72,8 @@ def test_a_preset_is_a_backend(preset: str, monkeypatch: pytest.MonkeyPatch) -> 
         body = {"stream": True, "max_tokens": body["inferenceConfig"]["maxTokens"]}
     elif protocol is WireProtocol.BEDROCK_MESSAGES:
         body = {**body, "stream": True}
+    elif protocol is WireProtocol.RESPONSES:
+        body = {**body, "max_tokens": body["max_output_tokens"]}
     assert body["stream"] is True
     bounds = {"max_tokens", "max_completion_tokens"} & set(body)
     assert len(bounds) == 1

@@ -62,9 +62,9 @@ _RESOLVE = Statement(
         SELECT organization_id, id, total - hold FROM fresh WHERE total > hold
     ), given_back AS (
         INSERT INTO unfolded (organization_id, reservation_id, kind, project_id, month, hold,
-                              settled, overage, overage_max)
-        SELECT organization_id, id, 'resolved', project_id, month, hold, least(hold, total),
-               greatest(total - hold, 0), overage_max
+                              overage_max, settled, overage)
+        SELECT organization_id, id, 'resolved', project_id, month, hold, overage_max,
+               least(hold, total), greatest(total - hold, 0)
         FROM fresh
     ), rolled AS (
         INSERT INTO cost_rollup (organization_id, day, project_id, api_key_id, line_item,
@@ -171,9 +171,9 @@ async def mark_unsettled(
             RETURNING organization_id, reservation_id
         )
         INSERT INTO unfolded (organization_id, reservation_id, kind, project_id, month, hold,
-                              settled, overage, overage_max)
-        SELECT r.organization_id, r.id, 'unsettled', r.project_id, r.month, r.hold, 0, 0,
-               r.overage_max
+                              overage_max, settled, overage)
+        SELECT r.organization_id, r.id, 'unsettled', r.project_id, r.month, r.hold, r.overage_max,
+               0, 0
         FROM marked m JOIN reservations r
           ON r.organization_id = m.organization_id AND r.id = m.reservation_id
         """,

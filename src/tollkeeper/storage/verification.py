@@ -53,13 +53,13 @@ _RESERVED: LiteralString = """
             coalesce(sum(r.hold) FILTER (WHERE d.reservation_id IS NULL AND m.reservation_id IS NULL), 0)
                 AS held,
             count(*) FILTER (WHERE d.reservation_id IS NULL AND m.reservation_id IS NULL) AS live_holds,
+            coalesce(sum(r.overage_max)
+                FILTER (WHERE d.reservation_id IS NULL AND m.reservation_id IS NULL), 0)
+                AS overage_in_flight,
             coalesce(sum(r.hold) FILTER (WHERE d.reservation_id IS NULL AND m.reservation_id IS NOT NULL),
                 0) AS unsettled,
             coalesce(sum(d.settled + coalesce(o.amount, 0)), 0) AS settled,
-            coalesce(sum(o.amount), 0) AS overage,
-            coalesce(sum(r.overage_max)
-                FILTER (WHERE d.reservation_id IS NULL AND m.reservation_id IS NULL), 0)
-                AS overage_in_flight
+            coalesce(sum(o.amount), 0) AS overage
         FROM reservations r
         LEFT JOIN resolutions d ON d.organization_id = r.organization_id AND d.reservation_id = r.id
             AND d.organization_id > %(after)s AND d.organization_id <= %(end)s
@@ -71,7 +71,7 @@ _RESERVED: LiteralString = """
           AND (r.id < %(closed_from)s OR r.id >= %(closed_to)s)
         GROUP BY r.organization_id, r.project_id, r.month
         UNION ALL
-        SELECT organization_id, project_id, spending_month, 0, 0, 0, settled + overage, overage, 0
+        SELECT organization_id, project_id, spending_month, 0, 0, 0, 0, settled + overage, overage
         FROM ledger_close_totals WHERE organization_id > %(after)s AND organization_id <= %(end)s
     )
 """

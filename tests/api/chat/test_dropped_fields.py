@@ -25,7 +25,7 @@ async def scripted(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGatew
         data_dir,
         conninfo,
         model={"supported_features": ["tools"]},
-        more_models=[{"id": REASONING}],
+        more_models=[{"id": REASONING, "supported_features": ["reasoning"]}],
     ) as running:
         yield running
 
