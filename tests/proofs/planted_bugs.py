@@ -42,7 +42,7 @@ BUGS = {
         ("backends/chat/test_usage.py",),
     ),
     "reasoning beside the completion is not charged": Bug(
-        "normalised",
+        "usage:_read_as",
         "completion = total - prompt",
         "completion = report.completion_tokens or 0",
         ("backends/chat/test_usage.py",),

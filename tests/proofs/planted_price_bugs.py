@@ -133,7 +133,7 @@ PRICE_BUGS = {
         EXCHANGES,
     ),
     "images of answers have the price of text": Bug(
-        "normalised",
+        "usage:_read_as",
         "output_image_tokens=min(report.output_image_tokens or 0, completion - output_audio)",
         "output_image_tokens=0",
         PRICED_EXCHANGES,
@@ -190,7 +190,7 @@ PRICE_BUGS = {
         PRICES,
     ),
     "audio from a cache is charged twice": Bug(
-        "normalised",
+        "usage:_read_as",
         "(report.input_audio_tokens or 0) - (report.cached_audio_tokens or 0)",
         "report.input_audio_tokens or 0",
         PRICED_EXCHANGES,

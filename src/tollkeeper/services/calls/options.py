@@ -43,8 +43,7 @@ def require_supported(model: Model, prompt: Prompt) -> None:
     for feature, param in _features(prompt):
         if feature not in model.supported_features:
             raise _lacking(model, feature, param)
-    if prompt.tools:
-        _require_priced_tools(model, prompt)
+    _require_priced_tools(model, prompt)
     for option in prompt.options:
         if option.name not in model.options:
             raise _unsupported(model, option.param)
@@ -58,7 +57,7 @@ def require_supported(model: Model, prompt: Prompt) -> None:
 
 
 def _require_priced_tools(model: Model, prompt: Prompt) -> None:
-    for name, tool in prompt.provider_tools:
+    for name, tool in prompt.provider_tools if prompt.tools else ():
         if name not in PROVIDER_SEARCH_TOOLS and name not in model.tool_prices:
             raise OptionUnsupported(
                 f"The tool {name[:100]!r} is run by the model's provider, and the model {model.id} "
