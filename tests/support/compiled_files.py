@@ -1,29 +1,45 @@
-"""A place for what Python compiles, where the environment forbids it to write beside the source.
+"""Keeps what Python compiles below `.pytest_cache`, if the environment forbids writing it beside the source.
 
-Tests start hundreds of processes of the program, and each would compile all of it again.
+Tests start hundreds of processes of the program, and each would compile all of it again. The files
+stay for the next run: to compile all tests takes longer than to import and collect them.
 """
 
 import os
 import shutil
+import sys
 import tempfile
+from pathlib import Path
 
 import pytest
 
 _FORBIDDEN = "PYTHONDONTWRITEBYTECODE"
 _PLACE = "PYTHONPYCACHEPREFIX"
-_folder = pytest.StashKey[str]()
+_is_set = pytest.StashKey[bool]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Processes that are started from here on inherit it, also those in which tests run at once."""
-    if os.environ.get(_FORBIDDEN) and not os.environ.get(_PLACE):
-        config.stash[_folder] = os.environ[_PLACE] = tempfile.mkdtemp(prefix="tk-compiled-")
-        del os.environ[_FORBIDDEN]
+    """Set the folder for this process and for all that are started from here on."""
+    if not os.environ.get(_FORBIDDEN) or os.environ.get(_PLACE):
+        return
+    folder = config.rootpath / ".pytest_cache" / "compiled"
+    _remove_gone(folder)
+    del os.environ[_FORBIDDEN]
+    os.environ[_PLACE] = sys.pycache_prefix = str(folder)
+    sys.dont_write_bytecode = False
+    config.stash[_is_set] = True
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    folder = config.stash.get(_folder, None)
-    if folder is not None:
+    if config.stash.get(_is_set, False):
         os.environ[_FORBIDDEN] = "1"
         del os.environ[_PLACE]
-        shutil.rmtree(folder, ignore_errors=True)
+        sys.pycache_prefix = None
+        sys.dont_write_bytecode = True
+
+
+def _remove_gone(folder: Path) -> None:
+    """Remove what was compiled from temporary folders that are gone."""
+    temporary = Path(tempfile.gettempdir())
+    for path in (folder / temporary.relative_to(temporary.anchor)).glob("*"):
+        if not (temporary / path.name).exists():
+            shutil.rmtree(path, ignore_errors=True)
