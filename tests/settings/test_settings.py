@@ -82,22 +82,27 @@ def _load(folder: Path, document: dict[str, Any]) -> Settings:
     return load_settings(path)
 
 
-@pytest.mark.parametrize("name", _NAMES)
-def test_every_setting_is_documented(name: str) -> None:
+def test_every_setting_is_documented() -> None:
     """By its whole name, or by its own name under the heading of a table that is repeated."""
-    section, _, own = name.partition(".")
     document = (_ROOT / "docs" / "configuration.md").read_text()
-    repeated = document.partition(f"## `[[{section}]]`")[2].partition("\n## ")[0]
-    assert f"`{name}`" in document or f"`{own}`" in repeated
+    for name in _NAMES:
+        section, _, own = name.partition(".")
+        repeated = document.partition(f"## `[[{section}]]`")[2].partition("\n## ")[0]
+        assert f"`{name}`" in document or f"`{own}`" in repeated, name
 
 
-@pytest.mark.parametrize(("section", "name", "kind"), _SETTINGS, ids=_NAMES)
-def test_wrong_type_is_named(tmp_path: Path, section: str, name: str, kind: Any) -> None:
-    wrong: object = [[1]] if "dict" in str(kind) else {"wrong": 1}
-    with pytest.raises(SettingsError) as refused:
-        _load(tmp_path, _document(section, **{name: wrong}))
-    shown = f"{section}.0.{name}" if section in ("backends", "models") else f"{section}.{name}"
-    assert shown in str(refused.value)
+def test_wrong_type_is_named(tmp_path: Path) -> None:
+    not_named = []
+    for section, name, kind in _SETTINGS:
+        shown = f"{section}.0.{name}" if section in ("backends", "models") else f"{section}.{name}"
+        wrong: object = [[1]] if "dict" in str(kind) else {"wrong": 1}
+        try:
+            _load(tmp_path, _document(section, **{name: wrong}))
+        except SettingsError as error:
+            if shown in str(error):
+                continue
+        not_named.append(shown)
+    assert not_named == []
 
 
 _OUT_OF_BOUNDS: list[tuple[str, str, object]] = [
