@@ -25,6 +25,13 @@ ISOLATION_BUGS = {
         "if isinstance(error, DeadlineExceeded) and self._deadline < 0:",
         EJECTION,
     ),
+    # Connections.
+    "a connection with half a request is used again": Bug(
+        "backends/transport/http1.py",
+        "self._parser.should_keep_alive() and self._all_written()\n",
+        "self._parser.should_keep_alive()\n",
+        ("backends/transport/test_connections.py",),
+    ),
     # Turns.
     "who comes first is served until it is empty": Bug(
         "FairQueue.pop",

@@ -1,11 +1,14 @@
 """How connections to a replica are opened, used again, drained and closed."""
 
 import asyncio
+import contextlib
+from pathlib import Path
 
 import msgspec
 import pytest
 
 from tests.support.backend_calls import make, make_call, routed, until
+from tests.support.certificates import make_certificate
 from tests.support.stream_server import StreamServer
 from tests.support.upstream import (
     Peer,
@@ -20,6 +23,11 @@ from tests.support.upstream import (
     stream,
 )
 from tollkeeper.backends.transport import pool
+
+_JSON_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
+_STREAM_HEAD = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+)
 
 
 async def test_a_connection_is_used_again() -> None:
@@ -84,30 +92,50 @@ async def test_a_stream_that_goes_on_after_its_end_is_closed() -> None:
         await until(lambda: upstream.open_connections == 0, within_s=0.9)
 
 
-async def test_an_answer_before_the_whole_question_ends_the_connection() -> None:
-    async def hasty(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        body = msgspec.json.encode(completion())
-        head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
-        await reader.readuntil(b"\r\n\r\n")
-        writer.write(head % len(body) + body)
-        left.append(await reader.read(1) == b"" or await drained(reader))
+@pytest.mark.parametrize("streamed", [False, True])
+@pytest.mark.parametrize("encrypted", [False, True])
+async def test_an_answer_before_the_whole_question_ends_the_connection(
+    streamed: bool, encrypted: bool, tmp_path: Path
+) -> None:
+    """A request that followed on this connection would be read as the rest of the first one."""
+    left = asyncio.Event()
 
-    async def drained(reader: asyncio.StreamReader) -> bool:
-        try:
+    async def hasty(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        if streamed:
+            await send_stream(writer)
+        else:
+            body = msgspec.json.encode(completion())
+            writer.write(_JSON_HEAD % len(body) + body)
+        # Whoever keeps the connection keeps the rest of the request for it.
+        await asyncio.sleep(0.2)
+        with contextlib.suppress(ConnectionError):
             while await reader.read(1 << 20):
                 pass
-        except ConnectionError:
-            pass
-        return True
+        left.set()
 
-    left: list[bool] = []
+    async def send_stream(writer: asyncio.StreamWriter) -> None:
+        records = b"".join(chat_records())
+        writer.write(_STREAM_HEAD + b"%x\r\n%b\r\n" % (len(records), records))
+        # The caller has the last record, and the rest is read without it.
+        await asyncio.sleep(0.05)
+        writer.write(b"0\r\n\r\n")
+
+    context, certificate = make_certificate(tmp_path) if encrypted else (None, None)
+    scheme = "https" if encrypted else "http"
     async with (
-        StreamServer(hasty) as server,
-        routed(f"http://127.0.0.1:{server.port}/v1") as backend,
+        StreamServer(hasty, tls=context) as server,
+        routed(
+            f"{scheme}://127.0.0.1:{server.port}/v1",
+            tls_ca_file=None if certificate is None else str(certificate),
+            keep_alive_s=600,
+        ) as backend,
     ):
-        (await make(backend, make_call(filler="x" * (32 << 20)))).check_complete()
+        call = make_call(streamed=streamed, filler="x" * (32 << 20))
+        (await make(backend, call)).check_complete()
         # The connection is closed, although the answer allowed to keep it.
-        await until(lambda: left == [True])
+        async with asyncio.timeout(10):
+            await left.wait()
 
 
 async def test_resting_connections_make_room() -> None:
@@ -171,8 +199,7 @@ async def test_bytes_that_nobody_asked_for_end_the_connection() -> None:
 async def test_two_answers_in_one_segment_end_the_connection() -> None:
     async def answer_twice(peer: Peer) -> None:
         body = msgspec.json.encode(completion())
-        head = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n"
-        await peer.send((head % len(body) + body) * 2)
+        await peer.send((_JSON_HEAD % len(body) + body) * 2)
 
     async with Upstream(answer_twice) as upstream, routed(upstream.url) as backend:
         for _ in range(2):

@@ -7,6 +7,7 @@ of the answer.
 """
 
 import asyncio
+import ssl
 from collections.abc import Callable
 from typing import cast
 
@@ -78,6 +79,8 @@ class Connection(asyncio.Protocol):
         self._on_drained = on_drained
         self._parser = httptools.HttpResponseParser(self)
         self._transport: asyncio.Transport | None = None
+        # The transport below TLS; the same one without TLS.
+        self._socket_transport: asyncio.Transport | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._rings_at = 0.0
@@ -104,6 +107,17 @@ class Connection(asyncio.Protocol):
         self._chunk_ended = self._at_chunk_start = False
 
     # Called by the owner of the exchange.
+
+    async def start_tls(self, context: ssl.SSLContext, host: str) -> None:
+        """Encrypts the new connection and verifies that the peer is `host`. The connection keeps the
+        transport below TLS, because only that one knows which encrypted bytes still wait."""
+        assert self._socket_transport is not None
+        encrypted = await self._loop.start_tls(
+            self._socket_transport, self, context, server_hostname=host
+        )
+        if encrypted is None:
+            raise ConnectionResetError
+        self._transport = encrypted
 
     def send(self, request: bytes, *, deadline: float, idle_s: float) -> None:
         """Starts an exchange; `deadline` is a time of the event loop's clock."""
@@ -182,7 +196,7 @@ class Connection(asyncio.Protocol):
         With `drain`, an answer that is not complete is read to its end, within bounds, and thrown
         away. Then the connection calls `on_drained`, or closes where a bound is reached.
         """
-        if self._complete and self._reusable and not self.closing and self._all_written():
+        if self._complete and self._reusable and not self.closing:
             self._end_exchange()
             return True
         if drain and self._failure is None and not self._lost and not self._complete:
@@ -205,7 +219,7 @@ class Connection(asyncio.Protocol):
     # Called by the event loop.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)
+        self._transport = self._socket_transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
         relay, waiter = self._relay, self._waiter
@@ -284,14 +298,17 @@ class Connection(asyncio.Protocol):
         elif not self._complete:
             self._complete = True
             self._overhead_bytes = 0
-            self._reusable = self._parser.should_keep_alive()
+            self._reusable = self._parser.should_keep_alive() and self._all_written()
 
     # Private helpers.
 
     def _all_written(self) -> bool:
-        """Whether the whole request was sent. An answer may come before that, and the server would
-        read the rest of the request as the beginning of the next one."""
-        return self._transport is not None and self._transport.get_write_buffer_size() == 0
+        """Whether the whole request was written to the socket. An answer may come before that. The
+        server could then read the next request as the rest of this one."""
+        assert self._transport is not None
+        assert self._socket_transport is not None
+        waiting = self._transport.get_write_buffer_size()
+        return waiting == 0 and self._socket_transport.get_write_buffer_size() == 0
 
     def _feed(self, data: bytes) -> None:
         try:

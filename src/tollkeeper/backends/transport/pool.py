@@ -177,9 +177,9 @@ class ConnectionPool:
                     lambda: Connection(self._remove_lost, self._cool_down),
                     self._host,
                     self._port,
-                    ssl=self._tls,
-                    server_hostname=self._host if self._tls is not None else None,
                 )
+                if self._tls is not None:
+                    await connection.start_tls(self._tls, self._host)
         except TimeoutError as error:
             if connect_until >= deadline:
                 raise DeadlinePassed("the deadline passed while connecting") from error
