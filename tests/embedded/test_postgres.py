@@ -2,7 +2,9 @@
 
 import contextlib
 import os
+import re
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -165,3 +167,81 @@ def test_folder_that_is_no_database(folder: Path) -> None:
     (folder / "postgres" / "PG_VERSION").write_text("9.1\n")
     with pytest.raises(Unavailable, match="failed at pg_ctl"), EmbeddedPostgres(folder):
         pass
+
+
+_HOST_RULES = re.compile(r"^host\S*\s.*\s(\S+)$", re.MULTILINE)
+
+
+def _methods_of_hosts(folder: Path) -> set[str]:
+    return set(_HOST_RULES.findall((cluster_of(folder) / "pg_hba.conf").read_text()))
+
+
+def test_connections_over_a_network_are_rejected(folder: Path) -> None:
+    """The server has no such listener. If an operator opens one, it trusts nobody."""
+    with EmbeddedPostgres(folder) as server:
+        assert _methods_of_hosts(folder) == {"reject"}
+        rules = b"SELECT DISTINCT type, auth_method FROM pg_hba_file_rules ORDER BY type"
+        assert _ask(server, rules) == [("host", "reject"), ("local", "trust")]
+
+
+def test_a_cluster_of_an_earlier_version_rejects_them_too(folder: Path) -> None:
+    with EmbeddedPostgres(folder):
+        pass
+    rules = cluster_of(folder) / "pg_hba.conf"
+    before = rules.stat()
+    rules.write_text(
+        "# TYPE DATABASE USER ADDRESS METHOD\n"
+        "local all all trust\n"
+        "host  all all 127.0.0.1/32 trust\n"
+        "host  all all 10.0.0.0 255.0.0.0 trust\n"
+        "hostssl all all ::1/128\ttrust  # added by hand\n"
+        "host  all app 10.0.0.7/32 scram-sha-256\n"
+    )
+    with EmbeddedPostgres(folder) as server:
+        assert _answers(server)
+        found = _ask(
+            server, b"SELECT type, auth_method FROM pg_hba_file_rules ORDER BY line_number"
+        )
+    # What an operator has allowed with a password stays.
+    assert found == [
+        ("local", "trust"),
+        *[("host", "reject")] * 2,
+        ("hostssl", "reject"),
+        ("host", "scram-sha-256"),
+    ]
+    after = rules.stat()
+    assert (after.st_uid, after.st_gid, after.st_mode) == (
+        before.st_uid,
+        before.st_gid,
+        before.st_mode,
+    )
+
+
+def test_rules_that_are_a_link_are_not_written(folder: Path, tmp_path: Path) -> None:
+    """Root must not change a file that the database's own account has chosen."""
+    with EmbeddedPostgres(folder):
+        pass
+    other = tmp_path / "other"
+    other.write_text("host all all all trust\n")
+    rules = cluster_of(folder) / "pg_hba.conf"
+    rules.unlink()
+    rules.symlink_to(other)
+    with pytest.raises(Unavailable, match=r"pg_hba\.conf"), EmbeddedPostgres(folder):
+        pass
+    assert other.read_text() == "host all all all trust\n"
+
+
+def test_no_other_user_can_hold_a_lock(folder: Path) -> None:
+    """Also where an earlier version made the files so that others can read them."""
+    names = ("postgres.starting", "postgres.users")
+    for name in names:
+        (folder / name).touch(0o644)
+    folder.chmod(0o755)
+    with EmbeddedPostgres(folder):
+        paths = [folder / name for name in names]
+        assert [path.stat().st_mode & 0o777 for path in paths] == [0o600] * 2
+        if os.geteuid() == 0:
+            for path in paths:
+                line = ["flock", "--shared", "--nonblock", str(path), "true"]
+                taken = subprocess.run(line, user=65534, capture_output=True, check=False)
+                assert b"Permission denied" in taken.stderr

@@ -2,7 +2,8 @@
 
 Every process that uses the server holds a shared lock on a file while it does. A process that can
 take this lock exclusively is the last user and stops the server. The kernel releases the lock of a
-killed process, so the number of users is always right. The server listens on a unix socket only.
+killed process, so the number of users is always right. The server listens on a unix socket only,
+and its rules reject connections over a network.
 """
 
 import contextlib
@@ -20,6 +21,7 @@ import psycopg
 import structlog
 
 from tollkeeper.domain.errors import Unavailable
+from tollkeeper.embedded.lock_file import open_lock_file
 from tollkeeper.embedded.postgres_account import Account, ensure_account, owner_ids
 from tollkeeper.embedded.postgres_folders import awaits_its_owner, make_private_folder
 from tollkeeper.embedded.postgres_lock_files import disown_zombie
@@ -33,6 +35,7 @@ from tollkeeper.embedded.postgres_places import (
     unfinished_cluster,
 )
 from tollkeeper.embedded.postgres_programs import find_programs
+from tollkeeper.embedded.postgres_rules import reject_trusted_hosts
 
 _DATABASE = "postgres"
 _ROLE = "postgres"
@@ -68,7 +71,7 @@ class EmbeddedPostgres:
         self._data_dir.mkdir(parents=True, exist_ok=True)
         with self._exclusive("postgres.starting"):
             self._places = places = self._find_places()
-            self._use = (self._data_dir / "postgres.users").open("ab")
+            self._use = open_lock_file(self._data_dir / "postgres.users")
             fcntl.flock(self._use, fcntl.LOCK_SH)
             try:
                 if not _answers(places):
@@ -112,7 +115,7 @@ class EmbeddedPostgres:
 
     @contextlib.contextmanager
     def _exclusive(self, name: str) -> Iterator[None]:
-        with (self._data_dir / name).open("ab") as file:
+        with open_lock_file(self._data_dir / name) as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
@@ -147,7 +150,8 @@ def _make_cluster(places: _Places, folder: Path) -> None:
     _run(
         places,
         "initdb",
-        "--auth=trust",  # Nobody else can enter the folder of the socket.
+        "--auth-local=trust",  # Nobody else can enter the folder of the socket.
+        "--auth-host=reject",
         "--encoding=utf8",
         "--locale=C",
         "--data-checksums",
@@ -172,6 +176,7 @@ def _answers(places: _Places) -> bool:
 
 
 def _start(places: _Places) -> None:
+    reject_trusted_hosts(places.cluster, owner_ids(places.account)[0])
     disown_zombie(places.cluster / "postmaster.pid")
     disown_zombie(places.socket_folder / ".s.PGSQL.5432.lock")
     _run(

@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from tollkeeper.embedded.lock_file import open_lock_file
 from tollkeeper.settings import Settings
 
 
@@ -20,7 +21,7 @@ def present(settings: Settings) -> Iterator[None]:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / str(os.getpid())
     temporary = folder / f".{path.name}"
-    with temporary.open("wb") as file:
+    with open_lock_file(temporary) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         # The file gets its final name when it is locked, so that no reader takes it for a file that
         # was left behind.
