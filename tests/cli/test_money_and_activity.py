@@ -341,4 +341,10 @@ async def test_unknown_things_are_refused(operator: Program) -> None:
         (("activity", "list", "--project", unknown), "project"),
     ):
         identity = nonsense if nonsense in line else unknown
-        assert await _refusal(operator, *line) == f"There is no {noun} {identity}."
+        said = await _refusal(operator, *line)
+        # An id that a request may have had: its refusal may have been counted with others.
+        repeated = (
+            " Of refusals that a key repeats" if (noun, identity) == ("request", unknown) else ""
+        )
+        assert said.startswith(f"There is no {noun} {identity}.{repeated}")
+        assert bool(repeated) or said.endswith(f"{identity}.")

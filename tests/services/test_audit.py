@@ -10,11 +10,14 @@ import msgspec
 import pytest
 
 from tests.support.gateway import Gateway, Tenant, idempotency_key
-from tollkeeper.domain.access import ADMIN_PERMISSIONS, KeyId
+from tollkeeper.domain.access import ADMIN_PERMISSIONS, KeyId, OrganizationId
 from tollkeeper.domain.audit import Actor, ActorKind, AuditEntry
 from tollkeeper.domain.caps import CapPeriod
 from tollkeeper.domain.errors import NotFound, StateConflict
-from tollkeeper.services.audit import SYSTEM, _actor, acting_as, differing
+from tollkeeper.services import audit as service
+from tollkeeper.services.audit import SYSTEM, Audit, _actor, acting_as, differing
+from tollkeeper.services.clock import unix_now
+from tollkeeper.settings import Settings
 
 _ALICE = Actor(ActorKind.CONSOLE, "alice")
 
@@ -205,3 +208,47 @@ def test_of_two_states_only_what_differs_is_kept() -> None:
     assert differing(before, after) == {"draft": {"mode": "monitoring"}, "left": 1, "none": None}
     assert differing(after, before) == {"draft": {"mode": "enforcing"}, "come": 2}
     assert differing(before, before) == {}
+
+
+async def _insert_old(gateway: Gateway, organization: OrganizationId, *ages_days: int) -> None:
+    async with gateway.services.database.transaction() as connection:
+        await connection.execute(
+            """
+            INSERT INTO audit (organization_id, at, actor_kind, actor, operation, object_kind, object_id)
+            SELECT %s, now() - make_interval(days => age), 'cli', 'alice', 'old', 'project', age::text
+            FROM unnest(%s::integer[]) AS a (age)
+            """,
+            (organization, list(ages_days)),
+        )
+
+
+async def test_old_entries_are_deleted_in_batches(
+    gateway: Gateway, tenant: Tenant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "_DELETED_AT_ONCE", 2)
+    await _insert_old(gateway, tenant.organization_id, 9, 11, 12, 13, 14, 15)
+    recent = len(await _entries(gateway, tenant)) - 6
+    # A second process may do the same at the same time.
+    audits = [Audit(gateway.services.database, unix_now, retention_days=10) for _ in range(2)]
+    await asyncio.gather(*(audit.delete_old() for audit in audits))
+    await audits[0].delete_old()
+    found = await _entries(gateway, tenant)
+    assert [entry.change.object_id for entry in found[:1]] == ["9"]
+    assert len(found) == recent + 1
+
+
+async def test_a_clock_that_runs_ahead_deletes_nothing(gateway: Gateway, tenant: Tenant) -> None:
+    await _insert_old(gateway, tenant.organization_id, 9)
+    before = await _entries(gateway, tenant)
+    audit = Audit(gateway.services.database, lambda: unix_now() + 10**9, retention_days=10)
+    await audit.delete_old()
+    assert await _entries(gateway, tenant) == before
+
+
+async def test_upkeep_deletes_old_entries(gateway: Gateway, tenant: Tenant) -> None:
+    days = Settings().audit.retention_days
+    await _insert_old(gateway, tenant.organization_id, days - 1, days + 1)
+    await gateway.services.upkeep.delete_old_audit()
+    found = await _entries(gateway, tenant)
+    old = [entry.change.object_id for entry in found if entry.change.operation == "old"]
+    assert old == [str(days - 1)]

@@ -38,6 +38,7 @@ class _Chores(Upkeep):
             ledger_months=services.months,
             caps=services.caps,
             activity=services.activity,
+            audit=services.audit,
         )
 
 

@@ -40,6 +40,7 @@ _OF_NO_TENANT = {
     "alerts": "what is raised now",
     "alert_observations": "what processes have seen",
     "alert_deliveries": "what is still to be delivered",
+    "ended_console_sessions": "operators who signed out",
 }
 # Statements that do not name an organization, and why they do not have to.
 _KEY_LOOKUP = (

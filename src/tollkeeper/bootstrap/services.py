@@ -143,8 +143,13 @@ def build_services(
         settings, books, token_counting, backends, policies, checks, records.recorder
     )
     watch = ProcessWatch(database, backends, books.ledger, records.activity, inference, checks)
+    audit = Audit(database, clock, retention_days=settings.audit.retention_days)
     upkeep = _upkeep(
-        settings, database, books, records, key_use=key_use, idempotency=idempotency, watch=watch
+        *(settings, database, books, records),
+        key_use=key_use,
+        idempotency=idempotency,
+        watch=watch,
+        audit=audit,
     )
     return Services(
         clock=clock,
@@ -166,7 +171,7 @@ def build_services(
         bill_reconciliation=BillReconciliation(database),
         months=books.months,
         recovery=books.recovery,
-        audit=Audit(database),
+        audit=audit,
         alerts=records.alerts,
         activity=records.activity,
         traffic=Traffic(database, records.activity, catalog),
@@ -198,6 +203,7 @@ def _upkeep(
     key_use: KeyUse,
     idempotency: Idempotency,
     watch: ProcessWatch,
+    audit: Audit,
 ) -> Upkeep:
     return Upkeep(
         database,
@@ -211,6 +217,7 @@ def _upkeep(
         ledger_months=books.months,
         caps=books.caps,
         activity=records.activity,
+        audit=audit,
         process_watch=watch,
         replica_reports=records.replica_reports,
         alerts=records.alerts,

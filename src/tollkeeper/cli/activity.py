@@ -76,8 +76,11 @@ async def activity_list(
     )
     return Listing(
         [_view(entry) for entry in entries],
-        columns=("started_at", "request_id", "status", "error", "model", "cost", "settlement"),
-        optional=("model", "settlement", "error"),
+        columns=(
+            *("started_at", "request_id", "status", "error", "requests"),
+            *("model", "cost", "settlement"),
+        ),
+        optional=("model", "settlement", "error", "requests"),
     )
 
 
@@ -148,6 +151,7 @@ def _view(entry: ActivityEntry) -> dict[str, Any]:
         "backend": entry.backend,
         "replica": entry.replica,
         "verdicts": msgspec.to_builtins(entry.verdicts),
+        "requests": entry.requests,
     }
 
 

@@ -35,6 +35,7 @@ _CSV_COLUMNS = (
     "settlement",
     "backend",
     "replica",
+    "requests",
 )
 
 

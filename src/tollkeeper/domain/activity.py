@@ -24,7 +24,7 @@ class VerdictRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class ActivityRecord(msgspec.Struct, frozen=True, gc=False):
-    """One inference request, recorded when it has ended."""
+    """One inference request, recorded when it has ended; of repeated refusals, the last one."""
 
     request_id: str
     organization_id: OrganizationId
@@ -60,3 +60,5 @@ class ActivityRecord(msgspec.Struct, frozen=True, gc=False):
     dispatched_ms: int | None = None
     upstream_ms: int | None = None
     overhead_us: int | None = None
+    # How many requests the record stands for: more than one only for repeated refusals.
+    requests: int = 1

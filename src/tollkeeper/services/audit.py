@@ -4,13 +4,14 @@ Who makes the change is a context variable, which each entry to the services set
 once, the console and the API for each request.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
+import structlog
 
 from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.audit import Actor, ActorKind, AuditEntry, Change, ObjectState
@@ -18,6 +19,10 @@ from tollkeeper.storage import audit
 from tollkeeper.storage.database import Connection, Database
 
 AUDIT_PAGE_MAX = 1000
+# Old entries are deleted so many in a transaction, and in so many transactions before the next pause.
+_DELETED_AT_ONCE = 1000
+_DELETIONS_MAX = 100
+_log = structlog.get_logger("tollkeeper.audit")
 SYSTEM: Final = Actor(ActorKind.SYSTEM, "tollkeeper")
 _actor: ContextVar[Actor] = ContextVar("tollkeeper_actor", default=SYSTEM)
 
@@ -49,7 +54,7 @@ async def record_change(
 ) -> None:
     """Writes one change in the transaction of `connection`. `before` and `after` are objects of the
     domain or mappings; they must hold no secret. With `only_differing`, what is the same in both is left
-    out: for objects that may be long, because entries are never deleted."""
+    out: for objects that may be long, because entries are kept for years."""
     old, new = _state(before), _state(after)
     if only_differing and old is not None and new is not None:
         old, new = differing(old, new), differing(new, old)
@@ -79,8 +84,27 @@ class AuditPage:
 
 
 class Audit:
-    def __init__(self, database: Database) -> None:
+    def __init__(
+        self, database: Database, clock: Callable[[], int], *, retention_days: int
+    ) -> None:
         self._database = database
+        self._clock = clock
+        self._retention_days = retention_days
+
+    async def delete_old(self) -> None:
+        """Deletes the entries whose retention time is over, the oldest first. What is left after
+        many of them waits for the next time."""
+        deleted = 0
+        for _ in range(_DELETIONS_MAX):
+            async with self._database.transaction() as connection:
+                found = await audit.delete_before(
+                    connection, self._clock(), days=self._retention_days, limit=_DELETED_AT_ONCE
+                )
+            deleted += found
+            if found < _DELETED_AT_ONCE:
+                break
+        if deleted:
+            _log.info("old entries of the audit were deleted", count=deleted)
 
     async def audit_list(
         self,

@@ -10,6 +10,7 @@ import structlog
 from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.domain.money import usd_from_picousd
 from tollkeeper.services.alerts import Alerts
+from tollkeeper.services.audit import Audit
 from tollkeeper.services.calls.activity import Activity
 from tollkeeper.services.ledger.bulk_resolution import BulkResolution, UnsettledRule
 from tollkeeper.services.ledger.caps import Caps
@@ -27,11 +28,13 @@ Chore: TypeAlias = Callable[[], Awaitable[None]]
 
 _KEY_USE_INTERVAL_S = 10
 _SECRETS_INTERVAL_S = 60
+_REFUSALS_INTERVAL_S = 60
 _PARTITIONS_INTERVAL_S = 600
 _UNREGISTERED_INTERVAL_S = 600
 _UNSETTLED_INTERVAL_S = 600
 _WATCH_INTERVAL_S = 60
 _CAPS_INTERVAL_S = 600
+_AUDIT_INTERVAL_S = 600
 _VERIFY_INTERVAL_S = 600
 _SAMPLE_INTERVAL_S = 2
 _ALERTS_INTERVAL_S = 60
@@ -58,6 +61,7 @@ class Upkeep:
         ledger_months: LedgerMonths,
         caps: Caps,
         activity: Activity,
+        audit: Audit,
         process_watch: ProcessWatch | None = None,
         replica_reports: ReplicaReports | None = None,
         alerts: Alerts | None = None,
@@ -78,6 +82,7 @@ class Upkeep:
         self._ledger_months = ledger_months
         self._caps = caps
         self._activity = activity
+        self._audit = audit
         self._tasks: list[asyncio.Task[None]] = []
 
     @property
@@ -95,8 +100,10 @@ class Upkeep:
             (_DELIVERY_INTERVAL_S, self.deliver_alerts),
             (_KEY_USE_INTERVAL_S, self.write_key_use),
             (_SECRETS_INTERVAL_S, self.forget_secrets),
+            (_REFUSALS_INTERVAL_S, self.write_refusals),
             (_PARTITIONS_INTERVAL_S, self.keep_partitions),
             (_PARTITIONS_INTERVAL_S, self.keep_ledger_months),
+            (_AUDIT_INTERVAL_S, self.delete_old_audit),
             (_CAPS_INTERVAL_S, self.begin_cap_periods),
             (_VERIFY_INTERVAL_S, self.verify_ledger),
         )
@@ -188,8 +195,14 @@ class Upkeep:
     async def forget_secrets(self) -> None:
         await self._idempotency.forget_old_secrets(self._database)
 
+    async def write_refusals(self) -> None:
+        self._activity.write_refusals()
+
     async def keep_partitions(self) -> None:
         await self._activity.keep_partitions()
+
+    async def delete_old_audit(self) -> None:
+        await self._audit.delete_old()
 
     async def keep_ledger_months(self) -> None:
         await self._ledger_months.keep_months()

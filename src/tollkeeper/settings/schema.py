@@ -195,6 +195,10 @@ class ActivitySettings(Section):
     retention_days: int = Field(default=30, ge=1, le=36500)
 
 
+class AuditSettings(Section):
+    retention_days: int = Field(default=1095, ge=1, le=36500)
+
+
 class AuthSettings(Section):
     customer_key_header: str = Field(
         default=conventions.CUSTOMER_KEY_HEADER, pattern=r"^[a-z0-9-]{1,64}$"
@@ -363,6 +367,7 @@ class Settings(BaseSettings):
     limits: LimitsSettings = LimitsSettings()
     ledger: LedgerSettings = LedgerSettings()
     activity: ActivitySettings = ActivitySettings()
+    audit: AuditSettings = AuditSettings()
     auth: AuthSettings = AuthSettings()
     sessions: SessionsSettings = SessionsSettings()
     messages: MessagesSettings = MessagesSettings()

@@ -61,6 +61,8 @@ class ActivityEntry:
     dispatched_ms: int | None = None
     upstream_ms: int | None = None
     overhead_us: int | None = None
+    # More than one for refusals that a key repeated; the record is that of the last one.
+    requests: int = 1
 
 
 async def insert(connection: Connection, records: Sequence[ActivityRecord]) -> None:
@@ -87,14 +89,14 @@ _INSERT: LiteralString = (
         completion_tokens, cached_tokens, reasoning_tokens, cache_write_tokens, web_searches,
         input_audio_tokens, output_audio_tokens, service_tier, estimated, hold, cost, settlement,
         backend, replica, reported_usage, reported_cost, dispatched_ms, upstream_ms, overhead_us,
-        started_at)
+        requests, started_at)
     SELECT v.organization_id, v.request_id, v.project_id, v.api_key_id, v.operation, v.model,
         v.streamed, v.duration_ms, v.first_piece_ms, v.status, v.error_code, v.finish,
         v.prompt_tokens, v.completion_tokens, v.cached_tokens, v.reasoning_tokens,
         v.cache_write_tokens, v.web_searches, v.input_audio_tokens, v.output_audio_tokens,
         v.service_tier, v.estimated, v.hold, v.cost, v.settlement, v.backend, v.replica,
         v.reported_usage, v.reported_cost, v.dispatched_ms, v.upstream_ms, v.overhead_us,
-        to_timestamp(v.started_at_ms / 1000.0)
+        v.requests, to_timestamp(v.started_at_ms / 1000.0)
     FROM json_to_recordset(%s::json) AS v (organization_id uuid, request_id uuid, project_id uuid,
         api_key_id uuid, operation text, model text, streamed boolean, duration_ms bigint,
         first_piece_ms bigint, status integer, error_code text, finish text, prompt_tokens bigint,
@@ -103,7 +105,7 @@ _INSERT: LiteralString = (
         output_audio_tokens bigint, service_tier text, estimated boolean, hold numeric,
         cost numeric, settlement text, backend text, replica text, reported_usage jsonb,
         reported_cost numeric, dispatched_ms bigint, upstream_ms bigint, overhead_us bigint,
-        started_at_ms bigint)
+        requests bigint, started_at_ms bigint)
     ON CONFLICT DO NOTHING RETURNING *
     )
     """  # noqa: S608
@@ -177,7 +179,8 @@ _SELECT: LiteralString = """
              WHEN m.reason IS NOT NULL THEN 'unsettled' ELSE 'held' END,
         CASE WHEN d.kind IS NULL THEN m.reason END, a.backend, a.replica, a.reported_usage,
         a.reported_cost,
-        coalesce(v.verdicts, '[]'), a.dispatched_ms, a.upstream_ms, a.overhead_us
+        coalesce(v.verdicts, '[]'), a.dispatched_ms, a.upstream_ms, a.overhead_us,
+        coalesce(a.requests, 1)
 """
 # A call is judged while it runs or soon after, so partitions of other days are not searched.
 _VERDICTS: LiteralString = """
@@ -282,6 +285,7 @@ def _row(record: ActivityRecord) -> dict[str, Any]:
         "dispatched_ms": record.dispatched_ms,
         "upstream_ms": record.upstream_ms,
         "overhead_us": record.overhead_us,
+        "requests": record.requests,
     }
 
 

@@ -32,6 +32,21 @@ async def insert(connection: Connection, actor: Actor, change: Change) -> None:
     )
 
 
+async def delete_before(connection: Connection, unix_s: int, *, days: int, limit: int) -> int:
+    """Deletes at most `limit` of the oldest entries that were made so many days before the time, by
+    the clocks of both gateway and database: one that runs ahead deletes nothing. Returns how many were
+    deleted. Skips what another process is deleting."""
+    cursor = await connection.execute(_DELETE_BEFORE, {"now": unix_s, "days": days, "limit": limit})
+    return cursor.rowcount
+
+
+_DELETE_BEFORE: LiteralString = """
+    DELETE FROM audit USING (
+        SELECT organization_id, id FROM audit
+        WHERE at < least(to_timestamp(%(now)s), statement_timestamp()) - make_interval(days => %(days)s)
+        ORDER BY at LIMIT %(limit)s FOR UPDATE SKIP LOCKED
+    ) old WHERE audit.organization_id = old.organization_id AND audit.id = old.id
+"""
 _FIND_PAGE: LiteralString = """
     SELECT id, extract(epoch FROM at)::bigint, actor_kind, actor, organization_id, operation,
            object_kind, object_id, before, after

@@ -28,43 +28,46 @@ ROLL_UP_ACTIVITY: LiteralString = (
     """
     , by_tenant AS (
         INSERT INTO traffic AS t (organization_id, step, project_id, api_key_id, model, status,
-            requests, prompt_tokens, completion_tokens, cached_tokens, cost_max)
+            requests, prompt_tokens, completion_tokens, cached_tokens, cost_max, repeated)
         SELECT organization_id, floor(extract(epoch FROM started_at) / 300)::integer AS step,
-            project_id, api_key_id, model, status, count(*), coalesce(sum(prompt_tokens), 0),
+            project_id, api_key_id, model, status, sum(requests), coalesce(sum(prompt_tokens), 0),
             coalesce(sum(completion_tokens), 0), coalesce(sum(cached_tokens), 0),
-            coalesce(max(cost), 0)
+            coalesce(max(cost), 0), sum(requests - 1)
         FROM fresh GROUP BY 1, 2, 3, 4, 5, 6 ORDER BY 1, 2, 3, 4, 5, 6
         ON CONFLICT (organization_id, step, project_id, api_key_id, model, status)
         DO UPDATE SET requests = t.requests + excluded.requests,
             prompt_tokens = t.prompt_tokens + excluded.prompt_tokens,
             completion_tokens = t.completion_tokens + excluded.completion_tokens,
             cached_tokens = t.cached_tokens + excluded.cached_tokens,
-            cost_max = greatest(t.cost_max, excluded.cost_max)
+            cost_max = greatest(t.cost_max, excluded.cost_max),
+            repeated = t.repeated + excluded.repeated
         RETURNING 1
     ), of_backends AS (
         SELECT floor(extract(epoch FROM started_at) / 300)::integer AS step, model,
             coalesce(backend, '') AS backend, coalesce(replica, '') AS replica, status,
-            count(*) AS requests, coalesce(sum(prompt_tokens), 0) AS prompt_tokens,
+            sum(requests) AS requests, coalesce(sum(prompt_tokens), 0) AS prompt_tokens,
             coalesce(sum(completion_tokens), 0) AS completion_tokens,
-            coalesce(sum(cached_tokens), 0) AS cached_tokens, sum(duration_ms) AS duration_ms,
+            coalesce(sum(cached_tokens), 0) AS cached_tokens,
+            sum(duration_ms * requests) AS duration_ms,
             count(first_piece_ms) AS first_pieces, coalesce(sum(first_piece_ms), 0) AS first_piece_ms,
             coalesce(sum(completion_tokens) FILTER (WHERE streamed
                 AND duration_ms > first_piece_ms), 0) AS streamed_tokens,
             coalesce(sum(duration_ms - first_piece_ms) FILTER (WHERE streamed
                 AND duration_ms > first_piece_ms AND completion_tokens > 0), 0) AS streaming_ms,
-            coalesce(max(cost), 0) AS cost_max
+            coalesce(max(cost), 0) AS cost_max, sum(requests - 1) AS repeated
         FROM fresh WHERE (SELECT count(*) FROM by_tenant) >= 0
         GROUP BY 1, 2, 3, 4, 5
     ), by_backend AS (
         INSERT INTO traffic_by_backend AS t (step, model, backend, replica, status, requests,
             prompt_tokens, completion_tokens, cached_tokens, duration_ms, first_pieces,
-            first_piece_ms, streamed_tokens, streaming_ms, cost_max)
+            first_piece_ms, streamed_tokens, streaming_ms, cost_max, repeated)
         SELECT * FROM of_backends ORDER BY 1, 2, 3, 4, 5
         ON CONFLICT (step, model, backend, replica, status)
         DO UPDATE SET """  # noqa: S608 - the pieces are constants of this file
     + _ADD_OF_BACKENDS
     + """,
-            cost_max = greatest(t.cost_max, excluded.cost_max)
+            cost_max = greatest(t.cost_max, excluded.cost_max),
+            repeated = t.repeated + excluded.repeated
         RETURNING 1
     ), by_hour AS (
         INSERT INTO traffic_by_hour AS t (step, model, backend, replica, status, requests,
@@ -110,7 +113,8 @@ ROLL_UP_ACTIVITY: LiteralString = (
     INSERT INTO traffic_latency AS t (step, model, backend, measure, rung, requests)
     SELECT floor(extract(epoch FROM started_at) / 3600)::integer * 12 AS step, model,
         coalesce(backend, '') AS backend, measure,
-        ceil(ln(greatest(amount, 1)::float8) / ln(1.1::float8))::integer AS rung, count(*)
+        ceil(ln(greatest(amount, 1)::float8) / ln(1.1::float8))::integer AS rung,
+        sum(requests)
     FROM fresh, LATERAL (VALUES ('duration', duration_ms), ('first_piece', first_piece_ms),
         ('overhead', overhead_us)) AS taken (measure, amount)
     WHERE amount IS NOT NULL AND (SELECT count(*) FROM for_bills) >= 0

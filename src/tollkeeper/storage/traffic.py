@@ -81,7 +81,7 @@ async def find_steps(
     cost_picousd_min: int | None,
     limit: int,
 ) -> list[tuple[int, int]]:
-    """The newest steps with calls, and how many each has. With `cost_picousd_min`, those in which a
+    """The newest steps with calls, and how many records each has. With `cost_picousd_min`, those in which a
     call cost as much."""
     condition, values = conditions(wanted)
     table: LiteralString = "traffic" if wanted.names_a_tenant else "traffic_by_backend"
@@ -96,7 +96,7 @@ async def find_steps(
 
 _DEAR: LiteralString = "HAVING max(cost_max) >= %(cost)s"
 _FIND_STEPS: LiteralString = """
-    SELECT step, sum(requests)::bigint FROM {table}
+    SELECT step, sum(requests - repeated)::bigint FROM {table}
     WHERE step >= %(start)s AND step < %(end)s AND {condition}
     GROUP BY step {dear} ORDER BY step DESC LIMIT %(limit)s
 """
@@ -146,7 +146,7 @@ async def find_dear_steps(
 # One search of an index for each hour; the hours between them are not read.
 _FIND_DEAR_STEPS: LiteralString = """
     SELECT found.* FROM unnest(%(hours)s::integer[]) AS h (first) CROSS JOIN LATERAL (
-        SELECT step, sum(requests)::bigint FROM traffic_by_backend
+        SELECT step, sum(requests - repeated)::bigint FROM traffic_by_backend
         WHERE step >= h.first AND step < h.first + %(hour)s
           AND step >= %(start)s AND step < %(end)s AND {condition}
         GROUP BY step HAVING max(cost_max) >= %(cost)s

@@ -1,4 +1,5 @@
-"""Records each inference request. Records are written in batches, so that no call waits for them."""
+"""Records each inference request, and counts repeated refusals. Records are written in batches, so
+that no call waits for them."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,6 +14,7 @@ from tollkeeper.domain.errors import InvalidRequest, NotFound
 from tollkeeper.domain.traffic import LATENCY_HOURS_KEPT_S
 from tollkeeper.services.batches import Backoff, Batches, Limit
 from tollkeeper.services.calls.metrics import count_dropped_activity
+from tollkeeper.services.calls.refusals import RepeatedRefusals, is_refusal
 from tollkeeper.services.clock import Clock
 from tollkeeper.services.ledger.months import dropped_message, find_dropped
 from tollkeeper.storage import activity, activity_partitions, rollups
@@ -38,6 +40,10 @@ _DRAIN_TIMEOUT_S = 5.0
 # Partitions are created this far ahead, so that there is time to notice a failure to create them.
 _DAYS_AHEAD = 3
 
+_REPEATED = (
+    "Of refusals that a key repeats within a minute, only the first and the last have a record."
+)
+
 _log = structlog.get_logger("tollkeeper.activity")
 
 
@@ -54,6 +60,7 @@ class Activity:
         self._clock = clock
         self._retention_days = retention_days
         self._dropped = 0
+        self._refusals = RepeatedRefusals()
         self._batches: Batches[ActivityRecord] = Batches(
             self._write,
             name="activity",
@@ -76,12 +83,23 @@ class Activity:
         return self._dropped
 
     def record(self, record: ActivityRecord) -> None:
-        """Takes the record and returns at once; it is written soon after."""
+        """Takes the record and returns at once; it is written soon after. A repeated refusal is
+        counted and written with the others of its kind."""
+        if is_refusal(record) and self._refusals.repeats(record):
+            return
         self._batches.add(record)
+        if self._refusals.is_full:
+            self.write_refusals()
+
+    def write_refusals(self) -> None:
+        """Takes what was counted, and begins to count anew."""
+        for record in self._refusals.take():
+            self._batches.add(record)
 
     async def drain(self) -> None:
         """Waits, for a bounded time, until everything that was recorded is written."""
         before = self._dropped
+        self.write_refusals()
         if not await self._batches.drain(_DRAIN_TIMEOUT_S):
             _log.error("activity records are lost", count=self._dropped - before)
 
@@ -93,7 +111,7 @@ class Activity:
         if entry is None and dropped is not None:
             raise NotFound(f"There is no request {request_id}. {dropped_message(dropped)}")
         if entry is None:
-            raise NotFound(f"There is no request {request_id}.")
+            raise NotFound(f"There is no request {request_id}. {_REPEATED}")
         if dropped is not None and entry.settlement == "unsettled":
             # It was resolved before its month was closed; the record only knows how it began.
             return replace(entry, settlement="dropped", unsettled_reason=dropped_message(dropped))

@@ -249,10 +249,10 @@ def _steps_to_search(
     page before ended in the step `newest`."""
     searched: list[int] = []
     counted = 0
-    for step, requests in steps:
+    for step, records in steps:
         if counted >= records_wanted or len(searched) == _STEPS_MAX:
             return searched, True
         searched.append(step)
         # Some of the step in which the page before ended were shown already.
-        counted += 0 if step == newest else requests
+        counted += 0 if step == newest else records
     return searched, False
