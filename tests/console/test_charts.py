@@ -60,3 +60,39 @@ async def test_ticks_of_money_are_not(page_with_chart: Page) -> None:
     ticks = await _ticks(page_with_chart, stacked_days(_DAYS, {"model": ("0.003", "0")}))
     assert ticks[0] == "$0"
     assert any("." in tick for tick in ticks), ticks
+
+
+_NAME = '<a href="https://evil.example/">& <b>free</b></a> &lt;i&gt; $x$'
+
+
+async def test_a_name_is_text_in_every_part_of_a_chart(page_with_chart: Page) -> None:
+    """Plotly makes links of what looks like one."""
+    names = {_NAME: ("1", "2"), "model": ("3", "4")}
+    await _ticks(page_with_chart, stacked_days(_DAYS, names))
+    figure = page_with_chart.locator("figure.chart").first
+    assert set(await figure.locator(".legendtext").all_text_contents()) == set(names)
+    await figure.scroll_into_view_if_needed()
+    box = await figure.locator(".plot .nsewdrag").bounding_box()
+    assert box is not None
+    await page_with_chart.mouse.move(box["x"] + box["width"] / 4, box["y"] + box["height"] / 2)
+    shown = figure.locator(".hoverlayer .legendtext")
+    await shown.first.wait_for()
+    texts = await shown.all_text_contents()
+    assert {text.rpartition(" : ")[0] for text in texts} == set(names), texts
+    for tag in ("a", "b", "i"):
+        assert await figure.locator(f".plot {tag}").count() == 0
+
+
+async def test_a_key_with_a_hostile_name_is_no_link(site: ConsoleSite, watched: Watched) -> None:
+    scripted = site.judged.scripted
+    _, secret = await site.services.project_keys.project_key_create_by_operator(
+        scripted.tenant.project_id, _NAME, None, None
+    )
+    for headers in ({"Authorization": f"Bearer {secret}"}, scripted.tenant.as_customer):
+        answer = await scripted.chat(headers=headers)
+        assert (await scripted.activity_of(answer)).settlement == "settled"
+    organization = scripted.tenant.organization_id
+    await watched.page.goto(f"{site.address}/costs?organization={organization}&by=key")
+    await watched.page.wait_for_function("document.querySelector('figure.chart').dataset.drawn")
+    assert await watched.page.locator("a[href*=evil], a[*|href*=evil]").count() == 0
+    assert _NAME in await watched.page.locator("table").first.inner_text()

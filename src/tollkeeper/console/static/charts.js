@@ -8,6 +8,11 @@ function color(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 }
 
+// Plotly reads markup in names: links, bold text, entities. A name is text of a tenant.
+function plain(name) {
+  return name.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
+}
+
 function frame(extra) {
   const axis = { gridcolor: color("line"), linecolor: color("line-strong"), zerolinecolor: color("line"), automargin: true, fixedrange: true };
   return {
@@ -17,7 +22,8 @@ function frame(extra) {
     margin: { l: 48, r: 8, t: 8, b: 32 },
     bargap: 0.18,
     hovermode: "x unified",
-    hoverlabel: { bgcolor: color("surface"), bordercolor: color("line-strong"), font: { color: color("text") } },
+    // A name is shown whole: Plotly would cut it within an entity.
+    hoverlabel: { namelength: -1, bgcolor: color("surface"), bordercolor: color("line-strong"), font: { color: color("text") } },
     legend: { orientation: "h", y: 1.02, yanchor: "bottom", x: 0 },
     ...extra,
     xaxis: { ...axis, showgrid: false, ...(extra.xaxis || {}) },
@@ -42,7 +48,7 @@ function bars(data) {
   const money = data.unit === "USD";
   const traces = data.series.map((series, number) => ({
     type: "bar",
-    name: series.name,
+    name: plain(series.name),
     x: data.x,
     y: series.values,
     marker: { color: series.tone ? color(`chart-${series.tone}`) : color(`chart-${1 + (number % 10)}`) },
