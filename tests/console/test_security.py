@@ -1,5 +1,6 @@
 """Who may see and change what: without a browser, so that a test can send what no browser would."""
 
+import os
 import re
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -8,6 +9,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from tests.support.activity_records import UnsteadyDatabase
 from tests.support.console_site import TOKEN, ConsoleSite, serving_console
 from tollkeeper.console.app import ROUTES
 from tollkeeper.console.guard import BODY_BYTES_MAX
@@ -15,6 +17,7 @@ from tollkeeper.console.sessions import COOKIE
 from tollkeeper.console.start import allowed_hosts, require_safe_address
 from tollkeeper.domain.errors import StateConflict
 from tollkeeper.services.clock import unix_now
+from tollkeeper.services.ended_sessions import EndedSessions
 from tollkeeper.settings import Settings
 
 _FORM_TOKEN = re.compile(r'name="form_token" value="([0-9a-f]+)"')
@@ -182,6 +185,49 @@ async def test_signing_out_ends_the_session(operator: httpx2.AsyncClient) -> Non
     assert kept.status_code == 303
 
 
+async def test_a_sign_out_holds_for_every_console_of_the_database(
+    operator: httpx2.AsyncClient, site: ConsoleSite
+) -> None:
+    cookie = {"Cookie": f"{COOKIE}={operator.cookies[COOKIE]}"}
+    async with (
+        serving_console(site.settings, site.services) as address,
+        httpx2.AsyncClient(base_url=address) as elsewhere,
+    ):
+        assert (await elsewhere.get("/models", headers=cookie)).status_code == 200
+        form = {"form_token": await _form_token(operator), "once": "1"}
+        assert (await operator.post("/sign-out", data=form)).status_code == 303
+        assert (await elsewhere.get("/models", headers=cookie)).status_code == 303
+
+
+async def test_ended_sessions_are_forgotten_when_they_would_have_expired(
+    site: ConsoleSite,
+) -> None:
+    ended, day_s = EndedSessions(site.services.database), 86_400
+    long_over, over = os.urandom(16), os.urandom(16)
+    await ended.add(long_over, unix_now() - 2 * day_s)
+    await ended.add(over, unix_now() + 60)
+    assert [await ended.has(one) for one in (long_over, over, os.urandom(16))] == [
+        *(False, True, False)
+    ]
+    await ended.add(over, unix_now() + 60)
+
+
+async def test_without_the_database_nobody_is_signed_in(
+    site: ConsoleSite, operator: httpx2.AsyncClient
+) -> None:
+    """It is not known then whether the session was ended."""
+    cookie = {"Cookie": f"{COOKIE}={operator.cookies[COOKIE]}"}
+    database = UnsteadyDatabase(site.services.database)
+    database.away = True
+    async with (
+        serving_console(site.settings, replace(site.services, database=database)) as address,
+        httpx2.AsyncClient(base_url=address) as client,
+    ):
+        assert (await client.get("/settings", headers=cookie)).status_code == 503
+        assert (await client.get("/sign-in")).status_code == 200
+        assert (await client.get("/static/console.js", headers=cookie)).status_code == 200
+
+
 async def test_a_session_expires_and_a_new_token_ends_all(site: ConsoleSite) -> None:
     late = 0
     services = replace(site.services, clock=lambda: unix_now() + late)
@@ -215,12 +261,12 @@ async def test_attempts_to_sign_in_are_bounded(site: ConsoleSite) -> None:
             (await client.post("/sign-in", data={"token": "wrong"})).status_code for _ in range(12)
         ]
         assert statuses == [403] * 10 + [429] * 2
-        # Even the right one waits, or guessing could go on.
-        refused = await client.post("/sign-in", data={"token": TOKEN})
-        assert refused.status_code == 429
+        refused = await client.post("/sign-in", data={"token": "wrong"})
         assert 0 < int(refused.headers["retry-after"]) <= 300
-        late = 301
+        # Who has the right one does not wait for those who guess.
         assert (await client.post("/sign-in", data={"token": TOKEN})).status_code == 303
+        late = 301
+        assert (await client.post("/sign-in", data={"token": "wrong"})).status_code == 403
 
 
 async def test_every_answer_says_what_a_page_may_do(operator: httpx2.AsyncClient) -> None:

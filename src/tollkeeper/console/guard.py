@@ -10,10 +10,12 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tollkeeper.console.sessions import COOKIE, Sessions
+from tollkeeper.domain.errors import Unavailable
 
 BODY_BYTES_MAX = 4 * 1024 * 1024
 _BODY_TIMEOUT_S = 60
-_PUBLIC = ("/sign-in", "/static/", "/healthz")
+_SIGN_IN = "/sign-in"
+_WITHOUT_SESSION = ("/static/", "/healthz")
 _READING = frozenset({"GET", "HEAD"})
 
 # Plotly's script adds one style element, for maps. The hash is that of its text, so no other inline
@@ -59,7 +61,7 @@ class Guard:
         if scope["type"] != "http":
             return
         headers = Headers(scope=scope)
-        refusal = self._refusal(scope, headers)
+        refusal = await self._refusal(scope, headers)
         respond = self._with_headers(scope, send)
         if refusal is not None:
             await refusal(scope, receive, respond)
@@ -69,7 +71,7 @@ class Guard:
         except BodyTooLarge:
             await PlainTextResponse("The form is too large.", 413)(scope, receive, respond)
 
-    def _refusal(self, scope: Scope, headers: Headers) -> Response | None:
+    async def _refusal(self, scope: Scope, headers: Headers) -> Response | None:
         """The answer to a request that reaches no page; None where it may go on."""
         host = headers.get("host", "").lower()
         if _without_port(host) not in self._hosts:
@@ -80,9 +82,15 @@ class Guard:
             return PlainTextResponse("This form comes from another site.", 403)
         if _length(headers) > BODY_BYTES_MAX:
             return PlainTextResponse("The form is too large.", 413)
+        scope["session"] = None
+        if path.startswith(_WITHOUT_SESSION):
+            return None
         cookie = cookie_parser(headers.get("cookie", "")).get(COOKIE, "")
-        scope["session"] = self._sessions.read(cookie)
-        if scope["session"] is None and not path.startswith(_PUBLIC):
+        try:
+            scope["session"] = await self._sessions.read(cookie)
+        except Unavailable as exc:
+            return PlainTextResponse(exc.message, 503)
+        if scope["session"] is None and not path.startswith(_SIGN_IN):
             wanted = path if method in _READING else "/"
             query = scope["query_string"].decode("latin-1") if method in _READING else ""
             there = quote(wanted + (f"?{query}" if query else ""), safe="/")

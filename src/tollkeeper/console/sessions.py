@@ -11,6 +11,7 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 
 from tollkeeper.services.clock import Clock
+from tollkeeper.services.ended_sessions import EndedSessions
 from tollkeeper.services.vault import Vault
 
 COOKIE = "tollkeeper_console"
@@ -63,14 +64,22 @@ class NewestValues:
 
 
 class Sessions:
-    """Sessions are signed and not stored; only those that were ended are remembered."""
+    """Sessions are signed and not stored; only those that were ended are."""
 
-    def __init__(self, vault: Vault, token_sha256: str, clock: Clock, *, session_s: float) -> None:
+    def __init__(
+        self,
+        vault: Vault,
+        token_sha256: str,
+        clock: Clock,
+        ended: EndedSessions,
+        *,
+        session_s: float,
+    ) -> None:
         self._vault = vault
         self._token_sha256 = token_sha256
         self._clock = clock
         self._session_s = int(session_s)
-        self._ended = NewestValues()
+        self._ended = ended
         self._sent_forms = NewestValues()
 
     @property
@@ -85,8 +94,9 @@ class Sessions:
         payload = _SESSION.pack(self._clock() + self._session_s, os.urandom(16))
         return base64.urlsafe_b64encode(self._vault.sign(payload, *self._purpose)).decode()
 
-    def read(self, cookie: str) -> Session | None:
-        """None where the cookie is not ours, its session has ended, or the token is another now."""
+    async def read(self, cookie: str) -> Session | None:
+        """None if the cookie is not ours, its session has ended, or the token is another now. Raises
+        Unavailable if the database cannot say whether it was ended."""
         try:
             signed = base64.urlsafe_b64decode(cookie)
         except (binascii.Error, ValueError):
@@ -95,12 +105,12 @@ class Sessions:
         if payload is None or len(payload) != _SESSION.size:
             return None
         expires_at, identity = _SESSION.unpack(payload)
-        if expires_at <= self._clock() or identity in self._ended:
+        if expires_at <= self._clock() or await self._ended.has(identity):
             return None
         return Session(identity, expires_at)
 
-    def end(self, session: Session) -> None:
-        self._ended.add(session.id)
+    async def end(self, session: Session) -> None:
+        await self._ended.add(session.id, session.expires_at)
 
     def form_token(self, session: Session) -> str:
         """What every form of the session carries. Other sites cannot know it."""
@@ -123,14 +133,15 @@ class Sessions:
 
 @dataclass(slots=True)
 class SignInAttempts:
-    """Counts wrong tokens by address."""
+    """Limits wrong tokens by address. The right token is never refused: guessing it, with its 256
+    random bits, is hopeless at any rate, and others at the same address must not lock it out."""
 
     clock: Clock
     _wrong: OrderedDict[str, deque[int]] = field(default_factory=OrderedDict)
     _wrong_in_all: deque[int] = field(default_factory=deque)
 
-    def wait_s(self, address: str) -> int:
-        """How long the address must wait before its next attempt; 0: not at all."""
+    def _wait_s(self, address: str) -> int:
+        """How long the address must wait before its next wrong token; 0: not at all."""
         now = self.clock()
         own = self._wrong.get(address, deque())
         for attempts, most in ((own, _WRONG_MAX), (self._wrong_in_all, _WRONG_MAX_IN_ALL)):
@@ -140,9 +151,15 @@ class SignInAttempts:
                 return attempts[0] + _WINDOW_S - now
         return 0
 
-    def was_wrong(self, address: str) -> None:
+    def was_wrong(self, address: str) -> int:
+        """Counts a wrong token, and returns how long the address must wait before the next; a token
+        that came too early does not count."""
+        wait_s = self._wait_s(address)
+        if wait_s:
+            return wait_s
         self._wrong.setdefault(address, deque()).append(self.clock())
         self._wrong.move_to_end(address)
         self._wrong_in_all.append(self.clock())
         if len(self._wrong) > _ADDRESSES_MAX:
             self._wrong.popitem(last=False)
+        return 0

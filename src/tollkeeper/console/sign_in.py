@@ -28,17 +28,8 @@ async def sign_in(request: Request) -> Response:
     address = "unknown" if request.client is None else request.client.host
     form = await read_form(request)
     wanted = _own_address(form.text("next", default="/"))
-    wait_s = console.attempts.wait_s(address)
-    if wait_s:
-        page = _page(wanted, f"Too many wrong tokens. Try again in {wait_s} seconds.")
-        page.status_code = 429
-        page.headers["Retry-After"] = str(wait_s)
-        return page
     if not console.sessions.token_is_right(form.text("token", default="")):
-        console.attempts.was_wrong(address)
-        page = _page(wanted, "This is not the operator token.")
-        page.status_code = 403
-        return page
+        return _refused(wanted, console.attempts.was_wrong(address))
     response = RedirectResponse(wanted, 303)
     response.set_cookie(
         COOKIE,
@@ -57,10 +48,22 @@ async def sign_out(request: Request) -> Response:
         await checked_form(request)
     except TollkeeperError:
         return RedirectResponse("/", 303)
-    console.sessions.end(request.scope["session"])
+    await console.sessions.end(request.scope["session"])
     response = RedirectResponse("/sign-in?notice=signed-out", 303)
     response.delete_cookie(COOKIE, httponly=True, samesite="strict", secure=console.secure)
     return response
+
+
+def _refused(wanted: str, wait_s: int) -> Response:
+    """The answer to a wrong token, which says more where there were too many of them."""
+    if not wait_s:
+        page = _page(wanted, "This is not the operator token.")
+        page.status_code = 403
+        return page
+    page = _page(wanted, f"Too many wrong tokens. Try again in {wait_s} seconds.")
+    page.status_code = 429
+    page.headers["Retry-After"] = str(wait_s)
+    return page
 
 
 def _page(wanted: str, problem: str, notice: str = "") -> Response:

@@ -17,6 +17,7 @@ from tollkeeper.console.replica_watch import ReplicaWatch
 from tollkeeper.console.server import TakeSignals, serve
 from tollkeeper.console.sessions import Sessions, SignInAttempts
 from tollkeeper.domain.errors import StateConflict
+from tollkeeper.services.ended_sessions import EndedSessions
 from tollkeeper.services.policies.judge import Judge
 from tollkeeper.services.use_cases import Services
 from tollkeeper.services.vault import Vault
@@ -73,6 +74,7 @@ def make_console(
         Vault(master_secret(settings)),
         token_sha256,
         services.clock,
+        EndedSessions(services.database),
         session_s=settings.console.session_s,
     )
     judge = None if settings.judge is None else open_judge or partial(running_judge, settings)
