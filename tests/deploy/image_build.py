@@ -16,6 +16,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 _DOCKERFILE = ROOT / "deploy" / "Dockerfile"
+_IMAGES = ROOT / "deploy" / "images.env"
 _PACKAGES = "python3,python3-venv,python3-pip,ca-certificates"
 _CERTIFICATES = "etc/ssl/certs/ca-certificates.crt"
 _WITHIN_S = 1200
@@ -66,6 +67,7 @@ def build_image(folder: Path) -> Image:
         # Only this format has health checks.
         "--format=docker",
         f"--file={_DOCKERFILE}",
+        f"--build-arg=PYTHON_IMAGE={_base_name()}",
         f"--ignorefile={ignored}",
         "--tag=tollkeeper",
         str(ROOT),
@@ -76,7 +78,7 @@ def build_image(folder: Path) -> Image:
 
 
 def _make_base(folder: Path, options: tuple[str, ...]) -> None:
-    (name,) = set(re.findall(r"^FROM (\S+)", _DOCKERFILE.read_text(), re.MULTILINE))
+    name = _base_name()
     files = folder / "debian"
     release = name.rpartition("-")[2]
     made = _run("debootstrap", "--variant=minbase", f"--include={_PACKAGES}", release, str(files))
@@ -95,7 +97,14 @@ def _make_base(folder: Path, options: tuple[str, ...]) -> None:
     _buildah(*options, "copy", "--quiet", container, str(files), "/")
     for variable in ("SSL_CERT_FILE", "PIP_CERT"):
         _buildah(*options, "config", f"--env={variable}=/{_CERTIFICATES}", container)
-    _buildah(*options, "commit", "--quiet", "--rm", container, f"docker.io/library/{name}")
+    _buildah(*options, "commit", "--quiet", "--rm", container, name)
+
+
+def _base_name() -> str:
+    """The image that the Dockerfile begins with. Its digest is that of another image than the one made
+    here."""
+    (name,) = re.findall(r"^PYTHON_IMAGE=([^@\n]+)", _IMAGES.read_text(), re.MULTILINE)
+    return str(name)
 
 
 def _buildah(*arguments: str) -> str:

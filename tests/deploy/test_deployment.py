@@ -1,7 +1,11 @@
 """The deployment files fit the program: its settings, commands, ports, paths and deadlines."""
 
+import hashlib
 import json
+import os
 import re
+import shutil
+import subprocess
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -201,12 +205,63 @@ def test_no_secret_is_written_down() -> None:
     assert _unit_values("EnvironmentFile")
 
 
-def test_images_have_versions() -> None:
-    images = re.findall(r"^FROM (\S+)", _DOCKERFILE, re.MULTILINE)
-    images += [service["image"] for service in _COMPOSE["services"].values()]
-    foreign = {image for image in images if image != "tollkeeper"}
-    assert len(foreign) == 3
-    assert all(re.search(r":v?\d+\.\d+(\.\d+)?(-[a-z-]+)?$", image) for image in foreign)
+_IMAGE = re.compile(
+    r"[a-z.]+(?:/[a-z]+){2}:v?\d+\.\d+(?:\.\d+)?(?:-[a-z-]+)?(?:@sha256:[0-9a-f]{64})?"
+)
+
+
+def _images() -> dict[str, str]:
+    lines = (_DEPLOY / "images.env").read_text().splitlines()
+    return dict(line.split("=", 1) for line in lines if not line.startswith("#"))
+
+
+def test_images_are_named_in_one_place() -> None:
+    """With registry, version and, where they are pinned, digest."""
+    images = _images()
+    assert [image for image in images.values() if not _IMAGE.fullmatch(image)] == []
+    bases = re.findall(r"^FROM (\S+)", _DOCKERFILE, re.MULTILINE)
+    assert bases == ["${PYTHON_IMAGE}"] * 2
+    arguments = _COMPOSE["services"]["tollkeeper"]["build"]["args"]
+    assert arguments == {"PYTHON_IMAGE": "${PYTHON_IMAGE:?}"}
+    foreign = {service["image"] for service in _COMPOSE["services"].values()} - {"tollkeeper"}
+    used = {image.removeprefix("${").removesuffix(":?}") for image in foreign} | {"PYTHON_IMAGE"}
+    assert used == set(images)
+
+
+# What a registry would say.
+_DOCKER = """#!/bin/sh
+[ "$1 $2 $3" = "buildx imagetools inspect" ] || exit 2
+echo "sha256:$(printf %s "$4" | sha256sum | cut -d' ' -f1)"
+"""
+
+
+def test_images_are_pinned_by_their_digests(tmp_path: Path) -> None:
+    for name in ("images.env", "pin-images.sh"):
+        shutil.copy(_DEPLOY / name, tmp_path)
+    docker = tmp_path / "docker"
+    docker.write_text(_DOCKER)
+    docker.chmod(0o755)
+    environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+
+    def pin(*arguments: str) -> subprocess.CompletedProcess[str]:
+        line = ["sh", str(tmp_path / "pin-images.sh"), *arguments]
+        return subprocess.run(line, env=environment, capture_output=True, text=True, check=False)
+
+    file = tmp_path / "images.env"
+    tagged = re.sub(r"@sha256:\w+$", "", file.read_text(), flags=re.MULTILINE)
+    file.write_text(tagged)
+    assert pin("--check").returncode == 1
+    for _ in range(2):  # A second time it asks by tag again.
+        assert pin().returncode == 0
+        pinned = file.read_text()
+        for image in re.findall(r"^[A-Z_]+=(\S+)$", tagged, re.MULTILINE):
+            digest = hashlib.sha256(image.encode()).hexdigest()
+            assert f"={image}@sha256:{digest}\n" in pinned
+        assert re.sub(r"@sha256:\w+", "", pinned) == tagged
+    assert pin("--check").returncode == 0
+    docker.write_text("#!/bin/sh\necho nothing\n")
+    assert pin().returncode == 1
+    assert file.read_text() == pinned
 
 
 def test_proxies_pass_streams_on_as_they_come() -> None:
