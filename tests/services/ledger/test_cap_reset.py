@@ -12,6 +12,7 @@ from tests.support.ledger_months import OldBooks, end_month, this_month
 from tollkeeper.domain.errors import NotFound, StateConflict
 from tollkeeper.domain.ledger import Hold
 from tollkeeper.services.audit import Audit
+from tollkeeper.services.clock import unix_now
 from tollkeeper.services.ledger.caps import Caps
 from tollkeeper.storage import resolutions
 
@@ -44,9 +45,8 @@ async def _run_ahead(world: CappedBooks) -> tuple[Hold, Hold]:
 
 
 async def _audited(world: CappedBooks) -> list[str]:
-    page = await Audit(world.process.database).audit_list(
-        organization_id=world.tenant.organization_id
-    )
+    audit = Audit(world.process.database, unix_now, retention_days=30)
+    page = await audit.audit_list(organization_id=world.tenant.organization_id)
     return [entry.change.operation for entry in page.entries if entry.change.operation != "cap_set"]
 
 
