@@ -9,7 +9,7 @@ organization holds nothing any more.
 from alembic import op
 
 revision = "0026"
-down_revision = "0024"
+down_revision = "0025"
 compatible_from = "0021"
 
 _SQL = """
