@@ -18,6 +18,7 @@ from tollkeeper.domain.errors import BackendFailed
 from tollkeeper.domain.inference import Batch, Call, Delta
 from tollkeeper.services.policies.judge import Judge, JudgeConfig, Question
 from tollkeeper.services.policies.judge_slots import JudgeSlots
+from tollkeeper.settings.backends import BackendSettings
 
 _MANY = 1000
 _CONCURRENCY = 8
@@ -143,7 +144,8 @@ def _judge(backend: _CountingBackend, **changes: float) -> Judge:
         "top_logprobs": 20,
         **changes,
     }
-    return Judge(backend, _judge_model("counting", "m"), b"k" * 32, JudgeConfig(**values))  # type: ignore[arg-type]
+    declared = BackendSettings(name="counting", kind="openai", urls=("http://127.0.0.1:9/v1",))
+    return Judge(backend, _judge_model(declared, "m"), b"k" * 32, JudgeConfig(**values))  # type: ignore[arg-type]
 
 
 def _questions(count: int) -> Sequence[Question]:
