@@ -44,9 +44,14 @@ class Weather(pydantic.BaseModel):
     degrees: int
 
 
+THINKER = "example/thinker"
+
+
 @pytest.fixture(scope="module")
 def scripted_options() -> dict[str, Any]:
-    return {"model": {"options": {"thinking": "chat_template_kwargs.enable_thinking"}}}
+    options = {"options": {"thinking": "chat_template_kwargs.enable_thinking"}}
+    thinker = {"id": THINKER, "supported_features": ["reasoning"], **options}
+    return {"model": options, "more_models": [thinker]}
 
 
 @pytest.fixture
@@ -217,7 +222,7 @@ async def test_tools_in_a_stream(scripted: ScriptedGateway, client: openai.Async
 async def test_fields_beyond_the_sdk(scripted: ScriptedGateway, client: openai.AsyncOpenAI) -> None:
     scripted.upstream.play(answering({"content": "Hello", "reasoning_content": "Well."}))
     found = await client.chat.completions.create(
-        model=MODEL,
+        model=THINKER,
         messages=HELLO,
         extra_body={"thinking": True, "reasoning": {"effort": "low"}, "policy_ids": []},
         extra_headers={"X-Service-Session-ID": "s"},
@@ -229,7 +234,7 @@ async def test_fields_beyond_the_sdk(scripted: ScriptedGateway, client: openai.A
     assert sent["chat_template_kwargs"] == {"enable_thinking": True}
     assert sent["reasoning_effort"] == "low"
     hidden = await client.chat.completions.create(
-        model=MODEL, messages=HELLO, extra_body={"include_reasoning": False}
+        model=THINKER, messages=HELLO, extra_body={"include_reasoning": False}
     )
     assert not hidden.choices[0].message.model_extra
 
