@@ -178,7 +178,7 @@ NESTED: dict[str, Any] = {
             "items": {
                 "type": "object",
                 "properties": {
-                    name: {"type": "object", "properties": {"a": {"enum": ["x", "y", "<é>"]}}}
+                    name: {"type": "object", "properties": {"a": {"enum": ["x", "y", "<é😀>"]}}}
                     for name in ("b", "c", "d & 'e'")
                 },
             },

@@ -1,6 +1,5 @@
 """Estimates the tokens of a prompt without a tokenizer. The estimate errs high."""
 
-import json
 from collections.abc import Iterator
 
 import msgspec
@@ -39,9 +38,9 @@ WEB_SEARCHES_SEEN_MAX = 40
 _TOOL_USES = "max_tool_calls"
 _MAX_USES = "max_uses"
 
-# What Jinja's filter writes as six bytes each.
+# What Jinja's filter escapes as well, and how long an escape is: `\u003c`.
 _ESCAPED_FOR_HTML = "<>&'"
-_ESCAPE_BYTES = 5
+_ESCAPE_BYTES = 6
 
 _encode = msgspec.json.Encoder().encode
 
@@ -180,10 +179,13 @@ def _bytes_added_by_templates(tools: tuple[Tool, ...]) -> int:
     """How much longer the tools are as the most verbose known templates print them, than the
     compact JSON that is measured. Llama 3 and 4 indent by four blanks, and the filters of some
     servers escape everything beyond ASCII and what has a meaning in HTML."""
-    described = [tool.described() for tool in tools]
-    printed = json.dumps(described, indent=4)
-    escaped = sum(printed.count(character) for character in _ESCAPED_FOR_HTML)
-    return len(printed) + _ESCAPE_BYTES * escaped - len(_encode(described))
+    compact = _encode([tool.described() for tool in tools])
+    printed = msgspec.json.format(compact, indent=4).decode()
+    plain = len(printed.encode("ascii", "ignore"))
+    plain -= sum(printed.count(character) for character in _ESCAPED_FOR_HTML)
+    # JSON escapes by units of UTF-16.
+    units = len(printed.encode("utf-16-le")) // 2
+    return plain + _ESCAPE_BYTES * (units - plain) - len(compact)
 
 
 def _web_searches(prompt: Prompt) -> int:
