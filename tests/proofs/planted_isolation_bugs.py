@@ -27,9 +27,9 @@ ISOLATION_BUGS = {
     ),
     # Connections.
     "a connection with half a request is used again": Bug(
-        "backends/transport/http1.py",
-        "self._parser.should_keep_alive() and self._all_written()\n",
-        "self._parser.should_keep_alive()\n",
+        "Connection.on_message_complete",
+        "self._parser.should_keep_alive() and self._all_written()",
+        "self._parser.should_keep_alive()",
         ("backends/transport/test_connections.py",),
     ),
     # Turns.
