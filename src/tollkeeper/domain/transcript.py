@@ -170,12 +170,10 @@ class AnswerText:
             self._add_image(choice, image)
 
     def _add_image(self, choice: int, address: str) -> None:
-        """An image may be text (SVG), or an address that says something itself."""
-        found = read_media(address)
-        for text in found.texts:
+        """Adds the words in an image (SVG) or in its address. No judge reads the image itself."""
+        for text in read_media(address).texts:
             self._put((choice, _Kind.IMAGE, 0, False), f"{text}\n")
-        if not found.complete:
-            self.unread = (UnreadPart(UnreadKind.IMAGE, ""),)
+        self.unread = (UnreadPart(UnreadKind.IMAGE, ""),)
 
     def __str__(self) -> str:
         texts = [
