@@ -59,6 +59,6 @@ Documents:
     command_lines      command lines in documents and deployment files, parsed and not run
 
 And `proof`: how far a proof goes, with and without `--prove`; `proof_summary`: what is said of all
-proofs at the end; `compiled_files`: a place for what Python compiles. Files that end in `_fixtures`
+proofs at the end; `compiled_files`: keeps what Python compiles. Files that end in `_fixtures`
 hold pytest fixtures over these.
 """
