@@ -65,9 +65,10 @@ from tollkeeper.storage.verification import Ages
 
 @dataclass(frozen=True, slots=True)
 class _Records:
-    """What a process writes down about its calls and its replicas."""
+    """What a process writes down about its calls, its replicas and changes."""
 
     activity: Activity
+    audit: Audit
     request_log: RequestLog
     alerts: Alerts
     recorder: CallRecorder
@@ -143,13 +144,8 @@ def build_services(
         settings, books, token_counting, backends, policies, checks, records.recorder
     )
     watch = ProcessWatch(database, backends, books.ledger, records.activity, inference, checks)
-    audit = Audit(database, clock, retention_days=settings.audit.retention_days)
     upkeep = _upkeep(
-        *(settings, database, books, records),
-        key_use=key_use,
-        idempotency=idempotency,
-        watch=watch,
-        audit=audit,
+        settings, database, books, records, key_use=key_use, idempotency=idempotency, watch=watch
     )
     return Services(
         clock=clock,
@@ -171,7 +167,7 @@ def build_services(
         bill_reconciliation=BillReconciliation(database),
         months=books.months,
         recovery=books.recovery,
-        audit=audit,
+        audit=records.audit,
         alerts=records.alerts,
         activity=records.activity,
         traffic=Traffic(database, records.activity, catalog),
@@ -203,7 +199,6 @@ def _upkeep(
     key_use: KeyUse,
     idempotency: Idempotency,
     watch: ProcessWatch,
-    audit: Audit,
 ) -> Upkeep:
     return Upkeep(
         database,
@@ -217,7 +212,7 @@ def _upkeep(
         ledger_months=books.months,
         caps=books.caps,
         activity=records.activity,
-        audit=audit,
+        audit=records.audit,
         process_watch=watch,
         replica_reports=records.replica_reports,
         alerts=records.alerts,
@@ -260,6 +255,7 @@ def _records(
 ) -> _Records:
     """A command logs no requests, posts no alerts and exports no traces."""
     activity = Activity(database, clock, retention_days=settings.activity.retention_days)
+    audit = Audit(database, clock, retention_days=settings.audit.retention_days)
     line = text_line if settings.logs.format == "text" else json_line
     request_log = RequestLog(line if serving and settings.logs.requests else None)
     post = alert_webhook(settings) if serving else None
@@ -267,7 +263,7 @@ def _records(
     tracer = build_tracer(settings) if serving else None
     recorder = CallRecorder(activity, request_log, alerts.note_usage_report, tracer)
     replica_reports = ReplicaReports(database, backends, process_id)
-    return _Records(activity, request_log, alerts, recorder, replica_reports)
+    return _Records(activity, audit, request_log, alerts, recorder, replica_reports)
 
 
 def _administration_rate(settings: Settings) -> AdministrationRate:
