@@ -39,7 +39,7 @@ class _Recorder:
         try:
             body = exchange.body
             if body is None:
-                body = await exchange.receive_body(1 << 20)
+                body = await exchange.receive_body(lambda size: None)
         except ClientGone:
             return
         except TollkeeperError as error:

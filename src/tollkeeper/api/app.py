@@ -59,7 +59,7 @@ class App:
         self._bodies = BodiesInFlight(
             bytes_max=conventions.bodies_bytes_max,
             key_bytes_max=conventions.key_bodies_bytes_max,
-            body_bytes_max=conventions.body_bytes_max,
+            request_bytes_max=conventions.body_bytes_max,
         )
         self._keep_alive = KeepAlive()
         self._customer_key_header = conventions.customer_key_header.encode()

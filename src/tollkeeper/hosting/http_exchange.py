@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable
 from email.utils import formatdate
 from typing import Protocol
 
-from tollkeeper.api.http.envelope import Headers, PayloadTooLarge
+from tollkeeper.api.http.envelope import Headers
 from tollkeeper.api.http.exchange import Application, ClientGone
 from tollkeeper.api.http.head import RequestHead
 from tollkeeper.domain.errors import TollkeeperError
@@ -47,6 +47,10 @@ class Link(Protocol):
 
     def read_on(self) -> None: ...
 
+    def read_body(self) -> None:
+        """Reads on, and watches how fast the body arrives."""
+        ...
+
     def read_no_further(self) -> None: ...
 
     def answered(self, exchange: "HttpExchange") -> None: ...
@@ -67,7 +71,10 @@ class HttpExchange:
     _complete = False
     _failure: TollkeeperError | None = None
     _gone = False
-    _bytes_max: int | None = None
+    # Set when the application asks for the body.
+    _grow_to: Callable[[int], None] | None = None
+    # How much had arrived when `is_too_slow` was asked last.
+    _size_before = 0
     _waiter: asyncio.Future[None] | None = None
     # Until it is sent.
     _answer_head: bytes | None = None
@@ -105,16 +112,16 @@ class HttpExchange:
     def body_bytes(self) -> int:
         return max(self.declared, self._size)
 
-    async def receive_body(self, bytes_max: int) -> bytes:
-        self._bytes_max = bytes_max
+    async def receive_body(self, grow_to: Callable[[int], None]) -> bytes:
+        grow_to(self._size)
+        self._grow_to = grow_to
+        self._size_before = self._size
         if not self._pieces and not self._complete and self._expects_continue():
             self._link.send(_CONTINUE)
-        self._link.read_on()
+        self._link.read_body()
         while True:
             if self._failure is not None:
                 raise self._failure
-            if self._size > bytes_max:
-                raise PayloadTooLarge(f"The body exceeds {bytes_max} bytes.")
             body = self.body
             if body is not None:
                 return body
@@ -219,7 +226,7 @@ class HttpExchange:
             self.abandon()
             # These refer to the application's side of the request, and that refers to the exchange.
             # Without them, reference counting frees the whole request at once: its body, its prompt.
-            self._on_leave = self._on_stop = self.task = None
+            self._on_leave = self._on_stop = self._grow_to = self.task = None
             self._pieces = []
 
     @property
@@ -233,15 +240,17 @@ class HttpExchange:
         return self._on_leave is not None
 
     def add_piece(self, piece: bytes) -> None:
-        if self.finished:
-            return  # The answer was given before the body was read: the rest is dropped.
+        if self.finished or self._failure is not None:
+            return  # The answer does not need the rest of the body.
         self._pieces.append(piece)
         self._size += len(piece)
-        if self._bytes_max is None:
-            if self._size > _READ_AHEAD_BYTES:
-                self._link.read_no_further()
-        elif self._size > self._bytes_max:
-            self._wake()
+        if self._grow_to is not None:
+            try:
+                self._grow_to(self._size)
+            except TollkeeperError as error:
+                self.spoiled(error)
+        elif self._size > _READ_AHEAD_BYTES:
+            self._link.read_no_further()
 
     def arrived(self, body: bytes) -> None:
         """The whole body has come with the head."""
@@ -256,9 +265,21 @@ class HttpExchange:
         # only a read notices that the caller leaves.
         self._link.read_on()
 
+    @property
+    def waits_for_body(self) -> bool:
+        """Whether the application waits for the client to send the rest of the body."""
+        return self._grow_to is not None and not self._complete
+
+    def is_too_slow(self, bytes_min: int) -> bool:
+        """Whether less than `bytes_min` of the body has arrived since this was asked last, or since the
+        application asked for the body."""
+        before, self._size_before = self._size_before, self._size
+        return self._size - before < bytes_min
+
     def spoiled(self, failure: TollkeeperError) -> None:
-        """What comes after the part of the body that has arrived is not HTTP."""
+        """The rest of the body is not waited for, or is not HTTP."""
         self._failure = failure
+        self._pieces = []
         self.keep_alive = False
         self._wake()
 

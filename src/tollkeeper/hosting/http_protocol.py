@@ -25,6 +25,9 @@ _HELD_BYTES_MAX = 64 << 10
 # dropped: closing at once would reset the connection, and the caller would lose the answer.
 _LINGER_S = 2.0
 _LINGER_AFTER_REFUSAL_S = 0.5
+# A body has to arrive at least this fast, measured over `header_timeout_s` (or `keep_alive_s`, if that is
+# shorter).
+_BODY_BYTES_PER_S_MIN = 1 << 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +181,10 @@ class HttpConnection(asyncio.Protocol):
         if self._reading_paused and not self._transport.is_closing():
             self._reading_paused = False
             self._transport.resume_reading()
+
+    def read_body(self) -> None:
+        self.read_on()
+        self._check_time_at(self._loop.time() + self._interval_s)
 
     def read_no_further(self) -> None:
         if not self._reading_paused and not self._transport.is_closing():
@@ -375,6 +382,10 @@ class HttpConnection(asyncio.Protocol):
             self._timer.cancel()
         self._timer = self._loop.call_at(when, self._check_time)
 
+    @property
+    def _interval_s(self) -> float:
+        return min(self._limits.header_timeout_s, self._limits.keep_alive_s)
+
     def _check_time(self) -> None:
         """One timer serves all deadlines. It looks at the clock when it fires, so that a request
         that arrives in time need not move it."""
@@ -382,13 +393,21 @@ class HttpConnection(asyncio.Protocol):
         if self._closed:
             self._transport.close()
         elif self._current is not None or self._waiting or self._held:
-            self._check_time_at(now + min(self._limits.header_timeout_s, self._limits.keep_alive_s))
+            self._check_body_time()
+            self._check_time_at(now + self._interval_s)
         elif self._head_since is not None:
             self._check_head_time(now)
         elif now < self._idle_since + self._limits.keep_alive_s:
             self._check_time_at(self._idle_since + self._limits.keep_alive_s)
         else:
             self._close()
+
+    def _check_body_time(self) -> None:
+        exchange = self._current
+        if exchange is None or not exchange.waits_for_body:
+            return
+        if exchange.is_too_slow(int(_BODY_BYTES_PER_S_MIN * self._interval_s)):
+            exchange.spoiled(BodyTimeout("The body arrives too slowly."))
 
     def _check_head_time(self, now: float) -> None:
         assert self._head_since is not None

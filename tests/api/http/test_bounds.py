@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.api.http.raw_http import RawConnection, raw_connection
-from tests.support.gateway import Tenant, assert_error, idempotency_key
+from tests.support.gateway import Gateway, Tenant, assert_error
 from tests.support.scripted_gateway import (
     MODEL,
     ScriptedGateway,
@@ -24,7 +24,13 @@ from tests.support.scripted_gateway import (
 from tests.support.upstream import hang
 from tollkeeper.api.http.bodies_in_flight import BodiesInFlight
 from tollkeeper.api.http.json_bounds import DEPTH_MAX, check_bounds
-from tollkeeper.domain.access import KeyId, OrganizationId, ProjectCaller, ProjectId
+from tollkeeper.domain.access import (
+    CUSTOMER_PERMISSIONS,
+    KeyId,
+    OrganizationId,
+    ProjectCaller,
+    ProjectId,
+)
 from tollkeeper.domain.errors import InvalidRequest, RateLimited, Unavailable
 
 _MANY = 10**9
@@ -180,19 +186,16 @@ async def test_a_hostile_body_leaves_others_alone(scripted: ScriptedGateway) -> 
 
 
 def test_shares_are_taken_and_given_back() -> None:
-    bodies = BodiesInFlight(bytes_max=100, key_bytes_max=60, body_bytes_max=60)
-    mine, other = _caller(), _caller()
-    first, second, third = bodies.share_of(mine), bodies.share_of(mine), bodies.share_of(other)
-    first.grow_to(40)
+    bodies = BodiesInFlight(bytes_max=100, key_bytes_max=40, request_bytes_max=60)
+    mine = _caller()
+    first, second = bodies.share_of(mine), bodies.share_of(mine)
     first.grow_to(30)
-    second.grow_to(20)
-    with pytest.raises(RateLimited, match="60 bytes"):
-        second.grow_to(21)
-    third.grow_to(40)
-    with pytest.raises(Unavailable):
-        third.grow_to(41)
-    assert bodies.bytes == 100
-    for share in (first, second, third):
+    first.grow_to(20)
+    second.grow_to(10)
+    with pytest.raises(RateLimited, match="this key"):
+        second.grow_to(11)
+    assert bodies.bytes == 40
+    for share in (first, second):
         share.release()
         share.release()
     assert bodies.bytes == 0
@@ -200,27 +203,44 @@ def test_shares_are_taken_and_given_back() -> None:
 
 
 def test_keys_of_one_organization_share_its_room() -> None:
-    bodies = BodiesInFlight(bytes_max=160, key_bytes_max=60, body_bytes_max=60)
-    one, stranger = _caller(), _caller()
-    others = [replace(one, key_id=KeyId(uuid4())) for _ in range(2)]
-    for caller in (one, others[0]):
-        bodies.share_of(caller).grow_to(60)
-    last = bodies.share_of(others[1])
-    with pytest.raises(RateLimited, match="organization's requests under way would exceed 140"):
-        last.grow_to(21)
-    last.grow_to(20)
-    bodies.share_of(stranger).grow_to(20)
-    assert bodies.bytes == 160
-    last.release()
-    last.grow_to(20)
+    bodies = BodiesInFlight(bytes_max=160, key_bytes_max=60, request_bytes_max=60)
+    one = _caller()
+    other = bodies.share_of(replace(one, key_id=KeyId(uuid4())))
+    bodies.share_of(one).grow_to(60)
+    with pytest.raises(RateLimited, match="this organization"):
+        other.grow_to(21)
+    other.grow_to(20)
+    bodies.share_of(_caller()).grow_to(40)
 
 
-def test_a_body_of_the_largest_size_is_within_every_bound() -> None:
-    bodies = BodiesInFlight(bytes_max=10, key_bytes_max=10, body_bytes_max=60)
+@given(hostile=st.integers(1, 8), body=st.integers(1, 100), piece=st.integers(1, 100))
+def test_no_number_of_organizations_takes_all_of_the_room(
+    hostile: int, body: int, piece: int
+) -> None:
+    """They take as much as they can, with bodies of any size that grow in any steps."""
+    bodies = BodiesInFlight(bytes_max=100_000, key_bytes_max=100_000, request_bytes_max=100)
+    callers = [_caller() for _ in range(hostile)]
+    refused: set[int] = set()
+    while len(refused) < hostile:
+        for at in set(range(hostile)) - refused:
+            share = bodies.share_of(callers[at])
+            try:
+                for size in range(0, body + piece, piece):
+                    share.grow_to(min(size, body))
+            except RateLimited:
+                refused.add(at)
+    assert bodies.bytes <= 100_000 * (1 - 0.5**hostile)
+    bodies.share_of(_caller()).grow_to(100)
+
+
+def test_the_largest_request_fits_into_an_empty_process() -> None:
+    bodies = BodiesInFlight(bytes_max=10, key_bytes_max=10, request_bytes_max=60)
     share = bodies.share_of(_caller())
     share.grow_to(30)
     share.grow_to(60)
     assert bodies.bytes == 60
+    with pytest.raises(Unavailable):
+        bodies.share_of(_caller()).grow_to(1)
 
 
 def _caller() -> ProjectCaller:
@@ -245,19 +265,54 @@ async def _is_refused(connection: RawConnection, status: int, code: str) -> None
     assert answer.headers["retry-after"] == "1"
 
 
-async def test_bodies_of_one_key_are_bounded(scripted: ScriptedGateway) -> None:
-    """A body counts by the length that it declares, before it arrives, until its request has ended."""
+async def _declare(
+    stack: AsyncExitStack, gateway: Gateway, tenant: Tenant, sent: bytes, number: int
+) -> list[RawConnection]:
+    """Declares bodies of the largest size, and sends only a part of each."""
+    found = []
+    for _ in range(number):
+        connection = await stack.enter_async_context(raw_connection(gateway))
+        await connection.send(_declared(tenant, _BODY_MAX), sent)
+        found.append(connection)
+    await asyncio.sleep(0.1)
+    return found
+
+
+async def _with_another_key(gateway: Gateway, tenant: Tenant) -> Tenant:
+    _, key = await gateway.services.project_keys.project_key_create_by_operator(
+        tenant.project_id, "one of many", CUSTOMER_PERMISSIONS, None
+    )
+    return replace(tenant, project_key=key)
+
+
+@pytest.mark.parametrize("sent", [b"{", b" " * 500_000], ids=["nothing", "a part"])
+async def test_two_organizations_with_bodies_that_never_end_leave_room(
+    scripted: ScriptedGateway, sent: bytes
+) -> None:
+    """A body counts by the bytes that have arrived, and not by the length that it declares. The two have
+    as many keys as they like."""
+    gateway, quiet = scripted.gateway, await scripted.with_tenant()
+    hostile = [await gateway.make_tenant("Hostile") for _ in range(2)]
+    owners = [await _with_another_key(gateway, tenant) for tenant in hostile for _ in range(4)]
+    async with AsyncExitStack() as stack:
+        for owner in owners:
+            await _declare(stack, gateway, owner, sent, 4)
+        for _ in range(24):
+            assert (await quiet.chat()).status_code == 200
+        assert (await quiet.chat(messages=_saying("x" * 100_000))).status_code == 200
+
+
+async def test_bodies_of_one_key_are_bounded_as_they_arrive(scripted: ScriptedGateway) -> None:
     gateway, tenant = scripted.gateway, scripted.tenant
-    async with raw_connection(gateway) as first, raw_connection(gateway) as second:
-        await first.send(_declared(tenant, _BODY_MAX), b"{")
-        await asyncio.sleep(0.1)
-        await second.send(_declared(tenant, _BODY_MAX), b"{")
-        await _is_refused(second, 429, "rate_limit_exceeded")
+    async with AsyncExitStack() as stack:
+        first, *rest = await _declare(stack, gateway, tenant, b" " * 1_500_000, 3)
+        await _is_refused(rest[-1], 429, "rate_limit_exceeded")
         # Others, and small bodies of the same key, are not concerned.
         assert (await scripted.chat()).status_code == 200
         other = await scripted.with_tenant()
         assert (await other.chat(messages=_saying("x" * 200_000))).status_code == 200
         first.abort()
+        rest[0].abort()
 
     async def has_room() -> bool:
         async with raw_connection(gateway) as third:
@@ -273,49 +328,11 @@ async def test_bodies_without_a_length_count_as_they_grow(scripted: ScriptedGate
     gateway, tenant = scripted.gateway, scripted.tenant
     head = _declared(tenant, 0).replace(b"Content-Length: 0", b"Transfer-Encoding: chunked")
     piece = b"%x\r\n%b\r\n" % (1 << 20, b" " * (1 << 20))
-    async with raw_connection(gateway) as first, raw_connection(gateway) as second:
-        await first.send(_declared(tenant, _BODY_MAX), b"{")
-        await asyncio.sleep(0.1)
+    async with AsyncExitStack() as stack:
+        await _declare(stack, gateway, tenant, b" " * 1_500_000, 2)
+        second = await stack.enter_async_context(raw_connection(gateway))
         await second.send(head, piece)
         await _is_refused(second, 429, "rate_limit_exceeded")
-
-
-async def test_bodies_of_the_process_are_bounded(scripted: ScriptedGateway) -> None:
-    gateway = scripted.gateway
-    tenants = [await gateway.make_tenant() for _ in range(4)]
-    async with (
-        raw_connection(gateway) as first,
-        raw_connection(gateway) as second,
-        raw_connection(gateway) as third,
-        raw_connection(gateway) as fourth,
-    ):
-        for connection, tenant in zip((first, second, third), tenants, strict=False):
-            await connection.send(_declared(tenant, _BODY_MAX), b"{")
-        await asyncio.sleep(0.1)
-        await fourth.send(_declared(tenants[3], _BODY_MAX), b"{")
-        await _is_refused(fourth, 503, "service_unavailable")
-
-
-async def test_one_organization_leaves_room_for_others(scripted: ScriptedGateway) -> None:
-    """However many keys it makes: it declares bodies that never come, as many as it may."""
-    gateway, hostile, quiet = scripted.gateway, scripted.tenant, await scripted.with_tenant()
-    keys = [hostile.project_key]
-    for _ in range(3):
-        made = await gateway.client.post(
-            f"/v1/organization/projects/{hostile.project_id}/api_keys",
-            json={"name": "one of many"},
-            headers={**hostile.as_admin, **idempotency_key()},
-        )
-        keys.append(made.json()["value"])
-    async with AsyncExitStack() as stack:
-        connections = [await stack.enter_async_context(raw_connection(gateway)) for _ in keys]
-        for connection, key in zip(connections, keys, strict=True):
-            await connection.send(_declared(replace(hostile, project_key=key), _BODY_MAX), b"{")
-            await asyncio.sleep(0.1)
-        for refused in connections[2:]:
-            await _is_refused(refused, 429, "rate_limit_exceeded")
-        assert (await quiet.chat(messages=_saying("x" * 500_000))).status_code == 200
-        assert (await quiet.chat()).status_code == 200
 
 
 async def test_a_running_call_keeps_its_share(scripted: ScriptedGateway) -> None:
@@ -326,7 +343,7 @@ async def test_a_running_call_keeps_its_share(scripted: ScriptedGateway) -> None
     async with raw_connection(gateway) as first, raw_connection(gateway) as second:
         await first.send(_declared(tenant, len(body)), body)
         await eventually(lambda: scripted.upstream.under_way == 1)
-        await second.send(_declared(tenant, _BODY_MAX), b"{")
+        await second.send(_declared(tenant, _BODY_MAX), b" " * 1_500_000)
         await _is_refused(second, 429, "rate_limit_exceeded")
         first.abort()
         await eventually(lambda: scripted.upstream.under_way == 0)

@@ -20,6 +20,7 @@ from tests.api.http.raw_http import (
 from tests.support.gateway import Gateway, Tenant, idempotency_key, running_gateway
 from tollkeeper.settings import Settings
 
+_PATIENT_S = 60
 _END = b"\r\n"
 _BODY_MAX = 2048
 _HEADER_MAX = 16384
@@ -318,3 +319,18 @@ async def _until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(_SLACK_S):
         while not condition():  # noqa: ASYNC110 - nobody tells when a task is gone
             await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("drip", [b"", b"x"], ids=["silent", "drips"])
+async def test_a_body_that_arrives_too_slowly_is_not_waited_for(
+    settings: Settings, conninfo: str, drip: bytes
+) -> None:
+    """Long before its deadline."""
+    times = {"header_timeout_s": _TIMEOUT_S, "body_timeout_s": _PATIENT_S}
+    server = settings.server.model_copy(update=times)
+    async with running_gateway(settings.model_copy(update={"server": server}), conninfo) as gateway:
+        tenant = await gateway.make_tenant()
+        async with raw_connection(gateway) as connection:
+            await connection.send(_creation(tenant), b"Content-Length: 2000\r\n\r\n", b"{")
+            async with _dripping(connection, drip):
+                (await connection.answer()).assert_error(408, "request_timeout")

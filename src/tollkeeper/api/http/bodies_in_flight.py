@@ -1,23 +1,22 @@
-"""Bounds the bytes of the bodies of all requests under way: in this process, of each organization and of
-each key."""
+"""Limits the memory of all requests in progress: in this process, of each organization and of each key."""
 
 from tollkeeper.domain.access import Caller
 from tollkeeper.domain.errors import RateLimited, Unavailable
-from tollkeeper.fair_queue import share
 
 _RETRY_AFTER_S = 1
 
 
 class BodiesInFlight:
-    """One organization has at most seven eighths of the room, whatever number of keys it makes. A body
-    of the largest size is within every bound."""
+    """An organization may have as much as it leaves free, whatever number of keys it creates. So no number
+    of organizations gets all of the room: one has at most half of it, two have at most three quarters.
+    A single request of an organization or of a key may have more, if there is room."""
 
-    def __init__(self, *, bytes_max: int, key_bytes_max: int, body_bytes_max: int) -> None:
-        self._bytes_max = max(bytes_max, body_bytes_max)
-        self._organization_bytes_max = max(share(bytes_max), body_bytes_max)
-        self._key_bytes_max = max(key_bytes_max, body_bytes_max)
+    def __init__(self, *, bytes_max: int, key_bytes_max: int, request_bytes_max: int) -> None:
+        # The largest request always fits into an empty process.
+        self._bytes_max = max(bytes_max, request_bytes_max)
+        self._key_bytes_max = key_bytes_max
         self._bytes = 0
-        # Only those that have a body under way. The hash of an integer is faster than that of an id.
+        # Only those that have a request in progress. The hash of an integer is faster than that of an id.
         self._by_organization: dict[int, int] = {}
         self._by_key: dict[int, int] = {}
 
@@ -28,20 +27,23 @@ class BodiesInFlight:
     def share_of(self, caller: Caller) -> "BodyShare":
         return BodyShare(self, caller.organization_id.int, caller.key_id.int)
 
-    def take(self, organization: int, key: int, size: int) -> None:
-        """Raises RateLimited or Unavailable if there is no room, and then takes nothing."""
-        of_key = self._by_key.get(key, 0) + size
-        if of_key > self._key_bytes_max:
-            raise _too_much_of("key", self._key_bytes_max)
-        of_organization = self._by_organization.get(organization, 0) + size
-        if of_organization > self._organization_bytes_max:
-            raise _too_much_of("organization", self._organization_bytes_max)
-        if self._bytes + size > self._bytes_max:
+    def take(self, organization: int, key: int, before: int, size: int) -> None:
+        """Lets a request that has `before` bytes have `size`. Raises RateLimited or Unavailable if there is
+        no room, and then takes nothing."""
+        added = size - before
+        free = self._bytes_max - self._bytes - added
+        of_key = self._by_key.get(key, 0) + added
+        if of_key > self._key_bytes_max and of_key > size:
+            raise _too_much_of("key")
+        of_organization = self._by_organization.get(organization, 0) + added
+        if of_organization > free and of_organization > size:
+            raise _too_much_of("organization")
+        if free < 0:
             raise Unavailable(
-                "The bodies of all requests under way would exceed what this process may hold.",
+                "The requests in progress would need more memory than this process may use.",
                 retry_after_s=_RETRY_AFTER_S,
             )
-        self._bytes += size
+        self._bytes += added
         self._by_key[key] = of_key
         self._by_organization[organization] = of_organization
 
@@ -60,15 +62,15 @@ def _give_back(taken: dict[int, int], owner: int, size: int) -> None:
         del taken[owner]
 
 
-def _too_much_of(owner: str, bytes_max: int) -> RateLimited:
+def _too_much_of(owner: str) -> RateLimited:
     return RateLimited(
-        f"The bodies of this {owner}'s requests under way would exceed {bytes_max} bytes.",
+        f"The requests in progress of this {owner} would need more memory than it may use.",
         retry_after_s=_RETRY_AFTER_S,
     )
 
 
 class BodyShare:
-    """What one request has of the bounds. It is given back when the request has ended."""
+    """The memory that one request may use. It is given back when the request has ended."""
 
     __slots__ = ("_bodies", "_key", "_organization", "_size")
 
@@ -80,7 +82,7 @@ class BodyShare:
 
     def grow_to(self, size: int) -> None:
         if size > self._size:
-            self._bodies.take(self._organization, self._key, size - self._size)
+            self._bodies.take(self._organization, self._key, self._size, size)
             self._size = size
 
     def release(self) -> None:

@@ -46,9 +46,10 @@ class Exchange(StreamWriter, Protocol):
         """How many bytes of the body the caller has declared, or has sent so far."""
         ...
 
-    async def receive_body(self, bytes_max: int) -> bytes:
-        """Waits for the rest of the body. Raises PayloadTooLarge, ClientGone, or InvalidRequest if
-        what comes is not HTTP."""
+    async def receive_body(self, grow_to: Callable[[int], None]) -> bytes:
+        """Waits for the rest of the body. `grow_to` is called with the number of bytes that have arrived,
+        whenever some have. Raises what it raises, ClientGone, BodyTimeout for a client that sends too slowly,
+        and InvalidRequest for bytes that are not HTTP."""
         ...
 
     def answer(self, status: int, headers: Headers, body: bytes) -> None:

@@ -25,6 +25,7 @@ PATH_ID_LENGTH_MAX = 200
 _JSON = b"application/json"
 _UTF8 = frozenset({b"utf-8", b"utf8", b'"utf-8"', b'"utf8"'})
 _QUERY_FIELDS_MAX = 1000
+# A body that has not arrived needs at least this much: its connection, its task and what is read at once.
 _FIRST_SHARE_BYTES = 64 << 10
 
 
@@ -106,40 +107,30 @@ def _is_json(content_type: bytes) -> bool:
 
 
 def arrived_body(exchange: Exchange, share: BodyShare, *, bytes_max: int) -> bytes | None:
-    """The whole body where it has come with the headers, as it usually does; else None, and `read_body`
-    waits for it. It is refused by the length that it declares, before a byte of it is read. The share
-    grows with what may arrive."""
-    expected = exchange.body_bytes
-    if expected > bytes_max:
+    """The whole body if it arrived with the headers, as it usually does; otherwise None, and `read_body`
+    waits for it. A body that declares too large a length is refused before it is read. The share grows with
+    what arrives, not with what is declared."""
+    if exchange.body_bytes > bytes_max:
         raise PayloadTooLarge(f"The body exceeds {bytes_max} bytes.")
-    share.grow_to(expected)
-    return exchange.body
+    body = exchange.body
+    if body is not None:
+        share.grow_to(len(body))
+    return body
 
 
 async def read_body(
     exchange: Exchange, share: BodyShare, *, bytes_max: int, timeout_s: float
 ) -> bytes:
-    expected = max(exchange.body_bytes, _FIRST_SHARE_BYTES)
+    def grow_to(size: int) -> None:
+        if size > bytes_max:
+            raise PayloadTooLarge(f"The body exceeds {bytes_max} bytes.")
+        share.grow_to(max(size, _FIRST_SHARE_BYTES))
+
     try:
         with timeout(timeout_s):
-            return await _receive_body(exchange, share, expected, bytes_max)
+            return await exchange.receive_body(grow_to)
     except TimeoutError:
         raise BodyTimeout from None
-
-
-async def _receive_body(
-    exchange: Exchange, share: BodyShare, expected: int, bytes_max: int
-) -> bytes:
-    """A body whose length was not declared gets its share in steps."""
-    while True:
-        allowed = min(expected, bytes_max)
-        share.grow_to(allowed)
-        try:
-            return await exchange.receive_body(allowed)
-        except PayloadTooLarge:
-            if allowed == bytes_max:
-                raise
-        expected = 4 * allowed
 
 
 def decode_query(query_string: bytes, kind: type[T]) -> T:
