@@ -32,7 +32,7 @@ _LOCAL = """
 name = "local"
 kind = "embedded"
 """
-_NAMES = ["settings", "master secret", "database", "backend cluster", "judge"]
+_NAMES = ["settings", "master secret", "database", "open files", "backend cluster", "judge"]
 
 
 @pytest.fixture
@@ -194,7 +194,7 @@ api_key_env = "NO_SUCH_KEY"
     assert found["judge"]["verdict"] == "warning"
     shown = faulty.run("doctor")
     assert "$NO_SUCH_KEY is not set" in shown.out
-    assert shown.err.startswith("tollkeeper: 7 of 9 checks are bad: master secret, database")
+    assert shown.err.startswith("tollkeeper: 7 of 10 checks are bad: master secret, database")
 
 
 def test_wrong_settings_are_a_finding(cold_program: Program) -> None:

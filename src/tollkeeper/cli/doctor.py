@@ -32,6 +32,7 @@ from tollkeeper.hosting.backend_probe import (
     engine_state,
     reach,
 )
+from tollkeeper.hosting.descriptors import connections_within, hard_limit
 from tollkeeper.services.policies.judge import Question
 from tollkeeper.settings import (
     IDENTITY_CREDENTIALS,
@@ -85,6 +86,7 @@ def _examine(invocation: Invocation) -> list[Finding]:
     findings: list[Finding] = [("settings", CheckResult.OK, f"models: {len(settings.models)}")]
     findings.append(_run_check("master secret", lambda: _master_secret(settings)))
     findings.append(_run_check("database", lambda: _database(settings)))
+    findings.append(_descriptors(settings))
     if settings.alerts.webhook_url:
         findings.append(_run_check("alerts", lambda: _webhook(settings)))
     if settings.telemetry.endpoint:
@@ -112,6 +114,18 @@ def _database(settings: Settings) -> str:
     declared = settings.database
     which = shown_url(declared.url) if declared.url else f"embedded in {declared.data_dir}"
     return f"{which}, durable, schema {state.description}"
+
+
+def _descriptors(settings: Settings) -> Finding:
+    """Of this process: a service manager may give another limit to the gateway."""
+    limit, connections = hard_limit(), settings.server.connections
+    possible = min(connections, connections_within(limit))
+    detail = f"a limit of {limit}, so {possible} connections in each worker"
+    if possible < connections:
+        advice = f"raise the hard limit to {2 * connections} or lower the setting"
+        detail += f"; server.connections is {connections}: {advice}"
+        return "open files", CheckResult.WARNING, detail
+    return "open files", CheckResult.OK, detail
 
 
 def _webhook(settings: Settings) -> str:

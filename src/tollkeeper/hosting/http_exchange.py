@@ -53,6 +53,10 @@ class Link(Protocol):
 
     def read_no_further(self) -> None: ...
 
+    def recognised(self, exchange: "HttpExchange") -> None:
+        """The application knows for whom the exchange is."""
+        ...
+
     def answered(self, exchange: "HttpExchange") -> None: ...
 
     def abandoned(self, exchange: "HttpExchange") -> None: ...
@@ -63,7 +67,7 @@ class HttpExchange:
 
     # What is so at first. An exchange sets of its own only what becomes different: most of it does
     # not for a request that comes in one piece and is answered in one.
-    owner: Hashable = None
+    _owner: Hashable = None
     finished = False
     wrote = False
     task: asyncio.Task[None] | None = None
@@ -94,6 +98,15 @@ class HttpExchange:
         self._pieces: list[bytes] = []
 
     # Called by the application.
+
+    @property
+    def owner(self) -> Hashable:
+        return self._owner
+
+    @owner.setter
+    def owner(self, owner: Hashable) -> None:
+        self._owner = owner
+        self._link.recognised(self)
 
     @property
     def peer(self) -> str:

@@ -13,7 +13,8 @@ from typing import cast
 from tollkeeper.api.http.envelope import BodyTimeout, render_error
 from tollkeeper.api.http.exchange import Application, RefusesAtOnce
 from tollkeeper.domain.errors import TollkeeperError, Unavailable
-from tollkeeper.hosting.arrivals import Arrivals
+from tollkeeper.hosting.arrivals import Arrivals, network_of
+from tollkeeper.hosting.connection_room import ConnectionRoom
 from tollkeeper.hosting.http_exchange import STATUS_LINES, HttpExchange, date_line
 from tollkeeper.hosting.request_parser import RequestParser
 from tollkeeper.services.request_ids import new_request_id_text
@@ -49,10 +50,14 @@ class ServerState:
     arrivals: Arrivals
     # Asked before the application.
     refuses_at_once: RefusesAtOnce | None = None
+    room: ConnectionRoom = field(init=False)
     connections: "set[HttpConnection]" = field(default_factory=set)
     # Requests whose application still runs.
     exchanges: set[HttpExchange] = field(default_factory=set)
     stopping: bool = False
+
+    def __post_init__(self) -> None:
+        self.room = ConnectionRoom(self.limits.connections_max)
 
 
 class HttpConnection(asyncio.Protocol):
@@ -102,9 +107,8 @@ class HttpConnection(asyncio.Protocol):
         self._check_time_at(self._head_since + self._limits.header_timeout_s)
         if self._state.stopping:
             self._close()
-        elif len(self._state.connections) > self._limits.connections_max:
-            message = "This process has as many connections as it may have."
-            self._refuse(Unavailable(message, retry_after_s=1))
+        elif not self._state.room.enter(self, network_of(self._host)):
+            self._refuse(_no_room())
 
     def data_received(self, data: bytes) -> None:
         if self._dropping:
@@ -121,6 +125,7 @@ class HttpConnection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._state.connections.discard(self)
+        self._state.room.leave(self)
         self._closed = self._dropping = True
         self._parser.close()
         self.ready = False
@@ -191,6 +196,11 @@ class HttpConnection(asyncio.Protocol):
             self._reading_paused = True
             self._transport.pause_reading()
 
+    def recognised(self, exchange: HttpExchange) -> None:
+        if self._current is exchange and exchange.owner != self._owner:
+            self._owner = exchange.owner
+            self._state.room.recognise(self, exchange.owner)
+
     def answered(self, exchange: HttpExchange) -> None:
         """The exchange has sent the last byte of its answer."""
         if self._current is exchange:
@@ -205,6 +215,22 @@ class HttpConnection(asyncio.Protocol):
         """The exchange has no end of its answer, or no answer at all."""
         if self._current is exchange:
             self._current = None
+            self._close()
+
+    # Called by the room for connections.
+
+    @property
+    def waits_for_client(self) -> bool:
+        if self._current is not None:
+            return self._current.waits_for_body
+        return not self._waiting and (not self._held or self.paused)
+
+    def make_way(self) -> None:
+        if self._current is not None:
+            self._current.spoiled(_no_room())
+        elif self._closed or self.paused:
+            self._transport.abort()
+        else:
             self._close()
 
     # Called by the server.
@@ -417,3 +443,8 @@ class HttpConnection(asyncio.Protocol):
             self._refuse(BodyTimeout("The request's headers did not arrive in time."))
         else:
             self._close()
+
+
+def _no_room() -> Unavailable:
+    message = "This process has as many connections as it may have."
+    return Unavailable(message, retry_after_s=1)

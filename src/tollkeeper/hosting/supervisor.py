@@ -19,6 +19,7 @@ from tollkeeper.embedded.engine import EmbeddedEngine
 from tollkeeper.embedded.postgres import EmbeddedPostgres
 from tollkeeper.embedded.provider_bridge import ProviderBridge
 from tollkeeper.hosting.backend_probe import probe_backends
+from tollkeeper.hosting.descriptors import descriptors_of
 from tollkeeper.hosting.http_server import HttpServer
 from tollkeeper.hosting.listeners import address_of
 from tollkeeper.hosting.operator_listener import OperatorListener, Readiness
@@ -134,10 +135,28 @@ class Supervisor:
         except TollkeeperError as exc:
             parts["database"] = exc.message
             ready = False
+        descriptors, enough = await asyncio.to_thread(self._descriptors)
+        parts |= descriptors
+        ready = ready and enough
         backends, any_reachable = await probe_backends(self._settings, self._engine, self._bridge)
         parts |= backends
         ready = ready and any_reachable
         return Readiness(parts=parts, ready=ready and not self._stopping.is_set())
+
+    def _descriptors(self) -> tuple[dict[str, str], bool]:
+        """How many descriptors the workers use, and whether each has enough left for its calls."""
+        found = [
+            descriptors
+            for number in self._ready
+            if (descriptors := descriptors_of(self._workers[number].pid)) is not None
+        ]
+        if not found:
+            return {}, True
+        fullest = max(found, key=lambda descriptors: descriptors.open / descriptors.limit)
+        detail = f"a worker uses {fullest.open} of {fullest.limit}"
+        if fullest.are_nearly_exhausted:
+            detail += ": nearly exhausted, raise the limit of open files"
+        return {"descriptors": detail}, not fullest.are_nearly_exhausted
 
     async def _keep_worker(self, number: int, on_ready: Callable[[], None]) -> None:
         while not self._stopping.is_set():

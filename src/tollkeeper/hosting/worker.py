@@ -29,6 +29,7 @@ from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.embedded.bridge_address import BridgeAddress
 from tollkeeper.embedded.engine_address import EngineAddress
 from tollkeeper.hosting.arrivals import fair_arrivals
+from tollkeeper.hosting.descriptors import connections_within, soft_limit
 from tollkeeper.hosting.free_memory import MemoryTrimmer
 from tollkeeper.hosting.http_protocol import HttpLimits
 from tollkeeper.hosting.http_server import HttpServer
@@ -139,7 +140,7 @@ def http_limits(settings: Settings) -> HttpLimits:
         header_bytes_max=settings.server.header_bytes,
         keep_alive_s=settings.server.keep_alive_s,
         write_timeout_s=settings.server.write_timeout_s,
-        connections_max=settings.server.connections,
+        connections_max=min(settings.server.connections, connections_within(soft_limit())),
     )
 
 

@@ -20,6 +20,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from tollkeeper.hosting.descriptors import raise_limit
+
 _POLL_S = 0.02
 _LISTENER = b"L"
 READY = b"R"
@@ -119,6 +121,8 @@ class WorkerStarter:
 @contextmanager
 def worker_starter() -> Iterator[WorkerStarter]:
     with tempfile.TemporaryDirectory(prefix="tollkeeper-metrics-") as metrics:
+        # Before the first process is created, because it inherits the limit.
+        raise_limit()
         starter = WorkerStarter(metrics)
         try:
             yield starter

@@ -1,0 +1,94 @@
+"""Decides which connections a server keeps if it cannot keep all of them.
+
+A connection whose client has not shown a valid key belongs to a network; any other belongs to the
+organization of its last valid key. If there is no room for a new connection, the server closes an old one
+that waits for its client: first one without a key, then one of the organization that has the most.
+"""
+
+from collections.abc import Hashable
+from itertools import islice
+from typing import Protocol, TypeAlias
+
+# One network has at most this part of the room for connections without a key.
+_NETWORK_PARTS = 8
+# How many connections are looked at to find one that can be closed.
+_LOOKS_MAX = 64
+
+
+class RoomConnection(Protocol):
+    @property
+    def waits_for_client(self) -> bool:
+        """Whether the server has nothing to do for this connection until its client sends something."""
+        ...
+
+    def make_way(self) -> None:
+        """Closes the connection in favour of another one."""
+        ...
+
+
+# The dictionary keeps the oldest connection first.
+_Group: TypeAlias = dict[RoomConnection, None]
+
+
+class ConnectionRoom:
+    def __init__(self, connections_max: int) -> None:
+        self._max = connections_max
+        self._of_network_max = max(connections_max // _NETWORK_PARTS, 1)
+        self._without_key: _Group = {}
+        self._networks: dict[Hashable, _Group] = {}
+        self._organizations: dict[Hashable, _Group] = {}
+        # Where each connection is: in the groups of networks or of organizations, and in which group.
+        self._places: dict[RoomConnection, tuple[dict[Hashable, _Group], Hashable]] = {}
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def enter(self, connection: RoomConnection, network: Hashable) -> bool:
+        """Returns whether there is room for a new connection. Without room, the connection is not in."""
+        of_network = self._networks.get(network, {})
+        if len(of_network) >= self._of_network_max and not self._close_one(of_network):
+            return False
+        if len(self._places) >= self._max and not self._close_any():
+            return False
+        self._without_key[connection] = None
+        self._join(connection, self._networks, network)
+        return True
+
+    def recognise(self, connection: RoomConnection, organization: Hashable) -> None:
+        """The client has shown a valid key of this organization."""
+        if connection in self._places:
+            self.leave(connection)
+            self._join(connection, self._organizations, organization)
+
+    def leave(self, connection: RoomConnection) -> None:
+        place = self._places.pop(connection, None)
+        if place is not None:
+            groups, name = place
+            del groups[name][connection]
+            if not groups[name]:
+                del groups[name]
+            self._without_key.pop(connection, None)
+
+    def _join(
+        self, connection: RoomConnection, groups: dict[Hashable, _Group], name: Hashable
+    ) -> None:
+        groups.setdefault(name, {})[connection] = None
+        self._places[connection] = (groups, name)
+
+    def _close_any(self) -> bool:
+        if self._close_one(self._without_key):
+            return True
+        largest = max(self._organizations.values(), key=len, default=None)
+        return largest is not None and self._close_one(largest)
+
+    def _close_one(self, candidates: _Group) -> bool:
+        """Closes the oldest connection that waits for its client, and returns whether there is one. Busy ones
+        become the last, so that the next search begins with others."""
+        for connection in list(islice(candidates, _LOOKS_MAX)):
+            if connection.waits_for_client:
+                self.leave(connection)
+                connection.make_way()
+                return True
+            del candidates[connection]
+            candidates[connection] = None
+        return False

@@ -1,0 +1,59 @@
+"""The limit of open files and sockets of a process."""
+
+import contextlib
+import re
+import resource
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+# A process that uses more than this part of its descriptors has nearly exhausted them.
+_NEARLY_ALL = 15 / 16
+_LIMIT = re.compile(r"^Max open files +(\d+)", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Descriptors:
+    open: int
+    limit: int
+
+    @property
+    def are_nearly_exhausted(self) -> bool:
+        return self.open > _NEARLY_ALL * self.limit
+
+
+def raise_limit() -> None:
+    """Raises the soft limit of this process, and of those that it starts, to the hard limit."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # Some systems have no hard limit, and refuse a soft limit that is as large.
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def soft_limit() -> int:
+    return _number(resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+
+
+def hard_limit() -> int:
+    return _number(resource.getrlimit(resource.RLIMIT_NOFILE)[1])
+
+
+def _number(limit: int) -> int:
+    return sys.maxsize if limit == resource.RLIM_INFINITY else limit
+
+
+def connections_within(limit: int) -> int:
+    """How many client connections a process with this limit can have. The other half is for connections to
+    backends and to the database, and for files."""
+    return limit // 2
+
+
+def descriptors_of(pid: int) -> Descriptors | None:
+    """None if the process has ended, or if the system does not tell."""
+    process = Path("/proc") / str(pid)
+    try:
+        found = _LIMIT.search((process / "limits").read_text())
+        opened = sum(1 for _ in (process / "fd").iterdir())
+        return None if found is None else Descriptors(opened, int(found[1]))
+    except OSError:
+        return None

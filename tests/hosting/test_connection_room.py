@@ -1,0 +1,97 @@
+"""Which connections are closed if there is no room for all."""
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tollkeeper.hosting.connection_room import ConnectionRoom
+
+
+class _Connection:
+    def __init__(self, *, waits: bool = True) -> None:
+        self.waits_for_client = waits
+        self.closed = False
+
+    def make_way(self) -> None:
+        self.closed = True
+
+
+def _entered(
+    room: ConnectionRoom, network: str, number: int, *, waits: bool = True
+) -> list[_Connection]:
+    found = [_Connection(waits=waits) for _ in range(number)]
+    for connection in found:
+        assert room.enter(connection, network)
+    return found
+
+
+def test_one_network_has_a_part_of_the_room_and_loses_its_oldest() -> None:
+    room = ConnectionRoom(80)
+    other = _entered(room, "other", 1)
+    first = _entered(room, "mine", 10)
+    _entered(room, "mine", 3)
+    assert [connection.closed for connection in first] == [True] * 3 + [False] * 7
+    assert not other[0].closed
+
+
+def test_connections_with_a_key_do_not_count_for_their_network() -> None:
+    room = ConnectionRoom(80)
+    for connection in _entered(room, "proxy", 10):
+        room.recognise(connection, 1)
+    assert not any(connection.closed for connection in _entered(room, "proxy", 10))
+
+
+def test_connections_without_a_key_are_closed_first() -> None:
+    room = ConnectionRoom(8)
+    known = [_entered(room, str(at), 1)[0] for at in range(4)]
+    for connection in known:
+        room.recognise(connection, 1)
+    unknown = [_entered(room, f"n{at}", 1)[0] for at in range(4)]
+    _entered(room, "new", 1)
+    assert [connection.closed for connection in unknown] == [True, False, False, False]
+    assert not any(connection.closed for connection in known)
+
+
+def test_then_those_of_the_organization_with_the_most() -> None:
+    room = ConnectionRoom(8)
+    owners = [1, 1, 2, 1, 1, 2, 1, 1]
+    known = [_entered(room, str(at), 1)[0] for at in range(8)]
+    for connection, owner in zip(known, owners, strict=True):
+        room.recognise(connection, owner)
+    _entered(room, "new", 1)
+    assert [at for at, connection in enumerate(known) if connection.closed] == [0]
+
+
+def test_busy_connections_are_never_closed() -> None:
+    room = ConnectionRoom(200)
+    busy = [_entered(room, str(at), 1, waits=False)[0] for at in range(200)]
+    assert not room.enter(_Connection(), "new")
+    assert len(room) == 200
+    busy[150].waits_for_client = True
+    # The search goes on where the last one ended.
+    assert any(room.enter(_Connection(), "new") for _ in range(4))
+    assert busy[150].closed
+
+
+@given(st.data())
+def test_the_room_is_never_exceeded(data: st.DataObject) -> None:
+    size = data.draw(st.integers(1, 40))
+    room = ConnectionRoom(size)
+    inside: list[_Connection] = []
+    for _ in range(data.draw(st.integers(1, 120))):
+        network = data.draw(st.sampled_from("abcdef"))
+        connection = _Connection(waits=data.draw(st.booleans()))
+        if room.enter(connection, network):
+            inside.append(connection)
+        inside = [connection for connection in inside if not connection.closed]
+        if inside and data.draw(st.booleans()):
+            room.recognise(data.draw(st.sampled_from(inside)), data.draw(st.integers(1, 3)))
+        if inside and data.draw(st.integers(0, 3)) == 0:
+            room.leave(inside.pop(data.draw(st.integers(0, len(inside) - 1))))
+        assert len(room) == len(inside) <= size
+        assert all(count <= max(size // 8, 1) for count in _by_network(room).values())
+
+
+def _by_network(room: ConnectionRoom) -> Counter[str]:
+    return Counter({str(name): len(group) for name, group in room._networks.items()})
