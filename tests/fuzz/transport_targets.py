@@ -107,7 +107,7 @@ async def _answer(segments: list[bytes]) -> tuple[object, bytes, bool]:
     """The head, the body, and whether the exchange failed."""
     connection = Connection(lambda _: None, lambda _: None)
     connection.connection_made(_Transport())
-    connection.send(b"", deadline=_loop.time() + 3600, idle_s=3600)
+    connection.send(b"", b"", deadline=_loop.time() + 3600, idle_s=3600)
     for segment in segments:
         if segment:
             connection.data_received(segment)

@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 
 from tollkeeper.hosting.connection_room import ConnectionRoom
 
+_YES_OR_NO = st.booleans()
+
 
 class _Connection:
     def __init__(self, *, waits: bool = True) -> None:
@@ -81,13 +83,13 @@ def test_the_room_is_never_exceeded(data: st.DataObject) -> None:
     inside: list[_Connection] = []
     for _ in range(data.draw(st.integers(1, 120))):
         network = data.draw(st.sampled_from("abcdef"))
-        connection = _Connection(waits=data.draw(st.booleans()))
+        connection = _Connection(waits=data.draw(_YES_OR_NO))
         if room.enter(connection, network):
             inside.append(connection)
         inside = [connection for connection in inside if not connection.closed]
-        if inside and data.draw(st.booleans()):
+        if data.draw(_YES_OR_NO) and inside:
             room.recognise(data.draw(st.sampled_from(inside)), data.draw(st.integers(1, 3)))
-        if inside and data.draw(st.integers(0, 3)) == 0:
+        if data.draw(st.integers(0, 3)) == 0 and inside:
             room.leave(inside.pop(data.draw(st.integers(0, len(inside) - 1))))
         assert len(room) == len(inside) <= size
         assert all(count <= max(size // 8, 1) for count in _by_network(room).values())

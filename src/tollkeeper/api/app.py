@@ -59,7 +59,7 @@ class App:
         self._bodies = BodiesInFlight(
             bytes_max=conventions.bodies_bytes_max,
             key_bytes_max=conventions.key_bodies_bytes_max,
-            request_bytes_max=conventions.body_bytes_max,
+            body_bytes_max=conventions.body_bytes_max,
         )
         self._keep_alive = KeepAlive()
         self._customer_key_header = conventions.customer_key_header.encode()
@@ -118,7 +118,7 @@ class App:
         limits = self._conventions
         share = answer.body_share = self._bodies.share_of(caller)
         bytes_max = limits.body_bytes_max
-        raw_body = incoming.arrived_body(exchange, share, bytes_max=bytes_max)
+        raw_body = incoming.arrived_body(exchange, bytes_max=bytes_max)
         if raw_body is None:
             raw_body = await incoming.read_body(
                 exchange, share, bytes_max=bytes_max, timeout_s=limits.body_timeout_s
@@ -127,13 +127,14 @@ class App:
             self._services.administration_rate.count_body(caller.organization_id, len(raw_body))
         decoder, body = self._decoders[endpoint.operation], None
         if endpoint.takes_body and not endpoint.stored:
-            body = self._decoding.decode_plain(raw_body, decoder)
+            body = self._decoding.decode_plain(raw_body, decoder, share)
         large = False
         if body is None:
             large = is_large(raw_body)
             body = await incoming.decode_body(
-                endpoint, decoder, raw_body, self._decoding, owner=owner
+                endpoint, decoder, raw_body, self._decoding, share, owner=owner
             )
+        incoming.grow_for_parts(share, body, raw_body)
         query = incoming.decode_query(head.query, endpoint.query)
         return Request(
             answer.request_id,

@@ -80,10 +80,10 @@ class Replica:
         """What no message to a caller may contain."""
         return (*self._credential.secrets, self._base, self._origin, self._netloc)
 
-    async def request(
+    async def request_head(
         self, path: str, accept: bytes, body: bytes, *, deadline: float, own_headers: bytes = b""
     ) -> bytes:
-        """A whole request. `path` is relative to the base address, or to its origin if it begins
+        """The head of a request. `path` is relative to the base address, or to its origin if it begins
         with a slash. `own_headers` are header lines of this call. Raises what the credential
         raises."""
         head = self._heads.get((path, accept))
@@ -98,7 +98,8 @@ class Replica:
         if headers is None:
             outgoing = OutgoingRequest(self._netloc, head.path, body)
             headers = await self._credential.headers_for(outgoing, deadline=deadline)
-        return request_bytes(head.written, headers + own_headers, body)
+        length = b"content-length: %d\r\n\r\n" % len(body)
+        return b"".join((head.written, headers, own_headers, length))
 
     def doubt_credential(self) -> None:
         self._credential.doubt()
@@ -127,18 +128,19 @@ class Replica:
     async def _count(self, tokenize: TokenizeRequest, call: Call, deadline: float) -> int | None:
         body = tokenize.encode(call)
         path = tokenize.path_for(call.model)
-        request = await self.request(
+        head = await self.request_head(
             path, _JSON, body, deadline=deadline, own_headers=tokenize.headers_for(call)
         )
         connection = await self._pool.acquire(
             deadline=deadline, organization=call.organization_id.int
         )
         try:
-            connection.send(request, deadline=deadline, idle_s=self.config.idle_timeout_s)
-            head = await connection.read_head()
-            if head.status != 200:
+            connection.send(head, body, deadline=deadline, idle_s=self.config.idle_timeout_s)
+            del body  # The connection frees it when it is sent.
+            answer = await connection.read_head()
+            if answer.status != 200:
                 return None
-            check_content(head, _JSON)
+            check_content(answer, _JSON)
             return read_count(await read_body(connection, _COUNT_BYTES_MAX), tokenize.count_field)
         finally:
             self._pool.release(connection)
@@ -227,7 +229,7 @@ class ReplicaCall:
         accept = replica.stream_type if streamed else _JSON
         path = replica.wire.path_for(call.model, stream=streamed)
         trace = call.outgoing_trace
-        request = await replica.request(
+        head = await replica.request_head(
             path,
             accept,
             body,
@@ -245,15 +247,16 @@ class ReplicaCall:
                 raise domain_error(failure, charged=False) from failure
         self._connection = connection
         self.sent = True
-        connection.send(request, deadline=self._deadline, idle_s=replica.config.idle_timeout_s)
+        connection.send(head, body, deadline=self._deadline, idle_s=replica.config.idle_timeout_s)
+        del body  # The connection frees it when it is sent.
         try:
-            head = await connection.read_head()
+            answer = await connection.read_head()
         except HttpFailure as failure:
             # The backend may have run the call.
             raise domain_error(failure, charged=True) from failure
-        if head.status != 200:
-            raise await self._refusal(connection, head)
-        check_content(head, accept)
+        if answer.status != 200:
+            raise await self._refusal(connection, answer)
+        check_content(answer, accept)
         if streamed:
             reader = replica.wire.open_stream(call, secrets=replica.secrets)
             parser = open_parser(replica.wire.framing, replica.config.frame_bytes_max)
@@ -317,11 +320,6 @@ class ReplicaCall:
         if report is None:
             raise failed from error
         return WholeAnswer([Opened(), report], failed)
-
-
-def request_bytes(head: bytes, headers: bytes, body: bytes) -> bytes:
-    """Head, credential and body as one segment."""
-    return b"%b%bcontent-length: %d\r\n\r\n%b" % (head, headers, len(body), body)
 
 
 async def read_body(connection: Connection, bytes_max: int) -> bytes:

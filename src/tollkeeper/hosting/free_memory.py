@@ -3,6 +3,9 @@
 glibc gives back only what lies at the end of its heap. After many large buffers, such as those of
 callers that do not read, the heap is mostly free and stays as large as it was at its peak, because a
 few small blocks lie behind the free ones. `malloc_trim` gives back the free pages in between.
+
+Blocks of bodies have pages of their own, which the system gets back when they are freed. After the first one
+is freed, glibc would take the next ones from the heap, if its threshold were not set.
 """
 
 import asyncio
@@ -12,6 +15,9 @@ from collections.abc import Callable
 INTERVAL_S = 10.0
 # So much may be free and stay. Below this, trimming would only be followed by growing again.
 FREE_BYTES_MAX = 32 << 20
+# A block of this size or more has pages of its own.
+_OWN_PAGES_BYTES = 128 << 10
+_M_MMAP_THRESHOLD = -3
 
 
 class _MallocInfo(ctypes.Structure):
@@ -33,6 +39,7 @@ class Heap:
         library = ctypes.CDLL(None)
         self._info = getattr(library, "mallinfo2", None)
         self._trim = getattr(library, "malloc_trim", None)
+        self._options = getattr(library, "mallopt", None)
         if self._info is not None:
             self._info.restype = _MallocInfo
 
@@ -42,6 +49,10 @@ class Heap:
 
     def free_bytes(self) -> int:
         return int(self._info().fordblks) if self._info is not None else 0
+
+    def keep_large_blocks_apart(self) -> None:
+        if self._options is not None:
+            self._options(_M_MMAP_THRESHOLD, _OWN_PAGES_BYTES)
 
     def trim(self) -> None:
         if self._trim is not None:
@@ -59,15 +70,19 @@ class MemoryTrimmer:
 
     def start(self) -> None:
         if self._heap.is_known:
-            self._timer = asyncio.get_running_loop().call_later(INTERVAL_S, self._look)
+            self._heap.keep_large_blocks_apart()
+            self._look_later()
 
     def stop(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
+    def _look_later(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(INTERVAL_S, self._look)
+
     def _look(self) -> None:
-        self.start()
+        self._look_later()
         self.trim_if_large()
 
     def trim_if_large(self) -> bool:

@@ -71,7 +71,8 @@ class HttpExchange:
     finished = False
     wrote = False
     task: asyncio.Task[None] | None = None
-    _size = 0
+    # What has arrived of the body: bytes if it came in one piece.
+    _body: bytes | bytearray = b""
     _complete = False
     _failure: TollkeeperError | None = None
     _gone = False
@@ -95,7 +96,6 @@ class HttpExchange:
         # The declared length of the body; 0 if there is none, or if the body is chunked.
         self.declared = declared
         self.keep_alive = keep_alive
-        self._pieces: list[bytes] = []
 
     # Called by the application.
 
@@ -116,20 +116,19 @@ class HttpExchange:
     def body(self) -> bytes | None:
         if not self._complete:
             return None
-        if len(self._pieces) != 1:
-            # The pieces are not kept beside the whole.
-            self._pieces = [b"".join(self._pieces)]
-        return self._pieces[0]
+        if isinstance(self._body, bytearray):
+            self._body = bytes(self._body)
+        return self._body
 
     @property
     def body_bytes(self) -> int:
-        return max(self.declared, self._size)
+        return max(self.declared, len(self._body))
 
     async def receive_body(self, grow_to: Callable[[int], None]) -> bytes:
-        grow_to(self._size)
+        grow_to(len(self._body))
         self._grow_to = grow_to
-        self._size_before = self._size
-        if not self._pieces and not self._complete and self._expects_continue():
+        self._size_before = len(self._body)
+        if not self._body and not self._complete and self._expects_continue():
             self._link.send(_CONTINUE)
         self._link.read_body()
         while True:
@@ -240,7 +239,7 @@ class HttpExchange:
             # These refer to the application's side of the request, and that refers to the exchange.
             # Without them, reference counting frees the whole request at once: its body, its prompt.
             self._on_leave = self._on_stop = self._grow_to = self.task = None
-            self._pieces = []
+            self._body = b""
 
     @property
     def complete(self) -> bool:
@@ -255,20 +254,23 @@ class HttpExchange:
     def add_piece(self, piece: bytes) -> None:
         if self.finished or self._failure is not None:
             return  # The answer does not need the rest of the body.
-        self._pieces.append(piece)
-        self._size += len(piece)
+        if not self._body:
+            self._body = piece
+        elif isinstance(self._body, bytes):
+            self._body = bytearray().join((self._body, piece))
+        else:
+            self._body += piece
         if self._grow_to is not None:
             try:
-                self._grow_to(self._size)
+                self._grow_to(len(self._body))
             except TollkeeperError as error:
                 self.spoiled(error)
-        elif self._size > _READ_AHEAD_BYTES:
+        elif len(self._body) > _READ_AHEAD_BYTES:
             self._link.read_no_further()
 
     def arrived(self, body: bytes) -> None:
         """The whole body has come with the head."""
-        self._pieces.append(body)
-        self._size = len(body)
+        self._body = body
         self._complete = True
 
     def completed(self) -> None:
@@ -286,13 +288,13 @@ class HttpExchange:
     def is_too_slow(self, bytes_min: int) -> bool:
         """Whether less than `bytes_min` of the body has arrived since this was asked last, or since the
         application asked for the body."""
-        before, self._size_before = self._size_before, self._size
-        return self._size - before < bytes_min
+        before, self._size_before = self._size_before, len(self._body)
+        return len(self._body) - before < bytes_min
 
     def spoiled(self, failure: TollkeeperError) -> None:
         """The rest of the body is not waited for, or is not HTTP."""
         self._failure = failure
-        self._pieces = []
+        self._body = b""
         self.keep_alive = False
         self._wake()
 

@@ -5,7 +5,6 @@ in the error envelope, with a request id.
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import cast
@@ -19,9 +18,15 @@ from tollkeeper.hosting.http_exchange import STATUS_LINES, HttpExchange, date_li
 from tollkeeper.hosting.request_parser import RequestParser
 from tollkeeper.services.request_ids import new_request_id_text
 
+# How much is read at once: little, unless it is a body that the application has asked for. What a client
+# sends before that is not counted as its memory.
+_READ_BYTES = 16 << 10
+_BODY_READ_BYTES = 256 << 10
 # Requests that arrive while another one is answered wait unread. Beyond this size the socket is not
 # read, and then the caller's leaving is seen only when the next request's turn comes.
-_HELD_BYTES_MAX = 64 << 10
+_HELD_BYTES_MAX = _READ_BYTES
+# So much of an answer may wait for a client that does not read, before the application has to wait.
+_UNSENT_BYTES = 16 << 10
 # An answer may be complete before its request is. For this long the rest of the request is read and
 # dropped: closing at once would reset the connection, and the caller would lose the answer.
 _LINGER_S = 2.0
@@ -51,6 +56,9 @@ class ServerState:
     # Asked before the application.
     refuses_at_once: RefusesAtOnce | None = None
     room: ConnectionRoom = field(init=False)
+    # What is read into. The loop reads from one connection at a time, so all of them share it.
+    buffer: memoryview = field(init=False)
+    small_buffer: memoryview = field(init=False)
     connections: "set[HttpConnection]" = field(default_factory=set)
     # Requests whose application still runs.
     exchanges: set[HttpExchange] = field(default_factory=set)
@@ -58,9 +66,11 @@ class ServerState:
 
     def __post_init__(self) -> None:
         self.room = ConnectionRoom(self.limits.connections_max)
+        self.buffer = memoryview(bytearray(_BODY_READ_BYTES))
+        self.small_buffer = self.buffer[:_READ_BYTES]
 
 
-class HttpConnection(asyncio.Protocol):
+class HttpConnection(asyncio.BufferedProtocol):
     """One connection. It parses the next request when the answer to the present one is complete."""
 
     def __init__(self, state: ServerState, loop: asyncio.AbstractEventLoop) -> None:
@@ -77,7 +87,7 @@ class HttpConnection(asyncio.Protocol):
         # The same one while the bytes that its head came with are still being parsed.
         self._unstarted: HttpExchange | None = None
         # Requests that were parsed together with the end of the one before them.
-        self._waiting: deque[HttpExchange] = deque()
+        self._waiting: list[HttpExchange] = []
         # For whom the last request was; None where that is not known.
         self._owner: Hashable = None
         # Bytes that are not parsed yet.
@@ -100,6 +110,7 @@ class HttpConnection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
+        self._transport.set_write_buffer_limits(_UNSENT_BYTES)
         self.write = self._transport.write
         self.ready = True
         self._head_since = self._loop.time()
@@ -109,6 +120,15 @@ class HttpConnection(asyncio.Protocol):
             self._close()
         elif not self._state.room.enter(self, network_of(self._host)):
             self._refuse(_no_room())
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        exchange = self._parser.exchange
+        if exchange is not None and exchange.waits_for_body:
+            return self._state.buffer
+        return self._state.small_buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self.data_received(bytes(self._state.buffer[:nbytes]))
 
     def data_received(self, data: bytes) -> None:
         if self._dropping:
@@ -143,6 +163,8 @@ class HttpConnection(asyncio.Protocol):
         """The caller reads too slowly: it has `write_timeout_s` to catch up."""
         self._writable = asyncio.Event()
         self.ready = False
+        # Its further requests can wait until it reads.
+        self.read_no_further()
         self._start_write_timer()
 
     def resume_writing(self) -> None:
@@ -153,6 +175,8 @@ class HttpConnection(asyncio.Protocol):
             self._writable.set()
             self._writable = None
         self.ready = not self._closed
+        if len(self._held) <= _HELD_BYTES_MAX:
+            self.read_on()
         if self._closed:
             self._start_write_timer()
         elif self._current is None:
@@ -336,7 +360,7 @@ class HttpConnection(asyncio.Protocol):
     def _next(self) -> None:
         """The present answer is complete: goes on with the next request."""
         if self._waiting:
-            self._start(self._waiting.popleft())
+            self._start(self._waiting.pop(0))
         elif self._refusal is not None:
             self._refuse(self._refusal)
         elif self._held:

@@ -186,7 +186,7 @@ async def test_a_hostile_body_leaves_others_alone(scripted: ScriptedGateway) -> 
 
 
 def test_shares_are_taken_and_given_back() -> None:
-    bodies = BodiesInFlight(bytes_max=100, key_bytes_max=40, request_bytes_max=60)
+    bodies = BodiesInFlight(bytes_max=100, key_bytes_max=40, body_bytes_max=60)
     mine = _caller()
     first, second = bodies.share_of(mine), bodies.share_of(mine)
     first.grow_to(30)
@@ -203,7 +203,7 @@ def test_shares_are_taken_and_given_back() -> None:
 
 
 def test_keys_of_one_organization_share_its_room() -> None:
-    bodies = BodiesInFlight(bytes_max=160, key_bytes_max=60, request_bytes_max=60)
+    bodies = BodiesInFlight(bytes_max=160, key_bytes_max=60, body_bytes_max=60)
     one = _caller()
     other = bodies.share_of(replace(one, key_id=KeyId(uuid4())))
     bodies.share_of(one).grow_to(60)
@@ -218,7 +218,7 @@ def test_no_number_of_organizations_takes_all_of_the_room(
     hostile: int, body: int, piece: int
 ) -> None:
     """They take as much as they can, with bodies of any size that grow in any steps."""
-    bodies = BodiesInFlight(bytes_max=100_000, key_bytes_max=100_000, request_bytes_max=100)
+    bodies = BodiesInFlight(bytes_max=100_000, key_bytes_max=100_000, body_bytes_max=100)
     callers = [_caller() for _ in range(hostile)]
     refused: set[int] = set()
     while len(refused) < hostile:
@@ -234,7 +234,7 @@ def test_no_number_of_organizations_takes_all_of_the_room(
 
 
 def test_the_largest_request_fits_into_an_empty_process() -> None:
-    bodies = BodiesInFlight(bytes_max=10, key_bytes_max=10, request_bytes_max=60)
+    bodies = BodiesInFlight(bytes_max=10, key_bytes_max=10, body_bytes_max=60)
     share = bodies.share_of(_caller())
     share.grow_to(30)
     share.grow_to(60)

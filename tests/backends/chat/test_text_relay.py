@@ -68,7 +68,7 @@ class _Caller:
         self.connection = Connection(lambda _: None, lambda _: None)
         self.connection.connection_made(_Socket())
         now = asyncio.get_running_loop().time()
-        self.connection.send(b"", deadline=now + 60, idle_s=20)
+        self.connection.send(b"", b"", deadline=now + 60, idle_s=20)
         self.reader = AnswerStream(make_call(streamed=True, output_tokens_max=output_tokens_max))
         self.answer = StreamedAnswer(
             self.connection, self.reader, EventStreamParser(frame_bytes_max)

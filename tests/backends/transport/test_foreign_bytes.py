@@ -101,7 +101,7 @@ async def _read(*segments: bytes) -> tuple[int, bytes, bool]:
     connection = Connection(lambda _: None, lambda _: None)
     transport = _Transport()
     connection.connection_made(transport)
-    connection.send(b"", deadline=asyncio.get_running_loop().time() + 60, idle_s=60)
+    connection.send(b"", b"", deadline=asyncio.get_running_loop().time() + 60, idle_s=60)
     for segment in segments:
         if not transport.closed:
             connection.data_received(segment)

@@ -116,7 +116,9 @@ def _written(body: wire.ChatRequest, raw: dict[str, msgspec.Raw]) -> dict[str, m
     without values that have no effect (null, text format, text as the only modality)."""
     passed_on = _PASSED_ON_WITH_TOOLS if body.tools or body.functions else _PASSED_ON
     written = {
-        name: value for name, value in raw.items() if name in passed_on and bytes(value) != _NULL
+        name: value
+        for name, value in raw.items()
+        if name in passed_on and memoryview(value) != _NULL
     }
     if isinstance(body.response_format, wire.TextFormat):
         del written["response_format"]

@@ -9,11 +9,11 @@ _RETRY_AFTER_S = 1
 class BodiesInFlight:
     """An organization may have as much as it leaves free, whatever number of keys it creates. So no number
     of organizations gets all of the room: one has at most half of it, two have at most three quarters.
-    A single request of an organization or of a key may have more, if there is room."""
+    A single request of an organization or of a key may have more, if there is room. A request that needs
+    more than all of the room gets all of it."""
 
-    def __init__(self, *, bytes_max: int, key_bytes_max: int, request_bytes_max: int) -> None:
-        # The largest request always fits into an empty process.
-        self._bytes_max = max(bytes_max, request_bytes_max)
+    def __init__(self, *, bytes_max: int, key_bytes_max: int, body_bytes_max: int) -> None:
+        self.bytes_max = max(bytes_max, body_bytes_max)
         self._key_bytes_max = key_bytes_max
         self._bytes = 0
         # Only those that have a request in progress. The hash of an integer is faster than that of an id.
@@ -31,7 +31,7 @@ class BodiesInFlight:
         """Lets a request that has `before` bytes have `size`. Raises RateLimited or Unavailable if there is
         no room, and then takes nothing."""
         added = size - before
-        free = self._bytes_max - self._bytes - added
+        free = self.bytes_max - self._bytes - added
         of_key = self._by_key.get(key, 0) + added
         if of_key > self._key_bytes_max and of_key > size:
             raise _too_much_of("key")
@@ -72,20 +72,21 @@ def _too_much_of(owner: str) -> RateLimited:
 class BodyShare:
     """The memory that one request may use. It is given back when the request has ended."""
 
-    __slots__ = ("_bodies", "_key", "_organization", "_size")
+    __slots__ = ("_bodies", "_key", "_organization", "size")
 
     def __init__(self, bodies: BodiesInFlight, organization: int, key: int) -> None:
         self._bodies = bodies
         self._organization = organization
         self._key = key
-        self._size = 0
+        self.size = 0
 
     def grow_to(self, size: int) -> None:
-        if size > self._size:
-            self._bodies.take(self._organization, self._key, self._size, size)
-            self._size = size
+        size = min(size, self._bodies.bytes_max)
+        if size > self.size:
+            self._bodies.take(self._organization, self._key, self.size, size)
+            self.size = size
 
     def release(self) -> None:
-        if self._size:
-            self._bodies.give_back(self._organization, self._key, self._size)
-            self._size = 0
+        if self.size:
+            self._bodies.give_back(self._organization, self._key, self.size)
+            self.size = 0

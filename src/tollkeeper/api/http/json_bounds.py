@@ -18,13 +18,15 @@ _SMALL_BYTES = 128 << 10
 _FEW_ELEMENTS = 5000
 
 
-def is_plain(body: bytes, elements_max: int) -> bool:
-    """Whether the body is small, and inside of its bounds even if no bracket and no comma of it is
-    part of a string. Nearly every body is."""
+def plain_elements(body: bytes, elements_max: int) -> int | None:
+    """How many elements the body has at most, if it is small, and inside of its bounds even if no bracket
+    and no comma of it is part of a string. Nearly every body is; None for any other."""
     if len(body) > _SMALL_BYTES:
-        return False
+        return None
     openings = _openings(body)
-    return openings <= DEPTH_MAX and openings + body.count(b",") <= min(elements_max, _FEW_ELEMENTS)
+    elements = openings + body.count(b",")
+    is_plain = openings <= DEPTH_MAX and elements <= min(elements_max, _FEW_ELEMENTS)
+    return elements if is_plain else None
 
 
 def is_large(body: bytes) -> bool:
@@ -32,9 +34,10 @@ def is_large(body: bytes) -> bool:
     return len(body) > _SMALL_BYTES or _openings(body) + body.count(b",") > _FEW_ELEMENTS
 
 
-def check_bounds(body: bytes, elements_max: int) -> None:
+def check_bounds(body: bytes, elements_max: int) -> int:
     """Refuses a body that is nested too deeply, or whose arrays and objects have together more than
-    `elements_max` elements. An empty array or object counts as one element of its own."""
+    `elements_max` elements, and returns their number. An empty array or object counts as one element of its
+    own."""
     elements = depth = 0
     for structure in _structure(body):
         elements += _openings(structure) + structure.count(b",")
@@ -45,6 +48,7 @@ def check_bounds(body: bytes, elements_max: int) -> None:
         if max(depths) > DEPTH_MAX:
             raise InvalidRequest(f"The body is nested more than {DEPTH_MAX} levels deep.")
         depth = depths[-1]
+    return elements
 
 
 def _openings(text: bytes) -> int:

@@ -13,7 +13,8 @@ from tollkeeper.api.http.endpoint import AnyEndpoint, HeaderIndex
 from tollkeeper.api.http.envelope import BodyTimeout, PayloadTooLarge, UnsupportedMediaType
 from tollkeeper.api.http.exchange import Exchange
 from tollkeeper.api.http.head import HeadReading, RequestHead
-from tollkeeper.api.http.json_bounds import is_large, is_plain
+from tollkeeper.api.http.json_bounds import check_bounds, is_large, plain_elements
+from tollkeeper.api.http.request_memory import memory_of
 from tollkeeper.domain.access import KeyKind
 from tollkeeper.domain.errors import InvalidRequest, Unauthenticated
 from tollkeeper.large_requests import beside_the_loop
@@ -27,6 +28,8 @@ _UTF8 = frozenset({b"utf-8", b"utf8", b'"utf-8"', b'"utf8"'})
 _QUERY_FIELDS_MAX = 1000
 # A body that has not arrived needs at least this much: its connection, its task and what is read at once.
 _FIRST_SHARE_BYTES = 64 << 10
+# The default of `fan_out`.
+_PARTS_MAX = 16
 
 
 def header_values(headers: HeaderIndex, name: bytes) -> tuple[bytes, ...]:
@@ -106,16 +109,12 @@ def _is_json(content_type: bytes) -> bool:
     return True
 
 
-def arrived_body(exchange: Exchange, share: BodyShare, *, bytes_max: int) -> bytes | None:
+def arrived_body(exchange: Exchange, *, bytes_max: int) -> bytes | None:
     """The whole body if it arrived with the headers, as it usually does; otherwise None, and `read_body`
-    waits for it. A body that declares too large a length is refused before it is read. The share grows with
-    what arrives, not with what is declared."""
+    waits for it. A body that declares too large a length is refused before it is read."""
     if exchange.body_bytes > bytes_max:
         raise PayloadTooLarge(f"The body exceeds {bytes_max} bytes.")
-    body = exchange.body
-    if body is not None:
-        share.grow_to(len(body))
-    return body
+    return exchange.body
 
 
 async def read_body(
@@ -168,22 +167,33 @@ def _array_fields(kind: type) -> frozenset[str]:
 
 
 class JsonDecoding:
-    """Decodes bodies. Large ones are decoded beside the event loop, one at a time, so that other
-    requests go on and the memory of half-built bodies is bounded."""
+    """Decodes bodies, after each share has grown to the memory that its request needs. Large ones are
+    decoded beside the event loop, one at a time, so that other requests go on."""
 
     def __init__(self, elements_max: int) -> None:
         self._elements_max = elements_max
 
-    def decode_plain(self, body: bytes, decoder: msgspec.json.Decoder[T]) -> T | None:
+    def decode_plain(
+        self, body: bytes, decoder: msgspec.json.Decoder[T], share: BodyShare
+    ) -> T | None:
         """Decodes nearly every body; None for others, which `decode` has to look at."""
-        if is_plain(body, self._elements_max):
-            return strict_json.decode_bounded(body, decoder)
-        return None
+        elements = plain_elements(body, self._elements_max)
+        if elements is None:
+            return None
+        share.grow_to(memory_of(body, elements))
+        return strict_json.decode_bounded(body, decoder)
 
-    async def decode(self, owner: Hashable, body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
+    async def decode(
+        self, owner: Hashable, body: bytes, decoder: msgspec.json.Decoder[T], share: BodyShare
+    ) -> T:
         if not is_large(body):
-            return strict_json.decode(body, decoder, self._elements_max)
-        return await beside_the_loop(owner, strict_json.decode, body, decoder, self._elements_max)
+            share.grow_to(self._memory_of(body))
+            return strict_json.decode_bounded(body, decoder)
+        share.grow_to(await beside_the_loop(owner, self._memory_of, body))
+        return await beside_the_loop(owner, strict_json.decode_bounded, body, decoder)
+
+    def _memory_of(self, body: bytes) -> int:
+        return memory_of(body, check_bounds(body, self._elements_max))
 
 
 async def decode_body(
@@ -191,6 +201,7 @@ async def decode_body(
     decoder: msgspec.json.Decoder[Any],
     body: bytes,
     decoding: JsonDecoding,
+    share: BodyShare,
     *,
     owner: Hashable,
 ) -> Any:
@@ -198,9 +209,16 @@ async def decode_body(
         if body:
             raise InvalidRequest("This operation takes no body.")
         return None
-    decoded: Any = decoding.decode_plain(body, decoder)
+    decoded: Any = decoding.decode_plain(body, decoder, share)
     if decoded is None:
-        decoded = await decoding.decode(owner, body, decoder)
+        decoded = await decoding.decode(owner, body, decoder, share)
     if endpoint.stored:
         strict_json.refuse_nul(body, decoded)
     return decoded
+
+
+def grow_for_parts(share: BodyShare, decoded: Any, body: bytes) -> None:
+    """A backend that makes one completion at a time gets a body for each, several at once."""
+    parts = min(getattr(decoded, "n", None) or 1, _PARTS_MAX)
+    if parts > 1:
+        share.grow_to(share.size + (parts - 1) * len(body))

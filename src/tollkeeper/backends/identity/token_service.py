@@ -65,7 +65,7 @@ async def ask(
         connection = await pool.acquire(deadline=deadline)
         try:
             request = _request(method, address.netloc, _target(url), headers or {}, body)
-            connection.send(request, deadline=deadline, idle_s=_CONNECT_TIMEOUT_S)
+            connection.send(request, b"", deadline=deadline, idle_s=_CONNECT_TIMEOUT_S)
             head: ResponseHead = await connection.read_head()
             return TokenAnswer(head.status, await _read(connection.read))
         finally:

@@ -15,6 +15,8 @@ import httptools
 import msgspec
 
 HEAD_BYTES_MAX = 64 << 10
+# A larger body is sent in pieces of this size.
+_PIECE_BYTES = 64 << 10
 # The socket is not read while more unread body than this is buffered. A slow reader of the answer
 # so cannot fill the memory.
 _BUFFERED_BYTES_MAX = 64 << 10
@@ -87,6 +89,9 @@ class Connection(asyncio.Protocol):
         self._drain_timer: asyncio.TimerHandle | None = None
         self._deadline = self._idle_s = self._progress_at = 0.0
         self._lost = self._busy = self._draining = False
+        # The rest of the request's body, and whether the server does not take it now.
+        self._unsent: memoryview | None = None
+        self._writing_paused = False
         self._reset_exchange()
 
     def _reset_exchange(self) -> None:
@@ -119,8 +124,9 @@ class Connection(asyncio.Protocol):
             raise ConnectionResetError
         self._transport = encrypted
 
-    def send(self, request: bytes, *, deadline: float, idle_s: float) -> None:
-        """Starts an exchange; `deadline` is a time of the event loop's clock."""
+    def send(self, head: bytes, body: bytes, *, deadline: float, idle_s: float) -> None:
+        """Starts an exchange; `deadline` is a time of the event loop's clock. A large body is sent in pieces,
+        as fast as the server takes them, and without a copy."""
         assert not self._busy
         assert self._transport is not None
         self._reset_exchange()
@@ -132,7 +138,12 @@ class Connection(asyncio.Protocol):
         # A timer that an earlier exchange has left is as good where it rings early enough.
         if self._timer is None or due < self._rings_at:
             self._set_timer(due)
-        self._transport.write(request)
+        if len(body) <= _PIECE_BYTES:
+            self._transport.write(head + body)
+        else:
+            self._transport.write(head)
+            self._unsent = memoryview(body)
+            self._write_on()
 
     async def read_head(self) -> ResponseHead:
         while self._head is None:
@@ -221,6 +232,13 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = self._socket_transport = cast("asyncio.Transport", transport)
 
+    def pause_writing(self) -> None:
+        self._writing_paused = True
+
+    def resume_writing(self) -> None:
+        self._writing_paused = False
+        self._write_on()
+
     def data_received(self, data: bytes) -> None:
         relay, waiter = self._relay, self._waiter
         if relay is not None and self._at_chunk_start and waiter is not None and not waiter.done():
@@ -244,6 +262,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._lost = True
+        self._unsent = None
         self._cancel_timer()
         if self._busy and not self._complete:
             if exc is None and self._head is not None and self._head.has_no_length:
@@ -307,8 +326,17 @@ class Connection(asyncio.Protocol):
         server could then read the next request as the rest of this one."""
         assert self._transport is not None
         assert self._socket_transport is not None
+        if self._unsent is not None:
+            return False
         waiting = self._transport.get_write_buffer_size()
         return waiting == 0 and self._socket_transport.get_write_buffer_size() == 0
+
+    def _write_on(self) -> None:
+        while self._unsent is not None and not self._writing_paused and not self.closing:
+            assert self._transport is not None
+            self._transport.write(self._unsent[:_PIECE_BYTES])
+            rest = self._unsent[_PIECE_BYTES:]
+            self._unsent = rest if rest.nbytes else None
 
     def _feed(self, data: bytes) -> None:
         try:
@@ -378,7 +406,7 @@ class Connection(asyncio.Protocol):
 
     def _end_exchange(self) -> None:
         self._busy = self._draining = False
-        self._relay = None
+        self._relay = self._unsent = None
         self._chunks = []
         if self._drain_timer is not None:
             self._drain_timer.cancel()
