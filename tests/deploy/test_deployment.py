@@ -277,6 +277,17 @@ def test_proxies_pass_streams_on_as_they_come() -> None:
     assert int(header_s) > deadline_s
 
 
+def test_a_pod_has_the_memory_that_its_limits_allow() -> None:
+    """As docs/operating.md adds it up."""
+    limits, server = _DEFAULTS.limits, _DEFAULTS.server
+    assert server.workers == 1
+    allowed = _container("Deployment")["resources"]["limits"]["memory"]
+    mebibytes = int(allowed.removesuffix("Mi"))
+    requests = limits.bodies_bytes + 4 * limits.body_bytes
+    connections = server.connections * 36 * 1024
+    assert mebibytes * 2**20 > 2 * 80 * 10**6 + requests + connections
+
+
 def test_proxies_take_what_the_gateway_takes() -> None:
     mebibytes = _DEFAULTS.limits.body_bytes // 2**20
     assert f"client_max_body_size {mebibytes}m;" in _NGINX

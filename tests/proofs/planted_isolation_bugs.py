@@ -81,6 +81,24 @@ ISOLATION_BUGS = {
         "owner_max=slots",
         ("storage/test_database.py",),
     ),
+    "organizations take all of the room for bodies": Bug(
+        "api/http/bodies_in_flight.py",
+        "        if of_organization > free and of_organization > size:\n",
+        "        if of_organization > self.bytes_max:\n",
+        ("api/http/test_bounds.py",),
+    ),
+    "a declared body takes room before it arrives": Bug(
+        "api/http/request.py",
+        "        share.grow_to(max(size, _FIRST_SHARE_BYTES))\n",
+        "        share.grow_to(max(exchange.body_bytes, _FIRST_SHARE_BYTES))\n",
+        ("api/http/test_bounds.py",),
+    ),
+    "connections without a key keep others out": Bug(
+        "hosting/connection_room.py",
+        "        if self._close_one(self._without_key):\n            return True\n",
+        "",
+        ("hosting/test_connection_room.py",),
+    ),
     "requests of a crowd begin all at once": Bug(
         "HttpConnection.data_received",
         "elif self._state.arrivals.take(self._owner) or self._is_refused_soon():",

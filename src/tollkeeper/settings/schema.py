@@ -45,7 +45,7 @@ class ServerSettings(Section):
     body_timeout_s: Seconds = 60
     write_timeout_s: Seconds = 60
     keep_alive_s: Seconds = 75
-    # Open connections of one worker. Beyond them, new ones are refused.
+    # Open connections of one worker. Beyond them, idle ones are closed or new ones are refused.
     connections: int = Field(default=10_000, ge=1, le=1_000_000)
 
 
@@ -145,9 +145,9 @@ class LimitsSettings(Section):
     body_bytes: int = Field(default=33554432, ge=1024, le=1073741824)
     # Of the arrays and objects of one body, together.
     body_elements: int = Field(default=100_000, ge=100, le=100_000_000)
-    # Of all requests under way in one process, and of one key in it. One body is always allowed.
+    # Memory of all requests in progress in one process, and of one key in it. One request is always allowed.
     bodies_bytes: int = Field(default=536870912, ge=1024, le=1 << 40)
-    key_bodies_bytes: int = Field(default=134217728, ge=1024, le=1 << 40)
+    key_bodies_bytes: int = Field(default=268435456, ge=1024, le=1 << 40)
     inference_deadline_s: Seconds = 300
     requests_per_minute: int = Field(default=6000, ge=1, le=10_000_000)
     concurrency: int = Field(default=256, ge=1, le=1_000_000)

@@ -7,6 +7,7 @@ import socket
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,8 +19,8 @@ import pytest
 from tests.support.gateway_processes import InstalledProgram, installed_program
 from tests.support.program import Serving
 from tests.support.raw_caller import RawCaller, raw_caller
-from tests.support.scripted_gateway import ScriptedGateway
-from tests.support.upstream import Upstream, chat
+from tests.support.scripted_gateway import ScriptedGateway, eventually
+from tests.support.upstream import Upstream, chat, hang
 
 # Of a whole gateway with its worker. Without connections, a worker has about 40 open.
 _DESCRIPTORS = 256
@@ -162,3 +163,21 @@ async def _waiting(stack: AsyncExitStack, scripted: ScriptedGateway) -> RawCalle
     await caller.ask(sent=0.5)
     await asyncio.sleep(0.02)
     return caller
+
+
+async def test_a_new_connection_is_refused_if_all_others_are_in_use(
+    scripted: ScriptedGateway,
+) -> None:
+    scripted.upstream.play(hang())
+    async with AsyncExitStack() as stack:
+        for at in range(_ROOM):
+            caller = await stack.enter_async_context(raw_caller(scripted))
+            await caller.ask()
+            await eventually(partial(_is_called, scripted, at + 1))
+        newcomer = await stack.enter_async_context(raw_caller(scripted))
+        refused = json.loads(await newcomer.answer())
+        assert refused["error"]["code"] == "service_unavailable"
+
+
+def _is_called(scripted: ScriptedGateway, times: int) -> bool:
+    return scripted.upstream.under_way == times

@@ -10,7 +10,7 @@ class HttpConventions:
     body_bytes_max: int
     # Elements of the arrays and objects of one body.
     body_elements_max: int
-    # Bytes of the bodies of all requests under way, in this process and of one key in it.
+    # Memory of all requests in progress, in this process and of one key in it.
     bodies_bytes_max: int
     key_bodies_bytes_max: int
     body_timeout_s: float
