@@ -15,6 +15,9 @@ from tollkeeper.fair_queue import FairSlots, QueueFull
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
+# A large call for several completions, which a backend makes one at a time, has this many of them in progress
+# at once: each needs memory for its own request.
+PARTS_AT_ONCE = 4
 _WAIT_S = 30.0
 _WAITING_MAX = 1000
 _WAITING_OF_OWNER_MAX = 250

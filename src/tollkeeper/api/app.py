@@ -59,7 +59,6 @@ class App:
         self._bodies = BodiesInFlight(
             bytes_max=conventions.bodies_bytes_max,
             key_bytes_max=conventions.key_bodies_bytes_max,
-            body_bytes_max=conventions.body_bytes_max,
         )
         self._keep_alive = KeepAlive()
         self._customer_key_header = conventions.customer_key_header.encode()
@@ -134,7 +133,7 @@ class App:
             body = await incoming.decode_body(
                 endpoint, decoder, raw_body, self._decoding, share, owner=owner
             )
-        incoming.grow_for_parts(share, body, raw_body)
+        incoming.grow_for_parts(share, body, raw_body, is_large=large)
         query = incoming.decode_query(head.query, endpoint.query)
         return Request(
             answer.request_id,

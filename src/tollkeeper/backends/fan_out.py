@@ -19,6 +19,7 @@ from tollkeeper.domain.inference import Batch, Call, Delta, Event, UsageReport
 from tollkeeper.domain.metering import read_usage
 from tollkeeper.domain.prompt import FreeObject
 from tollkeeper.domain.usage import ReportedUsage, merged
+from tollkeeper.large_requests import PARTS_AT_ONCE
 
 # Batches that may wait for the reader. With more, the parts stop reading from the backend.
 _WAITING_BATCHES_MAX = 64
@@ -70,6 +71,8 @@ class _FanOutCall:
         self._call = call
         self._deadline = deadline
         self._workers_max = min(concurrency, call.choices)
+        if call.is_large:
+            self._workers_max = min(self._workers_max, PARTS_AT_ONCE)
         self._workers: list[asyncio.Task[None]] = []
         self._part_calls: list[BackendCall] = []
         self._parts_begun = 0

@@ -145,7 +145,7 @@ class LimitsSettings(Section):
     body_bytes: int = Field(default=33554432, ge=1024, le=1073741824)
     # Of the arrays and objects of one body, together.
     body_elements: int = Field(default=100_000, ge=100, le=100_000_000)
-    # Memory of all requests in progress in one process, and of one key in it. One request is always allowed.
+    # Memory of all requests in progress in one process, and of one key in it.
     bodies_bytes: int = Field(default=536870912, ge=1024, le=1 << 40)
     key_bodies_bytes: int = Field(default=268435456, ge=1024, le=1 << 40)
     inference_deadline_s: Seconds = 300

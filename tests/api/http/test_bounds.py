@@ -23,7 +23,9 @@ from tests.support.scripted_gateway import (
 )
 from tests.support.upstream import hang
 from tollkeeper.api.http.bodies_in_flight import BodiesInFlight
+from tollkeeper.api.http.envelope import PayloadTooLarge
 from tollkeeper.api.http.json_bounds import DEPTH_MAX, check_bounds
+from tollkeeper.api.http.request_memory import memory_of
 from tollkeeper.domain.access import (
     CUSTOMER_PERMISSIONS,
     KeyId,
@@ -32,11 +34,14 @@ from tollkeeper.domain.access import (
     ProjectId,
 )
 from tollkeeper.domain.errors import InvalidRequest, RateLimited, Unavailable
+from tollkeeper.large_requests import PARTS_AT_ONCE
+from tollkeeper.settings import Settings
 
 _MANY = 10**9
 _ELEMENTS_MAX = 1000
 _BODY_MAX = 2 << 20
 _KEY_MAX = 3 << 20
+_BODIES_MAX = 7 << 20
 _PATH = "/v1/chat/completions"
 
 
@@ -45,7 +50,7 @@ def scripted_options() -> dict[str, Any]:
     limits = {
         "body_bytes": _BODY_MAX,
         "body_elements": _ELEMENTS_MAX,
-        "bodies_bytes": 2 * _KEY_MAX,
+        "bodies_bytes": _BODIES_MAX,
         "key_bodies_bytes": _KEY_MAX,
         "drain_s": 0,
     }
@@ -186,7 +191,7 @@ async def test_a_hostile_body_leaves_others_alone(scripted: ScriptedGateway) -> 
 
 
 def test_shares_are_taken_and_given_back() -> None:
-    bodies = BodiesInFlight(bytes_max=100, key_bytes_max=40, body_bytes_max=60)
+    bodies = BodiesInFlight(bytes_max=100, key_bytes_max=40)
     mine = _caller()
     first, second = bodies.share_of(mine), bodies.share_of(mine)
     first.grow_to(30)
@@ -203,7 +208,7 @@ def test_shares_are_taken_and_given_back() -> None:
 
 
 def test_keys_of_one_organization_share_its_room() -> None:
-    bodies = BodiesInFlight(bytes_max=160, key_bytes_max=60, body_bytes_max=60)
+    bodies = BodiesInFlight(bytes_max=160, key_bytes_max=60)
     one = _caller()
     other = bodies.share_of(replace(one, key_id=KeyId(uuid4())))
     bodies.share_of(one).grow_to(60)
@@ -213,34 +218,47 @@ def test_keys_of_one_organization_share_its_room() -> None:
     bodies.share_of(_caller()).grow_to(40)
 
 
-@given(hostile=st.integers(1, 8), body=st.integers(1, 100), piece=st.integers(1, 100))
-def test_no_number_of_organizations_takes_all_of_the_room(
-    hostile: int, body: int, piece: int
-) -> None:
-    """They take as much as they can, with bodies of any size that grow in any steps."""
-    bodies = BodiesInFlight(bytes_max=100_000, key_bytes_max=100_000, body_bytes_max=100)
-    callers = [_caller() for _ in range(hostile)]
-    refused: set[int] = set()
-    while len(refused) < hostile:
-        for at in set(range(hostile)) - refused:
-            share = bodies.share_of(callers[at])
+_ROOM = 100_000
+
+
+@given(
+    sizes=st.lists(st.integers(1, _ROOM), min_size=1, max_size=8), piece=st.integers(1_000, _ROOM)
+)
+def test_no_number_of_organizations_takes_all_of_the_room(sizes: list[int], piece: int) -> None:
+    """Each sends bodies of one size, which grow in steps, until it is refused."""
+    bodies = BodiesInFlight(bytes_max=_ROOM, key_bytes_max=_ROOM)
+    sending = {_caller().organization_id: size for size in sizes}
+    while sending:
+        for organization, size in tuple(sending.items()):
+            share = bodies.share_of(replace(_caller(), organization_id=organization))
             try:
-                for size in range(0, body + piece, piece):
-                    share.grow_to(min(size, body))
-            except RateLimited:
-                refused.add(at)
-    assert bodies.bytes <= 100_000 * (1 - 0.5**hostile)
-    bodies.share_of(_caller()).grow_to(100)
+                for grown in (*range(0, size, piece), size):
+                    share.grow_to(grown)
+            except (PayloadTooLarge, RateLimited, Unavailable):
+                del sending[organization]
+    assert _ROOM - bodies.bytes >= _ROOM / 8 * 0.5 ** len(sizes)
+    bodies.share_of(_caller()).grow_to((_ROOM - bodies.bytes) // 2)
 
 
-def test_the_largest_request_fits_into_an_empty_process() -> None:
-    bodies = BodiesInFlight(bytes_max=10, key_bytes_max=10, body_bytes_max=60)
-    share = bodies.share_of(_caller())
+def test_one_request_may_have_more_than_it_leaves_free() -> None:
+    bodies = BodiesInFlight(bytes_max=80, key_bytes_max=10)
+    share, second = bodies.share_of(_caller()), bodies.share_of(_caller())
     share.grow_to(30)
-    share.grow_to(60)
-    assert bodies.bytes == 60
+    share.grow_to(70)
+    with pytest.raises(PayloadTooLarge):
+        share.grow_to(71)
+    second.grow_to(5)
     with pytest.raises(Unavailable):
-        bodies.share_of(_caller()).grow_to(1)
+        second.grow_to(6)
+
+
+def test_every_body_fits_by_default() -> None:
+    """The one that needs the most: emoji, as many elements as it may have, and several completions."""
+    limits = Settings().limits
+    body = "\N{GRINNING FACE}".encode() + b"x" * (limits.body_bytes - 4)
+    needed = memory_of(body, limits.body_elements) + (PARTS_AT_ONCE - 1) * len(body)
+    bodies = BodiesInFlight(bytes_max=limits.bodies_bytes, key_bytes_max=limits.key_bodies_bytes)
+    bodies.share_of(_caller()).grow_to(needed)
 
 
 def _caller() -> ProjectCaller:

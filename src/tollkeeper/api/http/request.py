@@ -17,7 +17,7 @@ from tollkeeper.api.http.json_bounds import check_bounds, is_large, plain_elemen
 from tollkeeper.api.http.request_memory import memory_of
 from tollkeeper.domain.access import KeyKind
 from tollkeeper.domain.errors import InvalidRequest, Unauthenticated
-from tollkeeper.large_requests import beside_the_loop
+from tollkeeper.large_requests import PARTS_AT_ONCE, beside_the_loop
 from tollkeeper.timeouts import timeout
 
 T = TypeVar("T")
@@ -28,8 +28,6 @@ _UTF8 = frozenset({b"utf-8", b"utf8", b'"utf-8"', b'"utf8"'})
 _QUERY_FIELDS_MAX = 1000
 # A body that has not arrived needs at least this much: its connection, its task and what is read at once.
 _FIRST_SHARE_BYTES = 64 << 10
-# The default of `fan_out`.
-_PARTS_MAX = 16
 
 
 def header_values(headers: HeaderIndex, name: bytes) -> tuple[bytes, ...]:
@@ -217,8 +215,10 @@ async def decode_body(
     return decoded
 
 
-def grow_for_parts(share: BodyShare, decoded: Any, body: bytes) -> None:
+def grow_for_parts(share: BodyShare, decoded: Any, body: bytes, *, is_large: bool) -> None:
     """A backend that makes one completion at a time gets a body for each, several at once."""
-    parts = min(getattr(decoded, "n", None) or 1, _PARTS_MAX)
+    parts = getattr(decoded, "n", None) or 1
+    if is_large:
+        parts = min(parts, PARTS_AT_ONCE)
     if parts > 1:
         share.grow_to(share.size + (parts - 1) * len(body))
