@@ -142,6 +142,10 @@ async def test_a_policy_from_a_question_to_enforcing(site: ConsoleSite, watched:
     await page.get_by_label("A text").fill("there is a bomb")
     await page.get_by_role("button", name="Ask the judge").click()
     await expect(page.locator("#samples tbody tr td").first).to_have_text("9000")
+    await expect(page.get_by_role("alert")).to_have_count(0)
+    # What was tried is still there, to be changed.
+    await expect(page.get_by_label("Question")).to_have_value("Does it say bomb?")
+    await expect(page.get_by_label("A text")).to_have_value("there is a bomb")
     await page.goto(address)
     await page.get_by_role("button", name="Publish draft").click()
     await expect(page.get_by_text("The draft is published.")).to_be_visible()
@@ -177,6 +181,7 @@ async def test_a_labelled_file_suggests_a_threshold(site: ConsoleSite, watched: 
     await page.get_by_role("button", name="Ask the judge").click()
     await expect(page.get_by_text("Suggested threshold: 5000")).to_be_visible()
     await expect(page.locator("#threshold-matches")).to_have_text("1")
+    await expect(page.get_by_role("alert")).to_have_count(0)
 
 
 async def test_a_threshold_is_dragged(site: ConsoleSite, watched: Watched) -> None:

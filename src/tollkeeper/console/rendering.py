@@ -81,9 +81,11 @@ def render(
     nav: str,
     title: str,
     refused: Refused | None = None,
+    filled: Mapping[str, str] | None = None,
     **values: Any,
 ) -> Response:
-    """A page. `refused` is shown at its top, and fills its forms with what was sent."""
+    """Render a page. `refused` is shown at its top, and fills its forms with what was sent. `filled`
+    fills the forms of a page that answers a form."""
     console = console_of(request)
     session = session_of(request)
     text = _environment.get_template(template).render(
@@ -93,7 +95,7 @@ def render(
         form_token=console.sessions.form_token(session),
         once=_once,
         problem=None if refused is None else refused.error,
-        filled=Fields({} if refused is None else refused.filled),
+        filled=Fields((filled or {}) if refused is None else refused.filled),
         notice=NOTICES.get(request.query_params.get("notice", "")),
         now=console.services.clock(),
         query=Fields(request.query_params),

@@ -1,6 +1,7 @@
 """Tries a rule on texts before it becomes a policy, with the judge that policies use."""
 
 import asyncio
+from collections.abc import Mapping
 
 import msgspec
 from starlette.requests import Request
@@ -33,7 +34,11 @@ _line = msgspec.json.Decoder(_Line)
 
 
 async def show(
-    request: Request, refused: Refused | None = None, trial: Trial | None = None
+    request: Request,
+    refused: Refused | None = None,
+    *,
+    trial: Trial | None = None,
+    filled: Mapping[str, str] | None = None,
 ) -> Response:
     console = console_of(request)
     threshold = console.services.default_threshold
@@ -49,6 +54,7 @@ async def show(
         nav="policies",
         title="Try a rule",
         refused=refused,
+        filled=filled,
         trial=trial,
         calibration=None if trial is None else calibrate(trial.samples, threshold),
         threshold=threshold,
@@ -78,7 +84,7 @@ async def run(request: Request) -> Response:
             raise DeadlineExceeded(
                 f"The judge took longer than {_DEADLINE_S} s: try fewer texts."
             ) from None
-        return await show(request, Refused(InvalidRequest(""), form.filled), trial)
+        return await show(request, trial=trial, filled=form.filled)
 
     return await answer_form(request, handle, on_refusal=lambda refused: show(request, refused))
 
