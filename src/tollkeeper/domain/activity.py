@@ -49,7 +49,9 @@ class ActivityRecord(msgspec.Struct, frozen=True, gc=False):
     cost_picousd: int | None
     # settled, released, unsettled; "none" if the call has no reservation
     settlement: str
+    # None if the call was not dispatched, for example because a policy denied it.
     backend: str | None
+    # None if no replica answered.
     replica: str | None
     verdicts: tuple[VerdictRecord, ...] = ()
     # The backend's last report as it came, and its own price in it.

@@ -52,10 +52,11 @@ async def stream_usage(connection: Connection, query: UsageQuery) -> AsyncIterat
         yield BackendUsage(*row)
 
 
-# A call from before the oldest partition of records had a record that was dropped by its age.
+# A call from before the oldest partition of records had a record that was dropped by its age. A record
+# without a backend is that of a call that was not sent: no provider charges for it.
 _USAGE: LiteralString = """
     WITH marked AS (
-        SELECT r.model, d.kind, d.settled + coalesce(o.amount, 0) AS cost, a.backend,
+        SELECT r.model, d.kind, d.settled + coalesce(o.amount, 0) AS cost, a.backend, a.request_id,
             floor(extract(epoch FROM coalesce(a.started_at, r.held_at)) / 86400)::integer AS day,
             a.request_id IS NOT NULL
                 OR (r.held_at AT TIME ZONE 'UTC')::date < %(kept_from)s::date AS recorded
@@ -80,7 +81,7 @@ _USAGE: LiteralString = """
             - count(*) FILTER (WHERE recorded AND kind IS NOT NULL),
         0, 0, 0, 0, coalesce(sum(cost), 0), 0
     FROM marked
-    WHERE (backend = %(backend)s OR backend IS NULL AND model = ANY (%(models)s))
+    WHERE (backend = %(backend)s OR request_id IS NULL AND model = ANY (%(models)s))
       AND day BETWEEN %(first_day)s AND %(last_day)s
     GROUP BY day, model
 """

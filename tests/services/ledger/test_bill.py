@@ -355,6 +355,31 @@ async def test_a_day_of_released_calls_is_missing_nowhere(books: Books, recorded
     assert _kinds(found) == [(_DAY, "x", "missing in the books")]
 
 
+async def test_a_call_that_was_not_sent_is_on_no_bill(books: Books) -> None:
+    """The gateway failed between the hold and the dispatch: the record names no backend."""
+    backend = f"b-{books.project}"
+    model = replace(books.services.catalog.catalog.models[0], id=_model_of(books), backend=backend)
+    hold = await _left_unsettled(books, None)
+    at_ms = await _held_at_ms(books, hold)
+    record = record_of(
+        books,
+        request_id=str(hold.id),
+        model=hold.model,
+        settlement="unsettled",
+        usage=None,
+        backend=None,
+        started_at_ms=at_ms,
+    )
+    await written(books.services.activity, record)
+    bill, days = _bill(f"{_DATE},x,1,1,1"), (None, at_ms // 86_400_000)
+    nothing = [(_DAY, "x", "missing in the books")]
+    found = await _compare(books, backend, bill, catalog=Catalog((model,)), days=days)
+    assert _kinds(found) == nothing
+    await books.services.reconciliation.ledger_resolve(hold.id, settle_picousd=None)
+    found = await _compare(books, backend, bill, catalog=Catalog((model,)), days=days)
+    assert _kinds(found) == nothing
+
+
 async def test_a_backend_that_nobody_knows_is_refused(books: Books) -> None:
     with pytest.raises(NotFound, match="backend nowhere"):
         await _compare(books, "nowhere", _bill(f"{_DATE},a,1,1,1"))

@@ -16,7 +16,9 @@ from tollkeeper.storage.call_ledger import HoldTerms
 
 # The width of the waterfall in units of its drawing.
 _WIDTH = 1000
-_SETTLED = "Settled in the ledger"
+_RESOLVED = "Resolved in the ledger"
+# Without usage, nothing was charged only if the ledger says so.
+_FREE = ("released", "none")
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +61,9 @@ async def show(request: Request) -> Response:
         nav="activity",
         title="Call",
         entry=entry,
+        # The ledger knows the call, but its process did not write the record.
+        unrecorded=entry.status is None,
+        is_free=entry.settlement in _FREE,
         ledger=story.ledger,
         terms=[] if story.ledger is None else _terms(story.ledger.hold),
         spans=_placed(_spans(story)),
@@ -128,7 +133,6 @@ def _spans(story: CallStory) -> list[Span]:
     entry, ledger = story.entry, story.ledger
     start = entry.started_at_ms
     spans: list[Span] = []
-    held_ms = 0
     if ledger is not None:
         held_ms = max(0, ledger.hold.held_at_ms - start)
         spans.append(Span("Admission until the hold", 0, held_ms, "calm"))
@@ -136,18 +140,19 @@ def _spans(story: CallStory) -> list[Span]:
         judged_ms = max(0, verdict.judged_at_ms - start)
         began_ms = max(0, judged_ms - verdict.duration_ms)
         spans.append(Span(f"Judged: {verdict.direction}", began_ms, judged_ms, "warning"))
-    spans += _backend_spans(entry, held_ms)
+    spans += _backend_spans(entry)
     if ledger is not None and ledger.resolution is not None:
         resolved_ms = max(0, ledger.resolution.resolved_at_ms - start)
-        spans.append(Span(_SETTLED, resolved_ms, resolved_ms, "calm"))
+        spans.append(Span(_RESOLVED, resolved_ms, resolved_ms, "calm"))
     return spans
 
 
-def _backend_spans(entry: ActivityEntry, held_ms: int) -> Iterator[Span]:
-    """From the dispatch to the first piece, and on to the answer's end."""
-    if entry.backend is None or entry.duration_ms is None:
+def _backend_spans(entry: ActivityEntry) -> Iterator[Span]:
+    """Return the time from the dispatch to the first piece, and on to the answer's end; nothing if
+    no backend was called."""
+    if entry.dispatched_ms is None or entry.duration_ms is None:
         return
-    sent = held_ms if entry.dispatched_ms is None else entry.dispatched_ms
+    sent = entry.dispatched_ms
     end = entry.duration_ms if entry.upstream_ms is None else sent + entry.upstream_ms
     first = entry.first_piece_ms
     if first is None:
@@ -159,7 +164,7 @@ def _backend_spans(entry: ActivityEntry, held_ms: int) -> Iterator[Span]:
 
 def _placed(spans: list[Span]) -> list[Span]:
     """The spans with their positions in the drawing. A span far behind the call's end is at its edge."""
-    ends = sorted(span.end_ms for span in spans if span.title != _SETTLED)
+    ends = sorted(span.end_ms for span in spans if span.title != _RESOLVED)
     longest = max([1, *ends])
     placed = []
     for span in spans:

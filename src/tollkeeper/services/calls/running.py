@@ -220,7 +220,7 @@ class RunningCall:
             hold_picousd=None if reservation is None else reservation.hold_picousd,
             cost_picousd=None if settlement is None else settlement.cost_picousd,
             settlement=self.settlement_state.value,
-            backend=None if reservation is None else self.backend,
+            backend=None if sent is None else self.backend,
             replica=self.replica,
             verdicts=tuple(self.evidence.verdicts),
             reported_usage=None if meter is None else meter.reported,

@@ -1,0 +1,95 @@
+"""The page of one call says only what is known of the call."""
+
+from playwright.async_api import Page, expect
+
+from tests.support.console_site import ConsoleSite, Watched
+from tests.support.judged_gateway import assert_denied
+from tests.support.upstream import reset_before_headers
+from tollkeeper.storage.activity import ActivityEntry
+
+# What a page may say of a call only if there is a record that says so.
+_CLAIMS = ("not called", "not reached", "othing was charged", "No usage", "No policy judged")
+
+
+async def _facts(page: Page) -> dict[str, str]:
+    """Return the terms of the first list of facts and what each of them is."""
+    facts = page.get_by_role("region", name="Who and where").locator(".facts")
+    terms = await facts.locator("dt").all_inner_texts()
+    return dict(zip(terms, await facts.locator("dd").all_inner_texts(), strict=True))
+
+
+async def _stages(page: Page) -> list[str]:
+    rows = page.get_by_role("region", name="Times", exact=True).get_by_role("rowheader")
+    return list(await rows.all_inner_texts())
+
+
+async def _lost_call(site: ConsoleSite) -> ActivityEntry:
+    """Make a call whose backend goes away before it answers."""
+    site.judged.model.play(reset_before_headers())
+    entry = await site.judged.entry(await site.judged.chat())
+    assert entry.settlement == "unsettled"
+    return entry
+
+
+async def test_without_a_record_only_the_ledger_is_known(
+    site: ConsoleSite, watched: Watched
+) -> None:
+    page, entry = watched.page, await _lost_call(site)
+    # As if the process had ended before it wrote the record.
+    await site.judged.scripted.sql(
+        "DELETE FROM activity WHERE organization_id = %s AND request_id = %s",
+        entry.organization_id,
+        entry.request_id,
+    )
+    await page.goto(f"{site.address}/activity/{entry.request_id}")
+    content = await page.locator("main").inner_text()
+    assert [claim for claim in _CLAIMS if claim in content] == []
+    facts = await _facts(page)
+    assert [facts[name] for name in ("Backend", "Replica", "Finish")] == ["unknown"] * 3
+    verdicts = page.get_by_role("region", name="Verdicts", exact=True)
+    await expect(verdicts).to_contain_text("Unknown: the call has no record.")
+    usage = page.get_by_role("region", name="Usage", exact=True)
+    await expect(usage).to_contain_text("Unknown")
+    # What the operator finds out is not the usage, but the cost.
+    await page.get_by_label("It cost, USD").fill("0.0001")
+    await page.get_by_role("button", name="Settle").click()
+    await expect(page.get_by_text("The reservation is resolved.")).to_be_visible()
+    content = await page.locator("main").inner_text()
+    assert "$0.0001" in content
+    assert [claim for claim in _CLAIMS if claim in content] == []
+
+
+async def test_the_usage_of_an_unsettled_call_is_unknown(
+    site: ConsoleSite, watched: Watched
+) -> None:
+    page, entry = watched.page, await _lost_call(site)
+    await page.goto(f"{site.address}/activity/{entry.request_id}")
+    facts = await _facts(page)
+    assert (facts["Backend"], facts["Replica"]) == ("scripted", "none answered")
+    content = await page.locator("main").inner_text()
+    # The record says that no policy applied, and that the backend was called.
+    assert [claim for claim in _CLAIMS if claim in content] == ["No policy judged"]
+    assert "Backend" in await _stages(page)
+    await page.get_by_role("button", name="Release: it cost nothing").click()
+    await expect(page.get_by_text("The reservation is resolved.")).to_be_visible()
+    tokens = page.locator(".tile", has_text="Tokens")
+    await expect(tokens).to_contain_text("nothing was charged")
+
+
+async def test_a_denied_call_has_no_backend(site: ConsoleSite, watched: Watched) -> None:
+    page = watched.page
+    policy = await site.judged.enforce("bomb", direction="request")
+    called = len(site.judged.model.requests)
+    denied = await site.judged.chat("a bomb")
+    assert_denied(denied, policy, "request")
+    assert len(site.judged.model.requests) == called
+    entry = await site.judged.entry(denied)
+    assert (entry.backend, entry.replica, entry.settlement) == (None, None, "released")
+    await page.goto(f"{site.address}/activity/{entry.request_id}")
+    facts = await _facts(page)
+    assert (facts["Backend"], facts["Replica"]) == ("not called", "–")
+    assert await _stages(page) == [
+        "Admission until the hold",
+        "Judged: request",
+        "Resolved in the ledger",
+    ]
