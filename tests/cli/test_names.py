@@ -59,13 +59,19 @@ def test_projects_and_keys_by_name(program: Program, named: dict[str, str]) -> N
     assert program.json(*line)["project_id"] == named["project"]
 
 
-def test_what_fits_several_things_is_refused_and_lists_them(program: Program) -> None:
-    name = f"twin {uuid4().hex}"
-    ids = [program.json("organization", "create", name)["id"] for _ in range(2)]
-    refusal = program.refusal("organization", "show", name)
-    assert "fits more than one organization" in refusal
-    for identity in ids:
-        assert identity in refusal
+def test_projects_and_keys_are_renamed(program: Program) -> None:
+    mark = uuid4().hex
+    organization = program.json("organization", "create", f"renaming {mark}")["id"]
+    admin = ("admin-key", "create", organization, f"old {mark}", "--all-permissions")
+    created = {
+        "project": program.json("project", "create", organization, f"old {mark}"),
+        "project-key": program.json("project-key", "create", f"old {mark}", f"old {mark}"),
+        "admin-key": program.json(*admin),
+    }
+    for noun, before in created.items():
+        renamed = program.json(noun, "rename", f"old {mark}", f"new {mark}")
+        assert (renamed["id"], renamed["name"]) == (before["id"], f"new {mark}")
+        assert "There is no" in program.refusal(noun, "rename", f"old {mark}", "x")
 
 
 def test_a_name_that_looks_like_another_keys_id_does_not_take_its_place(

@@ -7,7 +7,7 @@ from tests.support.program import Program
 
 def test_created_shown_and_listed(program: Program) -> None:
     created = program.json("organization", "create", "Blue Ltd")
-    assert set(created) == {"id", "name", "checks", "created_at"}
+    assert set(created) == {"id", "name", "status", "checks", "created_at", "archived_at"}
     assert str(UUID(created["id"])) == created["id"]
     assert created["name"] == "Blue Ltd"
     assert created["checks"] == []
@@ -15,6 +15,25 @@ def test_created_shown_and_listed(program: Program) -> None:
     listed = program.json("organization", "list")
     assert set(listed) == {"data"}
     assert created in listed["data"]
+
+
+def test_renamed_and_archived(program: Program) -> None:
+    name = f"Before {uuid4().hex}"
+    created = program.json("organization", "create", name)
+    assert (created["status"], created["archived_at"]) == ("active", None)
+    project = program.json("project", "create", name, "Web")
+    refusal = program.refusal("organization", "create", f" {name.upper()}")
+    assert refusal == (
+        f"The name {name.upper()!r} is taken already, by the organization {created['id']}."
+    )
+    renamed = program.json("organization", "rename", name, f"{name} Ltd")
+    assert renamed == {**created, "name": f"{name} Ltd"}
+    archived = program.json("organization", "archive", f"{name} Ltd")
+    assert archived["status"] == "archived"
+    assert archived["archived_at"] >= archived["created_at"]
+    assert program.json("project", "show", project["id"])["status"] == "archived"
+    refusal = program.refusal("project", "create", f"{name} Ltd", "Late")
+    assert refusal == "The organization is archived."
 
 
 def test_checks_are_granted_and_revoked(program: Program) -> None:

@@ -34,13 +34,13 @@ async def test_every_change_of_a_tenant_is_recorded(gateway: Gateway, tenant: Te
     organization, project = tenant.organization_id, tenant.project_id
     with acting_as(_ALICE):
         key, _ = await services.project_keys.project_key_create_by_operator(
-            project, "app", None, None
+            project, "second", None, None
         )
         await services.project_keys.project_key_suspend(key.id)
         await services.project_keys.project_key_unsuspend(key.id)
         await services.project_keys.project_key_revoke(key.id)
         admin, _ = await services.admin_keys.admin_key_create(
-            organization, "root", ADMIN_PERMISSIONS, None
+            organization, "second", ADMIN_PERMISSIONS, None
         )
         await services.admin_keys.admin_key_revoke(organization, admin.id)
         await services.organizations.organization_grant_check(organization, "kyc")

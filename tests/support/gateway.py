@@ -53,7 +53,11 @@ class Gateway:
     client: httpx2.AsyncClient
 
     async def make_tenant(self, name: str = "Acme") -> Tenant:
-        organization = await self.services.organizations.organization_create(name)
+        """Creates a tenant. Its organization's name only begins with `name`, because names are
+        unique and tests share databases."""
+        organization = await self.services.organizations.organization_create(
+            f"{name} {secrets.token_hex(8)}"
+        )
         project = await self.services.projects.project_create(organization.id, f"{name} project")
         _, admin_key = await self.services.admin_keys.admin_key_create(
             organization.id, "root", ADMIN_PERMISSIONS, None
@@ -66,7 +70,7 @@ class Gateway:
     async def admin_key(self, tenant: Tenant, *permissions: str) -> dict[str, str]:
         """Headers of a new admin key with just these permissions."""
         _, value = await self.services.admin_keys.admin_key_create(
-            tenant.organization_id, "limited", permissions, None
+            tenant.organization_id, f"limited {secrets.token_hex(8)}", permissions, None
         )
         return {"Authorization": f"Bearer {value}"}
 

@@ -75,6 +75,13 @@ async def admin_key_list(services: Services, organization: OrganizationArgument)
     )
 
 
+@service_command(app, "rename", example="tollkeeper admin-key rename root ops")
+async def admin_key_rename(services: Services, key: KeyArgument, name: NameArgument) -> Record:
+    """Give an Admin API key another name."""
+    identity = await services.names.admin_key_named(key)
+    return Record(_view(services, await services.admin_keys.admin_key_rename(identity, name)))
+
+
 @service_command(app, "revoke", example="tollkeeper admin-key revoke root")
 async def admin_key_revoke(services: Services, key: KeyArgument) -> Record:
     """Revoke an Admin API key. This cannot be undone."""

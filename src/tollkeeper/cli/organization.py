@@ -32,8 +32,9 @@ async def organization_list(services: Services) -> Listing:
     found = await services.organizations.organization_list()
     return Listing(
         [organization_view(organization) for organization in found],
-        columns=("id", "name", "checks", "created_at"),
+        columns=("id", "name", "status", "checks", "created_at"),
         short_ids=("id",),
+        optional=("status",),
     )
 
 
@@ -45,6 +46,23 @@ async def organization_show(services: Services, organization: OrganizationArgume
             await services.names.organization_named(organization)
         )
     )
+
+
+@service_command(app, "rename", example="tollkeeper organization rename Acme 'Acme Ltd'")
+async def organization_rename(
+    services: Services, organization: OrganizationArgument, name: NameArgument
+) -> Record:
+    """Give an organization another name."""
+    identity = await services.names.organization_named(organization)
+    return _record(await services.organizations.organization_rename(identity, name))
+
+
+@service_command(app, "archive", example="tollkeeper organization archive Acme")
+async def organization_archive(services: Services, organization: OrganizationArgument) -> Record:
+    """Archive an organization and its projects: its keys admit no call, and its records stay. This
+    cannot be undone."""
+    identity = await services.names.organization_named(organization)
+    return _record(await services.organizations.organization_archive(identity))
 
 
 @service_command(app, "grant-check", example="tollkeeper organization grant-check Acme kyc")
@@ -69,8 +87,10 @@ def organization_view(organization: Organization) -> dict[str, object]:
     return {
         "id": organization.id,
         "name": organization.name,
+        "status": organization.status,
         "checks": organization.checks,
         "created_at": organization.created_at,
+        "archived_at": organization.archived_at,
     }
 
 

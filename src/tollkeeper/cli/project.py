@@ -47,6 +47,15 @@ async def project_show(services: Services, project: ProjectArgument) -> Record:
     )
 
 
+@service_command(app, "rename", example="tollkeeper project rename Web Website")
+async def project_rename(
+    services: Services, project: ProjectArgument, name: NameArgument
+) -> Record:
+    """Give a project another name."""
+    identity = await services.names.project_named(project)
+    return _record(await services.projects.project_rename(identity, name))
+
+
 @service_command(app, "archive", example="tollkeeper project archive Web")
 async def project_archive(services: Services, project: ProjectArgument) -> Record:
     """Archive a project: its keys stop working, and its records stay."""

@@ -68,6 +68,15 @@ async def project_key_list(services: Services, project: ProjectArgument) -> List
     )
 
 
+@service_command(app, "rename", example="tollkeeper project-key rename app website")
+async def project_key_rename(services: Services, key: KeyArgument, name: NameArgument) -> Record:
+    """Give a project key another name."""
+    found = await services.project_keys.project_key_rename(
+        await services.names.project_key_named(key), name
+    )
+    return Record(_view(services, found))
+
+
 @service_command(app, "revoke", example="tollkeeper project-key revoke app")
 async def project_key_revoke(services: Services, key: KeyArgument) -> Record:
     """Revoke a project key. This cannot be undone."""

@@ -13,6 +13,11 @@ class Organization:
     name: str
     created_at: int
     checks: tuple[str, ...] = ()
+    archived_at: int | None = None
+
+    @property
+    def status(self) -> str:
+        return _status(self.archived_at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +30,7 @@ class Project:
 
     @property
     def status(self) -> str:
-        return "active" if self.archived_at is None else "archived"
+        return _status(self.archived_at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,3 +76,7 @@ class AdminKey:
             expires_at=self.expires_at,
             now=now,
         )
+
+
+def _status(archived_at: int | None) -> str:
+    return "active" if archived_at is None else "archived"

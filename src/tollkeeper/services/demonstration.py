@@ -1,8 +1,10 @@
 """A demo organization with a project, keys and credit, made once."""
 
+import secrets
 from dataclasses import dataclass
 
 from tollkeeper.domain.access import ADMIN_PERMISSIONS, CUSTOMER_PERMISSIONS
+from tollkeeper.domain.errors import StateConflict
 from tollkeeper.domain.money import picousd_from_usd
 from tollkeeper.services.ledger.billing import Billing
 from tollkeeper.services.tenants.admin_keys import AdminKeys
@@ -11,6 +13,7 @@ from tollkeeper.services.tenants.project_keys import ProjectKeys
 from tollkeeper.services.tenants.projects import Projects
 
 DEMO_CREDIT_USD = "10"
+_NAME = "Demo"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +33,12 @@ class Demonstration:
     billing: Billing
 
     async def demo_create(self) -> DemoTenant:
-        organization = await self.organizations.organization_create("Demo")
+        try:
+            organization = await self.organizations.organization_create(_NAME)
+        except StateConflict:  # an earlier demo, whose keys are lost
+            organization = await self.organizations.organization_create(
+                f"{_NAME} {secrets.token_hex(4)}"
+            )
         project = await self.projects.project_create(organization.id, "Demo project")
         _, admin_key = await self.admin_keys.admin_key_create(
             organization.id, "demo admin", ADMIN_PERMISSIONS, None

@@ -8,28 +8,70 @@ from uuid import UUID
 from tollkeeper.domain.access import OrganizationId
 from tollkeeper.storage.database import Connection
 
-# The note of a row tells it from others with the same name.
-ORGANIZATIONS: LiteralString = (
-    "SELECT id, name, '' AS note, id AS organization_id FROM organizations"
+# An advisory lock: one transaction at a time gives an organization a name.
+_ORGANIZATION_NAMES_LOCK = 7461_0006
+
+
+@dataclass(frozen=True, slots=True)
+class NamedKind:
+    """A kind of things that operators name. A name is unique among the things of one owner that are
+    in use."""
+
+    # As in the audit.
+    object_kind: str
+    table: LiteralString
+    # The note of a row tells it from others with the same name.
+    rows: LiteralString
+
+    @property
+    def noun(self) -> str:
+        return self.object_kind.replace("_", " ")
+
+
+ORGANIZATIONS = NamedKind(
+    "organization",
+    "organizations",
+    """
+    SELECT id, name, id AS organization_id, NULL::uuid AS owner_id, archived_at IS NULL AS in_use,
+           CASE WHEN archived_at IS NULL THEN '' ELSE 'archived' END AS note
+    FROM organizations
+    """,
 )
-PROJECTS: LiteralString = """
-    SELECT p.id, p.name, p.organization_id,
+PROJECTS = NamedKind(
+    "project",
+    "projects",
+    """
+    SELECT p.id, p.name, p.organization_id, p.organization_id AS owner_id,
+           p.archived_at IS NULL AS in_use,
            'of ' || o.name || CASE WHEN p.archived_at IS NULL THEN '' ELSE ', archived' END AS note
     FROM projects p JOIN organizations o ON o.id = p.organization_id
-"""
-PROJECT_KEYS: LiteralString = """
-    SELECT id, name, organization_id, redacted_value || CASE
+    """,
+)
+PROJECT_KEYS = NamedKind(
+    "project_key",
+    "project_keys",
+    """
+    SELECT id, name, organization_id, project_id AS owner_id,
+        revoked_at IS NULL AND coalesce(expires_at > now(), true) AS in_use,
+        redacted_value || CASE
         WHEN revoked_at IS NOT NULL THEN ', revoked' WHEN expires_at <= now() THEN ', expired'
         WHEN suspended_at IS NOT NULL THEN ', suspended' WHEN replaced_by IS NOT NULL
         THEN ', replaced' ELSE ', active' END AS note
     FROM project_keys
-"""
-ADMIN_KEYS: LiteralString = """
-    SELECT id, name, organization_id, redacted_value || CASE
+    """,
+)
+ADMIN_KEYS = NamedKind(
+    "admin_key",
+    "admin_keys",
+    """
+    SELECT id, name, organization_id, organization_id AS owner_id,
+        revoked_at IS NULL AND coalesce(expires_at > now(), true) AS in_use,
+        redacted_value || CASE
         WHEN revoked_at IS NOT NULL THEN ', revoked' WHEN expires_at <= now() THEN ', expired'
         ELSE ', active' END AS note
     FROM admin_keys
-"""
+    """,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,22 +89,29 @@ class NamedPolicy:
 
 async def find(
     connection: Connection,
-    table: LiteralString,
+    kind: NamedKind,
     *,
     name: str,
     ids: tuple[UUID, UUID] | None,
     organization_id: OrganizationId | None,
     limit: int,
 ) -> list[Named]:
-    """Rows with this name in any case, or with an id in the range."""
+    """Returns things with this name in any case, or with an id in the range. A thing in use hides
+    those of the same owner and name that are not in use any more."""
     low, high = ids or (None, None)
     cursor = await connection.execute(
         f"""
-        SELECT id, name, note FROM ({table}) found
-        WHERE (lower(name) = lower(%(name)s) OR id BETWEEN %(low)s::uuid AND %(high)s::uuid)
-          AND (%(organization)s::uuid IS NULL OR organization_id = %(organization)s)
+        WITH found AS (
+            SELECT * FROM ({kind.rows}) named
+            WHERE (lower(name) = lower(%(name)s) OR id BETWEEN %(low)s::uuid AND %(high)s::uuid)
+              AND (%(organization)s::uuid IS NULL OR organization_id = %(organization)s)
+        )
+        SELECT id, name, note FROM found
+        WHERE in_use OR NOT EXISTS (
+            SELECT FROM found other WHERE other.in_use AND lower(other.name) = lower(found.name)
+              AND other.owner_id IS NOT DISTINCT FROM found.owner_id)
         ORDER BY name, id LIMIT %(limit)s
-        """,  # noqa: S608 - the table is one of the constants above
+        """,  # noqa: S608 - the rows are those of the constants above
         {
             "name": name,
             "low": low,
@@ -73,6 +122,36 @@ async def find(
         prepare=False,
     )
     return [Named(*row) for row in await cursor.fetchall()]
+
+
+async def lock_organization_names(connection: Connection) -> None:
+    """Makes other transactions that ask for this lock wait until this one ends."""
+    await connection.execute("SELECT pg_advisory_xact_lock(%s)", (_ORGANIZATION_NAMES_LOCK,))
+
+
+async def find_in_use(
+    connection: Connection, kind: NamedKind, *, name: str, owner_id: UUID | None, other_than: UUID
+) -> UUID | None:
+    """Returns the id of the owner's thing that is in use and has this name in any case."""
+    cursor = await connection.execute(
+        f"""
+        SELECT id FROM ({kind.rows}) named
+        WHERE in_use AND lower(name) = lower(%s) AND owner_id IS NOT DISTINCT FROM %s AND id <> %s
+        LIMIT 1
+        """,  # noqa: S608 - the rows are those of the constants above
+        (name, owner_id, other_than),
+        prepare=False,
+    )
+    row = await cursor.fetchone()
+    return None if row is None else row[0]
+
+
+async def rename(connection: Connection, kind: NamedKind, identity: UUID, name: str) -> None:
+    await connection.execute(
+        f"UPDATE {kind.table} SET name = %s WHERE id = %s",  # noqa: S608 - a constant above
+        (name, identity),
+        prepare=False,
+    )
 
 
 async def find_policies(connection: Connection, *, text: str, limit: int) -> Sequence[NamedPolicy]:

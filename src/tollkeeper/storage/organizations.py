@@ -8,7 +8,8 @@ from tollkeeper.storage.database import Connection
 
 _COLUMNS = """
     o.id, o.name, extract(epoch FROM o.created_at)::bigint,
-    ARRAY(SELECT c.name FROM organization_checks c WHERE c.organization_id = o.id ORDER BY c.name)
+    ARRAY(SELECT c.name FROM organization_checks c WHERE c.organization_id = o.id ORDER BY c.name),
+    extract(epoch FROM o.archived_at)::bigint
 """
 
 
@@ -29,6 +30,13 @@ async def find(connection: Connection, organization_id: OrganizationId) -> Organ
     )
     row = await cursor.fetchone()
     return None if row is None else _organization(row)
+
+
+async def archive(connection: Connection, organization_id: OrganizationId, now: int) -> None:
+    await connection.execute(
+        "UPDATE organizations SET archived_at = to_timestamp(%s) WHERE id = %s",
+        (now, organization_id),
+    )
 
 
 async def lock(connection: Connection, organization_id: OrganizationId) -> None:
@@ -75,5 +83,5 @@ async def revoke_check(connection: Connection, organization_id: OrganizationId, 
 
 
 def _organization(row: tuple[Any, ...]) -> Organization:
-    identity, name, created_at, checks = row
-    return Organization(id=identity, name=name, created_at=created_at, checks=tuple(checks))
+    identity, name, created_at, checks, archived_at = row
+    return Organization(identity, name, created_at, tuple(checks), archived_at)

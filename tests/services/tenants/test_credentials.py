@@ -12,6 +12,7 @@ from tollkeeper.domain.access import KeyStatus
 from tollkeeper.domain.admission import Decision, Refusal
 from tollkeeper.services.clock import unix_now
 from tollkeeper.services.tenants.idempotency import Idempotency
+from tollkeeper.services.tenants.organizations import Organizations
 from tollkeeper.services.tenants.project_keys import ProjectKeys
 from tollkeeper.services.tenants.projects import Projects
 from tollkeeper.services.vault import Vault
@@ -38,10 +39,16 @@ async def archive(process: Process, tenant: LedgerTenant) -> None:
     )
 
 
+async def archive_organization(process: Process, tenant: LedgerTenant) -> None:
+    organizations = Organizations(process.database, unix_now)
+    await organizations.organization_archive(tenant.organization_id)
+
+
 CHANGES = {
     "revoke": (revoke, Decision(Refusal.KEY_NOT_ACTIVE, key_status=KeyStatus.REVOKED)),
     "suspend": (suspend, Decision(Refusal.KEY_NOT_ACTIVE, key_status=KeyStatus.SUSPENDED)),
     "archive": (archive, Decision(Refusal.PROJECT_ARCHIVED)),
+    "archive_organization": (archive_organization, Decision(Refusal.PROJECT_ARCHIVED)),
 }
 
 

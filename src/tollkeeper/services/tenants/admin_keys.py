@@ -1,7 +1,7 @@
-"""Admin keys: operators create them; operators and callers list and revoke them."""
+"""Admin keys: operators create and rename them; operators and callers list and revoke them."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import uuid4
 
 from tollkeeper.domain.access import ADMIN_PERMISSIONS, KeyId, KeyKind, OrganizationId
@@ -10,10 +10,11 @@ from tollkeeper.domain.keys import mint_key
 from tollkeeper.domain.organization import AdminKey
 from tollkeeper.services.audit import record_change
 from tollkeeper.services.clock import Clock
-from tollkeeper.services.tenants.organizations import checked_name
+from tollkeeper.services.tenants.names import checked_name, rename, require_unused_name
 from tollkeeper.services.tenants.project_keys import checked_permissions, expiry
-from tollkeeper.storage import admin_keys, organizations
-from tollkeeper.storage.database import Database
+from tollkeeper.services.tenants.projects import lock_active_organization
+from tollkeeper.storage import admin_keys, names, organizations
+from tollkeeper.storage.database import Connection, Database
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +50,10 @@ class AdminKeys:
             revoked_at=None,
         )
         async with self._database.transaction() as connection:
-            if await organizations.find(connection, organization_id) is None:
-                raise NotFound(f"There is no organization {organization_id}.")
+            await lock_active_organization(connection, organization_id)
+            await require_unused_name(
+                connection, names.ADMIN_KEYS, key.name, key.id, organization_id
+            )
             await admin_keys.insert(connection, key, minted.digest)
             await record_change(
                 connection, organization_id, "admin_key_create", "admin_key", key.id, after=key
@@ -79,10 +82,24 @@ class AdminKeys:
 
     async def admin_key_show(self, key_id: KeyId) -> AdminKey:
         async with self._database.reading() as connection:
-            key = await admin_keys.find_anywhere(connection, key_id)
-        if key is None:
-            raise NotFound(f"There is no admin key {key_id}.")
-        return key
+            return await _find(connection, key_id)
+
+    async def admin_key_rename(self, key_id: KeyId, name: str) -> AdminKey:
+        name = checked_name(name)
+        async with self._database.transaction() as connection:
+            found = await _find(connection, key_id)
+            await organizations.lock(connection, found.organization_id)
+            found = await _find(connection, key_id)
+            await rename(
+                connection,
+                names.ADMIN_KEYS,
+                found.organization_id,
+                found.id,
+                before=found.name,
+                after=name,
+                owner_id=found.organization_id,
+            )
+        return replace(found, name=name)
 
     async def admin_key_revoke(self, organization_id: OrganizationId, key_id: KeyId) -> KeyId:
         async with self._database.transaction(organization_id) as connection:
@@ -99,3 +116,10 @@ class AdminKeys:
                 after=await admin_keys.find_anywhere(connection, key_id),
             )
         return key_id
+
+
+async def _find(connection: Connection, key_id: KeyId) -> AdminKey:
+    key = await admin_keys.find_anywhere(connection, key_id)
+    if key is None:
+        raise NotFound(f"There is no admin key {key_id}.")
+    return key

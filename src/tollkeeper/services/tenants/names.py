@@ -1,18 +1,20 @@
-"""What an operator means by a text: an id, the beginning of an id, or a name.
+"""Names of organizations, projects and keys: which are free, and what an operator means by a text.
 
-Names are chosen by tenants, and two tenants may choose the same one. So a name must fit as a whole,
-and a text that fits several things is refused with a list of them.
+A text is an id, the beginning of an id, or a name. Commands keep names unique among what is in use, but
+two tenants may choose the same one, and the API leaves key names to the tenant. So a name must fit as a
+whole, and a text that fits several things is refused with a list of them.
 """
 
 import re
-from typing import LiteralString
 from uuid import UUID
 
 from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
-from tollkeeper.domain.errors import NotFound, StateConflict
+from tollkeeper.domain.errors import InvalidRequest, NotFound, StateConflict
 from tollkeeper.domain.keys import redact_keys
+from tollkeeper.domain.organization import NAME_LENGTH_MAX
+from tollkeeper.services.audit import record_change
 from tollkeeper.storage import names
-from tollkeeper.storage.database import Database
+from tollkeeper.storage.database import Connection, Database
 
 _LISTED_MAX = 5
 _ID_DIGITS = 32
@@ -26,20 +28,20 @@ class Names:
         self._database = database
 
     async def organization_named(self, text: str) -> OrganizationId:
-        return OrganizationId(await self._find(names.ORGANIZATIONS, "organization", text))
+        return OrganizationId(await self._find(names.ORGANIZATIONS, text))
 
     async def project_named(
         self, text: str, organization_id: OrganizationId | None = None
     ) -> ProjectId:
-        return ProjectId(await self._find(names.PROJECTS, "project", text, organization_id))
+        return ProjectId(await self._find(names.PROJECTS, text, organization_id))
 
     async def project_key_named(
         self, text: str, organization_id: OrganizationId | None = None
     ) -> KeyId:
-        return KeyId(await self._find(names.PROJECT_KEYS, "project key", text, organization_id))
+        return KeyId(await self._find(names.PROJECT_KEYS, text, organization_id))
 
     async def admin_key_named(self, text: str) -> KeyId:
-        return KeyId(await self._find(names.ADMIN_KEYS, "admin key", text))
+        return KeyId(await self._find(names.ADMIN_KEYS, text))
 
     async def policy_named(self, text: str) -> str:
         if _POLICY_ID.fullmatch(text):
@@ -53,30 +55,77 @@ class Names:
         return found[0].id
 
     async def _find(
-        self,
-        table: LiteralString,
-        noun: str,
-        text: str,
-        organization_id: OrganizationId | None = None,
+        self, kind: names.NamedKind, text: str, organization_id: OrganizationId | None = None
     ) -> UUID:
         whole = _whole_id(text)
         if whole is not None:
             # The use case says whether there is such a thing.
             return whole
         if not _is_searchable(text):
-            raise _not_found(noun, text)
+            raise _not_found(kind.noun, text)
         async with self._database.reading() as connection:
             found = await names.find(
                 connection,
-                table,
+                kind,
                 name=text,
                 ids=_id_range(text),
                 organization_id=organization_id,
                 limit=_LISTED_MAX + 1,
             )
         if len(found) != 1:
-            raise _refusal(noun, text, [_listed(one) for one in found])
+            raise _refusal(kind.noun, text, [_listed(one) for one in found])
         return found[0].id
+
+
+def checked_name(name: str) -> str:
+    """Trims and checks a name from an operator's command. Names in requests are checked by the wire
+    types."""
+    name = name.strip()
+    if not 1 <= len(name) <= NAME_LENGTH_MAX or "\x00" in name:
+        raise InvalidRequest(f"A name has 1 to {NAME_LENGTH_MAX} characters.", param="name")
+    return name
+
+
+async def require_unused_name(
+    connection: Connection,
+    kind: names.NamedKind,
+    name: str,
+    identity: UUID,
+    owner_id: UUID | None = None,
+) -> None:
+    """Refuses the name if another thing of the owner is in use and has it. The caller holds a lock
+    until its transaction ends, so that two transactions cannot take the same name."""
+    taken_by = await names.find_in_use(
+        connection, kind, name=name, owner_id=owner_id, other_than=identity
+    )
+    if taken_by is not None:
+        raise StateConflict(
+            f"The name {name!r} is taken already, by the {kind.noun} {taken_by}.", param="name"
+        )
+
+
+async def rename(
+    connection: Connection,
+    kind: names.NamedKind,
+    organization_id: OrganizationId,
+    identity: UUID,
+    *,
+    before: str,
+    after: str,
+    owner_id: UUID | None = None,
+) -> None:
+    """Renames one thing. `require_unused_name` says which lock the caller holds."""
+    await require_unused_name(connection, kind, after, identity, owner_id)
+    await names.rename(connection, kind, identity, after)
+    await record_change(
+        connection,
+        organization_id,
+        f"{kind.object_kind}_rename",
+        kind.object_kind,
+        identity,
+        before={"name": before},
+        after={"name": after},
+    )
 
 
 def _whole_id(text: str) -> UUID | None:

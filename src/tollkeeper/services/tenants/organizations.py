@@ -1,14 +1,19 @@
-"""Creates and shows organizations, and grants the checks that models require. Operators only."""
+"""Creates, shows, renames and archives organizations, and grants the checks that models require.
+Operators only."""
 
+from dataclasses import replace
 from uuid import uuid4
 
 from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.errors import InvalidRequest, NotFound
-from tollkeeper.domain.organization import NAME_LENGTH_MAX, Organization
+from tollkeeper.domain.organization import Organization
 from tollkeeper.services.audit import record_change
 from tollkeeper.services.clock import Clock
-from tollkeeper.storage import organizations
+from tollkeeper.services.tenants.names import checked_name, rename, require_unused_name
+from tollkeeper.services.tenants.projects import archive_project
+from tollkeeper.storage import names, organizations, projects
 from tollkeeper.storage.database import Connection, Database
+from tollkeeper.storage.resolutions import lock_account
 
 _CHECK_LENGTH_MAX = 120
 
@@ -23,6 +28,10 @@ class Organizations:
             id=OrganizationId(uuid4()), name=checked_name(name), created_at=self._clock()
         )
         async with self._database.transaction() as connection:
+            await names.lock_organization_names(connection)
+            await require_unused_name(
+                connection, names.ORGANIZATIONS, organization.name, organization.id
+            )
             await organizations.insert(connection, organization)
             await record_change(
                 connection,
@@ -41,6 +50,49 @@ class Organizations:
     async def organization_show(self, organization_id: OrganizationId) -> Organization:
         async with self._database.reading() as connection:
             return await _find(connection, organization_id)
+
+    async def organization_rename(self, organization_id: OrganizationId, name: str) -> Organization:
+        name = checked_name(name)
+        async with self._database.transaction() as connection:
+            await names.lock_organization_names(connection)
+            found = await _find(connection, organization_id)
+            await rename(
+                connection,
+                names.ORGANIZATIONS,
+                found.id,
+                found.id,
+                before=found.name,
+                after=name,
+            )
+        return replace(found, name=name)
+
+    async def organization_archive(self, organization_id: OrganizationId) -> Organization:
+        """Archives the organization and its projects, so that none of its keys admits a call any
+        more. Succeeds also for an organization that is archived already."""
+        async with self._database.transaction() as connection:
+            # No project is created meanwhile: its creation takes this lock too.
+            await organizations.lock(connection, organization_id)
+            before = await _find(connection, organization_id)
+            if before.archived_at is not None:
+                return before
+            # Admission holds this lock too. So every admission that saw a project active has ended
+            # before the project is archived.
+            await lock_account(connection, organization_id)
+            after = replace(before, archived_at=self._clock())
+            assert after.archived_at is not None
+            await organizations.archive(connection, organization_id, after.archived_at)
+            for project in await projects.find_all(connection, organization_id):
+                await archive_project(connection, project, after.archived_at)
+            await record_change(
+                connection,
+                organization_id,
+                "organization_archive",
+                "organization",
+                organization_id,
+                before=before,
+                after=after,
+            )
+        return after
 
     async def organization_grant_check(
         self, organization_id: OrganizationId, check: str
@@ -84,10 +136,3 @@ async def _record_checks(
             after={"checks": after.checks},
         )
     return after
-
-
-def checked_name(name: str, *, length_max: int = NAME_LENGTH_MAX) -> str:
-    """Checks a name from an operator's command. Names in requests are checked by the wire types."""
-    if not 1 <= len(name) <= length_max or "\x00" in name:
-        raise InvalidRequest(f"A name has 1 to {length_max} characters.", param="name")
-    return name

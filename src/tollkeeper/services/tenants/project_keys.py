@@ -1,7 +1,7 @@
-"""Project keys: callers and operators create them; operators list, suspend and revoke them."""
+"""Project keys: callers and operators create them; operators list, rename, suspend and revoke them."""
 
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import UUID, uuid4
 
 import msgspec
@@ -20,8 +20,8 @@ from tollkeeper.domain.organization import ProjectKey
 from tollkeeper.services.audit import record_change
 from tollkeeper.services.clock import Clock
 from tollkeeper.services.tenants.idempotency import Idempotency, IdempotentRequest
-from tollkeeper.services.tenants.organizations import checked_name
-from tollkeeper.storage import project_keys, projects
+from tollkeeper.services.tenants.names import checked_name, rename, require_unused_name
+from tollkeeper.storage import names, project_keys, projects
 from tollkeeper.storage.database import Connection, Database
 from tollkeeper.storage.resolutions import lock_account
 
@@ -88,18 +88,23 @@ class ProjectKeys:
         permissions: Iterable[str] | None,
         expires_in_s: int | None,
     ) -> tuple[ProjectKey, str]:
+        """Creates a key whose name no usable key of the project has. The API leaves names to its
+        callers."""
         minted = mint_key(KeyKind.PROJECT)
+        key_id, name = KeyId(uuid4()), checked_name(name)
         async with self._database.transaction() as connection:
             project = await projects.find_anywhere(connection, project_id)
             if project is None:
                 raise NotFound(f"There is no project {project_id}.")
+            await projects.find_and_lock(connection, project.organization_id, project_id)
+            await require_unused_name(connection, names.PROJECT_KEYS, name, key_id, project_id)
             key = await self._insert(
                 connection,
                 minted,
-                key_id=KeyId(uuid4()),
+                key_id=key_id,
                 organization_id=project.organization_id,
                 project_id=project_id,
-                name=checked_name(name),
+                name=name,
                 permissions=permissions,
                 expires_in_s=expires_in_s,
             )
@@ -127,6 +132,23 @@ class ProjectKeys:
         if key is None:
             raise NotFound(f"There is no project key {key_id}.")
         return key
+
+    async def project_key_rename(self, key_id: KeyId, name: str) -> ProjectKey:
+        name = checked_name(name)
+        async with self._database.transaction() as connection:
+            key = await _find(connection, key_id)
+            await projects.find_and_lock(connection, key.organization_id, key.project_id)
+            key = await _find(connection, key_id)
+            await rename(
+                connection,
+                names.PROJECT_KEYS,
+                key.organization_id,
+                key.id,
+                before=key.name,
+                after=name,
+                owner_id=key.project_id,
+            )
+        return replace(key, name=name)
 
     async def project_key_revoke(self, key_id: KeyId) -> ProjectKey:
         async def revoke(connection: Connection, key: ProjectKey) -> bool:

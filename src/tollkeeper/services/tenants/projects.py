@@ -1,16 +1,16 @@
-"""Projects: operators create and list them; operators and callers archive them."""
+"""Projects: operators create, list and rename them; operators and callers archive them."""
 
 from dataclasses import replace
 from uuid import uuid4
 
 from tollkeeper.domain.access import OrganizationId, ProjectId
-from tollkeeper.domain.errors import NotFound
+from tollkeeper.domain.errors import NotFound, StateConflict
 from tollkeeper.domain.organization import Project
 from tollkeeper.services.audit import record_change
 from tollkeeper.services.clock import Clock
-from tollkeeper.services.tenants.organizations import checked_name
-from tollkeeper.storage import organizations, projects
-from tollkeeper.storage.database import Database
+from tollkeeper.services.tenants.names import checked_name, rename, require_unused_name
+from tollkeeper.storage import names, organizations, projects
+from tollkeeper.storage.database import Connection, Database
 from tollkeeper.storage.resolutions import lock_account
 
 
@@ -28,8 +28,10 @@ class Projects:
             archived_at=None,
         )
         async with self._database.transaction() as connection:
-            if await organizations.find(connection, organization_id) is None:
-                raise NotFound(f"There is no organization {organization_id}.")
+            await lock_active_organization(connection, organization_id)
+            await require_unused_name(
+                connection, names.PROJECTS, project.name, project.id, organization_id
+            )
             await projects.insert(connection, project)
             await record_change(
                 connection, organization_id, "project_create", "project", project.id, after=project
@@ -42,10 +44,24 @@ class Projects:
 
     async def project_show(self, project_id: ProjectId) -> Project:
         async with self._database.reading() as connection:
-            project = await projects.find_anywhere(connection, project_id)
-        if project is None:
-            raise NotFound(f"There is no project {project_id}.")
-        return project
+            return await _find(connection, project_id)
+
+    async def project_rename(self, project_id: ProjectId, name: str) -> Project:
+        name = checked_name(name)
+        async with self._database.transaction() as connection:
+            found = await _find(connection, project_id)
+            await organizations.lock(connection, found.organization_id)
+            found = await _find(connection, project_id)
+            await rename(
+                connection,
+                names.PROJECTS,
+                found.organization_id,
+                found.id,
+                before=found.name,
+                after=name,
+                owner_id=found.organization_id,
+            )
+        return replace(found, name=name)
 
     async def project_archive(
         self, organization_id: OrganizationId, project_id: ProjectId
@@ -58,15 +74,37 @@ class Projects:
             # Admission holds this lock too. So every admission that saw the project active has
             # ended before it is archived.
             await lock_account(connection, organization_id)
-            now = self._clock()
-            if await projects.archive(connection, organization_id, project_id, now):
-                await record_change(
-                    connection,
-                    organization_id,
-                    "project_archive",
-                    "project",
-                    project_id,
-                    before=before,
-                    after=replace(before, archived_at=now),
-                )
+            await archive_project(connection, before, self._clock())
         return project_id
+
+
+async def _find(connection: Connection, project_id: ProjectId) -> Project:
+    project = await projects.find_anywhere(connection, project_id)
+    if project is None:
+        raise NotFound(f"There is no project {project_id}.")
+    return project
+
+
+async def archive_project(connection: Connection, project: Project, now: int) -> None:
+    """Archives the project if it is not archived yet. The caller holds the lock of the account."""
+    if await projects.archive(connection, project.organization_id, project.id, now):
+        await record_change(
+            connection,
+            project.organization_id,
+            "project_archive",
+            "project",
+            project.id,
+            before=project,
+            after=replace(project, archived_at=now),
+        )
+
+
+async def lock_active_organization(connection: Connection, organization_id: OrganizationId) -> None:
+    """Takes the lock under which things of an organization are created. Refuses an organization that
+    does not exist or is archived; it cannot be archived until the transaction ends."""
+    await organizations.lock(connection, organization_id)
+    organization = await organizations.find(connection, organization_id)
+    if organization is None:
+        raise NotFound(f"There is no organization {organization_id}.")
+    if organization.archived_at is not None:
+        raise StateConflict("The organization is archived.")
