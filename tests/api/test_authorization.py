@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+from uuid import uuid4
 
 import httpx2
 import pytest
@@ -54,10 +55,12 @@ async def _key(
     """A key with just these permissions, also those that no service would grant to its kind."""
     services = gateway.services
     if kind is KeyKind.ADMIN:
-        _, value = await services.admin_keys.admin_key_create(tenant.organization_id, "a", (), None)
+        _, value = await services.admin_keys.admin_key_create(
+            tenant.organization_id, f"a {uuid4()}", (), None
+        )
     else:
         _, value = await services.project_keys.project_key_create_by_operator(
-            tenant.project_id, "p", (), None
+            tenant.project_id, f"p {uuid4()}", (), None
         )
     quoted = ",".join(permissions)
     await _change(gateway, kind, value, f"permissions = string_to_array('{quoted}', ',')")
