@@ -23,6 +23,73 @@ def test_listed_and_shown_as_the_api_shows_it(
     assert "draft.rule" in shown.out
 
 
+def test_created_edited_and_shown(program: Program, tenant: Tenant) -> None:
+    organization, name = str(tenant.organization_id), f"No secrets {uuid4().hex}"
+    rule = ("--rule", "Does the text contain a secret?")
+    created = program.json("policy", "create", organization, name, *rule)
+    assert (created["name"], created["description"]) == (name, "")
+    assert (created["state"], created["revision"]) == ("draft", 1)
+    assert created["draft"]["rule"] == rule[1]
+    assert created["draft"]["scope"] == "organization"
+    assert program.json("policy", "show", name) == created
+
+    changed = ("--mode", "enforcing", "--direction", "request", "--project", "Acme project")
+    edited = program.json(
+        *("policy", "edit", name, "--revision", "1", *changed),
+        *("--threshold", "7000", "--description", "For all.", "--name", f"{name}!"),
+    )
+    assert (edited["name"], edited["description"]) == (f"{name}!", "For all.")
+    assert edited["draft"] == {
+        "rule": rule[1],
+        "direction": "request",
+        "mode": "enforcing",
+        "scope": "projects",
+        "project_ids": [str(tenant.project_id)],
+        "match_threshold_basis_points": 7000,
+        "base_version": 0,
+    }
+    line = ("policy", "edit", f"{name}!", "--revision", "2")
+    edited = program.json(*line, "--threshold", "default", "--scope", "organization")
+    assert edited["draft"]["match_threshold_basis_points"] is None
+    assert (edited["draft"]["scope"], edited["revision"]) == ("organization", 3)
+    assert "revision 3, not 2" in program.refusal(*line, "--mode", "monitoring")
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--rule", "It is rude."), "A rule is a yes-or-no question and ends with '?'."),
+        (("--rule", "Is it rude?", "--threshold", "10000"), "threshold"),
+        (("--rule", "Is it rude?", "--threshold", "high"), "threshold"),
+        (("--rule", "Is it rude?", "--description", "d" * 241), "description"),
+        (("--rule", "Is it rude?", "--project", "nowhere"), "There is no project nowhere."),
+    ],
+)
+def test_a_policy_that_cannot_be_created(
+    program: Program, tenant: Tenant, options: tuple[str, ...], said: str
+) -> None:
+    line = ("policy", "create", str(tenant.organization_id), "No rudeness", *options)
+    assert said in program.refusal(*line)
+    assert program.json("policy", "list", str(tenant.organization_id)) == {"data": []}
+
+
+async def test_a_policy_applies_to_projects_of_its_own_organization(
+    program: Program, gateway: Gateway, tenant: Tenant
+) -> None:
+    stranger = await gateway.make_tenant()
+    line = ("policy", "create", str(tenant.organization_id), "p", "--rule", "Is it rude?")
+    refusal = program.refusal(*line, "--project", str(stranger.project_id))
+    assert "is not a project of the organization" in refusal
+    assert "There is no organization" in program.refusal(
+        "policy", "create", str(uuid4()), "p", "--rule", "Is it rude?"
+    )
+
+
+def test_an_edit_changes_something(program: Program, draft: dict[str, Any]) -> None:
+    outcome = program.run("policy", "edit", draft["id"], "--revision", "1")
+    assert (outcome.code, "what to change" in outcome.err) == (2, True)
+
+
 def test_published_paused_and_resumed_by_revision(program: Program, draft: dict[str, Any]) -> None:
     policy = draft["id"]
     published = program.json("policy", "publish", policy, "--revision", "1")

@@ -1,20 +1,27 @@
-"""`tollkeeper policy`: publishes, pauses, resumes and tries out policies."""
+"""`tollkeeper policy`: creates, edits, publishes, pauses, resumes and tries out policies."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
+from uuid import UUID, uuid4
 
 import msgspec
 import typer
+from msgspec import UNSET
 
 from tollkeeper.api.organization.policies import policy_view
-from tollkeeper.cli.arguments import OrganizationArgument
+from tollkeeper.api.wire import organization as wire
+from tollkeeper.cli.arguments import NameArgument, OrganizationArgument
 from tollkeeper.cli.command import Invocation, command, noun_app, service_command
 from tollkeeper.cli.output import Listing, Record
 from tollkeeper.cli.policy_trial import TrialDirection, read_texts, run_trial, trial_report
 from tollkeeper.cli.report import show_report
-from tollkeeper.domain.policy import Policy
+from tollkeeper.domain.access import OrganizationId, ProjectId
+from tollkeeper.domain.errors import InvalidRequest
+from tollkeeper.domain.policy import Direction, Mode, Policy, Rule, Scope
 from tollkeeper.domain.trial import THRESHOLD_MAX, THRESHOLD_MIN
+from tollkeeper.services.policies.policies import OPERATION_CREATE
 from tollkeeper.services.policies.trial import TrialText
+from tollkeeper.services.tenants.idempotency import IdempotentRequest
 from tollkeeper.services.use_cases import Services
 
 app = noun_app("Policies of an organization.")
@@ -31,6 +38,148 @@ Revision = Annotated[
         show_default=False,
     ),
 ]
+DescriptionOption = Annotated[
+    str | None, typer.Option("--description", metavar="TEXT", help="What the policy is for.")
+]
+DirectionOption = Annotated[
+    Direction | None,
+    typer.Option(help="Whether requests, responses or both are judged.", show_default=False),
+]
+ModeOption = Annotated[
+    Mode | None,
+    typer.Option(help="Whether a match is only counted, or also denied.", show_default=False),
+]
+ScopeOption = Annotated[
+    Scope | None,
+    typer.Option(
+        help="Whether the policy applies to all projects, to those of --project, or to calls that "
+        "name it.",
+        show_default=False,
+    ),
+]
+ProjectsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--project",
+        metavar="P",
+        help="A project that the policy applies to; may be repeated. The scope is then projects, "
+        "unless --scope says otherwise.",
+    ),
+]
+ThresholdOption = Annotated[
+    str | None,
+    typer.Option(
+        "--threshold",
+        metavar="N",
+        help=f"The least probability of a match, in basis points ({THRESHOLD_MIN} to "
+        f"{THRESHOLD_MAX}), or: default.",
+        show_default="judge.default_threshold_basis_points",
+    ),
+]
+W = TypeVar("W", wire.PolicyCreate, wire.PolicyEdit)
+_DEFAULT = "default"
+_RULE_FIELDS = tuple(field for field in Rule.__slots__ if field != "project_ids")
+
+
+@service_command(
+    app,
+    "create",
+    example="tollkeeper policy create Acme 'No secrets' --rule 'Does the text contain a secret?'",
+)
+async def policy_create(
+    services: Services,
+    organization: OrganizationArgument,
+    name: NameArgument,
+    rule: Annotated[
+        str, typer.Option(metavar="QUESTION?", help="The yes-or-no question.", show_default=False)
+    ],
+    description: DescriptionOption = None,
+    direction: DirectionOption = None,
+    mode: ModeOption = None,
+    scope: ScopeOption = None,
+    project: ProjectsOption = None,
+    threshold: ThresholdOption = None,
+) -> Record:
+    """Create a policy as a draft, which applies to nothing until it is published."""
+    identity = await services.names.organization_named(organization)
+    await services.organizations.organization_show(identity)
+    fields = {"name": name, "rule": rule, "description": description, "direction": direction}
+    fields |= {"mode": mode, "scope": scope}
+    given = await _given(services, identity, fields, project, threshold, wire.PolicyCreate)
+    draft = Rule(
+        project_ids=tuple(map(ProjectId, map(UUID, given.project_ids))),
+        **{field: getattr(given, field) for field in _RULE_FIELDS},
+    )
+    # Each run of the command creates one policy.
+    asked = IdempotentRequest(
+        identity, OPERATION_CREATE, f"cli-{uuid4()}", msgspec.json.encode(given)
+    )
+    created = await services.policies.policy_create(given.name, given.description, draft, asked)
+    return _record(services, created)
+
+
+@service_command(
+    app, "edit", example="tollkeeper policy edit 'No secrets' --revision 1 --mode enforcing"
+)
+async def policy_edit(
+    services: Services,
+    policy: PolicyArgument,
+    revision: Revision,
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="Another name.")] = None,
+    rule: Annotated[
+        str | None, typer.Option(metavar="QUESTION?", help="Another yes-or-no question.")
+    ] = None,
+    description: DescriptionOption = None,
+    direction: DirectionOption = None,
+    mode: ModeOption = None,
+    scope: ScopeOption = None,
+    project: ProjectsOption = None,
+    threshold: ThresholdOption = None,
+) -> Record:
+    """Change a policy's draft. What is not given stays as it is, and so does what is published; a
+    new name takes effect at once."""
+    fields = {"name": name, "rule": rule, "description": description, "direction": direction}
+    fields |= {"mode": mode, "scope": scope}
+    if all(value is None for value in (*fields.values(), project, threshold)):
+        raise typer.BadParameter("Say what to change, such as --mode enforcing.")
+    policy = await services.names.policy_named(policy)
+    organization = await services.policies.policy_organization(policy)
+    fields["revision"] = revision
+    given = await _given(services, organization, fields, project, threshold, wire.PolicyEdit)
+    changes = {field: getattr(given, field) for field in _RULE_FIELDS}
+    if given.project_ids is not UNSET:
+        changes["project_ids"] = tuple(map(ProjectId, map(UUID, given.project_ids)))
+    found = await services.policies.policy_edit(
+        organization,
+        policy,
+        revision,
+        name=name,
+        description=description,
+        changes={field: value for field, value in changes.items() if value is not UNSET},
+    )
+    return _record(services, found)
+
+
+async def _given(
+    services: Services,
+    organization: OrganizationId,
+    fields: dict[str, Any],
+    projects: list[str] | None,
+    threshold: str | None,
+    body: type[W],
+) -> W:
+    """The options that were given, as the API's request, which has the bounds of every field."""
+    given = {field: value for field, value in fields.items() if value is not None}
+    if projects:
+        named = [await services.names.project_named(one, organization) for one in projects]
+        given = {"scope": Scope.PROJECTS, **given, "project_ids": list(map(str, named))}
+    if threshold is not None:
+        number = int(threshold) if threshold.isdecimal() else threshold
+        given["match_threshold_basis_points"] = None if threshold == _DEFAULT else number
+    try:
+        return msgspec.convert(given, body)
+    except msgspec.ValidationError as exc:
+        raise InvalidRequest(str(exc).replace("`$.", "`")) from None
 
 
 @service_command(app, "list", example="tollkeeper policy list Acme")
