@@ -45,9 +45,9 @@ def _model(*alternatives: dict[str, Any], **model: Any) -> Model:
 @pytest.mark.parametrize(
     ("alternatives", "said"),
     [
-        ([{"backend": "nobody"}], "names the backend 'nobody', which is not declared"),
-        ([{"backend": "own"}], "names a backend twice"),
-        ([{"backend": "claude"}, {"backend": "claude"}], "names a backend twice"),
+        ([{"backend": "nobody"}], "the backend 'nobody' is not declared"),
+        ([{"backend": "own"}], "names 'own' twice"),
+        ([{"backend": "claude"}, {"backend": "claude"}], "names 'claude' twice"),
         ([{"backend": "claude", "weight": 0}], "weight"),
         ([{"backend": "claude", "order": -1}], "order"),
         ([{"backend": f"b{number}"} for number in range(17)], "alternatives"),

@@ -142,7 +142,7 @@ def test_a_file_without_certificates_is_named(tmp_path: Path, content: str | Non
 
 
 def test_an_ejection_is_not_longer_than_the_longest() -> None:
-    with pytest.raises(ValueError, match="ejection_s must not be more than ejection_max_s"):
+    with pytest.raises(ValueError, match="ejection_s: must not be more than ejection_max_s"):
         _declared(ejection_s=11)
 
 

@@ -111,10 +111,10 @@ def test_a_secret_in_a_wrong_place(tmp_path: Path, text: str, name: str) -> None
 @pytest.mark.parametrize(
     ("line", "name"),
     [
-        (f"api_key = '{_SECRET}'", "backends.0.api_key"),
-        (f"api_key_env = 'sk-{_SECRET}'", "backends.0.api_key_env"),
-        (f"api_key_env = ['{_SECRET}']", "backends.0.api_key_env"),
-        (f"api_key_file = ['{_SECRET}']", "backends.0.api_key_file"),
+        (f"api_key = '{_SECRET}'", "backends 'b': api_key"),
+        (f"api_key_env = 'sk-{_SECRET}'", "backends 'b': api_key_env"),
+        (f"api_key_env = ['{_SECRET}']", "backends 'b': api_key_env"),
+        (f"api_key_file = ['{_SECRET}']", "backends 'b': api_key_file"),
     ],
 )
 def test_a_credential_in_a_wrong_place(tmp_path: Path, line: str, name: str) -> None:

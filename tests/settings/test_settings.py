@@ -94,7 +94,10 @@ def test_every_setting_is_documented() -> None:
 def test_wrong_type_is_named(tmp_path: Path) -> None:
     not_named = []
     for section, name, kind in _SETTINGS:
-        shown = f"{section}.0.{name}" if section in ("backends", "models") else f"{section}.{name}"
+        own_name = {"backends": "b", "models": "m"}.get(section)
+        shown = f"{section} '{own_name}': {name}" if own_name else f"{section}.{name}"
+        if (section, name) in (("backends", "name"), ("models", "id")):
+            shown = f"{section} number 1: {name}"
         wrong: object = [[1]] if "dict" in str(kind) else {"wrong": 1}
         try:
             _load(tmp_path, _document(section, **{name: wrong}))
@@ -166,13 +169,13 @@ def test_value_out_of_bounds_is_named(
         ({"backends": [_BACKEND], "models": [_MODEL, _MODEL]}, ["models", "same id"]),
         ({"models": [_MODEL]}, ["models", "'b'", "not declared"]),
         ({"judge": _JUDGE}, ["judge.backend", "'b'"]),
-        ({"backends": [{"name": "b", "kind": "openai"}]}, ["backends.0", "urls"]),
-        ({"backends": [{**_BACKEND, "kind": "embedded"}]}, ["backends.0", "urls"]),
+        ({"backends": [{"name": "b", "kind": "openai"}]}, ["backends 'b'", "urls"]),
+        ({"backends": [{**_BACKEND, "kind": "embedded"}]}, ["backends 'b'", "urls"]),
         (
             {"backends": [{"name": "b", "kind": "embedded", "protocol": "responses"}]},
-            ["backends.0", "protocol", "embedded"],
+            ["backends 'b'", "protocol", "embedded"],
         ),
-        ({"backends": [{**_BACKEND, "urls": ["ftp://x"]}]}, ["backends.0", "ftp://x"]),
+        ({"backends": [{**_BACKEND, "urls": ["ftp://x"]}]}, ["backends 'b'", "ftp://x"]),
         ({"server": 5}, ["server"]),
         (
             {"secrets": {"master_key_env": "A", "master_key_file": "b"}},
@@ -234,7 +237,7 @@ def test_wrong_prices_of_a_call_are_named(
 @pytest.mark.parametrize("moment", ["tomorrow", "2027-01-01T00:00:00", 5, "2027-13-01"])
 def test_a_moment_that_can_be_none_is_named(tmp_path: Path, moment: object) -> None:
     document = _document("models", price_changes=[{"valid_from": moment}])
-    with pytest.raises(SettingsError, match=r"models\.0\.price_changes\.0\.valid_from"):
+    with pytest.raises(SettingsError, match=r"models 'm': price_changes\.0\.valid_from"):
         _load(tmp_path, document)
 
 
@@ -372,7 +375,7 @@ def test_no_model_has_more_context_than_its_engine(kind: str, fits: bool) -> Non
     if fits:
         assert build_catalog(settings).find("m").context_length == 1025
         return
-    with pytest.raises(SettingsError, match=r"1025.*embedded\.context_length.*1024"):
+    with pytest.raises(SettingsError, match=r"1025.*1024.*embedded\.context_length"):
         build_catalog(settings)
     wider = settings.model_copy(update={"embedded": EmbeddedSettings(context_length=1025)})
     assert build_catalog(wider).find("m").context_length == 1025

@@ -32,7 +32,7 @@ def _refusal(folder: Path, text: str) -> str:
         ("[logs]\nformat = 'xml'", "logs.format = 'xml': must be 'auto', 'json' or 'text'"),
         ("[sessions]\nheaders = 3", "sessions.headers = 3: must be a list"),
         ("[judge]\nbackend = 'b'", "judge.model: is required"),
-        ("[[models]]\nid = ''", "models.0.id = '': must have at least 1 characters"),
+        ("[[models]]\nid = ''", "models number 1: id = '': must have at least 1 characters"),
         (
             "[auth]\nproject_key_default_permissions = ['everything']",
             "auth.project_key_default_permissions: 'everything' is not a customer permission",

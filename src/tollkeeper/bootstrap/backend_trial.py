@@ -62,6 +62,6 @@ async def running_backend(settings: Settings, name: str) -> AsyncIterator[Backen
 
 def _require_served(bridge: ProviderBridge, backend: str) -> None:
     if bridge.report is None:
-        raise SettingsError(f"library: {bridge.status.detail}")
+        raise SettingsError(bridge.status.detail, ("library",))
     if backend in bridge.report.refused:
-        raise SettingsError(f"backends {backend!r}: {bridge.report.refused[backend]}")
+        raise SettingsError(bridge.report.refused[backend], ("backends", backend))

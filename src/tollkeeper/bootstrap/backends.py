@@ -130,7 +130,7 @@ def _backend(
         config = backend_config(declared, engine, bridge, writes_images=writes_images)
         routed: Backend = RoutedBackend(config)
     except ValueError as exc:
-        raise SettingsError(f"backends {declared.name!r}: {exc}") from None
+        raise SettingsError(str(exc), ("backends", declared.name)) from None
     if declared.kind == "embedded":
         # The engine makes one completion at a time, in as many slots as it has.
         return FanOutBackend(routed, concurrency=settings.embedded.parallel)

@@ -40,12 +40,13 @@ def check_library(settings: Settings, backend: str) -> None:
     """Raises SettingsError where there is no library for a backend of this name."""
     python = settings.library.python
     if python and not Path(python).is_file():
-        raise SettingsError(f"library.python: {python} does not exist.")
+        raise SettingsError(f"{python} does not exist.", ("library", "python"))
     if not python and not library_is_installed():
         raise SettingsError(
-            f"backends {backend!r}: kind = 'library' needs a library that is not installed: "
+            "'library' needs a library that is not installed: "
             "pip install 'tollkeeper[providers]', or name the interpreter of an environment that "
-            "has any-llm-sdk as library.python."
+            "has any-llm-sdk as library.python.",
+            ("backends", backend, "kind"),
         )
 
 

@@ -89,8 +89,9 @@ def _on_backend(declared: ModelSettings, backend: BackendSettings, settings: Set
 def _on_engine(model: Model, slot_tokens: int) -> Model:
     if model.context_length > slot_tokens:
         raise SettingsError(
-            f"models {model.id!r}: context_length = {model.context_length}: "
-            f"embedded.context_length gives the engine only {slot_tokens}."
+            f"{model.context_length} tokens are more than the {slot_tokens} that "
+            "embedded.context_length gives the engine.",
+            ("models", model.id, "context_length"),
         )
     return replace(model, schema_bounds=ENGINE_SCHEMA_BOUNDS)
 
@@ -167,7 +168,8 @@ def _model(declared: ModelSettings, backend: BackendSettings) -> Model:
             for name, price in declared.tool_prices.items()
         }
     except InvalidRequest as exc:
-        raise SettingsError(f"models {declared.id!r}: {exc.param}: {exc.message}") from None
+        setting = (int(part) if part.isdecimal() else part for part in (exc.param or "").split("."))
+        raise SettingsError(exc.message, ("models", declared.id, *setting)) from None
     protocol = WireProtocol(backend.protocol)
     return Model(
         id=declared.id,

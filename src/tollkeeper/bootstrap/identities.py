@@ -122,7 +122,7 @@ class _Identities:
             return EntraSecret(app, file=Path(settings.secret_file))
         self._require(secret, "secret_env", "AZURE_CLIENT_SECRET")
         if not is_header_text(secret):
-            self._fail("the client secret must be printable ASCII without spaces")
+            self._fail("secret_env", "the client secret must be printable ASCII without spaces")
         return EntraSecret(app, secret)
 
     def _secret(self) -> str:
@@ -131,7 +131,7 @@ class _Identities:
             return self._variable("AZURE_CLIENT_SECRET")
         found = self._variable(name)
         if not found:
-            self._fail(f"secret_env: {shown_variable(name)} is not set")
+            self._fail("secret_env", f"{shown_variable(name)} is not set")
         return found
 
     def _app(self) -> EntraApp:
@@ -162,7 +162,7 @@ class _Identities:
         hosts = [urlsplit(url).netloc for url in self._declared.urls]
         in_hosts = [region_in(host) for host in hosts]
         if not region and None in in_hosts:
-            self._fail("region: the address names no region, and AWS_REGION is not set")
+            self._fail("region", "the address names no region, and AWS_REGION is not set")
         region = region or in_hosts[0] or ""
         return AwsIdentity(self._aws_source(in_hosts[0] or region), region)
 
@@ -194,7 +194,7 @@ class _Identities:
                 self._require(secret, "source", "AWS_SECRET_ACCESS_KEY")
                 session = self._variable("AWS_SESSION_TOKEN")
                 if not is_header_text(access) or (session and not is_header_text(session)):
-                    self._fail("the access key must be printable ASCII without spaces")
+                    self._fail("source", "the access key must be printable ASCII without spaces")
                 return AwsKeys(access, secret, session)
             case "file":
                 return AwsProfile(Path(file or _aws_file()), profile or "default")
@@ -229,7 +229,7 @@ class _Identities:
         if chosen == "auto":
             return first
         if chosen not in possible:
-            self._fail(f"source: {self._declared.credential} has {', '.join(possible)}")
+            self._fail("source", f"{self._declared.credential} has {', '.join(possible)}")
         return chosen
 
     def _variable(self, name: str) -> str:
@@ -237,10 +237,11 @@ class _Identities:
 
     def _require(self, found: str, setting: str, variable: str) -> None:
         if not found:
-            self._fail(f"{setting}: it is not set, and neither is {variable}")
+            self._fail(setting, f"it is not set, and neither is {variable}")
 
-    def _fail(self, reason: str) -> NoReturn:
-        raise SettingsError(f"backends {self._declared.name!r}: identity.{reason}.")
+    def _fail(self, setting: str, reason: str) -> NoReturn:
+        at = ("backends", self._declared.name, "identity", setting)
+        raise SettingsError(f"{reason}.", at)
 
 
 def _aws_file() -> str:

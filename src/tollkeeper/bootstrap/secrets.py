@@ -4,35 +4,43 @@ import os
 from pathlib import Path
 
 from tollkeeper.services.vault import MASTER_BYTES_MIN
-from tollkeeper.settings import Settings, SettingsError, shown_variable
+from tollkeeper.settings import Place, Settings, SettingsError, shown_variable
 
 
 def master_secret(settings: Settings) -> bytes:
     """The secret that the settings name, or else the one in the data folder, which is made once."""
     secrets = settings.secrets
     if secrets.master_key_env:
-        value = os.environ.get(secrets.master_key_env, "").encode()
-        return _long_enough(
-            value, f"secrets.master_key_env: {shown_variable(secrets.master_key_env)}"
-        )
+        at = ("secrets", "master_key_env")
+        value = secret_variable(secrets.master_key_env, at).encode()
+        return _long_enough(value, shown_variable(secrets.master_key_env), at)
     if secrets.master_key_file:
-        name = "secrets.master_key_file"
-        return _long_enough(read_secret(Path(secrets.master_key_file), name), name)
+        at = ("secrets", "master_key_file")
+        path = Path(secrets.master_key_file)
+        return _long_enough(read_secret(path, at), str(path), at)
     return _generated_secret(settings.database.data_dir / "master.key")
 
 
-def _long_enough(secret: bytes, source: str) -> bytes:
+def _long_enough(secret: bytes, source: str, at: Place) -> bytes:
     if len(secret) < MASTER_BYTES_MIN:
-        raise SettingsError(f"{source} must hold at least {MASTER_BYTES_MIN} characters.")
+        raise SettingsError(f"{source} must hold at least {MASTER_BYTES_MIN} characters.", at)
     return secret
 
 
-def read_secret(path: Path, setting: str) -> bytes:
-    """`setting` is the name of the setting that leads to the file, for the message of a failure."""
+def secret_variable(name: str, at: Place) -> str:
+    """The value of a variable. `at` is the setting that names it."""
+    value = os.environ.get(name, "")
+    if not value:
+        raise SettingsError(f"{shown_variable(name)} is not set", at)
+    return value
+
+
+def read_secret(path: Path, at: Place) -> bytes:
+    """`at` is the setting that names the file."""
     try:
         return path.read_bytes().strip()
     except OSError as exc:
-        raise SettingsError(f"{setting}: {path} cannot be read: {exc.strerror}.") from exc
+        raise SettingsError(f"{path} cannot be read: {exc.strerror}.", at) from exc
 
 
 def _generated_secret(path: Path) -> bytes:
@@ -48,4 +56,5 @@ def _generated_secret(path: Path) -> bytes:
         pass
     finally:
         temporary.unlink()
-    return _long_enough(read_secret(path, "database.data_dir"), str(path))
+    at = ("database", "data_dir")
+    return _long_enough(read_secret(path, at), str(path), at)

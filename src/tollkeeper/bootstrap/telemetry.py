@@ -64,7 +64,7 @@ def import_sdk() -> list[ModuleType]:
         return [importlib.import_module(name) for name in _SDK]
     except ImportError:
         raise SettingsError(
-            "telemetry.endpoint: OpenTelemetry is not installed; install tollkeeper[otel]"
+            "OpenTelemetry is not installed; install tollkeeper[otel]", ("telemetry", "endpoint")
         ) from None
 
 

@@ -3,7 +3,6 @@
 import asyncio
 import hashlib
 import hmac
-import os
 import time
 import urllib.error
 import urllib.request
@@ -11,9 +10,9 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
-from tollkeeper.bootstrap.secrets import read_secret
+from tollkeeper.bootstrap.secrets import read_secret, secret_variable
 from tollkeeper.services.alerts import DeliveryFailed, PostAlert
-from tollkeeper.settings import Settings, SettingsError, shown_variable
+from tollkeeper.settings import Settings, SettingsError
 
 SIGNATURE = "X-Tollkeeper-Signature"
 DELIVERY = "X-Tollkeeper-Delivery"
@@ -75,13 +74,11 @@ def _send(opener: urllib.request.OpenerDirector, request: urllib.request.Request
 
 def _secret(settings: Settings) -> bytes:
     declared = settings.alerts
-    if declared.webhook_secret_file:
-        secret = read_secret(Path(declared.webhook_secret_file), "alerts.webhook_secret_file")
-        fault = f"alerts.webhook_secret_file: {declared.webhook_secret_file} is empty"
-    else:
-        secret = os.environ.get(declared.webhook_secret_env, "").encode()
-        name = shown_variable(declared.webhook_secret_env)
-        fault = f"alerts.webhook_secret_env: {name} is not set"
+    if not declared.webhook_secret_file:
+        at = ("alerts", "webhook_secret_env")
+        return secret_variable(declared.webhook_secret_env, at).encode()
+    at = ("alerts", "webhook_secret_file")
+    secret = read_secret(Path(declared.webhook_secret_file), at)
     if not secret:
-        raise SettingsError(fault)
+        raise SettingsError(f"{declared.webhook_secret_file} is empty", at)
     return secret

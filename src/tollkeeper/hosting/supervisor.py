@@ -230,8 +230,8 @@ class Supervisor:
             for name in model.backends:
                 if name not in running:
                     raise SettingsError(
-                        f"models: {model.id!r} names the backend {name!r}, "
-                        "which was not declared when the gateway was started"
+                        f"{name!r} was not declared when the gateway was started",
+                        ("models", model.id, "backend"),
                     )
         build_catalog(changed)
 

@@ -1,7 +1,8 @@
 """Configuration: one TOML file and the environment, read once, checked whole. Nothing below reads it."""
 
 from tollkeeper.settings.backends import IDENTITY_CREDENTIALS, BackendSettings
-from tollkeeper.settings.load import DEFAULT_FILE, SettingsError, load_settings
+from tollkeeper.settings.load import DEFAULT_FILE, load_settings, settings_source
+from tollkeeper.settings.places import Place, SettingsError, SettingsSource
 from tollkeeper.settings.prices import PricesSettings
 from tollkeeper.settings.schema import AlternativeSettings, JudgeSettings, ModelSettings, Settings
 from tollkeeper.settings.secrecy import shown_variable
@@ -13,9 +14,12 @@ __all__ = [
     "BackendSettings",
     "JudgeSettings",
     "ModelSettings",
+    "Place",
     "PricesSettings",
     "Settings",
     "SettingsError",
+    "SettingsSource",
     "load_settings",
+    "settings_source",
     "shown_variable",
 ]

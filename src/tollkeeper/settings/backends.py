@@ -8,7 +8,8 @@ from tollkeeper.backends.config import shown_url
 from tollkeeper.backends.presets import PRESETS
 from tollkeeper.settings.bill import BillColumn
 from tollkeeper.settings.identity import IdentitySettings
-from tollkeeper.settings.section import Name, Seconds, SecretFile, SecretVariable, Section
+from tollkeeper.settings.section import Name, Seconds, SecretFile, SecretVariable, Section, misfit
+from tollkeeper.settings.wording import nearest
 
 CredentialName = Literal[
     "bearer", "x-api-key", "api-key", "x-goog-api-key", "google", "entra", "sigv4"
@@ -130,7 +131,8 @@ class BackendSettings(Section):
     @classmethod
     def _is_known(cls, preset: str) -> str:
         if preset and preset not in PRESETS:
-            raise ValueError(f"there is no such preset; there are: {', '.join(PRESETS)}")
+            known = ", ".join(PRESETS)
+            raise ValueError(f"there is no such preset{nearest(preset, PRESETS)}; there are: {known}")
         return preset
 
     @field_validator("urls")
@@ -154,52 +156,61 @@ class BackendSettings(Section):
         if self.kind == "openai" and not self.urls:
             form = PRESETS[self.preset].address_form if self.preset else ""
             shown = f", of the form {form}" if form else ""
-            raise ValueError(f"a backend of kind 'openai' needs at least one url in urls{shown}")
+            raise misfit(f"a backend of kind 'openai' needs at least one url{shown}", "urls")
         if self.kind == "embedded" and self.preset:
-            raise ValueError("preset: a backend of kind 'embedded' has none")
+            raise misfit("a backend of kind 'embedded' has none; remove it", "preset")
         if self.kind == "embedded" and self.urls:
-            raise ValueError("a backend of kind 'embedded' has no urls: tollkeeper starts it")
+            raise misfit(
+                "a backend of kind 'embedded' has none: tollkeeper starts it; remove them", "urls"
+            )
         if self.kind == "embedded" and self.protocol != "chat":
-            raise ValueError("protocol: a backend of kind 'embedded' speaks 'chat' only")
+            raise misfit("a backend of kind 'embedded' speaks 'chat' only", "protocol")
         if self.protocol in _BEDROCK_PROTOCOLS and any(
             url.rstrip("/").endswith("/openai/v1") for url in self.urls
         ):
-            raise ValueError(
-                f"protocol: {self.protocol} is not spoken at the OpenAI-compatible address; its preset "
-                "is bedrock-openai"
+            raise misfit(
+                f"{self.protocol} is not spoken at the OpenAI-compatible address; its preset "
+                "is bedrock-openai",
+                "protocol",
             )
         self._fits_the_library()
         if self.tls_ca_file and not any(url.startswith("https://") for url in self.urls):
-            raise ValueError("tls_ca_file: none of the urls begins with https://")
+            raise misfit("none of the urls begins with https://", "tls_ca_file")
         if self.ejection_s > self.ejection_max_s:
-            raise ValueError("ejection_s must not be more than ejection_max_s")
+            raise misfit("must not be more than ejection_max_s", "ejection_s")
         if self.api_key_env and self.api_key_file:
-            raise ValueError("api_key_env and api_key_file cannot both be set")
-        is_identity = self.credential in IDENTITY_CREDENTIALS
-        if is_identity and (self.api_key_env or self.api_key_file):
-            raise ValueError(f"credential: {self.credential} has no api_key_env or api_key_file")
-        if not is_identity and self.identity != IdentitySettings():
-            raise ValueError(
-                f"identity: only the credentials {', '.join(sorted(IDENTITY_CREDENTIALS))} have one"
+            raise misfit(
+                "api_key_env and api_key_file cannot both be set; remove one", "api_key_file"
             )
+        self._fits_its_credential()
         return self
 
+    def _fits_its_credential(self) -> None:
+        is_identity = self.credential in IDENTITY_CREDENTIALS
+        if is_identity and (self.api_key_env or self.api_key_file):
+            raise misfit(f"{self.credential} has no api_key_env or api_key_file", "credential")
+        if not is_identity and self.identity != IdentitySettings():
+            raise misfit(
+                f"only the credentials {', '.join(sorted(IDENTITY_CREDENTIALS))} have one",
+                "identity",
+            )
+
     def _fits_the_library(self) -> None:
-        """Raises ValueError for what the library has no place for, and a provider without it."""
+        """Raises an error for what the library has no place for, and for a missing provider."""
         if self.kind != "library":
             if self.provider:
-                raise ValueError("provider: only a backend of kind 'library' has one")
+                raise misfit("only a backend of kind 'library' has one", "provider")
             return
         if not self.provider:
-            raise ValueError("a backend of kind 'library' needs a provider")
+            raise misfit("a backend of kind 'library' needs a provider", "provider")
         if len(self.urls) > 1:
-            raise ValueError("urls: a backend of kind 'library' has one at most")
+            raise misfit("a backend of kind 'library' has one at most", "urls")
         if self.protocol != "chat":
-            raise ValueError("protocol: a backend of kind 'library' speaks 'chat' only")
+            raise misfit("a backend of kind 'library' speaks 'chat' only", "protocol")
         if self.credential != "bearer":
-            raise ValueError("credential: the library decides how it sends the key")
+            raise misfit("the library decides how it sends the key", "credential")
         if self.tokenizer not in ("auto", "none"):
-            raise ValueError("tokenizer: the library counts no tokens")
+            raise misfit("the library counts no tokens", "tokenizer")
         for name in ("preset", "headers", "tls_ca_file", "tokenize_path"):
             if getattr(self, name):
-                raise ValueError(f"{name}: a backend of kind 'library' has none")
+                raise misfit("a backend of kind 'library' has none; remove it", name)

@@ -11,17 +11,13 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 from pydantic_settings import SettingsError as SourceError
 
+from tollkeeper.settings.places import SettingsError, SettingsSource
 from tollkeeper.settings.schema import ENV_PREFIX, Settings
-from tollkeeper.settings.wording import explanation, unknown_section
+from tollkeeper.settings.wording import KEY, explanation, toml_hint, toml_value, unknown_section
 
 # What holds where there is no file; `tollkeeper init` writes a copy of it.
 DEFAULT_FILE = Path(__file__).parent / "default.toml"
 _SHOWN_LENGTH_MAX = 80
-
-
-class SettingsError(Exception):
-    """A setting is wrong. The message names it and what is allowed, and shows its value where that
-    is no secret."""
 
 
 def load_settings(config: Path | None) -> Settings:
@@ -32,7 +28,7 @@ def load_settings(config: Path | None) -> Settings:
     try:
         settings = Settings(**document)
     except ValidationError as exc:
-        raise SettingsError(_explain(exc)) from None
+        raise SettingsError(_explain(exc, settings_source(config))) from None
     except SourceError as exc:  # a variable that should hold JSON and does not
         raise SettingsError(_explain_source(exc)) from None
     # Relative folders are relative to the file, so that commands work from any folder.
@@ -98,24 +94,48 @@ def configured_path() -> Path | None:
     return beside if beside.exists() else None
 
 
+def settings_source(config: Path | None) -> SettingsSource:
+    """What `load_settings` reads, to say where a setting is."""
+    path = config or configured_path()
+    text, document = _read(path or DEFAULT_FILE)
+    return SettingsSource(path, text, document)
+
+
 def read_toml(path: Path) -> dict[str, Any]:
+    return _read(path)[1]
+
+
+def _read(path: Path) -> tuple[str, dict[str, Any]]:
     try:
-        with path.open("rb") as file:
-            return tomllib.load(file)
+        text = path.read_bytes().decode()
+        return text, tomllib.loads(text)
     except OSError as exc:
         raise SettingsError(f"The settings file {path} cannot be read: {exc.strerror}.") from exc
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as exc:
-        raise SettingsError(f"The settings file {path} is not TOML: {exc}") from exc
+    except UnicodeDecodeError as exc:
+        line = exc.object[: exc.start].count(b"\n") + 1
+        raise SettingsError(
+            f"The settings file {path} is not TOML: line {line} is not UTF-8; save the file as UTF-8."
+        ) from exc
+    except tomllib.TOMLDecodeError as exc:
+        reason = f"{exc}{toml_hint(str(exc))}"
+        raise SettingsError(f"The settings file {path} is not TOML: {reason}") from exc
 
 
-def _explain(exc: ValidationError) -> str:
-    lines = []
-    for error in exc.errors(include_url=False):
-        words = explanation(error, _names_beside(error["loc"]))
-        # What does not fit together across sections has no place, and names its settings itself.
-        name = ".".join(str(part) for part in error["loc"])
-        lines.append(f"{name}{_shown_value(error)}: {words}" if name else words)
-    return "\n".join(lines)
+def _explain(exc: ValidationError, source: SettingsSource) -> str:
+    return "\n".join(_explain_one(error, source) for error in exc.errors(include_url=False))
+
+
+def _explain_one(error: ErrorDetails, source: SettingsSource) -> str:
+    at = (*error["loc"], *error.get("ctx", {}).get("at", ()))
+    value = "" if at[-1] == KEY else _shown_value(error)
+    words = explanation(
+        error,
+        known_names=_names_beside(at),
+        value=value,
+        elsewhere=_sections_with(str(at[-1])),
+    )
+    at = tuple(part for part in at if part != KEY)
+    return source.explain(at, words, f" = {value}" if value else "")
 
 
 def _explain_source(exc: SourceError) -> str:
@@ -133,6 +153,15 @@ def _names_beside(location: tuple[int | str, ...]) -> list[str]:
     return list(section.model_fields)
 
 
+def _sections_with(name: str) -> list[str]:
+    """The sections that have a setting of this name, as their headers are written."""
+    return [
+        f"[[{section}]]" if section in ("backends", "models") else f"[{section}]"
+        for section, field in Settings.model_fields.items()
+        if name in getattr(_section_of(field.annotation), "model_fields", ())
+    ]
+
+
 def _shown_value(error: ErrorDetails) -> str:
     """A plain value of a setting that is no secret. A whole section may hold a secret, and so may
     a setting that does not exist: a password under a wrong name."""
@@ -140,10 +169,8 @@ def _shown_value(error: ErrorDetails) -> str:
     field = _field_at(error["loc"])
     if field is None or not field.repr or not isinstance(value, str | int | float):
         return ""
-    shown = repr(value)
-    if len(shown) > _SHOWN_LENGTH_MAX:
-        shown = shown[:_SHOWN_LENGTH_MAX] + "..."
-    return f" = {shown}"
+    shown = toml_value(value)
+    return shown if len(shown) <= _SHOWN_LENGTH_MAX else shown[:_SHOWN_LENGTH_MAX] + "..."
 
 
 def _field_at(location: tuple[int | str, ...]) -> FieldInfo | None:

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.money import picousd_from_usd
-from tollkeeper.settings.load import SettingsError
+from tollkeeper.settings.places import SettingsError
 from tollkeeper.settings.schema import ModelSettings
 
 _BYTES_MAX = 64 * 1024 * 1024

@@ -22,6 +22,7 @@ PriceDimension = Literal[
 ]
 _TIERS_MAX = 16
 _CHANGES_MAX = 100
+_NO_MOMENT = "must be a date or a time, for example 2027-01-01 or 2027-01-01T00:00:00Z"
 
 
 def _in_utc(value: Any) -> Any:
@@ -30,14 +31,14 @@ def _in_utc(value: Any) -> Any:
         try:
             value = datetime.fromisoformat(value) if len(value) > 10 else date.fromisoformat(value)
         except ValueError:
-            raise ValueError("it is neither a date nor a time in the form of ISO 8601") from None
+            raise ValueError(_NO_MOMENT) from None
     if isinstance(value, datetime):
         if value.tzinfo is None:
             raise ValueError("the time needs its offset to UTC, for example 2027-01-01T00:00:00Z")
         return value.astimezone(UTC)
     if isinstance(value, date):
         return datetime(value.year, value.month, value.day, tzinfo=UTC)
-    raise ValueError("it is neither a date nor a time")
+    raise ValueError(_NO_MOMENT)
 
 
 Moment = Annotated[datetime, BeforeValidator(_in_utc)]

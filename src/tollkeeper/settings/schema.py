@@ -4,7 +4,12 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
 
 from tollkeeper.domain import conventions
 from tollkeeper.domain.access import CUSTOMER_PERMISSIONS
@@ -16,7 +21,16 @@ from tollkeeper.embedded.packaged_model import PACKAGED_MODEL
 from tollkeeper.settings.backends import BackendSettings
 from tollkeeper.settings.database_url import check_database_url
 from tollkeeper.settings.prices import PriceChanges, PricesSettings
-from tollkeeper.settings.section import Host, Name, Seconds, SecretFile, SecretVariable, Section
+from tollkeeper.settings.section import (
+    Host,
+    Name,
+    Seconds,
+    SecretFile,
+    SecretVariable,
+    Section,
+    misfit,
+)
+from tollkeeper.settings.wording import nearest
 
 ENV_PREFIX = "TOLLKEEPER_"
 Port = Annotated[int, Field(ge=0, le=65535)]
@@ -71,7 +85,10 @@ class ConsoleSettings(Section):
     @model_validator(mode="after")
     def _has_both_files(self) -> "ConsoleSettings":
         if bool(self.tls_certificate_file) != bool(self.tls_key_file):
-            raise ValueError("tls_certificate_file and tls_key_file go together")
+            alone, missing = "tls_certificate_file", "tls_key_file"
+            if self.tls_key_file:
+                alone, missing = missing, alone
+            raise misfit(f"{missing} must be set too: the two go together", alone)
         return self
 
 
@@ -98,7 +115,9 @@ class SecretsSettings(Section):
     @model_validator(mode="after")
     def _has_one_source(self) -> "SecretsSettings":
         if self.master_key_env and self.master_key_file:
-            raise ValueError("master_key_env and master_key_file cannot both be set")
+            raise misfit(
+                "master_key_env and master_key_file cannot both be set; remove one", "master_key_file"
+            )
         return self
 
 
@@ -119,12 +138,15 @@ class AlertsSettings(Section):
     @model_validator(mode="after")
     def _is_signed(self) -> "AlertsSettings":
         if self.webhook_url and not self.webhook_url.startswith(("http://", "https://")):
-            raise ValueError("webhook_url must start with http:// or https://")
+            raise misfit("must start with http:// or https://", "webhook_url")
         if self.webhook_secret_env and self.webhook_secret_file:
-            raise ValueError("webhook_secret_env and webhook_secret_file cannot both be set")
+            raise misfit(
+                "webhook_secret_env and webhook_secret_file cannot both be set; remove one",
+                "webhook_secret_file",
+            )
         if self.webhook_url and not (self.webhook_secret_env or self.webhook_secret_file):
-            raise ValueError(
-                "webhook_url needs webhook_secret_env or webhook_secret_file, to sign with"
+            raise misfit(
+                "needs webhook_secret_env or webhook_secret_file, to sign with", "webhook_url"
             )
         return self
 
@@ -212,7 +234,8 @@ class AuthSettings(Section):
             if permission not in CUSTOMER_PERMISSIONS:
                 allowed = ", ".join(sorted(CUSTOMER_PERMISSIONS))
                 raise ValueError(
-                    f"{permission!r} is not a customer permission; there are: {allowed}"
+                    f"{permission!r} is not a customer permission"
+                    f"{nearest(permission, CUSTOMER_PERMISSIONS)}; there are: {allowed}"
                 )
         return permissions
 
@@ -393,20 +416,34 @@ class Settings(BaseSettings):
 
     @model_validator(mode="after")
     def _names_fit_together(self) -> "Settings":
-        names = [backend.name for backend in self.backends]
-        if len(set(names)) != len(names):
-            raise ValueError("backends: two backends have the same name")
-        ids = [model.id for model in self.models]
-        if len(set(ids)) != len(ids):
-            raise ValueError("models: two models have the same id")
-        for model in self.models:
-            for name in model.backends:
+        names = _once("backends", "name", [backend.name for backend in self.backends])
+        _once("models", "id", [model.id for model in self.models])
+        for position, model in enumerate(self.models):
+            places: list[tuple[str | int, ...]] = [("backend",)]
+            places += [("alternatives", at, "backend") for at in range(len(model.alternatives))]
+            for at, (place, name) in enumerate(zip(places, model.backends, strict=True)):
                 if name not in names:
-                    raise ValueError(
-                        f"models: {model.id!r} names the backend {name!r}, which is not declared"
-                    )
-            if len(set(model.backends)) != len(model.backends):
-                raise ValueError(f"models: {model.id!r} names a backend twice")
+                    raise misfit(_undeclared(name, names), "models", position, *place)
+                if name in model.backends[:at]:
+                    raise misfit(f"the model names {name!r} twice", "models", position, *place)
         if self.judge is not None and self.judge.backend not in names:
-            raise ValueError(f"judge.backend: {self.judge.backend!r} is not declared in backends")
+            raise misfit(_undeclared(self.judge.backend, names), "judge", "backend")
         return self
+
+
+def _once(section: str, setting: str, names: list[str]) -> list[str]:
+    for position, name in enumerate(names):
+        if name in names[:position]:
+            words = f"two {section} have the same {setting} {name!r}; rename one"
+            raise misfit(words, section, position, setting)
+    return names
+
+
+def _undeclared(name: str, names: list[str]) -> str:
+    known = f"; there are: {', '.join(names)}" if names else ""
+    return f"the backend {name!r} is not declared in backends{nearest(name, names)}{known}"
+
+
+def environment_settings() -> dict[str, Any]:
+    """What the environment sets, in the form of a settings file."""
+    return EnvSettingsSource(Settings)()

@@ -1,17 +1,35 @@
 """The base of every section of the settings, and the types that several of them have."""
 
+import re
 from typing import Annotated, Any, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
 
 # An address to listen on. An empty one would mean every address of the machine.
 Host = Annotated[str, Field(min_length=1, max_length=255)]
 Name = Annotated[str, Field(min_length=1, max_length=120)]
 Seconds = Annotated[float, Field(gt=0, le=86400)]
+SecretFile = Annotated[str, Field(repr=False)]
+
+
+def _is_variable(name: str) -> str:
+    if not re.fullmatch(r"([A-Za-z_][A-Za-z0-9_]*)?", name):
+        raise ValueError(
+            "must be the name of an environment variable, without $, and not the secret itself"
+        )
+    return name
+
+
 # The name of an environment variable that holds a secret. Not shown where it is no name: it may be
 # the secret itself.
-SecretVariable = Annotated[str, Field(pattern=r"^([A-Za-z_][A-Za-z0-9_]*)?$", repr=False)]
-SecretFile = Annotated[str, Field(repr=False)]
+SecretVariable = Annotated[str, AfterValidator(_is_variable), Field(repr=False)]
+
+
+def misfit(words: str, *at: str | int) -> PydanticCustomError:
+    """An error that a section finds in its setting `at`, which does not fit another one."""
+    details = {"words": words, "at": at, "name": ".".join(map(str, at))}
+    return PydanticCustomError("misfit", "{name}: {words}", details)
 
 
 class Section(BaseModel):

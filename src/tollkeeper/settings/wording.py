@@ -1,7 +1,9 @@
-"""Says in our own words what is wrong with a setting."""
+"""Says in our own words what is wrong with a setting, and how to put it right."""
 
 import difflib
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
+from decimal import Decimal
 from typing import Any
 
 from pydantic_core import ErrorDetails
@@ -35,37 +37,87 @@ _SENTENCES = {
     "model_attributes_type": "must be a section with settings of its own",
     "path_type": "must be a path",
     "path_parsing": "must be a path",
+    "misfit": "{words}",
 }
+# What the library calls the name of an entry in a table.
+KEY = "[key]"
 _OWN_PREFIX = "Value error, "
+# What the TOML library says of a file that it cannot read, and what is mostly the reason.
+_TOML_HINTS = {
+    "Invalid value": "a text needs quotes",
+    "Illegal character '\\n'": "a closing quote is missing",
+    "Unterminated string": "a closing quote is missing",
+    "Expected '=' after a key": "a setting is written as name = value",
+    "Expected newline or end of document": "a text needs quotes, and each setting a line of its own",
+    "Cannot overwrite a value": "the setting is there twice; remove one",
+    "twice": "the section is there twice; join the two",
+    "Unclosed array": "a closing bracket is missing",
+    "Unclosed inline table": "a closing brace is missing",
+}
 
 
-def explanation(error: ErrorDetails, known_names: Sequence[str]) -> str:
-    """`known_names` are the settings that exist where the error is."""
+def explanation(
+    error: ErrorDetails, *, known_names: Sequence[str], value: str, elsewhere: Sequence[str]
+) -> str:
+    """`known_names` are the settings that exist in the place of the error, `elsewhere` the sections
+    that have a setting of this name, and `value` is the setting's value if that is no secret."""
     kind = error["type"]
     if kind == "extra_forbidden":
-        return _unknown(str(error["loc"][-1]), known_names)
+        return _unknown(str(error["loc"][-1]), known_names, elsewhere)
     if kind == "value_error":
         return error["msg"].removeprefix(_OWN_PREFIX)
     sentence = _SENTENCES.get(kind)
     if sentence is None:
         # The library's own sentence is better than none; it never has the value.
         return error["msg"][:1].lower() + error["msg"][1:]
-    return sentence.format_map(
-        {name: _plain(value) for name, value in error.get("ctx", {}).items()}
-    )
+    details = error.get("ctx", {})
+    words = sentence.format_map({name: _plain(detail) for name, detail in details.items()})
+    if error["loc"] and error["loc"][-1] == KEY:
+        words = f"the name {words}"
+    return words + _fix(error, value)
 
 
 def unknown_section(name: str, known_names: Sequence[str]) -> str:
-    return f"there is no section {name}{_nearest(name, known_names)}"
+    return f"there is no section {name}{nearest(name, known_names)}"
 
 
-def _unknown(name: str, known_names: Sequence[str]) -> str:
-    return f"is not a setting{_nearest(name, known_names)}"
+def toml_hint(message: str) -> str:
+    return next((f": {hint}" for words, hint in _TOML_HINTS.items() if words in message), "")
 
 
-def _nearest(name: str, known_names: Sequence[str]) -> str:
-    near = difflib.get_close_matches(name, known_names, n=1)
+def nearest(name: str, known_names: Iterable[str]) -> str:
+    near = difflib.get_close_matches(name, list(known_names), n=1)
     return f"; did you mean {near[0]}?" if near else ""
+
+
+def toml_value(value: str | int | float) -> str:
+    """The value as it would be written in the file. Numbers have no exponent."""
+    return f"{Decimal(repr(value)):f}" if type(value) in (int, float) else repr(value)
+
+
+def _unknown(name: str, known_names: Sequence[str], elsewhere: Sequence[str]) -> str:
+    hint = nearest(name, known_names)
+    if not hint and elsewhere:
+        hint = f"; it belongs under {' or '.join(elsewhere)}"
+    return f"is not a setting{hint or '; remove it: docs/configuration.md has all settings'}"
+
+
+def _fix(error: ErrorDetails, value: str) -> str:
+    given = error["input"]
+    match error["type"]:
+        case "string_type" if isinstance(given, int | float) and not isinstance(given, bool):
+            return f'; write it in quotes: "{value}"' if value else "; write it in quotes"
+        case "tuple_type" if isinstance(given, dict):
+            name = ".".join(part for part in error["loc"] if isinstance(part, str))
+            return f"; write [[{name}]] in the place of [{name}]"
+        case "tuple_type" if isinstance(given, str):
+            return f"; write [{value}]" if value else "; write it in brackets"
+        case "model_type" | "model_attributes_type" if isinstance(given, list):
+            name = ".".join(part for part in error["loc"] if isinstance(part, str))
+            return f"; write [{name}] in the place of [[{name}]]"
+        case "literal_error" | "enum" if isinstance(given, str):
+            return nearest(given, re.findall(r"'([^']*)'", error["ctx"]["expected"]))
+    return ""
 
 
 def _plain(value: Any) -> Any:

@@ -1,0 +1,151 @@
+"""Where a setting is: its name for people, its line in the settings file, or the variable that sets it."""
+
+import os
+import tomllib
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from tollkeeper.settings.schema import ENV_PREFIX, environment_settings
+
+# The parts of a setting's name. An entry of a list is named by its position, and a backend or a model
+# also by its own name.
+Place = tuple[str | int, ...]
+_OWN_NAMES = {"backends": "name", "models": "id"}
+_SHOWN_LENGTH_MAX = 80
+
+
+class SettingsError(Exception):
+    """A setting is wrong. The message says what is allowed, and shows the value if that is no secret.
+    `at` is the setting, if the message is about a single one."""
+
+    def __init__(self, message: str, at: Place = ()) -> None:
+        super().__init__(f"{_shown_name(at)}: {message}" if at else message)
+        self.message = message
+        self.at = at
+
+
+class SettingsSource:
+    """The settings as the operator wrote them: the file and the environment."""
+
+    def __init__(self, path: Path | None, text: str, document: Mapping[str, Any]) -> None:
+        # None: the packaged file, which no operator has written.
+        self._path = path
+        self._document = document
+        self._lines = {} if path is None else _lines(text)
+        self._environment = environment_settings()
+
+    def located(self, error: SettingsError) -> str:
+        """The error's message, with the place of its setting."""
+        return self.explain(error.at, error.message) if error.at else str(error)
+
+    def explain(self, at: Place, words: str, value: str = "") -> str:
+        """Names the setting, its value if it is given, and its line or variable."""
+        document = self._environment if at[0] in self._environment else self._document
+        return f"{self._origin(_by_position(at, document))}{_shown_name(_by_own_name(at, document))}{value}: {words}"
+
+    def _origin(self, at: Place) -> str:
+        """Empty if neither the file nor a variable has anything of the setting."""
+        in_environment = _known_beginning(at, set(_places(self._environment)))
+        in_file = _known_beginning(at, self._lines)
+        if len(in_environment) >= len(in_file):
+            variable = _variable(at)
+            if variable:
+                return f"{variable}: "
+        return f"{self._path}, line {self._lines[in_file]}: " if in_file else ""
+
+
+def _shown_name(at: Place) -> str:
+    section, *rest = at
+    if section not in _OWN_NAMES or not rest:
+        return ".".join(map(str, at))
+    entry, *setting = rest
+    own = f"number {entry + 1}" if isinstance(entry, int) else repr(entry[:_SHOWN_LENGTH_MAX])
+    name = f"{section} {own}"
+    return f"{name}: {'.'.join(map(str, setting))}" if setting else name
+
+
+def _by_own_name(at: Place, document: Mapping[str, Any]) -> Place:
+    """The place with a backend's or a model's own name, if it has one."""
+    names = _own_names(at, document)
+    if len(at) > 1 and isinstance(at[1], int) and at[1] < len(names) and names[at[1]]:
+        return (at[0], names[at[1]], *at[2:])
+    return at
+
+
+def _by_position(at: Place, document: Mapping[str, Any]) -> Place:
+    names = _own_names(at, document)
+    if len(at) > 1 and at[1] in names:
+        return (at[0], names.index(str(at[1])), *at[2:])
+    return at
+
+
+def _own_names(at: Place, document: Mapping[str, Any]) -> list[str]:
+    """The names of all entries of the list that a place is in; empty for an entry without a name."""
+    key, entries = _OWN_NAMES.get(str(at[0])), document.get(str(at[0]))
+    if key is None or not isinstance(entries, list):
+        return []
+    found = [entry.get(key) if isinstance(entry, dict) else None for entry in entries]
+    return [name if isinstance(name, str) else "" for name in found]
+
+
+def _variable(at: Place) -> str:
+    """The variable that sets this place or a larger part that it is in."""
+    variables = {name.upper(): name for name in os.environ}
+    for length in range(len(at), 0, -1):
+        name = f"{ENV_PREFIX}{'__'.join(map(str, at[:length]))}".upper()
+        if name in variables:
+            return variables[name]
+    return ""
+
+
+def _known_beginning(at: Place, known: Collection[Place]) -> Place:
+    lengths = range(len(at), 0, -1)
+    return next((at[:length] for length in lengths if at[:length] in known), ())
+
+
+def _places(value: Any, at: Place = ()) -> Iterator[Place]:
+    """Every place in a value of TOML."""
+    if at:
+        yield at
+    inner = value.items() if isinstance(value, dict) else ()
+    for key, entry in enumerate(value) if isinstance(value, list) else inner:
+        yield from _places(entry, (*at, key))
+
+
+def _lines(text: str) -> dict[Place, int]:
+    """The line in which each setting of a valid file begins. The TOML library does not tell it, but it
+    tells where a statement ends: there the lines since the last one can be read by themselves."""
+    lines: dict[Place, int] = {}
+    table: Place = ()
+    entries: dict[Place, int] = {}
+    statement, begin = "", 1
+    for number, line in enumerate(text.replace("\r\n", "\n").split("\n"), start=1):
+        statement += f"{line}\n"
+        try:
+            read = tomllib.loads(statement)
+        except tomllib.TOMLDecodeError:
+            continue
+        if statement.startswith("[", len(statement) - len(statement.lstrip())):
+            table = _table(read, entries)
+            found = [table[:length] for length in range(1, len(table) + 1)]
+        else:
+            found = [(*table, *place) for place in _places(read)]
+        for place in found:
+            lines.setdefault(place, begin)
+        statement, begin = "", number + 1
+    return lines
+
+
+def _table(header: Mapping[str, Any], entries: dict[Place, int]) -> Place:
+    """The place of a table by its header. `entries` has the last position in each list of tables."""
+    at: Place = ()
+    inner: Any = header
+    while isinstance(inner, dict) and inner:
+        ((key, inner),) = inner.items()
+        at = (*at, key)
+        if isinstance(inner, list):
+            entries[at] = entries.get(at, -1) + 1
+        if at in entries:
+            at = (*at, entries[at])
+    return at
