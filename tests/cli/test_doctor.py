@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.judged_gateway import LIKELY, ScriptedJudge, judge_answer_of
+from tests.support.judged_gateway import LIKELY, UNLIKELY, ScriptedJudge, judge_answer_of
 from tests.support.program import Program, write_config
 from tests.support.upstream import Verb, answer, completion, refuse
 from tollkeeper.embedded.packaged_model import PACKAGED_MODEL
@@ -58,7 +58,7 @@ def _over(program: Program, folder: Path, data_dir: Path, judge: ScriptedJudge) 
 async def test_everything_stands(
     cold_program: Program, data_dir: Path, tmp_path: Path, judge: ScriptedJudge
 ) -> None:
-    judge.opinion = lambda _: LIKELY
+    judge.opinion = lambda asked: LIKELY if "parcel" in asked.question else UNLIKELY
     program = _over(cold_program, tmp_path, data_dir, judge)
     code, found, ok = await asyncio.to_thread(_findings, program)
     assert code == 0
@@ -68,10 +68,24 @@ async def test_everything_stands(
     assert found["database"]["detail"].startswith(f"embedded in {data_dir}, durable, schema ")
     assert judge.url in found["backend cluster"]["detail"]
     assert "chat-small on the backend cluster" in found["judge"]["detail"]
-    # One real question was answered, and its answer was read.
-    assert "gave yes 90.00 %" in found["judge"]["detail"]
-    (question,) = judge.questions
-    assert question.endswith("?")
+    # Two real questions were answered, and their answers were read.
+    assert "gave yes 90.00 % for a plain yes and 10.00 % for a plain no" in found["judge"]["detail"]
+    assert len(judge.questions) == 2
+    assert all(question.endswith("?") for question in judge.questions)
+
+
+@pytest.mark.parametrize("always", [LIKELY, UNLIKELY])
+async def test_a_judge_that_says_the_same_to_everything(
+    cold_program: Program, data_dir: Path, tmp_path: Path, judge: ScriptedJudge, always: int
+) -> None:
+    judge.opinion = lambda _: always
+    program = _over(cold_program, tmp_path, data_dir, judge)
+    code, found, _ = await asyncio.to_thread(_findings, program)
+    assert (code, found["judge"]["verdict"]) == (0, "warning")
+    line = program.config.read_text().partition('\nmodel = "chat-small"')[0].count("\n") + 2
+    detail = found["judge"]["detail"]
+    assert detail.startswith(f"{program.config}, line {line}: judge.model: ")
+    assert "name a model that follows instructions better" in detail
 
 
 @pytest.mark.parametrize(
@@ -124,7 +138,8 @@ def test_the_engine_tells_of_itself_and_judges(
     code, found, _ = _findings(_with_engine(cold_program, tmp_path, data_dir))
     assert code == 1  # because of the cluster
     local, judged = found["backend local"], found["judge"]
-    assert (local["verdict"], judged["verdict"]) == ("ok", "ok")
+    # The packaged model is too small for a judge, and it is said.
+    assert (local["verdict"], judged["verdict"]) == ("ok", "warning")
     assert local["detail"].startswith(
         "ready: smollm2-135m-instruct, 1 slots of 2048 tokens, tokenizer BPE with 49152 tokens, "
         "prefix cache with "

@@ -35,7 +35,7 @@ from tollkeeper.hosting.logs import silence_logs
 from tollkeeper.hosting.worker_process import WorkerStarter
 from tollkeeper.services.audit import act_as
 from tollkeeper.services.use_cases import Services
-from tollkeeper.settings import Settings, SettingsError, load_settings
+from tollkeeper.settings import Settings, SettingsError, load_settings, settings_source
 from tollkeeper.storage.schema import check_database
 
 P = ParamSpec("P")
@@ -53,6 +53,10 @@ class Invocation:
 
     def settings(self) -> Settings:
         return load_settings(self.config)
+
+    def located(self, error: SettingsError) -> str:
+        """The error's message, with the line of the setting."""
+        return settings_source(self.config).located(error) if error.at else str(error)
 
 
 PlainCommand = Callable[Concatenate[Invocation, P], CommandOutput | None]
@@ -95,7 +99,7 @@ def command(
             except TollkeeperError as exc:
                 _refuse(exc.message)
             except SettingsError as exc:
-                _refuse(str(exc))
+                _refuse(invocation.located(exc))
             except BrokenPipeError:
                 raise  # the reader of our output is gone: a message could not be printed
             except OSError as exc:

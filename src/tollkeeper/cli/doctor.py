@@ -39,14 +39,20 @@ from tollkeeper.settings import (
     BackendSettings,
     Settings,
     SettingsError,
+    SettingsSource,
+    settings_source,
     shown_variable,
 )
+from tollkeeper.settings.warnings import settings_warnings
 from tollkeeper.storage.schema import check_database
 
-# A text and a question about it that any judge can answer.
+# A text, and two questions about it that any fit judge answers with yes and with no.
 _TEXT = "Our parcel arrived on Monday, but the box was empty."
-_QUESTION = Question("doctor", "Does the text speak of a parcel?")
-_FITTING_YES = 50
+_QUESTIONS = (
+    Question("doctor-yes", "Does the text speak of a parcel?"),
+    Question("doctor-no", "Does the text contain a telephone number?"),
+)
+_HALF = 50
 
 app = command_app()
 
@@ -66,6 +72,7 @@ def doctor(invocation: Invocation) -> Listing:
     with working("Checking settings, database, backends and judge", quiet=invocation.as_json):
         findings = _examine(invocation)
     bad = [name for name, verdict, _ in findings if verdict is CheckResult.BAD]
+    shown = ", ".join(dict.fromkeys(bad))
     return Listing(
         [
             {"name": name, "verdict": verdict.value, "detail": detail}
@@ -73,7 +80,7 @@ def doctor(invocation: Invocation) -> Listing:
         ],
         columns=("name", "verdict", "detail"),
         summary={"ok": not bad},
-        refusal=f"{len(bad)} of {len(findings)} checks are bad: {', '.join(bad)}." if bad else "",
+        refusal=f"{len(bad)} of {len(findings)} checks are bad: {shown}." if bad else "",
     )
 
 
@@ -82,22 +89,30 @@ def _examine(invocation: Invocation) -> list[Finding]:
         settings = invocation.settings()
         build_catalog(settings)
     except SettingsError as exc:
-        return [("settings", CheckResult.BAD, "; ".join(str(exc).splitlines()))]
+        faults = invocation.located(exc).splitlines()
+        return [("settings", CheckResult.BAD, fault) for fault in faults]
+    source = settings_source(invocation.config)
     findings: list[Finding] = [("settings", CheckResult.OK, f"models: {len(settings.models)}")]
-    findings.append(_run_check("master secret", lambda: _master_secret(settings)))
-    findings.append(_run_check("database", lambda: _database(settings)))
+    findings += [
+        ("settings", CheckResult.WARNING, source.explain(at, words))
+        for at, words in settings_warnings(settings)
+    ]
+    findings.append(_run_check("master secret", source, lambda: _master_secret(settings)))
+    findings.append(_run_check("database", source, lambda: _database(settings)))
     findings.append(_descriptors(settings))
     if settings.alerts.webhook_url:
-        findings.append(_run_check("alerts", lambda: _webhook(settings)))
+        findings.append(_run_check("alerts", source, lambda: _webhook(settings)))
     if settings.telemetry.endpoint:
-        findings.append(_telemetry(settings))
-    return findings + asyncio.run(_backends_and_judge(settings))
+        findings.append(_telemetry(settings, source))
+    return findings + asyncio.run(_backends_and_judge(settings, source))
 
 
-def _run_check(name: str, check: Callable[[], str]) -> Finding:
+def _run_check(name: str, source: SettingsSource, check: Callable[[], str]) -> Finding:
     try:
         return name, CheckResult.OK, check()
-    except (SettingsError, TollkeeperError) as exc:
+    except SettingsError as exc:
+        return name, CheckResult.BAD, source.located(exc)
+    except TollkeeperError as exc:
         return name, CheckResult.BAD, str(exc)
     except OSError as exc:
         return name, CheckResult.BAD, f"{exc.filename}: {exc.strerror}"
@@ -134,12 +149,12 @@ def _webhook(settings: Settings) -> str:
     return "posted to the webhook and signed; nothing was posted now"
 
 
-def _telemetry(settings: Settings) -> Finding:
+def _telemetry(settings: Settings, source: SettingsSource) -> Finding:
     declared = settings.telemetry
     try:
         import_sdk()
     except SettingsError as exc:
-        return "telemetry", CheckResult.BAD, str(exc)
+        return "telemetry", CheckResult.BAD, source.located(exc)
     if not declared.content:
         return "telemetry", CheckResult.OK, f"traces without content go to {declared.endpoint}"
     detail = (
@@ -149,23 +164,26 @@ def _telemetry(settings: Settings) -> Finding:
     return "telemetry", CheckResult.WARNING, detail
 
 
-async def _backends_and_judge(settings: Settings) -> list[Finding]:
+async def _backends_and_judge(settings: Settings, source: SettingsSource) -> list[Finding]:
     """Starts one engine and one bridge for both, because the judge may use them too."""
     found: list[Finding] = []
     try:
         build_bridge(settings)
     except SettingsError as exc:  # the library, or a key for it, is missing
-        found.append(("library", CheckResult.BAD, str(exc)))
+        found.append(("library", CheckResult.BAD, source.located(exc)))
     async with (
         running_engine(settings) as engine,
         nullcontext() if found else running_bridge(settings) as bridge,
     ):
-        found += await _backends(settings, engine, bridge)
-        return [*found, await _judge(settings, engine, bridge)]
+        found += await _backends(settings, source, engine, bridge)
+        return [*found, await _judge(settings, source, engine, bridge)]
 
 
 async def _backends(
-    settings: Settings, engine: EmbeddedEngine | None, bridge: ProviderBridge | None
+    settings: Settings,
+    source: SettingsSource,
+    engine: EmbeddedEngine | None,
+    bridge: ProviderBridge | None,
 ) -> list[Finding]:
     """Checks all replicas concurrently, so that the timeouts of several do not add up."""
     checks = []
@@ -181,10 +199,11 @@ async def _backends(
         if backend.preset:
             findings.append((f"{name} preset", CheckResult.OK, _preset(backend)))
         findings += [
-            (name, CheckResult.BAD, fault) for fault in _missing_files_and_secrets(backend)
+            (name, CheckResult.BAD, source.explain(("backends", backend.name, setting), words))
+            for setting, words in _missing_files_and_secrets(backend)
         ]
         if backend.credential in IDENTITY_CREDENTIALS:
-            checks.append(_credential(f"{name} credential", backend))
+            checks.append(_credential(f"{name} credential", backend, source))
         checks += [_replica(name, url, backend.connect_timeout_s) for url in backend.urls]
     return findings + await asyncio.gather(*checks)
 
@@ -245,22 +264,22 @@ def _library(backend: BackendSettings, bridge: ProviderBridge | None) -> tuple[C
     return CheckResult.WARNING, f"{served} {warning}{hint}"
 
 
-def _missing_files_and_secrets(backend: BackendSettings) -> Iterator[str]:
+def _missing_files_and_secrets(backend: BackendSettings) -> Iterator[tuple[str, str]]:
     """Secrets and certificates that the settings name and that this machine does not have."""
     if backend.api_key_env and not os.environ.get(backend.api_key_env):
-        yield f"api_key_env: {shown_variable(backend.api_key_env)} is not set"
+        yield "api_key_env", f"{shown_variable(backend.api_key_env)} is not set"
     for setting in ("api_key_file", "tls_ca_file"):
         path = getattr(backend, setting)
         if path and not os.access(path, os.R_OK):
-            yield f"{setting}: {path} cannot be read"
+            yield setting, f"{path} cannot be read"
 
 
-async def _credential(name: str, backend: BackendSettings) -> Finding:
+async def _credential(name: str, backend: BackendSettings, source: SettingsSource) -> Finding:
     """Obtains a token or keys, as calls will. The provider does not charge for that."""
     try:
         return name, CheckResult.OK, await check_identity(backend)
     except SettingsError as exc:
-        return name, CheckResult.BAD, str(exc)
+        return name, CheckResult.BAD, source.located(exc)
 
 
 async def _replica(name: str, url: str, timeout_s: float) -> Finding:
@@ -269,9 +288,12 @@ async def _replica(name: str, url: str, timeout_s: float) -> Finding:
 
 
 async def _judge(
-    settings: Settings, engine: EmbeddedEngine | None, bridge: ProviderBridge | None
+    settings: Settings,
+    source: SettingsSource,
+    engine: EmbeddedEngine | None,
+    bridge: ProviderBridge | None,
 ) -> Finding:
-    """Asks the judge a real question: only an answer shows that it returns log-probabilities."""
+    """Asks the judge real questions: only an answer shows that it returns log-probabilities."""
     declared = settings.judge
     if declared is None:
         detail = "not configured: calls under an enforcing policy are answered with 503"
@@ -279,12 +301,21 @@ async def _judge(
     who = f"{declared.model} on the backend {declared.backend}"
     try:
         async with judge_over(settings, engine, bridge) as judge:
-            (opinion,) = await judge.ask_all(_TEXT, [_QUESTION])
-    except (SettingsError, TollkeeperError) as exc:
-        return "judge", CheckResult.BAD, f"{who}: {exc}"
-    if opinion.highest is None:
-        return "judge", CheckResult.BAD, f"{who}: {opinion.reason}"
-    yes, took = opinion.highest / 100, opinion.seconds
-    weak = "" if yes > _FITTING_YES else f"; a judge that fits gives more than {_FITTING_YES} %"
-    detail = f"{who}: gave yes {yes:.2f} % for a plain yes, in {took:.1f} s{weak}"
-    return "judge", CheckResult.OK, detail
+            opinions = await judge.ask_all(_TEXT, _QUESTIONS)
+    except SettingsError as exc:
+        return "judge", CheckResult.BAD, source.located(exc)
+    except TollkeeperError as exc:
+        return "judge", CheckResult.BAD, source.explain(("judge", "model"), f"{who}: {exc}")
+    failed = next((opinion.reason for opinion in opinions if opinion.highest is None), None)
+    if failed is not None:
+        return "judge", CheckResult.BAD, source.explain(("judge", "model"), f"{who}: {failed}")
+    yes, no = ((opinion.highest or 0) / 100 for opinion in opinions)
+    took = max(opinion.seconds for opinion in opinions)
+    detail = f"{who}: gave yes {yes:.2f} % for a plain yes and {no:.2f} % for a plain no, in {took:.1f} s"
+    if yes > _HALF > no:
+        return "judge", CheckResult.OK, detail
+    unfit = (
+        f"{detail}; a fit judge gives more than {_HALF} % and less than {_HALF} %: name a model that "
+        "follows instructions better"
+    )
+    return "judge", CheckResult.WARNING, source.explain(("judge", "model"), unfit)

@@ -132,7 +132,9 @@ class BackendSettings(Section):
     def _is_known(cls, preset: str) -> str:
         if preset and preset not in PRESETS:
             known = ", ".join(PRESETS)
-            raise ValueError(f"there is no such preset{nearest(preset, PRESETS)}; there are: {known}")
+            raise ValueError(
+                f"there is no such preset{nearest(preset, PRESETS)}; there are: {known}"
+            )
         return preset
 
     @field_validator("urls")

@@ -11,7 +11,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 from pydantic_settings import SettingsError as SourceError
 
-from tollkeeper.settings.places import SettingsError, SettingsSource
+from tollkeeper.settings.places import SettingsError, SettingsSource, unfinished_line
 from tollkeeper.settings.schema import ENV_PREFIX, Settings
 from tollkeeper.settings.wording import KEY, explanation, toml_hint, toml_value, unknown_section
 
@@ -117,7 +117,8 @@ def _read(path: Path) -> tuple[str, dict[str, Any]]:
             f"The settings file {path} is not TOML: line {line} is not UTF-8; save the file as UTF-8."
         ) from exc
     except tomllib.TOMLDecodeError as exc:
-        reason = f"{exc}{toml_hint(str(exc))}"
+        place = f"at line {unfinished_line(text)}"
+        reason = str(exc).replace("at end of document", place) + toml_hint(str(exc))
         raise SettingsError(f"The settings file {path} is not TOML: {reason}") from exc
 
 

@@ -42,13 +42,16 @@ class SettingsSource:
     def explain(self, at: Place, words: str, value: str = "") -> str:
         """Names the setting, its value if it is given, and its line or variable."""
         document = self._environment if at[0] in self._environment else self._document
-        return f"{self._origin(_by_position(at, document))}{_shown_name(_by_own_name(at, document))}{value}: {words}"
+        origin = self._origin(_by_position(at, document))
+        return f"{origin}{_shown_name(_by_own_name(at, document))}{value}: {words}"
 
     def _origin(self, at: Place) -> str:
         """Empty if neither the file nor a variable has anything of the setting."""
         in_environment = _known_beginning(at, set(_places(self._environment)))
         in_file = _known_beginning(at, self._lines)
-        if len(in_environment) >= len(in_file):
+        # A variable replaces the whole list of the file, and only what it names of a section.
+        is_list = isinstance(self._environment.get(str(at[0])), list)
+        if is_list or len(in_environment) >= len(in_file):
             variable = _variable(at)
             if variable:
                 return f"{variable}: "
@@ -114,27 +117,42 @@ def _places(value: Any, at: Place = ()) -> Iterator[Place]:
 
 
 def _lines(text: str) -> dict[Place, int]:
-    """The line in which each setting of a valid file begins. The TOML library does not tell it, but it
-    tells where a statement ends: there the lines since the last one can be read by themselves."""
+    """The line in which each setting of a valid file begins."""
     lines: dict[Place, int] = {}
     table: Place = ()
     entries: dict[Place, int] = {}
-    statement, begin = "", 1
-    for number, line in enumerate(text.replace("\r\n", "\n").split("\n"), start=1):
-        statement += f"{line}\n"
-        try:
-            read = tomllib.loads(statement)
-        except tomllib.TOMLDecodeError:
-            continue
-        if statement.startswith("[", len(statement) - len(statement.lstrip())):
+    for begin, statement in _statements(text):
+        read = tomllib.loads(statement)
+        if statement.lstrip().startswith("["):
             table = _table(read, entries)
             found = [table[:length] for length in range(1, len(table) + 1)]
         else:
             found = [(*table, *place) for place in _places(read)]
         for place in found:
             lines.setdefault(place, begin)
-        statement, begin = "", number + 1
     return lines
+
+
+def unfinished_line(text: str) -> int:
+    """The line of the first statement that cannot be read."""
+    *_, (begin, _) = _statements(text)
+    return begin
+
+
+def _statements(text: str) -> Iterator[tuple[int, str]]:
+    """Every statement of TOML with the line in which it begins. The TOML library does not tell where
+    statements are, but it can read one as soon as it is complete. What cannot be read comes last."""
+    statement, begin = "", 1
+    for number, line in enumerate(text.replace("\r\n", "\n").split("\n"), start=1):
+        statement += f"{line}\n"
+        try:
+            tomllib.loads(statement)
+        except tomllib.TOMLDecodeError:
+            continue
+        yield begin, statement
+        statement, begin = "", number + 1
+    if statement:
+        yield begin, statement
 
 
 def _table(header: Mapping[str, Any], entries: dict[Place, int]) -> Place:

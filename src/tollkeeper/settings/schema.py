@@ -116,7 +116,8 @@ class SecretsSettings(Section):
     def _has_one_source(self) -> "SecretsSettings":
         if self.master_key_env and self.master_key_file:
             raise misfit(
-                "master_key_env and master_key_file cannot both be set; remove one", "master_key_file"
+                "master_key_env and master_key_file cannot both be set; remove one",
+                "master_key_file",
             )
         return self
 

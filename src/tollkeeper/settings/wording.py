@@ -47,6 +47,7 @@ _TOML_HINTS = {
     "Invalid value": "a text needs quotes",
     "Illegal character '\\n'": "a closing quote is missing",
     "Unterminated string": "a closing quote is missing",
+    "Expected \"'": "a closing quote is missing",
     "Expected '=' after a key": "a setting is written as name = value",
     "Expected newline or end of document": "a text needs quotes, and each setting a line of its own",
     "Cannot overwrite a value": "the setting is there twice; remove one",
@@ -90,7 +91,7 @@ def nearest(name: str, known_names: Iterable[str]) -> str:
     return f"; did you mean {near[0]}?" if near else ""
 
 
-def toml_value(value: str | int | float) -> str:
+def toml_value(value: str | float) -> str:
     """The value as it would be written in the file. Numbers have no exponent."""
     return f"{Decimal(repr(value)):f}" if type(value) in (int, float) else repr(value)
 
