@@ -207,6 +207,10 @@ class MemoryStore:
         known = reservation_id in self.database.books.reservations
         return Ending.BEFORE if known else Ending.MISSING
 
+    async def try_hold(self, reservation_id: UUID) -> None:
+        """No history asks for it: it leaves nothing."""
+        raise NotImplementedError(reservation_id)
+
     async def release_in_doubt(self, holds: Sequence[Hold]) -> None:
         epoch = self.database.epoch
         try:

@@ -202,6 +202,7 @@ def _upkeep(
 ) -> Upkeep:
     return Upkeep(
         database,
+        ledger=books.ledger,
         key_use=key_use,
         idempotency=idempotency,
         lease=books.lease,

@@ -16,6 +16,13 @@ class Readiness:
 
     parts: dict[str, str]
     ready: bool
+    is_stopping: bool = False
+
+    @property
+    def status(self) -> str:
+        if self.is_stopping:
+            return "stopping"
+        return "ready" if self.ready else "not ready"
 
 
 class OperatorListener:
@@ -34,10 +41,8 @@ class OperatorListener:
                 _answer(exchange, 200, {"status": "ok"})
             case b"/readyz":
                 readiness = await self._probe()
-                status = "ready" if readiness.ready else "not ready"
-                _answer(
-                    exchange, 200 if readiness.ready else 503, {"status": status, **readiness.parts}
-                )
+                code = 200 if readiness.status == "ready" else 503
+                _answer(exchange, code, {"status": readiness.status, **readiness.parts})
             case b"/metrics":
                 _send(exchange, 200, CONTENT_TYPE_LATEST.encode(), self._metrics())
             case _:

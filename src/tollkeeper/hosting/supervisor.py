@@ -138,10 +138,21 @@ class Supervisor:
         descriptors, enough = await asyncio.to_thread(self._descriptors)
         parts |= descriptors
         ready = ready and enough
+        parts["holds"], can_hold = self._holds()
+        ready = ready and can_hold
         backends, any_reachable = await probe_backends(self._settings, self._engine, self._bridge)
         parts |= backends
         ready = ready and any_reachable
-        return Readiness(parts=parts, ready=ready and not self._stopping.is_set())
+        return Readiness(parts=parts, ready=ready, is_stopping=self._stopping.is_set())
+
+    def _holds(self) -> tuple[str, bool]:
+        """Whether all workers that answer can write holds: a call may reach any of them."""
+        problems = [
+            problem
+            for number in sorted(self._ready)
+            if (problem := self._workers[number].report.problem) is not None
+        ]
+        return (problems[0], False) if problems else ("can be written", True)
 
     def _descriptors(self) -> tuple[dict[str, str], bool]:
         """How many descriptors the workers use, and whether each has enough left for its calls."""

@@ -6,6 +6,7 @@ socket and `start`, later `settings` with each changed catalogue.
 
 import asyncio
 import contextlib
+import dataclasses
 import gc
 import json
 import signal
@@ -35,7 +36,7 @@ from tollkeeper.hosting.http_protocol import HttpLimits
 from tollkeeper.hosting.http_server import HttpServer
 from tollkeeper.hosting.logs import LogFormat, configure_logs
 from tollkeeper.hosting.shutdown import shut_down
-from tollkeeper.hosting.worker_process import READY, received_listener
+from tollkeeper.hosting.worker_process import REPORT_INTERVAL_S, received_listener
 from tollkeeper.services.overload import LoopSampler
 from tollkeeper.services.tallies import write_tallies
 from tollkeeper.services.use_cases import Services
@@ -97,11 +98,12 @@ class Worker:
         await server.start(listener)
         following = loop.create_task(self._follow_instructions(instructions))
         _reduce_collections()
-        reports.write(READY)
+        reporting = loop.create_task(self._report(reports))
         await self._stopping.wait()
         following.cancel()
+        reporting.cancel()
         memory.stop()
-        await asyncio.gather(following, return_exceptions=True)
+        await asyncio.gather(following, reporting, return_exceptions=True)
         await shut_down(
             server,
             self._services.inference,
@@ -113,11 +115,22 @@ class Worker:
         write_tallies()
 
     async def _register(self) -> None:
-        """Registers before the first call, so that no migration takes away what this code needs. Where
-        the database is away, calls are refused anyway, and upkeep registers later."""
+        """Registers before the first call, so that no migration takes away what this code needs, and
+        tries whether holds can be written. If the database is down, calls are refused anyway, and
+        upkeep does both later."""
         with contextlib.suppress(TollkeeperError, TimeoutError):
             async with asyncio.timeout(_REGISTER_S):
                 await self._services.lease.heartbeat()
+                await self._services.ledger.try_hold()
+
+    async def _report(self, reports: asyncio.StreamWriter) -> None:
+        """Tells the supervisor whether holds can be written, for `/readyz`. Tells nothing while the
+        supervisor reads nothing."""
+        while True:
+            if not reports.transport.get_write_buffer_size():
+                state = dataclasses.asdict(self._services.ledger.hold_writes.state)
+                reports.write(json.dumps(state).encode() + b"\n")
+            await asyncio.sleep(REPORT_INTERVAL_S)
 
     def _leave_outdated(self, reason: str) -> None:
         if not self._stopping.is_set():

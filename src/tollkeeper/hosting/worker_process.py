@@ -5,7 +5,8 @@ it is created, while the supervisor still reads its settings, and serves when it
 same reason this module imports nothing that takes long.
 
 The supervisor sends the listening socket and then instructions, each a line of JSON. The worker
-sends one byte when it serves. When the channel ends, the other side is gone.
+sends reports, each a line of JSON too; the first one means that it serves. When the channel ends, the
+other side is gone.
 """
 
 import asyncio
@@ -16,15 +17,40 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 from tollkeeper.hosting.descriptors import raise_limit
 
 _POLL_S = 0.02
 _LISTENER = b"L"
-READY = b"R"
+# How often a worker reports.
+REPORT_INTERVAL_S = 0.5
+# A worker that was not able to write a hold for longer cannot serve calls.
+_WRITTEN_WITHIN_S = 6.0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerReport:
+    """Whether the worker can write holds, as `services.ledger.hold_writes` has noted it."""
+
+    written_s_ago: float | None
+    failure: str | None
+    received_at: float = field(default_factory=time.monotonic)
+
+    @property
+    def problem(self) -> str | None:
+        """Why a call would fail now; None if a hold could be written a few seconds ago."""
+        if self.failure is not None:
+            return self.failure
+        # A worker that is stuck sends no reports, so the time since the last one counts too.
+        silent_s = time.monotonic() - self.received_at
+        if self.written_s_ago is None or self.written_s_ago + silent_s > _WRITTEN_WITHIN_S:
+            return f"no hold could be written within {_WRITTEN_WITHIN_S:.0f} s"
+        return None
 
 
 class WorkerProcess:
@@ -42,6 +68,7 @@ class WorkerProcess:
             )
         self._reader: asyncio.StreamReader | None = None
         self._writer: asyncio.StreamWriter | None = None
+        self.report = WorkerReport(None, None)
 
     @property
     def pid(self) -> int:
@@ -69,19 +96,28 @@ class WorkerProcess:
         """False if the process ended before it was ready. Kills a process that is late."""
         assert self._reader is not None
         try:
-            return await asyncio.wait_for(self._reader.read(len(READY)), within_s) == READY
+            return await asyncio.wait_for(self._receive(self._reader), within_s)
         except TimeoutError:
             self.kill()
         except ConnectionError:
             pass
         return False
 
+    async def _receive(self, reader: asyncio.StreamReader) -> bool:
+        """Takes the next report. False if the channel has ended."""
+        line = await reader.readline()
+        if not line.endswith(b"\n"):
+            return False
+        self.report = WorkerReport(**json.loads(line))
+        return True
+
     async def wait(self) -> int:
         """Waits until the process has ended and returns its exit code."""
         assert self._reader is not None
         assert self._writer is not None
         with contextlib.suppress(ConnectionError):
-            await self._reader.read()
+            while await self._receive(self._reader):
+                pass
         self._writer.close()
         # The channel ends shortly before the process does, and no event reports the process's end.
         while (code := self._process.poll()) is None:  # noqa: ASYNC110

@@ -14,6 +14,7 @@ from tollkeeper.services.audit import Audit
 from tollkeeper.services.calls.activity import Activity
 from tollkeeper.services.ledger.bulk_resolution import BulkResolution, UnsettledRule
 from tollkeeper.services.ledger.caps import Caps
+from tollkeeper.services.ledger.ledger import Ledger
 from tollkeeper.services.ledger.months import LedgerMonths
 from tollkeeper.services.ledger.recovery import Lease, Recovered, Recovery
 from tollkeeper.services.ledger.regular_verification import RegularVerification
@@ -26,6 +27,7 @@ from tollkeeper.storage.database import Database
 
 Chore: TypeAlias = Callable[[], Awaitable[None]]
 
+_TRIAL_INTERVAL_S = 1
 _KEY_USE_INTERVAL_S = 10
 _SECRETS_INTERVAL_S = 60
 _REFUSALS_INTERVAL_S = 60
@@ -51,6 +53,7 @@ class Upkeep:
         self,
         database: Database,
         *,
+        ledger: Ledger,
         key_use: KeyUse,
         idempotency: Idempotency,
         lease: Lease,
@@ -72,6 +75,7 @@ class Upkeep:
         self._process_watch = process_watch
         self._replica_reports = replica_reports
         self._database = database
+        self._ledger = ledger
         self._key_use = key_use
         self._idempotency = idempotency
         self._lease = lease
@@ -91,6 +95,7 @@ class Upkeep:
         return (
             (self._lease.interval_s, self.send_heartbeat),
             (self._lease.interval_s, self.recover_dead),
+            (_TRIAL_INTERVAL_S, self.try_hold),
             (_UNREGISTERED_INTERVAL_S, self.recover_unregistered),
             (_UNSETTLED_INTERVAL_S, self.resolve_unsettled),
             (_WATCH_INTERVAL_S, self.watch_ledger),
@@ -128,6 +133,9 @@ class Upkeep:
 
     async def send_heartbeat(self) -> None:
         await self._lease.heartbeat()
+
+    async def try_hold(self) -> None:
+        await self._ledger.try_hold()
 
     async def recover_dead(self) -> None:
         await self._recover(self._recovery.recover_silent)

@@ -17,7 +17,7 @@ from tollkeeper.storage.round_trips import Connection, PlansDropped, RoundTrips
 from tollkeeper.storage.sessions import session_conninfo, session_settings
 from tollkeeper.storage.watched_connection import WatchedConnection
 
-__all__ = ["Connection", "Contention", "Database", "RoundTrips"]
+__all__ = ["Connection", "Contention", "Database", "RoundTrips", "operator_reason"]
 
 RETRY_AFTER_S = 2
 # An attempt to reconnect ends after this time, and the next caller starts another one.
@@ -227,6 +227,23 @@ class _PicousdLoader(Loader):
 
     def load(self, data: Buffer) -> int:
         return int(bytes(data))
+
+
+def operator_reason(error: BaseException) -> str:
+    """What the server or the driver said about an error, for operators: it may name hosts and files of
+    the server, so clients get the error's own message."""
+    found: BaseException | None = error
+    while found is not None:
+        if isinstance(found, _SERVER_FAULTS):
+            return found.diag.message_primary or driver_reason(found)
+        found = found.__cause__
+    return str(error)
+
+
+def driver_reason(error: pg.Error) -> str:
+    """The last line of the driver's message that is not indented: indented lines are advice."""
+    lines = [line for line in str(error).splitlines() if line and not line.startswith("\t")]
+    return lines[-1] if lines else type(error).__name__
 
 
 def _pool_exhausted() -> Unavailable:

@@ -332,6 +332,25 @@ _WRITE_HOLDS = Statement(
 )
 
 
+async def write_trial(connection: Connection, process_id: UUID, reservation_id: UUID) -> None:
+    """Writes a reservation of nothing for any project, in a transaction that must be rolled back. It
+    locks no account. Without a project there is nothing to hold for, and the lease is written."""
+    await connection.execute("SET LOCAL lock_timeout TO '1s'")
+    written = await connection.execute(_TRIAL, (process_id, reservation_id, reservation_id))
+    if written.rowcount == 0:
+        await heartbeat(connection, process_id)
+
+
+_TRIAL: LiteralString = """
+    INSERT INTO reservations (process_id, held_at, month, organization_id, id, project_id,
+        api_key_id, model, hold, price_prompt, price_completion, price_image, price_request,
+        price_cache_read, prompt_tokens_max, choices, output_tokens_max, images)
+    SELECT %s, clock_timestamp(), 0, organization_id, %s, project_id, %s, '', 0, 0, 0, 0, 0, 0,
+        0, 0, 0, 0
+    FROM project_accounts LIMIT 1
+"""
+
+
 async def restore_holds(connection: Connection, process_id: UUID, holds: Sequence[Hold]) -> None:
     """Writes reservations again that were committed and are gone, because PostgreSQL crashed before
     a fast transaction was on the disk. Nothing is held for them any more, so their hold is zero, and

@@ -9,6 +9,7 @@ from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from uuid import UUID
 
+from psycopg import Rollback
 from psycopg import errors as pg
 
 from tollkeeper.domain.access import OrganizationId
@@ -153,6 +154,17 @@ class LedgerStore:
     def hold_transaction(self) -> AbstractAsyncContextManager[HoldTransaction]:
         """Where the block raises, nothing is written, unless the error is `CommitInDoubt`."""
         return _HoldBlock(self._database, self._process_id, self._limits)
+
+    async def try_hold(self, reservation_id: UUID) -> None:
+        """Writes a hold of nothing and rolls it back. Raises the error that a real one would get."""
+        async with self._database.transaction() as connection:
+            try:
+                await ledger.write_trial(connection, self._process_id, reservation_id)
+            except pg.LockNotAvailable as exc:
+                raise AccountBusy from exc
+            except pg.RestrictViolation as exc:
+                raise MonthClosed from exc
+            raise Rollback
 
     async def release_in_doubt(self, holds: Sequence[Hold]) -> None:
         """Releases those of the holds that exist. It waits for the locks of their accounts first: a

@@ -23,7 +23,8 @@ _DURABILITY: tuple[LiteralString, ...] = ("fsync", "full_page_writes")
 
 def check_database(conninfo: str, *, before_serving: bool = False) -> SchemaState:
     """Raises an error of one line where a check fails or the database cannot be reached. A pooler is
-    looked for only `before_serving`, because that takes a second connection."""
+    looked for only `before_serving`, because that takes a second connection; and only serving needs a
+    database that can be written to."""
     try:
         asked = session_conninfo(conninfo)
         # Each statement is a transaction of its own, as it is for the gateway.
@@ -32,6 +33,7 @@ def check_database(conninfo: str, *, before_serving: bool = False) -> SchemaStat
             check_session(connection)
             if before_serving:
                 check_pooler(asked, connection)
+                _check_writable(connection)
             _check_durability(connection)
             return _check_schema(connection)
     except (psycopg.OperationalError, psycopg.ProgrammingError) as exc:
@@ -43,6 +45,21 @@ def _reason(exc: psycopg.Error) -> str:
     """The last line of the driver's message that is not indented: indented lines are advice."""
     lines = [line for line in str(exc).splitlines() if line and not line.startswith("\t")]
     return lines[-1] if lines else type(exc).__name__
+
+
+def _check_writable(connection: psycopg.Connection) -> None:
+    row = connection.execute(
+        "SELECT pg_is_in_recovery(), current_setting('transaction_read_only')"
+    ).fetchone()
+    assert row is not None
+    is_standby, read_only = row
+    if is_standby:
+        raise StateConflict("The database is read-only: this server is a standby.")
+    if read_only == "on":
+        raise StateConflict(
+            "The database is read-only: default_transaction_read_only is on for this server, database "
+            "or role."
+        )
 
 
 def _check_durability(connection: psycopg.Connection) -> None:

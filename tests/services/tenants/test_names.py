@@ -20,9 +20,7 @@ def _name() -> str:
 
 async def _only_one(create: Callable[[], Awaitable[object]]) -> None:
     """Creates the same thing many times at once."""
-    results = await asyncio.gather(
-        *(create() for _ in range(_CONCURRENT)), return_exceptions=True
-    )
+    results = await asyncio.gather(*(create() for _ in range(_CONCURRENT)), return_exceptions=True)
     assert sum(isinstance(result, StateConflict) for result in results) == _CONCURRENT - 1, results
 
 
@@ -193,9 +191,7 @@ async def test_archiving_an_organization_refuses_all_its_keys(
     answer = await gateway.client.get("/v1/models/example", headers=other.as_customer)
     assert answer.status_code != 401
     # What was spent stays readable.
-    costs = await gateway.client.get(
-        "/v1/organization/costs?start_time=1", headers=tenant.as_admin
-    )
+    costs = await gateway.client.get("/v1/organization/costs?start_time=1", headers=tenant.as_admin)
     assert costs.status_code == 200, costs.text
 
     for create in (

@@ -21,7 +21,9 @@ from tollkeeper.services.ledger.group_writer import GroupWriter
 from tollkeeper.services.ledger.handout import Handout
 from tollkeeper.services.ledger.hold import HoldStore, hold_all
 from tollkeeper.services.ledger.hold_queue import HoldQueue, WantedHold
+from tollkeeper.services.ledger.hold_writes import HoldWrites
 from tollkeeper.services.policies.directory import PolicyDirectory
+from tollkeeper.services.request_ids import new_request_id
 from tollkeeper.storage.database import Contention
 from tollkeeper.storage.ledger_store import CommitInDoubt
 from tollkeeper.timeouts import Alarm, timeout_at
@@ -34,6 +36,8 @@ _WRITE_AGAIN = Backoff(first_s=0.05, max_s=2.0)
 # How long a caller waits to be admitted: longer than the database's own timeouts, and no more.
 _HOLD_WAIT_S = 20.0
 _DRAIN_S = 30.0
+# A hold that was written within this time shows that another one could be written too.
+_SHOWN_S = 2.0
 _RELEASED_BY = "nobody took the hold"
 
 _log = structlog.get_logger("tollkeeper.ledger")
@@ -41,6 +45,8 @@ _log = structlog.get_logger("tollkeeper.ledger")
 
 class LedgerStore(HoldStore, Protocol):
     """Where the ledger is kept; `storage.ledger_store` says what each method promises."""
+
+    async def try_hold(self, reservation_id: UUID) -> None: ...
 
     async def release_in_doubt(self, holds: Sequence[Hold]) -> None: ...
 
@@ -62,6 +68,8 @@ class Ledger:
     def __init__(self, store: LedgerStore, policies: PolicyDirectory) -> None:
         self._store = store
         self._policies = policies
+        # Whether holds can be written.
+        self.hold_writes = HoldWrites()
         # How results reach the calls that wait for them.
         self.handout = Handout()
         self._holds = HoldQueue(self._write_holds, self.handout)
@@ -127,6 +135,16 @@ class Ledger:
             self._abandon(wanted, result)
             raise
 
+    async def try_hold(self) -> None:
+        """Writes a hold and rolls it back, unless calls have just shown that holds can be written.
+        Raises what a call would get."""
+        written_s_ago = self.hold_writes.state.written_s_ago
+        if written_s_ago is not None and written_s_ago < _SHOWN_S:
+            return
+        with self.hold_writes.noting_failures():
+            await self._store.try_hold(new_request_id())
+        self.hold_writes.succeeded()
+
     def resolve(self, resolution: Resolution, hold: Hold | None = None) -> asyncio.Future[bool]:
         """Durable when the result is there; False where the reservation had been resolved before. The
         resolution is written however long the database is away, also if the caller stops waiting,
@@ -165,15 +183,18 @@ class Ledger:
     ) -> Sequence[Decision]:
         holds = [one.hold for one in wanted]
         try:
-            decisions = await _despite_contention(
-                lambda: hold_all(self._store, self._policies, holds, lock_wait_s=lock_wait_s)
-            )
+            with self.hold_writes.noting_failures():
+                decisions = await _despite_contention(
+                    lambda: hold_all(self._store, self._policies, holds, lock_wait_s=lock_wait_s)
+                )
         except CommitInDoubt:
             # No call was dispatched on these holds, so those that exist are released.
             for hold in holds:
                 self._open.add(hold.id.int)
                 self._in_doubt.submit(hold)
             raise
+        if any(decision.refusal is None for decision in decisions):
+            self.hold_writes.succeeded()
         for one, decision in zip(wanted, decisions, strict=True):
             if decision.refusal is None:
                 self._open.add(one.hold.id.int)

@@ -1,0 +1,47 @@
+"""Notes whether this process can write holds, and since when it cannot."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from tollkeeper.domain.errors import TollkeeperError
+from tollkeeper.storage.database import Contention, operator_reason
+from tollkeeper.storage.ledger_store import AccountBusy
+
+# One organization can cause these errors, and they say nothing about the holds of others.
+_OF_ONE_ORGANIZATION = (AccountBusy, Contention)
+
+
+@dataclass(frozen=True, slots=True)
+class HoldWriteState:
+    # Seconds since a hold was last written, or could have been; None: never.
+    written_s_ago: float | None
+    # Why the last attempt failed, for operators; None: it succeeded, or there was none.
+    failure: str | None
+
+
+class HoldWrites:
+    def __init__(self) -> None:
+        self._written_at: float | None = None
+        self._failure: str | None = None
+
+    @property
+    def state(self) -> HoldWriteState:
+        written_at = self._written_at
+        age_s = None if written_at is None else asyncio.get_running_loop().time() - written_at
+        return HoldWriteState(age_s, self._failure)
+
+    def succeeded(self) -> None:
+        self._written_at = asyncio.get_running_loop().time()
+        self._failure = None
+
+    @contextmanager
+    def noting_failures(self) -> Iterator[None]:
+        try:
+            yield
+        except _OF_ONE_ORGANIZATION:
+            raise
+        except TollkeeperError as exc:
+            self._failure = operator_reason(exc)
+            raise

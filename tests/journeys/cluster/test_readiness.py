@@ -1,0 +1,200 @@
+"""/readyz agrees with what calls get, whatever is wrong with the database."""
+
+import asyncio
+import signal
+import subprocess
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import psycopg
+import pytest
+
+from tests.support.data_folders import data_folder
+from tests.support.gateway import assert_error
+from tests.support.gateway_processes import InstalledProgram, installed_program
+from tests.support.paused_answer import PausedAnswer
+from tests.support.postgres_server import PostgresServer
+from tests.support.program import Serving
+from tests.support.scripted_gateway import ScriptedGateway
+from tests.support.upstream import Upstream, chat
+from tollkeeper.storage.migrations import migrate
+
+# How soon /readyz has to agree with calls.
+_WITHIN_S = 15.0
+# The disk of a server that a test fills. Folders of a new server take about 60 MB.
+_DISK = "size=160m,mode=0711"
+
+
+@dataclass
+class Drill:
+    """One gateway over a PostgreSQL server that a test may break."""
+
+    postgres: PostgresServer
+    installed: InstalledProgram
+    running: Serving
+    scripted: ScriptedGateway
+
+    async def ready(self) -> httpx2.Response:
+        async with httpx2.AsyncClient(timeout=30) as client:
+            return await client.get(f"{self.running.operator}/readyz")
+
+    async def until(self, status: int) -> dict[str, Any]:
+        """Waits until /readyz has this status, and returns what it says."""
+        deadline = asyncio.get_running_loop().time() + _WITHIN_S
+        while (found := await self.ready()).status_code != status:
+            assert asyncio.get_running_loop().time() < deadline, found.json()
+            await asyncio.sleep(0.1)
+        return dict(found.json())
+
+    async def stays(self, status: int, *, for_s: float) -> None:
+        """Looks again and again without any call in between."""
+        deadline = asyncio.get_running_loop().time() + for_s
+        while asyncio.get_running_loop().time() < deadline:
+            found = await self.ready()
+            assert found.status_code == status, found.json()
+            await asyncio.sleep(0.25)
+
+
+@contextmanager
+def small_disk(folder: Path) -> Iterator[Path]:
+    """A folder on a disk of its own, which is quickly full."""
+    disk = folder / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", _DISK, "tmpfs", str(disk)], capture_output=True, check=False
+    )
+    if mounted.returncode:
+        pytest.skip(f"this process may not mount a disk: {mounted.stderr.decode().strip()}")
+    try:
+        yield disk
+    finally:
+        subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+@contextmanager
+def running_postgres(folder: Path) -> Iterator[PostgresServer]:
+    postgres = PostgresServer(folder / "postgres")
+    postgres.initialise()
+    postgres.configure(max_wal_size="64MB", min_wal_size="32MB")
+    postgres.start()
+    try:
+        migrate(postgres.conninfo)
+        yield postgres
+    finally:
+        postgres.stop("immediate")
+
+
+@pytest.fixture
+async def drill(request: pytest.FixtureRequest, compiled: dict[str, str]) -> AsyncIterator[Drill]:
+    with data_folder() as folder:
+        disk = small_disk if getattr(request, "param", "") == "small disk" else _same_folder
+        with disk(folder) as place, running_postgres(place) as postgres:
+            url = f"postgresql://postgres@{postgres.address}/postgres"
+            async with (
+                Upstream(chat()) as upstream,
+                installed_program(folder, folder, url, upstream, compiled) as installed,
+                installed.serving() as (running, scripted),
+            ):
+                yield Drill(postgres, installed, running, scripted)
+
+
+@contextmanager
+def _same_folder(folder: Path) -> Iterator[Path]:
+    yield folder
+
+
+def _write_although_read_only(postgres: PostgresServer, *statements: str) -> None:
+    options = "-c default_transaction_read_only=off"
+    with psycopg.connect(postgres.conninfo, autocommit=True, options=options) as connection:
+        for statement in statements:
+            connection.execute(statement.encode())
+
+
+async def test_a_read_only_database_is_not_ready(drill: Drill) -> None:
+    """Without traffic too: nothing but a write shows it."""
+    assert (await drill.scripted.chat()).status_code == 200
+    await drill.until(200)
+    change = "ALTER SYSTEM {} default_transaction_read_only {}"
+    reload = "SELECT pg_reload_conf()"
+    _write_although_read_only(drill.postgres, change.format("SET", "= on"), reload)
+    said = await drill.until(503)
+    assert said["status"] == "not ready"
+    assert "read-only" in said["holds"]
+    assert_error(await drill.scripted.chat(), 503, "service_unavailable")
+    await drill.stays(503, for_s=5)
+    doctor = await asyncio.to_thread(drill.installed.program.run, "doctor")
+    assert doctor.code == 1
+    assert "read-only" in doctor.out
+    # What only reads still works.
+    assert (await asyncio.to_thread(drill.installed.program.run, "alert", "list")).code == 0
+    _write_although_read_only(drill.postgres, change.format("RESET", ""), reload)
+    await drill.until(200)
+    assert (await drill.scripted.chat()).status_code == 200
+
+
+@pytest.mark.parametrize("drill", ["small disk"], indirect=True)
+async def test_a_full_disk_is_not_ready(drill: Drill) -> None:
+    assert (await drill.scripted.chat()).status_code == 200
+    await drill.until(200)
+    filler = drill.postgres.folder.parent / "filler"
+    with filler.open("wb", buffering=0) as file, pytest.raises(OSError, match="No space left"):
+        while True:
+            file.write(bytes(4096))
+    # The last pages of the tables take a few holds more.
+    async with asyncio.timeout(60):
+        while (found := await drill.scripted.chat(max_tokens=1)).status_code == 200:
+            assert (await drill.ready()).status_code in (200, 503)
+    assert_error(found, 503, "service_unavailable")
+    said = await drill.until(503)
+    assert "No space left" in said["holds"]
+    await drill.stays(503, for_s=5)
+    filler.unlink()
+    await drill.until(200)
+    assert (await drill.scripted.chat()).status_code == 200
+
+
+async def test_a_clock_in_a_closed_month_is_not_ready(drill: Drill) -> None:
+    assert (await drill.scripted.chat()).status_code == 200
+    await drill.until(200)
+    month = "to_char(clock_timestamp() AT TIME ZONE 'UTC', 'YYYYMM')::integer"
+    _write_although_read_only(
+        drill.postgres,
+        "INSERT INTO ledger_closes (month, reservations, digest) "
+        f"VALUES ({month}, 0, decode(repeat('00', 32), 'hex'))",
+        f"SELECT ledger_seal_month({month})",
+    )
+    said = await drill.until(503)
+    assert "clock" in said["holds"]
+    assert_error(await drill.scripted.chat(), 503, "service_unavailable")
+    await drill.stays(503, for_s=5)
+
+
+async def test_a_gateway_that_drains_says_so(drill: Drill) -> None:
+    paused = PausedAnswer()
+    drill.scripted.upstream.play(paused.verb())
+    call = asyncio.ensure_future(drill.scripted.chat(stream=True))
+    await _eventually(lambda: drill.scripted.upstream.under_way == 1)
+    await drill.until(200)
+    drill.running.process.send_signal(signal.SIGTERM)
+    assert (await drill.until(503))["status"] == "stopping"
+    paused.may_end.set()
+    assert (await call).status_code == 200
+
+
+async def test_a_probe_leaves_nothing_in_the_books(drill: Drill) -> None:
+    """A gateway without calls has tried to hold several times, and no tenant sees any of it."""
+    await drill.until(200)
+    await drill.stays(200, for_s=6)
+    assert drill.postgres.query("SELECT count(*) FROM reservations") == [(0,)]
+    verified = await asyncio.to_thread(drill.installed.program.json, "ledger", "verify")
+    assert verified["ok"]
+
+
+async def _eventually(happened: Callable[[], bool]) -> None:
+    async with asyncio.timeout(_WITHIN_S):
+        while not happened():
+            await asyncio.sleep(0.05)
