@@ -3,6 +3,8 @@
 
 const CONFIG = { displayModeBar: false, responsive: true, displaylogo: false };
 const BIN_WIDTH = 250;
+// The share of its step that a bar leaves free, half of it on each side.
+const BAR_GAP = 0.18;
 
 function color(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
@@ -20,7 +22,7 @@ function frame(extra) {
     plot_bgcolor: "rgba(0,0,0,0)",
     font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: color("muted") },
     margin: { l: 48, r: 8, t: 8, b: 32 },
-    bargap: 0.18,
+    bargap: BAR_GAP,
     hovermode: "x unified",
     // A name is shown whole: Plotly would cut it within an entity.
     hoverlabel: { namelength: -1, bgcolor: color("surface"), bordercolor: color("line-strong"), font: { color: color("text") } },
@@ -44,6 +46,12 @@ function highestBar(data) {
   return Math.max(0, ...heights);
 }
 
+// A bar of times lies within its step: Plotly would draw it around the step's first moment.
+function withinStep(data) {
+  const step_ms = data.step_s * 1000;
+  return { offset: (step_ms * BAR_GAP) / 2, width: step_ms * (1 - BAR_GAP) };
+}
+
 function bars(data) {
   const money = data.unit === "USD";
   const traces = data.series.map((series, number) => ({
@@ -53,6 +61,7 @@ function bars(data) {
     y: series.values,
     marker: { color: series.tone ? color(`chart-${series.tone}`) : color(`chart-${1 + (number % 10)}`) },
     hovertemplate: money ? "$%{y:.8~f}" : "%{y}",
+    ...(data.zoom ? withinStep(data) : {}),
   }));
   const layout = frame({
     barmode: data.beside ? "overlay" : "stack",
@@ -64,17 +73,29 @@ function bars(data) {
   return { traces, layout };
 }
 
-// The address gets the time that was dragged over.
-function zoomByDragging(plot) {
+// Plotly writes a midnight without a time.
+function unixSeconds(text) {
+  return Math.round(Date.parse(text.includes(" ") ? `${text.replace(" ", "T")}Z` : text) / 1000);
+}
+
+// The time of the bars that are drawn between two moments; if there are none, the time between them.
+function timeOfBars(data, from, to) {
+  const gap_s = (data.step_s * BAR_GAP) / 2;
+  const starts = data.x.map(unixSeconds).filter((start) => start + data.step_s - gap_s > from && start + gap_s < to);
+  return starts.length ? [starts[0], starts.at(-1) + data.step_s] : [from, Math.max(to, from + 1)];
+}
+
+// The address gets the time of the bars that were dragged over.
+function zoomByDragging(plot, data) {
   plot.on("plotly_relayout", (change) => {
     const from = change["xaxis.range[0]"];
     const to = change["xaxis.range[1]"];
     if (from === undefined || to === undefined) return;
-    const seconds = (text) => Math.round(Date.parse(`${text.replace(" ", "T")}Z`) / 1000);
+    const [since, until] = timeOfBars(data, unixSeconds(from), unixSeconds(to));
     const address = new URL(location.href);
     for (const name of ["range", "before", "notice"]) address.searchParams.delete(name);
-    address.searchParams.set("since", seconds(from));
-    address.searchParams.set("until", Math.max(seconds(to), seconds(from) + 1));
+    address.searchParams.set("since", since);
+    address.searchParams.set("until", until);
     address.pathname = "/activity";
     location.assign(address);
   });
@@ -163,7 +184,7 @@ async function drawChart(figure) {
   const { traces, layout } = data.kind === "threshold" ? histogram(data) : bars(data);
   const config = data.kind === "threshold" ? { ...CONFIG, edits: { shapePosition: true } } : CONFIG;
   await Plotly.newPlot(plot, traces, layout, config);
-  if (data.zoom) zoomByDragging(plot);
+  if (data.zoom) zoomByDragging(plot, data);
   if (data.kind === "threshold") moveThreshold(plot, data);
   figure.dataset.drawn = "yes";
 }
