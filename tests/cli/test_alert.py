@@ -1,10 +1,13 @@
 """`tollkeeper alert`: what a gateway has found wrong."""
 
 import asyncio
+from typing import Any
 from uuid import uuid4
 
+from tests.support.books import USD, Books
 from tests.support.ledger import running_process
 from tests.support.program import Program
+from tollkeeper.domain.caps import CapPeriod
 from tollkeeper.services.alerts import Alerts
 
 
@@ -27,3 +30,28 @@ async def test_raised_alerts_are_listed_with_their_organization(
     assert alert["raised_at"] > 1_700_000_000
     shown = (await asyncio.to_thread(operator.run, "alert", "list")).out
     assert name in shown
+
+
+async def test_alerts_show_names_and_present_values(
+    operator: Program, books: Books, books_conninfo: str
+) -> None:
+    organization = await books.services.organizations.organization_show(books.organization)
+    await books.services.caps.cap_set(
+        books.organization, 10 * USD, CapPeriod.WEEK, key_id=books.key
+    )
+
+    async def listed() -> dict[str, Any]:
+        async with running_process(books_conninfo) as process:
+            await Alerts(process.database, {}, None, 60).check()
+        found = (await asyncio.to_thread(operator.json, "alert", "list"))["data"]
+        [alert] = [one for one in found if one["subject"].get("key_id") == str(books.key)]
+        return dict(alert)
+
+    await books.spend(8 * USD, 8 * USD)
+    first = await listed()
+    assert first["about"] == f"{organization.name}, Acme project, app, week"
+    assert first["detail"] == "8 of 10 USD are used: 80 %."
+    await books.spend(USD, USD)
+    second = await listed()
+    assert second["detail"] == "9 of 10 USD are used: 90 %."
+    assert second == {**first, "detail": second["detail"]}

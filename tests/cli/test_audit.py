@@ -1,5 +1,6 @@
 """`tollkeeper audit`."""
 
+from tests.support.gateway import Gateway, Tenant
 from tests.support.program import Program
 
 
@@ -26,6 +27,23 @@ def test_changes_are_listed_with_who_made_them(program: Program) -> None:
     shown = program.run("audit", "list", "--organization", organization).out
     assert "amount: 1.5 -> 2.5" in shown
     assert "cli:dana" in shown
+
+
+async def test_people_see_names(program: Program, gateway: Gateway, tenant: Tenant) -> None:
+    organization = await gateway.services.organizations.organization_show(tenant.organization_id)
+    policy = await gateway.make_policy(tenant)
+    listed = program.json("audit", "list", "--organization", organization.name)["data"]
+    assert [(entry["object_id"], entry["object"]) for entry in listed[:2]] == [
+        (policy["id"], policy["name"]),
+        (listed[1]["object_id"], "app"),
+    ]
+    assert listed[-1]["object"] == organization.name
+    assert listed[0]["who"] == f"api:admin key {listed[2]['object_id']}"
+    header, first, *_ = program.run(
+        "audit", "list", "--organization", organization.name
+    ).out.splitlines()
+    assert header.split("\t") == ["id", "at", "by", "operation", "object", "change"]
+    assert first.split("\t")[2:5] == ["api:admin key root", "policy_create", policy["name"]]
 
 
 def test_pages(program: Program) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import time
+from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import uuid4
 
@@ -79,6 +80,12 @@ async def test_overage(operator: Program, books: Books) -> None:
     assert (await _run(operator, "overage", "set", organization, "much")).code == 2
 
 
+async def _lines(operator: Program, *line: object) -> list[str]:
+    outcome = await _run(operator, *line)
+    assert outcome.code == 0, outcome.err
+    return [row for row in outcome.out.splitlines() if row.strip()]
+
+
 @pytest.mark.parametrize("amount", ["abc", "1e3", "0.0000000000001", "--nonsense", ""])
 async def test_an_amount_is_a_decimal(operator: Program, books: Books, amount: str) -> None:
     outcome = await _run(operator, "credit", "grant", books.organization, amount)
@@ -92,7 +99,9 @@ async def test_caps(operator: Program, books: Books) -> None:
     assert own == {
         "organization_id": str(organization),
         "project_id": None,
+        "project": None,
         "key_id": None,
+        "key": None,
         "amount": "10",
         "period": "month",
         "held": "0",
@@ -128,6 +137,13 @@ async def test_caps_by_day_week_and_month(operator: Program, books: Books) -> No
     )
     own = await _json(operator, "cap", "set", organization, "30", "--period", "month")
     assert await _json(operator, "cap", "show", organization) == {"data": [own, week, day]}
+    header, *rows = (await _run(operator, "cap", "show", organization)).out.splitlines()
+    assert header.split("\t")[:2] == ["project", "key"]
+    assert [row.split("\t")[:2] for row in rows] == [
+        ["-", "-"],
+        ["Acme project", "-"],
+        ["Acme project", "app"],
+    ]
     month = await _json(
         operator, "cap", "set", organization, "9", "--period", "month", "--key", key
     )
@@ -200,7 +216,8 @@ async def test_costs(operator: Program, books: Books) -> None:
     assert result["line_item"] == f"{MODEL}, request"
     outcome = await _run(operator, "costs", books.organization, "--group-by", "project_id")
     assert outcome.code == 0
-    assert str(books.project) in outcome.out
+    assert "Acme project" in outcome.out
+    assert str(books.project) not in outcome.out
     assert "█" * 50 in outcome.out
     assert "1 calls of these days are not settled" in outcome.out
     # A long range is read page by page and shown as one.
@@ -214,6 +231,50 @@ async def test_costs(operator: Program, books: Books) -> None:
     backwards = ("--since", "2026-02-01", "--until", "2026-01-31")
     refusal = await _refusal(operator, "costs", books.organization, *backwards)
     assert refusal == "The end of the time is before its beginning."
+
+
+async def test_costs_are_what_the_help_says(operator: Program, books: Books) -> None:
+    await books.spend(5 * USD, 3 * USD)
+    second = await books.second_project()
+    await second.spend(5 * USD, 2 * USD)
+    said = " ".join((await _run(operator, "costs", "--help")).out.replace("│", "").split())
+    assert "a row for each day of UTC with a bar and the sum" in said
+    assert "before it a table of the parts" in said
+    assert "six days ago" in said
+    today = datetime.now(UTC).date()
+    days = [str(today - timedelta(days=back)) for back in range(6, -1, -1)]
+    plain = [line.split() for line in await _lines(operator, "costs", books.organization)]
+    assert [line[0] for line in plain if line[0].startswith("20")] == days
+    assert plain[-1] == ["total", "5"]
+    split = [
+        line.split("  ")
+        for line in await _lines(
+            operator,
+            "costs",
+            books.organization,
+            "--group-by",
+            "project_id",
+            "--group-by",
+            "api_key_id",
+        )
+    ]
+    words = [[word.strip() for word in line if word.strip()] for line in split]
+    assert words[0] == ["day", "project", "key", "USD"]
+    assert sorted(words[2:4]) == [
+        [days[-1], "Acme project", "app", "3"],
+        [days[-1], "second", "second", "2"],
+    ]
+    assert [line[0] for line in words[4:] if line[0].startswith("20")] == days
+
+
+async def test_things_with_one_name_are_told_apart(operator: Program, books: Books) -> None:
+    second = await books.second_project()
+    await books.services.project_keys.project_key_rename(second.key, "app")
+    await books.spend(5 * USD, 3 * USD)
+    await second.spend(5 * USD, 2 * USD)
+    shown = await _run(operator, "costs", books.organization, "--group-by", "api_key_id")
+    for key in (books.key, second.key):
+        assert f"app ({str(key)[:8]})" in shown.out
 
 
 async def test_ledger_verify(operator: Program, books: Books) -> None:

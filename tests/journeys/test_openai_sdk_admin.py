@@ -199,4 +199,4 @@ def _synchronous_names(base_url: str, admin_key: str) -> list[str | None]:
 async def test_synchronous_client(gateway: Gateway, tenant: Tenant) -> None:
     await gateway.admin_key(tenant, "policies:read")
     names = await asyncio.to_thread(_synchronous_names, gateway.base_url, tenant.admin_key)
-    assert [name.split()[0] for name in names] == ["root", "limited"]
+    assert [str(name).split()[0] for name in names] == ["root", "limited"]

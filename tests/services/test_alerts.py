@@ -107,6 +107,34 @@ async def test_a_cap_and_a_credit_at_80_and_at_100_percent(fresh: Process) -> No
     assert _told(await alerts.check(), organization) == [("credit", "cleared", 100)]
 
 
+async def test_the_value_of_a_raised_alert_is_updated_and_not_told_again(fresh: Process) -> None:
+    tenant = await make_tenant(fresh.database, credit=100)
+    organization = str(tenant.organization_id)
+    posted: list[str] = []
+
+    async def post(_: str, body: str) -> None:
+        posted.append(body)
+
+    alerts = Alerts(fresh.database, {}, post, 60)
+
+    async def detail() -> str:
+        return next(
+            one.detail
+            for one in await alerts.alert_list()
+            if one.subject.get("organization_id") == organization
+        )
+
+    await _spend(fresh, tenant, 80)
+    await alerts.check()
+    raised = await detail()
+    await alerts.deliver()
+    await _spend(fresh, tenant, 10)
+    assert _told(await alerts.check(), organization) == []
+    assert ("80 %" in raised, "90 %" in await detail()) == (True, True)
+    await alerts.deliver()
+    assert sum(organization in body for body in posted) == 1
+
+
 async def test_caps_by_period_are_told_apart(fresh: Process) -> None:
     tenant = await make_tenant(fresh.database, credit=10_000)
     caps, organization = Caps(fresh.database, LIMITS), tenant.organization_id

@@ -1,5 +1,6 @@
 """`tollkeeper audit`: who changed what, and when."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
@@ -61,10 +62,15 @@ async def audit_list(
         before_id=before,
         limit=limit,
     )
+    names = await services.names.names_of(
+        identity
+        for entry in page.entries
+        for identity in (entry.change.object_id, _actor_id(entry))
+    )
     return Listing(
-        [_view(entry) for entry in page.entries],
-        columns=("id", "at", "who", "operation", "object_id", "change"),
-        short_ids=("object_id",),
+        [_view(entry, names) for entry in page.entries],
+        columns=("id", "at", "by", "operation", "object", "change"),
+        short_ids=("object",),
         summary={"next_before": page.next_before},
         note=""
         if page.next_before is None
@@ -72,16 +78,24 @@ async def audit_list(
     )
 
 
-def _view(entry: AuditEntry) -> dict[str, Any]:
-    change = entry.change
+def _actor_id(entry: AuditEntry) -> str:
+    """The id of the admin key that made the change; for other actors no id at all."""
+    return entry.actor.name.rpartition(" ")[2]
+
+
+def _view(entry: AuditEntry, names: Mapping[str, str]) -> dict[str, Any]:
+    """`by` and `object` are for people, with names instead of ids."""
+    change, who, key = entry.change, str(entry.actor), _actor_id(entry)
     return {
         "id": entry.id,
         "at": entry.at,
-        "who": str(entry.actor),
+        "who": who,
+        "by": who.removesuffix(key) + names[key] if key in names else who,
         "operation": change.operation,
         "organization_id": change.organization_id,
         "object_kind": change.object_kind,
         "object_id": change.object_id,
+        "object": names.get(change.object_id, change.object_id),
         "before": change.before,
         "after": change.after,
         "change": _difference(change.before, change.after),

@@ -1,5 +1,6 @@
 """`tollkeeper cap`: the most that an organization, a project or a key may spend."""
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 import typer
@@ -59,7 +60,8 @@ async def cap_set(
     identity = await services.names.organization_named(organization)
     of_project, of_key = await _owner(services, identity, project, key)
     use = await services.caps.cap_set(identity, amount, period, of_project, of_key)
-    return Record(_view(identity, use))
+    [view] = await _views(services, identity, [use])
+    return Record(view)
 
 
 @service_command(app, "clear", example="tollkeeper cap clear Acme --project Web")
@@ -92,7 +94,7 @@ async def cap_clear(
 async def cap_show(services: Services, organization: OrganizationArgument) -> Listing:
     """Show every cap of an organization, of its projects and of keys, and how much of it is used."""
     identity = await services.names.organization_named(organization)
-    return _listing(identity, await services.caps.cap_show(identity))
+    return await _listing(services, identity, await services.caps.cap_show(identity))
 
 
 @service_command(app, "reset", example="tollkeeper cap reset Acme")
@@ -102,17 +104,13 @@ async def cap_reset(services: Services, organization: OrganizationArgument) -> L
     Caps stay at a later date that they have seen. This counts anew what is held and spent in the
     present periods. Set the clock first."""
     identity = await services.names.organization_named(organization)
-    return _listing(identity, await services.caps.cap_reset(identity))
+    return await _listing(services, identity, await services.caps.cap_reset(identity))
 
 
-def _listing(identity: OrganizationId, found: list[CapUse]) -> Listing:
+async def _listing(services: Services, identity: OrganizationId, found: list[CapUse]) -> Listing:
     return Listing(
-        [_view(identity, use) for use in found],
-        columns=(
-            *("project_id", "key_id", "amount", "period", "held", "spent", "remaining"),
-            "resets_at",
-        ),
-        short_ids=("project_id", "key_id"),
+        await _views(services, identity, found),
+        columns=("project", "key", "amount", "period", "held", "spent", "remaining", "resets_at"),
         optional=("resets_at", "held"),
     )
 
@@ -129,13 +127,24 @@ async def _owner(
     return None, None
 
 
-def _view(organization: OrganizationId, use: CapUse) -> dict[str, object]:
+async def _views(
+    services: Services, organization: OrganizationId, found: Sequence[CapUse]
+) -> list[dict[str, object]]:
+    names = await services.names.names_of(
+        identity for use in found for identity in (use.project_id, use.key_id)
+    )
+    return [_view(organization, use, names) for use in found]
+
+
+def _view(organization: OrganizationId, use: CapUse, names: Mapping[str, str]) -> dict[str, object]:
     """Amounts in USD. A cap without a project is the organization's own; one with a key is the
     key's."""
     return {
         "organization_id": organization,
         "project_id": use.project_id,
+        "project": names.get(str(use.project_id)),
         "key_id": use.key_id,
+        "key": names.get(str(use.key_id)),
         "amount": usd_from_picousd(use.cap.amount_picousd),
         "period": use.cap.period,
         "held": usd_from_picousd(use.held_picousd),

@@ -1,6 +1,6 @@
 """`tollkeeper costs`: the daily costs of an organization, as a table and a chart."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -12,7 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from tollkeeper.api.organization.costs import cost_page_view
-from tollkeeper.cli.arguments import OrganizationArgument, SinceOption, UntilOption
+from tollkeeper.cli.amounts import unix_seconds
+from tollkeeper.cli.arguments import OrganizationArgument, UntilOption
 from tollkeeper.cli.command import command_app
 from tollkeeper.cli.csv_text import csv_lines
 from tollkeeper.cli.output import printable
@@ -28,6 +29,7 @@ from tollkeeper.services.use_cases import Services
 app = command_app()
 
 _BAR_WIDTH = 50
+_HEADINGS = {CostDimension.PROJECT_ID: "project", CostDimension.API_KEY_ID: "key"}
 
 
 @report_command(
@@ -36,7 +38,15 @@ _BAR_WIDTH = 50
 async def costs(
     services: Services,
     organization: OrganizationArgument,
-    since: SinceOption = None,
+    since: Annotated[
+        int | None,
+        typer.Option(
+            metavar="WHEN",
+            help="YYYY-MM-DD or unix seconds.",
+            parser=unix_seconds,
+            show_default="six days ago, so that a week is shown",
+        ),
+    ] = None,
     until: UntilOption = None,
     group_by: Annotated[
         list[CostDimension] | None,
@@ -44,7 +54,8 @@ async def costs(
     ] = None,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print comma-separated values.")] = False,
 ) -> Report:
-    """Show what an organization spent, day by day in UTC: the numbers of the API's cost report."""
+    """Show what an organization spent, by the API's cost report: a row for each day of UTC with a
+    bar and the sum. With --group-by, before it a table of the parts of each day."""
     end = services.clock() + 1 if until is None else until
     start = end - 1 - (COST_PAGE_DEFAULT - 1) * DAY_S if since is None else since
     if end < start:
@@ -63,18 +74,26 @@ async def costs(
     await services.organizations.organization_show(identity)
     with working("Adding up"):
         page = await services.costs.whole_cost_report(identity, query)
+    names = await services.names.names_of(
+        identity
+        for bucket in page.buckets
+        for row in bucket.rows
+        for identity in (row.project_id, row.api_key_id)
+    )
     content: dict[str, Any] = msgspec.to_builtins(cost_page_view(page))
     return Report(
         content | {"unsettled_requests": page.unsettled_requests},
-        _picture(page, query.group_by),
+        _picture(page, query.group_by, names),
         text=_csv(page, query.group_by) if as_csv else "",
     )
 
 
-def _picture(page: CostPage, group_by: tuple[CostDimension, ...]) -> RenderableType:
+def _picture(
+    page: CostPage, group_by: tuple[CostDimension, ...], names: Mapping[str, str]
+) -> RenderableType:
     parts: list[RenderableType] = []
     if group_by:
-        parts.append(_table(page, group_by))
+        parts.append(_table(page, group_by, names))
     parts.append(_chart(page))
     if page.unsettled_requests:
         parts.append(
@@ -96,12 +115,15 @@ def _csv(page: CostPage, group_by: tuple[CostDimension, ...]) -> str:
     return csv_lines(rows)
 
 
-def _table(page: CostPage, group_by: tuple[CostDimension, ...]) -> Table:
-    table = Table("day", *group_by, box=SIMPLE_HEAD, pad_edge=False)
+def _table(page: CostPage, group_by: tuple[CostDimension, ...], names: Mapping[str, str]) -> Table:
+    """For people, so it has names instead of ids."""
+    headings = (_HEADINGS.get(dimension, dimension) for dimension in group_by)
+    table = Table("day", *headings, box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("USD", justify="right")
     for bucket in page.buckets:
         for row in bucket.rows:
-            groups = (Text(printable(str(getattr(row, dimension)))) for dimension in group_by)
+            values = (str(getattr(row, dimension)) for dimension in group_by)
+            groups = (Text(printable(names.get(value, value))) for value in values)
             table.add_row(_day(bucket), *groups, usd_from_picousd(row.amount_picousd))
     return table
 

@@ -82,9 +82,7 @@ _RULE_FIELDS = tuple(field for field in Rule.__slots__ if field != "project_ids"
 
 
 @service_command(
-    app,
-    "create",
-    example="tollkeeper policy create Acme 'No secrets' --rule 'Does the text contain a secret?'",
+    app, "create", example="tollkeeper policy create Acme Polite --rule 'Is the text rude?'"
 )
 async def policy_create(
     services: Services,
@@ -144,8 +142,14 @@ async def policy_edit(
         raise typer.BadParameter("Say what to change, such as --mode enforcing.")
     policy = await services.names.policy_named(policy)
     organization = await services.policies.policy_organization(policy)
-    fields["revision"] = revision
-    given = await _given(services, organization, fields, project, threshold, wire.PolicyEdit)
+    given = await _given(
+        services,
+        organization,
+        {**fields, "revision": revision},
+        project,
+        threshold,
+        wire.PolicyEdit,
+    )
     changes = {field: getattr(given, field) for field in _RULE_FIELDS}
     if given.project_ids is not UNSET:
         changes["project_ids"] = tuple(map(ProjectId, map(UUID, given.project_ids)))

@@ -26,6 +26,8 @@ class AlertKind(StrEnum):
 
 class AlertState(StrEnum):
     RAISED = "raised"
+    # The level is the same and the detail is not. This is written and not told.
+    UPDATED = "updated"
     CLEARED = "cleared"
 
 
@@ -53,7 +55,7 @@ class RaisedAlert:
 
 @dataclass(frozen=True, slots=True)
 class AlertChange:
-    """One change of state, which is told once."""
+    """One change of state. It is told once, except for an update."""
 
     state: AlertState
     alert: RaisedAlert
@@ -72,7 +74,7 @@ def level_of(percent: int, raised: int) -> int:
 def changes(
     conditions: Iterable[Condition], raised: Mapping[str, RaisedAlert]
 ) -> list[AlertChange]:
-    """What is to be told: new alerts, other levels, and alerts that are over."""
+    """What has changed: new alerts, other levels, other details, and alerts that are over."""
     found: list[AlertChange] = []
     still: set[str] = set()
     for condition in conditions:
@@ -81,11 +83,13 @@ def changes(
         if level == 0:
             continue
         still.add(condition.key)
+        alert = RaisedAlert(
+            condition.key, condition.kind, level, condition.subject, condition.detail
+        )
         if before is None or before.level != level:
-            alert = RaisedAlert(
-                condition.key, condition.kind, level, condition.subject, condition.detail
-            )
             found.append(AlertChange(AlertState.RAISED, alert))
+        elif before.detail != alert.detail:
+            found.append(AlertChange(AlertState.UPDATED, alert))
     found += [
         AlertChange(AlertState.CLEARED, alert) for key, alert in raised.items() if key not in still
     ]

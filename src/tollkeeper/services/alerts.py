@@ -89,15 +89,16 @@ class Alerts:
             )
             for change in found:
                 await alerts.write_change(connection, change)
+            told = [change for change in found if change.state is not AlertState.UPDATED]
             given_up = 0
-            if found and self._post is not None:
-                bodies = [_body(change) for change in found]
+            if told and self._post is not None:
+                bodies = [_body(change) for change in told]
                 given_up = await alerts.queue_deliveries(connection, bodies, _QUEUED_MAX)
-        for change in found:
+        for change in told:
             _tell(change)
         if given_up:
             _log.error("alerts were given up: too many are not delivered", count=given_up)
-        return found
+        return told
 
     async def deliver(self) -> int:
         """Delivers what is due; returns how many the webhook took."""

@@ -42,8 +42,6 @@ class StandingAlert:
     kind: AlertKind
     level: int
     subject: Mapping[str, str]
-    # Of the organization that the subject names.
-    organization_name: str | None
     detail: str
     raised_at: int
 
@@ -157,9 +155,8 @@ async def find_standing(connection: Connection) -> list[StandingAlert]:
     """All raised alerts, the oldest first."""
     cursor = await connection.execute(
         """
-        SELECT a.kind, a.level, a.subject, o.name, a.detail, extract(epoch FROM a.raised_at)::bigint
-        FROM alerts a LEFT JOIN organizations o ON o.id::text = a.subject ->> 'organization_id'
-        ORDER BY a.raised_at, a.key
+        SELECT kind, level, subject, detail, extract(epoch FROM raised_at)::bigint
+        FROM alerts ORDER BY raised_at, key
         """
     )
     return [StandingAlert(AlertKind(row[0]), *row[1:]) for row in await cursor.fetchall()]

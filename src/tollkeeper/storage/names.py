@@ -82,6 +82,13 @@ class Named:
 
 
 @dataclass(frozen=True, slots=True)
+class NameOfId:
+    id: str
+    kind: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class NamedPolicy:
     id: str
     name: str
@@ -152,6 +159,25 @@ async def rename(connection: Connection, kind: NamedKind, identity: UUID, name: 
         (name, identity),
         prepare=False,
     )
+
+
+async def find_names(
+    connection: Connection, ids: Sequence[UUID], policy_ids: Sequence[str]
+) -> list[NameOfId]:
+    """Returns the names of those of the ids that belong to something with a name."""
+    kinds: LiteralString = " UNION ALL ".join(
+        f"SELECT id::text, '{kind.table}', name FROM {kind.table} WHERE id = ANY (%(ids)s)"  # noqa: S608
+        for kind in (ORGANIZATIONS, PROJECTS, PROJECT_KEYS, ADMIN_KEYS)
+    )
+    policies: LiteralString = (
+        "SELECT id, 'policies', name FROM policies WHERE id = ANY (%(policies)s)"
+    )
+    cursor = await connection.execute(
+        f"{kinds} UNION ALL {policies}",
+        {"ids": list(ids), "policies": list(policy_ids)},
+        prepare=False,
+    )
+    return [NameOfId(*row) for row in await cursor.fetchall()]
 
 
 async def find_policies(connection: Connection, *, text: str, limit: int) -> Sequence[NamedPolicy]:

@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from uuid import uuid4
+from typing import Any
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -44,8 +45,8 @@ async def test_an_organization_name_is_taken_once(gateway: Gateway) -> None:
 async def test_names_are_unique_when_they_are_created_at_once(
     gateway: Gateway, tenant: Tenant
 ) -> None:
-    services = gateway.services
-    await _only_one(lambda name=_name(): services.organizations.organization_create(name))
+    services, name = gateway.services, _name()
+    await _only_one(lambda: services.organizations.organization_create(name))
     organization, project = tenant.organization_id, tenant.project_id
     await _only_one(lambda: services.projects.project_create(organization, "Web"))
     await _only_one(
@@ -144,7 +145,7 @@ async def test_renames_are_checked_and_audited(gateway: Gateway, tenant: Tenant)
     other = await gateway.make_tenant()
     other_name = (await services.organizations.organization_show(other.organization_id)).name
     second = await services.projects.project_create(tenant.organization_id, "second")
-    renamed = (
+    renamed: tuple[tuple[Any, UUID, str], ...] = (
         (services.organizations.organization_rename, tenant.organization_id, other_name),
         (services.projects.project_rename, second.id, "acme PROJECT"),
         (services.project_keys.project_key_rename, project_key.id, "app"),

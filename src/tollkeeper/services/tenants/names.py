@@ -6,6 +6,8 @@ whole, and a text that fits several things is refused with a list of them.
 """
 
 import re
+from collections import Counter
+from collections.abc import Iterable
 from uuid import UUID
 
 from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
@@ -18,6 +20,7 @@ from tollkeeper.storage.database import Connection, Database
 
 _LISTED_MAX = 5
 _ID_DIGITS = 32
+_SHOWN_ID_LENGTH = 8
 # An id, or its beginning: of at least four digits, so that a short name is not taken for one.
 _ID_OR_PREFIX = re.compile(r"[0-9a-f]{4,32}")
 _POLICY_ID = re.compile(r"pol_[0-9a-f]{32}")
@@ -53,6 +56,22 @@ class Names:
         if len(found) != 1:
             raise _refusal("policy", text, [f"{one.name} ({one.id})" for one in found])
         return found[0].id
+
+    async def names_of(self, ids: Iterable[object]) -> dict[str, str]:
+        """Returns the name of each id that belongs to something with a name, for people: things of
+        one kind with the same name also show the beginning of their ids."""
+        texts = set(map(str, ids))
+        uuids = [whole for text in texts if (whole := _whole_id(text)) is not None]
+        policies = [text for text in texts if _POLICY_ID.fullmatch(text)]
+        async with self._database.reading() as connection:
+            found = await names.find_names(connection, uuids, policies)
+        count = Counter((one.kind, one.name) for one in found)
+        return {
+            one.id: one.name
+            if count[one.kind, one.name] == 1
+            else f"{one.name} ({one.id[:_SHOWN_ID_LENGTH]})"
+            for one in found
+        }
 
     async def _find(
         self, kind: names.NamedKind, text: str, organization_id: OrganizationId | None = None
