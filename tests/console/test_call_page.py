@@ -87,7 +87,7 @@ async def test_a_denied_call_has_no_backend(site: ConsoleSite, watched: Watched)
     assert (entry.backend, entry.replica, entry.settlement) == (None, None, "released")
     await page.goto(f"{site.address}/activity/{entry.request_id}")
     facts = await _facts(page)
-    assert (facts["Backend"], facts["Replica"]) == ("not called", "–")
+    assert (facts["Backend"], facts["Replica"]) == ("not called", "\N{EN DASH}")
     assert await _stages(page) == [
         "Admission until the hold",
         "Judged: request",

@@ -28,6 +28,7 @@ class _Chores(Upkeep):
         upkeep = services.upkeep
         super().__init__(
             services.database,
+            ledger=services.ledger,
             key_use=upkeep._key_use,
             idempotency=upkeep._idempotency,
             lease=Lease(services.database, self.process, _LEASE_S),

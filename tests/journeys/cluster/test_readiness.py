@@ -3,7 +3,7 @@
 import asyncio
 import signal
 import subprocess
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ from tests.support.gateway_processes import InstalledProgram, installed_program
 from tests.support.paused_answer import PausedAnswer
 from tests.support.postgres_server import PostgresServer
 from tests.support.program import Serving
-from tests.support.scripted_gateway import ScriptedGateway
+from tests.support.scripted_gateway import ScriptedGateway, eventually
 from tests.support.upstream import Upstream, chat
 from tollkeeper.storage.migrations import migrate
 
@@ -177,7 +177,7 @@ async def test_a_gateway_that_drains_says_so(drill: Drill) -> None:
     paused = PausedAnswer()
     drill.scripted.upstream.play(paused.verb())
     call = asyncio.ensure_future(drill.scripted.chat(stream=True))
-    await _eventually(lambda: drill.scripted.upstream.under_way == 1)
+    await eventually(lambda: drill.scripted.upstream.under_way == 1)
     await drill.until(200)
     drill.running.process.send_signal(signal.SIGTERM)
     assert (await drill.until(503))["status"] == "stopping"
@@ -192,9 +192,3 @@ async def test_a_probe_leaves_nothing_in_the_books(drill: Drill) -> None:
     assert drill.postgres.query("SELECT count(*) FROM reservations") == [(0,)]
     verified = await asyncio.to_thread(drill.installed.program.json, "ledger", "verify")
     assert verified["ok"]
-
-
-async def _eventually(happened: Callable[[], bool]) -> None:
-    async with asyncio.timeout(_WITHIN_S):
-        while not happened():
-            await asyncio.sleep(0.05)
