@@ -51,7 +51,7 @@ def test_a_data_folder_that_cannot_be_made_is_named(program: Program, tmp_path: 
 def test_an_unreachable_database_is_said(program: Program, tmp_path: Path) -> None:
     config = write_config(tmp_path, tmp_path, url="postgresql://postgres@127.0.0.1:1/postgres")
     lost = program.with_config(config)
-    assert lost.refusal("organization", "list").startswith("The database cannot be reached: ")
+    assert lost.refusal("organization", "list").startswith("The database cannot be reached at ")
 
 
 def test_the_operators_own_database_and_its_schema(

@@ -7,13 +7,15 @@ from uuid import uuid4
 
 import psycopg
 import pytest
+from bench.ports import free_port
 from psycopg.conninfo import make_conninfo
 
 from tests.support.gateway import Gateway
 from tests.support.machines import Relay
 from tollkeeper.domain.errors import NotFound, Unavailable
-from tollkeeper.storage.database import Connection, Contention, Database
+from tollkeeper.storage.database import Connection, Contention, Database, operator_reason
 from tollkeeper.storage.planning import FIND_ROWS_BY_KEY
+from tollkeeper.storage.reachability import DatabaseUnreachable
 from tollkeeper.storage.watched_connection import allow_long_statements
 
 _INSERT = "INSERT INTO organizations VALUES (%s, 'x', now())"
@@ -220,5 +222,46 @@ async def test_who_waits_too_long_for_a_turn_is_refused_and_leaves_no_trace(conn
                 raise NotFound("x")
         async with database.transaction("busy") as connection:
             await connection.execute("SELECT 1")
+    finally:
+        await database.close()
+
+
+async def test_a_server_that_cannot_be_reached_is_not_called_busy() -> None:
+    """Those who wait for a connection are told when an attempt has failed, and later ones at once."""
+    hosts = f"127.0.0.1:{free_port()},127.0.0.1:{free_port()}"
+    address = f"postgresql://someone:secret@{hosts}/postgres"
+    database = Database(address, pool_size=2, pool_timeout_s=600, statement_timeout_s=1)
+    await database.open()
+    try:
+        async with asyncio.timeout(20):
+            for _ in range(5):
+                with pytest.raises(DatabaseUnreachable) as refused:
+                    await _exists(database, uuid4())
+                with pytest.raises(DatabaseUnreachable):
+                    async with database.round_trips():
+                        raise AssertionError("there is no server")
+    finally:
+        await database.close()
+    # A client does not learn where the database is, and an operator does.
+    assert refused.value.message == "The database cannot be reached; try again."
+    reason = operator_reason(refused.value)
+    assert reason.startswith(f"The database cannot be reached at {hosts.replace(',', ', ')}: ")
+    assert "refused" in reason
+    assert "secret" not in reason
+
+
+async def test_waiting_for_a_busy_pool_is_not_ended_by_another_failure(conninfo: str) -> None:
+    """While connections work, a failed attempt to make one more ends nobody's wait."""
+    database = Database(conninfo, pool_size=1, pool_timeout_s=20, statement_timeout_s=20)
+    await database.open()
+    try:
+        async with database.reading():
+            waiting = asyncio.create_task(_exists(database, uuid4()))
+            await asyncio.sleep(0.1)
+            began_at = asyncio.get_running_loop().time() - 10
+            database.reachability.failed(began_at, psycopg.OperationalError("too many clients"))
+            await asyncio.sleep(0.1)
+            assert not waiting.done()
+        assert await waiting is False
     finally:
         await database.close()

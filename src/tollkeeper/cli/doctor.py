@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from enum import StrEnum
 
-from tollkeeper.backends.config import shown_url
 from tollkeeper.backends.presets import PRESETS
 from tollkeeper.bootstrap import (
     build_bridge,
@@ -45,6 +44,7 @@ from tollkeeper.settings import (
 )
 from tollkeeper.settings.warnings import settings_warnings
 from tollkeeper.storage.schema import check_database
+from tollkeeper.storage.sessions import shown_hosts
 
 # A text, and two questions about it that any fit judge answers with yes and with no.
 _TEXT = "Our parcel arrived on Monday, but the box was empty."
@@ -127,7 +127,7 @@ def _database(settings: Settings) -> str:
     with command_database(settings) as conninfo:
         state = check_database(conninfo, before_serving=True)
     declared = settings.database
-    which = shown_url(declared.url) if declared.url else f"embedded in {declared.data_dir}"
+    which = shown_hosts(declared.url) if declared.url else f"embedded in {declared.data_dir}"
     return f"{which}, durable, schema {state.description}"
 
 

@@ -13,15 +13,21 @@ from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout, TooManyRe
 from tollkeeper.domain.errors import Unavailable
 from tollkeeper.fair_queue import FairSlots, QueueFull
 from tollkeeper.storage.kept_connections import KeptConnections
+from tollkeeper.storage.reachability import (
+    RETRY_AFTER_S,
+    DatabaseUnreachable,
+    Reachability,
+    driver_reason,
+)
 from tollkeeper.storage.round_trips import Connection, PlansDropped, RoundTrips
 from tollkeeper.storage.sessions import session_conninfo, session_settings
 from tollkeeper.storage.watched_connection import WatchedConnection
 
 __all__ = ["Connection", "Contention", "Database", "RoundTrips", "operator_reason"]
 
-RETRY_AFTER_S = 2
-# An attempt to reconnect ends after this time, and the next caller starts another one.
-_RECONNECT_TIMEOUT_S = 30
+# How long the pool tries to connect again by itself. The pauses between its attempts get longer, and
+# after this time the next request starts another attempt at once.
+_RECONNECT_TIMEOUT_S = 2
 # The server ends a statement by itself at its timeout; so much later it is taken for silent.
 _ANSWER_SLACK_S = 2.0
 # How many callers may wait for a connection; more are refused at once.
@@ -60,10 +66,11 @@ class Database:
     ) -> None:
         self._session_settings = session_settings(statement_timeout_s).encode()
         self._answer_within_s = statement_timeout_s + _ANSWER_SLACK_S
+        self.reachability = Reachability(conninfo)
         self._pool: AsyncConnectionPool[Connection] = AsyncConnectionPool(
             session_conninfo(conninfo),
             connection_class=WatchedConnection,
-            kwargs={"autocommit": True},
+            kwargs={"autocommit": True, "reachability": self.reachability},
             min_size=min(2, pool_size),
             max_size=pool_size,
             max_waiting=_WAITING_MAX,
@@ -72,7 +79,7 @@ class Database:
             configure=self._configure,
             open=False,
         )
-        self._kept = KeptConnections(self._pool, pool_size // _KEPT_PART)
+        self._kept = KeptConnections(self._pool, self.reachability, pool_size // _KEPT_PART)
         self._turn_timeout_s = pool_timeout_s
         slots = max(1, pool_size // _ORGANIZATIONS_PART)
         self._turns = FairSlots(
@@ -120,8 +127,14 @@ class Database:
     @asynccontextmanager
     async def _connection(self) -> AsyncIterator[Connection]:
         try:
-            async with self._pool.connection() as connection:
-                yield connection
+            async with self.reachability.waiting():
+                connection = await self._pool.getconn()
+            try:
+                async with connection:
+                    yield connection
+                self.reachability.answered()
+            finally:
+                await self._pool.putconn(connection)
         except Exception as exc:
             if (own := self._translated(exc)) is exc:
                 raise
@@ -220,6 +233,8 @@ class _RoundTripsBlock(AbstractAsyncContextManager[RoundTrips]):
             own = database._translated(exc)
             if own is not exc:
                 raise own from exc
+        else:
+            database.reachability.answered()
 
 
 class _PicousdLoader(Loader):
@@ -234,16 +249,12 @@ def operator_reason(error: BaseException) -> str:
     the server, so clients get the error's own message."""
     found: BaseException | None = error
     while found is not None:
+        if isinstance(found, DatabaseUnreachable):
+            return found.detail
         if isinstance(found, _SERVER_FAULTS):
             return found.diag.message_primary or driver_reason(found)
         found = found.__cause__
     return str(error)
-
-
-def driver_reason(error: pg.Error) -> str:
-    """The last line of the driver's message that is not indented: indented lines are advice."""
-    lines = [line for line in str(error).splitlines() if line and not line.startswith("\t")]
-    return lines[-1] if lines else type(error).__name__
 
 
 def _pool_exhausted() -> Unavailable:

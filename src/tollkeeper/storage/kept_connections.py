@@ -9,6 +9,7 @@ import asyncio
 from psycopg import pq
 from psycopg_pool import AsyncConnectionPool
 
+from tollkeeper.storage.reachability import Reachability
 from tollkeeper.storage.round_trips import Connection
 
 # The pool replaces connections that are old when they come back, so they have to come back.
@@ -16,8 +17,11 @@ _KEPT_S_MAX = 60.0
 
 
 class KeptConnections:
-    def __init__(self, pool: AsyncConnectionPool[Connection], kept_max: int) -> None:
+    def __init__(
+        self, pool: AsyncConnectionPool[Connection], reachability: Reachability, kept_max: int
+    ) -> None:
         self._pool = pool
+        self._reachability = reachability
         self._kept_max = kept_max
         # The connection that was used last is the last, with the time until which it may be kept.
         self._idle: list[tuple[Connection, float]] = []
@@ -28,12 +32,13 @@ class KeptConnections:
         return len(self._idle)
 
     async def take(self) -> Connection:
-        """A connection that nobody else uses. Raises the errors of the pool."""
+        """A connection that nobody else uses. Raises the errors of the pool, and `DatabaseUnreachable`."""
         if self._idle:
             connection, until = self._idle.pop()
             self._kept_until[connection] = until
             return connection
-        return await self._pool.getconn()
+        async with self._reachability.waiting():
+            return await self._pool.getconn()
 
     async def give_back(self, connection: Connection) -> None:
         """The transaction on the connection is over, or has failed."""

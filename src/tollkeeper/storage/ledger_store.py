@@ -17,14 +17,9 @@ from tollkeeper.domain.admission import ProjectLimits
 from tollkeeper.domain.errors import Unavailable
 from tollkeeper.domain.ledger import Ending, Hold, LockedAccounts, Mark, Resolution, ResolutionKind
 from tollkeeper.storage import ledger, period_caps, resolutions
-from tollkeeper.storage.database import (
-    RETRY_AFTER_S,
-    Connection,
-    Contention,
-    Database,
-    RoundTrips,
-)
+from tollkeeper.storage.database import Connection, Contention, Database, RoundTrips
 from tollkeeper.storage.planning import FIND_ROWS_BY_KEY
+from tollkeeper.storage.reachability import RETRY_AFTER_S
 
 
 class AccountBusy(Unavailable):

@@ -6,6 +6,7 @@ import psycopg
 
 from tollkeeper.domain.errors import StateConflict, Unavailable
 from tollkeeper.storage.compatibility import SchemaState, read_schema_state
+from tollkeeper.storage.reachability import unreachable_detail
 from tollkeeper.storage.revisions import code_revision
 from tollkeeper.storage.sessions import (
     check_pooler,
@@ -38,13 +39,7 @@ def check_database(conninfo: str, *, before_serving: bool = False) -> SchemaStat
             return _check_schema(connection)
     except (psycopg.OperationalError, psycopg.ProgrammingError) as exc:
         # The driver raises a ProgrammingError for a malformed address.
-        raise Unavailable(f"The database cannot be reached: {_reason(exc)}") from exc
-
-
-def _reason(exc: psycopg.Error) -> str:
-    """The last line of the driver's message that is not indented: indented lines are advice."""
-    lines = [line for line in str(exc).splitlines() if line and not line.startswith("\t")]
-    return lines[-1] if lines else type(exc).__name__
+        raise Unavailable(unreachable_detail(conninfo, exc)) from exc
 
 
 def _check_writable(connection: psycopg.Connection) -> None:

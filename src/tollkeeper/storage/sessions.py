@@ -12,6 +12,7 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from tollkeeper.domain.errors import StateConflict
 
 _CONNECT_TIMEOUT_S = 5
+_DEFAULT_PORT = 5432
 # When the system gives up a connection whose other end is gone without a word, also one that is idle.
 _SILENCE: dict[str, int] = {
     "keepalives_idle": 5,
@@ -43,6 +44,22 @@ def session_conninfo(conninfo: str) -> str:
         # Of several servers, only the primary can be written to.
         wanted["target_session_attrs"] = given.get("target_session_attrs") or "read-write"
     return make_conninfo(conninfo, **wanted)
+
+
+def shown_hosts(conninfo: str) -> str:
+    """Every host of the address with its port, and nothing else of it."""
+    try:
+        parts = conninfo_to_dict(conninfo)
+    except psycopg.ProgrammingError:
+        return "an address that cannot be read"
+    hosts = str(parts.get("host") or parts.get("hostaddr") or "the default host").split(",")
+    ports = str(parts.get("port") or "").split(",")
+    if len(ports) != len(hosts):
+        ports = ports[:1] * len(hosts)  # one port is that of every host
+    return ", ".join(
+        host if host.startswith("/") else f"{host}:{port or _DEFAULT_PORT}"
+        for host, port in zip(hosts, ports, strict=True)
+    )
 
 
 def session_settings(statement_timeout_s: float) -> str:

@@ -10,11 +10,14 @@ import contextlib
 import math
 import os
 import socket
+from typing import Any, Self
 
 import psycopg
 from psycopg import pq
 from psycopg.abc import RV, PQGen
 from psycopg.rows import TupleRow
+
+from tollkeeper.storage.reachability import Reachability
 
 
 class WatchedConnection(psycopg.AsyncConnection[TupleRow]):
@@ -22,6 +25,19 @@ class WatchedConnection(psycopg.AsyncConnection[TupleRow]):
     answer_within_s: float = math.inf
     # Whether the statements of this transaction may take as long as the server allows.
     patient: bool = False
+
+    @classmethod
+    async def connect(  # type: ignore[override]
+        cls, conninfo: str = "", *, reachability: Reachability, **options: Any
+    ) -> Self:
+        began_at = asyncio.get_running_loop().time()
+        try:
+            connection = await super().connect(conninfo, **options)
+        except psycopg.Error as exc:
+            reachability.failed(began_at, exc)
+            raise
+        reachability.answered()
+        return connection
 
     async def wait(
         self,

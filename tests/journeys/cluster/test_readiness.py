@@ -93,10 +93,14 @@ async def drill(request: pytest.FixtureRequest, compiled: dict[str, str]) -> Asy
     with data_folder() as folder:
         disk = small_disk if getattr(request, "param", "") == "small disk" else _same_folder
         with disk(folder) as place, running_postgres(place) as postgres:
-            url = f"postgresql://postgres@{postgres.address}/postgres"
+            # The second host answers nothing. `pool_timeout_s` is how long a call waits for a connection.
+            hosts = f"{postgres.address},127.0.0.1:1"
+            url = f"postgresql://postgres:secret@{hosts}/postgres?target_session_attrs=any"
             async with (
                 Upstream(chat()) as upstream,
-                installed_program(folder, folder, url, upstream, compiled) as installed,
+                installed_program(
+                    folder, folder, url, upstream, compiled, database={"pool_timeout_s": 60}
+                ) as installed,
                 installed.serving() as (running, scripted),
             ):
                 yield Drill(postgres, installed, running, scripted)
@@ -183,6 +187,31 @@ async def test_a_gateway_that_drains_says_so(drill: Drill) -> None:
     assert (await drill.until(503))["status"] == "stopping"
     paused.may_end.set()
     assert (await call).status_code == 200
+
+
+async def test_a_stopped_database_is_said_quickly_by_all_its_hosts(drill: Drill) -> None:
+    """A call that waited for a connection would take a minute."""
+    assert (await drill.scripted.chat()).status_code == 200
+    await asyncio.to_thread(drill.postgres.stop, "immediate")
+    async with asyncio.timeout(20):
+        # The first call may find a connection that has just died.
+        await drill.until(503)
+        for _ in range(5):
+            found = await drill.scripted.chat()
+            assert_error(found, 503, "service_unavailable")
+        assert "cannot be reached" in found.json()["error"]["message"]
+        assert "127.0.0.1" not in found.text
+    hosts = f"{drill.postgres.address}, 127.0.0.1:1"
+    said = await drill.until(503)
+    assert f"cannot be reached at {hosts}" in said["database"]
+    assert f"cannot be reached at {hosts}" in said["holds"]
+    doctor = await asyncio.to_thread(drill.installed.program.run, "doctor")
+    assert f"cannot be reached at {hosts}" in doctor.out
+    await asyncio.to_thread(drill.postgres.start)
+    await drill.until(200)
+    assert (await drill.scripted.chat()).status_code == 200
+    doctor = await asyncio.to_thread(drill.installed.program.run, "doctor")
+    assert f"{hosts}, durable" in doctor.out
 
 
 async def test_a_probe_leaves_nothing_in_the_books(drill: Drill) -> None:

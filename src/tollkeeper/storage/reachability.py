@@ -1,0 +1,77 @@
+"""Whether the database can be reached: a request does not wait for a connection that cannot be made."""
+
+import asyncio
+import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import psycopg
+
+from tollkeeper.domain.errors import Unavailable
+from tollkeeper.storage.sessions import shown_hosts
+
+RETRY_AFTER_S = 2
+# How long a request waits for a connection if the last attempt to connect has failed: enough to get
+# one that is idle, or that is being made.
+_LAST_WAIT_S = 0.1
+
+
+class DatabaseUnreachable(Unavailable):
+    """No host of the database accepts a connection. `detail` names the hosts, for operators."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__("The database cannot be reached; try again.", retry_after_s=RETRY_AFTER_S)
+        self.detail = detail
+
+
+class Reachability:
+    def __init__(self, conninfo: str) -> None:
+        self._conninfo = conninfo
+        self._failure: psycopg.Error | None = None
+        self._answered_at = -math.inf
+        self._waits: set[asyncio.Timeout] = set()
+
+    def answered(self) -> None:
+        """Notes that a connection was made or that a transaction was successful."""
+        self._answered_at = asyncio.get_running_loop().time()
+        self._failure = None
+
+    def failed(self, began_at: float, error: psycopg.Error) -> None:
+        """Notes that an attempt to connect failed. If the server has answered on another connection
+        since the attempt began, it can be reached."""
+        if self._answered_at > began_at:
+            return
+        self._failure = error
+        until = asyncio.get_running_loop().time() + _LAST_WAIT_S
+        for wait in self._waits:
+            wait.reschedule(until)
+
+    @asynccontextmanager
+    async def waiting(self) -> AsyncIterator[None]:
+        """Bounds a wait for a connection. Raises `DatabaseUnreachable` shortly after an attempt to
+        connect has failed."""
+        try:
+            async with asyncio.timeout(_LAST_WAIT_S if self._failure else None) as wait:
+                self._waits.add(wait)
+                try:
+                    yield
+                finally:
+                    self._waits.discard(wait)
+        except TimeoutError as exc:
+            if self._failure is None:  # the server has answered at the last moment
+                raise Unavailable(
+                    "The database is busy; try again.", retry_after_s=RETRY_AFTER_S
+                ) from exc
+            raise DatabaseUnreachable(
+                unreachable_detail(self._conninfo, self._failure)
+            ) from self._failure
+
+
+def unreachable_detail(conninfo: str, error: psycopg.Error) -> str:
+    return f"The database cannot be reached at {shown_hosts(conninfo)}: {driver_reason(error)}"
+
+
+def driver_reason(error: psycopg.Error) -> str:
+    """The last line of the driver's message that is not indented: indented lines are advice."""
+    lines = [line for line in str(error).splitlines() if line and not line.startswith("\t")]
+    return lines[-1].removeprefix("- ") if lines else type(error).__name__
