@@ -81,7 +81,7 @@ def test_the_engine_is_known_by_its_name_whatever_its_address() -> None:
 
 
 def _traffic(backend: str, replica: str) -> BackendTraffic:
-    return BackendTraffic("example/chat", backend, replica, *[1] * 10)
+    return BackendTraffic("example/chat", backend, replica, *[1] * 11)
 
 
 async def test_the_pages_show_it(site: ConsoleSite, watched: Watched) -> None:

@@ -90,7 +90,8 @@ async def test_roll_ups_count_every_record_once(books: Books) -> None:
     expected = Counter((one.started_at_ms // 1000 // STEP_S, one.status) for one in records)
     assert {(one.step, one.status): one.requests for one in by_tenant} == expected
     assert sum(one.requests for one in by_backend) == 300
-    assert sum(one.errors for one in by_backend) == sum(one.status >= 400 for one in records)
+    assert sum(one.client_errors for one in by_backend) == sum(one.status == 429 for one in records)
+    assert sum(one.failures for one in by_backend) == sum(one.status == 502 for one in records)
     with_usage = sum(one.usage is not None for one in records)
     assert sum(one.cached_tokens for one in by_backend) == 3 * with_usage
     assert sum(one.duration_ms for one in by_backend) == sum(one.duration_ms for one in records)

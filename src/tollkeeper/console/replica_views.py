@@ -52,7 +52,7 @@ class ReplicaViews:
 def traffic_by_replica(
     traffic: Sequence[BackendTraffic], replicas: Sequence[ProbedReplica]
 ) -> dict[tuple[str, str], list[BackendTraffic]]:
-    """By backend and replica, as the settings name it. Calls that reached no replica are under ""."""
+    """By backend and replica, as the settings name it. Calls that no replica answered are under ""."""
     unaddressed = {one.backend: one.url for one in replicas if not _has_address(one.url)}
     found: dict[tuple[str, str], list[BackendTraffic]] = {}
     for one in traffic:

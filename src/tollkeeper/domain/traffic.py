@@ -58,14 +58,16 @@ class StepCount:
 
 @dataclass(frozen=True, slots=True)
 class BackendTraffic:
-    """Sums over the calls of one model on one replica. The backend is empty for calls that reached
-    none."""
+    """Sums over the calls of one model on one replica. The backend is empty for calls that were sent
+    to none, and the replica for calls that no replica answered."""
 
     model: str
     backend: str
     replica: str
     requests: int
-    errors: int
+    # Answered with 4xx, and with 5xx.
+    client_errors: int
+    failures: int
     prompt_tokens: int
     completion_tokens: int
     cached_tokens: int

@@ -163,10 +163,11 @@ async def sum_by_backend(connection: Connection, time: TimeRange) -> list[Backen
 
 _SUM_BY_BACKEND: LiteralString = """
     SELECT model, backend, replica, sum(requests)::bigint,
-        coalesce(sum(requests) FILTER (WHERE status >= 400), 0)::bigint, sum(prompt_tokens)::bigint,
-        sum(completion_tokens)::bigint, sum(cached_tokens)::bigint, sum(duration_ms)::bigint,
-        sum(first_pieces)::bigint, sum(first_piece_ms)::bigint, sum(streamed_tokens)::bigint,
-        sum(streaming_ms)::bigint
+        coalesce(sum(requests) FILTER (WHERE status BETWEEN 400 AND 499), 0)::bigint,
+        coalesce(sum(requests) FILTER (WHERE status >= 500), 0)::bigint,
+        sum(prompt_tokens)::bigint, sum(completion_tokens)::bigint, sum(cached_tokens)::bigint,
+        sum(duration_ms)::bigint, sum(first_pieces)::bigint, sum(first_piece_ms)::bigint,
+        sum(streamed_tokens)::bigint, sum(streaming_ms)::bigint
     FROM {table} WHERE step >= %(start)s AND step < %(end)s
     GROUP BY model, backend, replica ORDER BY model, backend, replica
 """

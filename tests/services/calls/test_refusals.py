@@ -135,7 +135,8 @@ async def test_roll_ups_count_every_refusal_once(books: Books) -> None:
         ]
     assert [(found.status, found.requests) for found in steps] == [(402, 8)]
     for found in backends:
-        assert (found.requests, found.errors, found.duration_ms) == (8, 8, 7 * 20 + 10)
+        assert (found.requests, found.client_errors, found.failures) == (8, 8, 0)
+        assert found.duration_ms == 7 * 20 + 10
     assert len(backends) == 2
     assert sum(found.requests for found in latencies if found.model == model) == 8
 

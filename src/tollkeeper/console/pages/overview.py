@@ -1,5 +1,6 @@
 """The first page: is everything well, and how much money is at risk?"""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from starlette.requests import Request
@@ -11,6 +12,7 @@ from tollkeeper.console.context import console_of
 from tollkeeper.console.forms import RANGES_S, Form, time_range
 from tollkeeper.console.rendering import render
 from tollkeeper.console.replica_views import ReplicaViews
+from tollkeeper.domain.traffic import BackendTraffic
 from tollkeeper.services.calls.traffic import TrafficReport
 
 _SHARES = (0.5, 0.95, 0.99)
@@ -19,8 +21,7 @@ _SHARES = (0.5, 0.95, 0.99)
 @dataclass(frozen=True, slots=True)
 class LatencyRow:
     name: str
-    requests: int
-    errors: int
+    traffic: Sequence[BackendTraffic]
     duration_ms: tuple[float | None, ...]
     first_piece_ms: tuple[float | None, ...]
 
@@ -42,13 +43,15 @@ async def show(request: Request, refused: Refused | None = None) -> Response:
         ranges=RANGES_S,
         range=request.query_params.get("range", "24h"),
         requests=requests,
-        errors=sum(found.requests for found in report.steps if found.status >= 400),
+        client_errors=sum(found.requests for found in report.steps if 400 <= found.status < 500),
         failures=sum(found.requests for found in report.steps if found.status >= 500),
         prompt_tokens=sum(found.prompt_tokens for found in report.backends),
         completion_tokens=sum(found.completion_tokens for found in report.backends),
         cached_tokens=sum(found.cached_tokens for found in report.backends),
-        total=_row("all", report, requests, None),
-        rows=_rows(report),
+        total=_row("all", report, report.backends, None),
+        rows=[
+            _row(model, report, found, model) for model, found in sorted(report.by_model.items())
+        ],
         overhead_us=[report.latencies("overhead").percentile_ms(share) for share in _SHARES],
         money=money,
         replicas=replicas,
@@ -67,27 +70,14 @@ async def verify(request: Request) -> Response:
     return await answer_form(request, handle, on_refusal=lambda refused: show(request, refused))
 
 
-def _rows(report: TrafficReport) -> list[LatencyRow]:
-    by_model: dict[str, list[int]] = {}
-    for found in report.backends:
-        counts = by_model.setdefault(found.model, [0, 0])
-        counts[0] += found.requests
-        counts[1] += found.errors
-    return [
-        _row(model, report, requests, model, errors)
-        for model, (requests, errors) in sorted(by_model.items())
-    ]
-
-
 def _row(
-    name: str, report: TrafficReport, requests: int, model: str | None, errors: int = 0
+    name: str, report: TrafficReport, traffic: Sequence[BackendTraffic], model: str | None
 ) -> LatencyRow:
     whole = report.latencies("duration", model=model)
     first = report.latencies("first_piece", model=model)
     return LatencyRow(
         name,
-        requests,
-        errors,
+        traffic,
         tuple(whole.percentile_ms(share) for share in _SHARES),
         tuple(first.percentile_ms(share) for share in _SHARES),
     )

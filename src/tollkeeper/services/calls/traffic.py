@@ -43,6 +43,13 @@ class TrafficReport:
     backends: tuple[BackendTraffic, ...]
     latency_counts: tuple[LatencyCount, ...]
 
+    @property
+    def by_model(self) -> dict[str, list[BackendTraffic]]:
+        found: dict[str, list[BackendTraffic]] = {}
+        for one in self.backends:
+            found.setdefault(one.model, []).append(one)
+        return found
+
     def latencies(
         self, measure: str, *, backend: str | None = None, model: str | None = None
     ) -> Latencies:
