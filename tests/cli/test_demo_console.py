@@ -10,17 +10,23 @@ from tests.support.processes import children_of
 from tests.support.program import Program, eventually, stop
 
 
-def test_the_demo_has_a_console(cold_program: Program) -> None:
-    process = psutil.Popen(
-        cold_program.line("demo", "--json"),
-        cwd=cold_program.folder,
-        env=cold_program.process_environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
+def test_the_demo_shows_progress_and_has_a_console(cold_program: Program) -> None:
+    log = cold_program.folder / "demo.log"
+    with log.open("w") as errors:
+        process = psutil.Popen(
+            cold_program.line("demo", "--json"),
+            cwd=cold_program.folder,
+            env=cold_program.process_environment(),
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        )
+    # Steps that can take long on a busy machine are told before they begin, also in a pipe.
+    steps = ["tollkeeper", "PostgreSQL", "the console", "the gateway"]
     try:
         said = json.loads(process.stdout.readline())
+        told = [line for line in log.read_text().splitlines() if line.endswith(" ...")]
+        assert told == [*(f"Starting {step} ..." for step in steps), "Loading the model ..."]
         with httpx2.Client(base_url=said["console"], timeout=60) as client:
             assert client.post("/sign-in", data={"token": "wrong"}).status_code == 403
             answer = client.post("/sign-in", data={"token": said["operator_token"]})

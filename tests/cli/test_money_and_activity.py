@@ -4,6 +4,7 @@ import asyncio
 import json
 import time
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -265,6 +266,22 @@ async def test_costs_are_what_the_help_says(operator: Program, books: Books) -> 
         [days[-1], "second", "second", "2"],
     ]
     assert [line[0] for line in words[4:] if line[0].startswith("20")] == days
+
+
+async def test_the_readme_shows_what_costs_prints(operator: Program, books: Books) -> None:
+    """The first and the last lines of the README's example are those of the command."""
+    readme = (Path(__file__).parents[2] / "README.md").read_text()
+    example = readme.partition("--group-by line_item\n")[2].partition("```")[0]
+    await books.spend(5 * USD, 3 * USD)
+    shown = await _lines(operator, "costs", books.organization, "--group-by", "line_item")
+
+    def shape(lines: list[str]) -> list[str]:
+        """First words, without rows, which depend on what was spent."""
+        words = [line.split()[0][:3] for line in lines if line.strip()]
+        return [word for word in words if not word.startswith("20")]
+
+    assert shape(example.splitlines()) == shape(shown)
+    assert "█" * 50 in example
 
 
 async def test_things_with_one_name_are_told_apart(operator: Program, books: Books) -> None:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import typer
-from rich.console import Console
 
 from tollkeeper.bootstrap import check_settings, running_services
 from tollkeeper.cli.command import Invocation, command, command_app
@@ -29,7 +28,6 @@ from tollkeeper.storage.migrations import migrate
 from tollkeeper.storage.schema import check_database
 
 app = command_app()
-_stderr = Console(stderr=True, highlight=False)
 # So much of an id is unique here, and commands take it.
 _ID_BEGINNING = 8
 _SAID_WIDTH = 64
@@ -56,10 +54,11 @@ def demo(invocation: Invocation) -> None:
         public, operator = listeners(settings, stack)
         console_socket = console_listener(settings)
         configure_logs(log_format(settings))
-        with _stderr.status("Starting PostgreSQL ..."):
-            conninfo = stack.enter_context(command_database(settings))
-            migrate(conninfo)
-            check_database(conninfo, before_serving=True)
+        typer.echo("Starting PostgreSQL ...", err=True)
+        conninfo = stack.enter_context(command_database(settings))
+        migrate(conninfo)
+        check_database(conninfo, before_serving=True)
+        typer.echo("Starting the console ...", err=True)
         tenant = run_in_loop(lambda: _demo_tenant(settings, conninfo))
         console = stack.enter_context(running_console(settings, invocation.config, console_socket))
         addresses = describe(public, operator)
@@ -80,6 +79,7 @@ def demo(invocation: Invocation) -> None:
             console=console,
             addresses=addresses,
         )
+        typer.echo("Starting the gateway ...", err=True)
         run_in_loop(lambda: _supervise(supervisor, running, as_json=invocation.as_json))
     typer.echo(f"Stopped. Everything is kept in {settings.database.data_dir}.", err=True)
 
@@ -97,8 +97,8 @@ async def _supervise(supervisor: Supervisor, running: RunningDemo, *, as_json: b
         announcements.append(asyncio.create_task(announce()))
 
     async def announce() -> None:
-        with _stderr.status("Loading the model ..."):
-            engine = await supervisor.wait_for_engine(START_TIMEOUT_S)
+        typer.echo("Loading the model ...", err=True)
+        engine = await supervisor.wait_for_engine(START_TIMEOUT_S)
         if as_json:
             typer.echo(json.dumps(_document(running, engine)))
         else:
@@ -163,7 +163,7 @@ tollkeeper is running. Ctrl-C stops everything.
   project key   {tenant.project_key}
   admin key     {tenant.admin_key}
 
-Send a request:
+Send a request from a second terminal:
   curl -N {base}/v1/chat/completions \\
     -H 'Authorization: Bearer {tenant.project_key}' \\
     -H 'Content-Type: application/json' \\

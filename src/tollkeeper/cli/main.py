@@ -62,6 +62,8 @@ class CommandsOnDemand(TyperGroup):
         if name in _SERVERS:
             exit_server_on_signals()
         if name in _GATEWAYS and "--help" not in rest and not ctx.resilient_parsing:
+            if name == "demo":
+                typer.echo("Starting tollkeeper ...", err=True)
             # Before the slow imports: the first worker imports while this process does.
             ctx.meta[WORKER_STARTER] = ctx.with_resource(worker_starter())
         module = importlib.import_module(f"tollkeeper.cli.{_MODULES[name]}")

@@ -11,6 +11,7 @@ from tests.support.gateway import Gateway, Tenant, assert_error, idempotency_key
 from tollkeeper.domain.access import ADMIN_PERMISSIONS, KeyId
 from tollkeeper.domain.audit import AuditEntry
 from tollkeeper.domain.errors import InvalidRequest, NotFound, StateConflict
+from tollkeeper.services.demonstration import Demonstration
 
 _CONCURRENT = 8
 
@@ -213,6 +214,19 @@ async def test_archiving_an_organization_refuses_all_its_keys(
     assert await services.names.organization_named(found.name) == successor.id
     with pytest.raises(NotFound):
         await services.organizations.organization_archive(uuid4())  # type: ignore[arg-type]
+
+
+async def test_a_demo_whose_keys_are_lost_is_created_again(gateway: Gateway) -> None:
+    services = gateway.services
+    demonstration = Demonstration(
+        services.organizations,
+        services.projects,
+        services.admin_keys,
+        services.project_keys,
+        services.billing,
+    )
+    first, second = [await demonstration.demo_create() for _ in range(2)]
+    assert first.organization_id != second.organization_id
 
 
 async def test_no_project_is_created_while_its_organization_is_archived(
