@@ -74,6 +74,7 @@ async def shared_native(data_dir: Path, conninfo: str) -> AsyncIterator[Scripted
                     "input_cache_read": "0.00000005",
                 },
             },
+            more_models=[{"id": BARE, "supported_features": []}],
         ) as running,
     ):
         yield running

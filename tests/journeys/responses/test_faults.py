@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.gateway import assert_error
-from tests.support.responses_answers import read_events, records, respond, retell, types
+from tests.support.responses_answers import BARE, read_events, records, respond, retell, types
 from tests.support.scripted_gateway import (
     COST,
     MODEL,
@@ -137,7 +137,7 @@ async def test_error_record_before_the_start_is_a_plain_status(scripted: Scripte
 @pytest.mark.parametrize("pieces", [1, 2, 7])
 async def test_reset_after_some_pieces(scripted: ScriptedGateway, pieces: int) -> None:
     scripted.upstream.play(reset_after(pieces))
-    found = await failed_stream(scripted)
+    found = await failed_stream(scripted, model=BARE)
     said = "".join(f"{number} " for number in range(pieces))
     assert retell(found).texts == {(0, 0): said}
     # What was said is in the result, as far as it came.
@@ -152,7 +152,7 @@ async def test_reset_after_some_pieces(scripted: ScriptedGateway, pieces: int) -
 @pytest.mark.parametrize("finished", [False, True])
 async def test_end_without_done(scripted: ScriptedGateway, finished: bool) -> None:
     scripted.upstream.play(end_after(3, finished=finished))
-    found = await failed_stream(scripted)
+    found = await failed_stream(scripted, model=BARE)
     assert retell(found).texts == {(0, 0): "0 1 2 "}
     [entry] = await scripted.entries()
     assert entry.cost == entry.delivered_pieces(3)
@@ -196,7 +196,7 @@ async def test_stream_without_usage_is_complete_and_estimated(scripted: Scripted
     scripted.upstream.play(
         stream([sse(chunk("Hel")), sse(chunk("lo")), sse(chunk(finish="stop")), DONE])
     )
-    answer = await respond(scripted, stream=True)
+    answer = await respond(scripted, model=BARE, stream=True)
     found, done = read_events(answer.text)
     assert done
     usage = found[-1]["response"]["usage"]

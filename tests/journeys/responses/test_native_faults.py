@@ -4,7 +4,7 @@ import pytest
 
 from tests.journeys.responses.native import BOTH, PROTOCOLS, ask, said
 from tests.support.gateway import assert_error
-from tests.support.responses_answers import read_events
+from tests.support.responses_answers import BARE, read_events
 from tests.support.scripted_gateway import COST, ScriptedGateway, read_stream
 from tests.support.upstream import DONE, Peer, answer, reset_before_headers, stream
 from tests.support.upstream_responses import BEGUN, text_then
@@ -66,7 +66,7 @@ async def test_a_failure_in_the_middle_charges_what_was_delivered(
     unused = {**FAILED, "usage": None}
     for end in (b"", typed("response.failed", response=unused), b"data: rubbish\n\n", DONE):
         native.upstream.play(stream(text_then(*([end] if end else []))))
-        found = await ask(native, protocol, stream=True)
+        found = await ask(native, protocol, model=BARE, stream=True)
         assert found.status_code == 200
         if protocol == "chat":
             told = read_stream(found.text)
@@ -102,7 +102,7 @@ async def test_absurd_and_missing_usage(native: ScriptedGateway, streamed: bool)
     absurd = {**RESPONSE_USAGE, "output_tokens": -3}
     for usage in (None, absurd, {"total_tokens": 1}):
         native.upstream.play(responding(usage=usage))
-        found = await native.chat(stream=streamed)
+        found = await native.chat(model=BARE, stream=streamed)
         assert said(found, "chat", streamed=streamed) == "Hello"
         entry = await native.entry_of(found)
         if usage is absurd:
