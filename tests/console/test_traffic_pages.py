@@ -1,5 +1,6 @@
 """Calls over time: which errors are whose, and the bars that an operator drags over."""
 
+import re
 from collections.abc import Sequence
 from uuid import UUID
 
