@@ -36,6 +36,10 @@ async def test_alerts_show_names_and_present_values(
     operator: Program, books: Books, books_conninfo: str
 ) -> None:
     organization = await books.services.organizations.organization_show(books.organization)
+    # Other tests have alerts too, and things with the same name also show their ids.
+    project, key = f"Web {uuid4().hex}", f"app {uuid4().hex}"
+    await books.services.projects.project_rename(books.project, project)
+    await books.services.project_keys.project_key_rename(books.key, key)
     await books.services.caps.cap_set(
         books.organization, 10 * USD, CapPeriod.WEEK, key_id=books.key
     )
@@ -49,7 +53,7 @@ async def test_alerts_show_names_and_present_values(
 
     await books.spend(8 * USD, 8 * USD)
     first = await listed()
-    assert first["about"] == f"{organization.name}, Acme project, app, week"
+    assert first["about"] == f"{organization.name}, {project}, {key}, week"
     assert first["detail"] == "8 of 10 USD are used: 80 %."
     await books.spend(USD, USD)
     second = await listed()
