@@ -1,16 +1,22 @@
 """Every setting with its value and where the value comes from, for people. Secrets are not shown."""
 
-import os
+import json
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
 
 from tollkeeper.backends.config import shown_url
-from tollkeeper.settings.load import DEFAULT_FILE, configured_path, read_toml
-from tollkeeper.settings.schema import ENV_PREFIX, Settings
+from tollkeeper.backends.presets import PRESETS
+from tollkeeper.settings.backends import BackendSettings
+from tollkeeper.settings.load import settings_source
+from tollkeeper.settings.places import Place, SettingsSource
+from tollkeeper.settings.schema import Settings
+from tollkeeper.settings.wording import toml_value
 
 _SECRET = "(secret)"  # noqa: S105 - what stands in the place of one
 
@@ -18,64 +24,75 @@ _SECRET = "(secret)"  # noqa: S105 - what stands in the place of one
 @dataclass(frozen=True, slots=True)
 class SettingOrigin:
     name: str
+    # As it would be written in the file; empty if there is none.
     value: str
-    # default, file or environment, and which one
+    # default, file, environment or preset, and which one
     origin: str
     source: str
 
 
 def setting_origins(settings: Settings, config: Path | None) -> tuple[SettingOrigin, ...]:
-    path = config or configured_path()
-    document = read_toml(path or DEFAULT_FILE)
-    variables = {name.upper() for name in os.environ}
-    return tuple(_origins(settings, document, path, variables))
+    return tuple(_origins(settings, settings_source(config)))
 
 
-def _origins(
-    settings: Settings, document: Mapping[str, Any], path: Path | None, variables: set[str]
-) -> Iterator[SettingOrigin]:
+def _origins(settings: Settings, source: SettingsSource) -> Iterator[SettingOrigin]:
     for section, value in settings:
         if isinstance(value, BaseModel):
-            given = document.get(section, {})
-            for name, _ in value:
-                origin, source = _origin(section, name, given, path, variables)
-                yield SettingOrigin(f"{section}.{name}", _shown(value, name), origin, source)
+            yield from _of_section(value, section, (section,), source)
         elif isinstance(value, tuple):
-            origin, source = _origin(section, None, document, path, variables)
-            for entry in value:
-                label = getattr(entry, "name", "") if section == "backends" else entry.id
-                for name, _ in entry:
-                    yield SettingOrigin(
-                        f"{section}[{label}].{name}", _shown(entry, name), origin, source
-                    )
+            for position, entry in enumerate(value):
+                label = entry.name if isinstance(entry, BackendSettings) else entry.id
+                yield from _of_section(entry, f"{section}[{label}]", (section, position), source)
 
 
-def _origin(
-    section: str,
-    name: str | None,
-    given: Mapping[str, Any],
-    path: Path | None,
-    variables: set[str],
-) -> tuple[str, str]:
-    whole = f"{ENV_PREFIX}{section}".upper()
-    own = whole if name is None else f"{whole}__{name}".upper()
-    for variable in (own, whole):
-        if variable in variables:
-            return "environment", variable
-    if (section if name is None else name) in given and path is not None:
-        return "file", str(path)
-    return "default", ""
+def _of_section(
+    section: BaseModel, title: str, at: Place, source: SettingsSource
+) -> Iterator[SettingOrigin]:
+    for name, _ in section:
+        origin, where = source.origin((*at, name))
+        if origin == "default" and _is_of_preset(section, name):
+            origin, where = "preset", getattr(section, "preset", "")
+        yield SettingOrigin(f"{title}.{name}", _shown(section, name), origin, where)
+
+
+def _is_of_preset(section: BaseModel, name: str) -> bool:
+    """Whether the preset of a backend sets a value that nobody declared."""
+    if not isinstance(section, BackendSettings) or section.preset not in PRESETS:
+        return False
+    if name not in ("api_key_env", *PRESETS[section.preset].settings()):
+        return False
+    return bool(getattr(section, name) != BackendSettings.model_fields[name].default)
 
 
 def _shown(section: BaseModel, name: str) -> str:
     value = getattr(section, name)
-    field = type(section).model_fields[name]
-    if not field.repr:
-        return _SECRET if value else ""
-    if name == "urls":
-        return ", ".join(shown_url(url) for url in value)
-    if isinstance(value, tuple):
-        return ", ".join(map(str, value))
-    if isinstance(value, bool):
-        return str(value).lower()
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    if value in (None, "", (), {}):
+        return ""
+    if not type(section).model_fields[name].repr:
+        return _SECRET
+    return _toml([shown_url(url) for url in value] if name == "urls" else value)
+
+
+def _toml(value: Any) -> str:
+    """Returns the value as it would be written in the file."""
+    match value:
+        case BaseModel():
+            shown = {name: _shown(value, name) for name, _ in value}
+            return _table({name: text for name, text in shown.items() if text})
+        case Mapping():
+            # JSON in a variable may have a null, which TOML does not have.
+            return _table({str(k): _toml(v) for k, v in value.items() if v is not None})
+        case list() | tuple():
+            return f"[{', '.join(map(_toml, value))}]"
+        case bool():
+            return str(value).lower()
+        case int() | float():
+            return toml_value(value)
+        case datetime():
+            return value.isoformat().replace("+00:00", "Z")
+    return json.dumps(str(value), ensure_ascii=False)
+
+
+def _table(entries: Mapping[str, str]) -> str:
+    keys = {key: key if re.fullmatch(r"[\w-]+", key, re.ASCII) else _toml(key) for key in entries}
+    return f"{{ {', '.join(f'{keys[key]} = {text}' for key, text in entries.items())} }}"

@@ -35,6 +35,16 @@ class SettingsSource:
         self._lines = {} if path is None else _lines(text)
         self._environment = environment_settings()
 
+    def origin(self, at: Place) -> tuple[str, str]:
+        """Returns whether the environment, the file or neither sets exactly this setting, and in
+        which variable or line."""
+        if at in set(_places(self._environment)):
+            return "environment", _variable(at)
+        # A variable replaces the whole list of the file.
+        if at in self._lines and not isinstance(self._environment.get(str(at[0])), list):
+            return "file", f"{self._path}, line {self._lines[at]}"
+        return "default", ""
+
     def located(self, error: SettingsError) -> str:
         """The error's message, with the place of its setting."""
         return self.explain(error.at, error.message) if error.at else str(error)

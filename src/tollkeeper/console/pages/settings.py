@@ -20,7 +20,7 @@ async def show(request: Request) -> Response:
         nav="settings",
         title="Settings",
         sections=sections,
-        only=only if only in ("file", "environment") else "",
+        only=only if only in ("file", "environment", "preset") else "",
         changed=sum(origin.origin != "default" for origin in console.origins),
         total=len(console.origins),
     )
