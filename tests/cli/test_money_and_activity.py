@@ -359,7 +359,16 @@ async def test_ledger_recover(operator: Program, books: Books) -> None:
     found = await _json(hasty, "ledger", "recover")
     living.cancel()
     await asyncio.gather(living, return_exceptions=True)
-    assert set(found) == {"processes", "reservations"}
+    assert set(found) == {
+        "processes",
+        "reservations",
+        "leased_processes",
+        "leased_reservations",
+        "lease_ends_in_s",
+    }
+    # The lease of a second is renewed every quarter of it.
+    assert found["leased_reservations"] >= 1
+    assert found["lease_ends_in_s"] == 1
     # The gateway of these tests has a longer lease and may be among them.
     assert found["processes"] >= 1
     balance = await books.balance()

@@ -14,6 +14,7 @@ from prometheus_client.metrics import MetricWrapperBase
 
 from tests.journeys.clients.debian import debian_program
 from tollkeeper.bootstrap import build_app
+from tollkeeper.hosting import operator_listener
 
 _DEPLOY = Path(__file__).parents[2] / "deploy"
 _RULES = _DEPLOY / "prometheus" / "alerts.yml"
@@ -31,8 +32,9 @@ _SUFFIXES = {
 
 def _shown_metrics() -> dict[str, set[str]]:
     """Each name that /metrics shows, with its labels."""
-    # With the application every metric is defined.
+    # With the application and the operator listener every metric is defined.
     assert build_app.__module__ == "tollkeeper.bootstrap.app"
+    assert operator_listener.__name__ == "tollkeeper.hosting.operator_listener"
     found: dict[str, set[str]] = {}
     for collector in set(REGISTRY._collector_to_names):
         if isinstance(collector, MetricWrapperBase) and collector._name.startswith("tollkeeper_"):

@@ -1,31 +1,67 @@
 """`tollkeeper alert`: what is wrong now."""
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tollkeeper.cli.command import noun_app, service_command
+from tollkeeper.cli.command import Invocation, command, noun_app, run_with_services
 from tollkeeper.cli.output import Listing
+from tollkeeper.domain.errors import Unavailable
+from tollkeeper.hosting.replica_probe import ask_operator_listener
 from tollkeeper.services.use_cases import Services
+from tollkeeper.settings import Settings
 from tollkeeper.storage.alerts import StandingAlert
 
 # What a subject may have, in the order in which people see it.
 _PARTS = ("organization_id", "project_id", "key_id", "period", "backend")
+_ANSWER_WITHIN_S = 2.0
 
 app = noun_app("What is wrong now: raised alerts.")
 
 
-@service_command(app, "list", example="tollkeeper alert list")
-async def alert_list(services: Services) -> Listing:
+@command(app, "list", example="tollkeeper alert list")
+def alert_list(invocation: Invocation) -> Listing:
     """List the raised alerts, oldest first. A running gateway raises and clears them."""
+    of_gateway = asyncio.run(_alerts_of_gateway(invocation.settings()))
+    note = ""
+    try:
+        stored = run_with_services(invocation, _stored_views)
+    except Unavailable as exc:
+        if of_gateway is None:
+            raise
+        stored = []
+        note = f"These are the alerts of the gateway on this machine. {exc.message}"
+    rows = [*stored, *(_own_view(alert) for alert in of_gateway or [])]
+    return Listing(
+        sorted(rows, key=lambda row: int(row["raised_at"])),
+        columns=("raised_at", "kind", "level", "about", "detail"),
+        optional=("level",),
+        note=note,
+    )
+
+
+async def _alerts_of_gateway(settings: Settings) -> list[dict[str, Any]] | None:
+    """The alerts that the gateway on this machine keeps in its process: they are also there while the
+    database is down. None if no gateway answers."""
+    operator = settings.operator
+    try:
+        async with asyncio.timeout(_ANSWER_WITHIN_S):
+            said = await ask_operator_listener(operator.host, operator.port, "/alerts")
+    except (OSError, TimeoutError, ValueError):
+        return None
+    return list(said.get("data", []))
+
+
+def _own_view(alert: dict[str, Any]) -> dict[str, Any]:
+    return {**alert, "about": ", ".join(alert["subject"].values())}
+
+
+async def _stored_views(services: Services) -> Sequence[dict[str, Any]]:
     alerts = await services.alerts.alert_list()
     names = await services.names.names_of(
         value for alert in alerts for value in alert.subject.values()
     )
-    return Listing(
-        [_view(alert, names) for alert in alerts],
-        columns=("raised_at", "kind", "level", "about", "detail"),
-        optional=("level",),
-    )
+    return [_view(alert, names) for alert in alerts]
 
 
 def _view(alert: StandingAlert, names: Mapping[str, str]) -> dict[str, Any]:

@@ -79,7 +79,23 @@ def ledger_verify(
 async def ledger_recover(services: Services) -> Record:
     """Mark the holds of dead processes as unsettled. Holds of live processes are not changed."""
     recovered = await services.recovery.ledger_recover()
-    return Record({"processes": recovered.processes, "reservations": recovered.reservations})
+    leased = await services.recovery.leased_holds()
+    note = ""
+    if leased.lease_ends_in_s is not None:
+        note = (
+            f"{leased.reservations} more holds belong to processes with a lease. If such a process is "
+            f"dead, its lease protects its holds for up to {leased.lease_ends_in_s} s more."
+        )
+    return Record(
+        {
+            "processes": recovered.processes,
+            "reservations": recovered.reservations,
+            "leased_processes": leased.processes,
+            "leased_reservations": leased.reservations,
+            "lease_ends_in_s": leased.lease_ends_in_s,
+        },
+        note=note,
+    )
 
 
 @service_command(app, "unsettled", example="tollkeeper ledger unsettled")

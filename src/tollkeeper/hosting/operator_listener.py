@@ -1,13 +1,19 @@
-"""/healthz, /readyz and /metrics on a listener of their own, which serves no tenant data."""
+"""/healthz, /readyz, /alerts and /metrics on a listener of their own, which serves no tenant data."""
 
 import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Any
 
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Gauge, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector
 
 from tollkeeper.api.http.exchange import Exchange
+
+# Of the supervisor: the workers' metrics are in files.
+_READY = Gauge("tollkeeper_ready", "1 if /readyz returns 200, else 0.")
+_REACHABLE = Gauge("tollkeeper_database_reachable", "1 if the database can be reached, else 0.")
+_WRITABLE = Gauge("tollkeeper_database_writable", "1 if holds can be written, else 0.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +22,8 @@ class Readiness:
 
     parts: dict[str, str]
     ready: bool
+    database_reachable: bool = True
+    database_writable: bool = True
     is_stopping: bool = False
 
     @property
@@ -26,10 +34,17 @@ class Readiness:
 
 
 class OperatorListener:
-    """An application over a readiness probe and the workers' metrics folder."""
+    """An application over a readiness probe, the alerts of this process and the workers' metrics
+    folder."""
 
-    def __init__(self, probe: Callable[[], Awaitable[Readiness]], metrics_folder: str) -> None:
+    def __init__(
+        self,
+        probe: Callable[[], Awaitable[Readiness]],
+        alerts: Callable[[], dict[str, Any]],
+        metrics_folder: str,
+    ) -> None:
         self._probe = probe
+        self._alerts = alerts
         self._metrics_folder = metrics_folder
 
     async def __call__(self, exchange: Exchange) -> None:
@@ -43,6 +58,8 @@ class OperatorListener:
                 readiness = await self._probe()
                 code = 200 if readiness.status == "ready" else 503
                 _answer(exchange, code, {"status": readiness.status, **readiness.parts})
+            case b"/alerts":
+                _answer(exchange, 200, self._alerts())
             case b"/metrics":
                 _send(exchange, 200, CONTENT_TYPE_LATEST.encode(), self._metrics())
             case _:
@@ -51,11 +68,20 @@ class OperatorListener:
     def _metrics(self) -> bytes:
         registry = CollectorRegistry()
         MultiProcessCollector(registry, path=self._metrics_folder)  # type: ignore[no-untyped-call]
+        for gauge in (_READY, _REACHABLE, _WRITABLE):
+            registry.register(gauge)
         return generate_latest(registry)
 
 
+def show_readiness(readiness: Readiness) -> None:
+    """Sets the metrics of readiness."""
+    _READY.set(readiness.status == "ready")
+    _REACHABLE.set(readiness.database_reachable)
+    _WRITABLE.set(readiness.database_writable)
+
+
 def _answer(
-    exchange: Exchange, status: int, document: dict[str, str], *, allow: bytes = b""
+    exchange: Exchange, status: int, document: dict[str, Any], *, allow: bytes = b""
 ) -> None:
     body = json.dumps(document).encode()
     _send(exchange, status, b"application/json", body, allow=allow)

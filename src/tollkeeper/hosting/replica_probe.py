@@ -3,6 +3,7 @@
 import asyncio
 import json
 from dataclasses import dataclass
+from typing import Any
 
 from tollkeeper.hosting.backend_probe import CONNECT_TIMEOUT_S, ProbeResult, reach
 from tollkeeper.settings import BackendSettings, Settings
@@ -42,17 +43,18 @@ async def _state_by_gateway(settings: Settings, backend: str) -> ProbeResult:
     operator = settings.operator
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            said = await _readiness(operator.host, operator.port)
+            said = await ask_operator_listener(operator.host, operator.port, "/readyz")
     except (OSError, TimeoutError, ValueError):
         return ProbeResult(False, "The gateway's operator listener does not answer.")
-    line = said.get(f"backend {backend}", "unknown")
+    line = str(said.get(f"backend {backend}", "unknown"))
     return ProbeResult(line.startswith("ready"), line)
 
 
-async def _readiness(host: str, port: int) -> dict[str, str]:
+async def ask_operator_listener(host: str, port: int, path: str) -> dict[str, Any]:
+    """The JSON document at a path. Raises OSError or ValueError."""
     reader, writer = await asyncio.open_connection(host, port)
     try:
-        writer.write(f"GET /readyz HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+        writer.write(f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
         answer = await reader.read(_ANSWER_BYTES_MAX)
         while piece := await reader.read(_ANSWER_BYTES_MAX):
             answer += piece
@@ -61,5 +63,4 @@ async def _readiness(host: str, port: int) -> dict[str, str]:
     finally:
         writer.close()
     document = json.loads(answer.partition(b"\r\n\r\n")[2])
-    parts = document.get("parts", document) if isinstance(document, dict) else {}
-    return {str(name): str(line) for name, line in parts.items()}
+    return document if isinstance(document, dict) else {}

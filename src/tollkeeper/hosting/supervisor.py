@@ -14,7 +14,8 @@ import structlog
 from prometheus_client.multiprocess import mark_process_dead
 
 from tollkeeper.bootstrap import build_bridge, build_catalog, build_engine
-from tollkeeper.domain.errors import StateConflict, TollkeeperError
+from tollkeeper.bootstrap.webhook import alert_webhook
+from tollkeeper.domain.errors import StateConflict, TollkeeperError, Unavailable
 from tollkeeper.embedded.engine import EmbeddedEngine
 from tollkeeper.embedded.postgres import EmbeddedPostgres
 from tollkeeper.embedded.provider_bridge import ProviderBridge
@@ -22,14 +23,17 @@ from tollkeeper.hosting.backend_probe import probe_backends
 from tollkeeper.hosting.descriptors import descriptors_of
 from tollkeeper.hosting.http_server import HttpServer
 from tollkeeper.hosting.listeners import address_of
-from tollkeeper.hosting.operator_listener import OperatorListener, Readiness
+from tollkeeper.hosting.operator_listener import OperatorListener, Readiness, show_readiness
 from tollkeeper.hosting.presence import present
+from tollkeeper.hosting.process_alerts import ProcessAlerts, standing_document
 from tollkeeper.hosting.shutdown import longest_shutdown_s
 from tollkeeper.hosting.stop_signals import take_signals
 from tollkeeper.hosting.worker import http_limits
 from tollkeeper.hosting.worker_process import WorkerProcess, WorkerStarter
 from tollkeeper.settings import Settings, SettingsError
+from tollkeeper.storage.compatibility import SchemaState
 from tollkeeper.storage.schema import check_database, find_outdated
+from tollkeeper.storage.sessions import shown_hosts
 
 _RESTART_PAUSE_S = 1.0
 # A worker that is not ready after this time is killed and started again.
@@ -37,6 +41,9 @@ _START_TIMEOUT_S = 60.0
 # Beyond the time that the steps of a worker's shutdown may take, for the end of its process.
 _STOP_SLACK_S = 4.0
 _DATABASE_INTERVAL_S = 5.0
+_READINESS_INTERVAL_S = 2.0
+# How long /readyz waits for the database.
+_DATABASE_ANSWERS_S = 2.0
 _log = structlog.get_logger("tollkeeper.supervisor")
 
 
@@ -66,6 +73,8 @@ class Supervisor:
         self._ready: set[int] = set()
         self._announced = False
         self._outdated: str | None = None
+        self._alerts = ProcessAlerts(alert_webhook(settings))
+        self._checking: asyncio.Task[SchemaState] | None = None
 
     async def run(self, *, on_ready: Callable[[], None]) -> None:
         """Serves until SIGTERM or SIGINT. Calls `on_ready` once, when all workers serve. Raises
@@ -75,7 +84,11 @@ class Supervisor:
         loop.add_signal_handler(signal.SIGHUP, self._reload_catalog)
         with present(self._settings):
             listener = HttpServer(
-                OperatorListener(self.readiness, self._worker_starter.metrics),
+                OperatorListener(
+                    self.readiness,
+                    lambda: standing_document(self._alerts.standing),
+                    self._worker_starter.metrics,
+                ),
                 http_limits(self._settings),
             )
             await listener.start(self._operator)
@@ -86,14 +99,17 @@ class Supervisor:
                 for number in range(self._settings.server.workers)
             ]
             database_keeper = loop.create_task(self._keep_database())
+            readiness_watch = loop.create_task(self._watch_readiness())
             await self._stopping.wait()
             database_keeper.cancel()
             # Otherwise the kernel would accept connections that no worker will serve.
             self._public.close()
             await self._stop_workers(keepers)
+            readiness_watch.cancel()
             for beside in self._processes():
                 await beside.close()
             await listener.drain(0)
+            await self._alerts.close()
         if self._outdated is not None:
             raise StateConflict(self._outdated)
 
@@ -118,6 +134,16 @@ class Supervisor:
             except TollkeeperError as exc:
                 _log.error("the embedded database cannot be started", reason=exc.message)
 
+    async def _watch_readiness(self) -> None:
+        """Keeps the metrics and the alerts of this process up to date, once it has served."""
+        while True:
+            await asyncio.sleep(_READINESS_INTERVAL_S)
+            if self._announced:
+                readiness = await self.readiness()
+                show_readiness(readiness)
+                if not readiness.is_stopping:
+                    self._alerts.look(readiness)
+
     async def wait_for_engine(self, timeout_s: float) -> str:
         """Waits up to `timeout_s` for the embedded engine and returns a sentence on its state."""
         if self._engine is None:
@@ -129,11 +155,13 @@ class Supervisor:
     async def readiness(self) -> Readiness:
         parts = {"workers": f"{len(self._ready)} of {self._settings.server.workers} answer"}
         ready = bool(self._ready)
+        reachable = True
         try:
-            state = await asyncio.to_thread(check_database, self._conninfo)
+            state = await self._check_database()
             parts["database"] = f"ok, schema {state.description}" if state.is_newer else "ok"
         except TollkeeperError as exc:
             parts["database"] = exc.message
+            reachable = not isinstance(exc, Unavailable)
             ready = False
         descriptors, enough = await asyncio.to_thread(self._descriptors)
         parts |= descriptors
@@ -143,7 +171,24 @@ class Supervisor:
         backends, any_reachable = await probe_backends(self._settings, self._engine, self._bridge)
         parts |= backends
         ready = ready and any_reachable
-        return Readiness(parts=parts, ready=ready, is_stopping=self._stopping.is_set())
+        return Readiness(
+            parts=parts,
+            ready=ready,
+            database_reachable=reachable,
+            database_writable=reachable and can_hold,
+            is_stopping=self._stopping.is_set(),
+        )
+
+    async def _check_database(self) -> SchemaState:
+        """One check at a time, however many requests ask: a server that does not answer keeps a thread
+        for several seconds."""
+        if self._checking is None or self._checking.done():
+            self._checking = asyncio.create_task(asyncio.to_thread(check_database, self._conninfo))
+        await asyncio.wait([self._checking], timeout=_DATABASE_ANSWERS_S)
+        if not self._checking.done():
+            hosts = shown_hosts(self._conninfo)
+            raise Unavailable(f"The database at {hosts} does not answer.")
+        return self._checking.result()
 
     def _holds(self) -> tuple[str, bool]:
         """Whether all workers that answer can write holds: a call may reach any of them."""

@@ -92,10 +92,10 @@ class Alerts:
             told = [change for change in found if change.state is not AlertState.UPDATED]
             given_up = 0
             if told and self._post is not None:
-                bodies = [_body(change) for change in told]
+                bodies = [alert_body(change) for change in told]
                 given_up = await alerts.queue_deliveries(connection, bodies, _QUEUED_MAX)
         for change in told:
-            _tell(change)
+            tell(change)
         if given_up:
             _log.error("alerts were given up: too many are not delivered", count=given_up)
         return told
@@ -216,7 +216,8 @@ def _misreported(backend: str, detail: str) -> Condition:
     )
 
 
-def _body(change: AlertChange) -> str:
+def alert_body(change: AlertChange) -> str:
+    """What the webhook gets."""
     alert = change.alert
     document = {
         "type": "alert",
@@ -230,7 +231,8 @@ def _body(change: AlertChange) -> str:
     return msgspec.json.encode(document).decode()
 
 
-def _tell(change: AlertChange) -> None:
+def tell(change: AlertChange) -> None:
+    """Writes a line of the log."""
     alert = change.alert
     write = _log.warning if change.state is AlertState.RAISED else _log.info
     write(

@@ -101,6 +101,22 @@ async def find_silent(connection: Connection, *, lease_s: float) -> dict[UUID, d
     return {row[0]: row[1] for row in await cursor.fetchall()}
 
 
+async def find_leases(
+    connection: Connection, wanted: Collection[UUID], *, lease_s: float
+) -> dict[UUID, float]:
+    """How many seconds the lease of each process still has. Processes without a lease are left out."""
+    cursor = await connection.execute(
+        """
+        SELECT id, extract(epoch FROM heartbeat_at - clock_timestamp())::float8 + %(lease_s)s
+        FROM processes
+        WHERE id = ANY (%(wanted)s)
+          AND heartbeat_at >= clock_timestamp() - make_interval(secs => %(lease_s)s)
+        """,
+        {"lease_s": lease_s, "wanted": list(wanted)},
+    )
+    return {row[0]: row[1] for row in await cursor.fetchall()}
+
+
 async def forget_dead(connection: Connection, process_id: UUID, heartbeat_at: datetime) -> bool:
     """Removes the registration of a dead process; False where it has sent a heartbeat since. A hold
     is a heartbeat too, so no hold can have been made that recovery did not see."""

@@ -162,7 +162,13 @@ async def test_a_killed_worker_leaves_no_call_in_the_dark(
 
         program = replace(installed.program, warm=True)
         recovered = await asyncio.to_thread(program.json, "ledger", "recover")
-        assert set(recovered) == {"processes", "reservations"}
+        assert set(recovered) == {
+            "processes",
+            "reservations",
+            "leased_processes",
+            "leased_reservations",
+            "lease_ends_in_s",
+        }
         for _ in range(300):
             if "held" not in (found := await statuses(scripted)):
                 break

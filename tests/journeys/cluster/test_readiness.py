@@ -2,16 +2,18 @@
 
 import asyncio
 import signal
+import socket
 import subprocess
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import psycopg
 import pytest
+from bench.ports import free_port
 
 from tests.support.data_folders import data_folder
 from tests.support.gateway import assert_error
@@ -49,6 +51,24 @@ class Drill:
             assert asyncio.get_running_loop().time() < deadline, found.json()
             await asyncio.sleep(0.1)
         return dict(found.json())
+
+    async def signals(self) -> tuple[dict[str, float], list[dict[str, Any]]]:
+        """The metrics of readiness by name, and the alerts."""
+        async with httpx2.AsyncClient(timeout=30) as client:
+            metrics = (await client.get(f"{self.running.operator}/metrics")).text
+        names = ("ready", "database_reachable", "database_writable")
+        lines = dict(line.rsplit(" ", 1) for line in metrics.splitlines() if line[0] != "#")
+        shown = {name: float(lines[f"tollkeeper_{name}"]) for name in names}
+        listed = await asyncio.to_thread(self.installed.program.json, "alert", "list")
+        return shown, listed["data"]
+
+    async def until_signalled(self, *expected: float, kinds: list[str]) -> list[dict[str, Any]]:
+        """Waits for these metrics (ready, reachable, writable) and these alerts."""
+        async with asyncio.timeout(60):
+            while True:
+                shown, alerts = await self.signals()
+                if (*shown.values(),) == expected and [one["kind"] for one in alerts] == kinds:
+                    return alerts
 
     async def stays(self, status: int, *, for_s: float) -> None:
         """Looks again and again without any call in between."""
@@ -101,9 +121,13 @@ async def drill(request: pytest.FixtureRequest, compiled: dict[str, str]) -> Asy
                 installed_program(
                     folder, folder, url, upstream, compiled, database={"pool_timeout_s": 60}
                 ) as installed,
-                installed.serving() as (running, scripted),
             ):
-                yield Drill(postgres, installed, running, scripted)
+                # Commands ask the gateway at its operator port.
+                port = str(free_port())
+                program = installed.program.with_environment(TOLLKEEPER_OPERATOR__PORT=port)
+                findable = replace(installed, program=program)
+                async with findable.serving() as (running, scripted):
+                    yield Drill(postgres, findable, running, scripted)
 
 
 @contextmanager
@@ -134,7 +158,8 @@ async def test_a_read_only_database_is_not_ready(drill: Drill) -> None:
     assert doctor.code == 1
     assert "read-only" in doctor.out
     # What only reads still works.
-    assert (await asyncio.to_thread(drill.installed.program.run, "alert", "list")).code == 0
+    (alert,) = await drill.until_signalled(0, 1, 0, kinds=["database_not_writable"])
+    assert "read-only" in alert["detail"]
     _write_although_read_only(drill.postgres, change.format("RESET", ""), reload)
     await drill.until(200)
     assert (await drill.scripted.chat()).status_code == 200
@@ -207,8 +232,12 @@ async def test_a_stopped_database_is_said_quickly_by_all_its_hosts(drill: Drill)
     assert f"cannot be reached at {hosts}" in said["holds"]
     doctor = await asyncio.to_thread(drill.installed.program.run, "doctor")
     assert f"cannot be reached at {hosts}" in doctor.out
+    (alert,) = await drill.until_signalled(0, 0, 0, kinds=["database_unreachable"])
+    assert hosts in alert["detail"]
+    assert alert["subject"] == {"gateway": socket.gethostname()}
     await asyncio.to_thread(drill.postgres.start)
     await drill.until(200)
+    await drill.until_signalled(1, 1, 1, kinds=[])
     assert (await drill.scripted.chat()).status_code == 200
     doctor = await asyncio.to_thread(drill.installed.program.run, "doctor")
     assert f"{hosts}, durable" in doctor.out

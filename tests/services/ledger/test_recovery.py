@@ -24,7 +24,7 @@ from tests.support.proof import Proof
 from tollkeeper.domain.errors import StateConflict
 from tollkeeper.domain.ledger import Hold
 from tollkeeper.services.ledger.reconciliation import Reconciliation
-from tollkeeper.services.ledger.recovery import Lease, OwnHolds, Recovered, Recovery
+from tollkeeper.services.ledger.recovery import Lease, LeasedHolds, OwnHolds, Recovered, Recovery
 from tollkeeper.storage import processes
 from tollkeeper.storage.database import Database
 from tollkeeper.storage.reservations import ReservationStatus
@@ -110,6 +110,22 @@ async def test_a_hold_whose_end_was_lost_becomes_unsettled(process: Process) -> 
         for _ in range(2):
             assert await elsewhere.ledger_recover() == Recovered(0, 0)
     await living.ledger.resolve(release(running))
+
+
+async def test_the_lease_of_a_process_that_has_just_died_is_told(process: Process) -> None:
+    """Its holds are not touched yet, and the operator learns for how long."""
+    tenant = await make_tenant(process.database, credit=100)
+    dead = dead_process(process)
+    await held(dead, tenant, 10)
+    recovery = Recovery(process.database, 1000)
+    assert await recovery.ledger_recover() == Recovered(0, 0)
+    await fall_silent(dead, 700)
+    leased = await recovery.leased_holds()
+    assert (leased.processes, leased.reservations) == (1, 1)
+    assert leased.lease_ends_in_s is not None
+    assert 200 < leased.lease_ends_in_s <= 300
+    await fall_silent(dead, 400)
+    assert await recovery.leased_holds() == LeasedHolds(0, 0, None)
 
 
 async def test_a_hold_registers_its_process(process: Process) -> None:

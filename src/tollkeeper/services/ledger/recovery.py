@@ -5,6 +5,7 @@ standby that lacks the last commits, or a restored backup, can bring a hold back
 """
 
 import asyncio
+import math
 import os
 import socket
 from collections.abc import Callable, Sequence
@@ -41,6 +42,16 @@ class Recovered:
     reservations: int
     # Reservations of this process whose end the database has lost.
     forgotten: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LeasedHolds:
+    """Holds that recovery does not touch, because their processes have a lease."""
+
+    processes: int
+    reservations: int
+    # When the last of these leases ends if no heartbeat renews it; None: there are none.
+    lease_ends_in_s: int | None
 
 
 class OwnHolds(NamedTuple):
@@ -129,6 +140,16 @@ class Recovery:
         """Marks the holds of processes that are gone as unsettled, however old they are, and those of
         this process that it has resolved. Never touches those that a live process will resolve."""
         return await self._sweep(unregistered_too=True)
+
+    async def leased_holds(self) -> LeasedHolds:
+        """The holds of processes that live, or that have died within the last lease."""
+        async with self._database.reading() as connection:
+            found = await self._open_holds.find_all(connection)
+            holders = {hold.process_id for hold in found}
+            left_s = await processes.find_leases(connection, holders, lease_s=self._lease_s)
+        reservations = sum(hold.process_id in left_s for hold in found)
+        ends_in_s = math.ceil(max(left_s.values())) if left_s else None
+        return LeasedHolds(len(left_s), reservations, ends_in_s)
 
     async def recover_silent(self) -> Recovered:
         """Like `ledger_recover`, but for registered processes only: it costs next to nothing while

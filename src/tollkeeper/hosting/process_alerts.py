@@ -1,0 +1,105 @@
+"""The alerts that a gateway keeps in its own process: they must be told while the database is down.
+
+All other alerts are in the database. These are told once by each gateway, and name its host.
+"""
+
+import socket
+import time
+from collections.abc import Sequence
+from typing import Any
+from uuid import uuid4
+
+import structlog
+
+from tollkeeper.domain.alerts import AlertKind, AlertState, Condition, RaisedAlert, changes
+from tollkeeper.domain.errors import Unavailable
+from tollkeeper.hosting.operator_listener import Readiness
+from tollkeeper.services.alerts import DeliveryFailed, PostAlert, alert_body, tell
+from tollkeeper.services.batches import Backoff, Batches, Limit
+from tollkeeper.storage.alerts import StandingAlert
+
+_QUEUED_MAX = 100
+_AGAIN = Backoff(first_s=5, max_s=600)
+_log = structlog.get_logger("tollkeeper.alerts")
+
+
+class ProcessAlerts:
+    def __init__(self, post: PostAlert | None) -> None:
+        self._post = post
+        # Each alert with the time at which it was raised.
+        self._raised: dict[str, tuple[RaisedAlert, int]] = {}
+        self._deliveries: Batches[tuple[str, str]] = Batches(
+            self._deliver,
+            name="alerts of this process",
+            batch=Limit(1),
+            queue=Limit(_QUEUED_MAX),
+            give_up=_give_up,
+            backoff=_AGAIN,
+        )
+
+    @property
+    def standing(self) -> list[StandingAlert]:
+        return [
+            StandingAlert(alert.kind, alert.level, alert.subject, alert.detail, raised_at)
+            for alert, raised_at in self._raised.values()
+        ]
+
+    def look(self, readiness: Readiness) -> None:
+        """Tells what has changed since the last look."""
+        told = {key: alert for key, (alert, _) in self._raised.items()}
+        for change in changes(_conditions(readiness), told):
+            alert = change.alert
+            if change.state is AlertState.CLEARED:
+                del self._raised[alert.key]
+            else:
+                _, raised_at = self._raised.get(alert.key, (alert, int(time.time())))
+                self._raised[alert.key] = alert, raised_at
+            if change.state is AlertState.UPDATED:
+                continue
+            tell(change)
+            if self._post is not None:
+                self._deliveries.add((str(uuid4()), alert_body(change)))
+
+    async def close(self) -> None:
+        await self._deliveries.stop()
+
+    async def _deliver(self, batch: list[tuple[str, str]]) -> None:
+        assert self._post is not None
+        ((delivery_id, body),) = batch
+        try:
+            await self._post(delivery_id, body)
+        except DeliveryFailed as exc:
+            raise Unavailable(str(exc)) from exc
+
+
+def standing_document(alerts: Sequence[StandingAlert]) -> dict[str, Any]:
+    return {
+        "data": [
+            {
+                "raised_at": alert.raised_at,
+                "kind": alert.kind,
+                "level": alert.level,
+                "subject": dict(alert.subject),
+                "detail": alert.detail,
+            }
+            for alert in alerts
+        ]
+    }
+
+
+def _conditions(readiness: Readiness) -> list[Condition]:
+    """The one thing that keeps the gateway from being ready."""
+    if readiness.ready:
+        return []
+    if not readiness.database_reachable:
+        kind, detail = AlertKind.DATABASE_UNREACHABLE, readiness.parts["database"]
+    elif not readiness.database_writable:
+        kind, detail = AlertKind.DATABASE_NOT_WRITABLE, readiness.parts["holds"]
+    else:
+        kind = AlertKind.NOT_READY
+        detail = "; ".join(f"{part}: {line}" for part, line in readiness.parts.items())
+    return [Condition(kind.value, kind, {"gateway": socket.gethostname()}, detail)]
+
+
+def _give_up(deliveries: Sequence[tuple[str, str]]) -> None:
+    _log.error("alerts of this process were not delivered", count=len(deliveries))

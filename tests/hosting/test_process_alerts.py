@@ -1,0 +1,63 @@
+"""The alerts that a gateway keeps in its own process."""
+
+import asyncio
+import json
+
+from tests.support.scripted_gateway import eventually
+from tollkeeper.hosting import process_alerts
+from tollkeeper.hosting.operator_listener import Readiness
+from tollkeeper.hosting.process_alerts import ProcessAlerts, standing_document
+from tollkeeper.services.alerts import DeliveryFailed
+from tollkeeper.services.batches import Backoff
+
+_PARTS = {"workers": "1 of 1 answer", "database": "nobody answers", "holds": "the disk is full"}
+_READY = Readiness(_PARTS, ready=True)
+_DOWN = Readiness(_PARTS, ready=False, database_reachable=False, database_writable=False)
+_FULL = Readiness(_PARTS, ready=False, database_writable=False)
+_NO_BACKEND = Readiness(_PARTS, ready=False)
+
+
+def _standing(alerts: ProcessAlerts) -> list[tuple[str, str]]:
+    return [(one["kind"], one["detail"]) for one in standing_document(alerts.standing)["data"]]
+
+
+def test_one_cause_is_one_alert() -> None:
+    alerts = ProcessAlerts(None)
+    alerts.look(_READY)
+    assert _standing(alerts) == []
+    alerts.look(_DOWN)
+    assert _standing(alerts) == [("database_unreachable", "nobody answers")]
+    alerts.look(_FULL)
+    assert _standing(alerts) == [("database_not_writable", "the disk is full")]
+    alerts.look(_NO_BACKEND)
+    ((kind, detail),) = _standing(alerts)
+    assert kind == "not_ready"
+    assert "workers: 1 of 1 answer" in detail
+    alerts.look(_READY)
+    assert _standing(alerts) == []
+
+
+async def test_each_change_is_posted_once_and_again_where_that_fails() -> None:
+    posted: list[tuple[str, str]] = []
+
+    async def post(delivery_id: str, body: str) -> None:
+        posted.append((delivery_id, body))
+        if len(posted) == 1:
+            raise DeliveryFailed("the webhook answered 500")
+
+    before, process_alerts._AGAIN = process_alerts._AGAIN, Backoff(0.01, 0.01)
+    try:
+        alerts = ProcessAlerts(post)
+    finally:
+        process_alerts._AGAIN = before
+    for readiness in (_DOWN, _DOWN, _READY, _READY):
+        alerts.look(readiness)
+    await eventually(lambda: len(posted) == 3)
+    await asyncio.sleep(0.05)
+    assert posted[0] == posted[1]
+    told = [json.loads(body) for _, body in posted[1:]]
+    assert [(one["kind"], one["state"]) for one in told] == [
+        ("database_unreachable", "raised"),
+        ("database_unreachable", "cleared"),
+    ]
+    await alerts.close()
