@@ -4,6 +4,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import quote
+from uuid import uuid4
 
 import pytest
 from psycopg.conninfo import conninfo_to_dict
@@ -30,7 +31,7 @@ def installation(compiled: dict[str, str]) -> Iterator[Callable[[], tuple[Progra
 
 @pytest.fixture(scope="session")
 def organization(program: Program) -> str:
-    return str(program.json("organization", "create", "Acme")["id"])
+    return str(program.json("organization", "create", f"Acme {uuid4().hex}")["id"])
 
 
 @pytest.fixture(scope="session")

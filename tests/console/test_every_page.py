@@ -4,6 +4,7 @@ nothing that an accessibility checker calls serious, and no page that is wider t
 import json
 from dataclasses import dataclass
 from typing import Any, Literal
+from uuid import uuid4
 
 import pytest
 from playwright.async_api import Browser, Page
@@ -60,7 +61,7 @@ async def _addresses(site: ConsoleSite) -> Addresses:
 
 async def _long_names(site: ConsoleSite) -> None:
     """Tenants choose names: one of the longest, without a place to break, must fit on every page."""
-    name = "W" * 256
+    name = "W" * 224 + uuid4().hex.upper()
     services, tenant = site.services, site.judged.scripted.tenant
     project = await services.projects.project_create(tenant.organization_id, name)
     await services.project_keys.project_key_create_by_operator(project.id, name, None, None)

@@ -7,7 +7,7 @@ from tollkeeper.storage.ledger_export import _COLUMNS, COLUMNS
 # The process means nothing after the month; the rest stands in the export under another name, or as
 # the reservation's own.
 _LEFT_OUT = {
-    "reservations": {"process_id"},
+    "reservations": {"process_id", "overage_max"},
     "resolutions": {"organization_id", "reservation_id", "hold"},
 }
 _ALIASES = {"reservations": "r.", "resolutions": "d."}

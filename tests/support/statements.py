@@ -25,6 +25,7 @@ _CALLS: Final = {"execute": 0, "copy": 0, "Statement": 1}
 _MONTH = Month(2026, 1)
 # Parts of statements that depend on the arguments of a function, by the function: for each local
 # name the values that it may have, as expressions of its module.
+_NAMED_KINDS = ("ORGANIZATIONS", "PROJECTS", "PROJECT_KEYS", "ADMIN_KEYS")
 _CHOICES: dict[str, dict[str, tuple[str, ...]]] = {
     "activity.find_newest": {"filters": ("None", "' AND '.join(_FILTERS.values())")},
     "activity_pages.find_in_steps": {"condition": ("'true' + _BEFORE",)},
@@ -59,7 +60,13 @@ _CHOICES: dict[str, dict[str, tuple[str, ...]]] = {
     "ledger_months.seal_month": {"month": ("MONTH",)},
     "ledger_months.find_unresolved": {"query": ("'SELECT r.organization_id' + _UNRESOLVED",)},
     "ledger_months.stream_close_rows": {"query": ("_TOTALS_AS_TEXT", "_LINES_AS_TEXT")},
-    "names.find": {"table": ("ORGANIZATIONS", "PROJECTS", "PROJECT_KEYS", "ADMIN_KEYS")},
+    "names.find": {"kind": _NAMED_KINDS},
+    "names.find_in_use": {"kind": _NAMED_KINDS},
+    "names.rename": {"kind": _NAMED_KINDS},
+    "names.find_names": {
+        "kinds": ("'SELECT id::text, name FROM organizations WHERE id = ANY (%(ids)s)'",),
+        "policies": ("'SELECT id, name FROM policies WHERE id = ANY (%(policies)s)'",),
+    },
     "resolutions.resolve": {"statement": ("_RESOLVE",)},
     "rollups.delete_before": {
         "statement": tuple(f"_DELETE_STEPS[{number}]" for number in range(4))

@@ -298,7 +298,7 @@ async def _declare(
 
 async def _with_another_key(gateway: Gateway, tenant: Tenant) -> Tenant:
     _, key = await gateway.services.project_keys.project_key_create_by_operator(
-        tenant.project_id, "one of many", CUSTOMER_PERMISSIONS, None
+        tenant.project_id, f"one of many {uuid4().hex}", CUSTOMER_PERMISSIONS, None
     )
     return replace(tenant, project_key=key)
 

@@ -41,6 +41,7 @@ async def counting(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGatew
             backend={"tokenize_path": "/tokenize"},
             model={
                 "input_modalities": ["text", "image", "file"],
+                "supported_features": ["tools", "json_mode", "structured_outputs", "reasoning"],
                 "options": {"thinking": "chat_template_kwargs.enable_thinking"},
             },
             more_models=[_bare()],

@@ -212,7 +212,7 @@ def test_a_whole_answer_is_read() -> None:
 
 def test_reasoning_that_the_server_does_not_bound_is_no_fault() -> None:
     """It may be longer than the bound of the completion, but not than what the model writes."""
-    model = replace(MODEL, max_output_length=500, supported_features=("reasoning",))
+    model = replace(MODEL, max_output_length=500, reasons=True)
     thought = json.dumps(chunk(delta={"reasoning_content": "r"})).encode()
     for bounds_reasoning, pieces, failed in ((True, 340, True), (False, 340, False)):
         answering = replace(model, bounds_reasoning=bounds_reasoning)

@@ -38,6 +38,7 @@ def tier(prompt: str, completion: str) -> dict[str, str]:
 
 
 MODEL_SETTINGS: dict[str, Any] = {
+    "template_tokens": 16,
     "pricing": tier("0.000001", "0.000002"),
     "price_tiers": [{"above_tokens": 100, "pricing": tier("0.000003", "0.000004")}],
     "service_tiers": {"priority": "2"},

@@ -31,7 +31,7 @@ async def test_a_token_is_held_for_each_byte(scripted: ScriptedGateway) -> None:
     messages = [{"role": "user", "content": _TEXT}]
     entry = await scripted.entry_of(await scripted.chat(messages=messages))
     # With what a template adds.
-    assert len(_TEXT) <= entry.prompt_tokens_max <= len(_TEXT) + 100
+    assert len(_TEXT) <= entry.prompt_tokens_max <= len(_TEXT) + 200
 
 
 async def test_what_nobody_reports_is_charged_by_the_estimate(scripted: ScriptedGateway) -> None:
