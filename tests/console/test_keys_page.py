@@ -23,15 +23,16 @@ async def test_every_action_is_inside_of_the_table(
     page = (await watched_page(context)).page
     await sign_in(page, site.address)
     await page.goto(f"{site.address}/keys?organization={tenant.organization_id}")
-    rotate = page.locator('summary[aria-label="Rotate app"]')
+    row = page.get_by_role("row").filter(has=page.get_by_role("link", name="app", exact=True))
+    rotate = row.locator('summary[aria-label="Rotate app"]')
     await rotate.click()
     await page.locator(f'summary[aria-label="Set cap of {key.name}"]').click()
     table = await page.get_by_role("region", name="Keys", exact=True).bounding_box()
     assert table is not None
     for action in (
         rotate,
-        page.get_by_label("The old one works on for, hours").first,
-        page.get_by_role("button", name="Rotate now").first,
+        row.get_by_label("The old one works on for, hours"),
+        row.get_by_role("button", name="Rotate now"),
         page.get_by_role("button", name=f"Set cap of {key.name}"),
         *(
             page.get_by_role("button", name=f"{verb} {name}", exact=True)
