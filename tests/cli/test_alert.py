@@ -59,3 +59,19 @@ async def test_alerts_show_names_and_present_values(
     second = await listed()
     assert second["detail"] == "9 of 10 USD are used: 90 %."
     assert second == {**first, "detail": second["detail"]}
+
+
+async def test_a_gateway_without_alerts_of_its_own_is_left_out(operator: Program) -> None:
+    """During an upgrade the gateway at the operator port may be older than the command."""
+
+    async def refuse(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        body = b'{"status": "not found"}'
+        writer.write(b"HTTP/1.1 404 Not Found\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as older:
+        port = str(older.sockets[0].getsockname()[1])
+        asking = operator.with_environment(TOLLKEEPER_OPERATOR__PORT=port)
+        listed = await asyncio.to_thread(asking.json, "alert", "list")
+    assert all("gateway" not in alert["subject"] for alert in listed["data"])

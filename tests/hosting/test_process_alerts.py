@@ -6,7 +6,7 @@ import json
 from tests.support.scripted_gateway import eventually
 from tollkeeper.hosting import process_alerts
 from tollkeeper.hosting.operator_listener import Readiness
-from tollkeeper.hosting.process_alerts import ProcessAlerts, standing_document
+from tollkeeper.hosting.process_alerts import ProcessAlerts
 from tollkeeper.services.alerts import DeliveryFailed
 from tollkeeper.services.batches import Backoff
 
@@ -18,7 +18,7 @@ _NO_BACKEND = Readiness(_PARTS, ready=False)
 
 
 def _standing(alerts: ProcessAlerts) -> list[tuple[str, str]]:
-    return [(one["kind"], one["detail"]) for one in standing_document(alerts.standing)["data"]]
+    return [(one["kind"], one["detail"]) for one in alerts.document["data"]]
 
 
 def test_one_cause_is_one_alert() -> None:

@@ -1,8 +1,10 @@
 """`tollkeeper alert`: what is wrong now."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
+
+import msgspec
 
 from tollkeeper.cli.command import Invocation, command, noun_app, run_with_services
 from tollkeeper.cli.output import Listing
@@ -13,7 +15,7 @@ from tollkeeper.settings import Settings
 from tollkeeper.storage.alerts import StandingAlert
 
 # What a subject may have, in the order in which people see it.
-_PARTS = ("organization_id", "project_id", "key_id", "period", "backend")
+_PARTS = ("organization_id", "project_id", "key_id", "period", "backend", "gateway")
 _ANSWER_WITHIN_S = 2.0
 
 app = noun_app("What is wrong now: raised alerts.")
@@ -25,13 +27,13 @@ def alert_list(invocation: Invocation) -> Listing:
     of_gateway = asyncio.run(_alerts_of_gateway(invocation.settings()))
     note = ""
     try:
-        stored = run_with_services(invocation, _stored_views)
+        rows = run_with_services(invocation, _stored_alerts)
     except Unavailable as exc:
         if of_gateway is None:
             raise
-        stored = []
+        rows = []
         note = f"These are the alerts of the gateway on this machine. {exc.message}"
-    rows = [*stored, *(_own_view(alert) for alert in of_gateway or [])]
+    rows += [_view(alert, {}) for alert in of_gateway or []]
     return Listing(
         sorted(rows, key=lambda row: int(row["raised_at"])),
         columns=("raised_at", "kind", "level", "about", "detail"),
@@ -40,28 +42,24 @@ def alert_list(invocation: Invocation) -> Listing:
     )
 
 
-async def _alerts_of_gateway(settings: Settings) -> list[dict[str, Any]] | None:
+async def _stored_alerts(services: Services) -> list[dict[str, Any]]:
+    alerts = await services.alerts.alert_list()
+    names = await services.names.names_of(
+        value for alert in alerts for value in alert.subject.values()
+    )
+    return [_view(alert, names) for alert in alerts]
+
+
+async def _alerts_of_gateway(settings: Settings) -> list[StandingAlert] | None:
     """The alerts that the gateway on this machine keeps in its process: they are also there while the
     database is down. None if no gateway answers."""
     operator = settings.operator
     try:
         async with asyncio.timeout(_ANSWER_WITHIN_S):
             said = await ask_operator_listener(operator.host, operator.port, "/alerts")
-    except (OSError, TimeoutError, ValueError):
+        return msgspec.convert(said.get("data"), list[StandingAlert])
+    except (OSError, TimeoutError, ValueError, msgspec.ValidationError):
         return None
-    return list(said.get("data", []))
-
-
-def _own_view(alert: dict[str, Any]) -> dict[str, Any]:
-    return {**alert, "about": ", ".join(alert["subject"].values())}
-
-
-async def _stored_views(services: Services) -> Sequence[dict[str, Any]]:
-    alerts = await services.alerts.alert_list()
-    names = await services.names.names_of(
-        value for alert in alerts for value in alert.subject.values()
-    )
-    return [_view(alert, names) for alert in alerts]
 
 
 def _view(alert: StandingAlert, names: Mapping[str, str]) -> dict[str, Any]:

@@ -157,7 +157,7 @@ tollkeeper is running. Ctrl-C stops everything.
   console       {console.address or "not installed: pip install 'tollkeeper[console]'"}
   its token     {console.token or "the one of your settings"}
   API           {base}/v1
-  operators     {running.addresses["operator"]}  (/healthz /readyz /metrics)
+  operators     {running.addresses["operator"]}  (/healthz /readyz /alerts /metrics)
   engine        {said}
   organization  {tenant.organization_id}, with {DEMO_CREDIT_USD} USD at first
   project key   {tenant.project_key}

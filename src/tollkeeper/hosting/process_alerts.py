@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 from uuid import uuid4
 
+import msgspec
 import structlog
 
 from tollkeeper.domain.alerts import AlertKind, AlertState, Condition, RaisedAlert, changes
@@ -26,7 +27,6 @@ _log = structlog.get_logger("tollkeeper.alerts")
 class ProcessAlerts:
     def __init__(self, post: PostAlert | None) -> None:
         self._post = post
-        # Each alert with the time at which it was raised.
         self._raised: dict[str, tuple[RaisedAlert, int]] = {}
         self._deliveries: Batches[tuple[str, str]] = Batches(
             self._deliver,
@@ -38,24 +38,26 @@ class ProcessAlerts:
         )
 
     @property
-    def standing(self) -> list[StandingAlert]:
-        return [
+    def document(self) -> dict[str, Any]:
+        """The raised alerts, as `/alerts` serves them."""
+        standing = [
             StandingAlert(alert.kind, alert.level, alert.subject, alert.detail, raised_at)
             for alert, raised_at in self._raised.values()
         ]
+        return {"data": msgspec.to_builtins(standing)}
 
     def look(self, readiness: Readiness) -> None:
         """Tells what has changed since the last look."""
         told = {key: alert for key, (alert, _) in self._raised.items()}
         for change in changes(_conditions(readiness), told):
-            alert = change.alert
-            if change.state is AlertState.CLEARED:
-                del self._raised[alert.key]
-            else:
-                _, raised_at = self._raised.get(alert.key, (alert, int(time.time())))
-                self._raised[alert.key] = alert, raised_at
+            key = change.alert.key
             if change.state is AlertState.UPDATED:
+                self._raised[key] = change.alert, self._raised[key][1]
                 continue
+            if change.state is AlertState.RAISED:
+                self._raised[key] = change.alert, int(time.time())
+            else:
+                del self._raised[key]
             tell(change)
             if self._post is not None:
                 self._deliveries.add((str(uuid4()), alert_body(change)))
@@ -70,21 +72,6 @@ class ProcessAlerts:
             await self._post(delivery_id, body)
         except DeliveryFailed as exc:
             raise Unavailable(str(exc)) from exc
-
-
-def standing_document(alerts: Sequence[StandingAlert]) -> dict[str, Any]:
-    return {
-        "data": [
-            {
-                "raised_at": alert.raised_at,
-                "kind": alert.kind,
-                "level": alert.level,
-                "subject": dict(alert.subject),
-                "detail": alert.detail,
-            }
-            for alert in alerts
-        ]
-    }
 
 
 def _conditions(readiness: Readiness) -> list[Condition]:

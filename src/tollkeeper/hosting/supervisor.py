@@ -25,7 +25,7 @@ from tollkeeper.hosting.http_server import HttpServer
 from tollkeeper.hosting.listeners import address_of
 from tollkeeper.hosting.operator_listener import OperatorListener, Readiness, show_readiness
 from tollkeeper.hosting.presence import present
-from tollkeeper.hosting.process_alerts import ProcessAlerts, standing_document
+from tollkeeper.hosting.process_alerts import ProcessAlerts
 from tollkeeper.hosting.shutdown import longest_shutdown_s
 from tollkeeper.hosting.stop_signals import take_signals
 from tollkeeper.hosting.worker import http_limits
@@ -86,7 +86,7 @@ class Supervisor:
             listener = HttpServer(
                 OperatorListener(
                     self.readiness,
-                    lambda: standing_document(self._alerts.standing),
+                    lambda: self._alerts.document,
                     self._worker_starter.metrics,
                 ),
                 http_limits(self._settings),
@@ -138,11 +138,15 @@ class Supervisor:
         """Keeps the metrics and the alerts of this process up to date, once it has served."""
         while True:
             await asyncio.sleep(_READINESS_INTERVAL_S)
-            if self._announced:
+            if not self._announced:
+                continue
+            try:
                 readiness = await self.readiness()
                 show_readiness(readiness)
                 if not readiness.is_stopping:
                     self._alerts.look(readiness)
+            except Exception:  # noqa: BLE001 - the owner of its own task
+                _log.exception("the gateway's readiness is not known")
 
     async def wait_for_engine(self, timeout_s: float) -> str:
         """Waits up to `timeout_s` for the embedded engine and returns a sentence on its state."""
