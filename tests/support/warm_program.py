@@ -8,11 +8,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
+import rich.table
+
+import tollkeeper.settings
+from tollkeeper.bootstrap import commands, database, services
 from tollkeeper.cli import admin_key, organization, policy, project, project_key
 from tollkeeper.cli.main import main
+from tollkeeper.storage import schema
 
 # What the template process has read before it is forked.
-_PRELOADED: tuple[ModuleType, ...] = (admin_key, organization, policy, project, project_key)
+_PRELOADED: tuple[ModuleType, ...] = (
+    *(admin_key, organization, policy, project, project_key),
+    # What commands import when they run.
+    *(tollkeeper.settings, commands, database, services, schema, rich.table),
+)
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload([__name__, *(module.__name__ for module in _PRELOADED)])

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Protocol
 
 import msgspec
-import structlog
+
+from tollkeeper.late_log import LateLogger
 
 _KEY_BYTES_MAX = 64 << 10
-_log = structlog.get_logger("tollkeeper.backends")
+_log = LateLogger("tollkeeper.backends")
 
 
 class CredentialKind(StrEnum):

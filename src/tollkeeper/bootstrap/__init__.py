@@ -1,14 +1,23 @@
-"""Builds the application from the settings. Only this folder chooses concrete classes."""
+"""Builds the application from the settings. Only this folder chooses concrete classes.
 
-from tollkeeper.bootstrap.app import build_app
-from tollkeeper.bootstrap.backends import build_backends
-from tollkeeper.bootstrap.bridge import build_bridge, running_bridge
-from tollkeeper.bootstrap.catalog import build_catalog
-from tollkeeper.bootstrap.engine import build_engine, running_engine
-from tollkeeper.bootstrap.judge import judge_over, running_judge
-from tollkeeper.bootstrap.preflight import check_settings
-from tollkeeper.bootstrap.secrets import master_secret
-from tollkeeper.bootstrap.services import located_database, running_services
+What is named here is imported when it is used: a command needs little of it.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tollkeeper.bootstrap.app import build_app
+    from tollkeeper.bootstrap.backends import build_backends
+    from tollkeeper.bootstrap.bridge import build_bridge, running_bridge
+    from tollkeeper.bootstrap.catalog import build_catalog
+    from tollkeeper.bootstrap.commands import command_services
+    from tollkeeper.bootstrap.database import located_database
+    from tollkeeper.bootstrap.engine import build_engine, running_engine
+    from tollkeeper.bootstrap.judge import judge_over, running_judge
+    from tollkeeper.bootstrap.preflight import check_settings
+    from tollkeeper.bootstrap.secrets import master_secret
+    from tollkeeper.bootstrap.services import running_services
 
 __all__ = [
     "build_app",
@@ -17,6 +26,7 @@ __all__ = [
     "build_catalog",
     "build_engine",
     "check_settings",
+    "command_services",
     "judge_over",
     "located_database",
     "master_secret",
@@ -25,3 +35,26 @@ __all__ = [
     "running_judge",
     "running_services",
 ]
+
+_FILES = {
+    "build_app": "app",
+    "build_backends": "backends",
+    "build_bridge": "bridge",
+    "running_bridge": "bridge",
+    "build_catalog": "catalog",
+    "command_services": "commands",
+    "build_engine": "engine",
+    "running_engine": "engine",
+    "judge_over": "judge",
+    "running_judge": "judge",
+    "located_database": "database",
+    "check_settings": "preflight",
+    "master_secret": "secrets",
+    "running_services": "services",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _FILES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_FILES[name]}"), name)

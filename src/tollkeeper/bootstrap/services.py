@@ -1,25 +1,22 @@
 """Builds the services from the settings, and runs and drains them."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from uuid import UUID
 
 from tollkeeper.backends.port import Backend
+from tollkeeper.bootstrap.administration import Administration
 from tollkeeper.bootstrap.backends import build_backends, build_judge, judge_secret
 from tollkeeper.bootstrap.catalog import build_catalog
 from tollkeeper.bootstrap.ledger import LedgerServices, build_ledger
-from tollkeeper.bootstrap.secrets import master_secret
 from tollkeeper.bootstrap.telemetry import build_tracer
 from tollkeeper.bootstrap.webhook import alert_webhook
-from tollkeeper.domain.conventions import DEFAULT_THRESHOLD_BASIS_POINTS
 from tollkeeper.domain.media_text import UnreadKind
 from tollkeeper.embedded.bridge_address import BridgeAddress
 from tollkeeper.embedded.engine_address import EngineAddress
-from tollkeeper.embedded.postgres import EmbeddedPostgres
 from tollkeeper.services.alerts import Alerts
-from tollkeeper.services.audit import Audit
 from tollkeeper.services.calls.activity import Activity
 from tollkeeper.services.calls.inference import Inference
 from tollkeeper.services.calls.isolation import Isolation
@@ -30,9 +27,7 @@ from tollkeeper.services.calls.token_counting import TokenCounting
 from tollkeeper.services.calls.traffic import Traffic
 from tollkeeper.services.clock import Clock, unix_now
 from tollkeeper.services.ledger.bill import BillReconciliation
-from tollkeeper.services.ledger.billing import Billing
 from tollkeeper.services.ledger.bulk_resolution import BulkAction, UnsettledRule
-from tollkeeper.services.ledger.costs import Costs
 from tollkeeper.services.ledger.overview import LedgerOverview
 from tollkeeper.services.ledger.reconciliation import Reconciliation
 from tollkeeper.services.ledger.regular_verification import RegularVerification
@@ -40,21 +35,14 @@ from tollkeeper.services.minute_rate import MinuteRate
 from tollkeeper.services.models import CurrentCatalog, Models
 from tollkeeper.services.overload import OverloadGate
 from tollkeeper.services.policies.checks import PolicyChecks
-from tollkeeper.services.policies.directory import PolicyDirectory
 from tollkeeper.services.policies.policies import Policies
 from tollkeeper.services.policies.statistics import PolicyStatistics
 from tollkeeper.services.process_watch import ProcessWatch
 from tollkeeper.services.replica_reports import ReplicaReports
 from tollkeeper.services.request_log import RequestLog, json_line, text_line
-from tollkeeper.services.tenants.admin_keys import AdminKeys
 from tollkeeper.services.tenants.administration_rate import AdministrationRate
 from tollkeeper.services.tenants.authentication import Authentication
-from tollkeeper.services.tenants.idempotency import Idempotency
 from tollkeeper.services.tenants.key_use import KeyUse
-from tollkeeper.services.tenants.names import Names
-from tollkeeper.services.tenants.organizations import Organizations
-from tollkeeper.services.tenants.project_keys import ProjectKeys
-from tollkeeper.services.tenants.projects import Projects
 from tollkeeper.services.upkeep import Upkeep
 from tollkeeper.services.use_cases import Services
 from tollkeeper.services.vault import Vault
@@ -65,25 +53,13 @@ from tollkeeper.storage.verification import Ages
 
 @dataclass(frozen=True, slots=True)
 class _Records:
-    """What a process writes down about its calls, its replicas and changes."""
+    """What a process writes down about its calls and its replicas."""
 
     activity: Activity
-    audit: Audit
     request_log: RequestLog
     alerts: Alerts
     recorder: CallRecorder
     replica_reports: ReplicaReports
-
-
-@contextmanager
-def located_database(settings: Settings) -> Iterator[str]:
-    """The connection string of the operator's own database, or of the embedded one, which is kept
-    running for the duration of the context."""
-    if settings.database.url:
-        yield settings.database.url
-        return
-    with EmbeddedPostgres(settings.database.data_dir) as server:
-        yield server.conninfo
 
 
 @asynccontextmanager
@@ -96,9 +72,10 @@ async def running_services(
     bridge: BridgeAddress | None = None,
     serving: bool = False,
 ) -> AsyncIterator[Services]:
-    services = build_services(
-        settings, conninfo, clock=clock, engine=engine, bridge=bridge, serving=serving
-    )
+    """Builds backends only if `serving`: other processes make no calls and need no backend's secret."""
+    backends = build_backends(settings, engine, bridge) if serving else {}
+    administration = Administration(settings, conninfo, clock)
+    services = build_services(administration, backends, serving=serving)
     await services.database.open()
     for backend in services.backends.values():
         await backend.start()
@@ -106,11 +83,7 @@ async def running_services(
         yield services
     finally:
         # Every call must be resolved before the database connections are closed.
-        await services.inference.drain(0)
-        await services.ledger.drain()
-        await services.checks.drain()
-        await services.recorder.drain()
-        await services.activity.drain()
+        await drain_services(services)
         if services.recorder.tracer is not None:
             await asyncio.to_thread(services.recorder.tracer.close)
         for backend in services.backends.values():
@@ -118,63 +91,64 @@ async def running_services(
         await services.database.close()
 
 
+async def drain_services(services: Services) -> None:
+    await services.inference.drain(0)
+    await services.ledger.drain()
+    await services.checks.drain()
+    await services.recorder.drain()
+    await services.activity.drain()
+
+
 def build_services(
-    settings: Settings,
-    conninfo: str,
+    administration: Administration,
+    backends: dict[str, Backend] | None = None,
     *,
-    clock: Clock = unix_now,
-    engine: EngineAddress | None = None,
-    bridge: BridgeAddress | None = None,
     serving: bool = False,
 ) -> Services:
-    """Builds backends only if `serving`: a command makes no calls and needs no backend's secret."""
-    database = _database(settings, conninfo)
-    vault, directory = Vault(master_secret(settings)), PolicyDirectory(default_threshold(settings))
-    idempotency, key_use = Idempotency(vault, clock), KeyUse()
+    settings, clock = administration.settings, administration.clock
+    database, vault = administration.database, administration.vault
+    policies = administration.policies
+    backends, key_use = backends or {}, KeyUse()
     catalog = CurrentCatalog(build_catalog(settings))
-    books = build_ledger(settings, database, clock, directory)
-    policies = Policies(database, idempotency, clock, directory, settings.limits.policies)
-    backends = build_backends(settings, engine, bridge) if serving else {}
+    books = build_ledger(administration)
     checks = _checks(settings, backends, vault, serving=serving)
-    records = _records(settings, database, backends, books.process_id, clock, serving=serving)
+    records = _records(administration, backends, books.process_id, serving=serving)
     token_counting = TokenCounting(
-        database, backends, books.project_limits, books.admissibility, books.admission, policies
+        *(database, backends, administration.project_limits),
+        *(books.admissibility, books.admission, policies),
     )
     inference = _inference(
         settings, books, token_counting, backends, policies, checks, records.recorder
     )
     watch = ProcessWatch(database, backends, books.ledger, records.activity, inference, checks)
-    upkeep = _upkeep(
-        settings, database, books, records, key_use=key_use, idempotency=idempotency, watch=watch
-    )
     return Services(
         clock=clock,
         database=database,
         authentication=Authentication(database, key_use, clock),
         administration_rate=_administration_rate(settings),
-        names=Names(database),
-        organizations=Organizations(database, clock),
-        projects=Projects(database, clock),
-        project_keys=_project_keys(settings, database, idempotency, clock),
-        admin_keys=AdminKeys(database, clock),
+        names=administration.names,
+        organizations=administration.organizations,
+        projects=administration.projects,
+        project_keys=administration.project_keys,
+        admin_keys=administration.admin_keys,
         policies=policies,
         models=Models(database, catalog),
-        costs=Costs(database, vault, clock),
-        billing=Billing(database, books.project_limits),
-        caps=books.caps,
+        costs=administration.costs,
+        billing=administration.billing,
+        caps=administration.caps,
         reconciliation=_reconciliation(settings, database),
         bulk_resolution=books.bulk_resolution,
         bill_reconciliation=BillReconciliation(database),
         months=books.months,
         recovery=books.recovery,
-        audit=records.audit,
+        audit=administration.audit,
         alerts=records.alerts,
         activity=records.activity,
         traffic=Traffic(database, records.activity, catalog),
         ledger_overview=LedgerOverview(database, clock),
         policy_statistics=PolicyStatistics(database, clock),
         replica_reports=records.replica_reports,
-        upkeep=upkeep,
+        upkeep=_upkeep(administration, books, records, key_use=key_use, watch=watch),
         catalog=catalog,
         isolation=Isolation(vault),
         reasoning_seal=ReasoningSeal(vault),
@@ -186,34 +160,33 @@ def build_services(
         checks=checks,
         recorder=records.recorder,
         request_log=records.request_log,
-        default_threshold=default_threshold(settings),
+        default_threshold=administration.default_threshold,
     )
 
 
 def _upkeep(
-    settings: Settings,
-    database: Database,
+    administration: Administration,
     books: LedgerServices,
     records: _Records,
     *,
     key_use: KeyUse,
-    idempotency: Idempotency,
     watch: ProcessWatch,
 ) -> Upkeep:
+    settings, database = administration.settings, administration.database
     return Upkeep(
         database,
         ledger=books.ledger,
         key_use=key_use,
-        idempotency=idempotency,
+        idempotency=administration.idempotency,
         lease=books.lease,
         recovery=books.recovery,
         bulk_resolution=books.bulk_resolution,
         unsettled_rule=unsettled_rule(settings),
         ledger_watch=books.watch,
         ledger_months=books.months,
-        caps=books.caps,
+        caps=administration.caps,
         activity=records.activity,
-        audit=records.audit,
+        audit=administration.audit,
         process_watch=watch,
         replica_reports=records.replica_reports,
         alerts=records.alerts,
@@ -228,16 +201,6 @@ def verification_ages(settings: Settings) -> Ages:
     return Ages(settings.limits.inference_deadline_s + lease_s, lease_s)
 
 
-def _database(settings: Settings, conninfo: str) -> Database:
-    declared = settings.database
-    return Database(
-        conninfo,
-        pool_size=declared.pool_size,
-        pool_timeout_s=declared.pool_timeout_s,
-        statement_timeout_s=declared.statement_timeout_s,
-    )
-
-
 def _checks(
     settings: Settings, backends: dict[str, Backend], vault: Vault, *, serving: bool
 ) -> PolicyChecks:
@@ -246,17 +209,16 @@ def _checks(
 
 
 def _records(
-    settings: Settings,
-    database: Database,
+    administration: Administration,
     backends: dict[str, Backend],
     process_id: UUID,
-    clock: Clock,
     *,
     serving: bool,
 ) -> _Records:
     """A command logs no requests, posts no alerts and exports no traces."""
-    activity = Activity(database, clock, retention_days=settings.activity.retention_days)
-    audit = Audit(database, clock, retention_days=settings.audit.retention_days)
+    settings, database = administration.settings, administration.database
+    retention_days = settings.activity.retention_days
+    activity = Activity(database, administration.clock, retention_days=retention_days)
     line = text_line if settings.logs.format == "text" else json_line
     request_log = RequestLog(line if serving and settings.logs.requests else None)
     post = alert_webhook(settings) if serving else None
@@ -264,18 +226,11 @@ def _records(
     tracer = build_tracer(settings) if serving else None
     recorder = CallRecorder(activity, request_log, alerts.note_usage_report, tracer)
     replica_reports = ReplicaReports(database, backends, process_id)
-    return _Records(activity, audit, request_log, alerts, recorder, replica_reports)
+    return _Records(activity, request_log, alerts, recorder, replica_reports)
 
 
 def _administration_rate(settings: Settings) -> AdministrationRate:
     return AdministrationRate(MinuteRate(settings.limits.administration_per_minute))
-
-
-def _project_keys(
-    settings: Settings, database: Database, idempotency: Idempotency, clock: Clock
-) -> ProjectKeys:
-    permissions = settings.auth.project_key_default_permissions
-    return ProjectKeys(database, idempotency, clock, permissions, settings.limits.project_keys)
 
 
 def _reconciliation(settings: Settings, database: Database) -> Reconciliation:
@@ -332,9 +287,3 @@ def denied_unread(settings: Settings) -> frozenset[UnreadKind]:
         UnreadKind.SEALED_REASONING: declared.unreadable_sealed_reasoning,
     }
     return frozenset(kind for kind, rule in by_kind.items() if rule == "deny")
-
-
-def default_threshold(settings: Settings) -> int:
-    if settings.judge is None:
-        return DEFAULT_THRESHOLD_BASIS_POINTS
-    return settings.judge.default_threshold_basis_points

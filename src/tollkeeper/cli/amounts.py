@@ -2,14 +2,16 @@
 
 import re
 from datetime import UTC, date, datetime
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.money import picousd_from_usd
 from tollkeeper.domain.reports import TIME_MAX
-from tollkeeper.services.ledger.billing import LimitChange
+
+if TYPE_CHECKING:
+    from tollkeeper.services.ledger.billing import LimitChange
 
 _UNIT_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 # A hundred years.
@@ -47,7 +49,7 @@ def seconds_of(text: str) -> int:
     return seconds
 
 
-def limit_change(text: str) -> LimitChange:
+def limit_change(text: str) -> "LimitChange":
     if text == "default":
         return "default"
     try:

@@ -5,8 +5,6 @@ A command is a function whose first parameter is an `Invocation` or the services
 supply that parameter.
 """
 
-import asyncio
-import getpass
 import inspect
 import logging
 import os
@@ -14,11 +12,10 @@ import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 import typer
 
-from tollkeeper.bootstrap import running_services
 from tollkeeper.cli.database import command_database
 from tollkeeper.cli.hints import next_step
 from tollkeeper.cli.options import (
@@ -29,14 +26,14 @@ from tollkeeper.cli.options import (
     shared_options,
 )
 from tollkeeper.cli.output import CommandOutput, Listing, one_line, show
-from tollkeeper.domain.audit import Actor, ActorKind
 from tollkeeper.domain.errors import TollkeeperError
-from tollkeeper.hosting.logs import silence_logs
-from tollkeeper.hosting.worker_process import WorkerStarter
-from tollkeeper.services.audit import act_as
+from tollkeeper.late_log import silence_logs
 from tollkeeper.services.use_cases import Services
-from tollkeeper.settings import Settings, SettingsError, load_settings, settings_source
-from tollkeeper.storage.schema import check_database
+
+# Imported when a command runs, and not for its help.
+if TYPE_CHECKING:
+    from tollkeeper.hosting.worker_process import WorkerStarter
+    from tollkeeper.settings import Settings, SettingsError
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -49,13 +46,17 @@ class Invocation:
     config: Path | None
     as_json: bool
     # Only for commands that serve.
-    worker_starter: WorkerStarter | None = None
+    worker_starter: "WorkerStarter | None" = None
 
-    def settings(self) -> Settings:
+    def settings(self) -> "Settings":
+        from tollkeeper.settings import load_settings
+
         return load_settings(self.config)
 
-    def located(self, error: SettingsError) -> str:
+    def located(self, error: "SettingsError") -> str:
         """The error's message, with the line of the setting."""
+        from tollkeeper.settings import settings_source
+
         return settings_source(self.config).located(error) if error.at else str(error)
 
 
@@ -65,13 +66,18 @@ ServiceCommand = Callable[Concatenate[Services, P], Awaitable[CommandOutput]]
 
 def command_app() -> typer.Typer:
     """The Typer application of a file with a single command."""
-    return typer.Typer(add_completion=False)
+    return typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 def noun_app(purpose: str) -> typer.Typer:
     """The Typer application of a file with one noun and several verbs."""
     return typer.Typer(
-        help=purpose, callback=keep_shared_options, no_args_is_help=True, add_completion=False
+        help=purpose,
+        callback=keep_shared_options,
+        no_args_is_help=True,
+        add_completion=False,
+        # The library that draws boxes takes longer to import than most commands run.
+        rich_markup_mode=None,
     )
 
 
@@ -85,6 +91,8 @@ def command(
         def invoked(
             context: typer.Context, *, config: Path | None, as_json: bool, **arguments: Any
         ) -> None:
+            from tollkeeper.settings import SettingsError
+
             options = shared_options(context).overlaid(config, as_json)
             invocation = Invocation(
                 options.config, options.as_json, context.meta.get(WORKER_STARTER)
@@ -136,6 +144,10 @@ def service_command(
 
 def run_with_services(invocation: Invocation, use_case: Callable[[Services], Awaitable[T]]) -> T:
     """For a command that needs more than the services, or answers by itself."""
+    import asyncio
+
+    from tollkeeper.storage.schema import check_database
+
     # What a library would log, the one line of the refusal says.
     logging.disable(logging.CRITICAL)
     settings = invocation.settings()
@@ -145,15 +157,21 @@ def run_with_services(invocation: Invocation, use_case: Callable[[Services], Awa
 
 
 async def _with_services(
-    settings: Settings, conninfo: str, use_case: Callable[[Services], Awaitable[T]]
+    settings: "Settings", conninfo: str, use_case: Callable[[Services], Awaitable[T]]
 ) -> T:
+    from tollkeeper.bootstrap import command_services
+    from tollkeeper.domain.audit import Actor, ActorKind
+    from tollkeeper.services.audit import act_as
+
     act_as(Actor(ActorKind.CLI, _user()))
-    async with running_services(settings, conninfo) as services:
+    async with command_services(settings, conninfo) as services:
         return await use_case(services)
 
 
 def _user() -> str:
     """Whom the audit names: the user of the shell, also behind sudo."""
+    import getpass
+
     behind_sudo = os.environ.get("SUDO_USER")
     if behind_sudo:
         return behind_sudo

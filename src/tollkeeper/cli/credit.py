@@ -1,6 +1,6 @@
 """`tollkeeper credit`: grants credit to an organization and shows its balance."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -10,7 +10,9 @@ from tollkeeper.cli.command import noun_app, service_command
 from tollkeeper.cli.output import Record
 from tollkeeper.domain.money import usd_from_picousd
 from tollkeeper.services.use_cases import Services
-from tollkeeper.storage.accounts import Balance
+
+if TYPE_CHECKING:
+    from tollkeeper.storage.accounts import Balance
 
 app = noun_app("Credit of an organization.")
 
@@ -49,7 +51,7 @@ async def credit_show(services: Services, organization: OrganizationArgument) ->
     return Record({"organization_id": identity, **balance_view(balance)})
 
 
-def balance_view(balance: Balance) -> dict[str, str]:
+def balance_view(balance: "Balance") -> dict[str, str]:
     """In USD. `settled` includes overage."""
     return {
         "granted": usd_from_picousd(balance.granted_picousd),

@@ -42,8 +42,8 @@ def running_console(
         yield DemoConsole("", "")
         return
     # Its libraries are an extra, which the other commands do without.
-    from tollkeeper.cli.console import console_address  # noqa: PLC0415 - an extra
-    from tollkeeper.console.sessions import token_digest  # noqa: PLC0415 - an extra
+    from tollkeeper.cli.console import console_address
+    from tollkeeper.console.sessions import token_digest
 
     token = "" if settings.console.token_sha256 else _demo_token(settings)
     environment = dict(os.environ)
@@ -75,7 +75,7 @@ def running_console(
 
 def _demo_token(settings: Settings) -> str:
     """Made once, and kept in the data folder, readable by the owner only."""
-    from tollkeeper.console.sessions import new_token  # noqa: PLC0415 - an extra
+    from tollkeeper.console.sessions import new_token
 
     path = settings.database.data_dir / _TOKEN_FILE
     if path.exists():

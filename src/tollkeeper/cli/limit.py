@@ -1,6 +1,6 @@
 """`tollkeeper limit`: how many calls a project may make, in a minute and at once."""
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -8,8 +8,10 @@ from tollkeeper.cli.amounts import limit_change
 from tollkeeper.cli.arguments import ProjectArgument
 from tollkeeper.cli.command import noun_app, service_command
 from tollkeeper.cli.output import Record
-from tollkeeper.services.ledger.billing import Limit, LimitsInForce
 from tollkeeper.services.use_cases import Services
+
+if TYPE_CHECKING:
+    from tollkeeper.services.ledger.billing import Limit, LimitsInForce
 
 app = noun_app("Request limits of a project.")
 
@@ -51,7 +53,7 @@ async def limit_show(services: Services, project: ProjectArgument) -> Record:
     return _record(await services.billing.limit_show(await services.names.project_named(project)))
 
 
-def _record(limits: LimitsInForce) -> Record:
+def _record(limits: "LimitsInForce") -> Record:
     return Record(
         {
             "project_id": limits.project_id,
@@ -66,5 +68,5 @@ def _record(limits: LimitsInForce) -> Record:
     )
 
 
-def _source(limit: Limit) -> str:
+def _source(limit: "Limit") -> str:
     return "default" if limit.is_default else "project"

@@ -15,7 +15,6 @@ from typer.main import get_command
 import tollkeeper
 from tollkeeper.cli.options import WORKER_STARTER, AsJson, ConfigFile, keep_shared_options
 from tollkeeper.hosting.stop_signals import exit_on_sigterm, exit_server_on_signals
-from tollkeeper.hosting.worker_process import worker_starter
 
 _USAGE_ERROR = 2
 
@@ -37,7 +36,7 @@ _COMMANDS = (
     ("project-key", "project_key", "API keys of a project."),
     ("policy", "policy", "Policies of an organization."),
     ("credit", "credit", "Credit of an organization."),
-    ("cap", "cap", "Spending caps of an organization, of its projects and of their keys."),
+    ("cap", "cap", "Spending caps of organizations, projects and keys."),
     ("overage", "overage", "How far an organization's balance may fall below zero."),
     ("limit", "limit", "Request limits of a project."),
     ("costs", "costs", "What an organization spent, day by day."),
@@ -62,6 +61,8 @@ class CommandsOnDemand(TyperGroup):
         if name in _SERVERS:
             exit_server_on_signals()
         if name in _GATEWAYS and "--help" not in rest and not ctx.resilient_parsing:
+            from tollkeeper.hosting.worker_process import worker_starter
+
             if name == "demo":
                 typer.echo("Starting tollkeeper ...", err=True)
             # Before the slow imports: the first worker imports while this process does.
@@ -97,6 +98,7 @@ app = typer.Typer(
     epilog="Every command explains itself: tollkeeper credit grant --help",
     callback=_program,
     no_args_is_help=True,
+    rich_markup_mode=None,
     # Tracebacks with local variables could show a secret.
     pretty_exceptions_enable=False,
 )

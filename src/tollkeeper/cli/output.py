@@ -5,15 +5,14 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import msgspec
 import typer
-from rich.box import SIMPLE_HEAD
-from rich.cells import cell_len
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+
+# Imported for what is printed: drawing for people takes longer to import than most commands run.
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
 
 SHOWN_ONCE = "The value is shown this once: it is not stored, so keep it now."
 _LONG_TIME = "%Y-%m-%d %H:%M:%S UTC"
@@ -68,6 +67,8 @@ CommandOutput: TypeAlias = Record | Listing | Document
 
 
 def show(answer: CommandOutput, *, as_json: bool) -> None:
+    import msgspec
+
     match answer:
         case Document():
             _write_json(msgspec.json.format(msgspec.json.encode(answer.content)))
@@ -102,6 +103,9 @@ def _write_json(document: bytes) -> None:
 
 
 def _print_record(record: Record) -> None:
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold", no_wrap=True)
     table.add_column(overflow="fold")
@@ -114,17 +118,19 @@ def _print_record(record: Record) -> None:
 
 
 def _print_listing(listing: Listing) -> None:
-    output = console()
     if not listing.rows:
-        output.print("There are none.")
+        sys.stdout.write("There are none.\n")
         return
     if sys.stdout.isatty():
+        output = console()
         output.print(fitting_table(listing, output.width))
     else:
         for line in _plain_lines(listing):
             sys.stdout.write(line + "\n")
     if listing.note:
-        output.print(Text(listing.note, style="yellow"))
+        from rich.text import Text
+
+        console().print(Text(listing.note, style="yellow"))
 
 
 def _plain_lines(listing: Listing) -> Iterator[str]:
@@ -133,8 +139,12 @@ def _plain_lines(listing: Listing) -> Iterator[str]:
         yield "\t".join(_cell(column, row[column], _ISO_TIME) for column in listing.columns)
 
 
-def fitting_table(listing: Listing, width: int) -> Table:
+def fitting_table(listing: Listing, width: int) -> "Table":
     """The table for a terminal: as much of it as fits."""
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
     columns = {
         column: [_cell(column, row[column], _SHORT_TIME) for row in listing.rows]
         for column in listing.columns
@@ -155,6 +165,8 @@ def fitting_table(listing: Listing, width: int) -> Table:
 
 def _table_width(columns: Mapping[str, Sequence[str]]) -> int:
     """Three spaces are between columns, and one at the end."""
+    from rich.cells import cell_len
+
     widths = [max(cell_len(cell) for cell in (column, *cells)) for column, cells in columns.items()]
     return sum(widths) + 3 * (len(widths) - 1) + 1
 
@@ -172,8 +184,10 @@ def _beginnings(ids: Sequence[str]) -> list[str]:
     return [identity[:length] for identity in ids]
 
 
-def console() -> Console:
+def console() -> "Console":
     """Standard output. Lines are folded only on a terminal."""
+    from rich.console import Console
+
     width = None if sys.stdout.isatty() else _PIPE_WIDTH
     return Console(width=width, highlight=False)
 

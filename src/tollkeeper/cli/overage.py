@@ -1,6 +1,6 @@
 """`tollkeeper overage`: how far an organization's balance may fall below zero."""
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -10,8 +10,10 @@ from tollkeeper.cli.command import noun_app, service_command
 from tollkeeper.cli.output import Record
 from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.money import usd_from_picousd
-from tollkeeper.services.ledger.billing import OverageUse
 from tollkeeper.services.use_cases import Services
+
+if TYPE_CHECKING:
+    from tollkeeper.services.ledger.billing import OverageUse
 
 app = noun_app("How far an organization's balance may fall below zero.")
 
@@ -57,7 +59,7 @@ async def overage_show(services: Services, organization: OrganizationArgument) -
     return _record(identity, await services.billing.overage_show(identity))
 
 
-def _record(organization: OrganizationId, use: OverageUse) -> Record:
+def _record(organization: OrganizationId, use: "OverageUse") -> Record:
     """Amounts in USD. `overage` is all that calls ever cost beyond their holds."""
     return Record(
         {

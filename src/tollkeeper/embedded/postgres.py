@@ -18,7 +18,6 @@ from types import TracebackType
 from typing import IO, Self
 
 import psycopg
-import structlog
 
 from tollkeeper.domain.errors import Unavailable
 from tollkeeper.embedded.lock_file import open_lock_file
@@ -36,13 +35,14 @@ from tollkeeper.embedded.postgres_places import (
 )
 from tollkeeper.embedded.postgres_programs import find_programs
 from tollkeeper.embedded.postgres_rules import reject_trusted_hosts
+from tollkeeper.late_log import LateLogger
 
 _DATABASE = "postgres"
 _ROLE = "postgres"
 _START_TIMEOUT_S = 120
 _STOP_TIMEOUT_S = 60
 
-_log = structlog.get_logger("tollkeeper.database")
+_log = LateLogger("tollkeeper.database")
 
 
 @dataclass(frozen=True, slots=True)

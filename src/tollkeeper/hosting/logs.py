@@ -11,6 +11,8 @@ from typing import Any, Literal
 
 import structlog
 
+from tollkeeper.late_log import allow_logs
+
 LogFormat = Literal["json", "text"]
 
 # A longer value is cut, so that a large request cannot fill the log.
@@ -19,6 +21,7 @@ _VALUE_LENGTH_MAX = 2000
 
 def configure_logs(form: LogFormat = "json") -> None:
     people = form == "text"
+    allow_logs()
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
@@ -35,11 +38,6 @@ def configure_logs(form: LogFormat = "json") -> None:
         cache_logger_on_first_use=True,
     )
     logging.basicConfig(handlers=[_LibraryHandler()], level=logging.WARNING, force=True)
-
-
-def silence_logs() -> None:
-    """For commands: a command reports a failure in its answer or in one line on standard error."""
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
 
 
 class _LibraryHandler(logging.Handler):

@@ -8,7 +8,6 @@ unwinding could not stop afterwards. There, signals are deferred.
 This module imports nothing that takes long, because every command imports it.
 """
 
-import asyncio
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -82,6 +81,8 @@ def deferred_signals() -> Iterator[None]:
 def take_signals(stop: Callable[[], None]) -> None:
     """From now on, the running event loop calls `stop` for each signal; also at once for one that was
     deferred while the loop started."""
+    import asyncio  # noqa: PLC0415 - most commands that import this module need no event loop
+
     loop = asyncio.get_running_loop()
     for number in _STOP_SIGNALS:
         loop.add_signal_handler(number, stop)

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Final
 
 import msgspec
-import structlog
 
 from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.audit import Actor, ActorKind, AuditEntry, Change, ObjectState
+from tollkeeper.late_log import LateLogger
 from tollkeeper.storage import audit
 from tollkeeper.storage.database import Connection, Database
 
@@ -22,7 +22,7 @@ AUDIT_PAGE_MAX = 1000
 # Old entries are deleted so many in a transaction, and in so many transactions before the next pause.
 _DELETED_AT_ONCE = 1000
 _DELETIONS_MAX = 100
-_log = structlog.get_logger("tollkeeper.audit")
+_log = LateLogger("tollkeeper.audit")
 SYSTEM: Final = Actor(ActorKind.SYSTEM, "tollkeeper")
 _actor: ContextVar[Actor] = ContextVar("tollkeeper_actor", default=SYSTEM)
 

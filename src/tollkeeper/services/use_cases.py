@@ -1,43 +1,48 @@
 """Every use case in one place, ready to be called."""
 
-from dataclasses import dataclass
+# Annotations are not evaluated: a command names this class and imports only the use cases it needs.
+from __future__ import annotations
 
-from tollkeeper.backends.port import Backend
-from tollkeeper.services.alerts import Alerts
-from tollkeeper.services.audit import Audit
-from tollkeeper.services.calls.activity import Activity
-from tollkeeper.services.calls.inference import Inference
-from tollkeeper.services.calls.isolation import Isolation
-from tollkeeper.services.calls.reasoning_seal import ReasoningSeal
-from tollkeeper.services.calls.recorder import CallRecorder
-from tollkeeper.services.calls.token_counting import TokenCounting
-from tollkeeper.services.calls.traffic import Traffic
-from tollkeeper.services.clock import Clock
-from tollkeeper.services.ledger.bill import BillReconciliation
-from tollkeeper.services.ledger.billing import Billing
-from tollkeeper.services.ledger.bulk_resolution import BulkResolution
-from tollkeeper.services.ledger.caps import Caps
-from tollkeeper.services.ledger.costs import Costs
-from tollkeeper.services.ledger.ledger import Ledger
-from tollkeeper.services.ledger.months import LedgerMonths
-from tollkeeper.services.ledger.overview import LedgerOverview
-from tollkeeper.services.ledger.reconciliation import Reconciliation
-from tollkeeper.services.ledger.recovery import Lease, Recovery
-from tollkeeper.services.models import CurrentCatalog, Models
-from tollkeeper.services.policies.checks import PolicyChecks
-from tollkeeper.services.policies.policies import Policies
-from tollkeeper.services.policies.statistics import PolicyStatistics
-from tollkeeper.services.replica_reports import ReplicaReports
-from tollkeeper.services.request_log import RequestLog
-from tollkeeper.services.tenants.admin_keys import AdminKeys
-from tollkeeper.services.tenants.administration_rate import AdministrationRate
-from tollkeeper.services.tenants.authentication import Authentication
-from tollkeeper.services.tenants.names import Names
-from tollkeeper.services.tenants.organizations import Organizations
-from tollkeeper.services.tenants.project_keys import ProjectKeys
-from tollkeeper.services.tenants.projects import Projects
-from tollkeeper.services.upkeep import Upkeep
-from tollkeeper.storage.database import Database
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tollkeeper.backends.port import Backend
+    from tollkeeper.services.alerts import Alerts
+    from tollkeeper.services.audit import Audit
+    from tollkeeper.services.calls.activity import Activity
+    from tollkeeper.services.calls.inference import Inference
+    from tollkeeper.services.calls.isolation import Isolation
+    from tollkeeper.services.calls.reasoning_seal import ReasoningSeal
+    from tollkeeper.services.calls.recorder import CallRecorder
+    from tollkeeper.services.calls.token_counting import TokenCounting
+    from tollkeeper.services.calls.traffic import Traffic
+    from tollkeeper.services.clock import Clock
+    from tollkeeper.services.ledger.bill import BillReconciliation
+    from tollkeeper.services.ledger.billing import Billing
+    from tollkeeper.services.ledger.bulk_resolution import BulkResolution
+    from tollkeeper.services.ledger.caps import Caps
+    from tollkeeper.services.ledger.costs import Costs
+    from tollkeeper.services.ledger.ledger import Ledger
+    from tollkeeper.services.ledger.months import LedgerMonths
+    from tollkeeper.services.ledger.overview import LedgerOverview
+    from tollkeeper.services.ledger.reconciliation import Reconciliation
+    from tollkeeper.services.ledger.recovery import Lease, Recovery
+    from tollkeeper.services.models import CurrentCatalog, Models
+    from tollkeeper.services.policies.checks import PolicyChecks
+    from tollkeeper.services.policies.policies import Policies
+    from tollkeeper.services.policies.statistics import PolicyStatistics
+    from tollkeeper.services.replica_reports import ReplicaReports
+    from tollkeeper.services.request_log import RequestLog
+    from tollkeeper.services.tenants.admin_keys import AdminKeys
+    from tollkeeper.services.tenants.administration_rate import AdministrationRate
+    from tollkeeper.services.tenants.authentication import Authentication
+    from tollkeeper.services.tenants.names import Names
+    from tollkeeper.services.tenants.organizations import Organizations
+    from tollkeeper.services.tenants.project_keys import ProjectKeys
+    from tollkeeper.services.tenants.projects import Projects
+    from tollkeeper.services.upkeep import Upkeep
+    from tollkeeper.storage.database import Database
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,12 @@
 
 from collections.abc import Mapping
 
-import structlog
-
 from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.admission import AccountState
 from tollkeeper.domain.money import usd_from_picousd
+from tollkeeper.late_log import LateLogger
 
-_log = structlog.get_logger("tollkeeper.ledger")
+_log = LateLogger("tollkeeper.ledger")
 
 
 def report_stopped(

@@ -1,0 +1,144 @@
+"""Builds the services that need a database and nothing of calls. Each is imported and built when it is
+used, because a command uses few of them and importing all takes longer than the command runs."""
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from tollkeeper.domain.admission import ProjectLimits
+from tollkeeper.domain.conventions import DEFAULT_THRESHOLD_BASIS_POINTS
+from tollkeeper.domain.money import picousd_from_usd
+from tollkeeper.services.clock import Clock
+from tollkeeper.settings import Settings
+from tollkeeper.storage.database import Database
+
+if TYPE_CHECKING:
+    from tollkeeper.services.audit import Audit
+    from tollkeeper.services.ledger.billing import Billing
+    from tollkeeper.services.ledger.caps import Caps
+    from tollkeeper.services.ledger.costs import Costs
+    from tollkeeper.services.policies.directory import PolicyDirectory
+    from tollkeeper.services.policies.policies import Policies
+    from tollkeeper.services.tenants.admin_keys import AdminKeys
+    from tollkeeper.services.tenants.idempotency import Idempotency
+    from tollkeeper.services.tenants.names import Names
+    from tollkeeper.services.tenants.organizations import Organizations
+    from tollkeeper.services.tenants.project_keys import ProjectKeys
+    from tollkeeper.services.tenants.projects import Projects
+    from tollkeeper.services.vault import Vault
+
+
+class Administration:
+    def __init__(self, settings: Settings, conninfo: str, clock: Clock) -> None:
+        self.settings = settings
+        self.clock = clock
+        declared = settings.database
+        self.database = Database(
+            conninfo,
+            pool_size=declared.pool_size,
+            pool_timeout_s=declared.pool_timeout_s,
+            statement_timeout_s=declared.statement_timeout_s,
+        )
+
+    @cached_property
+    def vault(self) -> "Vault":
+        from tollkeeper.bootstrap.secrets import master_secret
+        from tollkeeper.services.vault import Vault
+
+        return Vault(master_secret(self.settings))
+
+    @cached_property
+    def names(self) -> "Names":
+        from tollkeeper.services.tenants.names import Names
+
+        return Names(self.database)
+
+    @cached_property
+    def organizations(self) -> "Organizations":
+        from tollkeeper.services.tenants.organizations import Organizations
+
+        return Organizations(self.database, self.clock)
+
+    @cached_property
+    def projects(self) -> "Projects":
+        from tollkeeper.services.tenants.projects import Projects
+
+        return Projects(self.database, self.clock)
+
+    @cached_property
+    def idempotency(self) -> "Idempotency":
+        from tollkeeper.services.tenants.idempotency import Idempotency
+
+        return Idempotency(self.vault, self.clock)
+
+    @cached_property
+    def project_keys(self) -> "ProjectKeys":
+        from tollkeeper.services.tenants.project_keys import ProjectKeys
+
+        permissions = self.settings.auth.project_key_default_permissions
+        keys_max = self.settings.limits.project_keys
+        return ProjectKeys(self.database, self.idempotency, self.clock, permissions, keys_max)
+
+    @cached_property
+    def admin_keys(self) -> "AdminKeys":
+        from tollkeeper.services.tenants.admin_keys import AdminKeys
+
+        return AdminKeys(self.database, self.clock)
+
+    @property
+    def default_threshold(self) -> int:
+        judge = self.settings.judge
+        return (
+            DEFAULT_THRESHOLD_BASIS_POINTS
+            if judge is None
+            else judge.default_threshold_basis_points
+        )
+
+    @cached_property
+    def policy_directory(self) -> "PolicyDirectory":
+        from tollkeeper.services.policies.directory import PolicyDirectory
+
+        return PolicyDirectory(self.default_threshold)
+
+    @cached_property
+    def policies(self) -> "Policies":
+        from tollkeeper.services.policies.policies import Policies
+
+        policies_max = self.settings.limits.policies
+        return Policies(
+            self.database, self.idempotency, self.clock, self.policy_directory, policies_max
+        )
+
+    @cached_property
+    def project_limits(self) -> ProjectLimits:
+        limits = self.settings.limits
+        bound = self.settings.ledger.overage_bound_usd
+        return ProjectLimits(
+            limits.requests_per_minute,
+            limits.concurrency,
+            overage_bound_picousd=picousd_from_usd(bound) if bound else None,
+        )
+
+    @cached_property
+    def billing(self) -> "Billing":
+        from tollkeeper.services.ledger.billing import Billing
+
+        return Billing(self.database, self.project_limits)
+
+    @cached_property
+    def caps(self) -> "Caps":
+        from tollkeeper.services.ledger.caps import Caps
+
+        return Caps(self.database, self.project_limits, clock=self.clock)
+
+    @cached_property
+    def costs(self) -> "Costs":
+        from tollkeeper.services.ledger.costs import Costs
+
+        return Costs(self.database, self.vault, self.clock)
+
+    @cached_property
+    def audit(self) -> "Audit":
+        from tollkeeper.services.audit import Audit
+
+        retention_days = self.settings.audit.retention_days
+        return Audit(self.database, self.clock, retention_days=retention_days)

@@ -1,0 +1,43 @@
+"""Logs of code that commands use too. A command logs nothing, and the log's library takes longer to
+import than most commands run, so it is imported for the first line."""
+
+import logging
+import sys
+from typing import Any
+
+_silenced: list[bool] = []
+
+
+class LateLogger:
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def info(self, event: str, **values: Any) -> None:
+        if not _silenced:
+            self._logger().info(event, **values)
+
+    def warning(self, event: str, **values: Any) -> None:
+        if not _silenced:
+            self._logger().warning(event, **values)
+
+    def error(self, event: str, **values: Any) -> None:
+        if not _silenced:
+            self._logger().error(event, **values)
+
+    def _logger(self) -> Any:
+        import structlog  # noqa: PLC0415 - see above
+
+        return structlog.get_logger(self._name)
+
+
+def silence_logs() -> None:
+    """For commands: a command reports a failure in its answer or in one line on standard error. To be
+    called again after imports that may have brought the log's library."""
+    _silenced.append(True)
+    structlog = sys.modules.get("structlog")
+    if structlog is not None:
+        structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+
+
+def allow_logs() -> None:
+    _silenced.clear()
