@@ -7,12 +7,13 @@ server leaves it out.
 import json
 import re
 from collections import deque
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 import msgspec
 
 from tollkeeper.domain.inference import UsageReport
-from tollkeeper.domain.usage import normalised
+from tollkeeper.domain.usage import AbsurdCount, ReportedUsage, normalised
 
 ABSENT = msgspec.Raw()
 NULL = msgspec.Raw(b"null")
@@ -137,6 +138,15 @@ def error_record(error: msgspec.Raw) -> Any | None:
     return None if found is None else anything(found)
 
 
+def with_status(error: Any, field: str, statuses: Mapping[str, int]) -> Any:
+    """Returns an error record whose `code` is the status that the word in `field` stands for, unless
+    it has a code already."""
+    if not isinstance(error, dict) or error.get("code") is not None:
+        return error
+    word = error.get(field)
+    return {**error, "code": statuses.get(word) if isinstance(word, str) else None}
+
+
 def flat_error_record(body: bytes) -> dict[str, Any] | None:
     """The error of servers that make it the whole body and mark it as one (SGLang, Mistral)."""
     try:
@@ -154,6 +164,19 @@ def usage_alone(body: bytes) -> UsageAlone:
         return decode_whole(_usage_decoder, body)
     except MalformedAnswer:
         return UsageAlone()
+
+
+def usage_report(
+    reported: Any, read: Callable[[dict[str, Any]], ReportedUsage], service_tier: str | None = None
+) -> UsageReport:
+    """Reads a usage report by the rules of its protocol. A report that is no object says nothing, and
+    one with an impossible count is absurd."""
+    if not isinstance(reported, dict):
+        return UsageReport(ReportedUsage(service_tier=service_tier))
+    try:
+        return UsageReport(read(reported))
+    except AbsurdCount:
+        return UsageReport(None, absurd=reported)
 
 
 def tells_of_use(report: UsageReport) -> bool:

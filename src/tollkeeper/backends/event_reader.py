@@ -1,15 +1,26 @@
-"""The bases of the readers of answers: the state of a streamed answer, bounds, failures, and the
-events that are read and not taken yet."""
+"""The base classes of the answer readers: the state of an answer, its limits, and how it can fail."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
-from tollkeeper.backends.answer_json import MalformedAnswer, SplitCharacters
+from tollkeeper.backends.answer_json import MalformedAnswer, SplitCharacters, tells_of_use
 from tollkeeper.backends.port import TextWriter
+from tollkeeper.backends.refusals import refusal_record
 from tollkeeper.backends.transport.framing import RecordParser
 from tollkeeper.backends.wire import WholeAnswer
 from tollkeeper.domain.errors import BackendFailed, TollkeeperError
-from tollkeeper.domain.inference import Call, Delta, Event, UsageReport
+from tollkeeper.domain.inference import (
+    Call,
+    Delta,
+    Event,
+    Finish,
+    FunctionCallPiece,
+    Opened,
+    ToolCallPiece,
+    UsageReport,
+)
 from tollkeeper.domain.usage import ReportedUsage
 
 # Some servers split the text of one token into two pieces, or sign it with a piece of its own. More
@@ -20,6 +31,7 @@ _SLACK = 64
 # All images of an answer together, in base64. A record, and an answer that is no stream, have bounds of
 # their own.
 _IMAGE_CHARACTERS_MAX = 64 << 20
+_NO_ARGUMENTS = "{}"
 
 
 def pieces_max(output_tokens: int) -> int:
@@ -95,44 +107,190 @@ class StreamReader(ABC):
 
 
 class EventReader(StreamReader):
-    """The base of every reader except that of chat: one completion, and an answer that comes at once
-    is read by the same code as a streamed one."""
+    """Reads the one answer of every protocol except chat, streamed or whole. A protocol maps its
+    records to these steps: open, emit, call, report, finish and fail."""
+
+    # The protocol cannot ask for a single call, so the reader leaves further calls out.
+    drops_further_calls = False
 
     def __init__(
         self, call: Call, *, secrets: tuple[str, ...] = (), events_per_token: int = 0
     ) -> None:
         super().__init__(call, secrets=secrets, events_per_token=events_per_token)
         self._pieces_left = pieces_max(call.output_tokens_max)
-        # A caller that sent `functions` reads `function_call`, but not `tool_calls`.
+        # A client that sent `functions` reads `function_call`, but not `tool_calls`.
         self._legacy = call.prompt.has_legacy_functions_only
+        self._single = self.drops_further_calls and (
+            self._legacy or call.prompt.parallel_tool_calls is False
+        )
         self._asks_for_searches = call.prompt.web_search is not None
         self._searches = 0
+        self._call_count = 0
+        self._opened = False
+        self._finished = False
+        self._has_emitted = False
 
     def whole_answer(self, events: list[Event]) -> WholeAnswer:
-        """What `Wire.read_whole` returns for the events of a body. Raises the failure that came in the
-        answer's place; one that came beside output is charged, and is the answer's shortfall."""
+        """Returns the events of a body for `Wire.read_whole`. Raises a failure that came in place of
+        an answer. A failure that came with output is charged, and is the answer's shortfall."""
         if self.failure is not None and not self.accepted:
             raise self.failure
         if self.failure is not None:
             self.failure.charged = True
         return WholeAnswer(events, self.failure)
 
+    def _read_payload(self, payload: bytes) -> None:
+        self._has_emitted = False
+        self._read_record(payload)
+        if not self._has_emitted:
+            self._count_empty_record()
+
+    @abstractmethod
+    def _read_record(self, payload: bytes) -> None:
+        """Reads one record of a stream. Raises MalformedAnswer."""
+
     def _take_events(self) -> list[Event]:
         events, self._events = self._events, []
         return events
+
+    def _open(self, service_tier: str | None = None) -> None:
+        if not self._opened:
+            self._opened = True
+            self._events.append(Opened(service_tier=service_tier))
 
     def _emit(self, delta: Delta) -> None:
         self._pieces_left -= 1
         if self._pieces_left < 0:
             raise MalformedAnswer("it is longer than its bound")
-        self.accepted = True
+        self.accepted = self._has_emitted = True
         self._events.append(delta)
 
     def _emit_images(self, images: tuple[str, ...]) -> None:
         self._take_room(images)
         self._emit(Delta(0, images=images))
 
+    def _count_call(self) -> int:
+        """Counts a call, and returns its number among the answer's calls."""
+        index = self._call_count
+        self._call_count += 1
+        if index and self._legacy and not self._single:
+            raise MalformedAnswer("it calls two functions at once")
+        return index
+
+    def _emit_call(
+        self,
+        index: int,
+        id_: str | None = None,
+        name: str | None = None,
+        arguments: str = "",
+        *,
+        is_custom: bool = False,
+    ) -> None:
+        """Emits a call or a piece of it."""
+        if index and self._single:
+            return
+        if self._legacy:
+            self._emit(Delta(0, function_call=FunctionCallPiece(name, arguments)))
+        else:
+            piece = ToolCallPiece(index, id_, name, arguments, is_custom)
+            self._emit(Delta(0, tool_calls=(piece,)))
+
     def _tell_of_search(self) -> None:
-        """Tells of a search at once, because the report comes at the end and may never come."""
+        """Reports a search at once, because the usage report comes at the end and may never come."""
         self._searches += 1
         self._events.append(UsageReport(ReportedUsage(web_searches=self._searches)))
+
+    def _report(self, report: UsageReport | None, *, is_final: bool = True) -> None:
+        """Emits a usage report, if there is one. A final one that tells of use is a price."""
+        if report is not None:
+            if is_final and tells_of_use(report):
+                self.accepted = True
+            self._events.append(report)
+
+    def _finish(self, finish: str) -> None:
+        """Emits why the answer ended. A repeated end is ignored."""
+        if not self._finished:
+            self._finished = True
+            if finish == Finish.TOOL_CALLS and self._legacy:
+                finish = Finish.FUNCTION_CALL
+            self._emit(Delta(0, finish=finish))
+
+    def _error_for(self, record: object) -> TollkeeperError:
+        """Returns what an error record means: a failure after output, or a refusal before it."""
+        if self.accepted:
+            return BackendFailed("The backend failed while it was answering.", charged=True)
+        return refusal_record(record, secrets=self._secrets)
+
+    def _fail_by_model(self, reason: str) -> None:
+        """Fails because the model wrote no valid answer. A client can provoke that with its tools,
+        so the replica is not blamed."""
+        message = f"The model's answer is no valid one ({reason})."
+        self.fail(BackendFailed(message, charged=True, blameless=True))
+
+
+@dataclass(slots=True)
+class OpenBlock:
+    """A block that has begun."""
+
+    # Empty for a type that is not read: nothing of such a block is emitted.
+    kind: str = ""
+    # The number of a call among the answer's calls; None for other blocks.
+    call_index: int | None = None
+    # The arguments that came with the beginning of a call. Their pieces come instead as a rule.
+    arguments: str = ""
+    has_arguments: bool = False
+    reasoning: list[str] = field(default_factory=list)
+    signature: list[str] = field(default_factory=list)
+    ended: bool = False
+
+
+_Block = TypeVar("_Block", bound=OpenBlock)
+
+
+class BlockReader(EventReader, Generic[_Block]):
+    """The base class for protocols whose answers consist of numbered blocks, each with a beginning,
+    pieces and an end."""
+
+    # A block of one token begins and ends, and so does its message.
+    _EVENTS_PER_TOKEN_MAX = 8
+
+    def __init__(self, call: Call, *, secrets: tuple[str, ...] = ()) -> None:
+        super().__init__(call, secrets=secrets, events_per_token=self._EVENTS_PER_TOKEN_MAX)
+        self._blocks: dict[int, _Block] = {}
+
+    def _going_on(self, block: _Block) -> _Block:
+        if block.ended:
+            raise MalformedAnswer("a block goes on after its end")
+        return block
+
+    def _emit_reasoning(self, block: _Block, text: str | None, signature: str | None) -> None:
+        if text:
+            block.reasoning.append(text)
+            self._emit(Delta(0, reasoning=text))
+        if signature:
+            block.signature.append(signature)
+
+    def _emit_arguments(self, block: _Block, arguments: str) -> None:
+        if arguments and block.call_index is not None:
+            block.has_arguments = True
+            self._emit_call(block.call_index, arguments=arguments)
+
+    def _end_block(self, index: int) -> None:
+        block = self._blocks.get(index)
+        if block is None or block.ended:
+            return
+        block.ended = True
+        if block.call_index is not None and not block.has_arguments:
+            self._emit_call(block.call_index, arguments=block.arguments or _NO_ARGUMENTS)
+        if block.signature:
+            sealed = self._seal("".join(block.reasoning), "".join(block.signature))
+            self._emit(Delta(0, sealed_reasoning=sealed))
+        self._emit_end(block)
+
+    @abstractmethod
+    def _seal(self, reasoning: str, signature: str) -> str:
+        """Returns signed reasoning as one value that a client can keep and send back."""
+
+    @abstractmethod
+    def _emit_end(self, block: _Block) -> None:
+        """Emits what a protocol knows only at the end of a block."""

@@ -47,7 +47,7 @@ FINISHES = {
     "refusal": Finish.CONTENT_FILTER,
 }
 # The status that an error record within an answer stands for.
-_STATUSES = {
+STATUSES = {
     "invalid_request_error": 400,
     "authentication_error": 401,
     "billing_error": 402,
@@ -171,12 +171,3 @@ def decode_start(raw: msgspec.Raw) -> Message:
 
 def decode_message(body: bytes) -> Message:
     return decode_whole(_message_decoder, body)
-
-
-def with_status(error: Any) -> Any:
-    """An error record with the status that its type stands for, in the place of a code."""
-    if not isinstance(error, dict) or error.get("code") is not None:
-        return error
-    kind = error.get("type")
-    status = _STATUSES.get(kind) if isinstance(kind, str) else None
-    return {**error, "code": status}

@@ -12,10 +12,10 @@ A fast answer (`speed`) has prices of its own: its speed counts as a service tie
 
 from typing import Any, NamedTuple
 
+from tollkeeper.backends.answer_json import usage_report
 from tollkeeper.domain.inference import UsageReport
 from tollkeeper.domain.prompt import FreeObject
 from tollkeeper.domain.usage import (
-    AbsurdCount,
     ReportedUsage,
     all_writes,
     read_count,
@@ -54,13 +54,7 @@ class UsageReader:
         self._input = _Input()
 
     def read(self, reported: Any, *, is_final: bool) -> UsageReport:
-        """A report that is no object says nothing. One with a count that can be none is absurd."""
-        if not isinstance(reported, dict):
-            return UsageReport(ReportedUsage())
-        try:
-            return UsageReport(self._read(reported, is_final))
-        except AbsurdCount:
-            return UsageReport(None, absurd=reported)
+        return usage_report(reported, lambda found: self._read(found, is_final))
 
     def _read(self, reported: FreeObject, is_final: bool) -> ReportedUsage:
         told = _input(reported)

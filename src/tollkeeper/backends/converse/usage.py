@@ -5,21 +5,16 @@ Cache writes are split by lifetime in `cacheDetails`.
 
 from typing import Any
 
+from tollkeeper.backends.answer_json import usage_report
 from tollkeeper.domain.inference import UsageReport
 from tollkeeper.domain.prompt import FreeObject
-from tollkeeper.domain.usage import AbsurdCount, ReportedUsage, all_writes, read_count
+from tollkeeper.domain.usage import ReportedUsage, all_writes, read_count
 
 _ONE_HOUR = "1h"
 
 
 def read_usage(reported: Any, service_tier: str | None = None) -> UsageReport:
-    """A report that is no object says nothing. One with a count that can be none is absurd."""
-    if not isinstance(reported, dict):
-        return UsageReport(ReportedUsage(service_tier=service_tier))
-    try:
-        return UsageReport(_read(reported, service_tier))
-    except AbsurdCount:
-        return UsageReport(None, absurd=reported)
+    return usage_report(reported, lambda found: _read(found, service_tier), service_tier)
 
 
 def _read(reported: FreeObject, service_tier: str | None) -> ReportedUsage:

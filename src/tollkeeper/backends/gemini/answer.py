@@ -1,7 +1,6 @@
 """Reads a Gemini answer, streamed or whole, as the gateway's own events. Knows no connection.
 
-A stream has no record for its end: it is complete where its body ends after a reason. It is
-malformed where it is longer than its bound.
+A stream has no record for its end: it is complete if its body ends after a reason.
 """
 
 import uuid
@@ -13,7 +12,7 @@ from tollkeeper.backends.answer_json import (
     anything,
     error_record,
     given,
-    tells_of_use,
+    with_status,
 )
 from tollkeeper.backends.event_reader import EventReader
 from tollkeeper.backends.gemini import records
@@ -21,18 +20,8 @@ from tollkeeper.backends.gemini.grounding import GroundedText
 from tollkeeper.backends.gemini.records import Candidate, FunctionCall, InlineData, Part, Record
 from tollkeeper.backends.gemini.thinking import Seal
 from tollkeeper.backends.gemini.usage import read_usage
-from tollkeeper.backends.refusals import refusal_record
 from tollkeeper.domain.errors import BackendFailed
-from tollkeeper.domain.inference import (
-    Call,
-    Delta,
-    Event,
-    Finish,
-    FunctionCallPiece,
-    Opened,
-    ToolCallPiece,
-    UsageReport,
-)
+from tollkeeper.domain.inference import Call, Delta, Event, Finish, UsageReport
 from tollkeeper.domain.usage import ReportedUsage
 
 _NO_ARGUMENTS = "{}"
@@ -41,22 +30,20 @@ _NO_ARGUMENTS = "{}"
 class GeminiAnswer(EventReader):
     """The state of one answer. It has one choice: the wire asks for one candidate."""
 
+    drops_further_calls = True
+
     def __init__(self, call: Call, *, secrets: tuple[str, ...] = ()) -> None:
         super().__init__(call, secrets=secrets)
-        # The protocol cannot ask for a single call, so further ones are left out of the answer.
-        self._single = self._legacy or call.prompt.parallel_tool_calls is False
         self._grounded = GroundedText() if call.prompt.web_search is not None else None
-        self._calls_read = 0
         self._text_length = 0
         # The pieces of a thought, whose last one may be signed.
         self._thought: list[str] = []
-        self._opened = False
         # Why it ended, as far as it has told.
         self._reason: str | None = None
 
     def read_whole(self, record: Record) -> list[Event]:
         """The events of an answer that is not streamed."""
-        self._read_record(record)
+        self._read(record)
         self._end()
         return self._take_events()
 
@@ -68,13 +55,10 @@ class GeminiAnswer(EventReader):
             super().end_body()
         return self._take_events()
 
-    def _read_payload(self, payload: bytes) -> None:
-        emitted_before = len(self._events)
-        self._read_record(records.decode_record(payload))
-        if not any(isinstance(event, Delta) for event in self._events[emitted_before:]):
-            self._count_empty_record()
+    def _read_record(self, payload: bytes) -> None:
+        self._read(records.decode_record(payload))
 
-    def _read_record(self, record: Record) -> None:
+    def _read(self, record: Record) -> None:
         self._open()
         for candidate in record.candidates or ():
             self._reason = self._read_candidate(candidate) or self._reason
@@ -84,13 +68,11 @@ class GeminiAnswer(EventReader):
             self._reason = self._reason or "SAFETY"
         error = error_record(record.error)
         # Usage beside an error is a running total: more output may have been charged.
-        self._report(record.usage_metadata, is_final=self._reason is not None and error is None)
+        self._read_usage(record.usage_metadata, is_final=self._reason is not None and error is None)
         if error is not None:
-            self._fail_with(error)
+            self.fail(self._error_for(with_status(error, "status", records.STATUSES)))
         elif self._reason in records.FAILURES:
-            # A caller can provoke it with its tools, so it does not speak against the replica.
-            message = f"The model's answer is no valid one ({self._reason})."
-            self.fail(BackendFailed(message, charged=True, blameless=True))
+            self._fail_by_model(self._reason)
 
     def _read_candidate(self, candidate: Candidate) -> str | None:
         """The reason why it ended, if it did."""
@@ -146,8 +128,7 @@ class GeminiAnswer(EventReader):
     def _read_call(self, called: FunctionCall, signature: str | None) -> None:
         if not called.name:
             raise MalformedAnswer("a call has no name")
-        index = self._calls_read
-        self._calls_read += 1
+        index = self._count_call()
         if self._single and index:
             return
         written = given(called.args)
@@ -156,23 +137,12 @@ class GeminiAnswer(EventReader):
         call_id = called.id or f"call_{uuid.uuid4().hex[:24]}"
         if signature:
             self._seal(Seal(signature, call=call_id))
-        if self._legacy:
-            self._emit(Delta(0, function_call=FunctionCallPiece(called.name, arguments)))
-        else:
-            piece = ToolCallPiece(index, call_id, called.name, arguments)
-            self._emit(Delta(0, tool_calls=(piece,)))
+        self._emit_call(index, call_id, called.name, arguments)
 
     def _seal(self, seal: Seal) -> None:
         self._emit(Delta(0, sealed_reasoning=seal.sealed()))
 
-    # The beginning and the end.
-
-    def _open(self) -> None:
-        if not self._opened:
-            self._opened = True
-            self._events.append(Opened())
-
-    def _report(self, usage: Raw, *, is_final: bool) -> None:
+    def _read_usage(self, usage: Raw, *, is_final: bool) -> None:
         searches = 0 if self._grounded is None else self._grounded.searches
         found = given(usage)
         if found is None:
@@ -180,9 +150,7 @@ class GeminiAnswer(EventReader):
                 self._events.append(UsageReport(ReportedUsage(web_searches=searches)))
             return
         report = read_usage(anything(found), is_final=is_final, searches=searches)
-        if tells_of_use(report) and (is_final or report.usage is not None):
-            self.accepted = True
-        self._events.append(report)
+        self._report(report, is_final=is_final or report.usage is not None)
 
     def _end(self) -> None:
         """Ends the choice. Raises MalformedAnswer if the answer has not told why it ends."""
@@ -194,17 +162,10 @@ class GeminiAnswer(EventReader):
         if annotations:
             self._emit(Delta(0, annotations=annotations))
         finish: str = records.FINISHES.get(self._reason, self._reason)
-        if finish == Finish.STOP and self._calls_read:
-            finish = Finish.FUNCTION_CALL if self._legacy else Finish.TOOL_CALLS
-        self._emit(Delta(0, finish=finish))
+        if finish == Finish.STOP and self._call_count:
+            finish = Finish.TOOL_CALLS
+        self._finish(finish)
         self.done = True
-
-    def _fail_with(self, error: object) -> None:
-        """An error record is the last word of an answer."""
-        if self.accepted:
-            self.fail(BackendFailed("The backend failed while it was answering.", charged=True))
-        else:
-            self.fail(refusal_record(records.with_status(error), secrets=self._secrets))
 
 
 def report_alone(usage: Raw) -> UsageReport | None:

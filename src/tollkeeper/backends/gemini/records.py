@@ -3,7 +3,6 @@
 Reading is tolerant: unknown fields and unknown kinds of parts are skipped.
 """
 
-from typing import Any
 
 import msgspec
 
@@ -32,7 +31,7 @@ FAILURES = frozenset(
     }
 )
 # The status that the word in an error record stands for, where the record has no number.
-_STATUSES = {
+STATUSES = {
     "INVALID_ARGUMENT": 400,
     "FAILED_PRECONDITION": 400,
     "OUT_OF_RANGE": 400,
@@ -146,11 +145,3 @@ def usage_alone(body: bytes) -> msgspec.Raw:
         return decode_whole(_usage_decoder, body).usage_metadata
     except MalformedAnswer:
         return ABSENT
-
-
-def with_status(error: Any) -> Any:
-    """An error record with the number that its status stands for, in the place of a code."""
-    if not isinstance(error, dict) or error.get("code") is not None:
-        return error
-    word = error.get("status")
-    return {**error, "code": _STATUSES.get(word) if isinstance(word, str) else None}

@@ -13,9 +13,10 @@ says the same (`trafficType`).
 
 from typing import Any
 
+from tollkeeper.backends.answer_json import usage_report
 from tollkeeper.domain.inference import UsageReport
 from tollkeeper.domain.prompt import FreeObject
-from tollkeeper.domain.usage import AbsurdCount, ReportedUsage, read_count
+from tollkeeper.domain.usage import ReportedUsage, read_count
 
 _AUDIO, _IMAGE = "AUDIO", "IMAGE"
 _TIER_PREFIX = "service_tier_"
@@ -28,13 +29,7 @@ _TIERS = {
 
 
 def read_usage(reported: Any, *, is_final: bool, searches: int = 0) -> UsageReport:
-    """A report that is no object says nothing. One with a count that can be none is absurd."""
-    if not isinstance(reported, dict):
-        return UsageReport(ReportedUsage())
-    try:
-        return UsageReport(_read(reported, is_final, searches))
-    except AbsurdCount:
-        return UsageReport(None, absurd=reported)
+    return usage_report(reported, lambda found: _read(found, is_final, searches))
 
 
 def _read(reported: FreeObject, is_final: bool, searches: int) -> ReportedUsage:

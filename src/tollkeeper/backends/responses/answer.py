@@ -18,20 +18,10 @@ from tollkeeper.backends.answer_json import (
     tells_of_use,
 )
 from tollkeeper.backends.event_reader import EventReader
-from tollkeeper.backends.refusals import refusal_record
 from tollkeeper.backends.responses import result as wire
 from tollkeeper.backends.responses.result import TextKind
-from tollkeeper.domain.errors import BackendFailed, TollkeeperError
-from tollkeeper.domain.inference import (
-    Call,
-    Delta,
-    Event,
-    Finish,
-    FunctionCallPiece,
-    Opened,
-    ToolCallPiece,
-    UsageReport,
-)
+from tollkeeper.domain.errors import TollkeeperError
+from tollkeeper.domain.inference import Call, Delta, Event, Finish, UsageReport
 
 _DONE = b"[DONE]"
 # Even an item of one or two tokens has events around it: added and done, for itself and its part.
@@ -66,9 +56,7 @@ class ResponsesAnswer(EventReader):
         super().__init__(call, secrets=secrets, events_per_token=_EVENTS_PER_TOKEN_MAX)
         self._items: dict[int | str, _Item] = {}
         self._items_by_call_id: dict[str, _Item] = {}
-        self._call_count = 0
         self._emitted_kinds: set[TextKind] = set()
-        self._opened = False
         # The failure from an `error` event. The result that may follow it has the usage.
         self._error_event: TollkeeperError | None = None
 
@@ -76,27 +64,21 @@ class ResponsesAnswer(EventReader):
         """The events of an answer that is not streamed."""
         if result.output is None and given(result.error) is None:
             raise MalformedAnswer("it has no output")
-        self._open(result)
+        self._open(wire.used_tier(result))
         self._end(result, result.status or "completed")
         return self._take_events()
 
     def fail(self, failure: TollkeeperError) -> None:
         super().fail(self._error_event or failure)
 
-    def _read_payload(self, payload: bytes) -> None:
+    def _read_record(self, payload: bytes) -> None:
         if payload.startswith(_DONE):
             raise MalformedAnswer("it ended before the answer did")
         event = wire.decode_event(payload)
-        emitted_before = len(self._events)
-        if event is not None:
-            if not self._opened:
-                self._open(wire.decode_response(event.response))
-                emitted_before += 1
-            self._read_event(event)
-        if len(self._events) == emitted_before:
-            self._count_empty_record()
-
-    def _read_event(self, event: wire.StreamEvent) -> None:
+        if event is None:
+            return
+        if not self._opened:
+            self._open(wire.used_tier(wire.decode_response(event.response)))
         type_ = event.type or ""
         if type_ in wire.DELTA_EVENTS:
             self._read_delta(event, wire.DELTA_EVENTS[type_])
@@ -166,7 +148,7 @@ class ResponsesAnswer(EventReader):
             case TextKind.ARGUMENTS:
                 if item.call_index is None:
                     raise MalformedAnswer("arguments came before their call")
-                self._emit(self._call_delta(item, arguments=text))
+                self._emit_call(item.call_index, arguments=text, is_custom=item.is_custom)
             case _:
                 if item.reasoning_kind not in (None, kind):
                     return
@@ -228,25 +210,13 @@ class ResponsesAnswer(EventReader):
     def _begin_call(self, item: _Item, record: wire.Item) -> None:
         if item.call_index is not None:
             return
-        item.call_index = self._call_count
+        item.call_index = self._count_call()
         item.is_custom = record.type == wire.CUSTOM_CALL
-        self._call_count += 1
-        if self._legacy and self._call_count > 1:
-            raise MalformedAnswer("it calls two functions at once")
         id_ = record.call_id or record.id
         if not id_:
             raise MalformedAnswer("a call has no id")
         self._items_by_call_id[id_] = item
-        self._emit(self._call_delta(item, id_, record.name or ""))
-
-    def _call_delta(
-        self, item: _Item, id_: str | None = None, name: str | None = None, arguments: str = ""
-    ) -> Delta:
-        assert item.call_index is not None
-        if self._legacy:
-            return Delta(0, function_call=FunctionCallPiece(name, arguments))
-        piece = ToolCallPiece(item.call_index, id_, name, arguments, item.is_custom)
-        return Delta(0, tool_calls=(piece,))
+        self._emit_call(item.call_index, id_, record.name or "", is_custom=item.is_custom)
 
     def _emit_item(self, item: _Item, record: wire.Item) -> None:
         """Emits the content of the item that was not emitted before."""
@@ -287,12 +257,6 @@ class ResponsesAnswer(EventReader):
             elif not emitted & {TextKind.TEXT, TextKind.REFUSAL}:
                 self._emit_item(_Item(), record)
 
-    # The beginning and the end.
-
-    def _open(self, result: wire.Response) -> None:
-        self._opened = True
-        self._events.append(Opened(service_tier=wire.used_tier(result)))
-
     def _end(self, result: wire.Response, status: str) -> None:
         error = error_record(result.error)
         failed = error is not None or status in ("failed", "cancelled")
@@ -303,21 +267,19 @@ class ResponsesAnswer(EventReader):
         if failed:
             self._fail_with(error, report)
             return
-        self._emit(Delta(0, finish=self._finish(result, status)))
+        self._finish(self._finish_of(result, status))
         if report is not None:
             self._events.append(report)
         self.done = self._error_event is None
         self.failure = self._error_event
 
-    def _finish(self, result: wire.Response, status: str) -> Finish:
+    def _finish_of(self, result: wire.Response, status: str) -> Finish:
         if status == "incomplete":
             details = result.incomplete_details
             if details is not None and details.reason == "content_filter":
                 return Finish.CONTENT_FILTER
             return Finish.LENGTH
-        if not self._call_count:
-            return Finish.STOP
-        return Finish.FUNCTION_CALL if self._legacy else Finish.TOOL_CALLS
+        return Finish.TOOL_CALLS if self._call_count else Finish.STOP
 
     def _fail_with(self, error: object, report: UsageReport | None) -> None:
         failure = self._error_event or self._error_for(error)
@@ -338,11 +300,6 @@ class ResponsesAnswer(EventReader):
         if self._error_event is None:
             self._error_event = self._error_for(error)
             self.failing = True
-
-    def _error_for(self, error: object) -> TollkeeperError:
-        if self.accepted:
-            return BackendFailed("The backend failed while it was answering.")
-        return refusal_record(error, secrets=self._secrets)
 
 
 def _text_index(event: wire.StreamEvent, kind: TextKind) -> int:

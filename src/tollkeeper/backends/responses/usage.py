@@ -6,11 +6,11 @@ have them; they are items of the output.
 
 from typing import Any
 
+from tollkeeper.backends.answer_json import usage_report
 from tollkeeper.backends.reported_cost import stated_cost, ticks_in_picousd
 from tollkeeper.domain.inference import UsageReport
 from tollkeeper.domain.prompt import FreeObject
 from tollkeeper.domain.usage import (
-    AbsurdCount,
     ReportedUsage,
     cached_audio_tokens,
     first_count,
@@ -28,14 +28,10 @@ _SEARCH_TOOLS = ("web_search", "search_web")
 def read_responses_usage(
     reported: Any, *, searches_in_output: int = 0, service_tier: str | None = None
 ) -> UsageReport:
-    """A report that is no object says nothing. One with a count that can be none is absurd.
-    `service_tier` is what the answer names beside its report."""
-    if not isinstance(reported, dict):
-        return UsageReport(ReportedUsage(service_tier=service_tier))
-    try:
-        return UsageReport(_read(reported, searches_in_output, service_tier))
-    except AbsurdCount:
-        return UsageReport(None, absurd=reported)
+    """`service_tier` is what the answer names beside its report."""
+    return usage_report(
+        reported, lambda found: _read(found, searches_in_output, service_tier), service_tier
+    )
 
 
 def _read(reported: FreeObject, searches_in_output: int, service_tier: str | None) -> ReportedUsage:
