@@ -31,7 +31,6 @@ from tollkeeper.domain.prompt import (
 )
 
 _USER = "user"
-_ASSISTANT = "assistant"
 _SYSTEM = "system"
 
 
@@ -39,16 +38,16 @@ class Conversation(ABC):
     """Collects the system text and the messages of one request. A protocol says what its blocks
     look like."""
 
-    # What the provider accepts as the id of a call.
-    call_id: re.Pattern[str]
+    assistant_role = "assistant"
+    # The field of a message that has its blocks.
+    blocks_field = "content"
+    # Whether a system message may follow other messages.
+    takes_late_system = True
 
     def __init__(self) -> None:
         # The text of the system turns that come first.
         self.system: list[FreeObject] = []
         self.messages: list[FreeObject] = []
-        # The last id by function name. Legacy calls have no id: a result belongs to the last call
-        # of the same name.
-        self._legacy_calls: dict[str, str] = {}
 
     @abstractmethod
     def text_block(self, text: str) -> FreeObject: ...
@@ -58,20 +57,20 @@ class Conversation(ABC):
         """Raises OptionUnsupported and InvalidRequest."""
 
     @abstractmethod
-    def reasoning_blocks(self, reasoning: Reasoning) -> list[FreeObject]: ...
-
-    @abstractmethod
-    def call_block(self, call_id: str, name: str, arguments: FreeObject) -> FreeObject: ...
-
-    @abstractmethod
-    def result_block(self, call_id: str, content: list[FreeObject]) -> FreeObject: ...
-
-    @abstractmethod
     def marked(
         self, block: FreeObject | None, extra: FreeObject | None, place: str
     ) -> list[FreeObject]:
-        """The block with what the further properties of its part mean. None: the part is empty, and
-        its properties are only checked."""
+        """Returns the block with what the further properties of its part mean. None: the part is
+        empty, and its properties are only checked."""
+
+    @abstractmethod
+    def answer_blocks(self, turn: Turn) -> list[FreeObject]:
+        """Returns the blocks of an earlier answer."""
+
+    @abstractmethod
+    def result_block(
+        self, result: ToolResult, turn: Turn, content: list[FreeObject]
+    ) -> FreeObject: ...
 
     def add(self, turns: Sequence[Turn]) -> None:
         for turn in turns:
@@ -82,7 +81,7 @@ class Conversation(ABC):
             self.system = []
 
     def _add_turn(self, turn: Turn) -> None:
-        if turn.name is not None:
+        if turn.name is not None and turn.role is not Role.FUNCTION:
             raise OptionUnsupported(
                 "The backend's protocol has no field for the name of a message's author.",
                 param=f"{turn.place}.name",
@@ -90,11 +89,15 @@ class Conversation(ABC):
         match turn.role:
             case Role.SYSTEM | Role.DEVELOPER if not self.messages:
                 self.system += self._text_blocks(turn)
-            case Role.SYSTEM | Role.DEVELOPER:
+            case Role.SYSTEM | Role.DEVELOPER if self.takes_late_system:
                 self._add_blocks(_SYSTEM, self._text_blocks(turn))
+            case Role.SYSTEM | Role.DEVELOPER:
+                raise OptionUnsupported(
+                    "The backend's protocol has system messages only before all others.",
+                    param=f"{turn.place}.role",
+                )
             case Role.ASSISTANT:
-                blocks = [block for part in turn.parts for block in self._answer_blocks(part, turn)]
-                self._add_blocks(_ASSISTANT, blocks)
+                self._add_blocks(self.assistant_role, self.answer_blocks(turn))
             case Role.TOOL | Role.FUNCTION:
                 self._add_blocks(_USER, [self._result(part, turn) for part in turn.parts])
             case Role.USER:
@@ -110,9 +113,9 @@ class Conversation(ABC):
         if not blocks:
             return
         if self.messages and self.messages[-1]["role"] == role:
-            self.messages[-1]["content"] += blocks
+            self.messages[-1][self.blocks_field] += blocks
         else:
-            self.messages.append({"role": role, "content": blocks})
+            self.messages.append({"role": role, self.blocks_field: blocks})
 
     def _text_blocks(self, turn: Turn) -> list[FreeObject]:
         """The blocks of a system turn, which may have text only."""
@@ -135,15 +138,47 @@ class Conversation(ABC):
                     blocks += self.marked(self.media_block(part), part.extra, part.place)
         return blocks
 
-    def _answer_blocks(self, part: Part, turn: Turn) -> list[FreeObject]:
-        match part:
-            case Reasoning():
-                return self.reasoning_blocks(part)
-            case Text() | Refusal():
-                return self._content((part,), f"{turn.place}.content")
-            case ToolCall():
-                return self._call(part)
-        raise unsupported_content(getattr(part, "place", "") or turn.place)
+    def _result(self, result: Part, turn: Turn) -> FreeObject:
+        if not isinstance(result, ToolResult):
+            raise unsupported_content(turn.place)
+        content = self._content(result.content, f"{turn.place}.content")
+        return self.result_block(result, turn, content)
+
+
+class ConversationWithIds(Conversation):
+    """For protocols in which each call has an id, which its result repeats."""
+
+    # What the provider accepts as the id of a call.
+    call_id: re.Pattern[str]
+
+    def __init__(self) -> None:
+        super().__init__()
+        # The last id by function name. Legacy calls have no id: a result belongs to the last call
+        # of the same name.
+        self._legacy_calls: dict[str, str] = {}
+
+    @abstractmethod
+    def reasoning_blocks(self, reasoning: Reasoning) -> list[FreeObject]: ...
+
+    @abstractmethod
+    def call_block(self, call_id: str, name: str, arguments: FreeObject) -> FreeObject: ...
+
+    def answer_blocks(self, turn: Turn) -> list[FreeObject]:
+        blocks: list[FreeObject] = []
+        for part in turn.parts:
+            match part:
+                case Reasoning():
+                    blocks += self.reasoning_blocks(part)
+                case Text() | Refusal():
+                    blocks += self._content((part,), f"{turn.place}.content")
+                case ToolCall():
+                    blocks += self._call(part)
+                case _:
+                    raise unsupported_content(getattr(part, "place", "") or turn.place)
+        return blocks
+
+    def answered_id(self, result: ToolResult, turn: Turn) -> str:
+        return self._accepted_id(answered_call_id(result, turn, self._legacy_calls))
 
     def _call(self, call: ToolCall) -> list[FreeObject]:
         call_id = call.id
@@ -155,15 +190,9 @@ class Conversation(ABC):
         block = self.call_block(self._accepted_id(call_id), call.name, arguments_object(call))
         return self.marked(block, call.extra, call.place)
 
-    def _result(self, result: Part, turn: Turn) -> FreeObject:
-        if not isinstance(result, ToolResult):
-            raise unsupported_content(turn.place)
-        call_id = self._accepted_id(answered_call_id(result, turn, self._legacy_calls))
-        return self.result_block(call_id, self._content(result.content, f"{turn.place}.content"))
-
     def _accepted_id(self, call_id: str) -> str:
-        """The id, or where the provider would not accept its characters, another one in its place.
-        The call and its result get the same one."""
+        """Returns the id, or another one if the provider would not accept its characters. The call
+        and its result get the same one."""
         if self.call_id.fullmatch(call_id):
             return call_id
         return f"call_{hashlib.sha256(call_id.encode('utf-8', 'surrogatepass')).hexdigest()[:32]}"

@@ -2,8 +2,21 @@
 
 from collections.abc import Iterable
 
-from tollkeeper.domain.errors import OptionUnsupported
-from tollkeeper.domain.prompt import AllowedFunctions, FunctionTool, JsonOutput, Prompt
+from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
+from tollkeeper.domain.prompt import (
+    AllowedFunctions,
+    FunctionTool,
+    Image,
+    JsonOutput,
+    NamedFunction,
+    Prompt,
+    ToolMode,
+    WebSearch,
+)
+
+# The provider chooses the resolution of an image. These values ask for nothing else.
+_DETAILS = (None, "auto", "high")
+_DEFAULT_SEARCH_SIZE = "medium"
 
 
 def refuse_unsupported(
@@ -44,3 +57,36 @@ def offered_functions(prompt: Prompt) -> list[FunctionTool]:
     if isinstance(choice, AllowedFunctions):
         return [tool for tool in functions if tool.name in choice.names]
     return functions
+
+
+def chosen_tool(prompt: Prompt) -> ToolMode | NamedFunction | None:
+    """Returns how the model may use its tools; None if the request does not say. Raises
+    OptionUnsupported for a choice of anything but functions."""
+    if prompt.tool_choice is None:
+        return None
+    match prompt.tool_choice.choice:
+        case ToolMode() | NamedFunction() as choice:
+            return choice
+        case AllowedFunctions(mode=mode):
+            return mode
+    raise OptionUnsupported("This model can choose only functions.", param=prompt.tool_choice.param)
+
+
+def check_search(search: WebSearch) -> None:
+    """Refuses what a search of such a provider cannot be told."""
+    if search.extra:
+        raise InvalidRequest(
+            f"{search.param} has fields that are not supported.", param=search.param
+        )
+    if search.context_size not in (None, _DEFAULT_SEARCH_SIZE):
+        raise OptionUnsupported(
+            "The backend has no choice of how much a search finds.",
+            param=f"{search.param}.search_context_size",
+        )
+
+
+def check_detail(image: Image) -> None:
+    if image.detail not in _DETAILS:
+        raise OptionUnsupported(
+            "The backend has no choice of an image's resolution.", param=f"{image.place}.detail"
+        )

@@ -5,12 +5,12 @@ import re
 from tollkeeper.backends.anthropic.media import file_block, image_block
 from tollkeeper.backends.anthropic.thinking import signed_blocks
 from tollkeeper.backends.cache_marks import Marks
-from tollkeeper.backends.conversation import Conversation
+from tollkeeper.backends.conversation import ConversationWithIds
 from tollkeeper.backends.prompt_content import unsupported_content
-from tollkeeper.domain.prompt import File, FreeObject, Image, Media, Reasoning
+from tollkeeper.domain.prompt import File, FreeObject, Image, Media, Reasoning, ToolResult, Turn
 
 
-class Input(Conversation):
+class Input(ConversationWithIds):
     """The system text and the messages of one request."""
 
     call_id = re.compile(r"[a-zA-Z0-9_-]{1,64}")
@@ -37,8 +37,8 @@ class Input(Conversation):
     def call_block(self, call_id: str, name: str, arguments: FreeObject) -> FreeObject:
         return {"type": "tool_use", "id": call_id, "name": name, "input": arguments}
 
-    def result_block(self, call_id: str, content: list[FreeObject]) -> FreeObject:
-        block: FreeObject = {"type": "tool_result", "tool_use_id": call_id}
+    def result_block(self, result: ToolResult, turn: Turn, content: list[FreeObject]) -> FreeObject:
+        block: FreeObject = {"type": "tool_result", "tool_use_id": self.answered_id(result, turn)}
         if len(content) == 1 and content[0].keys() == {"type", "text"}:
             block["content"] = content[0]["text"]
         elif content:

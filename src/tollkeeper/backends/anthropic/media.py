@@ -2,6 +2,7 @@
 
 import base64
 
+from tollkeeper.backends.unsupported import check_detail
 from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
 from tollkeeper.domain.inline_content import read_address, read_inline
 from tollkeeper.domain.prompt import File, FreeObject, Image
@@ -9,15 +10,10 @@ from tollkeeper.domain.prompt import File, FreeObject, Image
 _IMAGE_TYPES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
 _PDF = "application/pdf"
 _PLAIN_TEXT = "text/plain"
-# The provider has one resolution. These say nothing else than that.
-_DETAILS = (None, "auto", "high")
 
 
 def image_block(image: Image, *, takes_urls: bool) -> FreeObject:
-    if image.detail not in _DETAILS:
-        raise OptionUnsupported(
-            "The backend has no choice of an image's resolution.", param=f"{image.place}.detail"
-        )
+    check_detail(image)
     content = read_address(image.url)
     if content is not None:
         media_type = content.media_type

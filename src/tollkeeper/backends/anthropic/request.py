@@ -10,12 +10,16 @@ from tollkeeper.backends.anthropic.thinking import is_signed
 from tollkeeper.backends.cache_marks import Marks
 from tollkeeper.backends.claude_thinking import is_native, thinking_fields
 from tollkeeper.backends.options import place_options
-from tollkeeper.backends.unsupported import offered_functions, refuse_unsupported
+from tollkeeper.backends.unsupported import (
+    check_search,
+    chosen_tool,
+    offered_functions,
+    refuse_unsupported,
+)
 from tollkeeper.domain.catalog import Feature
-from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
+from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.inference import Call
 from tollkeeper.domain.prompt import (
-    AllowedFunctions,
     FreeObject,
     FunctionTool,
     NamedFunction,
@@ -37,7 +41,6 @@ _TEMPERATURE_MAX = 1.0
 _NO_PARAMETERS: FreeObject = {"type": "object", "properties": {}}
 _MODES = {ToolMode.NONE: "none", ToolMode.AUTO: "auto", ToolMode.REQUIRED: "any"}
 _SEARCH_TOOL = {"type": "web_search_20250305", "name": "web_search", "max_uses": WEB_SEARCHES_MAX}
-_DEFAULT_SEARCH_SIZE = "medium"
 # The fields that a request for a count may have.
 _COUNTED = frozenset(
     {
@@ -149,15 +152,7 @@ def _tool(tool: FunctionTool, marks: Marks) -> FreeObject:
 
 
 def _search_tool(search: WebSearch) -> FreeObject:
-    if search.extra:
-        raise InvalidRequest(
-            f"{search.param} has fields that are not supported.", param=search.param
-        )
-    if search.context_size not in (None, _DEFAULT_SEARCH_SIZE):
-        raise OptionUnsupported(
-            "The backend has no choice of how much a search finds.",
-            param=f"{search.param}.search_context_size",
-        )
+    check_search(search)
     tool: FreeObject = dict(_SEARCH_TOOL)
     if search.location is not None:
         tool["user_location"] = {"type": "approximate", **search.location.given()}
@@ -168,19 +163,13 @@ def _tool_choice(prompt: Prompt) -> FreeObject | None:
     """None where the provider's own default is right: the model decides, and may call several."""
     # A legacy answer has room for one call only.
     single = prompt.parallel_tool_calls is False or prompt.has_legacy_functions_only
-    chosen: FreeObject | None = None
-    if prompt.tool_choice is not None:
-        match prompt.tool_choice.choice:
-            case ToolMode() as mode:
-                chosen = {"type": _MODES[mode]}
-            case AllowedFunctions(mode=mode):
-                chosen = {"type": _MODES[mode]}
-            case NamedFunction(name=name):
-                chosen = {"type": "tool", "name": name}
-            case _:
-                raise OptionUnsupported(
-                    "This model can choose only functions.", param=prompt.tool_choice.param
-                )
+    match chosen_tool(prompt):
+        case ToolMode() as mode:
+            chosen: FreeObject | None = {"type": _MODES[mode]}
+        case NamedFunction(name=name):
+            chosen = {"type": "tool", "name": name}
+        case None:
+            chosen = None
     if single and (chosen is None or chosen["type"] != "none"):
         chosen = {**(chosen or {"type": "auto"}), "disable_parallel_tool_use": True}
     return chosen

@@ -3,13 +3,23 @@
 import re
 
 from tollkeeper.backends.cache_marks import Marks
-from tollkeeper.backends.conversation import Conversation
+from tollkeeper.backends.conversation import ConversationWithIds
 from tollkeeper.backends.converse.media import Documents, audio_block, image_block, video_block
 from tollkeeper.backends.converse.reasoning import signed_blocks
-from tollkeeper.domain.prompt import Audio, File, FreeObject, Image, Media, Reasoning, Video
+from tollkeeper.domain.prompt import (
+    Audio,
+    File,
+    FreeObject,
+    Image,
+    Media,
+    Reasoning,
+    ToolResult,
+    Turn,
+    Video,
+)
 
 
-class Input(Conversation):
+class Input(ConversationWithIds):
     """The system text and the messages of one request."""
 
     call_id = re.compile(r"[a-zA-Z0-9_.:-]{1,64}")
@@ -39,7 +49,8 @@ class Input(Conversation):
     def call_block(self, call_id: str, name: str, arguments: FreeObject) -> FreeObject:
         return {"toolUse": {"toolUseId": call_id, "name": name, "input": arguments}}
 
-    def result_block(self, call_id: str, content: list[FreeObject]) -> FreeObject:
+    def result_block(self, result: ToolResult, turn: Turn, content: list[FreeObject]) -> FreeObject:
+        call_id = self.answered_id(result, turn)
         return {"toolResult": {"toolUseId": call_id, "content": content}}
 
     def marked(

@@ -3,6 +3,7 @@ only: an address in its own storage would be read with the rights of the gateway
 
 import re
 
+from tollkeeper.backends.unsupported import check_detail
 from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
 from tollkeeper.domain.inline_content import InlineContent, read_address, read_inline
 from tollkeeper.domain.prompt import Audio, File, FreeObject, Image, Video
@@ -34,8 +35,6 @@ _VIDEOS = {
 _AUDIO = frozenset(
     {"mp3", "opus", "wav", "aac", "flac", "mp4", "ogg", "m4a", "mpeg", "pcm", "webm"}
 )
-# The provider has one resolution. These say nothing else than that.
-_DETAILS = (None, "auto", "high")
 # What a document's name may not have, and spaces in a row.
 _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9\s\-()\[\]]+")
 _SPACES = re.compile(r"\s+")
@@ -43,10 +42,7 @@ _NAME_MAX = 180
 
 
 def image_block(image: Image) -> FreeObject:
-    if image.detail not in _DETAILS:
-        raise OptionUnsupported(
-            "The backend has no choice of an image's resolution.", param=f"{image.place}.detail"
-        )
+    check_detail(image)
     content = _content(read_address(image.url), image.url, image.place)
     name = _IMAGES.get(content.media_type)
     return {"image": _described(name, content, _IMAGES, image.place)}

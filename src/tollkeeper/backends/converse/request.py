@@ -10,12 +10,11 @@ from tollkeeper.backends.claude_thinking import is_native
 from tollkeeper.backends.converse.input import Input, cache_point
 from tollkeeper.backends.converse.reasoning import reasoning_fields
 from tollkeeper.backends.options import place_options
-from tollkeeper.backends.unsupported import offered_functions, refuse_unsupported
+from tollkeeper.backends.unsupported import chosen_tool, offered_functions, refuse_unsupported
 from tollkeeper.domain.catalog import Feature
 from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
 from tollkeeper.domain.inference import Call
 from tollkeeper.domain.prompt import (
-    AllowedFunctions,
     FreeObject,
     FunctionTool,
     NamedFunction,
@@ -138,9 +137,7 @@ def _tool_config(
 ) -> FreeObject | None:
     if not tools:
         return None
-    choice = None if prompt.tool_choice is None else prompt.tool_choice.choice
-    if isinstance(choice, AllowedFunctions):
-        choice = choice.mode
+    choice = chosen_tool(prompt)
     if choice is ToolMode.NONE:
         # The protocol cannot forbid calls. Without tools there are none, but a conversation that has
         # called some must come with its tools.
@@ -153,17 +150,10 @@ def _tool_config(
         return None
     config: FreeObject = {"tools": tools}
     match choice:
-        case None:
-            pass
         case ToolMode():
             config["toolChoice"] = _MODES[choice]
         case NamedFunction(name=name):
             config["toolChoice"] = {"tool": {"name": name}}
-        case _:
-            assert prompt.tool_choice is not None
-            raise OptionUnsupported(
-                "This model can choose only functions.", param=prompt.tool_choice.param
-            )
     return config
 
 

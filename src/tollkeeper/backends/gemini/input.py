@@ -1,13 +1,6 @@
-"""Encodes the turns of a prompt as the system instruction and the contents of a Gemini request.
+"""Encodes the turns of a prompt as the system instruction and the contents of a Gemini request."""
 
-Adjacent turns of one side become one content, because the provider wants the results of tools in
-the content right after the one that called them. Content that the protocol has no part for is
-refused, because the request would mean something else without it.
-"""
-
-from collections.abc import Iterable, Sequence
-from typing import get_args
-
+from tollkeeper.backends.conversation import Conversation
 from tollkeeper.backends.gemini.media import media_part
 from tollkeeper.backends.gemini.thinking import UNSIGNED, Seal, seals_of
 from tollkeeper.backends.prompt_content import arguments_object, unsupported_content
@@ -16,7 +9,6 @@ from tollkeeper.domain.prompt import (
     FreeObject,
     Image,
     Media,
-    Part,
     Reasoning,
     Refusal,
     Role,
@@ -26,94 +18,39 @@ from tollkeeper.domain.prompt import (
     Turn,
 )
 
-_USER = "user"
-_MODEL = "model"
-_MEDIA = get_args(Media)
 # What clients leave in a message that they send back, and the marks of other providers' caches: this
 # one caches by itself. The answer depends on none of them.
 _WITHOUT_EFFECT = frozenset({"index", "provider_specific_fields", "cache_control"})
 
 
-class Input:
+class Input(Conversation):
     """Collects the system instruction and the contents of one request."""
 
+    assistant_role = "model"
+    blocks_field = "parts"
+    takes_late_system = False
+
     def __init__(self, *, sends_ids: bool, needs_signatures: bool) -> None:
-        # The text of the system turns, which come first.
-        self.system: list[FreeObject] = []
-        self.contents: list[FreeObject] = []
+        super().__init__()
         # The other endpoint matches results by their order and has no field for ids.
         self._sends_ids = sends_ids
         self._needs_signatures = needs_signatures
         # The name of the function by the id of its call: results name their function.
         self._names: dict[str, str] = {}
 
-    def add(self, turns: Sequence[Turn]) -> "Input":
-        for turn in turns:
-            self._add_turn(turn)
-        if not self.contents and self.system:
-            # The protocol needs a content, so the system text becomes the only one.
-            self._add_parts(_USER, self.system)
-            self.system = []
-        return self
+    def text_block(self, text: str) -> FreeObject:
+        return {"text": text}
 
-    def _add_turn(self, turn: Turn) -> None:
-        if turn.name is not None and turn.role is not Role.FUNCTION:
-            raise OptionUnsupported(
-                "The backend's protocol has no field for the name of a message's author.",
-                param=f"{turn.place}.name",
-            )
-        match turn.role:
-            case Role.SYSTEM | Role.DEVELOPER if not self.contents:
-                self.system += self._system_parts(turn)
-            case Role.SYSTEM | Role.DEVELOPER:
-                raise OptionUnsupported(
-                    "The backend's protocol has system messages only before all others.",
-                    param=f"{turn.place}.role",
-                )
-            case Role.ASSISTANT:
-                self._add_parts(_MODEL, self._answer_parts(turn))
-            case Role.TOOL | Role.FUNCTION:
-                self._add_parts(_USER, [self._result(part, turn) for part in turn.parts])
-            case Role.USER:
-                parts = self._content(turn.parts, f"{turn.place}.content")
-                if not parts:
-                    raise InvalidRequest(
-                        "The message has no content.", param=f"{turn.place}.content"
-                    )
-                self._add_parts(_USER, parts)
+    def media_block(self, media: Media) -> FreeObject:
+        return media_part(media)
 
-    def _add_parts(self, role: str, parts: list[FreeObject]) -> None:
-        if not parts:
-            return
-        if self.contents and self.contents[-1]["role"] == role:
-            self.contents[-1]["parts"] += parts
-        else:
-            self.contents.append({"role": role, "parts": parts})
+    def marked(
+        self, block: FreeObject | None, extra: FreeObject | None, place: str
+    ) -> list[FreeObject]:
+        check_extra(extra, place)
+        return [] if block is None else [block]
 
-    def _system_parts(self, turn: Turn) -> list[FreeObject]:
-        for part in turn.parts:
-            if not isinstance(part, Text | Refusal):
-                raise unsupported_content(getattr(part, "place", "") or turn.place)
-        return self._content(turn.parts, f"{turn.place}.content")
-
-    def _content(self, parts: Iterable[Part], place: str) -> list[FreeObject]:
-        """Parts of texts and media. An empty text is left out, because it says nothing."""
-        written = []
-        for part in parts:
-            if isinstance(part, Text | Refusal):
-                check_extra(part.extra, place)
-                if part.text:
-                    written.append({"text": part.text})
-            elif isinstance(part, _MEDIA):
-                check_extra(part.extra, part.place)
-                written.append(media_part(part))
-            elif not isinstance(part, Reasoning):
-                raise unsupported_content(getattr(part, "place", "") or place)
-        return written
-
-    # Earlier answers.
-
-    def _answer_parts(self, turn: Turn) -> list[FreeObject]:
+    def answer_blocks(self, turn: Turn) -> list[FreeObject]:
         seals = seals_of(part for part in turn.parts if isinstance(part, Reasoning))
         by_call = {seal.call: seal.signature for seal in seals if seal.call is not None}
         written: list[FreeObject] = [
@@ -140,8 +77,7 @@ class Input:
                     has_call = True
                     written.append(self._call(part, signature))
                 case Image():
-                    check_extra(part.extra, part.place)
-                    written.append(media_part(part))
+                    written += self.marked(media_part(part), part.extra, part.place)
                 case _:
                     raise unsupported_content(getattr(part, "place", "") or turn.place)
         return written
@@ -160,10 +96,7 @@ class Input:
             part["thoughtSignature"] = signature
         return part
 
-    def _result(self, result: Part, turn: Turn) -> FreeObject:
-        if not isinstance(result, ToolResult):
-            raise unsupported_content(turn.place)
-        content = self._content(result.content, f"{turn.place}.content")
+    def result_block(self, result: ToolResult, turn: Turn, content: list[FreeObject]) -> FreeObject:
         texts = [part["text"] for part in content if "text" in part]
         response: FreeObject = {"response": {"output": "".join(texts)}}
         media = [part for part in content if "text" not in part]

@@ -3,6 +3,7 @@
 import mimetypes
 from urllib.parse import urlsplit
 
+from tollkeeper.backends.unsupported import check_detail
 from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
 from tollkeeper.domain.inline_content import is_inline, read_inline
 from tollkeeper.domain.prompt import Audio, File, FreeObject, Image, Media, Video
@@ -11,19 +12,13 @@ from tollkeeper.domain.prompt import Audio, File, FreeObject, Image, Media, Vide
 _OWN_HOSTS = ("generativelanguage.googleapis.com", "aiplatform.googleapis.com")
 _VIDEO_PAGES = ("www.youtube.com", "youtube.com", "youtu.be", "m.youtube.com")
 _PDF = "application/pdf"
-# The provider chooses the resolution. These say nothing else than that.
-_DETAILS = (None, "auto", "high")
 
 
 def media_part(media: Media) -> FreeObject:
     """Raises InvalidRequest and OptionUnsupported."""
     match media:
         case Image():
-            if media.detail not in _DETAILS:
-                raise OptionUnsupported(
-                    "The backend has no choice of an image's resolution.",
-                    param=f"{media.place}.detail",
-                )
+            check_detail(media)
             return _by_address(media.url, media.place)
         case Video():
             return _by_address(media.url, media.place)

@@ -3,7 +3,6 @@
 Reading is tolerant: unknown fields and unknown kinds of parts are skipped.
 """
 
-
 import msgspec
 
 from tollkeeper.backends.answer_json import ABSENT, MalformedAnswer, decode, decode_whole

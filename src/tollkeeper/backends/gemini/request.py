@@ -8,12 +8,16 @@ import msgspec
 from tollkeeper.backends.gemini.input import Input, check_extra
 from tollkeeper.backends.gemini.thinking import is_native, needs_signatures, thinking_config
 from tollkeeper.backends.options import place_options
-from tollkeeper.backends.unsupported import refuse_unsupported
+from tollkeeper.backends.unsupported import (
+    check_search,
+    chosen_tool,
+    offered_functions,
+    refuse_unsupported,
+)
 from tollkeeper.domain.catalog import Feature
 from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
 from tollkeeper.domain.inference import IMAGE, TEXT, Call
 from tollkeeper.domain.prompt import (
-    AllowedFunctions,
     FreeObject,
     FunctionTool,
     NamedFunction,
@@ -21,8 +25,6 @@ from tollkeeper.domain.prompt import (
     Prompt,
     Sampling,
     SchemaOutput,
-    Tool,
-    ToolChoice,
     ToolMode,
     WebSearch,
 )
@@ -43,7 +45,6 @@ FEATURES = frozenset(
 OPTIONS = {"top_k": "generationConfig.topK"}
 
 _SEED_MIN, _SEED_MAX = -(2**31), 2**31 - 1
-_DEFAULT_SEARCH_SIZE = "medium"
 _JSON_TYPE = "application/json"
 _MODES = {ToolMode.NONE: "NONE", ToolMode.AUTO: "AUTO", ToolMode.REQUIRED: "ANY"}
 # As AUTO, but calls follow the schemas of their functions, as they always do under ANY.
@@ -60,7 +61,7 @@ def generate_request(call: Call, *, extra: Mapping[str, Any], sends_ids: bool) -
     )
     conversation = Input(sends_ids=sends_ids, needs_signatures=needs_signatures(call.model))
     conversation.add(prompt.turns)
-    body: FreeObject = {"contents": conversation.contents}
+    body: FreeObject = {"contents": conversation.messages}
     if conversation.system:
         body["systemInstruction"] = {"parts": conversation.system}
     body.update(_tool_fields(prompt))
@@ -120,12 +121,12 @@ def _output_format(output: OutputFormat | None) -> FreeObject:
 
 
 def _tool_fields(prompt: Prompt) -> FreeObject:
-    choice = prompt.tool_choice
-    offered = [_function(tool) for tool in prompt.tools]
-    config = _calling_config(choice, offered)
-    if choice is not None and isinstance(choice.choice, AllowedFunctions):
-        # The protocol has a list of allowed functions only where one must be called.
-        offered = [tool for tool in offered if tool.name in choice.choice.names]
+    # The protocol has a list of allowed functions only if one must be called.
+    offered = offered_functions(prompt)
+    for tool in offered:
+        check_extra(tool.extra, tool.place)
+        check_extra(tool.tool_extra, tool.place)
+    config = _calling_config(chosen_tool(prompt), offered)
     tools: list[FreeObject] = []
     if offered:
         tools.append({"functionDeclarations": [_declaration(tool) for tool in offered]})
@@ -140,15 +141,6 @@ def _tool_fields(prompt: Prompt) -> FreeObject:
     return fields
 
 
-def _function(tool: Tool) -> FunctionTool:
-    if not isinstance(tool, FunctionTool):
-        place = "functions" if tool.legacy else tool.place
-        raise OptionUnsupported("This model supports only tools of type function.", param=place)
-    check_extra(tool.extra, tool.place)
-    check_extra(tool.tool_extra, tool.place)
-    return tool
-
-
 def _declaration(tool: FunctionTool) -> FreeObject:
     described: FreeObject = {"name": tool.name}
     if tool.description is not None:
@@ -159,15 +151,7 @@ def _declaration(tool: FunctionTool) -> FreeObject:
 
 
 def _check_search(search: WebSearch) -> None:
-    if search.extra:
-        raise InvalidRequest(
-            f"{search.param} has fields that are not supported.", param=search.param
-        )
-    if search.context_size not in (None, _DEFAULT_SEARCH_SIZE):
-        raise OptionUnsupported(
-            "The backend has no choice of how much a search finds.",
-            param=f"{search.param}.search_context_size",
-        )
+    check_search(search)
     if search.location is not None and search.location.given():
         raise OptionUnsupported(
             "The backend searches for a place by its coordinates only.",
@@ -175,20 +159,16 @@ def _check_search(search: WebSearch) -> None:
         )
 
 
-def _calling_config(choice: ToolChoice | None, offered: list[FunctionTool]) -> FreeObject | None:
-    """None where the provider's own default is right: the model decides."""
-    mode = "AUTO"
+def _calling_config(
+    choice: ToolMode | NamedFunction | None, offered: list[FunctionTool]
+) -> FreeObject | None:
+    """Returns None if the provider's own default is right: the model decides."""
     names: list[str] = []
-    if choice is not None:
-        match choice.choice:
-            case ToolMode() as chosen:
-                mode = _MODES[chosen]
-            case AllowedFunctions(mode=chosen):
-                mode = _MODES[chosen]
-            case NamedFunction(name=name):
-                mode, names = "ANY", [name]
-            case _:
-                raise OptionUnsupported("This model can choose only functions.", param=choice.param)
+    match choice:
+        case NamedFunction(name=name):
+            mode, names = "ANY", [name]
+        case _:
+            mode = _MODES[choice or ToolMode.AUTO]
     if mode == "AUTO" and any(tool.strict for tool in offered):
         mode = _VALIDATED
     if mode == "AUTO":
