@@ -1,17 +1,16 @@
 """The caller's marks for the provider's prompt cache: `cache_control` in parts and tools.
 
-Parts and tools of a prompt keep the properties that its protocol does not name (`extra`). On this
+Parts and tools of a prompt keep the properties that its protocol does not name (`extra`). On these
 wires one of them has a meaning, `cache_control`. Any other one is refused, because it would be lost.
 """
 
+from tollkeeper.backends.unsupported import check_extra
 from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
 from tollkeeper.domain.messages_behavior import PromptCaching
 from tollkeeper.domain.prompt import FreeObject
 
 _MARK = "cache_control"
 _LIFETIMES = ("5m", "1h")
-# What clients leave in a message that they send back. It asks for nothing.
-_WITHOUT_EFFECT = frozenset({"index", "provider_specific_fields"})
 
 
 class Marks:
@@ -26,12 +25,7 @@ class Marks:
         """The fields that a block gets from the further properties of its part."""
         if not extra:
             return {}
-        for name in extra:
-            if name != _MARK and name not in _WITHOUT_EFFECT:
-                raise OptionUnsupported(
-                    f"The backend's protocol has no field for {name[:100]}.",
-                    param=f"{place}.{name[:100]}",
-                )
+        check_extra(extra, place)
         mark = extra.get(_MARK)
         return {} if mark is None else {_MARK: self._checked(mark, f"{place}.{_MARK}")}
 

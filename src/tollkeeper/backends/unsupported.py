@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
 from tollkeeper.domain.prompt import (
     AllowedFunctions,
+    FreeObject,
     FunctionTool,
     Image,
     JsonOutput,
@@ -17,6 +18,9 @@ from tollkeeper.domain.prompt import (
 # The provider chooses the resolution of an image. These values ask for nothing else.
 _DETAILS = (None, "auto", "high")
 _DEFAULT_SEARCH_SIZE = "medium"
+# Fields that clients leave in messages that they send back, and the cache marks of providers that do
+# not cache by themselves. The answer depends on none of them.
+_WITHOUT_EFFECT = frozenset({"index", "provider_specific_fields", "cache_control"})
 
 
 def refuse_unsupported(
@@ -90,3 +94,13 @@ def check_detail(image: Image) -> None:
         raise OptionUnsupported(
             "The backend has no choice of an image's resolution.", param=f"{image.place}.detail"
         )
+
+
+def check_extra(extra: FreeObject | None, place: str) -> None:
+    """Refuse a property that the protocol does not have, because it would be lost."""
+    for name in extra or ():
+        if name not in _WITHOUT_EFFECT:
+            raise OptionUnsupported(
+                f"The backend's protocol has no field for {name[:100]}.",
+                param=f"{place}.{name[:100]}",
+            )

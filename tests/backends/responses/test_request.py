@@ -264,7 +264,44 @@ def test_a_custom_tool_cannot_pose_as_a_tool_of_the_provider() -> None:
     assert asked(tools=[tool])["tools"] == [{"type": "custom", "name": "x"}]
 
 
+# Properties of a content part, or of a tool, that this protocol has no field for.
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA==", "crop": 1}}
+MARKED = {"type": "text", "text": "x", "cache_control": {"type": "ephemeral"}}
+
+
+def test_cache_marks_and_echoed_fields_have_no_effect() -> None:
+    parts = [MARKED, {"type": "text", "text": "y", "index": 0}]
+    plain = [{"type": "text", "text": "x"}, {"type": "text", "text": "y"}]
+    assert asked(messages=[{"role": "user", "content": parts}]) == asked(
+        messages=[{"role": "user", "content": plain}]
+    )
+
+
 REFUSED: list[tuple[dict[str, Any], str, type[TollkeeperError]]] = [
+    *(
+        (
+            {"messages": [USER, {"role": role, "content": [{**MARKED, "tone": "dry"}]}]},
+            "messages[1].content.tone",
+            OptionUnsupported,
+        )
+        for role in ("user", "system", "assistant")
+    ),
+    (
+        {"messages": [USER, {"role": "user", "content": [IMAGE]}]},
+        "messages[1].content[0].crop",
+        OptionUnsupported,
+    ),
+    (
+        {
+            "messages": [
+                {"role": "assistant", "tool_calls": [CALL]},
+                {"role": "tool", "tool_call_id": "c", "content": [{**MARKED, "tone": "dry"}]},
+            ]
+        },
+        "messages[1].content.tone",
+        OptionUnsupported,
+    ),
+    ({"tools": [{**TOOLS[0], "tone": "dry"}]}, "tools[0].tone", OptionUnsupported),
     ({"messages": [{**USER, "name": "Ann"}]}, "messages[0].name", OptionUnsupported),
     (
         {"messages": [USER, {"role": "user", "content": [AUDIO]}]},

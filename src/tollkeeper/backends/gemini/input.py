@@ -4,7 +4,8 @@ from tollkeeper.backends.conversation import Conversation
 from tollkeeper.backends.gemini.media import media_part
 from tollkeeper.backends.gemini.thinking import UNSIGNED, Seal, seals_of
 from tollkeeper.backends.prompt_content import arguments_object, unsupported_content
-from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
+from tollkeeper.backends.unsupported import check_extra
+from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.prompt import (
     FreeObject,
     Image,
@@ -17,10 +18,6 @@ from tollkeeper.domain.prompt import (
     ToolResult,
     Turn,
 )
-
-# What clients leave in a message that they send back, and the marks of other providers' caches: this
-# one caches by itself. The answer depends on none of them.
-_WITHOUT_EFFECT = frozenset({"index", "provider_specific_fields", "cache_control"})
 
 
 class Input(Conversation):
@@ -118,16 +115,6 @@ class Input(Conversation):
                 "No tool call before this output has its id.", param=f"{turn.place}.tool_call_id"
             )
         return {"id": result.call_id, "name": name} if self._sends_ids else {"name": name}
-
-
-def check_extra(extra: FreeObject | None, place: str) -> None:
-    """Refuses a property that the protocol does not have, because it would be lost."""
-    for name in extra or ():
-        if name not in _WITHOUT_EFFECT:
-            raise OptionUnsupported(
-                f"The backend's protocol has no field for {name[:100]}.",
-                param=f"{place}.{name[:100]}",
-            )
 
 
 def _signed_texts(text: str, start: int, seals: list[Seal]) -> list[FreeObject]:

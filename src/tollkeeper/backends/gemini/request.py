@@ -5,10 +5,11 @@ from typing import Any
 
 import msgspec
 
-from tollkeeper.backends.gemini.input import Input, check_extra
+from tollkeeper.backends.gemini.input import Input
 from tollkeeper.backends.gemini.thinking import is_native, needs_signatures, thinking_config
 from tollkeeper.backends.options import place_options
 from tollkeeper.backends.unsupported import (
+    check_extra,
     check_search,
     chosen_tool,
     offered_functions,

@@ -13,6 +13,7 @@ from tollkeeper.backends.prompt_content import (
     custom_member,
     unsupported_content,
 )
+from tollkeeper.backends.unsupported import check_extra
 from tollkeeper.domain.errors import OptionUnsupported
 from tollkeeper.domain.prompt import (
     Content,
@@ -61,6 +62,10 @@ class Input:
                 "The backend's protocol has no field for the name of a message's author.",
                 param=f"{turn.place}.name",
             )
+        for part in turn.parts:
+            for content in part.content if isinstance(part, ToolResult) else (part,):
+                if not isinstance(content, Reasoning | ToolCall):
+                    check_extra(content.extra, getattr(content, "place", f"{turn.place}.content"))
         match turn.role:
             case Role.TOOL | Role.FUNCTION:
                 for part in turn.parts:

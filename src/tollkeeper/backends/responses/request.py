@@ -8,6 +8,7 @@ import msgspec
 from tollkeeper.backends.options import place_options
 from tollkeeper.backends.prompt_content import custom_member
 from tollkeeper.backends.responses.input import Input
+from tollkeeper.backends.unsupported import check_extra
 from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
 from tollkeeper.domain.inference import Call
@@ -160,6 +161,7 @@ def _tool(tool: Tool) -> FreeObject:
                 "This model supports only tools of the types function and custom.", param=place
             )
         return _custom_tool(custom)
+    check_extra(tool.tool_extra, tool.place)
     described: FreeObject = {
         "type": "function",
         "name": tool.name,
