@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from tests.api.authorization_cases import ROWS, cells
+from tollkeeper.api.http.envelope import ERROR_TABLE
 from tollkeeper.api.routes import EXTENSION_ROUTES, ROUTES
 
 _ROOT = Path(__file__).parents[1]
@@ -287,3 +288,12 @@ def test_every_open_question_has_its_row() -> None:
     assert [int(number) for number, _ in rows] == list(range(1, 38))
     for _, cells_of_row in rows:
         assert all(cell.strip() for cell in cells_of_row.split("|"))
+
+
+def test_the_documented_error_table_is_the_one_of_the_code() -> None:
+    text = (_ROOT / "docs" / "open-questions.md").read_text()
+    rows = re.findall(r"^\| (\d{3})\b[^|]*\| (\w+) \| ([\w, ]+) \|$", text, re.MULTILINE)
+    documented = [(int(row[0]), row[1], code) for row in rows for code in row[2].split(", ")]
+    assert documented == sorted(documented, key=lambda row: row[0])
+    in_code = [(words.status, words.type, words.code) for words in ERROR_TABLE.values()]
+    assert sorted(documented) == sorted(in_code)
