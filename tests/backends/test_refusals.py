@@ -19,7 +19,6 @@ from tests.support.upstream import (
 from tollkeeper.backends.refusals import STATUS_RULES
 from tollkeeper.domain.errors import (
     BackendFailed,
-    OptionUnsupported,
     ProviderRejected,
     RateLimited,
 )
@@ -171,27 +170,8 @@ async def test_broken_chunk(streamed: bool) -> None:
     check_failure(await fault(verb, streamed=streamed), BackendFailed, charged=True)
 
 
-_UNSUPPORTED = {"message": "no", "type": "option_unsupported", "param": "seed"}
-
-
 @BOTH
-async def test_the_own_bridge_may_name_an_option_that_it_lacks(streamed: bool) -> None:
-    verb = answer({"error": _UNSUPPORTED}, status=501)
-    outcome = await fault(verb, streamed=streamed, names_unsupported=True)
-    check_failure(outcome, OptionUnsupported, charged=False)
-    assert outcome.error is not None
-    assert outcome.error.param == "seed"
-
-
-@pytest.mark.parametrize(
-    ("error", "trusted"),
-    [
-        (_UNSUPPORTED, False),
-        ({**_UNSUPPORTED, "param": None}, True),
-        ({**_UNSUPPORTED, "type": "server_error"}, True),
-        ("no", True),
-    ],
-)
-async def test_a_501_of_others_is_a_failure(error: object, trusted: bool) -> None:
-    outcome = await fault(answer({"error": error}, status=501), names_unsupported=trusted)
+async def test_a_501_that_names_an_option_is_a_failure(streamed: bool) -> None:
+    error = {"message": "no", "type": "option_unsupported", "param": "seed"}
+    outcome = await fault(answer({"error": error}, status=501), streamed=streamed)
     check_failure(outcome, BackendFailed, charged=False)

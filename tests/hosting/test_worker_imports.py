@@ -18,14 +18,14 @@ if "tollkeeper.hosting.worker" in sys.orig_argv:
 """
 _NOT_IN_A_WORKER = (
     # Of libraries: what writes in colour, parses commands, serves pages, traces where nobody asked
-    # for it, or calls providers from the bridge.
+    # for it, or calls providers by code that is not ours.
     *("rich", "pygments", "typer", "click", "jinja2", "starlette", "uvicorn", "plotly"),
-    *("opentelemetry", "any_llm", "openai", "anthropic", "httpx", "httpx2", "requests", "aiohttp"),
+    *("opentelemetry", "openai", "anthropic", "httpx", "httpx2", "requests", "aiohttp"),
     *("alembic", "sqlalchemy", "fastapi", "multiprocessing", "unittest", "yaml"),
     # Of ours.
     *("tollkeeper.cli", "tollkeeper.console", "tollkeeper.hosting.supervisor"),
     *("tollkeeper.hosting.operator_listener", "tollkeeper.api.openapi"),
-    *("tollkeeper.storage.migrations", "tollkeeper.embedded.bridge.process"),
+    "tollkeeper.storage.migrations",
 )
 
 

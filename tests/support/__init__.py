@@ -12,11 +12,10 @@ A gateway:
 What a gateway talks to:
     upstream           a model server that does what its script says (`upstream_wire`: its texts,
                        `upstream_responses`, `upstream_messages`, `upstream_gemini`,
-                       `upstream_converse`, `upstream_cohere`: the same for other protocols)
+                       `upstream_converse`: the same for other protocols)
     paused_answer      an upstream whose answer ends when the test says so
     backend_calls      a backend without a gateway
     engine             the real embedded engine
-    library            the real library of providers, in front of scripted servers
     stream_server      one coroutine for each connection, and nothing left open at its end
     otlp_collector     a collector of OpenTelemetry's spans and measurements
     certificates       certificates for servers of tests

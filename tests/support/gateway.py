@@ -15,7 +15,6 @@ from tollkeeper.domain.access import (
     OrganizationId,
     ProjectId,
 )
-from tollkeeper.embedded.bridge_address import BridgeAddress
 from tollkeeper.embedded.engine_address import EngineAddress
 from tollkeeper.hosting.arrivals import fair_arrivals
 from tollkeeper.hosting.http_server import HttpServer
@@ -106,13 +105,12 @@ async def running_gateway(
     *,
     clock: Clock = unix_now,
     engine: EngineAddress | None = None,
-    bridge: BridgeAddress | None = None,
 ) -> AsyncIterator[Gateway]:
     """The real server on a free port, in this event loop."""
     listener = bind("127.0.0.1", 0, setting="test")
     base_url = f"http://{address_of(listener)}"
     async with running_services(
-        settings, conninfo, clock=clock, engine=engine, bridge=bridge, serving=True
+        settings, conninfo, clock=clock, engine=engine, serving=True
     ) as services:
         app = build_app(settings, services)
         arrivals = fair_arrivals(services.inference)

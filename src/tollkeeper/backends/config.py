@@ -82,8 +82,6 @@ class BackendConfig:
     credential: CredentialKind
     # Whose tokens or signatures the requests carry in the place of a key; None: a key, or nothing.
     identity: Identity | None
-    # The server is the gateway's own bridge to a library: its 501 names the option that is missing.
-    names_unsupported: bool
     # Further headers of every request.
     headers: Mapping[str, str]
     # The only certificates that are trusted; None: those that the system trusts.

@@ -14,7 +14,6 @@ import msgspec
 from tollkeeper.domain.errors import (
     RETRY_AFTER_S_MAX,
     BackendFailed,
-    OptionUnsupported,
     ProviderRejected,
     RateLimited,
     TollkeeperError,
@@ -75,8 +74,6 @@ _REJECTED = frozenset(
 )
 _RATE_LIMITED = "rate_limit_exceeded"
 _AWS_QUOTA = b"ServiceQuotaExceededException"
-# The word of the gateway's own bridge for what its library cannot do.
-_UNSUPPORTED = "option_unsupported"
 # Codes of error records by which a backend says that it stopped waiting: the call may have run.
 _TIMEOUTS_OF_BACKENDS = (408, 499, 504, 524)
 _MESSAGE_BYTES_MAX = 2048
@@ -129,20 +126,6 @@ def refusal_record(record: Any, *, secrets: tuple[str, ...]) -> TollkeeperError:
     # The backend itself says that it failed before any output, whatever its own provider did.
     is_refusal = type(code) is int and 400 <= code < 500
     return BackendFailed("The backend answered with an error.", blameless=is_refusal)
-
-
-def unsupported_option(body: bytes, *, secrets: tuple[str, ...]) -> OptionUnsupported | None:
-    """The option that the gateway's own bridge cannot carry; None where the body names none. Only
-    for a server that is trusted to have sent nothing on."""
-    parsed = _parsed(body)
-    error = parsed.get("error") if isinstance(parsed, dict) else None
-    if not isinstance(error, dict) or error.get("type") != _UNSUPPORTED:
-        return None
-    param = error.get("param")
-    if not isinstance(param, str):
-        return None
-    message = error_message(parsed, secrets) or f"The backend does not support {param}."
-    return OptionUnsupported(message, param=param)
 
 
 def _failed(message: str, status: int) -> BackendFailed:

@@ -18,7 +18,7 @@ from tollkeeper.backends.config import BackendConfig
 from tollkeeper.backends.credentials import Credential, OutgoingRequest
 from tollkeeper.backends.failures import domain_error, is_fault_of_replica
 from tollkeeper.backends.port import Answer
-from tollkeeper.backends.refusals import refusal, refusal_record, unsupported_option
+from tollkeeper.backends.refusals import refusal, refusal_record
 from tollkeeper.backends.streamed_answer import StreamedAnswer
 from tollkeeper.backends.tokenizers import TokenizeRequest, read_count, tokenize_request
 from tollkeeper.backends.transport.framing import open_parser
@@ -278,10 +278,6 @@ class ReplicaCall:
                 body = b""
         if head.status in _CREDENTIAL_REFUSED:
             self._replica.doubt_credential()
-        if head.status == 501 and self._replica.config.names_unsupported:
-            unsupported = unsupported_option(body, secrets=self._replica.secrets)
-            if unsupported is not None:
-                return unsupported
         return refusal(
             head.status,
             body,

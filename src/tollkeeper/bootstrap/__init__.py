@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from tollkeeper.bootstrap.app import build_app
     from tollkeeper.bootstrap.backends import build_backends
-    from tollkeeper.bootstrap.bridge import build_bridge, running_bridge
     from tollkeeper.bootstrap.catalog import build_catalog
     from tollkeeper.bootstrap.commands import command_services
     from tollkeeper.bootstrap.database import located_database
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
 __all__ = [
     "build_app",
     "build_backends",
-    "build_bridge",
     "build_catalog",
     "build_engine",
     "check_settings",
@@ -30,7 +28,6 @@ __all__ = [
     "judge_over",
     "located_database",
     "master_secret",
-    "running_bridge",
     "running_engine",
     "running_judge",
     "running_services",
@@ -39,8 +36,6 @@ __all__ = [
 _FILES = {
     "build_app": "app",
     "build_backends": "backends",
-    "build_bridge": "bridge",
-    "running_bridge": "bridge",
     "build_catalog": "catalog",
     "command_services": "commands",
     "build_engine": "engine",

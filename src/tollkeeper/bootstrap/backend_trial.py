@@ -5,14 +5,12 @@ from contextlib import asynccontextmanager
 
 from tollkeeper.backends.port import Backend
 from tollkeeper.bootstrap.backends import build_backends
-from tollkeeper.bootstrap.bridge import running_bridge
 from tollkeeper.bootstrap.catalog import build_catalog
 from tollkeeper.bootstrap.engine import running_engine
 from tollkeeper.bootstrap.identities import shown_credential
 from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.errors import InvalidRequest, NotFound
-from tollkeeper.embedded.provider_bridge import ProviderBridge
-from tollkeeper.settings import Settings, SettingsError
+from tollkeeper.settings import Settings
 
 
 def model_on_backend(settings: Settings, backend: str, model_id: str | None) -> Model:
@@ -41,27 +39,14 @@ def credential_of(settings: Settings, backend: str) -> str:
 
 @asynccontextmanager
 async def running_backend(settings: Settings, name: str) -> AsyncIterator[Backend]:
-    """Needs the secrets of this backend only. An embedded engine or a bridge to the library is
-    started for the duration. Raises SettingsError where the library cannot serve the backend."""
+    """Needs the secrets of this backend only. An embedded engine is started for the duration."""
     own = tuple(backend for backend in settings.backends if backend.name == name)
     reduced = settings.model_copy(update={"backends": own})
-    async with running_engine(reduced) as engine, running_bridge(reduced) as bridge:
-        if bridge is not None:
-            _require_served(bridge, name)
-        backend = build_backends(
-            reduced,
-            None if engine is None else engine.address,
-            None if bridge is None else bridge.address,
-        )[name]
+    async with running_engine(reduced) as engine:
+        address = None if engine is None else engine.address
+        backend = build_backends(reduced, address)[name]
         await backend.start()
         try:
             yield backend
         finally:
             await backend.close()
-
-
-def _require_served(bridge: ProviderBridge, backend: str) -> None:
-    if bridge.report is None:
-        raise SettingsError(bridge.status.detail, ("library",))
-    if backend in bridge.report.refused:
-        raise SettingsError(bridge.report.refused[backend], ("backends", backend))

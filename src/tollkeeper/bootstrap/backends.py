@@ -9,13 +9,11 @@ from tollkeeper.backends.fan_out import FanOutBackend
 from tollkeeper.backends.port import Backend
 from tollkeeper.backends.routing import RoutedBackend
 from tollkeeper.bootstrap.api_keys import api_key_of
-from tollkeeper.bootstrap.bridge import check_library
 from tollkeeper.bootstrap.identities import identity_of
 from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.declared_prices import pricing_from_declared
 from tollkeeper.domain.inference import IMAGE
 from tollkeeper.domain.judging import EXAMPLES, Example
-from tollkeeper.embedded.bridge_address import BridgeAddress
 from tollkeeper.embedded.engine_address import EngineAddress
 from tollkeeper.services.policies.judge import Judge, JudgeConfig
 from tollkeeper.services.vault import Vault
@@ -101,42 +99,27 @@ def _judge_model(backend: BackendSettings, upstream_model: str) -> Model:
     )
 
 
-def build_backends(
-    settings: Settings, engine: EngineAddress | None, bridge: BridgeAddress | None = None
-) -> dict[str, Backend]:
-    return {
-        declared.name: _backend(declared, settings, engine, bridge)
-        for declared in settings.backends
-    }
+def build_backends(settings: Settings, engine: EngineAddress | None) -> dict[str, Backend]:
+    return {declared.name: _backend(declared, settings, engine) for declared in settings.backends}
 
 
 def _backend(
-    declared: BackendSettings,
-    settings: Settings,
-    engine: EngineAddress | None,
-    bridge: BridgeAddress | None,
+    declared: BackendSettings, settings: Settings, engine: EngineAddress | None
 ) -> Backend:
     if declared.kind == "embedded" and engine is None:
         return AbsentBackend(declared.name, "The embedded engine does not run.")
-    if declared.kind == "library" and bridge is None:
-        check_library(settings, declared.name)
-        api_key_of(declared)
-        return AbsentBackend(declared.name, "The bridge to the library does not run.")
     writes_images = any(
         declared.name in model.backends and IMAGE in model.output_modalities
         for model in settings.models
     )
     try:
-        config = backend_config(declared, engine, bridge, writes_images=writes_images)
+        config = backend_config(declared, engine, writes_images=writes_images)
         routed: Backend = RoutedBackend(config)
     except ValueError as exc:
         raise SettingsError(str(exc), ("backends", declared.name)) from None
     if declared.kind == "embedded":
         # The engine makes one completion at a time, in as many slots as it has.
         return FanOutBackend(routed, concurrency=settings.embedded.parallel)
-    if declared.kind == "library":
-        # Few providers of the library have an `n`.
-        return FanOutBackend(routed, concurrency=declared.fan_out)
     if declared.native_n and WireProtocol(declared.protocol) is WireProtocol.CHAT:
         return routed
     # Only the chat protocol has an `n` for every model and for streams: on others several completions
@@ -147,16 +130,15 @@ def _backend(
 def backend_config(
     declared: BackendSettings,
     engine: EngineAddress | None,
-    bridge: BridgeAddress | None = None,
     *,
     writes_images: bool = False,
 ) -> BackendConfig:
     """Raises ValueError if an address or a credential cannot be used. `writes_images`: some of the
     backend's models answer with images."""
-    embedded, bridged = declared.kind == "embedded", declared.kind == "library"
+    embedded = declared.kind == "embedded"
     protocol = WireProtocol(declared.protocol)
     has_large_records = writes_images or protocol is WireProtocol.RESPONSES
-    access = _access(declared, engine, bridge)
+    access = _access(declared, engine)
     return BackendConfig(
         name=declared.name,
         protocol=protocol,
@@ -164,8 +146,7 @@ def backend_config(
         api_key=access.api_key,
         api_key_file=access.api_key_file,
         credential=CredentialKind(declared.credential),
-        identity=None if embedded or bridged else identity_of(declared),
-        names_unsupported=bridged,
+        identity=None if embedded else identity_of(declared),
         headers=declared.headers,
         tls_ca_file=declared.tls_ca_file or None,
         connect_timeout_s=declared.connect_timeout_s,
@@ -174,7 +155,7 @@ def backend_config(
         always_stream=embedded,
         # With progress records the engine notices a disconnect while it reads a long prompt.
         extra_fields={"return_progress": True} if embedded else {},
-        output_bound=OutputBound.MAX_TOKENS if bridged else OutputBound(declared.output_bound),
+        output_bound=OutputBound(declared.output_bound),
         include_usage=declared.include_usage,
         refused_fields=declared.refused_fields,
         renamed_fields=declared.renamed_fields,
@@ -214,13 +195,7 @@ class _Access:
     api_key_file: str | None = None
 
 
-def _access(
-    declared: BackendSettings, engine: EngineAddress | None, bridge: BridgeAddress | None
-) -> _Access:
-    """The engine and the bridge have keys of their own: that of a provider stays in the bridge."""
+def _access(declared: BackendSettings, engine: EngineAddress | None) -> _Access:
     if declared.kind == "embedded":
         return _Access((), None) if engine is None else _Access((engine.base_url,), engine.api_key)
-    if declared.kind == "library":
-        assert bridge is not None
-        return _Access((bridge.url_of(declared.name),), bridge.api_key)
     return _Access(declared.urls, api_key_of(declared), declared.api_key_file or None)

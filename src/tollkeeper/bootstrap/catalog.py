@@ -79,7 +79,7 @@ def _on_backend(declared: ModelSettings, backend: BackendSettings, settings: Set
         cache_salt_field=backend.cache_salt_field,
         shares_cache=backend.cache_shared,
         # Some providers of the library would read addresses of their own storage with our key.
-        allows_remote_media=backend.allow_remote_media and backend.kind != "library",
+        allows_remote_media=backend.allow_remote_media,
     )
     if backend.kind == "embedded":
         return _on_engine(model, settings.embedded.context_length)

@@ -4,14 +4,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from tollkeeper.bootstrap.backends import build_backends, build_judge, judge_secret
-from tollkeeper.bootstrap.bridge import running_bridge
 from tollkeeper.bootstrap.engine import running_engine
 from tollkeeper.bootstrap.secrets import master_secret
 from tollkeeper.domain.errors import Unavailable
 from tollkeeper.domain.judging import EXAMPLES, Example
 from tollkeeper.embedded.engine import EmbeddedEngine
 from tollkeeper.embedded.kept_process import ProcessState
-from tollkeeper.embedded.provider_bridge import ProviderBridge
 from tollkeeper.services.policies.judge import Judge
 from tollkeeper.services.vault import Vault
 from tollkeeper.settings import Settings, SettingsError
@@ -26,8 +24,7 @@ async def running_judge(
     reduced = _judge_settings(settings)
     async with (
         running_engine(reduced) as engine,
-        running_bridge(reduced) as bridge,
-        judge_over(reduced, engine, bridge, examples) as judge,
+        judge_over(reduced, engine, examples) as judge,
     ):
         yield judge
 
@@ -36,20 +33,15 @@ async def running_judge(
 async def judge_over(
     settings: Settings,
     engine: EmbeddedEngine | None,
-    bridge: ProviderBridge | None = None,
     examples: tuple[Example, ...] = EXAMPLES,
 ) -> AsyncIterator[Judge]:
-    """The judge with an engine and a bridge that are already started. Raises Unavailable if the
+    """The judge with an engine that is already started. Raises Unavailable if the
     judge needs the engine and the engine is not ready."""
     reduced = _judge_settings(settings)
     needs_engine = any(backend.kind == "embedded" for backend in reduced.backends)
     if engine is not None and needs_engine and engine.status.state is not ProcessState.READY:
         raise Unavailable(engine.status.detail)
-    backends = build_backends(
-        reduced,
-        None if engine is None else engine.address,
-        None if bridge is None else bridge.address,
-    )
+    backends = build_backends(reduced, None if engine is None else engine.address)
     secret = judge_secret(Vault(master_secret(reduced)))
     judge = build_judge(reduced, backends, secret, examples)
     assert judge is not None

@@ -14,7 +14,6 @@ from tollkeeper.bootstrap.ledger import LedgerServices, build_ledger
 from tollkeeper.bootstrap.telemetry import build_tracer
 from tollkeeper.bootstrap.webhook import alert_webhook
 from tollkeeper.domain.media_text import UnreadKind
-from tollkeeper.embedded.bridge_address import BridgeAddress
 from tollkeeper.embedded.engine_address import EngineAddress
 from tollkeeper.services.alerts import Alerts
 from tollkeeper.services.calls.activity import Activity
@@ -69,11 +68,10 @@ async def running_services(
     *,
     clock: Clock = unix_now,
     engine: EngineAddress | None = None,
-    bridge: BridgeAddress | None = None,
     serving: bool = False,
 ) -> AsyncIterator[Services]:
     """Builds backends only if `serving`: other processes make no calls and need no backend's secret."""
-    backends = build_backends(settings, engine, bridge) if serving else {}
+    backends = build_backends(settings, engine) if serving else {}
     administration = Administration(settings, conninfo, clock)
     services = build_services(administration, backends, serving=serving)
     await services.database.open()

@@ -3,16 +3,13 @@
 import asyncio
 import os
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from enum import StrEnum
 
 from tollkeeper.backends.presets import PRESETS
 from tollkeeper.bootstrap import (
-    build_bridge,
     build_catalog,
     judge_over,
     master_secret,
-    running_bridge,
     running_engine,
 )
 from tollkeeper.bootstrap.identities import check_identity, shown_credential
@@ -24,10 +21,8 @@ from tollkeeper.cli.output import Listing
 from tollkeeper.cli.progress import working
 from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.embedded.engine import EmbeddedEngine
-from tollkeeper.embedded.provider_bridge import ProviderBridge
 from tollkeeper.hosting.backend_probe import (
     CONNECT_TIMEOUT_S,
-    bridge_state,
     engine_state,
     reach,
 )
@@ -165,25 +160,14 @@ def _telemetry(settings: Settings, source: SettingsSource) -> Finding:
 
 
 async def _backends_and_judge(settings: Settings, source: SettingsSource) -> list[Finding]:
-    """Starts one engine and one bridge for both, because the judge may use them too."""
-    found: list[Finding] = []
-    try:
-        build_bridge(settings)
-    except SettingsError as exc:  # the library, or a key for it, is missing
-        found.append(("library", CheckResult.BAD, source.located(exc)))
-    async with (
-        running_engine(settings) as engine,
-        nullcontext() if found else running_bridge(settings) as bridge,
-    ):
-        found += await _backends(settings, source, engine, bridge)
-        return [*found, await _judge(settings, source, engine, bridge)]
+    """Starts one engine for both, because the judge may use it too."""
+    async with running_engine(settings) as engine:
+        found = await _backends(settings, source, engine)
+        return [*found, await _judge(settings, source, engine)]
 
 
 async def _backends(
-    settings: Settings,
-    source: SettingsSource,
-    engine: EmbeddedEngine | None,
-    bridge: ProviderBridge | None,
+    settings: Settings, source: SettingsSource, engine: EmbeddedEngine | None
 ) -> list[Finding]:
     """Checks all replicas concurrently, so that the timeouts of several do not add up."""
     checks = []
@@ -192,9 +176,6 @@ async def _backends(
         name = f"backend {backend.name}"
         if backend.kind == "embedded":
             findings.append((name, *_engine(settings, backend, engine)))
-            continue
-        if backend.kind == "library":
-            findings.append((name, *_library(backend, bridge)))
             continue
         if backend.preset:
             findings.append((f"{name} preset", CheckResult.OK, _preset(backend)))
@@ -252,18 +233,6 @@ def _engine(
     return CheckResult.OK, state.detail
 
 
-def _library(backend: BackendSettings, bridge: ProviderBridge | None) -> tuple[CheckResult, str]:
-    state = bridge_state(bridge, backend.name)
-    if not state.ok:
-        return CheckResult.BAD, state.detail
-    hint = ""
-    if backend.provider in PRESETS:
-        hint = f" The preset {backend.provider} reaches it without the library, and exactly."
-    served = f"{backend.provider}, {shown_credential(backend)}, {state.detail}."
-    warning = "A charge is only as exact as what the library reports."
-    return CheckResult.WARNING, f"{served} {warning}{hint}"
-
-
 def _missing_files_and_secrets(backend: BackendSettings) -> Iterator[tuple[str, str]]:
     """Secrets and certificates that the settings name and that this machine does not have."""
     if backend.api_key_env and not os.environ.get(backend.api_key_env):
@@ -288,10 +257,7 @@ async def _replica(name: str, url: str, timeout_s: float) -> Finding:
 
 
 async def _judge(
-    settings: Settings,
-    source: SettingsSource,
-    engine: EmbeddedEngine | None,
-    bridge: ProviderBridge | None,
+    settings: Settings, source: SettingsSource, engine: EmbeddedEngine | None
 ) -> Finding:
     """Asks the judge real questions: only an answer shows that it returns log-probabilities."""
     declared = settings.judge
@@ -300,7 +266,7 @@ async def _judge(
         return "judge", CheckResult.WARNING, detail
     who = f"{declared.model} on the backend {declared.backend}"
     try:
-        async with judge_over(settings, engine, bridge) as judge:
+        async with judge_over(settings, engine) as judge:
             opinions = await judge.ask_all(_TEXT, _QUESTIONS)
     except SettingsError as exc:
         return "judge", CheckResult.BAD, source.located(exc)

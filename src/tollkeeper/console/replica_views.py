@@ -62,8 +62,8 @@ def traffic_by_replica(
 
 
 def _has_address(replica: str) -> bool:
-    """The engine and the bridge have a name in its place: each of their starts has another address,
-    and they are the only replica of their backend."""
+    """The engine has a name instead of an address, because each start has another address. It is
+    the only replica of its backend."""
     return "://" in replica
 
 

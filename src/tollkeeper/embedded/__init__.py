@@ -1,1 +1,1 @@
-"""What the gateway brings along and runs beside itself: the engine, the PostgreSQL, the bridge."""
+"""The processes that the gateway starts itself: the engine and the embedded PostgreSQL."""

@@ -1,9 +1,9 @@
 """A process that the gateway runs beside itself: started, watched, restarted and stopped.
 
-The engine and the bridge to the library of providers are kept so. Each listens on a loopback port
-that stays the same after a restart. The program reads one line of JSON from standard input, with
-the secrets that must not appear on a command line, writes one line to standard output when it is
-ready, and ends when its standard input ends.
+The embedded engine is such a process. It listens on a loopback port that stays the same after a
+restart. It reads one line of JSON from standard input, with the secrets that must not appear on a
+command line, writes one line to standard output when it is ready, and ends when its standard input
+ends.
 """
 
 import asyncio
@@ -35,8 +35,8 @@ _PROBE_INTERVAL_S = 5.0
 _PROBE_TIMEOUT_S = 20.0
 _PROBE_MISSES_MAX = 3
 _START_OUTPUT_BYTES_MAX = 2000
-# The report of a process. One line of the bridge has a sentence for each backend.
-_REPORT_BYTES_MAX = 1 << 20
+# The longest line that a process may write as its report.
+_REPORT_BYTES_MAX = 1 << 16
 _log = structlog.get_logger("tollkeeper.processes")
 
 

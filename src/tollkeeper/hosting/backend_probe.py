@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from tollkeeper.backends.config import host_and_port
 from tollkeeper.embedded.engine import EmbeddedEngine
 from tollkeeper.embedded.kept_process import ProcessState
-from tollkeeper.embedded.provider_bridge import ProviderBridge
 from tollkeeper.settings import BackendSettings, Settings
 
 CONNECT_TIMEOUT_S = 2.0
@@ -23,12 +22,10 @@ class ProbeResult:
 
 
 async def probe_backends(
-    settings: Settings, engine: EmbeddedEngine | None, bridge: ProviderBridge | None = None
+    settings: Settings, engine: EmbeddedEngine | None
 ) -> tuple[dict[str, str], bool]:
     """Returns one line for each backend, and whether at least one backend can be reached."""
-    results = await asyncio.gather(
-        *(_probe(backend, engine, bridge) for backend in settings.backends)
-    )
+    results = await asyncio.gather(*(_probe(backend, engine) for backend in settings.backends))
     lines = {
         f"backend {backend.name}": result.detail
         for backend, result in zip(settings.backends, results, strict=True)
@@ -36,13 +33,9 @@ async def probe_backends(
     return lines, any(result.ok for result in results)
 
 
-async def _probe(
-    backend: BackendSettings, engine: EmbeddedEngine | None, bridge: ProviderBridge | None
-) -> ProbeResult:
+async def _probe(backend: BackendSettings, engine: EmbeddedEngine | None) -> ProbeResult:
     if backend.kind == "embedded":
         return engine_state(engine)
-    if backend.kind == "library":
-        return bridge_state(bridge, backend.name)
     replicas = await asyncio.gather(*(reach(url, CONNECT_TIMEOUT_S) for url in backend.urls))
     count = sum(replica.ok for replica in replicas)
     return ProbeResult(count > 0, f"{count} of {len(replicas)} replicas reachable")
@@ -53,18 +46,6 @@ def engine_state(engine: EmbeddedEngine | None) -> ProbeResult:
         return ProbeResult(False, "disabled")
     status = engine.status
     return ProbeResult(status.state is ProcessState.READY, f"{status.state}: {status.detail}")
-
-
-def bridge_state(bridge: ProviderBridge | None, backend: str) -> ProbeResult:
-    """Whether the bridge serves this backend. That its provider answers, only a call can show."""
-    if bridge is None:
-        return ProbeResult(False, "the bridge does not run")
-    status, report = bridge.status, bridge.report
-    if status.state is not ProcessState.READY or report is None:
-        return ProbeResult(False, f"{status.state}: {status.detail}")
-    if backend in report.refused:
-        return ProbeResult(False, f"refused: {report.refused[backend]}")
-    return ProbeResult(True, f"{status.state}: through {report.library}")
 
 
 async def reach(url: str, timeout_s: float) -> ProbeResult:

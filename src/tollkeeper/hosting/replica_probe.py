@@ -9,8 +9,8 @@ from tollkeeper.hosting.backend_probe import CONNECT_TIMEOUT_S, ProbeResult, rea
 from tollkeeper.settings import BackendSettings, Settings
 
 _ANSWER_BYTES_MAX = 65_536
-# Backends whose server is a process beside the gateway, and what it is called.
-_BESIDE = {"embedded": "embedded engine", "library": "bridge to the library"}
+# The engine has this name instead of an address.
+_ENGINE = "embedded engine"
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,10 +27,9 @@ async def probe_replicas(settings: Settings) -> list[ReplicaProbe]:
 
 
 async def _probe(settings: Settings, backend: BackendSettings) -> list[ReplicaProbe]:
-    beside = _BESIDE.get(backend.kind)
-    if beside is not None:
+    if backend.kind == "embedded":
         state = await _state_by_gateway(settings, backend.name)
-        return [ReplicaProbe(backend.name, beside, state)]
+        return [ReplicaProbe(backend.name, _ENGINE, state)]
     results = await asyncio.gather(*(reach(url, CONNECT_TIMEOUT_S) for url in backend.urls))
     return [
         ReplicaProbe(backend.name, url, result)
@@ -39,7 +38,7 @@ async def _probe(settings: Settings, backend: BackendSettings) -> list[ReplicaPr
 
 
 async def _state_by_gateway(settings: Settings, backend: str) -> ProbeResult:
-    """Only the gateway that started a process beside itself knows it: its operator listener says."""
+    """Asks the operator listener of the gateway, which started the engine and knows its state."""
     operator = settings.operator
     try:
         async with asyncio.timeout(CONNECT_TIMEOUT_S):

@@ -1,4 +1,4 @@
-"""The parent process: starts the workers, the engine, the bridge and the operator listener, restarts a
+"""The parent process: starts the workers, the engine and the operator listener, restarts a
 worker or an embedded database that died, stops what it started, and sends a changed catalogue to the
 workers.
 """
@@ -13,12 +13,10 @@ from collections.abc import Callable
 import structlog
 from prometheus_client.multiprocess import mark_process_dead
 
-from tollkeeper.bootstrap import build_bridge, build_catalog, build_engine
+from tollkeeper.bootstrap import build_catalog, build_engine
 from tollkeeper.bootstrap.webhook import alert_webhook
 from tollkeeper.domain.errors import StateConflict, TollkeeperError, Unavailable
-from tollkeeper.embedded.engine import EmbeddedEngine
 from tollkeeper.embedded.postgres import EmbeddedPostgres
-from tollkeeper.embedded.provider_bridge import ProviderBridge
 from tollkeeper.hosting.backend_probe import probe_backends
 from tollkeeper.hosting.descriptors import descriptors_of
 from tollkeeper.hosting.http_server import HttpServer
@@ -67,7 +65,6 @@ class Supervisor:
         self._reload = reload
         self._worker_starter = worker_starter
         self._engine = build_engine(settings)
-        self._bridge = build_bridge(settings)
         self._stopping = asyncio.Event()
         self._workers: dict[int, WorkerProcess] = {}
         self._ready: set[int] = set()
@@ -92,8 +89,8 @@ class Supervisor:
                 http_limits(self._settings),
             )
             await listener.start(self._operator)
-            for beside in self._processes():
-                await beside.start()
+            if self._engine is not None:
+                await self._engine.start()
             keepers = [
                 loop.create_task(self._keep_worker(number, on_ready))
                 for number in range(self._settings.server.workers)
@@ -106,16 +103,12 @@ class Supervisor:
             self._public.close()
             await self._stop_workers(keepers)
             readiness_watch.cancel()
-            for beside in self._processes():
-                await beside.close()
+            if self._engine is not None:
+                await self._engine.close()
             await listener.drain(0)
             await self._alerts.close()
         if self._outdated is not None:
             raise StateConflict(self._outdated)
-
-    def _processes(self) -> list[EmbeddedEngine | ProviderBridge]:
-        """What runs beside the workers, as far as the settings need it."""
-        return [beside for beside in (self._engine, self._bridge) if beside is not None]
 
     def _stop(self) -> None:
         if not self._stopping.is_set():
@@ -172,7 +165,7 @@ class Supervisor:
         ready = ready and enough
         parts["holds"], can_hold = self._holds()
         ready = ready and can_hold
-        backends, any_reachable = await probe_backends(self._settings, self._engine, self._bridge)
+        backends, any_reachable = await probe_backends(self._settings, self._engine)
         parts |= backends
         ready = ready and any_reachable
         return Readiness(
@@ -257,13 +250,11 @@ class Supervisor:
 
     async def _start_worker(self) -> WorkerProcess:
         address = None if self._engine is None else self._engine.address
-        bridge = None if self._bridge is None else self._bridge.address
         instruction = {
             "kind": "start",
             "settings": self._settings.model_dump(mode="json"),
             "conninfo": self._conninfo,
             "engine": None if address is None else dataclasses.asdict(address),
-            "bridge": None if bridge is None else dataclasses.asdict(bridge),
         }
         worker = self._worker_starter.take()
         await worker.start(self._public, instruction)

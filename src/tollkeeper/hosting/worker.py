@@ -27,7 +27,6 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource
 
 from tollkeeper.bootstrap import build_app, build_catalog, running_services
 from tollkeeper.domain.errors import TollkeeperError
-from tollkeeper.embedded.bridge_address import BridgeAddress
 from tollkeeper.embedded.engine_address import EngineAddress
 from tollkeeper.hosting.arrivals import fair_arrivals
 from tollkeeper.hosting.descriptors import connections_within, soft_limit
@@ -183,9 +182,8 @@ async def _main(channel: socket.socket, listener: socket.socket) -> None:
     settings = _settings_from(start)
     configure_logs(log_format(settings))
     engine = EngineAddress(**start["engine"]) if start["engine"] is not None else None
-    bridge = BridgeAddress(**start["bridge"]) if start["bridge"] is not None else None
     async with running_services(
-        settings, start["conninfo"], engine=engine, bridge=bridge, serving=True
+        settings, start["conninfo"], engine=engine, serving=True
     ) as services:
         await Worker(settings, services).run(listener, instructions, reports)
 

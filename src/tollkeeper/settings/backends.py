@@ -33,9 +33,7 @@ _OWN_HEADERS = frozenset(
 
 class BackendSettings(Section):
     name: Name
-    kind: Literal["embedded", "library", "openai"] = "openai"
-    # Of the kind "library": the provider, by the name that the library has for it.
-    provider: str = Field(default="", pattern=r"^[a-z0-9_-]{0,64}$")
+    kind: Literal["embedded", "openai"] = "openai"
     # What is known of a provider or server: the defaults of what follows.
     preset: str = ""
     protocol: Literal[
@@ -175,7 +173,6 @@ class BackendSettings(Section):
                 "is bedrock-openai",
                 "protocol",
             )
-        self._fits_the_library()
         if self.tls_ca_file and not any(url.startswith("https://") for url in self.urls):
             raise misfit("none of the urls begins with https://", "tls_ca_file")
         if self.ejection_s > self.ejection_max_s:
@@ -196,23 +193,3 @@ class BackendSettings(Section):
                 f"only the credentials {', '.join(sorted(IDENTITY_CREDENTIALS))} have one",
                 "identity",
             )
-
-    def _fits_the_library(self) -> None:
-        """Raises an error for what the library has no place for, and for a missing provider."""
-        if self.kind != "library":
-            if self.provider:
-                raise misfit("only a backend of kind 'library' has one", "provider")
-            return
-        if not self.provider:
-            raise misfit("a backend of kind 'library' needs a provider", "provider")
-        if len(self.urls) > 1:
-            raise misfit("a backend of kind 'library' has one at most", "urls")
-        if self.protocol != "chat":
-            raise misfit("a backend of kind 'library' speaks 'chat' only", "protocol")
-        if self.credential != "bearer":
-            raise misfit("the library decides how it sends the key", "credential")
-        if self.tokenizer not in ("auto", "none"):
-            raise misfit("the library counts no tokens", "tokenizer")
-        for name in ("preset", "headers", "tls_ca_file", "tokenize_path"):
-            if getattr(self, name):
-                raise misfit("a backend of kind 'library' has none; remove it", name)

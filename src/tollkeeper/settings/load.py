@@ -55,7 +55,6 @@ def _anchored(settings: Settings, base: Path) -> Settings:
         "secrets": {"master_key_file": _joined(base, settings.secrets.master_key_file)},
         "alerts": {"webhook_secret_file": _joined(base, settings.alerts.webhook_secret_file)},
         "embedded": {"model_path": _joined(base, settings.embedded.model_path)},
-        "library": {"python": _joined(base, settings.library.python)},
         "console": {
             name: _joined(base, getattr(settings.console, name))
             for name in ("tls_certificate_file", "tls_key_file")

@@ -297,15 +297,6 @@ class EmbeddedSettings(Section):
     context_length: int = Field(default=PACKAGED_MODEL.context_length, ge=256, le=1_048_576)
 
 
-class LibrarySettings(Section):
-    # The interpreter of an environment with the library; empty: the gateway's own.
-    python: str = ""
-    # Calls that the bridge makes at once, of all backends.
-    calls: int = Field(default=256, ge=1, le=100_000)
-    # Variables of the gateway's environment that the library may see: a proxy's address, say.
-    environment: tuple[Name, ...] = ()
-
-
 class AlternativeSettings(PricesSettings):
     """A further backend that may serve a model. Without prices of its own it has the model's."""
 
@@ -399,7 +390,6 @@ class Settings(BaseSettings):
     policy: PolicySettings = PolicySettings()
     extensions: ExtensionsSettings = ExtensionsSettings()
     embedded: EmbeddedSettings = EmbeddedSettings()
-    library: LibrarySettings = LibrarySettings()
     backends: tuple[BackendSettings, ...] = ()
     models: tuple[ModelSettings, ...] = ()
 

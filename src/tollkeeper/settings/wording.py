@@ -8,6 +8,8 @@ from typing import Any
 
 from pydantic_core import ErrorDetails
 
+from tollkeeper.settings.removed import replacement
+
 # What the settings library calls an error, and what we say; the braces name its details.
 _SENTENCES = {
     "missing": "is required",
@@ -63,6 +65,10 @@ def explanation(
     """`known_names` are the settings that exist in the place of the error, `elsewhere` the sections
     that have a setting of this name, and `value` is the setting's value if that is no secret."""
     kind = error["type"]
+    if kind in ("extra_forbidden", "literal_error"):
+        removed = replacement(error["loc"], error["input"])
+        if removed:
+            return removed
     if kind == "extra_forbidden":
         return _unknown(str(error["loc"][-1]), known_names, elsewhere)
     if kind == "value_error":
@@ -79,7 +85,7 @@ def explanation(
 
 
 def unknown_section(name: str, known_names: Sequence[str]) -> str:
-    return f"there is no section {name}{nearest(name, known_names)}"
+    return replacement((name,)) or f"there is no section {name}{nearest(name, known_names)}"
 
 
 def toml_hint(message: str) -> str:

@@ -1,1 +1,0 @@
-"""The bridge to the library of providers, without the library."""

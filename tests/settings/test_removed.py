@@ -1,0 +1,43 @@
+"""A setting that no longer exists is rejected with what replaced it."""
+
+from pathlib import Path
+
+import pytest
+
+from tollkeeper.settings import SettingsError, load_settings
+
+
+def _rejection(folder: Path, text: str) -> str:
+    path = folder / "tollkeeper.toml"
+    path.write_text(text)
+    with pytest.raises(SettingsError) as rejected:
+        load_settings(path)
+    return str(rejected.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            '[[backends]]\nname = "b"\nkind = "library"',
+            "backends 'b': kind = 'library': was removed; use kind = \"openai\" with a preset",
+        ),
+        (
+            '[[backends]]\nname = "b"\nprovider = "cohere"\nurls = ["http://a"]',
+            "backends 'b': provider: was removed; use preset",
+        ),
+        ("[library]\ncalls = 3", "library: was removed; backends with a preset"),
+    ],
+)
+def test_a_removed_setting_names_its_replacement(tmp_path: Path, text: str, said: str) -> None:
+    rejection = _rejection(tmp_path, text)
+    assert said in rejection
+    assert "line " in rejection
+
+
+def test_a_variable_of_a_removed_section_names_its_replacement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOLLKEEPER_LIBRARY__PYTHON", "/usr/bin/python3")
+    rejection = _rejection(tmp_path, "")
+    assert rejection.startswith("TOLLKEEPER_LIBRARY__PYTHON: was removed; backends with a preset")
