@@ -71,7 +71,7 @@ docs: $(INSTALLED) ## build the documents as a static site in site/
 
 lock: $(INSTALLED) ## resolve the dependencies anew and write the locks
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
-	  --upgrade --extra embedded --extra console --extra otel --group dev pyproject.toml -o requirements.lock
+	  --upgrade --all-extras --group dev pyproject.toml -o requirements.lock
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	  --upgrade --constraint requirements.lock --extra console --extra otel pyproject.toml -o deploy/requirements.lock
 	echo uv | $(BIN)/uv pip compile --quiet --universal --generate-hashes --no-header --no-annotate - -o requirements-uv.lock

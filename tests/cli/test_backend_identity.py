@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.backends.identity.token_servers import authority
+from tests.support.certificates import make_certificate
 from tests.support.program import Outcome, Program, write_config
 from tests.support.upstream import Upstream, answer, chat
 from tollkeeper.settings import load_settings
@@ -17,7 +19,7 @@ name = "azure"
 preset = "azure"
 urls = ["{url}"]
 credential = "entra"
-identity = {{ tenant = "t", client = "c", authority = "{authority}", secret_env = "MY_SECRET" }}
+identity = {{ tenant = "tenant", client = "c", secret_env = "MY_SECRET" }}
 
 [[models]]
 id = "example/gpt"
@@ -31,11 +33,14 @@ max_output_length = 1024
 @pytest.fixture
 def outcomes(program: Program, tmp_path: Path, data_dir: Path) -> object:
     async def run(tokens: Upstream, upstream: Upstream) -> tuple[Outcome, Outcome]:
-        authority = tokens.url.removesuffix("/v1")
-        more = _SETTINGS.format(url=upstream.url, authority=authority)
+        more = _SETTINGS.format(url=upstream.url)
         config = write_config(tmp_path, data_dir, more=more)
         assert load_settings(config).backends
-        made = program.with_config(config).with_environment(MY_SECRET=_SECRET)
+        made = program.with_config(config).with_environment(
+            MY_SECRET=_SECRET,
+            AZURE_AUTHORITY_HOST=tokens.url.removesuffix("/v1"),
+            REQUESTS_CA_BUNDLE=str(tmp_path / "upstream.pem"),
+        )
         tried = await asyncio.to_thread(made.run, "backend", "try", "azure", "--json")
         examined = await asyncio.to_thread(made.run, "doctor", "--json")
         return tried, examined
@@ -43,9 +48,10 @@ def outcomes(program: Program, tmp_path: Path, data_dir: Path) -> object:
     return run
 
 
-async def test_the_kind_is_shown_and_the_secret_is_not(outcomes: object) -> None:
+async def test_the_kind_is_shown_and_the_secret_is_not(outcomes: object, tmp_path: Path) -> None:
+    tls, _ = make_certificate(tmp_path)
     given = answer({"access_token": "token-1", "expires_in": 3599})
-    async with Upstream(given) as tokens, Upstream(chat()) as upstream:
+    async with Upstream(authority(given), tls=tls) as tokens, Upstream(chat()) as upstream:
         tried, examined = await outcomes(tokens, upstream)  # type: ignore[operator]
     document = json.loads(tried.out)
     assert document["credential"] == "entra: the client secret of c"
@@ -53,23 +59,25 @@ async def test_the_kind_is_shown_and_the_secret_is_not(outcomes: object) -> None
     rows = {row["name"]: row for row in json.loads(examined.out)["data"]}
     found = rows["backend azure credential"]
     assert found["verdict"] == "ok"
-    assert found["detail"] == "entra: the client secret of c, good for 3599 s"
+    assert found["detail"].startswith("entra: the client secret of c, good for 359")
     assert "entra" in rows["backend azure preset"]["detail"]
     for shown in (tried.out, tried.err, examined.out, examined.err):
         assert _SECRET not in shown
         assert "token-1" not in shown
 
 
-async def test_a_token_that_is_refused(outcomes: object) -> None:
-    refused = answer({"error": "invalid_client", "error_description": _SECRET}, status=401)
-    async with Upstream(refused) as tokens, Upstream(chat()) as upstream:
+async def test_a_token_that_is_refused(outcomes: object, tmp_path: Path) -> None:
+    tls, _ = make_certificate(tmp_path)
+    words = f"AADSTS7000215: {_SECRET}"
+    refused = answer({"error": "invalid_client", "error_description": words}, status=401)
+    async with Upstream(authority(refused), tls=tls) as tokens, Upstream(chat()) as upstream:
         tried, examined = await outcomes(tokens, upstream)  # type: ignore[operator]
     assert tried.code == 1
     rows = {row["check"]: row for row in json.loads(tried.out)["data"]}
     assert "credential" in rows["answer"]["detail"]
     found = {row["name"]: row for row in json.loads(examined.out)["data"]}
     detail = found["backend azure credential"]["detail"]
-    assert "the token service answered with status 401 (invalid_client)" in detail
+    assert "the token service refused: AADSTS7000215" in detail
     for shown in (tried.out, tried.err, examined.out, examined.err):
         assert _SECRET not in shown
     assert upstream.requests == []

@@ -20,7 +20,19 @@ _NOT_IN_A_WORKER = (
     # Of libraries: what writes in colour, parses commands, serves pages, traces where nobody asked
     # for it, or calls providers by code that is not ours.
     *("rich", "pygments", "typer", "click", "jinja2", "starlette", "uvicorn", "plotly"),
-    *("opentelemetry", "openai", "anthropic", "httpx", "httpx2", "requests", "aiohttp"),
+    *(
+        "opentelemetry",
+        "openai",
+        "anthropic",
+        "botocore",
+        "google",
+        "azure",
+        "msal",
+        "httpx",
+        "httpx2",
+        "requests",
+        "aiohttp",
+    ),
     *("alembic", "sqlalchemy", "fastapi", "multiprocessing", "unittest", "yaml"),
     # Of ours.
     *("tollkeeper.cli", "tollkeeper.console", "tollkeeper.hosting.supervisor"),

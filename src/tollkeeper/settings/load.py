@@ -71,7 +71,7 @@ def _anchored(settings: Settings, base: Path) -> Settings:
                 "identity": backend.identity.model_copy(
                     update={
                         name: _joined(base, getattr(backend.identity, name))
-                        for name in ("file", "token_file", "secret_file")
+                        for name in ("file", "secret_file")
                     }
                 ),
             }

@@ -8,6 +8,12 @@ _REPLACEMENTS: Final = {
     "backends.kind = library": (
         'use kind = "openai" with a preset or a protocol that the provider speaks: docs/providers.md'
     ),
+    "backends.identity.authority": "set the variable AZURE_AUTHORITY_HOST",
+    "backends.identity.role": "set the variable AWS_ROLE_ARN, or use profile",
+    "backends.identity.source": "name a file, a secret or a profile, or let the library search",
+    "backends.identity.token_file": (
+        "set AWS_WEB_IDENTITY_TOKEN_FILE or AZURE_FEDERATED_TOKEN_FILE, or use profile or file"
+    ),
     "backends.provider": "use preset, which names the provider: docs/providers.md",
 }
 

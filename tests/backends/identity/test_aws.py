@@ -1,8 +1,11 @@
-"""Keys of AWS from every place that has them, and requests that are signed with them."""
+"""AWS keys from every place that has them, by botocore, and requests that are signed with them."""
 
+import asyncio
 import hashlib
 import hmac
 import json
+import time
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -11,6 +14,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from tests.backends.identity.token_servers import (
+    QUICK,
     SECRET,
     form,
     identified,
@@ -20,87 +24,100 @@ from tests.backends.identity.token_servers import (
 from tests.support.backend_calls import make, make_call, until
 from tests.support.upstream import Peer, Received, Upstream, Verb, answer, chat, refuse
 from tollkeeper.backends.credentials import OutgoingRequest
-from tollkeeper.backends.identities import (
-    AwsContainer,
-    AwsIdentity,
-    AwsInstance,
-    AwsKeys,
-    AwsProfile,
-    AwsSource,
-    AwsWebIdentity,
-    region_in,
-)
-from tollkeeper.backends.identity.aws import aws_keys
+from tollkeeper.backends.identities import AwsIdentity, region_in
+from tollkeeper.backends.identity import aws
+from tollkeeper.backends.identity.aws import obtain
 from tollkeeper.backends.identity.failure import IdentityFailure
+from tollkeeper.backends.identity.renewal import Expiring
 from tollkeeper.backends.identity.sigv4 import SigningKeys
 from tollkeeper.domain.errors import BackendFailed, Unavailable
 
+_IDENTITY = AwsIdentity("eu-west-1")
 _NOW = datetime(2030, 1, 1, tzinfo=UTC).timestamp()
-_GIVEN = {
-    "AccessKeyId": "ASIA1",
-    "SecretAccessKey": SECRET,
-    "Token": "session-1",
-    "Expiration": "2030-01-01T06:00:00Z",
-}
+
+
+async def _obtained(identity: AwsIdentity = _IDENTITY) -> Expiring[SigningKeys]:
+    return await asyncio.to_thread(obtain, identity)
+
+
+def _end(seconds: float) -> str:
+    return datetime.fromtimestamp(time.time() + seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _given(**changes: Any) -> dict[str, Any]:
+    return {
+        "Code": "Success",
+        "Type": "AWS-HMAC",
+        "AccessKeyId": "ASIA1",
+        "SecretAccessKey": SECRET,
+        "Token": "session-1",
+        "Expiration": _end(21600),
+        **changes,
+    }
+
+
 _KEYS = SigningKeys("ASIA1", SECRET, "session-1")
-
-
-async def _obtained(source: AwsSource) -> tuple[SigningKeys, float | None]:
-    found = await aws_keys(source, deadline=1e12, now=lambda: _NOW)
-    return found.value, found.lifetime_s
-
-
-async def test_a_machine_asks_for_a_session_first() -> None:
-    async def metadata(peer: Peer) -> None:
-        path = peer.request.path
-        texts = {"/latest/api/token": b"imds-token", _ROLES: b"gateway-role\n"}
-        body = texts.get(path) or json.dumps(_GIVEN).encode()
-        await answer(body, content_type="text/plain")(peer)
-
-    async with Upstream(metadata) as service:
-        found = await _obtained(AwsInstance(origin(service)))
-    assert found == (_KEYS, 21600.0)
-    session, roles, role = service.requests
-    assert session.head.startswith(b"PUT /latest/api/token ")
-    assert session.headers["x-aws-ec2-metadata-token-ttl-seconds"] == "21600"
-    assert (roles.path, role.path) == (_ROLES, f"{_ROLES}gateway-role")
-    assert role.headers["x-aws-ec2-metadata-token"] == "imds-token"
-
-
 _ROLES = "/latest/meta-data/iam/security-credentials/"
 
 
-async def test_a_container_reads_its_token_anew(tmp_path: Path) -> None:
+async def test_a_machine_asks_for_a_session_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def metadata(peer: Peer) -> None:
+        texts = {"/latest/api/token": b"imds-token", _ROLES: b"gateway-role"}
+        body = texts.get(peer.request.path) or json.dumps(_given()).encode()
+        await answer(body, content_type="text/plain")(peer)
+
+    async with Upstream(metadata) as service:
+        monkeypatch.delenv("AWS_EC2_METADATA_DISABLED")
+        monkeypatch.setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", f"{origin(service)}/")
+        found = await _obtained()
+    assert found.value == _KEYS
+    assert found.lifetime_s is not None
+    assert 21000 < found.lifetime_s <= 21600
+    session, _, role = service.requests
+    assert session.head.startswith(b"PUT /latest/api/token ")
+    assert role.path == f"{_ROLES}gateway-role"
+    assert role.headers["x-aws-ec2-metadata-token"] == "imds-token"
+
+
+async def test_a_container_reads_its_token_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = tmp_path / "token"
-    file.write_text("pod-token\n")
-    async with Upstream(answer(_GIVEN)) as service:
-        assert await _obtained(AwsContainer(f"{service.url}/creds", "plain")) == (_KEYS, 21600.0)
-        assert await _obtained(AwsContainer(f"{service.url}/creds", "", file)) == (_KEYS, 21600.0)
+    async with Upstream(answer(_given())) as service:
+        monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", f"{service.url}/creds")
+        monkeypatch.setenv("AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE", str(file))
+        for content in ("first", "second"):
+            file.write_text(content)
+            assert (await _obtained()).value == _KEYS
     sent = [request.headers["authorization"] for request in service.requests]
-    assert sent == ["plain", "pod-token"]
+    assert sent == ["first", "second"]
 
 
-async def test_a_container_is_not_asked_over_a_network_without_tls() -> None:
-    with pytest.raises(IdentityFailure, match="must start with https://"):
-        await _obtained(AwsContainer("http://10.0.0.1/creds"))
+_STS = """<{action}Response xmlns="https://sts.amazonaws.com/doc/2011-06-15/"><{action}Result>
+<Credentials><AccessKeyId>ASIA1</AccessKeyId><SecretAccessKey>{secret}</SecretAccessKey>
+<SessionToken>session-1</SessionToken><Expiration>{end}</Expiration></Credentials>
+</{action}Result></{action}Response>"""
 
 
-async def test_a_role_is_taken_with_a_federated_token(tmp_path: Path) -> None:
+def _role_given(action: str) -> Verb:
+    body = _STS.format(action=action, secret=SECRET, end=_end(3600))
+    return answer(body.encode(), content_type="text/xml")
+
+
+async def test_a_role_is_taken_with_a_federated_token(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     file = tmp_path / "token"
     file.write_text("theirs")
-    credentials = {
-        "AccessKeyId": "ASIA1",
-        "SecretAccessKey": SECRET,
-        "SessionToken": "session-1",
-        "Expiration": _NOW + 3600,
-    }
-    result = {"AssumeRoleWithWebIdentityResult": {"Credentials": credentials}}
-    body = {"AssumeRoleWithWebIdentityResponse": result}
-    async with Upstream(answer(body)) as sts:
-        source = AwsWebIdentity("arn:aws:iam::1:role/gateway", file, sts.url)
-        assert await _obtained(source) == (_KEYS, 3600.0)
+    monkeypatch.setenv("AWS_WEB_IDENTITY_TOKEN_FILE", str(file))
+    monkeypatch.setenv("AWS_ROLE_ARN", "arn:aws:iam::1:role/gateway")
+    async with Upstream(_role_given("AssumeRoleWithWebIdentity")) as sts:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_STS", sts.url)
+        found = await _obtained()
+    assert found.value == _KEYS
+    assert found.lifetime_s is not None
+    assert 3500 < found.lifetime_s <= 3600
     (asked,) = sts.requests
-    assert asked.headers["accept"] == "application/json"
     sent = form(asked)
     assert (sent["Action"], sent["RoleArn"]) == (
         "AssumeRoleWithWebIdentity",
@@ -109,23 +126,50 @@ async def test_a_role_is_taken_with_a_federated_token(tmp_path: Path) -> None:
     assert sent["WebIdentityToken"] == "theirs"
 
 
+async def test_a_profile_may_name_a_role_and_a_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both were rejected by the gateway's own reader of profiles."""
+    program = tmp_path / "keys"
+    program.write_text(
+        f"#!/bin/sh\necho '{json.dumps({'Version': 1, 'SessionToken': 'session-1', **_given()})}'\n"
+    )
+    program.chmod(0o700)
+    config = tmp_path / "config"
+    config.write_text(
+        f"[profile run]\ncredential_process = {program}\n"
+        "[profile role]\nsource_profile = run\nrole_arn = arn:aws:iam::1:role/gateway\n"
+    )
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(config))
+    async with Upstream(_role_given("AssumeRole")) as sts:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_STS", sts.url)
+        for profile in ("run", "role"):
+            assert (await _obtained(AwsIdentity("eu-west-1", profile))).value == _KEYS
+    (asked,) = sts.requests
+    assert form(asked)["RoleArn"] == "arn:aws:iam::1:role/gateway"
+
+
 @pytest.mark.parametrize(
     "given",
     [
         {},
-        {**_GIVEN, "AccessKeyId": None},
-        {**_GIVEN, "AccessKeyId": "two words"},
-        {**_GIVEN, "SecretAccessKey": ""},
-        {**_GIVEN, "Token": "a\r\nb: c"},
-        {**_GIVEN, "Expiration": None},
-        {**_GIVEN, "Expiration": "2030-01-01T06:00:00"},
+        _given(AccessKeyId=None),
+        _given(AccessKeyId="two words"),
+        _given(SecretAccessKey=""),
+        _given(Token="a\r\nb: c"),
+        _given(Expiration=None),
     ],
 )
-async def test_an_answer_without_keys(given: dict[str, Any]) -> None:
-    async with Upstream(answer(given)) as service:
-        with pytest.raises(IdentityFailure) as failure:
-            await _obtained(AwsContainer(service.url))
-    assert SECRET not in str(failure.value)
+async def test_an_answer_without_keys(
+    given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with capture_logs() as logs:
+        async with Upstream(answer(given)) as service, Upstream(chat()) as upstream:
+            monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", service.url)
+            async with identified(AwsIdentity("r"), upstream.url) as backend:
+                assert isinstance((await make(backend, make_call())).error, Unavailable)
+    assert logs[0]["event"] == "credential not renewed"
+    assert SECRET not in str(logs)
 
 
 _PROFILES = """
@@ -143,22 +187,20 @@ aws_session_token = session-1
 @pytest.mark.parametrize(
     ("content", "reason"),
     [
-        (None, "cannot be read"),
-        ("nonsense", "no file of profiles"),
-        ("[other]\n", "has no profile gateway"),
-        ("[gateway]\n", "no access key"),
+        (None, "profile"),
+        ("nonsense", "Unable to parse config file"),
+        ("[other]\n", "gateway"),
+        ("[gateway]\n", "found no keys"),
     ],
 )
 async def test_a_file_without_the_profile(tmp_path: Path, content: str | None, reason: str) -> None:
     file = tmp_path / "credentials"
     if content is not None:
         file.write_text(content)
+    identity = AwsIdentity("r", "gateway", str(file))
     with pytest.raises(IdentityFailure, match=reason):
-        await _obtained(AwsProfile(file, "gateway"))
-    async with (
-        Upstream(chat()) as upstream,
-        identified(AwsIdentity(AwsProfile(file, "gateway"), "r"), upstream.url) as backend,
-    ):
+        await _obtained(identity)
+    async with Upstream(chat()) as upstream, identified(identity, upstream.url) as backend:
         assert isinstance((await make(backend, make_call())).error, Unavailable)
     assert upstream.requests == []
 
@@ -167,27 +209,41 @@ def _credential_of(request: Received) -> str:
     return request.headers["authorization"].partition("Credential=")[2].partition("/")[0]
 
 
-async def test_a_changed_file_changes_the_keys_of_the_next_call(tmp_path: Path) -> None:
+async def test_a_changed_file_changes_the_keys_of_later_calls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(aws, "_RECHECK_S", 0.05)
     file = tmp_path / "credentials"
     file.write_text(_PROFILES)
+    used: list[str] = []
     with capture_logs() as logs:
         async with (
             Upstream(chat()) as upstream,
-            identified(AwsIdentity(AwsProfile(file, "gateway"), "r"), upstream.url) as backend,
+            identified(AwsIdentity("r", "gateway", str(file)), upstream.url) as backend,
         ):
-            await make(backend, make_call())
+
+            async def uses(key: str) -> None:
+                async with asyncio.timeout(20):
+                    while used[-1:] != [key]:
+                        await make(backend, make_call())
+                        used.append(_credential_of(upstream.requests[-1]))
+
+            await uses("AKIA1")
             file.write_text(_PROFILES.replace("AKIA1", "AKIA-2"))
-            await make(backend, make_call())
+            await uses("AKIA-2")
             # In the middle of a rotation the last keys stay in use.
             file.write_text("")
+            await until(lambda: any(entry["event"] == "credential not renewed" for entry in logs))
             await make(backend, make_call())
-    assert [_credential_of(request) for request in upstream.requests] == [
-        "AKIA1",
-        "AKIA-2",
-        "AKIA-2",
-    ]
+            assert _credential_of(upstream.requests[-1]) == "AKIA-2"
     assert upstream.requests[0].headers["x-amz-security-token"] == "session-1"
     assert "secret-1" not in str(logs)
+
+
+@pytest.fixture
+def keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIA1")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
 
 
 def _expected_signature(request: Received, secret: str, region: str) -> str:
@@ -209,8 +265,11 @@ def _expected_signature(request: Received, secret: str, region: str) -> str:
 
 
 @pytest.mark.parametrize("session", ["", "session-1"])
-async def test_every_request_is_signed(session: str) -> None:
-    identity = AwsIdentity(AwsKeys("AKIA1", SECRET, session), "eu-west-1")
+@pytest.mark.usefixtures("keys")
+async def test_every_request_is_signed(session: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if session:
+        monkeypatch.setenv("AWS_SESSION_TOKEN", session)
+    identity = AwsIdentity("eu-west-1")
     async with (
         Upstream(chat()) as upstream,
         identified(identity, upstream.url, now=lambda: _NOW) as backend,
@@ -224,8 +283,9 @@ async def test_every_request_is_signed(session: str) -> None:
         assert SECRET not in request.head.decode()
 
 
+@pytest.mark.usefixtures("keys")
 async def test_the_region_is_that_of_the_replica() -> None:
-    credential = opened(AwsIdentity(AwsKeys("AKIA1", SECRET), "eu-west-1"))
+    credential = opened(AwsIdentity("eu-west-1"))
     scopes = []
     for host in ("bedrock-runtime.us-west-2.amazonaws.com", "127.0.0.1:80"):
         headers = await credential.headers_for(OutgoingRequest(host, "/", b""), deadline=1e12)
@@ -249,13 +309,14 @@ def test_the_region_in_a_host(host: str, region: str | None) -> None:
     assert region_in(host) == region
 
 
+@pytest.mark.usefixtures("keys")
 @pytest.mark.parametrize("kind", ["RequestTimeTooSkewed", "InvalidSignatureException"])
 async def test_a_wrong_clock_is_a_failure_of_the_backend_that_is_not_charged(kind: str) -> None:
     """AWS refuses a request that is more than minutes old; that is nothing the caller can mend."""
     verb = answer(
         {"message": "Signature expired"}, status=403, headers=[("x-amzn-errortype", kind)]
     )
-    identity = AwsIdentity(AwsKeys("AKIA1", SECRET), "eu-west-1")
+    identity = AwsIdentity("eu-west-1")
     async with (
         Upstream(verb) as upstream,
         identified(identity, *upstream.two_urls, now=lambda: 0.0, failures_to_eject=1) as backend,
@@ -267,32 +328,29 @@ async def test_a_wrong_clock_is_a_failure_of_the_backend_that_is_not_charged(kin
     assert not outcome.error.charged
 
 
-async def test_keys_that_expire_are_renewed() -> None:
-    names = iter(("ASIA1", "ASIA2", "ASIA3"))
-
+async def test_keys_that_expire_are_renewed(monkeypatch: pytest.MonkeyPatch) -> None:
     async def service(peer: Peer) -> None:
-        end = datetime.fromtimestamp(datetime.now(UTC).timestamp() + 8, UTC).isoformat()
-        await answer({**_GIVEN, "AccessKeyId": next(names), "Expiration": end})(peer)
+        # The library asks again at once for keys that end within a quarter of an hour.
+        name = f"ASIA{len(metadata.requests)}"
+        await answer(_given(AccessKeyId=name, Expiration=_end(1000)))(peer)
 
-    async with (
-        Upstream(service) as metadata,
-        Upstream(chat()) as upstream,
-        identified(AwsIdentity(AwsContainer(metadata.url), "r"), upstream.url) as backend,
-    ):
-        await make(backend, make_call())
-        await until(lambda: len(metadata.requests) == 2)
-        await until(lambda: metadata.under_way == 0)
-        await make(backend, make_call())
+    times = replace(QUICK, ahead_share=0.9999)
+    async with Upstream(service) as metadata, Upstream(chat()) as upstream:
+        monkeypatch.setenv("AWS_CONTAINER_CREDENTIALS_FULL_URI", metadata.url)
+        async with identified(AwsIdentity("r"), upstream.url, times=times) as backend:
+            await make(backend, make_call())
+            await until(lambda: len(metadata.requests) >= 3)
+            await make(backend, make_call())
     used = [_credential_of(request) for request in upstream.requests]
     assert used[0] == "ASIA1"
-    assert used[1] in ("ASIA1", "ASIA2")
+    assert used[1] in ("ASIA2", "ASIA3", "ASIA4")
 
 
-async def test_keys_are_not_shown() -> None:
+@pytest.mark.usefixtures("keys")
+async def test_keys_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SESSION_TOKEN", "session-1")
     quoting: Verb = refuse(400, f"AKIA1 with {SECRET} and session-1")
-    identity = AwsIdentity(AwsKeys("AKIA1", SECRET, "session-1"), "r")
-    assert SECRET not in repr(identity)
-    assert SECRET not in identity.described
+    identity = AwsIdentity("r")
     async with Upstream(quoting) as upstream, identified(identity, upstream.url) as backend:
         outcome = await make(backend, make_call())
     assert outcome.error is not None

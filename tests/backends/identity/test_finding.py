@@ -1,5 +1,6 @@
 """Which identity a backend has, by its settings and by the variables of its provider's own tools."""
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -7,28 +8,13 @@ import pytest
 from pydantic import ValidationError
 
 from tests.backends.identity.token_servers import SECRET
-from tollkeeper.backends.identities import (
-    AwsContainer,
-    AwsIdentity,
-    AwsInstance,
-    AwsKeys,
-    AwsProfile,
-    AwsWebIdentity,
-    EntraApp,
-    EntraCertificate,
-    EntraFederated,
-    EntraManaged,
-    EntraSecret,
-    GoogleFile,
-    GoogleInstance,
-    Identity,
-)
+from tollkeeper.backends.identities import AwsIdentity, EntraIdentity, GoogleIdentity, Identity
+from tollkeeper.bootstrap import identities
 from tollkeeper.bootstrap.identities import identity_of
 from tollkeeper.settings import BackendSettings, Settings, SettingsError, load_settings
 
 _AWS_URL = "https://bedrock-runtime.eu-west-1.amazonaws.com"
 _AZURE = {"AZURE_TENANT_ID": "tenant", "AZURE_CLIENT_ID": "client"}
-_APP = EntraApp("tenant", "client")
 _AWS = {"AWS_ACCESS_KEY_ID": "AKIA1", "AWS_SECRET_ACCESS_KEY": SECRET}
 
 
@@ -43,146 +29,72 @@ def _declared(credential: str, *urls: str, **identity: Any) -> BackendSettings:
     )
 
 
-@pytest.fixture(autouse=True)
-def _no_home(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """A developer's own profiles are not looked at."""
-    monkeypatch.setenv("HOME", str(tmp_path))
-
-
 @pytest.mark.parametrize(
-    ("settings", "environment", "found"),
+    ("credential", "settings", "environment", "found"),
     [
-        ({}, {}, GoogleInstance()),
-        ({}, {"GCE_METADATA_HOST": "127.0.0.1:9"}, GoogleInstance("127.0.0.1:9")),
-        ({}, {"GOOGLE_APPLICATION_CREDENTIALS": "/a.json"}, GoogleFile(Path("/a.json"))),
+        ("google", {}, {}, GoogleIdentity()),
+        ("google", {"file": "/b.json", "scope": "s"}, {}, GoogleIdentity("/b.json", "s")),
+        ("entra", {}, _AZURE, EntraIdentity()),
+        ("entra", {"client": "id"}, {}, EntraIdentity(client="id")),
         (
-            {"file": "/b.json", "scope": "s"},
-            {"GOOGLE_APPLICATION_CREDENTIALS": "/a.json"},
-            GoogleFile(Path("/b.json"), "s"),
-        ),
-        (
-            {"source": "machine"},
-            {"GOOGLE_APPLICATION_CREDENTIALS": "/a.json"},
-            GoogleInstance(),
-        ),
-    ],
-)
-def test_google(settings: dict[str, str], environment: dict[str, str], found: Identity) -> None:
-    assert identity_of(_declared("google", **settings), environment) == found
-
-
-@pytest.mark.parametrize(
-    ("settings", "environment", "found"),
-    [
-        ({}, {}, EntraManaged()),
-        ({}, {"AZURE_CLIENT_ID": "id"}, EntraManaged("id")),
-        (
-            {},
-            {"IDENTITY_ENDPOINT": "http://127.0.0.1:9/msi", "IDENTITY_HEADER": "h"},
-            EntraManaged("", "http://127.0.0.1:9/msi", "h"),
-        ),
-        ({}, {**_AZURE, "AZURE_CLIENT_SECRET": SECRET}, EntraSecret(_APP, SECRET)),
-        (
-            {
-                "secret_env": "OTHER",
-                "tenant": "t2",
-                "client": "c2",
-                "authority": "https://a.example",
-            },
+            "entra",
+            {"secret_env": "OTHER", "tenant": "t2", "client": "c2"},
             {**_AZURE, "OTHER": SECRET},
-            EntraSecret(EntraApp("t2", "c2", "https://a.example"), SECRET),
-        ),
-        ({"secret_file": "/secret"}, _AZURE, EntraSecret(_APP, file=Path("/secret"))),
-        (
-            {},
-            {**_AZURE, "AZURE_CLIENT_CERTIFICATE_PATH": "/c.pem"},
-            EntraCertificate(_APP, Path("/c.pem")),
+            EntraIdentity("t2", "c2", SECRET),
         ),
         (
+            "entra",
+            {"secret_file": "/secret"},
+            _AZURE,
+            EntraIdentity("tenant", "client", secret_file="/secret"),
+        ),
+        (
+            "entra",
             {"file": "/c.pem"},
-            {**_AZURE, "AZURE_CLIENT_SECRET": SECRET},
-            EntraCertificate(_APP, Path("/c.pem")),
+            _AZURE,
+            EntraIdentity("tenant", "client", certificate_file="/c.pem"),
         ),
-        (
-            {},
-            {**_AZURE, "AZURE_FEDERATED_TOKEN_FILE": "/token"},
-            EntraFederated(_APP, Path("/token")),
-        ),
-        (
-            {"source": "federated"},
-            {**_AZURE, "AZURE_FEDERATED_TOKEN_FILE": "/token", "AZURE_CLIENT_SECRET": SECRET},
-            EntraFederated(_APP, Path("/token")),
-        ),
+        ("sigv4", {}, _AWS, AwsIdentity("eu-west-1")),
+        ("sigv4", {"region": "us-east-1"}, {}, AwsIdentity("us-east-1")),
+        ("sigv4", {}, {"AWS_REGION": "us-east-1"}, AwsIdentity("us-east-1")),
+        ("sigv4", {"profile": "p", "file": "/f"}, {}, AwsIdentity("eu-west-1", "p", "/f")),
     ],
 )
-def test_entra(settings: dict[str, str], environment: dict[str, str], found: Identity) -> None:
-    assert identity_of(_declared("entra", **settings), environment) == found
+def test_an_identity_by_its_settings(
+    credential: str, settings: dict[str, str], environment: dict[str, str], found: Identity
+) -> None:
+    assert identity_of(_declared(credential, _AWS_URL, **settings), environment) == found
 
 
 @pytest.mark.parametrize(
-    ("settings", "environment", "source"),
+    ("credential", "module", "extra"),
     [
-        ({}, {}, AwsInstance()),
-        (
-            {},
-            {"AWS_EC2_METADATA_SERVICE_ENDPOINT": "http://[fd00:ec2::254]"},
-            AwsInstance("http://[fd00:ec2::254]"),
-        ),
-        ({}, _AWS, AwsKeys("AKIA1", SECRET)),
-        ({}, {**_AWS, "AWS_SESSION_TOKEN": "s"}, AwsKeys("AKIA1", SECRET, "s")),
-        ({"profile": "p"}, _AWS, AwsProfile(Path("~/.aws/credentials"), "p")),
-        ({"file": "/f"}, _AWS, AwsProfile(Path("/f"), "default")),
-        (
-            {},
-            {"AWS_SHARED_CREDENTIALS_FILE": "/f", "AWS_PROFILE": "p"},
-            AwsProfile(Path("/f"), "p"),
-        ),
-        (
-            {},
-            {"AWS_WEB_IDENTITY_TOKEN_FILE": "/t", "AWS_ROLE_ARN": "arn"},
-            AwsWebIdentity("arn", Path("/t"), "https://sts.eu-west-1.amazonaws.com/"),
-        ),
-        (
-            {},
-            {"AWS_CONTAINER_CREDENTIALS_RELATIVE_URI": "/v2/x"},
-            AwsContainer("http://169.254.170.2/v2/x"),
-        ),
-        (
-            {},
-            {
-                "AWS_CONTAINER_CREDENTIALS_FULL_URI": "http://169.254.170.23/v1",
-                "AWS_CONTAINER_AUTHORIZATION_TOKEN_FILE": "/t",
-            },
-            AwsContainer("http://169.254.170.23/v1", "", Path("/t")),
-        ),
-        ({"source": "machine"}, _AWS, AwsInstance()),
+        ("google", "google.auth", "google"),
+        ("entra", "azure", "azure"),
+        ("sigv4", "botocore", "aws"),
     ],
 )
-def test_aws(settings: dict[str, str], environment: dict[str, str], source: Any) -> None:
-    found = identity_of(_declared("sigv4", _AWS_URL, **settings), environment)
-    assert isinstance(found, AwsIdentity)
-    if isinstance(source, AwsProfile):
-        source = AwsProfile(source.file.expanduser(), source.profile)
-    assert (found.source, found.region, found.service) == (source, "eu-west-1", "bedrock")
+def test_a_missing_library_names_its_extra(
+    credential: str, module: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What Python does for a module that is not installed.
+    monkeypatch.setattr(
+        identities, "find_spec", lambda name: None if name.startswith(module) else find_spec(name)
+    )
+    with pytest.raises(
+        SettingsError, match=rf"backends 'b': .*pip install 'tollkeeper\[{extra}\]'"
+    ):
+        identity_of(_declared(credential, _AWS_URL), {})
 
 
 @pytest.mark.parametrize(
     ("credential", "settings", "environment", "reason"),
     [
-        ("google", {"source": "file"}, {}, "identity.file: it is not set"),
-        ("google", {"source": "container"}, {}, "identity.source: google has file, machine"),
-        ("entra", {}, {"AZURE_CLIENT_SECRET": SECRET}, "identity.tenant: it is not set"),
         ("entra", {"secret_env": "GONE"}, _AZURE, "identity.secret_env: .GONE is not set"),
-        ("entra", {}, {**_AZURE, "AZURE_CLIENT_SECRET": "two words"}, "printable ASCII"),
-        ("entra", {"source": "file"}, _AZURE, "identity.file: it is not set"),
+        ("entra", {"secret_env": "S"}, {"S": SECRET}, "identity.tenant: it is not set"),
+        ("entra", {"secret_env": "S"}, {**_AZURE, "S": "two words"}, "printable ASCII"),
+        ("entra", {"file": "/c.pem"}, {}, "identity.tenant: it is not set"),
         ("sigv4", {}, _AWS, "identity.region: the address names no region"),
-        (
-            "sigv4",
-            {"source": "environment", "region": "r"},
-            {},
-            "neither is AWS_ACCESS_KEY_ID",
-        ),
-        ("sigv4", {"token_file": "/t", "region": "r"}, {}, "neither is AWS_ROLE_ARN"),
     ],
 )
 def test_what_is_missing_is_named(
@@ -221,11 +133,11 @@ name = "b"
 preset = "azure"
 urls = ["https://r.openai.azure.com/openai/v1"]
 credential = "entra"
-identity = { file = "client.pem", token_file = "/abs", tenant = "t" }
+identity = { file = "client.pem", secret_file = "/abs", tenant = "t" }
 """
     )
     (backend,) = load_settings(path).backends
-    assert (backend.identity.file, backend.identity.token_file) == (
+    assert (backend.identity.file, backend.identity.secret_file) == (
         str(tmp_path / "client.pem"),
         "/abs",
     )

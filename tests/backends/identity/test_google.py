@@ -1,13 +1,19 @@
-"""Tokens of Google: what each kind of account sends to get one."""
+"""Google tokens: what each kind of account sends to get one, by google-auth."""
 
+import asyncio
 import base64
 import json
+import os
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
+import google.oauth2.credentials
 import pytest
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
+from structlog.testing import capture_logs
 
 from tests.backends.identity.token_servers import (
     SECRET,
@@ -18,13 +24,14 @@ from tests.backends.identity.token_servers import (
     token,
 )
 from tests.support.backend_calls import make, make_call, until
-from tests.support.upstream import Upstream, answer, chat
+from tests.support.upstream import Peer, Upstream, answer, chat
 from tests.support.upstream_gemini import generate
 from tests.support.upstream_messages import message
 from tollkeeper.backends.config import WireProtocol
-from tollkeeper.backends.identities import GOOGLE_SCOPE, GoogleFile, GoogleInstance
+from tollkeeper.backends.identities import GOOGLE_SCOPE, GoogleIdentity
 from tollkeeper.backends.identity.failure import IdentityFailure
-from tollkeeper.backends.identity.google import google_token
+from tollkeeper.backends.identity.google import obtain
+from tollkeeper.domain.errors import Unavailable
 
 
 def _part(text: str) -> Any:
@@ -32,8 +39,9 @@ def _part(text: str) -> Any:
 
 
 async def _token(path: Path) -> str:
-    obtained = await google_token(GoogleFile(path), deadline=1e12, now=lambda: 1_800_000_000.9)
-    assert obtained.lifetime_s == 3600
+    obtained = await asyncio.to_thread(obtain, GoogleIdentity(str(path)))
+    assert obtained.lifetime_s is not None
+    assert obtained.lifetime_s > 3500
     return obtained.value
 
 
@@ -49,13 +57,11 @@ async def test_a_service_account_signs_who_it_is(
     assert sent["grant_type"] == "urn:ietf:params:oauth:grant-type:jwt-bearer"
     head, claims, signature = sent["assertion"].split(".")
     assert _part(head) == {"alg": "RS256", "typ": "JWT", "kid": "key-1"}
-    assert _part(claims) == {
-        "iss": "gateway@p.iam.gserviceaccount.com",
-        "scope": GOOGLE_SCOPE,
-        "aud": tokens.url,
-        "iat": 1_800_000_000,
-        "exp": 1_800_003_600,
-    }
+    told = _part(claims)
+    assert told["iss"] == "gateway@p.iam.gserviceaccount.com"
+    assert told["scope"] == GOOGLE_SCOPE
+    assert abs(told["iat"] - time.time()) < 60
+    assert told["exp"] == told["iat"] + 3600
     private_key.public_key().verify(
         base64.urlsafe_b64decode(signature + "=="),
         f"{head}.{claims}".encode(),
@@ -72,7 +78,7 @@ async def test_a_changed_file_is_read_for_the_next_token(
         Upstream(chat()) as upstream,
     ):
         path = service_account(tmp_path / "key.json", private_key, tokens.url)
-        async with identified(GoogleFile(path), upstream.url) as backend:
+        async with identified(GoogleIdentity(str(path)), upstream.url) as backend:
             await make(backend, make_call())
             service_account(path, private_key, tokens.url, private_key_id="key-2")
             await until(lambda: len(tokens.requests) == 2)
@@ -80,7 +86,7 @@ async def test_a_changed_file_is_read_for_the_next_token(
     assert [head["kid"] for head in heads] == ["key-1", "key-2"]
 
 
-async def test_a_user(tmp_path: Path) -> None:
+async def test_a_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "user.json"
     async with Upstream(token("t1")) as tokens:
         document = {
@@ -88,8 +94,9 @@ async def test_a_user(tmp_path: Path) -> None:
             "client_id": "c",
             "client_secret": SECRET,
             "refresh_token": "r/1",
-            "token_uri": tokens.url,
         }
+        # The library does not read an address from such a file.
+        monkeypatch.setattr(google.oauth2.credentials, "_GOOGLE_OAUTH2_TOKEN_ENDPOINT", tokens.url)
         path.write_text(json.dumps(document))
         assert await _token(path) == "t1"
     assert form(tokens.requests[0]) == {
@@ -97,6 +104,7 @@ async def test_a_user(tmp_path: Path) -> None:
         "client_secret": SECRET,
         "refresh_token": "r/1",
         "grant_type": "refresh_token",
+        "scope": GOOGLE_SCOPE,
     }
 
 
@@ -104,7 +112,7 @@ async def test_a_user(tmp_path: Path) -> None:
 @pytest.mark.parametrize("is_json", [False, True])
 async def test_a_federated_identity(tmp_path: Path, is_json: bool, impersonates: bool) -> None:
     subject = tmp_path / "subject"
-    subject.write_text(json.dumps({"id_token": "theirs"}) if is_json else "theirs\n")
+    subject.write_text(json.dumps({"id_token": "theirs"}) if is_json else "theirs")
     source: dict[str, Any] = {"file": str(subject)}
     if is_json:
         source["format"] = {"type": "json", "subject_token_field_name": "id_token"}
@@ -118,7 +126,9 @@ async def test_a_federated_identity(tmp_path: Path, is_json: bool, impersonates:
             "credential_source": source,
         }
         if impersonates:
-            document["service_account_impersonation_url"] = f"{tokens.url}/act"
+            document["service_account_impersonation_url"] = (
+                f"{tokens.url}/serviceAccounts/a@b.c:generateAccessToken"
+            )
         path = tmp_path / "federated.json"
         path.write_text(json.dumps(document))
         assert await _token(path) == ("t2" if impersonates else "t1")
@@ -129,53 +139,88 @@ async def test_a_federated_identity(tmp_path: Path, is_json: bool, impersonates:
         assert tokens.requests[1].json["scope"] == [GOOGLE_SCOPE]
 
 
+_MACHINE = """
+from tollkeeper.backends.identities import GoogleIdentity
+from tollkeeper.backends.identity.google import obtain
+print(obtain(GoogleIdentity()).value)
+"""
+
+
 async def test_a_machine() -> None:
-    async with Upstream(token("t1")) as metadata:
-        identity = GoogleInstance(origin(metadata).removeprefix("http://"))
-        obtained = await google_token(identity, deadline=1e12, now=lambda: 0.0)
-    assert obtained.value == "t1"
-    (asked,) = metadata.requests
-    assert asked.path == "/computeMetadata/v1/instance/service-accounts/default/token"
-    assert asked.headers["metadata-flavor"] == "Google"
+    """In a process of its own, because the library reads its variables when it is imported."""
+    async with Upstream(_flavored) as server:
+        host = origin(server).removeprefix("http://")
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", _MACHINE),
+            env={**os.environ, "GCE_METADATA_HOST": host, "GCE_METADATA_IP": host},
+            stdout=asyncio.subprocess.PIPE,
+        )
+        printed, _ = await process.communicate()
+    assert printed == b"t1\n"
+    asked = [one for one in server.requests if one.path.partition("?")[0].endswith("/token")]
+    assert asked[0].headers["metadata-flavor"] == "Google"
+
+
+async def _flavored(peer: Peer) -> None:
+    """A metadata server says with each answer that it is one."""
+    path = peer.request.path
+    body: Any = {"email": "a@b", "scopes": []}
+    if "/token" in path:
+        body = {"access_token": "t1", "expires_in": 3600, "token_type": "Bearer"}
+    elif "/project/" in path or "/universe" in path:
+        body = "googleapis.com"
+    await answer(body, headers=[("metadata-flavor", "Google")])(peer)
 
 
 @pytest.mark.parametrize(
-    ("content", "reason"),
+    "content",
     [
-        (None, "cannot be read"),
-        (b"\xff", "no JSON object"),
-        (b"[]", "no JSON object"),
-        (b"{}", "none of the types"),
-        (b'{"type": "service_account"}', "has no private_key"),
-        (
-            b'{"type": "service_account", "private_key": "x", "client_email": "a@b"}',
-            "no private key",
-        ),
-        (b'{"type": "authorized_user", "client_id": 1}', "has no client_id"),
-        (b'{"type": "external_account"}', "has no audience"),
-        (b"x" * 300_000, "too large"),
+        None,
+        b"\xff",
+        b"[]",
+        b"{}",
+        b'{"type": "service_account"}',
+        b'{"type": "service_account", "private_key": "a-very-secret-value", '
+        b'"client_email": "a@b", "token_uri": "x"}',
+        b'{"type": "authorized_user", "client_id": 1}',
+        b'{"type": "external_account"}',
     ],
 )
-async def test_a_file_that_is_none(tmp_path: Path, content: bytes | None, reason: str) -> None:
+async def test_a_file_that_is_none(tmp_path: Path, content: bytes | None) -> None:
     path = tmp_path / "key.json"
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(IdentityFailure, match=reason):
+    async with Upstream(chat()) as upstream:
+        with capture_logs() as logs:
+            async with identified(GoogleIdentity(str(path)), upstream.url) as backend:
+                assert isinstance((await make(backend, make_call())).error, Unavailable)
+    assert logs[0]["event"] == "credential not renewed"
+    assert SECRET not in str(logs)
+
+
+async def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "key.json"
+    with pytest.raises(IdentityFailure, match=str(path)):
         await _token(path)
 
 
-async def test_a_source_that_is_no_file_is_named(tmp_path: Path) -> None:
+async def test_an_external_account_may_ask_an_address(tmp_path: Path) -> None:
+    """A source that is no file, which the gateway's own code could not read."""
     path = tmp_path / "federated.json"
-    document = {
-        "type": "external_account",
-        "audience": "a",
-        "subject_token_type": "t",
-        "token_url": "https://sts.example",
-        "credential_source": {"url": "http://169.254.169.254"},
-    }
-    path.write_text(json.dumps(document))
-    with pytest.raises(IdentityFailure, match="names no file"):
-        await _token(path)
+    async with Upstream(answer({"value": "theirs"}), token("t1")) as server:
+        document = {
+            "type": "external_account",
+            "audience": "//iam.googleapis.com/pool",
+            "subject_token_type": "urn:ietf:params:oauth:token-type:jwt",
+            "token_url": f"{server.url}/exchange",
+            "credential_source": {
+                "url": f"{server.url}/subject",
+                "format": {"type": "json", "subject_token_field_name": "value"},
+            },
+        }
+        path.write_text(json.dumps(document))
+        assert await _token(path) == "t1"
+    assert form(server.requests[1])["subject_token"] == "theirs"
 
 
 @pytest.mark.parametrize(
@@ -193,7 +238,7 @@ async def test_vertex_with_a_service_account(
         url = (
             f"{upstream.url}/projects/p/locations/global/publishers/{end.partition('/')[0]}/models"
         )
-        async with identified(GoogleFile(path), url, protocol=protocol) as backend:
+        async with identified(GoogleIdentity(str(path)), url, protocol=protocol) as backend:
             outcome = await make(backend, make_call())
     outcome.check_complete()
     (request,) = upstream.requests

@@ -2,6 +2,8 @@
 
 import asyncio
 import contextlib
+import ssl
+import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +15,7 @@ from structlog.testing import capture_logs
 from tests.backends.identity.token_servers import (
     QUICK,
     SECRET,
+    authority,
     identified,
     origin,
     refused,
@@ -21,7 +24,7 @@ from tests.backends.identity.token_servers import (
 )
 from tests.support.backend_calls import Outcome, make, make_call, until
 from tests.support.upstream import Peer, Upstream, Verb, chat, hang, refuse, unused_url
-from tollkeeper.backends.identities import EntraApp, EntraSecret, GoogleFile
+from tollkeeper.backends.identities import EntraIdentity, GoogleIdentity
 from tollkeeper.backends.identity.failure import IdentityFailure
 from tollkeeper.backends.identity.renewal import Expiring, Renewed
 from tollkeeper.domain.errors import (
@@ -31,13 +34,14 @@ from tollkeeper.domain.errors import (
     Unavailable,
 )
 
-Identify = Callable[[str], GoogleFile]
+Identify = Callable[[str], GoogleIdentity]
 
 
 @pytest.fixture
 def google(tmp_path: Path, private_key: rsa.RSAPrivateKey) -> Identify:
-    def identify(token_uri: str) -> GoogleFile:
-        return GoogleFile(service_account(tmp_path / "key.json", private_key, token_uri))
+    def identify(token_uri: str) -> GoogleIdentity:
+        path = service_account(tmp_path / "key.json", private_key, token_uri)
+        return GoogleIdentity(str(path))
 
     return identify
 
@@ -224,16 +228,6 @@ async def test_a_call_waits_no_longer_than_its_deadline(google: Identify) -> Non
     assert not outcome.error.charged
 
 
-async def test_a_token_service_is_asked_over_tls_only(google: Identify) -> None:
-    with capture_logs() as logs:
-        async with (
-            Upstream(chat()) as upstream,
-            identified(google("http://tokens.example/t"), upstream.url) as backend,
-        ):
-            assert isinstance((await make(backend, make_call())).error, Unavailable)
-    assert "must start with https://" in logs[0]["reason"]
-
-
 async def test_tokens_are_never_shown(google: Identify) -> None:
     quoting = refuse(400, "the tokens first-token and second-token are not valid")
     async with (
@@ -250,16 +244,21 @@ async def test_tokens_are_never_shown(google: Identify) -> None:
     assert outcome.error.message.endswith("the tokens [removed] and [removed] are not valid")
 
 
-async def test_the_secret_of_an_application_is_never_shown() -> None:
+async def test_the_secret_of_an_application_is_never_shown(
+    tls: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with capture_logs() as logs:
-        async with Upstream(refused(401)) as tokens, Upstream(chat()) as upstream:
-            app = EntraApp("tenant", "client", origin(tokens))
-            identity = EntraSecret(app, SECRET)
+        async with (
+            Upstream(authority(refused(401)), tls=tls) as tokens,
+            Upstream(chat()) as upstream,
+        ):
+            monkeypatch.setenv("AZURE_AUTHORITY_HOST", origin(tokens))
+            identity = EntraIdentity("tenant", "client", SECRET)
             assert SECRET not in repr(identity)
             async with identified(identity, upstream.url) as backend:
                 outcome = await make(backend, make_call())
     assert isinstance(outcome.error, Unavailable)
-    assert logs[0]["reason"] == "the token service answered with status 401 (invalid_grant)"
+    assert logs[0]["reason"].startswith("the token service refused")
     assert SECRET not in str(logs) + str(outcome.error)
 
 
@@ -296,6 +295,35 @@ async def test_an_end_that_nobody_foresaw_is_not_the_end() -> None:
             await asyncio.sleep(0.01)
     assert await renewed.get(deadline=1e12) == "v"
     await renewed.close()
+
+
+async def test_a_value_without_an_end_may_be_obtained_again() -> None:
+    values = iter(("v1", "v2"))
+
+    async def obtain(deadline: float) -> Expiring[str]:
+        return Expiring(next(values, "v2"), None, recheck_s=0.05)
+
+    renewed = Renewed(obtain, described="x", times=QUICK)
+    assert await renewed.get(deadline=1e12) == "v1"
+    await until(lambda: renewed.values == ("v2", "v1"))
+    await renewed.close()
+
+
+async def test_a_library_that_hangs_occupies_one_thread(google: Identify) -> None:
+    before = threading.active_count()
+    with capture_logs() as logs:
+        async with (
+            Upstream(hang()) as tokens,
+            Upstream(chat()) as upstream,
+            identified(
+                google(tokens.url), upstream.url, times=replace(QUICK, attempt_s=0.2)
+            ) as backend,
+        ):
+            assert isinstance((await make(backend, make_call())).error, Unavailable)
+            await until(lambda: len(logs) >= 4)
+            assert threading.active_count() <= before + 1
+    reasons = {entry["reason"] for entry in logs}
+    assert reasons == {"no answer within 0.2 s", "the previous attempt has not ended"}
 
 
 async def test_what_cannot_be_read_is_a_failure_and_not_the_end() -> None:

@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from tests.support.backend_calls import make_config
-from tests.support.upstream import Received, Upstream, Verb, answer
+from tests.support.upstream import Peer, Received, Upstream, Verb, answer
 from tollkeeper.backends.identities import AwsIdentity, Identity
 from tollkeeper.backends.identity.credential import BearerToken, Signature
 from tollkeeper.backends.identity.renewal import RenewalTimes
@@ -42,8 +42,35 @@ def token(name: str, *, expires_in: Any = 3600) -> Verb:
 
 def refused(status: int = 400, error: Any = "invalid_grant") -> Verb:
     """A refusal that quotes what it was sent."""
-    body = {"error": error, "error_description": f"you sent {SECRET}"}
+    body = {"error": error, "error_description": f"AADSTS7000215: you sent {SECRET}"}
     return answer(body, status=status)
+
+
+def authority(*script: Verb) -> Verb:
+    """An Entra authority: says where its token endpoint is, and plays the script there."""
+    tokens = iter(script)
+    present: list[Verb] = []
+
+    async def verb(peer: Peer) -> None:
+        path = peer.request.path
+        if path.endswith("/.well-known/openid-configuration"):
+            base = f"https://{peer.request.headers['host']}/tenant"
+            document = {
+                "issuer": f"{base}/v2.0",
+                "authorization_endpoint": f"{base}/oauth2/v2.0/authorize",
+                "token_endpoint": f"{base}/oauth2/v2.0/token",
+            }
+            await answer(document)(peer)
+            return
+        present[:] = [next(tokens, *present)]
+        await present[0](peer)
+
+    return verb
+
+
+def token_requests(upstream: Upstream) -> list[Received]:
+    """Those that are no question where the token endpoint is."""
+    return [one for one in upstream.requests if "well-known" not in one.path]
 
 
 def form(request: Received) -> dict[str, str]:
@@ -80,7 +107,7 @@ def opened(
 ) -> BearerToken | Signature:
     if isinstance(identity, AwsIdentity):
         return Signature(identity, times=times, now=now)
-    return BearerToken(identity, times=times, now=now)
+    return BearerToken(identity, times=times)
 
 
 @asynccontextmanager

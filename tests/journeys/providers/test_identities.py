@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.backends.identity.token_servers import authority
+from tests.support.certificates import make_certificate
 from tests.support.gateway import assert_error
 from tests.support.scripted_gateway import COST, ScriptedGateway, scripted_gateway
 from tests.support.upstream import Upstream, answer, chat
@@ -23,18 +25,18 @@ class Identified:
 
 
 @pytest.fixture
-async def identified(data_dir: Path, conninfo: str, tmp_path: Path) -> AsyncIterator[Identified]:
+async def identified(
+    data_dir: Path, conninfo: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Identified]:
     """Whose token service refuses at first."""
     secret = tmp_path / "secret"
     secret.write_text(_SECRET)
     refused = answer({"error": "invalid_client", "error_description": _SECRET}, status=401)
-    async with Upstream(refused) as tokens, Upstream(chat()) as upstream:
-        identity = {
-            "tenant": "t",
-            "client": "c",
-            "authority": tokens.url.removesuffix("/v1"),
-            "secret_file": str(secret),
-        }
+    tls, certificate = make_certificate(tmp_path)
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(certificate))
+    async with Upstream(authority(refused), tls=tls) as tokens, Upstream(chat()) as upstream:
+        monkeypatch.setenv("AZURE_AUTHORITY_HOST", tokens.url.removesuffix("/v1"))
+        identity = {"tenant": "tenant", "client": "c", "secret_file": str(secret)}
         backend = {"credential": "entra", "identity": identity, "failures_to_eject": 1}
         async with scripted_gateway(data_dir, conninfo, upstream, backend=backend) as scripted:
             yield Identified(scripted, tokens)
@@ -55,7 +57,7 @@ async def test_calls_wait_for_a_token_and_nobody_pays_for_its_absence(
     health = scripted.gateway.services.backends["scripted"].health()
     assert set(health.replicas.values()) == {"healthy"}
 
-    tokens.play(answer({"access_token": "token-1", "expires_in": 3600}))
+    tokens.play(authority(answer({"access_token": "token-1", "expires_in": 3600})))
     async with asyncio.timeout(_PATIENCE_S):
         while (found := await scripted.chat()).status_code != 200:
             assert found.status_code == 503

@@ -1,145 +1,50 @@
-"""Keys of AWS: from a file of profiles, a role that is taken by a federated token, a container's or a
-machine's own role."""
+"""AWS keys, by botocore. Imported only if a backend has the credential `sigv4`."""
 
-import configparser
-from collections.abc import Callable
-from datetime import datetime
-from typing import Any
-from urllib.parse import urlsplit
+from bisect import bisect_left
 
-from tollkeeper.backends.config import shown_url
+from botocore.config import Config
+from botocore.credentials import RefreshableCredentials
+from botocore.exceptions import BotoCoreError, ClientError
+from botocore.session import Session
+
 from tollkeeper.backends.credentials import is_header_text
-from tollkeeper.backends.identities import (
-    AwsContainer,
-    AwsInstance,
-    AwsKeys,
-    AwsProfile,
-    AwsSource,
-    AwsWebIdentity,
-)
-from tollkeeper.backends.identity.failure import IdentityFailure
-from tollkeeper.backends.identity.files import read_secret_file, read_token_file
+from tollkeeper.backends.identities import AwsIdentity
+from tollkeeper.backends.identity.failure import IdentityFailure, failed, silence
 from tollkeeper.backends.identity.renewal import Expiring
 from tollkeeper.backends.identity.sigv4 import SigningKeys
-from tollkeeper.backends.identity.token_service import ask, check_success, post_form
 
-_SESSION_NAME = "tollkeeper"
-_SESSION_S = 3600
-_MACHINE_TOKEN_S = 21600
-_ROLES = "/latest/meta-data/iam/security-credentials/"
-# Where containers get their keys without TLS: on the machine itself, of ECS and of EKS.
-_PLAIN_HOSTS = frozenset(
-    {"127.0.0.1", "::1", "localhost", "169.254.170.2", "169.254.170.23", "fd00:ec2::23"}
-)
+silence("botocore", "urllib3")
+# The gateway repeats attempts itself.
+_REQUESTS = Config(connect_timeout=5, read_timeout=5, retries={"max_attempts": 0})
+# Keys that do not expire are read again, because their file may have changed.
+_RECHECK_S = 60.0
+_LIFETIME_S_MAX = 7 * 86400
 
 
-async def aws_keys(
-    source: AwsSource, *, deadline: float, now: Callable[[], float]
-) -> Expiring[SigningKeys]:
-    """`now` is in seconds since 1970. Raises IdentityFailure."""
-    match source:
-        case AwsKeys(access_key=access, secret_key=secret, session_token=token):
-            return Expiring(SigningKeys(access, secret, token), None)
-        case AwsProfile():
-            return Expiring(read_profile(source), None)
-        case AwsWebIdentity():
-            return await _web_identity(source, deadline, now())
-        case AwsContainer():
-            return await _container(source, deadline, now())
-        case AwsInstance():
-            return await _instance(source, deadline, now())
-
-
-def read_profile(source: AwsProfile) -> SigningKeys:
-    """Raises IdentityFailure."""
+def obtain(identity: AwsIdentity) -> Expiring[SigningKeys]:
+    """Blocks. Searches anew each time, so that files can be rotated."""
     try:
-        text = read_secret_file(source.file).decode()
-        profiles = configparser.RawConfigParser()
-        profiles.read_string(text)
-    except (UnicodeDecodeError, configparser.Error):
-        raise IdentityFailure(f"{source.file} is no file of profiles") from None
-    if not profiles.has_section(source.profile):
-        raise IdentityFailure(f"{source.file} has no profile {source.profile}")
-    found = profiles[source.profile]
-    token = found.get("aws_session_token") or found.get("aws_security_token") or ""
-    return _keys(
-        found.get("aws_access_key_id"), found.get("aws_secret_access_key"), token, str(source.file)
-    )
-
-
-async def _web_identity(
-    source: AwsWebIdentity, deadline: float, now: float
-) -> Expiring[SigningKeys]:
-    fields = {
-        "Action": "AssumeRoleWithWebIdentity",
-        "Version": "2011-06-15",
-        "RoleArn": source.role,
-        "RoleSessionName": _SESSION_NAME,
-        "DurationSeconds": str(_SESSION_S),
-        "WebIdentityToken": read_token_file(source.file),
-    }
-    answer = await post_form(source.sts_url, fields, deadline=deadline)
-    check_success(answer)
-    told: Any = answer.json()
-    for name in ("AssumeRoleWithWebIdentityResponse", "AssumeRoleWithWebIdentityResult"):
-        told = told.get(name) if isinstance(told, dict) else None
-    given = told.get("Credentials") if isinstance(told, dict) else None
-    if not isinstance(given, dict):
-        raise IdentityFailure("the token service's answer has no keys")
-    return _given_keys(given, given.get("SessionToken"), now)
-
-
-async def _container(source: AwsContainer, deadline: float, now: float) -> Expiring[SigningKeys]:
-    address = urlsplit(source.url)
-    if address.scheme != "https" and address.hostname not in _PLAIN_HOSTS:
-        raise IdentityFailure(f"{shown_url(source.url)!r} must start with https://")
-    token = source.token if source.token_file is None else read_token_file(source.token_file)
-    headers = {"authorization": token} if token else {}
-    answer = await ask(source.url, deadline=deadline, headers=headers)
-    check_success(answer)
-    given = answer.json()
-    return _given_keys(given, given.get("Token"), now)
-
-
-async def _instance(source: AwsInstance, deadline: float, now: float) -> Expiring[SigningKeys]:
-    """By the second version of the service, which asks for a token of its own first."""
-    base = source.endpoint.rstrip("/")
-    asked = {"x-aws-ec2-metadata-token-ttl-seconds": str(_MACHINE_TOKEN_S)}
-    session = await ask(f"{base}/latest/api/token", deadline=deadline, method="PUT", headers=asked)
-    check_success(session)
-    headers = {"x-aws-ec2-metadata-token": session.body.decode("ascii").strip()}
-    roles = await ask(f"{base}{_ROLES}", deadline=deadline, headers=headers)
-    check_success(roles)
-    role = roles.body.decode("ascii").strip().partition("\n")[0]
-    if not is_header_text(role):
-        raise IdentityFailure("this machine has no role")
-    answer = await ask(f"{base}{_ROLES}{role}", deadline=deadline, headers=headers)
-    check_success(answer)
-    given = answer.json()
-    return _given_keys(given, given.get("Token"), now)
-
-
-def _given_keys(given: dict[str, Any], token: Any, now: float) -> Expiring[SigningKeys]:
-    keys = _keys(given.get("AccessKeyId"), given.get("SecretAccessKey"), token, "the answer")
-    return Expiring(keys, _end(given.get("Expiration")) - now)
-
-
-def _keys(access: Any, secret: Any, token: Any, place: str) -> SigningKeys:
-    texts = (access, secret, token or "")
-    if not all(isinstance(text, str) for text in texts):
-        raise IdentityFailure(f"{place} has no access key with its secret")
-    if not is_header_text(access) or not secret or (token and not is_header_text(token)):
-        raise IdentityFailure(f"{place} has an access key that is no header text")
-    return SigningKeys(*texts)
-
-
-def _end(written: Any) -> float:
-    """The end of keys in seconds since 1970: STS writes a number in JSON, others a date."""
-    if isinstance(written, int | float) and not isinstance(written, bool):
-        return float(written)
-    if not isinstance(written, str):
-        raise IdentityFailure("the answer does not say when its keys expire")
-    moment = datetime.fromisoformat(written.replace("Z", "+00:00"))
-    if moment.tzinfo is None:
-        raise IdentityFailure("the end of the keys has no time zone")
-    return moment.timestamp()
+        # A profile in the settings precedes keys in the environment, and so does a file.
+        session = Session(profile=identity.profile or ("default" if identity.file else None))
+        session.set_default_client_config(_REQUESTS)
+        session.set_config_variable("region", identity.region)
+        if identity.file:
+            session.set_config_variable("credentials_file", identity.file)
+        credentials = session.get_credentials()
+        frozen = None if credentials is None else credentials.get_frozen_credentials()
+    except ClientError as exc:
+        code = exc.response.get("Error", {}).get("Code", "")
+        raise IdentityFailure(f"AWS refused: {code[:64]}") from None
+    except (BotoCoreError, ValueError) as exc:
+        raise failed(exc, local=(BotoCoreError,)) from None
+    if frozen is None:
+        raise IdentityFailure("AWS's own search found no keys")
+    keys = SigningKeys(frozen.access_key or "", frozen.secret_key or "", frozen.token or "")
+    shown = (keys.access_key, keys.session_token or "-")
+    if not keys.secret_key or not all(map(is_header_text, shown)):
+        raise IdentityFailure("the access key is no header text, or has no secret")
+    if not isinstance(credentials, RefreshableCredentials):
+        return Expiring(keys, None, recheck_s=_RECHECK_S)
+    # The library only says whether keys end within n seconds, so the end is searched for.
+    ends_within = credentials.refresh_needed
+    return Expiring(keys, bisect_left(range(_LIFETIME_S_MAX), True, key=ends_within))

@@ -1,51 +1,88 @@
-"""Credentials (`backends/credentials`) of identities: a bearer token, or a signature of each request."""
+"""Credentials (`backends/credentials`) of identities: a bearer token, or a signature of each request.
 
+The providers' libraries block, so each attempt runs in a thread. A library that hangs occupies one
+thread per credential at most, and does not keep the process from ending.
+"""
+
+import asyncio
+import importlib
+import threading
 import time
 from collections.abc import Callable
-
-import structlog
+from concurrent.futures import Future
+from typing import Any, Generic, TypeVar
 
 from tollkeeper.backends.credentials import (
     CredentialKind,
     OutgoingRequest,
+    is_header_text,
     key_header,
-    version_of,
 )
 from tollkeeper.backends.identities import (
     AwsIdentity,
-    AwsProfile,
     EntraIdentity,
-    GoogleFile,
     GoogleIdentity,
-    GoogleInstance,
     Identity,
     region_in,
 )
-from tollkeeper.backends.identity.aws import aws_keys, read_profile
-from tollkeeper.backends.identity.entra import entra_token
-from tollkeeper.backends.identity.failure import IdentityFailure
-from tollkeeper.backends.identity.google import google_token
+from tollkeeper.backends.identity.failure import IdentityFailure, failed
 from tollkeeper.backends.identity.renewal import Expiring, RenewalTimes, Renewed
 from tollkeeper.backends.identity.sigv4 import SignedRequest, SigningKeys, signing_headers
-from tollkeeper.domain.errors import Unavailable
 
-_log = structlog.get_logger("tollkeeper.backends")
+# The modules that import a provider's library.
+_MODULES = {
+    GoogleIdentity: "tollkeeper.backends.identity.google",
+    EntraIdentity: "tollkeeper.backends.identity.entra",
+    AwsIdentity: "tollkeeper.backends.identity.aws",
+}
+THREAD_NAME = "credential"
 _DEFAULT_TIMES = RenewalTimes()
+_Value = TypeVar("_Value", str, SigningKeys)
+
+
+class _InThread(Generic[_Value]):
+    """Obtains the token or the keys of an identity in a thread, one attempt at a time."""
+
+    def __init__(self, identity: Identity) -> None:
+        # Imports the library now: later the import would stop the event loop for a second.
+        self._obtain: Callable[[Any], Expiring[_Value]] = importlib.import_module(
+            _MODULES[type(identity)]
+        ).obtain
+        self._identity = identity
+        self._thread: threading.Thread | None = None
+
+    async def __call__(self, deadline: float) -> Expiring[_Value]:
+        """Raises IdentityFailure. The caller has a timeout, after which the thread may still run."""
+        if self._thread is not None and self._thread.is_alive():
+            raise IdentityFailure("the previous attempt has not ended")
+        result: Future[Expiring[_Value]] = Future()
+        # A future that runs cannot be cancelled, so the thread can always complete it.
+        result.set_running_or_notify_cancel()
+        self._thread = threading.Thread(
+            target=self._run, args=(result,), name=THREAD_NAME, daemon=True
+        )
+        self._thread.start()
+        obtained = await asyncio.wrap_future(result)
+        if isinstance(obtained.value, str) and not is_header_text(obtained.value):
+            raise IdentityFailure("the token service's answer has no access token")
+        return obtained
+
+    def _run(self, result: Future[Expiring[_Value]]) -> None:
+        try:
+            result.set_result(self._obtain(self._identity))
+        except IdentityFailure as failure:
+            result.set_exception(failure)
+        except Exception as exc:  # noqa: BLE001 - a library may raise anything
+            result.set_exception(failed(exc))
 
 
 class BearerToken:
     """A token that expires, in the header of a bearer."""
 
     def __init__(
-        self,
-        identity: GoogleIdentity | EntraIdentity,
-        *,
-        times: RenewalTimes = _DEFAULT_TIMES,
-        now: Callable[[], float] = time.time,
+        self, identity: GoogleIdentity | EntraIdentity, *, times: RenewalTimes = _DEFAULT_TIMES
     ) -> None:
-        async def obtain(deadline: float) -> Expiring[str]:
-            return await _token(identity, deadline, now)
-
+        obtain: _InThread[str] = _InThread(identity)
         self._token = Renewed(obtain, described=identity.described, times=times)
 
     def headers_at_once(self) -> None:
@@ -68,48 +105,6 @@ class BearerToken:
         await self._token.close()
 
 
-class KeysInProfile:
-    """Keys in a file of profiles, which is read again before the next call after it has changed. While
-    it cannot be read, as in the middle of a rotation, the last keys stay in use."""
-
-    def __init__(self, source: AwsProfile) -> None:
-        self._source = source
-        self._version: tuple[int, ...] | None = None
-        self._present: SigningKeys | None = None
-        self._previous: SigningKeys | None = None
-
-    @property
-    def values(self) -> tuple[SigningKeys, ...]:
-        return tuple(keys for keys in (self._present, self._previous) if keys is not None)
-
-    async def get(self, *, deadline: float) -> SigningKeys:
-        version = version_of(self._source.file)
-        if version != self._version:
-            self._version = version
-            self._read_again()
-        if self._present is None:
-            raise Unavailable("The gateway's credential for the backend cannot be read.")
-        return self._present
-
-    def doubt(self) -> None:
-        """The file says what is right."""
-
-    def start(self) -> None:
-        """Nothing runs in the background."""
-
-    async def close(self) -> None:
-        """Nothing runs in the background."""
-
-    def _read_again(self) -> None:
-        try:
-            keys = read_profile(self._source)
-        except IdentityFailure as failure:
-            _log.warning("credential kept", identity=self._source.described, reason=str(failure))
-            return
-        if keys != self._present:
-            self._previous, self._present = self._present, keys
-
-
 class Signature:
     """Signs each request, with keys that may expire."""
 
@@ -125,16 +120,8 @@ class Signature:
         self._regions: dict[str, str] = {}
         self._service = identity.service
         self._now = now
-        source = identity.source
-
-        async def obtain(deadline: float) -> Expiring[SigningKeys]:
-            return await aws_keys(source, deadline=deadline, now=now)
-
-        self._keys: KeysInProfile | Renewed[SigningKeys]
-        if isinstance(source, AwsProfile):
-            self._keys = KeysInProfile(source)
-        else:
-            self._keys = Renewed(obtain, described=identity.described, times=times)
+        obtain: _InThread[SigningKeys] = _InThread(identity)
+        self._keys = Renewed(obtain, described=identity.described, times=times)
 
     def headers_at_once(self) -> None:
         """A signature covers its request."""
@@ -174,18 +161,14 @@ def open_identity(identity: Identity) -> BearerToken | Signature:
     return Signature(identity) if isinstance(identity, AwsIdentity) else BearerToken(identity)
 
 
-async def try_identity(identity: Identity, *, deadline: float) -> float | None:
+async def try_identity(identity: Identity, *, timeout_s: float) -> float | None:
     """Obtains a token or keys once. Returns for how many seconds they are good; None: they do not
     expire. Raises IdentityFailure."""
-    if isinstance(identity, AwsIdentity):
-        keys = await aws_keys(identity.source, deadline=deadline, now=time.time)
-        return keys.lifetime_s
-    return (await _token(identity, deadline, time.time)).lifetime_s
-
-
-async def _token(
-    identity: GoogleIdentity | EntraIdentity, deadline: float, now: Callable[[], float]
-) -> Expiring[str]:
-    if isinstance(identity, GoogleFile | GoogleInstance):
-        return await google_token(identity, deadline=deadline, now=now)
-    return await entra_token(identity, deadline=deadline, now=now)
+    loop = asyncio.get_running_loop()
+    obtain: _InThread[Any] = _InThread(identity)
+    try:
+        async with asyncio.timeout(timeout_s):
+            obtained: Expiring[Any] = await obtain(loop.time() + timeout_s)
+    except TimeoutError:
+        raise IdentityFailure(f"no answer within {timeout_s:g} s") from None
+    return obtained.lifetime_s

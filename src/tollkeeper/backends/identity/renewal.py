@@ -20,6 +20,8 @@ from tollkeeper.timeouts import timeout, timeout_at
 
 _log = structlog.get_logger("tollkeeper.backends")
 _Value = TypeVar("_Value")
+# The life of a value that does not expire: thirty years.
+_FOREVER_S = 1e9
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,8 @@ class Expiring(Generic[_Value]):
     value: _Value = field(repr=False)
     # For how long from now; None: it does not expire.
     lifetime_s: float | None
+    # When a value that does not expire is obtained again; None: never.
+    recheck_s: float | None = None
 
 
 class Renewed(Generic[_Value]):
@@ -185,8 +189,8 @@ class Renewed(Generic[_Value]):
         if obtained.value != self._value:
             self._previous, self._value = self._value, obtained.value
         if lifetime_s is None:
-            self._usable_until = float("inf")
-            return None
+            self._usable_until = began_at + _FOREVER_S
+            return obtained.recheck_s
         self._usable_until = began_at + lifetime_s - times.unused_s
         ahead_s = min(times.ahead_s, lifetime_s * times.ahead_share)
         due_in_s = lifetime_s - max(ahead_s, times.unused_s)
