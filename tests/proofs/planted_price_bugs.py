@@ -127,9 +127,9 @@ PRICE_BUGS = {
         EXCHANGES,
     ),
     "a call that names its type is taken for one of the provider's": Bug(
-        "ConverseAnswer._read_tool_use",
-        "if use.type == records.SERVER_TOOL_USE:",
-        "if use.type is not None:",
+        "ConverseAnswer._read_block",
+        "block.tool_use.type != records.SERVER_TOOL_USE",
+        "block.tool_use.type is None",
         EXCHANGES,
     ),
     "images of answers have the price of text": Bug(

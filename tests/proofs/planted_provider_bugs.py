@@ -23,13 +23,13 @@ PROVIDER_BUGS = {
         "_APART", '("compaction", "advisor_message")', "()", _USAGE_TESTS
     ),
     "a signature is lost between turns": Bug(
-        "MessagesAnswer._end_block",
-        "if block.kind == records.THINKING and block.signature:",
-        "if block.kind == records.THINKING and block.signature and not block.thinking:",
+        "BlockReader._end_block",
+        "if block.signature:",
+        "if block.signature and not block.reasoning:",
         _ANSWER_TESTS,
     ),
     "an error before any output is charged": Bug(
-        "MessagesAnswer._report",
+        "EventReader._report",
         "if is_final and tells_of_use(report):",
         "if report.usage is not None:",
         _ANSWER_TESTS,

@@ -29,6 +29,7 @@ _OF_NO_TENANT = {
     "alembic_version": "the schema's revision",
     "schema_revisions": "which code works with the schema",
     "processes": "leases of processes, which hold on every server",
+    "server_fence": "the newest server that processes have seen",
     "replica_reports": "what processes see of their replicas",
     "ledger_closes": "closed months: each server closes its own",
     "ledger_close_steps": "what was done with them",

@@ -5,6 +5,7 @@ import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
 import psycopg
 from bench.ports import free_port
 
@@ -59,6 +60,21 @@ class PostgresServer:
         """`immediate` is what a crash leaves: nothing is written any more."""
         if (self.folder / "postmaster.pid").exists():
             self.run("pg_ctl", "stop", "-w", "-D", str(self.folder), "-m", mode)
+
+    def pause(self) -> None:
+        """Freezes all processes of the server: connections stay open and get no answer."""
+        for process in self._processes():
+            process.suspend()
+
+    def resume(self) -> None:
+        for process in reversed(self._processes()):
+            process.resume()
+
+    def _processes(self) -> list[psutil.Process]:
+        """The postmaster comes first, so that it starts no process that is not in the list."""
+        pid = int((self.folder / "postmaster.pid").read_text().splitlines()[0])
+        postmaster = psutil.Process(pid)
+        return [postmaster, *postmaster.children(recursive=True)]
 
     def promote(self) -> None:
         self.run("pg_ctl", "promote", "-w", "-D", str(self.folder))

@@ -52,6 +52,7 @@ _CHOICES: dict[str, dict[str, tuple[str, ...]]] = {
     "close_proof.find_close_differences": {"query": ("_TOTALS", "_LINES", "_UNRESOLVED")},
     "compatibility.read_schema_state": {"row": ("(1, None)", "(1, 1)")},
     "costs.find_rows": {"columns": ("'project_id'",), "grouped": ("', project_id'",)},
+    "fence._write": {"statement": ("_MARK", "_ACCEPT")},
     # The statements of a lock, each of which is a constant of its own.
     "ledger._rows_of": {"bound": ("_LOCK_ACCOUNTS.bind()",)},
     "ledger.write_states": {"statement": ("_WRITE_STATES",)},

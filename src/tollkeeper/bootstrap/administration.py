@@ -37,6 +37,7 @@ class Administration:
             pool_size=declared.pool_size,
             pool_timeout_s=declared.pool_timeout_s,
             statement_timeout_s=declared.statement_timeout_s,
+            seen_file=declared.seen_file,
         )
 
     @cached_property

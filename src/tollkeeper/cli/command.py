@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 import typer
 
-from tollkeeper.cli.database import command_database
+from tollkeeper.cli.database import check_newest_server, command_database
 from tollkeeper.cli.hints import next_step
 from tollkeeper.cli.options import (
     WORKER_STARTER,
@@ -146,13 +146,11 @@ def run_with_services(invocation: Invocation, use_case: Callable[[Services], Awa
     """For a command that needs more than the services, or answers by itself."""
     import asyncio
 
-    from tollkeeper.storage.schema import check_database
-
     # What a library would log, the one line of the refusal says.
     logging.disable(logging.CRITICAL)
     settings = invocation.settings()
     with command_database(settings) as conninfo:
-        check_database(conninfo)
+        check_newest_server(settings, conninfo)
         return asyncio.run(_with_services(settings, conninfo, use_case))
 
 

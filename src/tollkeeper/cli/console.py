@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from tollkeeper.cli.command import Invocation, command, command_app
-from tollkeeper.cli.database import command_database
+from tollkeeper.cli.database import check_newest_server, command_database
 from tollkeeper.cli.event_loop import run_in_loop
 from tollkeeper.cli.output import SHOWN_ONCE, Record, show
 from tollkeeper.console.context import ProbedReplica
@@ -22,7 +22,6 @@ from tollkeeper.hosting.logs import configure_logs
 from tollkeeper.hosting.replica_probe import probe_replicas
 from tollkeeper.hosting.stop_signals import take_signals
 from tollkeeper.settings import Settings
-from tollkeeper.storage.schema import check_database
 
 app = command_app()
 
@@ -57,7 +56,7 @@ def console(
         stack.callback(listener.close)
         configure_logs()
         conninfo = stack.enter_context(command_database(settings))
-        check_database(conninfo)
+        check_newest_server(settings, conninfo)
         token = None if settings.console.token_sha256 else new_token()
         digest = settings.console.token_sha256 or token_digest(token or "")
         if child_socket is None:

@@ -1,4 +1,4 @@
-"""The database of a command, whose start and stop no signal interrupts."""
+"""The database of a command, whose start and stop no signal interrupts, and its newest server."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -8,6 +8,7 @@ from tollkeeper.hosting.stop_signals import deferred_signals, exit_if_signalled
 
 if TYPE_CHECKING:
     from tollkeeper.settings import Settings
+    from tollkeeper.storage.compatibility import SchemaState
 
 
 @contextmanager
@@ -25,3 +26,14 @@ def command_database(settings: "Settings") -> Iterator[str]:
         finally:
             with deferred_signals():
                 stack.close()
+
+
+def check_newest_server(
+    settings: "Settings", conninfo: str, *, before_serving: bool = False
+) -> "SchemaState":
+    """Raises an error of one line if a check fails, or if only old servers accept writes."""
+    from tollkeeper.storage.fence import find_newest_server
+    from tollkeeper.storage.schema import check_database
+
+    address, _ = find_newest_server(conninfo, settings.database.seen_file)
+    return check_database(address, before_serving=before_serving)

@@ -13,7 +13,7 @@ import typer
 
 from tollkeeper.bootstrap import check_settings, running_services
 from tollkeeper.cli.command import Invocation, command, command_app
-from tollkeeper.cli.database import command_database
+from tollkeeper.cli.database import check_newest_server, command_database
 from tollkeeper.cli.demo_console import DemoConsole, console_listener, running_console
 from tollkeeper.cli.event_loop import run_in_loop
 from tollkeeper.cli.own_command import pasted_command
@@ -25,7 +25,6 @@ from tollkeeper.hosting.worker import log_format
 from tollkeeper.services.demonstration import DEMO_CREDIT_USD, Demonstration, DemoTenant
 from tollkeeper.settings import Settings
 from tollkeeper.storage.migrations import migrate
-from tollkeeper.storage.schema import check_database
 
 app = command_app()
 # So much of an id is unique here, and commands take it.
@@ -57,7 +56,7 @@ def demo(invocation: Invocation) -> None:
         typer.echo("Starting PostgreSQL ...", err=True)
         conninfo = stack.enter_context(command_database(settings))
         migrate(conninfo)
-        check_database(conninfo, before_serving=True)
+        check_newest_server(settings, conninfo, before_serving=True)
         typer.echo("Starting the console ...", err=True)
         tenant = run_in_loop(lambda: _demo_tenant(settings, conninfo))
         console = stack.enter_context(running_console(settings, invocation.config, console_socket))

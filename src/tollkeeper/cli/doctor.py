@@ -2,7 +2,8 @@
 
 import asyncio
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from enum import StrEnum
 
 from tollkeeper.backends.presets import PRESETS
@@ -38,7 +39,8 @@ from tollkeeper.settings import (
     shown_variable,
 )
 from tollkeeper.settings.warnings import settings_warnings
-from tollkeeper.storage.schema import check_database
+from tollkeeper.storage.fence import find_newest_server
+from tollkeeper.storage.schema import check_database, find_recovery_targets
 from tollkeeper.storage.sessions import shown_hosts
 
 # A text, and two questions about it that any fit judge answers with yes and with no.
@@ -93,7 +95,7 @@ def _examine(invocation: Invocation) -> list[Finding]:
         for at, words in settings_warnings(settings)
     ]
     findings.append(_run_check("master secret", source, lambda: _master_secret(settings)))
-    findings.append(_run_check("database", source, lambda: _database(settings)))
+    findings += _database(settings, source)
     findings.append(_descriptors(settings))
     if settings.alerts.webhook_url:
         findings.append(_run_check("alerts", source, lambda: _webhook(settings)))
@@ -118,12 +120,30 @@ def _master_secret(settings: Settings) -> str:
     return "present"
 
 
-def _database(settings: Settings) -> str:
-    with command_database(settings) as conninfo:
-        state = check_database(conninfo, before_serving=True)
-    declared = settings.database
-    which = shown_hosts(declared.url) if declared.url else f"embedded in {declared.data_dir}"
-    return f"{which}, durable, schema {state.description}"
+def _database(settings: Settings, source: SettingsSource) -> list[Finding]:
+    warnings: list[str] = []
+
+    def check() -> str:
+        with command_database(settings) as conninfo:
+            address, old_servers = find_newest_server(conninfo, settings.database.seen_file)
+            warnings.extend(old_servers)
+            state = check_database(address, before_serving=True)
+            if targets := find_recovery_targets(address):
+                warnings.append(_left_targets(targets))
+        declared = settings.database
+        which = shown_hosts(declared.url) if declared.url else f"embedded in {declared.data_dir}"
+        return f"{which}, durable, schema {state.description}"
+
+    found = _run_check("database", source, check)
+    return [found, *(("database", CheckResult.WARNING, words) for words in warnings)]
+
+
+def _left_targets(targets: Iterable[str]) -> str:
+    resets = " ".join(f"ALTER SYSTEM RESET {target};" for target in targets)
+    return (
+        f"{', '.join(targets)} are still set from a restore: a standby that is created from this "
+        f"server would stop or promote itself there. Run: {resets} SELECT pg_reload_conf();"
+    )
 
 
 def _descriptors(settings: Settings) -> Finding:

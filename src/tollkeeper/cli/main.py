@@ -23,6 +23,7 @@ _COMMANDS = (
     ("demo", "demo", "Run everything on this machine, with a demo organization."),
     ("init", "init", "Write a commented tollkeeper.toml."),
     ("migrate", "migrate", "Bring the database's schema up to date."),
+    ("database", "database_accept", "The PostgreSQL server that gateways use."),
     ("serve", "serve", "Run the gateway and its operator listener."),
     ("console", "console", "Run the web console."),
     ("reload", "reload", "Send a changed catalogue to the running gateway."),

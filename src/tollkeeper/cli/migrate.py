@@ -8,6 +8,7 @@ from tollkeeper.cli.command import Invocation, command, command_app
 from tollkeeper.cli.database import command_database
 from tollkeeper.cli.output import Record
 from tollkeeper.cli.progress import working
+from tollkeeper.storage.fence import find_newest_server
 from tollkeeper.storage.migrations import migrate as migrate_schema
 from tollkeeper.storage.schema import check_database, code_revision
 
@@ -40,12 +41,13 @@ def migrate(
         command_database(settings) as conninfo,
         working("Migrating the schema", quiet=invocation.as_json),
     ):
+        address, _ = find_newest_server(conninfo, settings.database.seen_file)
         revision = migrate_schema(
-            conninfo, lease_s=settings.ledger.lease_s, serving_only=expand, force=force
+            address, lease_s=settings.ledger.lease_s, serving_only=expand, force=force
         )
         if revision > code_revision():
             # Raises where this code cannot work with the newer schema.
-            state = check_database(conninfo)
+            state = check_database(address)
             note = f"There is nothing to migrate: the schema is at {state.description}."
         elif revision < code_revision():
             note = (

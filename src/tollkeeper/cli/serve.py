@@ -10,7 +10,7 @@ import typer
 
 from tollkeeper.bootstrap import check_settings, master_secret
 from tollkeeper.cli.command import Invocation, command, command_app
-from tollkeeper.cli.database import command_database
+from tollkeeper.cli.database import check_newest_server, command_database
 from tollkeeper.cli.event_loop import run_in_loop
 from tollkeeper.cli.output import Record, show
 from tollkeeper.hosting.listeners import bind
@@ -18,7 +18,6 @@ from tollkeeper.hosting.logs import configure_logs
 from tollkeeper.hosting.supervisor import Supervisor, describe
 from tollkeeper.hosting.worker import log_format
 from tollkeeper.settings import Settings
-from tollkeeper.storage.schema import check_database
 
 app = command_app()
 _log = structlog.get_logger("tollkeeper.serve")
@@ -51,7 +50,7 @@ def serve(
         configure_logs(log_format(settings))
         conninfo = stack.enter_context(command_database(settings))
         master_secret(settings)
-        check_database(conninfo, before_serving=True)
+        check_newest_server(settings, conninfo, before_serving=True)
         run_in_loop(lambda: _supervise(invocation, settings, conninfo, public, operator))
 
 

@@ -25,6 +25,7 @@ class AlertKind(StrEnum):
     # Of one gateway, which keeps them in its own process.
     DATABASE_UNREACHABLE = "database_unreachable"
     DATABASE_NOT_WRITABLE = "database_not_writable"
+    OLD_DATABASE_SERVER = "old_database_server"
     NOT_READY = "not_ready"
 
 

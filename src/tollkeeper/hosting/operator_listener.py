@@ -14,6 +14,10 @@ from tollkeeper.api.http.exchange import Exchange
 _READY = Gauge("tollkeeper_ready", "1 if /readyz returns 200, else 0.")
 _REACHABLE = Gauge("tollkeeper_database_reachable", "1 if the database can be reached, else 0.")
 _WRITABLE = Gauge("tollkeeper_database_writable", "1 if holds can be written, else 0.")
+_OLD_SERVERS = Gauge(
+    "tollkeeper_old_database_servers",
+    "Database servers that accept writes and are not the newest.",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +29,8 @@ class Readiness:
     database_reachable: bool = True
     database_writable: bool = True
     is_stopping: bool = False
+    # A sentence for each database server that accepts writes and is not the newest.
+    old_servers: tuple[str, ...] = ()
 
     @property
     def status(self) -> str:
@@ -68,7 +74,7 @@ class OperatorListener:
     def _metrics(self) -> bytes:
         registry = CollectorRegistry()
         MultiProcessCollector(registry, path=self._metrics_folder)  # type: ignore[no-untyped-call]
-        for gauge in (_READY, _REACHABLE, _WRITABLE):
+        for gauge in (_READY, _REACHABLE, _WRITABLE, _OLD_SERVERS):
             registry.register(gauge)
         return generate_latest(registry)
 
@@ -78,6 +84,7 @@ def show_readiness(readiness: Readiness) -> None:
     _READY.set(readiness.status == "ready")
     _REACHABLE.set(readiness.database_reachable)
     _WRITABLE.set(readiness.database_writable)
+    _OLD_SERVERS.set(len(readiness.old_servers))
 
 
 def _answer(

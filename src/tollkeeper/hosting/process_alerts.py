@@ -75,9 +75,13 @@ class ProcessAlerts:
 
 
 def _conditions(readiness: Readiness) -> list[Condition]:
-    """The one thing that keeps the gateway from being ready."""
-    if readiness.ready:
-        return []
+    """The one thing that keeps the gateway from being ready, and old servers that accept writes. If
+    they are the reason, they are the only condition."""
+    subject = {"gateway": socket.gethostname()}
+    kind = AlertKind.OLD_DATABASE_SERVER
+    old = [Condition(kind.value, kind, subject, line) for line in readiness.old_servers[:1]]
+    if readiness.ready or (old and not readiness.database_reachable):
+        return old
     if not readiness.database_reachable:
         kind, detail = AlertKind.DATABASE_UNREACHABLE, readiness.parts["database"]
     elif not readiness.database_writable:
@@ -85,7 +89,7 @@ def _conditions(readiness: Readiness) -> list[Condition]:
     else:
         kind = AlertKind.NOT_READY
         detail = "; ".join(f"{part}: {line}" for part, line in readiness.parts.items())
-    return [Condition(kind.value, kind, {"gateway": socket.gethostname()}, detail)]
+    return [*old, Condition(kind.value, kind, subject, detail)]
 
 
 def _give_up(deliveries: Sequence[tuple[str, str]]) -> None:

@@ -10,6 +10,7 @@ import signal
 import socket
 from collections.abc import Callable
 
+import psycopg
 import structlog
 from prometheus_client.multiprocess import mark_process_dead
 
@@ -30,6 +31,8 @@ from tollkeeper.hosting.worker import http_limits
 from tollkeeper.hosting.worker_process import WorkerProcess, WorkerStarter
 from tollkeeper.settings import Settings, SettingsError
 from tollkeeper.storage.compatibility import SchemaState
+from tollkeeper.storage.fence import Fence
+from tollkeeper.storage.reachability import unreachable_detail
 from tollkeeper.storage.schema import check_database, find_outdated
 from tollkeeper.storage.sessions import shown_hosts
 
@@ -71,6 +74,7 @@ class Supervisor:
         self._announced = False
         self._outdated: str | None = None
         self._alerts = ProcessAlerts(alert_webhook(settings))
+        self._fence = Fence(conninfo, settings.database.seen_file)
         self._checking: asyncio.Task[SchemaState] | None = None
 
     async def run(self, *, on_ready: Callable[[], None]) -> None:
@@ -134,6 +138,9 @@ class Supervisor:
             if not self._announced:
                 continue
             try:
+                # Here and not in `readiness`: a host that does not answer takes a second.
+                with contextlib.suppress(psycopg.Error):
+                    await self._fence.survey()
                 readiness = await self.readiness()
                 show_readiness(readiness)
                 if not readiness.is_stopping:
@@ -155,7 +162,8 @@ class Supervisor:
         reachable = True
         try:
             state = await self._check_database()
-            parts["database"] = f"ok, schema {state.description}" if state.is_newer else "ok"
+            said = f"ok, schema {state.description}" if state.is_newer else "ok"
+            parts["database"] = "; ".join((said, *self._fence.old_servers))
         except TollkeeperError as exc:
             parts["database"] = exc.message
             reachable = not isinstance(exc, Unavailable)
@@ -174,18 +182,29 @@ class Supervisor:
             database_reachable=reachable,
             database_writable=reachable and can_hold,
             is_stopping=self._stopping.is_set(),
+            old_servers=self._fence.old_servers,
         )
 
     async def _check_database(self) -> SchemaState:
         """One check at a time, however many requests ask: a server that does not answer keeps a thread
         for several seconds."""
         if self._checking is None or self._checking.done():
-            self._checking = asyncio.create_task(asyncio.to_thread(check_database, self._conninfo))
+            self._checking = asyncio.create_task(self._check_newest_server())
         await asyncio.wait([self._checking], timeout=_DATABASE_ANSWERS_S)
         if not self._checking.done():
             hosts = shown_hosts(self._conninfo)
             raise Unavailable(f"The database at {hosts} does not answer.")
         return self._checking.result()
+
+    async def _check_newest_server(self) -> SchemaState:
+        try:
+            address = await self._fence.address()
+            return await asyncio.to_thread(check_database, address)
+        except psycopg.Error as exc:
+            raise Unavailable(unreachable_detail(self._conninfo, exc)) from exc
+        except Unavailable:
+            self._fence.forget_address()
+            raise
 
     def _holds(self) -> tuple[str, bool]:
         """Whether all workers that answer can write holds: a call may reach any of them."""

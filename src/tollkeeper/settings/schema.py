@@ -106,6 +106,12 @@ class DatabaseSettings(Section):
             check_database_url(url)
         return url
 
+    @property
+    def seen_file(self) -> Path | None:
+        """Where processes of this machine note the newest server. The embedded server has no standby,
+        and an operator may begin anew with an empty folder."""
+        return self.data_dir / "newest-server.json" if self.url else None
+
 
 class SecretsSettings(Section):
     # Secrets come by environment or file reference only. Empty: a file in database.data_dir.

@@ -1,10 +1,13 @@
 """The pool of connections, transactions, and the translation of the driver's errors into ours."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Hashable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
 from types import TracebackType
 
+import psycopg
 from psycopg import errors as pg
 from psycopg.abc import Buffer
 from psycopg.adapt import Loader
@@ -12,6 +15,7 @@ from psycopg_pool import AsyncConnectionPool, PoolClosed, PoolTimeout, TooManyRe
 
 from tollkeeper.domain.errors import Unavailable
 from tollkeeper.fair_queue import FairSlots, QueueFull
+from tollkeeper.storage.fence import Fence, FencedConnection
 from tollkeeper.storage.kept_connections import KeptConnections
 from tollkeeper.storage.reachability import (
     RETRY_AFTER_S,
@@ -20,7 +24,7 @@ from tollkeeper.storage.reachability import (
     driver_reason,
 )
 from tollkeeper.storage.round_trips import Connection, PlansDropped, RoundTrips
-from tollkeeper.storage.sessions import session_conninfo, session_settings
+from tollkeeper.storage.sessions import session_settings
 from tollkeeper.storage.watched_connection import WatchedConnection
 
 __all__ = ["Connection", "Contention", "Database", "RoundTrips", "operator_reason"]
@@ -62,15 +66,27 @@ class Database:
     """Connections to one PostgreSQL. Safe to share between tasks of one event loop."""
 
     def __init__(
-        self, conninfo: str, *, pool_size: int, pool_timeout_s: float, statement_timeout_s: float
+        self,
+        conninfo: str,
+        *,
+        pool_size: int,
+        pool_timeout_s: float,
+        statement_timeout_s: float,
+        seen_file: Path | None = None,
     ) -> None:
+        """`seen_file` is where processes of this machine note the newest server."""
         self._session_settings = session_settings(statement_timeout_s).encode()
         self._answer_within_s = statement_timeout_s + _ANSWER_SLACK_S
         self.reachability = Reachability(conninfo)
+        self._fence = Fence(conninfo, seen_file)
+        self._fence.on_closed = self._discard_dead_connections
         self._pool: AsyncConnectionPool[Connection] = AsyncConnectionPool(
-            session_conninfo(conninfo),
-            connection_class=WatchedConnection,
-            kwargs={"autocommit": True, "reachability": self.reachability},
+            connection_class=FencedConnection,
+            kwargs={
+                "autocommit": True,
+                "fence": self._fence,
+                "reachability": self.reachability,
+            },
             min_size=min(2, pool_size),
             max_size=pool_size,
             max_waiting=_WAITING_MAX,
@@ -97,8 +113,14 @@ class Database:
         if self._checking is not None:
             self._checking.cancel()
             await asyncio.gather(self._checking, return_exceptions=True)
+        await self._fence.close()
         await self._kept.close()
         await self._pool.close()
+
+    async def close_old_connections(self) -> None:
+        """Asks all servers which one is the newest, and closes connections to the others."""
+        with contextlib.suppress(psycopg.Error):  # the next connection reports it
+            await self._fence.survey()
 
     @asynccontextmanager
     async def reading(self, organization: Hashable | None = None) -> AsyncIterator[Connection]:

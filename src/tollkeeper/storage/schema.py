@@ -21,6 +21,14 @@ _STATEMENT_TIMEOUT_S = 5.0
 # Without these settings, a crash may lose or corrupt a commit that PostgreSQL has acknowledged.
 _DURABILITY: tuple[LiteralString, ...] = ("fsync", "full_page_writes")
 
+_RECOVERY_TARGETS: LiteralString = """
+    SELECT name FROM pg_settings
+    WHERE name IN ('recovery_target', 'recovery_target_action', 'recovery_target_lsn',
+            'recovery_target_name', 'recovery_target_time', 'recovery_target_xid')
+        AND setting <> boot_val AND NOT pending_restart AND NOT pg_is_in_recovery()
+    ORDER BY name
+"""
+
 
 def check_database(conninfo: str, *, before_serving: bool = False) -> SchemaState:
     """Raises an error of one line where a check fails or the database cannot be reached. A pooler is
@@ -73,6 +81,14 @@ def _check_schema(connection: psycopg.Connection) -> SchemaState:
     if state.refusal is not None:
         raise StateConflict(state.refusal)
     return state
+
+
+def find_recovery_targets(conninfo: str) -> tuple[str, ...]:
+    """Recovery targets that a restore has left in the settings of a server that accepts writes. A change
+    that waits for a restart does not count: a new standby reads the changed files."""
+    with psycopg.connect(session_conninfo(conninfo), autocommit=True) as connection:
+        rows = connection.execute(_RECOVERY_TARGETS).fetchall()
+    return tuple(row[0] for row in rows)
 
 
 def find_outdated(conninfo: str) -> str | None:

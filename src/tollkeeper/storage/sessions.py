@@ -46,20 +46,30 @@ def session_conninfo(conninfo: str) -> str:
     return make_conninfo(conninfo, **wanted)
 
 
+def single_hosts(conninfo: str) -> list[tuple[str, str]]:
+    """Every host of the address as it is shown, with an address that has this host alone."""
+    parts = conninfo_to_dict(conninfo)
+    hosts = str(parts.get("host") or parts.get("hostaddr") or "").split(",")
+    found = []
+    for number, host in enumerate(hosts):
+        own: dict[str, str] = {}
+        for name in ("host", "hostaddr", "port"):
+            values = str(parts.get(name) or "").split(",")
+            if any(values):
+                # One port is that of every host.
+                own[name] = values[number] if len(values) == len(hosts) else values[0]
+        port = own.get("port") or _DEFAULT_PORT
+        shown = host if host.startswith("/") else f"{host or 'the default host'}:{port}"
+        found.append((shown, make_conninfo(conninfo, **own)))
+    return found
+
+
 def shown_hosts(conninfo: str) -> str:
     """Every host of the address with its port, and nothing else of it."""
     try:
-        parts = conninfo_to_dict(conninfo)
+        return ", ".join(shown for shown, _ in single_hosts(conninfo))
     except psycopg.ProgrammingError:
         return "an address that cannot be read"
-    hosts = str(parts.get("host") or parts.get("hostaddr") or "the default host").split(",")
-    ports = str(parts.get("port") or "").split(",")
-    if len(ports) != len(hosts):
-        ports = ports[:1] * len(hosts)  # one port is that of every host
-    return ", ".join(
-        host if host.startswith("/") else f"{host}:{port or _DEFAULT_PORT}"
-        for host, port in zip(hosts, ports, strict=True)
-    )
 
 
 def session_settings(statement_timeout_s: float) -> str:

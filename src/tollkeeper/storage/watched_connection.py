@@ -10,14 +10,11 @@ import contextlib
 import math
 import os
 import socket
-from typing import Any, Self
 
 import psycopg
 from psycopg import pq
 from psycopg.abc import RV, PQGen
 from psycopg.rows import TupleRow
-
-from tollkeeper.storage.reachability import Reachability
 
 
 class WatchedConnection(psycopg.AsyncConnection[TupleRow]):
@@ -25,19 +22,6 @@ class WatchedConnection(psycopg.AsyncConnection[TupleRow]):
     answer_within_s: float = math.inf
     # Whether the statements of this transaction may take as long as the server allows.
     patient: bool = False
-
-    @classmethod
-    async def connect(  # type: ignore[override]
-        cls, conninfo: str = "", *, reachability: Reachability, **options: Any
-    ) -> Self:
-        began_at = asyncio.get_running_loop().time()
-        try:
-            connection = await super().connect(conninfo, **options)
-        except psycopg.Error as exc:
-            reachability.failed(began_at, exc)
-            raise
-        reachability.answered()
-        return connection
 
     async def wait(
         self,
@@ -61,9 +45,10 @@ class WatchedConnection(psycopg.AsyncConnection[TupleRow]):
         if self.patient or self.answer_within_s == math.inf:
             return None
         loop = asyncio.get_running_loop()
-        return loop.call_later(self.answer_within_s, self._hang_up)
+        return loop.call_later(self.answer_within_s, self.hang_up)
 
-    def _hang_up(self) -> None:
+    def hang_up(self) -> None:
+        """Ends the connection at once, also amid a statement."""
         with (
             contextlib.suppress(OSError, psycopg.Error),
             socket.socket(fileno=os.dup(self.pgconn.socket)) as shared,

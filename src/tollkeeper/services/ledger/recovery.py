@@ -85,6 +85,7 @@ class Lease:
         return self._lease_s / HEARTBEATS_PER_LEASE
 
     async def heartbeat(self) -> None:
+        await self._database.close_old_connections()
         try:
             async with self._database.reading() as connection:
                 # Before: code that is too old for the schema may not be able to register any more.

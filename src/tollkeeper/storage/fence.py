@@ -1,0 +1,382 @@
+"""Fences off old PostgreSQL servers: the gateway writes only to the newest server that is known.
+
+After a failover, the old primary may come back and accept writes beside the promoted server. PostgreSQL
+increments the timeline when a standby is promoted or a backup is restored to a point in time, so the
+server with the lower timeline is the old one. What is known comes from four places: this process, the
+file that earlier processes on this machine have left, the other servers of the address, and the row in
+which every process notes the newest server it has seen. The row is also written to an old server that
+accepts writes, so that processes that reach only the old server refuse it too.
+"""
+
+import asyncio
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, LiteralString, NamedTuple, Self
+from weakref import WeakSet
+
+import psycopg
+from psycopg.conninfo import make_conninfo
+
+from tollkeeper.domain.errors import StateConflict, Unavailable
+from tollkeeper.late_log import LateLogger
+from tollkeeper.storage.reachability import Reachability, unreachable_detail
+from tollkeeper.storage.sessions import session_conninfo, single_hosts
+from tollkeeper.storage.watched_connection import WatchedConnection
+
+# How long a survey waits for the answer of one host.
+_ANSWER_WITHIN_S = 1.0
+_log = LateLogger("tollkeeper.fence")
+
+# The timeline is NULL on a standby. `pg_control_checkpoint` would show the old timeline for a moment
+# after a promotion; the name of the current WAL file begins with the timeline in hex.
+_IDENTIFY: LiteralString = """
+    SELECT c.system_identifier,
+        CASE WHEN NOT pg_is_in_recovery() THEN
+            ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::integer END,
+        current_setting('transaction_read_only') = 'off', pg_postmaster_start_time(),
+        to_regclass('server_fence') IS NOT NULL
+    FROM pg_control_system() c
+"""
+_READ_FENCE: LiteralString = """
+    SELECT epoch, seen_epoch, seen_timeline, seen_system_identifier FROM server_fence
+"""
+_MARK: LiteralString = """
+    UPDATE server_fence SET seen_epoch = %(epoch)s, seen_timeline = %(timeline)s,
+        seen_system_identifier = %(system_identifier)s
+    WHERE seen_epoch IS NULL OR (seen_epoch, seen_timeline) < (%(epoch)s, %(timeline)s)
+"""
+_ACCEPT: LiteralString = """
+    UPDATE server_fence SET epoch = %(epoch)s, seen_epoch = %(epoch)s,
+        seen_timeline = %(timeline)s, seen_system_identifier = %(system_identifier)s
+"""
+# An old primary would wait for its synchronous standby, which does not follow it any more.
+_COMMIT_ALONE: LiteralString = "SET LOCAL synchronous_commit TO local"
+
+
+class ServerFenced(psycopg.OperationalError):
+    """The servers that accept writes must not be used."""
+
+
+class Standing(NamedTuple):
+    """How new a server is. An operator increments the epoch with `tollkeeper database accept`."""
+
+    epoch: int
+    timeline: int
+    system_identifier: int
+
+    def is_newer_than(self, other: "Standing | None") -> bool:
+        if other is None or self.epoch != other.epoch:
+            return other is None or self.epoch > other.epoch
+        is_same_database = self.system_identifier == other.system_identifier
+        return is_same_database and self.timeline > other.timeline
+
+    def is_fenced_by(self, other: "Standing | None") -> bool:
+        """Another database of the same epoch cannot be compared, so it is fenced off too."""
+        return self != other and not self.is_newer_than(other)
+
+    def __str__(self) -> str:
+        return (
+            f"epoch {self.epoch}, timeline {self.timeline}, "
+            f"system identifier {self.system_identifier}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """A server that has answered."""
+
+    name: str
+    conninfo: str
+    # None: a standby, or a service that is compatible with PostgreSQL and lacks the functions.
+    standing: Standing | None
+    # The newest server that a process has noted on this one.
+    seen: Standing | None
+    accepts_writes: bool
+    started_at: datetime | None = None
+
+
+class Fence:
+    """The newest server that this process knows. Safe to share between tasks of one event loop."""
+
+    def __init__(self, conninfo: str, seen_file: Path | None) -> None:
+        """Without `seen_file`, this process learns nothing from earlier ones on this machine."""
+        self._conninfo = conninfo
+        self._seen_file = seen_file
+        self._newest: Standing | None = None
+        # False if the newest server is only known from a file that was written for other hosts.
+        self._is_of_these_hosts = False
+        self._saved: dict[str, Any] | None = None
+        self._address: str | None = None
+        self._surveying: asyncio.Task[str] | None = None
+        self._connections: WeakSet[FencedConnection] = WeakSet()
+        # What the last survey has found: a sentence for each old server that accepts writes.
+        self.old_servers: tuple[str, ...] = ()
+        # Called when connections to an old server were closed.
+        self.on_closed: Callable[[], None] = lambda: None
+
+    async def address(self) -> str:
+        """The address of the newest server. Raises ServerFenced if only old servers accept writes."""
+        return self._address or await self.survey()
+
+    def forget_address(self) -> None:
+        """Lets the next connection survey all servers again."""
+        self._address = None
+
+    async def survey(self) -> str:
+        """Asks every host, and returns the address of the newest server. Raises ServerFenced if only
+        old servers accept writes. One survey runs at a time, however many tasks ask for it."""
+        if self._surveying is None or self._surveying.done():
+            self._surveying = asyncio.create_task(self._survey())
+        return await asyncio.shield(self._surveying)
+
+    async def close(self) -> None:
+        if self._surveying is not None:
+            self._surveying.cancel()
+            await asyncio.gather(self._surveying, return_exceptions=True)
+
+    async def admit(self, connection: "FencedConnection") -> None:
+        """Checks the server of a new connection. Raises ServerFenced."""
+        server = await _identify(connection, f"{connection.info.host}:{connection.info.port}", "")
+        self._note(server.standing)
+        self._note(server.seen)
+        self._save()
+        self._refuse_old(server)
+        connection.standing = server.standing
+        self._connections.add(connection)
+
+    async def accept(self) -> Standing:
+        """Makes the one server that accepts writes newer than all others, and returns its standing.
+        Raises StateConflict if it is not clear which server is meant."""
+        self._read_saved()
+        writable = [server for server in await self._ask_all() if server.accepts_writes]
+        if len({server.started_at for server in writable}) != 1:
+            named = ", ".join(server.name for server in writable) or "none"
+            raise StateConflict(
+                f"Exactly one server must accept writes. These servers do: {named}."
+            )
+        (server, *_) = writable
+        assert server.standing is not None
+        known = (server.standing, server.seen, self._newest)
+        epoch = 1 + max(standing.epoch for standing in known if standing is not None)
+        accepted = server.standing._replace(epoch=epoch)
+        await _write(server, _ACCEPT, accepted)
+        self._note(accepted)
+        self._save()
+        return accepted
+
+    async def _survey(self) -> str:
+        try:
+            self._address, self.old_servers = await self._compare_servers()
+        except ServerFenced as exc:
+            self._address, self.old_servers = None, (str(exc),)
+            raise
+        return self._address
+
+    async def _compare_servers(self) -> tuple[str, tuple[str, ...]]:
+        self._read_saved()
+        servers = await self._ask_all()
+        writable = [server for server in servers if server.accepts_writes]
+        newest = [server for server in writable if not _is_outranked(server, writable)]
+        if len({server.started_at for server in newest}) > 1:
+            self._close_connections(list(self._connections))
+            raise ServerFenced(
+                f"{' and '.join(server.name for server in newest)} accept writes, and none of them "
+                f"is newer ({'; '.join(str(server.standing) for server in newest)}): stop all but one"
+            )
+        for server in (*newest, *servers):
+            self._note(server.standing)
+            self._note(server.seen)
+        self._save()
+        await asyncio.gather(*(self._mark(server) for server in writable))
+        for server in newest:
+            self._refuse_old(server)
+        # If no server accepts writes, the driver's own attempt says why.
+        address = newest[0].conninfo if newest else session_conninfo(self._conninfo)
+        return address, tuple(self._why_old(server) for server in writable if server not in newest)
+
+    async def _ask_all(self) -> list[Server]:
+        hosts = single_hosts(session_conninfo(self._conninfo))
+        # The name of a single host may stand for several servers, of which the driver chooses one.
+        attributes = {"target_session_attrs": "any"} if len(hosts) > 1 else {}
+        answers = await asyncio.gather(
+            *(self._ask(*host, make_conninfo(host[1], **attributes)) for host in hosts)
+        )
+        return [server for server in answers if server is not None]
+
+    async def _ask(self, name: str, conninfo: str, asked: str) -> Server | None:
+        """None if the server does not answer in time."""
+        try:
+            async with asyncio.timeout(_ANSWER_WITHIN_S):
+                connection = await WatchedConnection.connect(asked, autocommit=True)
+            async with connection:
+                server = await _identify(connection, name, conninfo)
+        except (psycopg.Error, TimeoutError):
+            return None
+        if self._newest is not None:
+            # At once, so that connections to an old server do not wait for a host that is silent.
+            self._note(server.standing)
+        return server
+
+    def _refuse_old(self, server: Server) -> None:
+        standing = server.standing
+        if standing is None or not server.accepts_writes:
+            return
+        if standing.is_fenced_by(self._newest) or standing.is_fenced_by(server.seen):
+            raise ServerFenced(self._why_old(server))
+
+    def _why_old(self, server: Server) -> str:
+        return (
+            f"{server.name} accepts writes and is not the newest server (it has {server.standing}; "
+            f"the newest has {self._newest}): stop it, or run `tollkeeper database accept` to use it"
+        )
+
+    def _note(self, standing: Standing | None, *, is_of_these_hosts: bool = True) -> None:
+        """Closes connections to servers that are old by this standing."""
+        if standing is None:
+            return
+        if standing == self._newest:
+            self._is_of_these_hosts |= is_of_these_hosts
+        elif standing.is_newer_than(self._newest):
+            self._newest, self._is_of_these_hosts = standing, is_of_these_hosts
+            self._close_connections(
+                [
+                    connection
+                    for connection in self._connections
+                    if connection.standing and connection.standing.is_fenced_by(standing)
+                ]
+            )
+
+    def _close_connections(self, connections: list["FencedConnection"]) -> None:
+        for connection in connections:
+            connection.hang_up()
+            self._connections.discard(connection)
+        if connections:
+            _log.error("connections to an old database server are closed", newest=str(self._newest))
+            self.on_closed()
+
+    async def _mark(self, server: Server) -> None:
+        """Notes the newest server on this one, for processes that reach no other server. A server that
+        was copied for another installation is never marked: its gateways have other hosts."""
+        newest = self._newest
+        assert newest is not None
+        assert server.standing is not None
+        is_copy = newest.system_identifier == server.standing.system_identifier
+        if self._is_of_these_hosts and is_copy and newest.is_newer_than(server.seen):
+            try:
+                await _write(server, _MARK, newest)
+            except (psycopg.Error, TimeoutError) as exc:
+                _log.warning(
+                    "a database server cannot be marked", server=server.name, reason=str(exc)
+                )
+
+    def _read_saved(self) -> None:
+        if self._seen_file is None:
+            return
+        try:
+            self._saved = json.loads(self._seen_file.read_text())
+            standing = Standing(*self._saved["newest"])
+            self._note(standing, is_of_these_hosts=self._saved["hosts"] == self._hosts)
+        except FileNotFoundError:
+            self._saved = None
+        except (OSError, ValueError, TypeError, KeyError) as exc:
+            _log.warning(
+                "the newest server is not known", file=str(self._seen_file), reason=str(exc)
+            )
+
+    def _save(self) -> None:
+        """Writes the newest server to the file, if it is not there yet."""
+        found = {"newest": self._newest and list(self._newest), "hosts": self._hosts}
+        if self._seen_file is None or not self._is_of_these_hosts or found == self._saved:
+            return
+        temporary = self._seen_file.with_name(f"{self._seen_file.name}.{os.getpid()}")
+        try:
+            with temporary.open("w") as file:
+                json.dump(found, file)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(self._seen_file)
+            self._saved = found
+        except OSError as exc:
+            # A command may run without a data folder.
+            _log.info("the newest server was not written", file=str(exc.filename), reason=str(exc))
+
+    @property
+    def _hosts(self) -> list[str]:
+        return sorted(name for name, _ in single_hosts(self._conninfo))
+
+
+class FencedConnection(WatchedConnection):
+    """A connection to the newest server."""
+
+    standing: Standing | None = None
+
+    @classmethod
+    async def connect(  # type: ignore[override]
+        cls, conninfo: str = "", *, fence: Fence, reachability: Reachability, **options: Any
+    ) -> Self:
+        """`conninfo` is not used: the fence knows the address."""
+        began_at = asyncio.get_running_loop().time()
+        try:
+            connection = await super().connect(await fence.address(), **options)
+            try:
+                await fence.admit(connection)
+            except BaseException:
+                await connection.close()
+                raise
+        except psycopg.Error as exc:
+            fence.forget_address()
+            reachability.failed(began_at, exc)
+            raise
+        reachability.answered()
+        return connection
+
+
+def find_newest_server(conninfo: str, seen_file: Path | None) -> tuple[str, tuple[str, ...]]:
+    """For commands, which run no event loop yet: the address of the newest server, and a sentence for
+    each old one that accepts writes. Raises Unavailable if only old servers do."""
+    fence = Fence(conninfo, seen_file)
+    try:
+        return asyncio.run(fence.survey()), fence.old_servers
+    except (psycopg.OperationalError, psycopg.ProgrammingError) as exc:
+        raise Unavailable(unreachable_detail(conninfo, exc)) from exc
+
+
+def _is_outranked(server: Server, others: list[Server]) -> bool:
+    return any(
+        other.standing is not None and other.standing.is_newer_than(server.standing)
+        for other in others
+    )
+
+
+async def _identify(connection: WatchedConnection, name: str, conninfo: str) -> Server:
+    connection.answer_within_s = _ANSWER_WITHIN_S
+    try:
+        row = await (await connection.execute(_IDENTIFY)).fetchone()
+    except psycopg.OperationalError:
+        raise
+    except psycopg.DatabaseError:
+        return Server(name, conninfo, None, None, accepts_writes=False)
+    assert row is not None
+    system_identifier, timeline, is_writable, started_at, has_fence = row
+    epoch, seen = 0, None
+    if has_fence:
+        fence = await (await connection.execute(_READ_FENCE)).fetchone()
+        assert fence is not None
+        epoch, *noted = fence
+        seen = None if None in noted else Standing(*noted)
+    standing = None if timeline is None else Standing(epoch, timeline, system_identifier)
+    accepts_writes = standing is not None and is_writable
+    return Server(name, conninfo, standing, seen, accepts_writes, started_at)
+
+
+async def _write(server: Server, statement: LiteralString, standing: Standing) -> None:
+    async with asyncio.timeout(_ANSWER_WITHIN_S):
+        connection = await WatchedConnection.connect(server.conninfo, autocommit=True)
+    connection.answer_within_s = _ANSWER_WITHIN_S
+    async with connection, connection.transaction():
+        await connection.execute(_COMMIT_ALONE)
+        await connection.execute(statement, standing._asdict())

@@ -1,0 +1,193 @@
+"""Which of several PostgreSQL servers is used: real servers, and a fence in each process that asks."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from tests.support.data_folders import data_folder
+from tests.support.postgres_server import PostgresServer
+from tests.support.program import Program, write_config
+from tollkeeper.domain.errors import StateConflict, Unavailable
+from tollkeeper.storage.database import Database
+from tollkeeper.storage.fence import Fence, ServerFenced, Standing
+from tollkeeper.storage.migrations import migrate
+
+
+def test_the_epoch_decides_before_the_timeline() -> None:
+    old, promoted = Standing(0, 1, 7), Standing(0, 2, 7)
+    accepted, foreign = Standing(1, 1, 7), Standing(0, 9, 8)
+    assert promoted.is_newer_than(old)
+    assert old.is_fenced_by(promoted)
+    assert not promoted.is_fenced_by(old)
+    assert promoted.is_fenced_by(accepted)
+    assert not old.is_fenced_by(old)
+    assert not old.is_fenced_by(None)
+    # Timelines of two databases cannot be compared.
+    for one, other in ((foreign, promoted), (promoted, foreign)):
+        assert one.is_fenced_by(other)
+        assert not one.is_newer_than(other)
+
+
+class Servers:
+    """A primary, and its standby that was promoted while the primary ran: both accept writes."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.old = PostgresServer(folder / "old")
+        self.old.initialise()
+        self.old.start()
+        migrate(self.old.conninfo)
+        self.new = self.old.standby(folder / "new", "new")
+
+    def conninfo(self, *servers: PostgresServer) -> str:
+        hosts = ",".join(server.address for server in servers or (self.old, self.new))
+        return f"postgresql://postgres@{hosts}/postgres"
+
+    def fence(self, *servers: PostgresServer, file: str | None = None) -> Fence:
+        """A process that knows nothing but the file."""
+        return Fence(self.conninfo(*servers), None if file is None else self.folder / file)
+
+    @contextmanager
+    def without(self, server: PostgresServer) -> Iterator[None]:
+        server.stop("immediate")
+        yield
+        server.start()
+
+
+@pytest.fixture
+def servers() -> Iterator[Servers]:
+    with data_folder() as folder:
+        found = Servers(folder)
+        try:
+            yield found
+        finally:
+            found.new.stop("immediate")
+            found.old.stop("immediate")
+
+
+def _port(address: str) -> int:
+    return int(psycopg.conninfo.conninfo_to_dict(address)["port"] or 0)
+
+
+async def test_the_newest_server_is_used_in_both_orders_of_hosts(servers: Servers) -> None:
+    assert _port(await servers.fence().address()) == servers.old.port
+    servers.new.promote()
+    for order in ((servers.old, servers.new), (servers.new, servers.old)):
+        fence = servers.fence(*order)
+        assert _port(await fence.survey()) == servers.new.port
+        (sentence,) = fence.old_servers
+        assert servers.old.address in sentence
+        assert "timeline 1" in sentence
+    # The surveys have marked the old server, so that a process that reaches no other one refuses it.
+    with servers.without(servers.new):
+        for alone in (servers.fence(), servers.fence(servers.old)):
+            with pytest.raises(ServerFenced, match="not the newest"):
+                await alone.survey()
+    # A standby has the mark too: it counts, though nothing can be written to the standby.
+    assert _port(await servers.fence().survey()) == servers.new.port
+
+
+async def test_a_restarted_process_remembers_the_newest_server(servers: Servers) -> None:
+    servers.new.promote()
+    assert await servers.fence(servers.new, file="seen").survey()
+    with servers.without(servers.new), pytest.raises(ServerFenced, match="timeline 2"):
+        await servers.fence(servers.old, file="seen").survey()
+    # The file is of other hosts: this may be a wrong setting, so the server was not marked.
+    assert await servers.fence(servers.old).survey()
+    # A file that cannot be read is as good as none.
+    (servers.folder / "seen").write_text("{")
+    assert await servers.fence(servers.old, file="seen").survey()
+
+
+async def test_a_process_that_has_seen_the_newest_server_marks_the_old_one(
+    servers: Servers,
+) -> None:
+    with servers.without(servers.old):
+        servers.new.promote()
+        await servers.fence(file="seen").survey()
+    with servers.without(servers.new):
+        with pytest.raises(ServerFenced):
+            await servers.fence(file="seen").survey()
+        with pytest.raises(ServerFenced):
+            await servers.fence().survey()
+
+
+async def test_connections_to_an_old_server_are_closed(servers: Servers) -> None:
+    database = Database(servers.conninfo(), pool_size=4, pool_timeout_s=5, statement_timeout_s=5)
+    await database.open()
+    where = "SELECT inet_server_port()"
+    try:
+        async with database.reading() as connection:
+            assert await (await connection.execute(where)).fetchone() == (servers.old.port,)
+            servers.new.promote()
+            await database.close_old_connections()
+            with pytest.raises(psycopg.OperationalError):
+                await connection.execute(where)
+            with pytest.raises(Unavailable):
+                raise database._translated(psycopg.OperationalError())
+        async with database.reading() as connection:
+            assert await (await connection.execute(where)).fetchone() == (servers.new.port,)
+    finally:
+        await database.close()
+
+
+async def test_two_servers_of_the_same_timeline_are_both_refused(servers: Servers) -> None:
+    """Two standbys were promoted: nothing says which one has the later calls."""
+    other = servers.old.standby(servers.folder / "other", "other")
+    try:
+        for server in (servers.new, other):
+            server.leave_primary()
+            server.promote()
+        with pytest.raises(ServerFenced, match="none of them is newer"):
+            await servers.fence(servers.new, other).survey()
+        # The same server under two names is one server.
+        assert await servers.fence(servers.new, servers.new).survey()
+    finally:
+        other.stop("immediate")
+
+
+async def test_an_operator_can_go_back_to_an_old_server(
+    servers: Servers, compiled: dict[str, str]
+) -> None:
+    servers.new.promote()
+    await servers.fence(file="seen").survey()
+    with pytest.raises(StateConflict, match="Exactly one"):
+        await servers.fence().accept()
+    config = write_config(servers.folder, servers.folder / "data", url=servers.conninfo())
+    program = Program(config, servers.folder, compiled, warm=True)
+    assert "Exactly one" in await asyncio.to_thread(program.refusal, "database", "accept")
+    with servers.without(servers.new):
+        assert "not the newest" in await asyncio.to_thread(
+            program.refusal, "credit", "show", "Acme"
+        )
+        assert "not the newest" in await asyncio.to_thread(program.refusal, "migrate")
+        accepted = await asyncio.to_thread(program.json, "database", "accept")
+        assert (accepted["epoch"], accepted["timeline"]) == (1, 1)
+        assert _port(await servers.fence(file="seen").survey()) == servers.old.port
+    # Now the promoted server is the old one.
+    assert _port(await servers.fence(file="seen").survey()) == servers.old.port
+    with servers.without(servers.old), pytest.raises(ServerFenced, match="not the newest"):
+        await servers.fence(file="seen").survey()
+
+
+async def test_another_database_is_refused_until_it_is_accepted(servers: Servers) -> None:
+    await servers.fence(servers.old, file="seen").survey()
+    foreign = PostgresServer(servers.folder / "foreign")
+    foreign.initialise()
+    foreign.start()
+    try:
+        migrate(foreign.conninfo)
+        with pytest.raises(ServerFenced, match="system identifier"):
+            await servers.fence(foreign, file="seen").survey()
+        # It was not marked: its own gateways go on.
+        assert await servers.fence(foreign).survey()
+        with pytest.raises(ServerFenced, match="none of them is newer"):
+            await servers.fence(servers.old, foreign).survey()
+        assert (await servers.fence(foreign, file="seen").accept()).epoch == 1
+        assert await servers.fence(foreign, file="seen").survey()
+    finally:
+        foreign.stop("immediate")
