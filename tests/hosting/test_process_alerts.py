@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from dataclasses import replace
 
 from tests.support.scripted_gateway import eventually
 from tollkeeper.hosting import process_alerts
@@ -33,6 +34,15 @@ def test_one_cause_is_one_alert() -> None:
     ((kind, detail),) = _standing(alerts)
     assert kind == "not_ready"
     assert "workers: 1 of 1 answer" in detail
+    alerts.look(replace(_READY, old_servers=("a is old",)))
+    assert _standing(alerts) == [("old_database_server", "a is old")]
+    alerts.look(replace(_DOWN, old_servers=("a is old",)))
+    assert _standing(alerts) == [("old_database_server", "a is old")]
+    alerts.look(replace(_FULL, old_servers=("a is old",)))
+    assert [kind for kind, _ in _standing(alerts)] == [
+        "old_database_server",
+        "database_not_writable",
+    ]
     alerts.look(_READY)
     assert _standing(alerts) == []
 

@@ -79,7 +79,8 @@ def _conditions(readiness: Readiness) -> list[Condition]:
     they are the reason, they are the only condition."""
     subject = {"gateway": socket.gethostname()}
     kind = AlertKind.OLD_DATABASE_SERVER
-    old = [Condition(kind.value, kind, subject, line) for line in readiness.old_servers[:1]]
+    detail = "; ".join(readiness.old_servers)
+    old = [Condition(kind.value, kind, subject, detail)] if detail else []
     if readiness.ready or (old and not readiness.database_reachable):
         return old
     if not readiness.database_reachable:

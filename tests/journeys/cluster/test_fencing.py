@@ -181,6 +181,23 @@ class Machine:
         async with httpx2.AsyncClient(timeout=30) as client:
             return list((await client.get(f"{self.operator}/alerts")).json()["data"])
 
+    async def until_told(self, status: str, old: PostgresServer) -> None:
+        """Waits until /readyz has this status, and it and an alert name the old primary."""
+        said: dict[str, Any] | None = None
+        alerts: list[dict[str, Any]] = []
+        deadline = time.monotonic() + _WITHIN_S
+        while not (
+            said is not None
+            and said["status"] == status
+            and f"{old.address} accepts writes and is not the newest" in said["database"]
+            and [alert["kind"] for alert in alerts] == ["old_database_server"]
+            and old.address in alerts[0]["detail"]
+        ):
+            assert time.monotonic() < deadline, (said, alerts)
+            await asyncio.sleep(0.2)
+            if (said := await self.ready()) is not None:
+                alerts = await self.alerts()
+
     async def call(self, client: httpx2.AsyncClient) -> int | None:
         """The status; None if no gateway answers."""
         try:
@@ -245,6 +262,8 @@ class Drill:
         else:
             await self.machines[0].restart(keeps_files=step == _RESTART)
         self.steps.append((step, began_at, time.time()))
+        if step == "stop standby":
+            await self.machines[1].until_told("not ready", pair.primary)
         await asyncio.sleep(_OBSERVED_S)
 
     async def run(self, order: tuple[str, ...]) -> None:
@@ -263,6 +282,7 @@ class Drill:
                 await self.take(step)
             for machine in self.machines:
                 await machine.until_acknowledged()
+                await machine.until_told("ready", self.pair.primary)
         finally:
             for task in tasks:
                 task.cancel()
@@ -374,7 +394,7 @@ async def _try_order(
 async def test_an_old_primary_that_returns_is_not_used(
     compiled: dict[str, str], proof: Proof
 ) -> None:
-    order = (*_FAILOVERS[0], _RESTART)
+    order = (*_FAILOVERS[0], _RESTART, "stop standby", "start standby")
     await _try_order(order, _HOSTS[0], compiled, proof)
 
 
