@@ -3,7 +3,6 @@
 import asyncio
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext
 from enum import StrEnum
 
 from tollkeeper.backends.presets import PRESETS
