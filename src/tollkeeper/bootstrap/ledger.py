@@ -9,6 +9,7 @@ from tollkeeper.services.ledger.admissibility import Admissibility
 from tollkeeper.services.ledger.admission import Admission
 from tollkeeper.services.ledger.bulk_resolution import BulkResolution
 from tollkeeper.services.ledger.ledger import Ledger
+from tollkeeper.services.ledger.log_comparison import RequestLogComparison
 from tollkeeper.services.ledger.months import LedgerMonths
 from tollkeeper.services.ledger.open_holds import OpenHolds
 from tollkeeper.services.ledger.recovery import Lease, OwnHolds, Recovery
@@ -27,6 +28,7 @@ class LedgerServices:
     recovery: Recovery
     watch: LedgerWatch
     bulk_resolution: BulkResolution
+    request_log_comparison: RequestLogComparison
     months: LedgerMonths
 
 
@@ -48,5 +50,6 @@ def build_ledger(administration: Administration) -> LedgerServices:
         recovery=Recovery(database, settings.ledger.lease_s, open_holds, own_holds),
         watch=LedgerWatch(database, open_holds),
         bulk_resolution=bulk_resolution,
+        request_log_comparison=RequestLogComparison(database, process_id, bulk_resolution),
         months=LedgerMonths(database, clock, bulk_resolution),
     )

@@ -137,6 +137,7 @@ def build_services(
         reconciliation=_reconciliation(settings, database),
         bulk_resolution=books.bulk_resolution,
         bill_reconciliation=BillReconciliation(database),
+        request_log_comparison=books.request_log_comparison,
         months=books.months,
         recovery=books.recovery,
         audit=administration.audit,

@@ -19,6 +19,7 @@ from tollkeeper.cli.command import (
     service_command,
 )
 from tollkeeper.cli.ledger_bill import ledger_reconcile
+from tollkeeper.cli.ledger_log import ledger_compare_log
 from tollkeeper.cli.ledger_months import (
     ledger_close,
     ledger_drop,
@@ -45,6 +46,9 @@ command(app, "export", example="tollkeeper ledger export 2026-10 --to october.cs
 command(app, "drop", example="tollkeeper ledger drop 2026-10")(ledger_drop)
 command(app, "reconcile", example="tollkeeper ledger reconcile cluster october.csv")(
     ledger_reconcile
+)
+command(app, "compare-log", example="tollkeeper ledger compare-log gateway-*.log.gz")(
+    ledger_compare_log
 )
 
 

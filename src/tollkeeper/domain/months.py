@@ -54,6 +54,11 @@ def id_of_text(text: str) -> UUID:
     return made
 
 
+def time_ms_of_id(identity: UUID) -> int:
+    """When the request of this id arrived, in milliseconds since 1970, by the clock of its machine."""
+    return identity.int >> _BITS_BEHIND_TIME
+
+
 _new_uuid = object.__new__
 _set = object.__setattr__
 
@@ -107,7 +112,7 @@ def month_of_number(number: int) -> Month:
 
 def month_of_id(identity: UUID) -> Month:
     """The month of the ledger that a reservation with this id lies in."""
-    return month_of_day((identity.int >> _BITS_BEHIND_TIME) // _MS_PER_DAY)
+    return month_of_day(time_ms_of_id(identity) // _MS_PER_DAY)
 
 
 def month_of_day(day: int) -> Month:

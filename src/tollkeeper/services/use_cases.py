@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tollkeeper.services.ledger.caps import Caps
     from tollkeeper.services.ledger.costs import Costs
     from tollkeeper.services.ledger.ledger import Ledger
+    from tollkeeper.services.ledger.log_comparison import RequestLogComparison
     from tollkeeper.services.ledger.months import LedgerMonths
     from tollkeeper.services.ledger.overview import LedgerOverview
     from tollkeeper.services.ledger.reconciliation import Reconciliation
@@ -66,6 +67,7 @@ class Services:
     reconciliation: Reconciliation
     bulk_resolution: BulkResolution
     bill_reconciliation: BillReconciliation
+    request_log_comparison: RequestLogComparison
     months: LedgerMonths
     recovery: Recovery
     audit: Audit

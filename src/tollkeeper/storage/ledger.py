@@ -18,6 +18,7 @@ from tollkeeper.domain.admission import (
 )
 from tollkeeper.domain.caps import day_at
 from tollkeeper.domain.ledger import Hold, LockedAccounts
+from tollkeeper.domain.months import time_ms_of_id
 from tollkeeper.domain.spend import FoldKind, Spend
 from tollkeeper.storage import period_caps
 from tollkeeper.storage.account_rows import account_of, fold_of, key_status_of, project_of
@@ -351,10 +352,18 @@ _TRIAL: LiteralString = """
 """
 
 
-async def restore_holds(connection: Connection, process_id: UUID, holds: Sequence[Hold]) -> None:
-    """Writes reservations again that were committed and are gone, because PostgreSQL crashed before
-    a fast transaction was on the disk. Nothing is held for them any more, so their hold is zero, and
-    whatever they cost will be overage. Reservations that exist are not changed. Locks the accounts."""
+async def restore_holds(
+    connection: Connection,
+    process_id: UUID,
+    holds: Sequence[Hold],
+    *,
+    arrived_earlier: bool = False,
+) -> None:
+    """Writes reservations again that were committed and are gone: PostgreSQL crashed before a fast
+    transaction was on the disk, or a failover lost it. Nothing is held for them any more, so their
+    hold is zero, and whatever they cost will be overage. Reservations that exist are not changed.
+    Locks the accounts. With `arrived_earlier` the reservations are dated by their ids and not by the
+    clock; caps count them for the present all the same."""
     rows = [
         {
             "organization_id": hold.organization_id,
@@ -363,13 +372,13 @@ async def restore_holds(connection: Connection, process_id: UUID, holds: Sequenc
             "api_key_id": hold.key_id,
             "model": hold.model,
             **hold_prices(hold),
+            "held_at_ms": time_ms_of_id(hold.id) if arrived_earlier else None,
         }
         for hold in holds
     ]
     await connection.execute(
         _LOCK_ACCOUNTS.sql, (sorted({hold.organization_id for hold in holds}),)
     )
-    await heartbeat(connection, process_id)
     await connection.execute(_RESTORE_HOLDS, (process_id, _document(rows)))
 
 
@@ -382,19 +391,20 @@ _RESTORE_HOLDS: LiteralString = """
             price_cache_read, price_cache_write, price_cache_write_1h, price_web_search,
             price_input_audio, price_output_audio, price_variants, prompt_tokens_max, choices,
             output_tokens_max, images, spending_day)
-        SELECT %s, clock.now,
+        SELECT %s, held.at,
             greatest(a.month, to_char(clock.now AT TIME ZONE 'UTC', 'YYYYMM')::integer),
             v.organization_id, v.id, v.project_id, v.api_key_id, v.model, 0, v.price_prompt,
             v.price_completion, v.price_image, 0, v.price_cache_read, v.price_cache_write,
             v.price_cache_write_1h, v.price_web_search, v.price_input_audio, v.price_output_audio,
             v.price_variants, 0, 0, 0, 0,
-            nullif(greatest(a.spending_day, clock.day), clock.day)
+            nullif(greatest(a.spending_day, clock.day), cap_spending_day(NULL, held.at))
         FROM json_to_recordset(%s::json) AS v (organization_id uuid, id uuid, project_id uuid,
             api_key_id uuid, model text, price_prompt numeric, price_completion numeric,
             price_image numeric, price_cache_read numeric, price_cache_write numeric,
             price_cache_write_1h numeric, price_web_search numeric, price_input_audio numeric,
-            price_output_audio numeric, price_variants jsonb)
-        JOIN accounts a USING (organization_id), clock
+            price_output_audio numeric, price_variants jsonb, held_at_ms numeric)
+        JOIN accounts a USING (organization_id), clock,
+        LATERAL (SELECT least(clock.now, to_timestamp(v.held_at_ms / 1000)) AS at) AS held
         ON CONFLICT DO NOTHING
         RETURNING organization_id, project_id
     ), counted AS (

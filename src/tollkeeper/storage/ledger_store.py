@@ -16,7 +16,7 @@ from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.admission import ProjectLimits
 from tollkeeper.domain.errors import Unavailable
 from tollkeeper.domain.ledger import Ending, Hold, LockedAccounts, Mark, Resolution, ResolutionKind
-from tollkeeper.storage import ledger, period_caps, resolutions
+from tollkeeper.storage import ledger, period_caps, processes, resolutions
 from tollkeeper.storage.database import Connection, Contention, Database, RoundTrips
 from tollkeeper.storage.planning import FIND_ROWS_BY_KEY
 from tollkeeper.storage.reachability import RETRY_AFTER_S
@@ -195,6 +195,7 @@ class LedgerStore:
         """Writes holds again that a crash of PostgreSQL has lost, with no money held for them."""
         async with self._database.transaction() as connection:
             await ledger.restore_holds(connection, self._process_id, holds)
+            await processes.heartbeat(connection, self._process_id)
 
 
 def _release(hold: Hold) -> Resolution:

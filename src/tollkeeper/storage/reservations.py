@@ -1,12 +1,15 @@
 """SQL of reservations with their status, for operators."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, LiteralString
 from uuid import UUID
 
 from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
+from tollkeeper.domain.months import FIRST_ID
 from tollkeeper.storage.database import Connection
+from tollkeeper.storage.planning import ROWS_BY_KEY
 
 
 class ReservationStatus(StrEnum):
@@ -96,3 +99,85 @@ def _entry(row: tuple[Any, ...]) -> ReservationEntry:
         ReservationStatus(status),
         *end,
     )
+
+
+class MonthState(StrEnum):
+    OPEN = "open"
+    CLOSED = "closed"
+    DROPPED = "dropped"
+
+
+@dataclass(frozen=True, slots=True)
+class CallKey:
+    """A call that is looked up, and whose call it was."""
+
+    organization_id: OrganizationId
+    id: UUID
+    project_id: ProjectId
+    key_id: KeyId
+
+
+@dataclass(frozen=True, slots=True)
+class CallState:
+    """What the books have of one call."""
+
+    month: MonthState
+    # Whether the key exists and belongs to the project and the organization.
+    has_key: bool
+    # None if there is no reservation.
+    status: ReservationStatus | None
+    # With overage; None before the reservation is resolved.
+    cost_picousd: int | None
+
+
+async def find_states(connection: Connection, calls: Sequence[CallKey]) -> dict[UUID, CallState]:
+    """The state of each call by its id. Runs in a transaction."""
+    await connection.execute("SELECT" + ROWS_BY_KEY)
+    ids = [call.id for call in calls]
+    cursor = await connection.execute(
+        _FIND_STATES,
+        {
+            "organizations": [call.organization_id for call in calls],
+            "ids": ids,
+            "projects": [call.project_id for call in calls],
+            "keys": [call.key_id for call in calls],
+            "first": min(ids, default=FIRST_ID),
+            "last": max(ids, default=FIRST_ID),
+        },
+        prepare=False,
+    )
+    return {
+        row[0]: CallState(
+            MonthState(row[1]),
+            row[2],
+            None if row[3] is None else ReservationStatus(row[3]),
+            row[4],
+        )
+        for row in await cursor.fetchall()
+    }
+
+
+# All ids lie between the first and the last one, so partitions of other months are not even opened.
+_FIND_STATES: LiteralString = """
+    SELECT w.id,
+        CASE WHEN EXISTS (SELECT FROM ledger_close_steps
+                          WHERE month = ledger_month(w.id) AND step = 'dropped') THEN 'dropped'
+             WHEN EXISTS (SELECT FROM ledger_closes WHERE month = ledger_month(w.id)) THEN 'closed'
+             ELSE 'open' END,
+        k.id IS NOT NULL,
+        CASE WHEN d.kind IS NOT NULL THEN d.kind
+             WHEN m.reason IS NOT NULL THEN 'unsettled' WHEN r.id IS NOT NULL THEN 'held' END,
+        d.settled + coalesce(o.amount, 0)
+    FROM unnest(%(organizations)s::uuid[], %(ids)s::uuid[], %(projects)s::uuid[], %(keys)s::uuid[])
+        AS w (organization_id, id, project_id, api_key_id)
+    LEFT JOIN project_keys k ON k.organization_id = w.organization_id AND k.id = w.api_key_id
+        AND k.project_id = w.project_id
+    LEFT JOIN reservations r ON r.organization_id = w.organization_id AND r.id = w.id
+        AND r.id BETWEEN %(first)s AND %(last)s
+    LEFT JOIN unsettled_marks m ON m.organization_id = w.organization_id
+        AND m.reservation_id = w.id
+    LEFT JOIN resolutions d ON d.organization_id = w.organization_id AND d.reservation_id = w.id
+        AND d.reservation_id BETWEEN %(first)s AND %(last)s
+    LEFT JOIN overages o ON o.organization_id = w.organization_id AND o.reservation_id = w.id
+        AND o.reservation_id BETWEEN %(first)s AND %(last)s
+"""

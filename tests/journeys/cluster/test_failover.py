@@ -12,6 +12,7 @@ import pytest
 from tests.support.data_folders import data_folder
 from tests.support.gateway_processes import InstalledProgram, installed_program
 from tests.support.postgres_server import PostgresServer
+from tests.support.program import Program, Serving
 from tests.support.scripted_gateway import ScriptedGateway, chat_body
 from tests.support.upstream import Upstream, chat
 from tollkeeper.storage.migrations import migrate
@@ -19,6 +20,7 @@ from tollkeeper.storage.migrations import migrate
 _CALLERS = 8
 # Statuses in the envelope that a client's retry understands.
 _REFUSALS = {500, 502, 503, 504}
+_NO_DIFFERENCE = {"ok": True, "differences": []}
 _HAS_RESERVATION = "every call that may have been charged has its reservation"
 
 
@@ -44,7 +46,7 @@ def primary_with_standby(
 @asynccontextmanager
 async def two_gateways(
     folder: Path, compiled: dict[str, str], *servers: PostgresServer
-) -> AsyncIterator[tuple[InstalledProgram, list[ScriptedGateway]]]:
+) -> AsyncIterator[tuple[InstalledProgram, list[tuple[Serving, ScriptedGateway]]]]:
     """Both name both servers. One tenant calls them."""
     hosts = ",".join(server.address for server in servers)
     url = f"postgresql://postgres@{hosts}/postgres"
@@ -55,8 +57,10 @@ async def two_gateways(
         ) as installed,
         AsyncExitStack() as gateways,
     ):
-        served = [await gateways.enter_async_context(installed.serving()) for _ in range(2)]
-        yield installed, [scripted for _, scripted in served]
+        yield (
+            installed,
+            [await gateways.enter_async_context(installed.serving()) for _ in range(2)],
+        )
 
 
 class Callers:
@@ -101,13 +105,14 @@ class Callers:
 @pytest.mark.parametrize("synchronous", [True, False])
 async def test_a_standby_takes_over(synchronous: bool, compiled: dict[str, str]) -> None:
     """With a synchronous standby no acknowledged settlement is lost. Without one, what was lost is
-    lost whole: the books are right, and the last calls are missing."""
+    lost whole: the books are right, and the last calls are missing. The request logs have them: what
+    was acknowledged and lost is found there and booked, nothing else, and once."""
     with (
         data_folder() as folder,
         primary_with_standby(folder, synchronous=synchronous) as (primary, standby),
     ):
-        async with two_gateways(folder, compiled, primary, standby) as (installed, gateways):
-            callers = Callers(gateways)
+        async with two_gateways(folder, compiled, primary, standby) as (installed, served):
+            callers = Callers([gateway for _, gateway in served])
             calling = asyncio.create_task(callers.run())
             await callers.until_acknowledged(40)
             if not synchronous:
@@ -120,13 +125,7 @@ async def test_a_standby_takes_over(synchronous: bool, compiled: dict[str, str])
             callers.stop()
             await calling
             assert callers.statuses - {200} <= _REFUSALS
-        settled = {
-            str(row[0])
-            for row in standby.query(
-                "SELECT reservation_id FROM resolutions WHERE kind = 'settled'"
-            )
-        }
-        lost = set(callers.acknowledged) - settled
+        lost = set(callers.acknowledged) - _settled(standby)
         program = replace(installed.program, warm=True)
         # A hold may have reached the standby without its settlement. Processes look for such holds.
         await asyncio.to_thread(program.json, "ledger", "recover")
@@ -143,3 +142,28 @@ async def test_a_standby_takes_over(synchronous: bool, compiled: dict[str, str])
             # after the failover. It is all that is left of them.
             assert {one["invariant"] for one in differences} <= {_HAS_RESERVATION}
             assert {one["subject"] for one in differences} <= lost
+        logs = [str(serving.log) for serving, _ in served]
+        await asyncio.to_thread(_compare_logs, program, standby, logs, lost)
+        assert set(callers.acknowledged) <= _settled(standby)
+        assert await asyncio.to_thread(program.json, "ledger", "verify") == _NO_DIFFERENCE
+
+
+def _settled(server: PostgresServer) -> set[str]:
+    rows = server.query("SELECT reservation_id FROM resolutions WHERE kind = 'settled'")
+    return {str(row[0]) for row in rows}
+
+
+def _compare_logs(
+    program: Program, server: PostgresServer, logs: list[str], lost: set[str]
+) -> None:
+    """Finds what was lost in the logs of both gateways, and books it twice."""
+    line = ("ledger", "compare-log", *logs, "--json")
+    found = json.loads(program.run(*line).out)
+    assert found["unreadable_lines"] == 0, found
+    assert {one["request_id"] for one in found["differences"]} == lost
+    before = _settled(server)
+    booked = program.json("ledger", "compare-log", *logs, "--book")
+    assert booked["booked"] == len(lost)
+    assert _settled(server) - before == lost
+    again = program.json("ledger", "compare-log", *logs, "--book")
+    assert (again["booked"], again["differences"]) == (0, [])

@@ -1,0 +1,220 @@
+"""Compares the request log with the books, and books calls that the database has lost.
+
+A failover to an asynchronous standby, or a restore, loses the last transactions: calls that were
+answered and settled are on no books any more. The request log still has them, with their cost.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from itertools import islice
+from uuid import UUID
+
+from tollkeeper.domain.access import OrganizationId
+from tollkeeper.domain.catalog import Pricing
+from tollkeeper.domain.ledger import Hold, Resolution, ResolutionKind
+from tollkeeper.domain.money import usd_from_picousd
+from tollkeeper.domain.pricing import Bounds
+from tollkeeper.services.audit import record_change
+from tollkeeper.services.ledger.bulk_resolution import BulkResolution
+from tollkeeper.services.ledger.log_file import LoggedCall
+from tollkeeper.services.ledger.months import months_in_use
+from tollkeeper.storage import ledger, ledger_months, reservations, resolutions
+from tollkeeper.storage.database import Connection, Database
+from tollkeeper.storage.reservations import CallState, MonthState
+
+# Differences that are kept; further ones are counted.
+DIFFERENCES_MAX = 10_000
+# Calls that are looked up together, and booked in one transaction.
+_BATCH = 500
+_RESOLVED_BY = "request log"
+_REASON = "the database has lost the call, and the request log does not have its cost"
+# The log has no prices.
+_NO_PRICES = Pricing(0, 0, 0, 0, 0, declared={})
+_NO_BOUNDS = Bounds(prompt_tokens=0, choices=1, output_tokens_each=1, images=0)
+
+
+class Problem(StrEnum):
+    # The books do not have the call.
+    MISSING = "missing"
+    # The books do not have its end: it is held or unsettled.
+    NOT_SETTLED = "not_settled"
+    # The books have another cost.
+    OTHER_COST = "other_cost"
+    # The books have neither the call nor its key, so it cannot be booked.
+    UNKNOWN_KEY = "unknown_key"
+    # The books do not have the call, and its month is closed, so it cannot be booked.
+    MONTH_CLOSED = "month_closed"
+
+
+_BOOKABLE = (Problem.MISSING, Problem.NOT_SETTLED)
+
+
+@dataclass(frozen=True, slots=True)
+class LogDifference:
+    call: LoggedCall
+    problem: Problem
+    books: CallState
+    is_booked: bool = False
+
+
+@dataclass(slots=True)
+class LogComparison:
+    """What was found. The differences that are kept have a limit; all others are counted."""
+
+    calls: int = 0
+    # Calls of months that were dropped from the database: they cannot be compared.
+    dropped: int = 0
+    booked: int = 0
+    booked_picousd: int = 0
+    # Differences that remain.
+    unbooked: int = 0
+    differences: dict[UUID, LogDifference] = field(default_factory=dict)
+    # Differences that are not kept.
+    left_out: int = 0
+
+    def add(self, found: LogDifference) -> None:
+        if found.is_booked:
+            self.booked += 1
+            self.booked_picousd += found.call.cost_picousd or 0
+        else:
+            self.unbooked += 1
+        if len(self.differences) < DIFFERENCES_MAX:
+            self.differences[found.call.key.id] = found
+        else:
+            self.left_out += 1
+
+
+class RequestLogComparison:
+    def __init__(self, database: Database, process_id: UUID, bulk: BulkResolution) -> None:
+        self._database = database
+        self._process_id = process_id
+        self._bulk = bulk
+
+    async def ledger_compare_log(
+        self, calls: Iterable[LoggedCall], *, book: bool = False
+    ) -> LogComparison:
+        """Compares each call with the books. With `book`, a call that is missing, or whose end is
+        missing, is settled at the cost of the log, or marked as unsettled if the log does not have
+        it. A call is booked once, however often this runs, also at the same time."""
+        result = LogComparison()
+        remaining = iter(calls)
+        async with (
+            self._database.reading() as connection,
+            ledger_months.keeping_months(connection) as kept,
+        ):
+            if not kept:
+                raise months_in_use()
+            while batch := list(islice(remaining, _BATCH)):
+                # A call may be in several files.
+                new = {one.key.id: one for one in batch if one.key.id not in result.differences}
+                result.calls += len(new)
+                for found in await self._compare(connection, list(new.values()), book=book):
+                    if found.books.month is MonthState.DROPPED:
+                        result.dropped += 1
+                    else:
+                        result.add(found)
+        return result
+
+    async def _compare(
+        self, connection: Connection, calls: Sequence[LoggedCall], *, book: bool
+    ) -> list[LogDifference]:
+        different = await _differences(connection, calls)
+        wanted = [found for found in different if found.problem in _BOOKABLE]
+        if not book or not wanted:
+            return different
+        done = await self._book(connection, wanted)
+        booked = [
+            LogDifference(found.call, found.problem, found.books, is_booked=True)
+            for found in wanted
+            if found.call.key.id in done
+        ]
+        # Another process may have ended the others in the meantime.
+        others = [found.call for found in different if found.call.key.id not in done]
+        return booked + await _differences(connection, others)
+
+    async def _book(self, connection: Connection, wanted: Sequence[LogDifference]) -> set[UUID]:
+        """Books the calls in one transaction: their reservations, how they ended, and the audit.
+        Returns the ids of those that this transaction has ended."""
+        missing = [_hold(found.call) for found in wanted if found.problem is Problem.MISSING]
+        known = [found.call for found in wanted if found.call.cost_picousd is not None]
+        unknown = [found.call for found in wanted if found.call.cost_picousd is None]
+        async with connection.transaction():
+            await ledger.restore_holds(connection, self._process_id, missing, arrived_earlier=True)
+            done = await resolutions.resolve(connection, [_settlement(call) for call in known])
+            for call in unknown:
+                organization_id, ids = call.key.organization_id, [call.key.id]
+                if await resolutions.mark_unsettled(connection, organization_id, ids, _REASON):
+                    done.add(call.key.id)
+            booked = [found.call for found in wanted if found.call.key.id in done]
+            await _record(connection, booked)
+        await self._bulk.fold([call.key.organization_id for call in booked])
+        return done
+
+
+async def _differences(connection: Connection, calls: Sequence[LoggedCall]) -> list[LogDifference]:
+    async with connection.transaction():
+        states = await reservations.find_states(connection, [call.key for call in calls])
+    found = [(call, states[call.key.id]) for call in calls]
+    return [
+        LogDifference(call, problem, state)
+        for call, state in found
+        if (problem := _problem(call, state)) is not None
+    ]
+
+
+def _problem(call: LoggedCall, state: CallState) -> Problem | None:
+    if state.status is None:
+        if state.month is not MonthState.OPEN:
+            return Problem.MONTH_CLOSED
+        return Problem.MISSING if state.has_key else Problem.UNKNOWN_KEY
+    if call.cost_picousd is None:
+        return None  # the gateway or an operator may have settled it since
+    if state.cost_picousd is None:
+        return Problem.NOT_SETTLED
+    return None if state.cost_picousd == call.cost_picousd else Problem.OTHER_COST
+
+
+def _hold(call: LoggedCall) -> Hold:
+    key = call.key
+    return Hold(
+        organization_id=key.organization_id,
+        id=key.id,
+        project_id=key.project_id,
+        key_id=key.key_id,
+        model=call.model,
+        pricing=_NO_PRICES,
+        bounds=_NO_BOUNDS,
+        hold_picousd=0,
+    )
+
+
+def _settlement(call: LoggedCall) -> Resolution:
+    return Resolution(
+        organization_id=call.key.organization_id,
+        reservation_id=call.key.id,
+        kind=ResolutionKind.SETTLED,
+        resolved_by=_RESOLVED_BY,
+        other=call.cost_picousd or 0,
+    )
+
+
+async def _record(connection: Connection, booked: Sequence[LoggedCall]) -> None:
+    """Records one change for each organization of a batch."""
+    by_organization: dict[OrganizationId, list[int | None]] = {}
+    for call in booked:
+        by_organization.setdefault(call.key.organization_id, []).append(call.cost_picousd)
+    for organization_id, costs in sorted(by_organization.items()):
+        known = [cost for cost in costs if cost is not None]
+        await record_change(
+            connection,
+            organization_id,
+            "ledger_compare_log",
+            "ledger",
+            organization_id,
+            after={
+                "settled": len(known),
+                "cost": usd_from_picousd(sum(known)),
+                "unsettled": len(costs) - len(known),
+            },
+        )

@@ -1,0 +1,158 @@
+"""Reads the calls that were charged from files of the request log, line by line."""
+
+import gzip
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from io import BufferedReader
+from itertools import count
+from pathlib import Path
+from typing import BinaryIO, cast
+from uuid import UUID
+
+import msgspec
+
+from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
+from tollkeeper.domain.errors import InvalidRequest
+from tollkeeper.domain.money import PICOUSD_MAX, picousd_from_usd
+from tollkeeper.services.request_log import RequestLine
+from tollkeeper.storage.reservations import CallKey, ReservationStatus
+
+# A line of the request log is much shorter.
+LINE_BYTES_MAX = 65_536
+# Lines that are named because they cannot be read; further ones are counted.
+UNREADABLE_SHOWN_MAX = 10
+_LINES_PER_PROGRESS = 1000
+# What a line that is not ours can raise.
+_NOT_A_LINE = (ValueError, RecursionError, msgspec.DecodeError)
+_GZIP = b"\x1f\x8b"
+_REQUEST = "request"
+_REQUEST_ID_VERSION = 7
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedCall:
+    """A call that was charged by the log, or that may have been."""
+
+    key: CallKey
+    model: str
+    # None: the gateway did not know it.
+    cost_picousd: int | None
+
+
+class _Line(RequestLine, frozen=True, kw_only=True):
+    event: str = ""
+
+
+class _AnyLine(msgspec.Struct):
+    event: str | None = None
+
+
+_decode = msgspec.json.Decoder(_Line).decode
+_decode_any = msgspec.json.Decoder(_AnyLine).decode
+
+
+@dataclass(slots=True)
+class LogReading:
+    """Yields the charged calls of the files, and counts what else is in them."""
+
+    files: Sequence[Path]
+    # Hears how many bytes are read, and how many there are.
+    on_progress: Callable[[int, int], None] = lambda _done, _all: None
+    # Other requests, and other events of the log.
+    other_lines: int = 0
+    unreadable_lines: int = 0
+    # The place and the reason of the first unreadable lines.
+    unreadable: list[str] = field(default_factory=list)
+
+    def calls(self) -> Iterator[LoggedCall]:
+        done, total = 0, max(1, sum(file.stat().st_size for file in self.files))
+        for file in self.files:
+            with file.open("rb") as raw:
+                for number, line in self._lines(file, raw):
+                    call = self._read(f"{file}, line {number}", line)
+                    if call is not None:
+                        yield call
+                    if number % _LINES_PER_PROGRESS == 0:
+                        self.on_progress(done + raw.tell(), total)
+                done += raw.tell()
+            self.on_progress(done, total)
+
+    def _lines(self, file: Path, raw: BufferedReader) -> Iterator[tuple[int, bytes]]:
+        """Yields each line with its number; of a line that is too long, the beginning."""
+        compressed = raw.peek(len(_GZIP)).startswith(_GZIP)
+        text = cast("BinaryIO", gzip.GzipFile(fileobj=raw)) if compressed else raw
+        for number in count(1):
+            try:
+                line = rest = text.readline(LINE_BYTES_MAX + 1)
+                while len(rest) > LINE_BYTES_MAX and not rest.endswith(b"\n"):
+                    rest = text.readline(LINE_BYTES_MAX + 1)
+            except (EOFError, gzip.BadGzipFile, zlib.error) as exc:
+                self._unreadable(f"{file}, line {number}", f"the archive is damaged: {exc}")
+                return
+            if not line:
+                return
+            yield number, line
+
+    def _read(self, place: str, line: bytes) -> LoggedCall | None:
+        if not line.strip():
+            return None
+        try:
+            call = _charged_call(line)
+        except InvalidRequest as exc:
+            self._unreadable(place, exc.message)
+        except _NOT_A_LINE as exc:
+            if _is_other(line):
+                self.other_lines += 1
+            else:
+                self._unreadable(place, str(exc))
+        else:
+            self.other_lines += call is None
+            return call
+        return None
+
+    def _unreadable(self, place: str, reason: str) -> None:
+        self.unreadable_lines += 1
+        if len(self.unreadable) < UNREADABLE_SHOWN_MAX:
+            self.unreadable.append(f"{place}: {reason}")
+
+
+def _is_other(line: bytes) -> bool:
+    """Whether the line is another event of the log, which need not have the fields of a request."""
+    try:
+        return len(line) <= LINE_BYTES_MAX and _decode_any(line).event not in (_REQUEST, None)
+    except _NOT_A_LINE:
+        return False
+
+
+def _charged_call(line: bytes) -> LoggedCall | None:
+    """None for a request that was not charged. Raises for anything that is no line of a request."""
+    if len(line) > LINE_BYTES_MAX:
+        raise ValueError(f"it has more than {LINE_BYTES_MAX} bytes")
+    read = _decode(line)
+    if read.event != _REQUEST:
+        raise ValueError("it is not a line of the request log")
+    if read.settlement not in (ReservationStatus.SETTLED, ReservationStatus.UNSETTLED):
+        return None
+    settled = read.settlement == ReservationStatus.SETTLED
+    if (
+        read.organization_id is None
+        or read.project_id is None
+        or read.api_key_id is None
+        or not read.model
+        or (settled and read.cost_usd is None)
+    ):
+        raise ValueError("organization_id, project_id, api_key_id, model or cost_usd is missing")
+    identity = UUID(read.request_id)
+    if identity.version != _REQUEST_ID_VERSION or "\0" in read.model:
+        raise ValueError("its request_id or its model cannot be of a gateway")
+    cost = picousd_from_usd(read.cost_usd or "") if settled else None
+    if cost is not None and not 0 <= cost <= PICOUSD_MAX:
+        raise ValueError("its cost_usd cannot be a cost")
+    key = CallKey(
+        OrganizationId(read.organization_id),
+        identity,
+        ProjectId(read.project_id),
+        KeyId(read.api_key_id),
+    )
+    return LoggedCall(key, read.model, cost)
