@@ -3,6 +3,19 @@
 from tests.proofs.bug import Bug, SqlBug
 
 MONTH_BUGS = {
+    # The request log.
+    "a lost call is booked with the key of another tenant": SqlBug(
+        "_FIND_STATES",
+        "k.id IS NOT NULL",
+        "true",
+        ("cli/test_ledger_compare_log.py",),
+    ),
+    "a lost call is booked on the day of the booking": Bug(
+        "RequestLogComparison._book",
+        "arrived_earlier=True",
+        "",
+        ("services/ledger/test_log_comparison.py",),
+    ),
     # Months of the ledger.
     "a close forgets the overage": SqlBug(
         "TOTALS",
