@@ -148,8 +148,10 @@ def test_ports_are_those_that_the_program_listens_on() -> None:
     assert served["targetPort"] == "public"
     annotations = _manifest("Deployment")["spec"]["template"]["metadata"]["annotations"]
     assert annotations["prometheus.io/port"] == str(operator)
-    assert f"server 127.0.0.1:{public};" in _NGINX
-    assert f"reverse_proxy 127.0.0.1:{public} " in _CADDY
+    gateways = [f"10.0.0.{number}:{public}" for number in (11, 12)]
+    assert re.findall(r"^ +server (\S+) max_fails=0;$", _NGINX, re.MULTILINE) == gateways
+    assert f"reverse_proxy {' '.join(gateways)} {{" in _CADDY
+    assert f"health_port {operator}\n" in _CADDY
 
 
 def test_probes_ask_the_operator_listener() -> None:
@@ -161,11 +163,36 @@ def test_probes_ask_the_operator_listener() -> None:
     assert _kubernetes_environment()["TOLLKEEPER_OPERATOR__HOST"] == "0.0.0.0"
 
 
+def _stop_delay_s() -> int:
+    """The same everywhere."""
+    files = _settings_files().values()
+    (found,) = {tomllib.loads(text)["server"]["stop_delay_s"] for text in files}
+    return int(found)
+
+
+def test_balancers_stop_sending_before_connections_are_refused() -> None:
+    """The two intervals of a probe, and its timeout; connections that are kept without use."""
+    probe = _container("Deployment")["readinessProbe"]
+    assert probe["periodSeconds"] < _stop_delay_s()
+    (interval_s,), (timeout_s,) = (
+        re.findall(rf"health_{name} (\d+)s", _CADDY) for name in ("interval", "timeout")
+    )
+    assert 2 * int(interval_s) + int(timeout_s) < _stop_delay_s()
+    idle = re.findall(r"keepalive(?:_timeout)? (\d+)s", _NGINX + _CADDY)
+    assert len(idle) == 2
+    assert all(int(seconds) < _stop_delay_s() for seconds in idle)
+
+
+def test_a_call_is_never_sent_twice() -> None:
+    assert "proxy_next_upstream error timeout;" in _NGINX
+    assert not re.search(r"^\s*proxy_next_upstream .*non_idempotent", _NGINX, re.MULTILINE)
+    assert not re.search(r"^\s*lb_retry_match", _CADDY, re.MULTILINE)
+
+
 def test_nothing_is_killed_before_it_has_settled_its_calls() -> None:
-    needed_s = _DEFAULTS.server.grace_s + _AFTER_GRACE_S
+    needed_s = _stop_delay_s() + _DEFAULTS.server.grace_s + _AFTER_GRACE_S
     pod = _manifest("Deployment")["spec"]["template"]["spec"]
-    pause_s = _container("Deployment")["lifecycle"]["preStop"]["sleep"]["seconds"]
-    assert pod["terminationGracePeriodSeconds"] - pause_s > needed_s
+    assert pod["terminationGracePeriodSeconds"] > needed_s
     assert int(_COMPOSE["services"]["tollkeeper"]["stop_grace_period"].removesuffix("s")) > needed_s
     (stop_s,) = _unit_values("TimeoutStopSec")
     assert int(stop_s) > needed_s
@@ -268,11 +295,9 @@ def test_proxies_pass_streams_on_as_they_come() -> None:
     deadline_s = _DEFAULTS.limits.inference_deadline_s
     for directive in ("proxy_buffering off;", "proxy_request_buffering off;", "gzip off;"):
         assert directive in _NGINX
-    assert "proxy_next_upstream off;" in _NGINX
     (read_s,) = re.findall(r"proxy_read_timeout (\d+)s;", _NGINX)
     assert int(read_s) > deadline_s
     assert "flush_interval -1" in _CADDY
-    assert "lb_retries 0" in _CADDY
     (header_s,) = re.findall(r"response_header_timeout (\d+)s", _CADDY)
     assert int(header_s) > deadline_s
 

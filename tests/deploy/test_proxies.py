@@ -1,13 +1,16 @@
-"""nginx and Caddy with our files, in front of a real gateway: streams arrive piece by piece."""
+"""nginx and Caddy with our files, in front of real gateways: streams arrive piece by piece, a call is
+sent to one gateway only, and a rolling restart fails no call."""
 
 import asyncio
 import os
-import re
+import random
+import signal
 import socket
 import ssl
 import subprocess
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import httpx2
@@ -15,11 +18,28 @@ import pytest
 
 from tests.journeys.clients.debian import DebianProgram, debian_program
 from tests.support.certificates import make_certificate
+from tests.support.data_folders import data_folder
+from tests.support.databases import own_database
+from tests.support.gateway import Gateway
+from tests.support.gateway_processes import installed_program
 from tests.support.paused_answer import PausedAnswer
-from tests.support.scripted_gateway import ScriptedGateway, chat_body
-from tests.support.upstream import chat
+from tests.support.program import Program, Serving, serving
+from tests.support.proof import Proof
+from tests.support.scripted_gateway import COST, ScriptedGateway, chat_body
+from tests.support.upstream import Peer, Upstream, chat
+from tollkeeper.hosting.http_server import HttpServer
+from tollkeeper.hosting.listeners import bind
+from tollkeeper.hosting.operator_listener import OperatorListener, Readiness
+from tollkeeper.hosting.worker import http_limits
+from tollkeeper.settings import Settings
 
 _DEPLOY = Path(__file__).parents[2] / "deploy"
+_EACH = pytest.mark.parametrize("kind", ["nginx", "caddy"])
+_CALLERS = 16
+_ROUNDS = 3
+# As in deploy/tollkeeper.toml.
+_STOP_DELAY_S = "8"
+_SETTLE_S = 5
 _PATIENCE_S = 20
 _WITHIN_S = 60
 
@@ -30,19 +50,33 @@ def _free_port() -> int:
         return int(taken.getsockname()[1])
 
 
+@dataclass(frozen=True)
+class Place:
+    """Two addresses of this machine, at which gateways listen at the same ports."""
+
+    public: int = field(default_factory=_free_port)
+    operator: int = field(default_factory=_free_port)
+    hosts: tuple[str, str] = ("127.0.0.1", "127.0.0.12")
+
+    def in_file(self, text: str) -> str:
+        for declared, host in zip(("10.0.0.11", "10.0.0.12"), self.hosts, strict=True):
+            text = text.replace(f"{declared}:8080", f"{host}:{self.public}")
+        return text.replace("health_port 8081", f"health_port {self.operator}")
+
+
 class Proxy:
     """A proxy with our file, in which only addresses and certificates are others."""
 
-    def __init__(self, folder: Path, backend: str) -> None:
+    def __init__(self, folder: Path, place: Place) -> None:
         _, self.certificate = make_certificate(folder)
         self.folder = folder
         self.port = _free_port()
-        self.backend = backend
+        self.place = place
 
     def nginx(self) -> tuple[DebianProgram, list[str], list[str]]:
         """The program, how it checks its file, and how it runs."""
         text = (_DEPLOY / "nginx" / "nginx.conf").read_text()
-        text = text.replace("127.0.0.1:8080", self.backend)
+        text = self.place.in_file(text)
         text = text.replace("listen 443 ", f"listen 127.0.0.1:{self.port} ")
         text = text.replace("/etc/nginx/tls/gateway.crt", str(self.certificate))
         text = text.replace("/etc/nginx/tls/gateway.key", str(self.certificate.with_suffix(".key")))
@@ -59,7 +93,7 @@ class Proxy:
 
     def caddy(self) -> tuple[DebianProgram, list[str], list[str]]:
         text = (_DEPLOY / "caddy" / "Caddyfile").read_text()
-        text = text.replace("127.0.0.1:8080", self.backend)
+        text = self.place.in_file(text)
         files = f"{self.certificate} {self.certificate.with_suffix('.key')}"
         site = f"https://127.0.0.1:{self.port} {{\n\ttls {files}"
         text = text.replace("gateway.example.com {", site)
@@ -117,13 +151,37 @@ class Proxy:
                     return
 
 
-@pytest.mark.parametrize("kind", ["nginx", "caddy"])
+async def _is_ready() -> Readiness:
+    return Readiness({}, ready=True)
+
+
+@pytest.fixture
+def place(scripted: ScriptedGateway) -> Place:
+    """The scripted gateway has the first address."""
+    return Place(public=int(scripted.gateway.base_url.rpartition(":")[2]))
+
+
+@asynccontextmanager
+async def _ready(host: str, place: Place, settings: Settings) -> AsyncIterator[None]:
+    server = HttpServer(OperatorListener(_is_ready, dict, ""), http_limits(settings))
+    await server.start(bind(host, place.operator, setting="test"))
+    yield
+    await server.drain(0)
+
+
+@_EACH
 async def test_a_piece_arrives_when_it_is_made(
-    kind: str, scripted: ScriptedGateway, tmp_path: Path
+    kind: str, scripted: ScriptedGateway, place: Place, settings: Settings, tmp_path: Path
 ) -> None:
-    backend = re.sub(r"^http://", "", scripted.gateway.base_url)
+    """Though the other gateway is down."""
     answer = PausedAnswer()
-    async with Proxy(tmp_path, backend).running(kind) as client:
+    proxy = Proxy(tmp_path, place)
+    async with _ready(place.hosts[0], place, settings), proxy.running(kind) as client:
+        # Caddy has asked both by then.
+        await asyncio.sleep(0.3)
+        for _ in range(4):
+            plain = await _call(client, scripted)
+            assert plain.status_code == 200, plain.text
         scripted.upstream.play(answer.verb())
         async with (
             asyncio.timeout(_WITHIN_S),
@@ -145,3 +203,150 @@ async def test_a_piece_arrives_when_it_is_made(
         scripted.upstream.play(chat())
         elsewhere = await client.get("/metrics")
         assert elsewhere.status_code == 404
+
+
+@_EACH
+async def test_a_call_that_was_sent_is_not_sent_again(
+    kind: str, scripted: ScriptedGateway, place: Place, settings: Settings, tmp_path: Path
+) -> None:
+    """The other server takes each request and breaks the connection: it may have been charged."""
+    taken = 0
+
+    async def take(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal taken
+        taken += bool(await reader.read(1))
+        writer.transport.abort()
+
+    other = await asyncio.start_server(take, place.hosts[1], place.public)
+    proxy = Proxy(tmp_path, place)
+    async with other, _ready("0.0.0.0", place, settings), proxy.running(kind) as client:
+        statuses = [(await _call(client, scripted)).status_code for _ in range(8)]
+    assert taken > 0
+    assert sorted(statuses) == [200] * (len(statuses) - taken) + [502] * taken
+
+
+async def _call(client: httpx2.AsyncClient, scripted: ScriptedGateway) -> httpx2.Response:
+    return await client.post(
+        "/v1/chat/completions",
+        json=chat_body(max_tokens=1),
+        headers=scripted.tenant.as_customer,
+    )
+
+
+class Callers:
+    """Clients of the proxy that never repeat a call, and note whatever is not an answer."""
+
+    def __init__(self, client: httpx2.AsyncClient, scripted: ScriptedGateway) -> None:
+        self._client = client
+        self._scripted = scripted
+        self._stopping = False
+        self.answered = 0
+        self.failed: list[str] = []
+
+    async def run(self) -> None:
+        await asyncio.gather(*(self._go_on(number) for number in range(_CALLERS)))
+
+    def stop(self) -> None:
+        self._stopping = True
+
+    async def _go_on(self, number: int) -> None:
+        # Some callers pause, so that connections are idle for a while.
+        pause_s = 0 if number % 2 else random.uniform(0, 2)
+        while not self._stopping:
+            try:
+                found = await _call(self._client, self._scripted)
+            except httpx2.TransportError as exc:
+                self.failed.append(repr(exc))
+            else:
+                self.answered += found.status_code == 200
+                if found.status_code != 200:
+                    self.failed.append(f"{found.status_code} {found.text[:200]}")
+            await asyncio.sleep(pause_s)
+
+
+async def _think(peer: Peer) -> None:
+    await asyncio.sleep(random.uniform(0, 0.3))
+    await chat()(peer)
+
+
+class Site:
+    """Two gateways as the deployment files run them, at the two addresses."""
+
+    def __init__(self, program: Program, place: Place) -> None:
+        self._program = program
+        self._place = place
+        self._running: dict[str, tuple[Serving, ExitStack]] = {}
+
+    async def start(self, host: str) -> None:
+        program = self._program.with_environment(
+            TOLLKEEPER_OPERATOR__HOST=host,
+            TOLLKEEPER_OPERATOR__PORT=str(self._place.operator),
+            TOLLKEEPER_SERVER__STOP_DELAY_S=_STOP_DELAY_S,
+        )
+        stack = ExitStack()
+        line = ("--host", host, "--port", str(self._place.public))
+        served = await asyncio.to_thread(stack.enter_context, serving(program, *line))
+        self._running[host] = served, stack
+        async with httpx2.AsyncClient() as client, asyncio.timeout(_WITHIN_S):
+            while (await client.get(f"{served.operator}/readyz")).status_code != 200:  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+
+    async def stop(self, host: str) -> None:
+        """As systemd does it. It says that it stops before it refuses anybody."""
+        served, stack = self._running.pop(host)
+        served.process.send_signal(signal.SIGTERM)
+        await asyncio.sleep(1)
+        async with httpx2.AsyncClient() as client:
+            said = await client.get(f"{served.operator}/readyz")
+            assert (said.status_code, said.json()["status"]) == (503, "stopping")
+            assert (await client.get(f"{served.public}/v1/nothing")).status_code == 404
+        assert await asyncio.to_thread(served.process.wait, _WITHIN_S) == 0
+        await asyncio.to_thread(stack.close)
+
+    async def close(self) -> None:
+        for _, stack in self._running.values():
+            await asyncio.to_thread(stack.close)
+
+
+@_EACH
+@pytest.mark.usefixtures("only_long")
+async def test_a_rolling_restart_fails_no_call(
+    kind: str, proof: Proof, compiled: dict[str, str], shared_conninfo: str
+) -> None:
+    conninfo = own_database(shared_conninfo, f"rolling_{kind}")
+    place = Place()
+    async with AsyncExitStack() as stack:
+        folder = stack.enter_context(data_folder())
+        upstream = await stack.enter_async_context(Upstream(_think))
+        installed = await stack.enter_async_context(
+            installed_program(
+                folder, folder, conninfo, upstream, compiled,
+                limits={"requests_per_minute": 1_000_000, "concurrency": 1000},
+            )
+        )  # fmt: skip
+        site = Site(installed.program, place)
+        stack.push_async_callback(site.close)
+        for host in place.hosts:
+            await site.start(host)
+        client = await stack.enter_async_context(Proxy(folder, place).running(kind))
+        gateway = Gateway(str(client.base_url), installed.services, client)
+        tenant = await gateway.make_tenant()
+        scripted = ScriptedGateway(gateway, upstream, tenant, probe_tenant=tenant)
+        await scripted.grant(10**13)
+        callers = Callers(client, scripted)
+        calling = asyncio.create_task(callers.run())
+        for _ in range(_ROUNDS):
+            for host in place.hosts:
+                await site.stop(host)
+                await site.start(host)
+                # As docs/guides/deploy.md says: until balancers have seen that it is ready.
+                await asyncio.sleep(_SETTLE_S)
+        callers.stop()
+        await calling
+        assert callers.failed == []
+        reached = [call for call in upstream.requests if call.path.endswith("/chat/completions")]
+        assert len(reached) == callers.answered > _ROUNDS
+        assert (await scripted.balance())["settled"] == COST * callers.answered
+    proof.count(
+        f"calls through {kind} during {2 * _ROUNDS} restarts, none failed", callers.answered
+    )

@@ -28,6 +28,7 @@ def deployed(shared_conninfo: str, tmp_path: Path, compiled: dict[str, str]) -> 
         "TOLLKEEPER_DATABASE__URL": f"postgresql://{user}@/{parts['dbname']}?host={host}",
         "TOLLKEEPER_DATABASE__DATA_DIR": str(tmp_path / "data"),
         "TOLLKEEPER_SERVER__PORT": "0",
+        "TOLLKEEPER_SERVER__STOP_DELAY_S": "0",
         "TOLLKEEPER_OPERATOR__PORT": "0",
         "MASTER_KEY": secrets.token_hex(32),
         "OPENAI_API_KEY": "nobody's",

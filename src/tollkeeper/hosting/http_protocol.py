@@ -62,6 +62,8 @@ class ServerState:
     connections: "set[HttpConnection]" = field(default_factory=set)
     # Requests whose application still runs.
     exchanges: set[HttpExchange] = field(default_factory=set)
+    # Each connection is closed with its next answer.
+    leaving: bool = False
     stopping: bool = False
 
     def __post_init__(self) -> None:
@@ -259,6 +261,11 @@ class HttpConnection(asyncio.BufferedProtocol):
 
     # Called by the server.
 
+    @property
+    def is_receiving(self) -> bool:
+        """Whether a request may be on its way: the connection is new, or a head has begun."""
+        return self._head_since is not None or bool(self._held) or bool(self._waiting)
+
     def stop_accepting(self) -> None:
         """Takes no further request."""
         self._waiting.clear()
@@ -319,6 +326,8 @@ class HttpConnection(asyncio.BufferedProtocol):
             self._take(exchange)
 
     def _take(self, exchange: HttpExchange) -> None:
+        if self._state.leaving:
+            exchange.keep_alive = False
         refuses = self._state.refuses_at_once
         if refuses is None or not refuses(exchange):
             self._start(exchange)

@@ -7,7 +7,13 @@ from tollkeeper.api.http.exchange import Application, RefusesAtOnce
 from tollkeeper.fair_turns import FairTurns
 from tollkeeper.hosting.arrivals import PER_TURN, Arrivals
 from tollkeeper.hosting.http_protocol import HttpConnection, HttpLimits, ServerState
-from tollkeeper.hosting.listeners import BACKLOG, stop_listening
+from tollkeeper.hosting.listeners import BACKLOG, drop_new_connections, stop_listening
+
+# For connections that are being made when no further one may begin, and for their requests: at least,
+# and at most while one of them is incomplete.
+_LAST_ARRIVALS_S = 0.3
+_LAST_ARRIVALS_S_MAX = 3.0
+_LOOK_S = 0.05
 
 
 class HttpServer:
@@ -25,12 +31,30 @@ class HttpServer:
         arrivals = Arrivals(FairTurns(PER_TURN)) if arrivals is None else arrivals
         self._state = ServerState(app, limits, arrivals, refuses_at_once)
         self._server: asyncio.Server | None = None
+        self._listener: socket.socket | None = None
 
     async def start(self, listener: socket.socket) -> None:
         loop = asyncio.get_running_loop()
+        self._listener = listener
         self._server = await loop.create_server(
             lambda: HttpConnection(self._state, loop), sock=listener, backlog=BACKLOG
         )
+
+    async def leave(self, delay_s: float) -> None:
+        """Serves for so much longer, and closes each connection with its next answer, so that the
+        callers open new ones. Returns when no further connection can be made and the requests of
+        the last ones have arrived: nothing that a caller has sent is lost then."""
+        assert self._listener is not None
+        loop = asyncio.get_running_loop()
+        self._state.leaving = True
+        await asyncio.sleep(delay_s)
+        drop_new_connections(self._listener)
+        began = loop.time()
+        await asyncio.sleep(_LAST_ARRIVALS_S)
+        while any(connection.is_receiving for connection in self._state.connections):
+            if loop.time() - began > _LAST_ARRIVALS_S_MAX:
+                break
+            await asyncio.sleep(_LOOK_S)
 
     def stop_accepting(self) -> None:
         """Accepts no new connection, and no further request on an open connection."""

@@ -309,7 +309,8 @@ class Supervisor:
         for worker in self._workers.values():
             if worker.is_running:
                 worker.terminate()
-        within_s = longest_shutdown_s(self._settings.server.grace_s) + _STOP_SLACK_S
+        server = self._settings.server
+        within_s = server.stop_delay_s + longest_shutdown_s(server.grace_s) + _STOP_SLACK_S
         _, late = await asyncio.wait(keepers, timeout=within_s)
         for worker in self._workers.values():
             if worker.is_running:

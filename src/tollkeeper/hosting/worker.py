@@ -99,6 +99,8 @@ class Worker:
         _reduce_collections()
         reporting = loop.create_task(self._report(reports))
         await self._stopping.wait()
+        if self._settings.server.stop_delay_s:
+            await server.leave(self._settings.server.stop_delay_s)
         following.cancel()
         reporting.cancel()
         memory.stop()

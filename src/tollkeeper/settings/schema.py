@@ -53,6 +53,8 @@ class ServerSettings(Section):
     host: Host = "127.0.0.1"
     port: Port = 8080
     workers: int = Field(default=1, ge=1, le=256)
+    # After SIGTERM: how long balancers have to stop sending, before no connection is accepted.
+    stop_delay_s: float = Field(default=0, ge=0, le=600)
     grace_s: Seconds = 20
     header_timeout_s: Seconds = 10
     header_bytes: int = Field(default=16384, ge=1024, le=1048576)
