@@ -21,6 +21,7 @@ ROWS: dict[tuple[str, str], tuple[KeyKind, str]] = {
     # Beyond the interface, where an operator switches it on.
     ("GET", "/v1/models"): (KeyKind.PROJECT, "models:read"),
     ("GET", "/v1/key/usage"): (KeyKind.PROJECT, "inference:write"),
+    ("POST", "/v1/messages"): (KeyKind.PROJECT, "inference:write"),
     ("POST", f"{_ORGANIZATION}/policies"): (KeyKind.ADMIN, "policies:write"),
     ("GET", f"{_ORGANIZATION}/policies/{{policy_id}}"): (KeyKind.ADMIN, "policies:read"),
     ("PATCH", f"{_ORGANIZATION}/policies/{{policy_id}}"): (KeyKind.ADMIN, "policies:write"),

@@ -107,12 +107,19 @@ _ITEMS: tuple[InPlace, ...] = (
 _BLOCKS: tuple[InPlace, ...] = (
     (messages.TextBlock, {"type": "text"}),
     (messages.ThinkingBlock, {"type": "thinking"}),
+    (messages.RedactedThinkingBlock, {"type": "redacted_thinking"}),
     (messages.ToolUseBlock, {"type": "tool_use"}),
     (messages.ToolResultBlock, {"type": "tool_result"}),
     (messages.SearchResultBlock, {"type": "search_result"}),
     (messages.ImageBlock, {"type": "image"}),
     (messages.DocumentBlock, {"type": "document"}),
     *((messages.Block, {"type": kind}) for kind in sorted(_SERVER_BLOCKS)),
+)
+_SEARCH = {"type": "web_search_20250305", "name": "web_search"}
+_TOOLS: tuple[InPlace, ...] = (
+    (messages.CustomTool, {}),
+    (messages.ToolHead, _SEARCH),
+    (messages.SearchTool, _SEARCH),
 )
 _FUNCTION = {"type": "function", "name": "g", "parameters": {"type": "object"}}
 RAW: dict[str, tuple[InPlace, ...]] = {
@@ -124,12 +131,10 @@ RAW: dict[str, tuple[InPlace, ...]] = {
     ),
     "NamespaceTool.tools": ((responses.FunctionTool, {"type": "function"}),),
     "MessagesMessage.content": _BLOCKS,
-    "ToolResultBlock.content": _BLOCKS[:1] + _BLOCKS[4:7],
-    "ContentSource.content": _BLOCKS[:1] + _BLOCKS[5:6],
-    "TokenCountRequest.tools": (
-        (messages.CustomTool, {}),
-        (messages.ToolHead, {"type": "web_search_20250305", "name": "web_search"}),
-    ),
+    "ToolResultBlock.content": _BLOCKS[:1] + _BLOCKS[5:8],
+    "ContentSource.content": _BLOCKS[:1] + _BLOCKS[6:7],
+    "MessagesRequest.tools": _TOOLS,
+    "TokenCountRequest.tools": _TOOLS,
 }
 # Structs of `tool_choice`, which a Responses request has as a free object, and the properties by which
 # the struct of a tool is chosen.

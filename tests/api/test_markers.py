@@ -18,6 +18,7 @@ from tests.support.backend_calls import MODEL
 from tollkeeper.api.chat.prompt import read_prompt as read_chat
 from tollkeeper.api.http.strict_json import decode
 from tollkeeper.api.isolated import caching_wish
+from tollkeeper.api.messages.prompt import read_counted_prompt
 from tollkeeper.api.messages.prompt import read_prompt as read_messages
 from tollkeeper.api.responses.input import Conversation
 from tollkeeper.api.responses.prompt import read_prompt as read_responses
@@ -80,6 +81,7 @@ _SERVICES = cast(
     types.SimpleNamespace(isolation=Isolation(Vault(b"a secret of thirty-two bytes ..."))),
 )
 _FUNCTION = {"name": "f", "parameters": {"type": "object"}}
+_SEARCHES = frozenset({"web_search_20250305"})
 
 
 def _chat(body: dict[str, Any]) -> Prompt:
@@ -109,14 +111,26 @@ def _responses(body: dict[str, Any]) -> Prompt:
 
 
 def _messages(body: dict[str, Any]) -> Prompt:
+    if isinstance(body["messages"], list):
+        # The result of a call needs the call.
+        call = {"type": "tool_use", "id": "x", "name": "f", "input": {}}
+        said = {"role": "assistant", "content": [call]}
+        body = {**body, "messages": [said, *body["messages"]]}
+    request = decode(msgspec.json.encode(body), msgspec.json.Decoder(messages.MessagesRequest))
+    caching = caching_wish(_SERVICES, _CALLER, _READER, None)
+    return read_messages(request, _READER, _SEARCHES, lambda _: None, caching)
+
+
+def _count(body: dict[str, Any]) -> Prompt:
     request = decode(msgspec.json.encode(body), msgspec.json.Decoder(messages.TokenCountRequest))
-    return read_messages(request, _READER, frozenset({"web_search_20250305"}))
+    return read_counted_prompt(request, _READER, _SEARCHES, lambda _: None)
 
 
 FACES: dict[str, tuple[type[msgspec.Struct], Callable[[dict[str, Any]], Prompt]]] = {
     "chat": (chat.ChatRequest, _chat),
     "responses": (responses.ResponsesRequest, _responses),
-    "messages": (messages.TokenCountRequest, _messages),
+    "messages": (messages.MessagesRequest, _messages),
+    "count": (messages.TokenCountRequest, _count),
 }
 
 
@@ -176,7 +190,7 @@ def test_the_walk_is_not_idle(outcomes: dict[str, set[str]]) -> None:
     assert len(outcomes) > 200
 
 
-@pytest.mark.parametrize("face", FACES)
+@pytest.mark.parametrize("face", ["chat", "responses", "messages"])
 def test_every_struct_of_a_request_is_walked(face: str) -> None:
     request, _ = FACES[face]
     places = Places(request)
@@ -192,5 +206,5 @@ def test_every_struct_of_a_request_is_walked(face: str) -> None:
     assert received - places.visited == set()
 
 
-# Structs of the same modules that are no part of a body.
-_OF_OTHER_REQUESTS = {"TokenCountQuery"}
+# Structs of the same modules that are no part of a body, or only a base of such parts.
+_OF_OTHER_REQUESTS = {"MessagesQuery", "MarkedBlock", "TokenCountRequest"}

@@ -23,7 +23,7 @@ from tollkeeper.api.responses.input import Conversation
 from tollkeeper.api.responses.tools import read_tools
 from tollkeeper.api.wire import organization
 from tollkeeper.api.wire.chat import ChatRequest
-from tollkeeper.api.wire.messages import TokenCountRequest
+from tollkeeper.api.wire.messages import MessagesRequest, TokenCountRequest
 from tollkeeper.api.wire.responses import ResponsesRequest
 from tollkeeper.backends.answer_json import MalformedAnswer
 from tollkeeper.backends.anthropic.wire import Endpoint, MessagesWire
@@ -91,7 +91,7 @@ def _suppressed(work: Callable[..., object], *arguments: object) -> None:
 
 def request_body(data: bytes) -> None:
     """Bodies of every face: a prompt that can be measured, judged and sent, or a declared error."""
-    for read in (_chat, _responses, _messages):
+    for read in (_chat, _responses, _messages, _counted):
         try:
             prompt = read(data)
         except TollkeeperError:
@@ -120,12 +120,20 @@ def _responses(data: bytes) -> Prompt:
 
 def _messages(data: bytes) -> Prompt:
     body = strict_json.decode(data, _messages_decoder)
-    return messages_prompt.read_prompt(body, _MODEL, frozenset())
+    return messages_prompt.read_prompt(
+        body, _MODEL, frozenset(), lambda _: None, CachingWish(None, None)
+    )
+
+
+def _counted(data: bytes) -> Prompt:
+    body = strict_json.decode(data, _count_decoder)
+    return messages_prompt.read_counted_prompt(body, _MODEL, frozenset(), lambda _: None)
 
 
 _chat_decoder = msgspec.json.Decoder(ChatRequest)
 _responses_decoder = msgspec.json.Decoder(ResponsesRequest)
-_messages_decoder = msgspec.json.Decoder(TokenCountRequest)
+_messages_decoder = msgspec.json.Decoder(MessagesRequest)
+_count_decoder = msgspec.json.Decoder(TokenCountRequest)
 
 
 def whole_answer(data: bytes) -> None:

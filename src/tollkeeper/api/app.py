@@ -17,9 +17,16 @@ from tollkeeper.api.http.endpoint import (
     Streamed,
     StreamedAnswer,
 )
-from tollkeeper.api.http.envelope import REQUEST_ID, MethodNotAllowed, render_error
+from tollkeeper.api.http.envelope import (
+    REQUEST_ID,
+    ErrorStyle,
+    MethodNotAllowed,
+    WebSocketRefused,
+    render_error,
+    request_id_headers,
+)
 from tollkeeper.api.http.exchange import SERVER_WIDE, ClientGone, Exchange
-from tollkeeper.api.http.head import HeadReading
+from tollkeeper.api.http.head import HeadReading, RequestHead
 from tollkeeper.api.http.json_bounds import is_large
 from tollkeeper.api.http.metrics import request_ended, request_opened
 from tollkeeper.api.http.overload_refusal import OverloadRefusal
@@ -36,6 +43,9 @@ from tollkeeper.services.use_cases import Services
 _encode = msgspec.json.Encoder().encode
 _log = structlog.get_logger("tollkeeper.api")
 
+# The request by which Claude Code finds out whether it reaches its server.
+_CLIENT_PROBE = ("HEAD", b"/")
+_WEBSOCKET = b"websocket"
 # How many errors that have caused each other are looked at.
 _CAUSES_MAX = 16
 
@@ -69,9 +79,12 @@ class App:
         exchange.on_stop(answer.stop)
         try:
             if head.path == SERVER_WIDE:
-                answer.allow(self._router.methods)
+                answer.send_empty(204, (b"allow", self._router.methods.encode()))
                 return
-            reading = head.reading or HeadReading(*self._router.find(head.method, head.path))
+            if self._conventions.messages and (head.method, head.path) == _CLIENT_PROBE:
+                answer.send_empty(200, (b"content-length", b"0"))
+                return
+            reading = head.reading or self._find(head)
             answer.found(reading.endpoint)
             request = await self._request(answer, reading)
             result = await reading.endpoint.handle(self._services, request)
@@ -89,6 +102,15 @@ class App:
             if answer.body_share is not None:
                 answer.body_share.release()
             answer.ended(self._services.request_log)
+
+    def _find(self, head: RequestHead) -> HeadReading:
+        try:
+            return HeadReading(*self._router.find(head.method, head.path))
+        except MethodNotAllowed:
+            if _WEBSOCKET in head.headers.get(b"upgrade", ()):
+                # Clients that try a WebSocket first then send a request at once.
+                raise WebSocketRefused from None
+            raise
 
     async def _request(self, answer: "_OpenAnswer", reading: HeadReading) -> Request[Any, Any]:
         exchange, endpoint = answer.exchange, reading.endpoint
@@ -178,7 +200,7 @@ class _OpenAnswer:
 
     # What is so at first.
     body_share: BodyShare | None = None
-    _messages_style = False
+    _style = ErrorStyle.USUAL
     _stream: EventStream | None = None
     _streamed: StreamedAnswer | None = None
     _operation = "none"
@@ -196,12 +218,12 @@ class _OpenAnswer:
 
     def found(self, endpoint: AnyEndpoint) -> None:
         self._operation = endpoint.operation
-        self._messages_style = endpoint.messages_style
+        self._style = endpoint.error_style
 
     def stream(self, streamed: StreamedAnswer) -> EventStream:
         self._status = 200
         self._streamed = streamed
-        self._stream = EventStream(self.exchange, self.request_id)
+        self._stream = EventStream(self.exchange, self.request_id, self._style)
         return self._stream
 
     def send(self, reply: Reply) -> None:
@@ -210,16 +232,14 @@ class _OpenAnswer:
         headers = [
             (b"content-type", b"application/json"),
             (b"content-length", str(len(content)).encode()),
-            (REQUEST_ID, self.request_id.encode()),
+            *request_id_headers(self.request_id, self._style),
             *reply.headers,
         ]
         self.exchange.answer(reply.status, headers, content)
 
-    def allow(self, methods: str) -> None:
-        """Answers OPTIONS for the whole server."""
-        self._status = 204
-        headers = [(b"allow", methods.encode()), (REQUEST_ID, self.request_id.encode())]
-        self.exchange.answer(204, headers, b"")
+    def send_empty(self, status: int, header: tuple[bytes, bytes]) -> None:
+        self._status = status
+        self.exchange.answer(status, [header, (REQUEST_ID, self.request_id.encode())], b"")
 
     async def fail(self, error: Exception) -> None:
         """Sends an error envelope or, in a stream that has started, an error as the last record."""
@@ -243,10 +263,8 @@ class _OpenAnswer:
             self._abandon(exc)
 
     def _refuse(self, error: Exception) -> None:
-        messages_style = self._messages_style
-        if isinstance(error, MethodNotAllowed):
-            messages_style = error.messages_style
-        rendered = render_error(error, self.request_id, messages_style=messages_style)
+        style = error.style if isinstance(error, MethodNotAllowed) else self._style
+        rendered = render_error(error, self.request_id, style)
         self._status = rendered.status
         self.exchange.answer(rendered.status, rendered.headers, rendered.body)
 

@@ -7,7 +7,7 @@ import msgspec
 
 from tollkeeper import __version__
 from tollkeeper.api.http.endpoint import AnyEndpoint, HeaderParameter
-from tollkeeper.api.http.envelope import ERROR_TABLE
+from tollkeeper.api.http.envelope import ERROR_TABLE, ErrorStyle
 from tollkeeper.api.http.request import PATH_ID_LENGTH_MAX
 from tollkeeper.api.routes import ROUTES
 from tollkeeper.api.wire.errors import ErrorEnvelope, MessagesErrorEnvelope
@@ -206,7 +206,8 @@ def _responses(endpoint: AnyEndpoint, schemas: dict[type, Any]) -> dict[str, Any
     responses: dict[str, Any] = {
         "200": {"description": "Success.", "headers": success_headers, "content": content}
     }
-    envelope = schemas[MessagesErrorEnvelope if endpoint.messages_style else ErrorEnvelope]
+    is_usual = endpoint.error_style is ErrorStyle.USUAL
+    envelope = schemas[ErrorEnvelope if is_usual else MessagesErrorEnvelope]
     statuses = _COMMON_ERRORS | endpoint.errors
     if endpoint.takes_body:
         statuses |= _BODY_ERRORS

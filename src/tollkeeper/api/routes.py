@@ -4,6 +4,7 @@ from tollkeeper.api import key_usage, models
 from tollkeeper.api.chat import handler as chat
 from tollkeeper.api.http.conventions import HttpConventions
 from tollkeeper.api.http.endpoint import AnyEndpoint, Endpoint, ResultHeader
+from tollkeeper.api.http.envelope import ErrorStyle
 from tollkeeper.api.http.session import SESSION_HEADER, SESSION_HEADER_ALIAS
 from tollkeeper.api.messages import handler as messages
 from tollkeeper.api.organization import costs, keys, policies
@@ -215,7 +216,7 @@ INFERENCE_ROUTES: tuple[AnyEndpoint, ...] = (
         key_kind=KeyKind.PROJECT,
         handle=messages.token_count,
         body=messages_wire.TokenCountRequest,
-        query=messages_wire.TokenCountQuery,
+        query=messages_wire.MessagesQuery,
         result=messages_wire.TokenCount,
         headers=(
             messages.VERSION_HEADER,
@@ -237,7 +238,7 @@ INFERENCE_ROUTES: tuple[AnyEndpoint, ...] = (
         ),
         errors=_COUNT_ERRORS,
         rated=True,
-        messages_style=True,
+        error_style=ErrorStyle.COUNTING,
     ),
 )
 
@@ -283,12 +284,31 @@ KEY_USAGE: AnyEndpoint = Endpoint(
     errors=frozenset(),
 )
 
-EXTENSION_ROUTES: tuple[AnyEndpoint, ...] = (MODEL_LISTING, KEY_USAGE)
+MESSAGES: AnyEndpoint = Endpoint(
+    operation="message_create",
+    method="POST",
+    path="/v1/messages",
+    tag="Extensions",
+    summary="Generate a message",
+    permission=Permission.INFERENCE_WRITE,
+    key_kind=KeyKind.PROJECT,
+    handle=messages.message_create,
+    body=messages_wire.MessagesRequest,
+    query=messages_wire.MessagesQuery,
+    result=messages_wire.Message,
+    errors=_CHAT_ERRORS,
+    admitted=True,
+    rated=True,
+    streams=True,
+    error_style=ErrorStyle.MESSAGES,
+)
+
+EXTENSION_ROUTES: tuple[AnyEndpoint, ...] = (MODEL_LISTING, KEY_USAGE, MESSAGES)
 
 ROUTES: tuple[AnyEndpoint, ...] = INFERENCE_ROUTES + ORGANIZATION_ROUTES + MODEL_ROUTES
 
 
 def routes_for(conventions: HttpConventions) -> tuple[AnyEndpoint, ...]:
     """The routes of the interface, and the additional ones that the operator has enabled."""
-    enabled = (conventions.model_listing, conventions.key_usage)
+    enabled = (conventions.model_listing, conventions.key_usage, conventions.messages)
     return (*ROUTES, *(route for route, on in zip(EXTENSION_ROUTES, enabled, strict=True) if on))

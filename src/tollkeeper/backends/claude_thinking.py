@@ -58,7 +58,7 @@ def thinking_fields(call: Call, is_signed: IsSigned) -> ThinkingFields:
     }
     switches = [wanted[name] for name in (_THINKING, "reasoning.enabled") if name in wanted]
     if effort == _NO_EFFORT or False in switches:
-        return ThinkingFields({"type": "disabled"})
+        return ThinkingFields({"type": "disabled"}, _EFFORTS.get(effort or ""))
     wants_summary = any(name in wanted for name in _SUMMARIES)
     budget = wanted.get(_BUDGET)
     if effort is None and budget is None and True not in switches and not wants_summary:

@@ -99,7 +99,8 @@ class Conversation(ABC):
             case Role.ASSISTANT:
                 self._add_blocks(self.assistant_role, self.answer_blocks(turn))
             case Role.TOOL | Role.FUNCTION:
-                self._add_blocks(_USER, [self._result(part, turn) for part in turn.parts])
+                for part in turn.parts:
+                    self._add_blocks(_USER, self._result(part, turn))
             case Role.USER:
                 self._add_user_turn(turn)
 
@@ -138,11 +139,11 @@ class Conversation(ABC):
                     blocks += self.marked(self.media_block(part), part.extra, part.place)
         return blocks
 
-    def _result(self, result: Part, turn: Turn) -> FreeObject:
+    def _result(self, result: Part, turn: Turn) -> list[FreeObject]:
         if not isinstance(result, ToolResult):
             raise unsupported_content(turn.place)
         content = self._content(result.content, f"{turn.place}.content")
-        return self.result_block(result, turn, content)
+        return self.marked(self.result_block(result, turn, content), result.extra, turn.place)
 
 
 class ConversationWithIds(Conversation):

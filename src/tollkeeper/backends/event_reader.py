@@ -12,6 +12,7 @@ from tollkeeper.backends.transport.framing import RecordParser
 from tollkeeper.backends.wire import WholeAnswer
 from tollkeeper.domain.errors import BackendFailed, TollkeeperError
 from tollkeeper.domain.inference import (
+    EXACT_STOP_REASONS,
     Call,
     Delta,
     Event,
@@ -207,13 +208,17 @@ class EventReader(StreamReader):
                 self.accepted = True
             self._events.append(report)
 
-    def _finish(self, finish: str) -> None:
-        """Emits why the answer ended. A repeated end is ignored."""
+    def _finish(
+        self, finish: str, reason: str | None = None, stop_sequence: str | None = None
+    ) -> None:
+        """Emits why the answer ended: also in the provider's own word, if the Messages protocol has
+        it too. A repeated end is ignored."""
         if not self._finished:
             self._finished = True
             if finish == Finish.TOOL_CALLS and self._legacy:
                 finish = Finish.FUNCTION_CALL
-            self._emit(Delta(0, finish=finish))
+            exact = reason if reason in EXACT_STOP_REASONS else None
+            self._emit(Delta(0, finish=finish, stop_reason=exact, stop_sequence=stop_sequence))
 
     def _error_for(self, record: object) -> TollkeeperError:
         """Returns what an error record means: a failure after output, or a refusal before it."""
@@ -284,7 +289,9 @@ class BlockReader(EventReader, Generic[_Block]):
             self._emit_call(block.call_index, arguments=block.arguments or _NO_ARGUMENTS)
         if block.signature:
             sealed = self._seal("".join(block.reasoning), "".join(block.signature))
-            self._emit(Delta(0, sealed_reasoning=sealed))
+            # Signed reasoning whose text the provider keeps to itself has an empty text.
+            text = None if block.reasoning else ""
+            self._emit(Delta(0, reasoning=text, sealed_reasoning=sealed))
         self._emit_end(block)
 
     @abstractmethod

@@ -25,5 +25,6 @@ def http_conventions(settings: Settings) -> HttpConventions:
         messages_web_tools=MESSAGES_WEB_TOOLS.union(settings.messages.web_tool_aliases),
         model_listing=settings.extensions.model_listing,
         key_usage=settings.extensions.key_usage,
+        messages=settings.extensions.messages,
         cost_header=settings.extensions.cost_header,
     )

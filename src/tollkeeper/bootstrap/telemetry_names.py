@@ -27,7 +27,7 @@ DURATION_METRIC: Final = "gen_ai.client.operation.duration"
 FIRST_TOKEN_METRIC: Final = "gen_ai.server.time_to_first_token"  # noqa: S105 - likewise
 
 # Our operations in the words of the conventions.
-OPERATIONS: Final = {"chat_create": "chat", "response_create": "chat"}
+OPERATIONS: Final = {"chat_create": "chat", "response_create": "chat", "message_create": "chat"}
 
 # Beyond the conventions: what only a gateway that keeps accounts knows.
 SETTLEMENT: Final = "tollkeeper.settlement"

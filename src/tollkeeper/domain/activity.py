@@ -30,7 +30,7 @@ class ActivityRecord(msgspec.Struct, frozen=True, gc=False):
     organization_id: OrganizationId
     project_id: ProjectId
     key_id: KeyId
-    # chat_create or response_create
+    # chat_create, response_create or message_create
     operation: str
     model: str
     streamed: bool

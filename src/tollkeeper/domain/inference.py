@@ -35,6 +35,10 @@ class Finish(StrEnum):
     FUNCTION_CALL = "function_call"
 
 
+# The reasons of the Messages protocol that say more than `Finish` does.
+EXACT_STOP_REASONS = frozenset({"stop_sequence", "pause_turn", "model_context_window_exceeded"})
+
+
 class Call(msgspec.Struct, frozen=True):
     """One inference call with everything that services and backends need of the request."""
 
@@ -142,8 +146,11 @@ class Delta(msgspec.Struct, frozen=True, gc=False):
     annotations: tuple[Annotation, ...] = ()
     # The log-probabilities in the form of the chat protocol, as the backend wrote them.
     logprobs: msgspec.Raw | None = None
-    # Set in the last delta of a choice.
+    # Set in the last delta of a choice. `stop_reason` is the reason in the words of the Messages
+    # protocol if they say more, and `stop_sequence` the text that ended the answer, if it is known.
     finish: str | None = None
+    stop_reason: str | None = None
+    stop_sequence: str | None = None
     # Reasoning that only its backend can read. The caller sends it back with the next request.
     sealed_reasoning: str | None = None
     # The addresses of images after the text. They have the content in themselves (`data:`) as a rule.

@@ -6,6 +6,7 @@ face refuses content that it cannot turn into one of them. `place` and `param` n
 the caller's request, for error messages.
 """
 
+import hashlib
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any, ClassVar, TypeAlias
@@ -110,6 +111,9 @@ class ToolResult(msgspec.Struct, frozen=True, gc=False):
     content: tuple[Content, ...]
     call_id: str | None
     name: str | None = None
+    # The tool failed, and the content says why.
+    is_error: bool = False
+    extra: FreeObject | None = None
 
 
 Part: TypeAlias = Content | ToolCall | ToolResult
@@ -242,6 +246,8 @@ class WebSearch(msgspec.Struct, frozen=True, gc=False):
     location: UserLocation | None = None
     # Further options of a chat request. Only the chat protocol can carry them.
     extra: FreeObject | None = None
+    # The most searches of one answer. Only the Messages protocol can carry it.
+    uses_max: int | None = None
 
 
 class JsonOutput(msgspec.Struct, frozen=True, gc=False):
@@ -338,7 +344,17 @@ class Identity(msgspec.Struct, frozen=True, gc=False):
     safety_identifier: str | None = None
     metadata: FreeObject | None = None
 
+    @property
+    def short_user(self) -> str | None:
+        """The user in at most 64 characters, which is the most that OpenAI takes: a longer name is
+        replaced by its digest."""
+        user = self.user
+        if user is None or len(user) <= _USER_LENGTH_MAX:
+            return user
+        return hashlib.sha256(user.encode("utf-8", "surrogatepass")).hexdigest()
 
+
+_USER_LENGTH_MAX = 64
 _ANONYMOUS = Identity()
 
 
@@ -388,8 +404,8 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
         places: list[FreeObject | None] = []
         for turn in self.turns:
             for part in turn.parts:
-                contents = part.content if isinstance(part, ToolResult) else (part,)
-                places += [content.extra for content in contents]
+                contents = part.content if isinstance(part, ToolResult) else ()
+                places += [content.extra for content in (part, *contents)]
         for tool in self.tools:
             if isinstance(tool, FunctionTool):
                 places += [tool.extra, tool.tool_extra]

@@ -285,6 +285,7 @@ class PolicySettings(Section):
 class ExtensionsSettings(Section):
     model_listing: bool = False
     key_usage: bool = False
+    messages: bool = False
     # The name of a response header with the cost of the call; empty: none.
     cost_header: str = Field(default="", pattern=r"^[a-z0-9-]{0,64}$")
 

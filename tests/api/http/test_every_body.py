@@ -13,6 +13,7 @@ import pytest
 from tests.api.http.json_corpus import BAD_DOCUMENTS, BAD_VALUES
 from tests.support.gateway import Gateway, Tenant, assert_error, idempotency_key, running_gateway
 from tollkeeper.api.http.endpoint import AnyEndpoint
+from tollkeeper.api.http.envelope import ErrorStyle
 from tollkeeper.api.routes import ROUTES
 from tollkeeper.domain.access import KeyKind
 from tollkeeper.settings import Settings
@@ -57,7 +58,7 @@ def _assert_refused(
     answer: httpx2.Response, endpoint: AnyEndpoint, status: int, code: str, param: str | None = None
 ) -> None:
     assert_error(answer, status, code, param)
-    envelope = {"type", "error"} if endpoint.messages_style else {"error"}
+    envelope = {"error"} if endpoint.error_style is ErrorStyle.USUAL else {"type", "error"}
     assert set(answer.json()) == envelope
 
 

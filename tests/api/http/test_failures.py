@@ -15,6 +15,7 @@ from tests.support.data_folders import data_folder
 from tests.support.gateway import Gateway, Tenant, assert_error, idempotency_key, running_gateway
 from tollkeeper.api.app import App
 from tollkeeper.api.http.endpoint import AnyEndpoint, Request
+from tollkeeper.api.http.envelope import ErrorStyle
 from tollkeeper.api.routes import ROUTES
 from tollkeeper.api.wire.organization import AdminKeyList
 from tollkeeper.bootstrap.app import http_conventions
@@ -133,7 +134,9 @@ async def test_failure_after_a_charge_is_not_to_be_retried(
 async def test_messages_style_wraps_every_error(
     gateway: Gateway, tenant: Tenant, settings: Settings
 ) -> None:
-    endpoint = replace(_failing(errors.NotFound("gone", param="x")), messages_style=True)
+    endpoint = replace(
+        _failing(errors.NotFound("gone", param="x")), error_style=ErrorStyle.COUNTING
+    )
     async with _serving_endpoint(gateway, settings, endpoint) as (client, _):
         for headers, status in ((tenant.as_admin, 404), ({}, 401)):
             answer = await client.get(_ADMIN_KEYS, headers=headers)

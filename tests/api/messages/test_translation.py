@@ -16,7 +16,7 @@ from tests.support.token_counts import (
     count,
     counted,
 )
-from tollkeeper.api.messages.prompt import read_prompt
+from tollkeeper.api.messages.prompt import read_counted_prompt
 from tollkeeper.api.wire import messages as wire
 from tollkeeper.backends.chat.request import encode_request
 
@@ -190,7 +190,7 @@ def test_choice_of_a_tool(choice: object, chat_choice: object) -> None:
     def tokenized(tools: list[dict[str, Any]]) -> Any:
         given = {"model": "m", "messages": [USER], "tool_choice": choice, "tools": tools}
         body = msgspec.json.decode(json.dumps(given), type=wire.TokenCountRequest)
-        prompt = read_prompt(body, MODEL, frozenset())
+        prompt = read_counted_prompt(body, MODEL, frozenset(), lambda _: None)
         call = msgspec.structs.replace(make_call(), prompt=prompt)
         return json.loads(encode_request(call, stream=False))
 

@@ -22,5 +22,7 @@ class HttpConventions:
     model_listing: bool
     # Whether GET /v1/key/usage is served, which is not part of the interface.
     key_usage: bool = False
+    # Whether POST /v1/messages is served, which is not part of the interface.
+    messages: bool = False
     # The name of the header with a call's cost in USD; empty: there is none.
     cost_header: str = ""

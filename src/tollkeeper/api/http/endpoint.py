@@ -8,7 +8,7 @@ from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 import msgspec
 
 from tollkeeper.api.http.conventions import HttpConventions
-from tollkeeper.api.http.envelope import Headers, words_for
+from tollkeeper.api.http.envelope import ErrorStyle, Headers, words_for
 from tollkeeper.api.http.sse import EventStream
 from tollkeeper.domain.access import AdminCaller, Caller, KeyKind, Permission, ProjectCaller
 from tollkeeper.services.use_cases import Services
@@ -136,8 +136,7 @@ class Endpoint(Generic[B, Q]):
     rated: bool = False
     # A successful answer may be an event stream.
     streams: bool = False
-    # Errors have the envelope that Messages clients expect.
-    messages_style: bool = False
+    error_style: ErrorStyle = ErrorStyle.USUAL
 
     @property
     def takes_body(self) -> bool:

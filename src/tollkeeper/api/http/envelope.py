@@ -1,11 +1,17 @@
 """The error table, and the envelope in which every error is sent."""
 
 from dataclasses import dataclass
+from enum import Enum, auto
 
 import msgspec
 import structlog
 
-from tollkeeper.api.wire.errors import ErrorBody, ErrorEnvelope, MessagesErrorEnvelope
+from tollkeeper.api.wire.errors import (
+    ErrorBody,
+    ErrorEnvelope,
+    MessagesErrorEnvelope,
+    MessagesErrorEnvelopeWithId,
+)
 from tollkeeper.domain import errors
 from tollkeeper.domain.conventions import MESSAGES_REQUEST_ID_HEADER, REQUEST_ID_HEADER
 
@@ -14,6 +20,17 @@ Headers = list[tuple[bytes, bytes]]
 REQUEST_ID = REQUEST_ID_HEADER.lower().encode()
 _log = structlog.get_logger("tollkeeper.api")
 _encode = msgspec.json.Encoder().encode
+
+
+class ErrorStyle(Enum):
+    """Which envelope the errors of an endpoint have."""
+
+    USUAL = auto()
+    # Token counting.
+    COUNTING = auto()
+    # The envelope of the Messages protocol. Its clients show only the message, so the message names
+    # the place in the request.
+    MESSAGES = auto()
 
 
 class PayloadTooLarge(errors.TollkeeperError):
@@ -31,11 +48,15 @@ class UnsupportedMediaType(errors.TollkeeperError):
 class MethodNotAllowed(errors.TollkeeperError):
     """This path does not take this method."""
 
-    def __init__(self, allowed: str, *, messages_style: bool = False) -> None:
+    def __init__(self, allowed: str, style: ErrorStyle = ErrorStyle.USUAL) -> None:
         super().__init__(f"This path takes {allowed} only.")
         self.allowed = allowed
-        # The endpoints at this path have the envelope that Messages clients expect.
-        self.messages_style = messages_style
+        # Of the endpoints at this path.
+        self.style = style
+
+
+class WebSocketRefused(errors.TollkeeperError):
+    """There are no WebSockets here: send a POST request."""
 
 
 class BodyTimeout(errors.TollkeeperError):
@@ -62,6 +83,7 @@ ERROR_TABLE: dict[type[Exception], ErrorWords] = {
     errors.NotFound: ErrorWords(404, "not_found_error", "not_found"),
     errors.ModelNotFound: ErrorWords(404, "not_found_error", "model_not_found"),
     MethodNotAllowed: ErrorWords(405, "invalid_request_error", "method_not_allowed"),
+    WebSocketRefused: ErrorWords(426, "invalid_request_error", "websocket_refused"),
     BodyTimeout: ErrorWords(408, "timeout_error", "request_timeout"),
     errors.RevisionConflict: ErrorWords(409, "conflict_error", "revision_conflict"),
     errors.StateConflict: ErrorWords(409, "conflict_error", "state_conflict"),
@@ -115,21 +137,37 @@ def error_body(error: Exception, request_id: str) -> ErrorBody:
     )
 
 
+def error_envelope(error: Exception, request_id: str, style: ErrorStyle) -> msgspec.Struct:
+    body = error_body(error, request_id)
+    match style:
+        case ErrorStyle.USUAL:
+            return ErrorEnvelope(error=body)
+        case ErrorStyle.COUNTING:
+            return MessagesErrorEnvelope(type="error", error=body)
+    if body.param is not None:
+        body.message = f"{body.param}: {body.message}"
+    return MessagesErrorEnvelopeWithId(type="error", error=body, request_id=request_id)
+
+
+def request_id_headers(request_id: str, style: ErrorStyle) -> Headers:
+    """The id of the request, also under the name that Messages clients read."""
+    value = request_id.encode()
+    headers: Headers = [(REQUEST_ID, value)]
+    if style is not ErrorStyle.USUAL:
+        headers.append((MESSAGES_REQUEST_ID_HEADER.encode(), value))
+    return headers
+
+
 def render_error(
-    error: Exception, request_id: str, *, messages_style: bool = False
+    error: Exception, request_id: str, style: ErrorStyle = ErrorStyle.USUAL
 ) -> RenderedError:
     words = words_for(error)
-    body = error_body(error, request_id)
-    envelope: msgspec.Struct = ErrorEnvelope(error=body)
+    content = _encode(error_envelope(error, request_id, style))
     headers: Headers = [
         (b"content-type", b"application/json"),
-        (REQUEST_ID, request_id.encode()),
+        *request_id_headers(request_id, style),
+        *_extra_headers(error, words.status),
     ]
-    if messages_style:
-        envelope = MessagesErrorEnvelope(type="error", error=body)
-        headers.append((MESSAGES_REQUEST_ID_HEADER.encode(), request_id.encode()))
-    headers += _extra_headers(error, words.status)
-    content = _encode(envelope)
     headers.append((b"content-length", str(len(content)).encode()))
     return RenderedError(words.status, headers, content)
 
@@ -138,6 +176,8 @@ def _extra_headers(error: Exception, status: int) -> Headers:
     headers: Headers = []
     if isinstance(error, MethodNotAllowed):
         headers.append((b"allow", error.allowed.encode()))
+    if isinstance(error, WebSocketRefused):
+        headers.append((b"upgrade", b"HTTP/1.1"))
     if status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
     if isinstance(error, errors.TollkeeperError):

@@ -6,7 +6,7 @@ answers whatever this file does not recognise at first sight.
 """
 
 from tollkeeper.api.http import request as incoming
-from tollkeeper.api.http.envelope import REQUEST_ID, render_error
+from tollkeeper.api.http.envelope import REQUEST_ID, ErrorStyle, render_error
 from tollkeeper.api.http.exchange import Exchange
 from tollkeeper.api.http.head import HeadReading, RequestHead
 from tollkeeper.api.http.metrics import request_answered
@@ -54,7 +54,10 @@ class OverloadRefusal:
         """The caller of a valid head that takes from a rate. None where that is not known at once, or
         where errors have an envelope of their own."""
         endpoint = reading.endpoint
-        if not (endpoint.rated and endpoint.admitted) or endpoint.messages_style:
+        if (
+            not (endpoint.rated and endpoint.admitted)
+            or endpoint.error_style is not ErrorStyle.USUAL
+        ):
             return None
         if head.reading is None:
             incoming.read_key(head, reading, self._customer_key_header)

@@ -52,8 +52,7 @@ def _by_method(methods: dict[str, AnyEndpoint], method: str) -> AnyEndpoint:
     # The server sends the answer to a HEAD without its body.
     endpoint = methods.get("GET" if method == "HEAD" else method)
     if endpoint is None:
-        messages_style = any(other.messages_style for other in methods.values())
-        raise MethodNotAllowed(_allowed(methods), messages_style=messages_style)
+        raise MethodNotAllowed(_allowed(methods), next(iter(methods.values())).error_style)
     return endpoint
 
 

@@ -8,9 +8,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from tollkeeper.api.http.envelope import REQUEST_ID, Headers
+from tollkeeper.api.http.envelope import ErrorStyle, Headers, request_id_headers
 
 KEEP_ALIVE = b": keep-alive\n\n"
+# What Messages clients expect instead of a comment.
+PING = b'event: ping\ndata: {"type":"ping"}\n\n'
 DONE = b"data: [DONE]\n\n"
 
 _SILENCE_S = 10.0
@@ -76,9 +78,12 @@ class KeepAlive:
 class EventStream:
     """The response body of one stream. Status and headers are sent with the first record."""
 
-    def __init__(self, writer: StreamWriter, request_id: str) -> None:
+    def __init__(
+        self, writer: StreamWriter, request_id: str, style: ErrorStyle = ErrorStyle.USUAL
+    ) -> None:
         self._writer = writer
-        self._request_id = request_id
+        self._id_headers = request_id_headers(request_id, style)
+        self._keep_alive = KEEP_ALIVE if style is ErrorStyle.USUAL else PING
         self.started = False
         self._held = False
         self._ending = False
@@ -127,7 +132,7 @@ class EventStream:
         if waiting and not writer.wrote and not writer.paused:
             if not self.started:
                 self._start()
-            writer.write(KEEP_ALIVE)
+            writer.write(self._keep_alive)
         writer.wrote = False
 
     def _start(self) -> None:
@@ -136,6 +141,6 @@ class EventStream:
             (b"content-type", b"text/event-stream; charset=utf-8"),
             (b"cache-control", b"no-cache"),
             (b"x-accel-buffering", b"no"),
-            (REQUEST_ID, self._request_id.encode()),
+            *self._id_headers,
         ]
         self._writer.start(200, headers)

@@ -1,18 +1,25 @@
-"""The handler of POST /v1/messages/count_tokens."""
+"""The handlers of POST /v1/messages and POST /v1/messages/count_tokens."""
 
 import re
+from functools import partial
 
-from tollkeeper.api.http.endpoint import HeaderIndex, HeaderParameter, Reply, Request
+import msgspec
+
+from tollkeeper.api.http.cost_header import with_cost
+from tollkeeper.api.http.endpoint import HeaderIndex, HeaderParameter, Reply, Request, Streamed
 from tollkeeper.api.http.request import header_values
 from tollkeeper.api.http.session import session_of
 from tollkeeper.api.isolated import affinity_of
-from tollkeeper.api.messages.prompt import read_prompt
+from tollkeeper.api.messages.call import message_call
+from tollkeeper.api.messages.input import Unseal
+from tollkeeper.api.messages.prompt import read_counted_prompt
+from tollkeeper.api.messages.result import MessageAssembly
+from tollkeeper.api.messages.stream import MessageStream
 from tollkeeper.api.wire import messages as wire
 from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.conventions import (
     COUNT_NEUTRAL_BETA_FLAGS,
     MESSAGES_BETA_HEADER,
-    MESSAGES_REQUEST_ID_HEADER,
     MESSAGES_VERSION_HEADER,
     TOKEN_COUNT_ESTIMATED_HEADER,
 )
@@ -24,6 +31,8 @@ from tollkeeper.services.calls.options import require_supported
 from tollkeeper.services.use_cases import Services
 
 _BETA_LENGTH_MAX = 512
+# Clients name many flags in a call, most of which ask for nothing that a model here could refuse.
+_CALL_BETA_LENGTH_MAX = 4096
 _VERSION = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
 
 VERSION_HEADER = HeaderParameter(
@@ -47,10 +56,23 @@ BETA_HEADER = HeaderParameter(
 )
 
 
+async def message_create(
+    services: Services, request: Request[wire.MessagesRequest, wire.MessagesQuery]
+) -> msgspec.Struct | Reply | Streamed:
+    flags = _beta_flags(request.headers, _CALL_BETA_LENGTH_MAX)
+    session = session_of(request.headers, request.conventions.session_headers)
+    prepared = await message_call(services, request, session, flags)
+    if request.body.stream:
+        return Streamed(MessageStream(services, request, prepared))
+    assembly = MessageAssembly(prepared)
+    outcome = await services.inference.infer(prepared.call, assembly, request)
+    return with_cost(assembly.message(outcome.usage), outcome.cost_picousd, request.conventions)
+
+
 async def token_count(
-    services: Services, request: Request[wire.TokenCountRequest, wire.TokenCountQuery]
+    services: Services, request: Request[wire.TokenCountRequest, wire.MessagesQuery]
 ) -> Reply:
-    flags = _beta_flags(request.headers)
+    flags = _beta_flags(request.headers, _BETA_LENGTH_MAX)
     session = session_of(request.headers, request.conventions.session_headers)
     body, caller = request.body, request.project_caller
     model = await services.models.model_for_call(caller, body.model)
@@ -60,7 +82,8 @@ async def token_count(
                 f"The model {model.id} does not support the beta flag {flag[:100]!r}.",
                 param=MESSAGES_BETA_HEADER,
             )
-    asked = (body, model, request.conventions.messages_web_tools)
+    unseal = partial(services.reasoning_seal.unseal, caller)
+    asked = (body, model, request.conventions.messages_web_tools, unseal)
     prompt = (
         await beside_the_loop(caller.organization_id.int, _supported_prompt, *asked)
         if request.is_large
@@ -85,21 +108,20 @@ async def token_count(
     return Reply(
         wire.TokenCount(input_tokens=counted.tokens),
         headers=[
-            (TOKEN_COUNT_ESTIMATED_HEADER.encode(), b"true" if counted.estimated else b"false"),
-            (MESSAGES_REQUEST_ID_HEADER.encode(), request.id.encode()),
+            (TOKEN_COUNT_ESTIMATED_HEADER.encode(), b"true" if counted.estimated else b"false")
         ],
     )
 
 
 def _supported_prompt(
-    body: wire.TokenCountRequest, model: Model, web_tools: frozenset[str]
+    body: wire.TokenCountRequest, model: Model, web_tools: frozenset[str], unseal: Unseal
 ) -> Prompt:
-    prompt = read_prompt(body, model, web_tools)
+    prompt = read_counted_prompt(body, model, web_tools, unseal)
     require_supported(model, prompt)
     return prompt
 
 
-def _beta_flags(headers: HeaderIndex) -> tuple[str, ...]:
+def _beta_flags(headers: HeaderIndex, length_max: int) -> tuple[str, ...]:
     """Read the beta flags, each once. Accept any date as a version of the protocol."""
     for version in header_values(headers, MESSAGES_VERSION_HEADER.encode()):
         if _VERSION.fullmatch(version.decode("latin-1")) is None:
@@ -107,9 +129,9 @@ def _beta_flags(headers: HeaderIndex) -> tuple[str, ...]:
                 "The version must be a date, YYYY-MM-DD.", param=MESSAGES_VERSION_HEADER
             )
     beta = b",".join(header_values(headers, MESSAGES_BETA_HEADER.encode())).decode("latin-1")
-    if len(beta) > _BETA_LENGTH_MAX:
+    if len(beta) > length_max:
         raise InvalidRequest(
-            f"The header may have at most {_BETA_LENGTH_MAX} characters.",
+            f"The header may have at most {length_max} characters.",
             param=MESSAGES_BETA_HEADER,
         )
     return tuple(dict.fromkeys(filter(None, (flag.strip(" \t") for flag in beta.split(",")))))

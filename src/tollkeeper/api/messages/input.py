@@ -1,16 +1,24 @@
-"""Turns the messages of a Messages-shaped request into the turns of a prompt."""
+"""Turns the messages of a Messages request into the turns of a prompt.
 
-from collections.abc import Iterator, Sequence
+Counting and answering read alike. A call is stricter: what the model would not get unchanged is
+refused, and reasoning of earlier answers must come from this project, unchanged. A count ignores what
+does not change the number of tokens.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
+from msgspec.structs import replace
 
 from tollkeeper.api.http.strict_json import decode_within
 from tollkeeper.api.wire import messages as wire
 from tollkeeper.domain.catalog import Feature, Model
 from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
+from tollkeeper.domain.messages_behavior import PromptCaching
 from tollkeeper.domain.prompt import (
     Content,
     File,
+    FreeObject,
     Image,
     Part,
     Reasoning,
@@ -20,18 +28,22 @@ from tollkeeper.domain.prompt import (
     ToolResult,
     Turn,
 )
+from tollkeeper.services.calls.reasoning_seal import KeptReasoning
+
+Unseal = Callable[[str], KeptReasoning | None]
 
 _block = msgspec.json.Decoder(wire.Block)
 _text = msgspec.json.Decoder(wire.TextBlock)
 _thinking = msgspec.json.Decoder(wire.ThinkingBlock)
+_redacted_thinking = msgspec.json.Decoder(wire.RedactedThinkingBlock)
 _tool_use = msgspec.json.Decoder(wire.ToolUseBlock)
 _tool_result = msgspec.json.Decoder(wire.ToolResultBlock)
 _search_result = msgspec.json.Decoder(wire.SearchResultBlock)
 _image = msgspec.json.Decoder(wire.ImageBlock)
 _document = msgspec.json.Decoder(wire.DocumentBlock)
 
-# Blocks that a provider's own tools wrote into the conversation. A prompt has no part for them, so
-# their JSON counts as text.
+# Blocks that a provider's own tools wrote into the conversation. A prompt has no part for them. A
+# count takes their JSON as text.
 _SERVER_BLOCKS = frozenset(
     {
         "server_tool_use",
@@ -47,16 +59,24 @@ _SERVER_BLOCKS = frozenset(
 
 
 class MessagesConversation:
-    """Collects the turns of a request, message by message."""
+    """Collects the turns of a request, message by message. `counts` says that the prompt is only
+    counted."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, unseal: Unseal, *, counts: bool) -> None:
+        self._model = model
+        self._unseal = unseal
+        self._counts = counts
+        self._keeps_marks = not counts and model.messages.caching is not PromptCaching.OFF
         self._model_reasons = Feature.REASONING in model.supported_features
+        self._call_ids: set[str] = set()
         self.turns: list[Turn] = []
 
     def instruct(self, system: str | Sequence[wire.SystemText]) -> None:
-        texts = [system] if isinstance(system, str) else [block.text for block in system]
-        if any(texts):
-            parts = tuple(Text(text) for text in texts)
+        if isinstance(system, str):
+            parts: tuple[Text, ...] = (Text(system),)
+        else:
+            parts = tuple(Text(block.text, self.marked(block.cache_control)) for block in system)
+        if any(part.text for part in parts):
             self.turns.append(Turn(Role.SYSTEM, parts, place="system"))
 
     def add(self, message: wire.MessagesMessage, place: str) -> None:
@@ -65,104 +85,170 @@ class MessagesConversation:
             self.turns.append(Turn(role, (Text(message.content),), place=place))
         elif role is Role.ASSISTANT:
             parts = tuple(self._answer_parts(message.content, f"{place}.content"))
-            self.turns.append(Turn(role, parts, place=place))
+            if parts or self._counts:
+                self.turns.append(Turn(role, parts, place=place))
         else:
             self._add_input_blocks(role, message.content, place)
+
+    def mark_end(self, mark: wire.CacheControl) -> None:
+        """Marks the last part of the conversation for the cache, unless it has a mark."""
+        last = self.turns[-1]
+        part = last.parts[-1]
+        if self._keeps_marks and not part.extra and not isinstance(part, ToolCall | Reasoning):
+            parts = (*last.parts[:-1], replace(part, extra=self.marked(mark)))
+            self.turns[-1] = replace(last, parts=parts)
+
+    def marked(self, mark: wire.CacheMark | wire.CacheControl | None) -> FreeObject | None:
+        """The further properties of a part or a tool with this mark."""
+        if mark is None or not self._keeps_marks:
+            return None
+        lifetime = {} if mark.ttl is None else {"ttl": mark.ttl}
+        return {"cache_control": {"type": mark.type, **lifetime}}
 
     def _add_input_blocks(self, role: Role, blocks: Sequence[msgspec.Raw], place: str) -> None:
         """Adds a message that is not an answer. Each tool result in it becomes a turn of its own,
         before the turn with the other blocks."""
+        if not blocks and not self._counts:
+            raise InvalidRequest("The message has no content.", param=f"{place}.content")
         parts: list[Content] = []
         for at, block in enumerate(blocks):
             block_place = f"{place}.content[{at}]"
             if decode_within(block, _block, block_place).type == "tool_result":
                 self._add_tool_result(decode_within(block, _tool_result, block_place), block_place)
             else:
-                parts += _parts(block, block_place)
+                parts += self._parts(block, block_place)
         if parts:
             self.turns.append(Turn(role, tuple(parts), place=place))
 
     def _add_tool_result(self, result: wire.ToolResultBlock, place: str) -> None:
+        if not self._counts and result.tool_use_id not in self._call_ids:
+            raise InvalidRequest(
+                "No tool_use block before this result has its id.", param=f"{place}.tool_use_id"
+            )
         content: tuple[Content, ...]
         if result.content is None or isinstance(result.content, str):
             content = (Text(result.content or ""),)
         else:
-            content = tuple(_all_parts(result.content, f"{place}.content"))
-        part = ToolResult(content, result.tool_use_id)
+            content = tuple(self._all_parts(result.content, f"{place}.content"))
+        part = ToolResult(
+            content,
+            result.tool_use_id,
+            is_error=result.is_error is True,
+            extra=self.marked(result.cache_control),
+        )
         self.turns.append(Turn(Role.TOOL, (part,), place=place))
 
     def _answer_parts(self, blocks: Sequence[msgspec.Raw], place: str) -> Iterator[Part]:
         for at, block in enumerate(blocks):
             block_place = f"{place}[{at}]"
-            kind = decode_within(block, _block, block_place).type
-            if kind == "thinking":
-                thinking = decode_within(block, _thinking, block_place).thinking
-                if self._model_reasons:
-                    yield Reasoning(thinking)
-            elif kind == "tool_use":
-                use = decode_within(block, _tool_use, block_place)
-                arguments = msgspec.json.encode(use.input).decode()
-                yield ToolCall(use.id, use.name, arguments, block_place)
-            elif kind != "redacted_thinking":  # Encrypted by another service, so not readable.
-                yield from (part for part in _parts(block, block_place) if isinstance(part, Text))
+            match decode_within(block, _block, block_place).type:
+                case "thinking":
+                    thinking = decode_within(block, _thinking, block_place)
+                    yield from self._reasoning(
+                        thinking.signature, thinking.thinking, f"{block_place}.signature"
+                    )
+                case "redacted_thinking":
+                    redacted = decode_within(block, _redacted_thinking, block_place)
+                    yield from self._reasoning(redacted.data, "", f"{block_place}.data")
+                case "tool_use":
+                    use = decode_within(block, _tool_use, block_place)
+                    self._call_ids.add(use.id)
+                    arguments = msgspec.json.encode(use.input).decode()
+                    yield ToolCall(use.id, use.name, arguments, block_place)
+                case _:
+                    parts = self._parts(block, block_place)
+                    yield from (part for part in parts if isinstance(part, Text))
 
-
-def _all_parts(blocks: Sequence[msgspec.Raw], place: str) -> Iterator[Content]:
-    for at, block in enumerate(blocks):
-        yield from _parts(block, f"{place}[{at}]")
-
-
-def _parts(block: msgspec.Raw, place: str) -> Iterator[Content]:
-    kind = decode_within(block, _block, place).type
-    match kind:
-        case "text":
-            yield Text(decode_within(block, _text, place).text)
-        case "image":
-            yield _image_part(decode_within(block, _image, place), place)
-        case "document":
-            yield from _document_parts(decode_within(block, _document, place), place)
-        case "search_result":
-            result = decode_within(block, _search_result, place)
-            texts = [result.source, result.title, *(part.text for part in result.content)]
-            yield from map(Text, texts)
-        case _ if kind in _SERVER_BLOCKS:
-            yield Text(bytes(block).decode())
-        case _:
+    def _reasoning(self, sealed: str | None, text: str, place: str) -> Iterator[Reasoning]:
+        """Reasoning of an earlier answer. Values that a backend sealed go back only to the model that
+        they came from."""
+        kept = None if sealed is None else self._unseal(sealed)
+        if not self._counts and (kept is None or kept.text != text):
             raise InvalidRequest(
-                f"A block of type {kind[:100]!r} is not allowed here.", param=f"{place}.type"
+                "This reasoning was changed, or another service or project has written it: send it "
+                "back unchanged, or leave the block out.",
+                param=place,
             )
+        sealed_by_backend = () if kept is None else kept.sealed_for(self._model)
+        if self._model_reasons and (text or sealed_by_backend):
+            yield Reasoning(text, sealed_by_backend)
 
+    def _all_parts(self, blocks: Sequence[msgspec.Raw], place: str) -> Iterator[Content]:
+        for at, block in enumerate(blocks):
+            yield from self._parts(block, f"{place}[{at}]")
 
-def _image_part(image: wire.ImageBlock, place: str) -> Image:
-    source = image.source
-    match source:
-        case wire.Base64Source():
-            return Image(f"data:{source.media_type};base64,{source.data}", place=place)
-        case wire.UrlSource():
-            return Image(source.url, place=place)
-    raise _not_stored(place)
+    def _parts(self, block: msgspec.Raw, place: str) -> Iterator[Content]:
+        kind = decode_within(block, _block, place).type
+        match kind:
+            case "text":
+                text = decode_within(block, _text, place)
+                yield Text(text.text, self.marked(text.cache_control))
+            case "image":
+                yield self._image_part(decode_within(block, _image, place), place)
+            case "document":
+                document = decode_within(block, _document, place)
+                yield from self._marked_last(self._document_parts(document, place), document)
+            case "search_result":
+                result = decode_within(block, _search_result, place)
+                self._refuse_citations(result.citations, place)
+                texts = [result.source, result.title, *(part.text for part in result.content)]
+                yield from self._marked_last(map(Text, texts), result)
+            case _ if kind in _SERVER_BLOCKS and self._counts:
+                yield Text(bytes(block).decode())
+            case _ if kind in _SERVER_BLOCKS:
+                raise OptionUnsupported(
+                    f"Blocks of type {kind} are not supported.", param=f"{place}.type"
+                )
+            case _:
+                raise InvalidRequest(
+                    f"A block of type {kind[:100]!r} is not allowed here.", param=f"{place}.type"
+                )
 
+    def _marked_last(self, parts: Iterator[Content], block: wire.MarkedBlock) -> Iterator[Content]:
+        """The parts of one block. The last of them has the block's mark."""
+        found = list(parts)
+        mark = self.marked(block.cache_control)
+        if found and mark is not None:
+            found[-1] = replace(found[-1], extra=mark)
+        yield from found
 
-def _document_parts(document: wire.DocumentBlock, place: str) -> Iterator[Content]:
-    yield from (Text(text) for text in (document.title, document.context) if text)
-    source = document.source
-    match source:
-        case wire.PlainTextSource():
-            yield Text(source.data)
-        case wire.ContentSource():
-            if isinstance(source.content, str):
-                yield Text(source.content)
-            else:
-                yield from _all_parts(source.content, f"{place}.source.content")
-        case wire.Base64Source():
-            yield File(data=f"data:{source.media_type};base64,{source.data}", place=place)
-        case wire.UrlSource():
+    def _image_part(self, image: wire.ImageBlock, place: str) -> Image:
+        source, mark = image.source, self.marked(image.cache_control)
+        match source:
+            case wire.Base64Source():
+                address = f"data:{source.media_type};base64,{source.data}"
+                return Image(address, place=place, extra=mark)
+            case wire.UrlSource():
+                return Image(source.url, place=place, extra=mark)
+        raise _not_stored(place)
+
+    def _document_parts(self, document: wire.DocumentBlock, place: str) -> Iterator[Content]:
+        self._refuse_citations(document.citations, place)
+        yield from (Text(text) for text in (document.title, document.context) if text)
+        source = document.source
+        match source:
+            case wire.PlainTextSource():
+                yield Text(source.data)
+            case wire.ContentSource():
+                if isinstance(source.content, str):
+                    yield Text(source.content)
+                else:
+                    yield from self._all_parts(source.content, f"{place}.source.content")
+            case wire.Base64Source():
+                yield File(data=f"data:{source.media_type};base64,{source.data}", place=place)
+            case wire.UrlSource():
+                raise OptionUnsupported(
+                    "Documents by URL are not supported: send the content as base64.",
+                    param=f"{place}.source.url",
+                )
+            case wire.FileSource():
+                raise _not_stored(place)
+
+    def _refuse_citations(self, citations: wire.Citations | None, place: str) -> None:
+        if citations is not None and citations.enabled and not self._counts:
             raise OptionUnsupported(
-                "Documents by URL are not supported: send the content as base64.",
-                param=f"{place}.source.url",
+                "Citations of documents are not supported.", param=f"{place}.citations"
             )
-        case wire.FileSource():
-            raise _not_stored(place)
 
 
 def _not_stored(place: str) -> InvalidRequest:

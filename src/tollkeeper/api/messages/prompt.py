@@ -1,81 +1,148 @@
-"""Turns a Messages-shaped request into a prompt for token counting.
+"""Turns a Messages request into a prompt, to be answered or only to be counted.
 
-The prompt has only the fields that can change the number of input tokens. Fields that affect only
-the answer are ignored.
+The prompt of a count has only what can change the number of input tokens. Fields that affect only the
+answer are ignored.
 """
 
 from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from tollkeeper.api.http.strict_json import decode_within
-from tollkeeper.api.messages.input import MessagesConversation
+from tollkeeper.api.messages.input import MessagesConversation, Unseal
 from tollkeeper.api.wire import messages as wire
 from tollkeeper.domain.catalog import Feature, Model
 from tollkeeper.domain.conventions import MESSAGES_TOOL_FAMILIES
 from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
 from tollkeeper.domain.prompt import (
+    CachingWish,
     FreeObject,
     FunctionTool,
+    Identity,
     NamedFunction,
     Option,
     Prompt,
+    ReasoningWish,
+    Sampling,
     SchemaOutput,
     ToolChoice,
     ToolMode,
+    UserLocation,
+    WebSearch,
 )
+from tollkeeper.services.calls.reasoning_seal import ENCRYPTED_REASONING
 
 _VERSION_LENGTH = len("_20250124")
+_WEB_SEARCH = "web_search"
+_SUMMARIZED = "summarized"
+# The value of a request that names no temperature.
+_DEFAULT_TEMPERATURE = 1
 
 _tool_head = msgspec.json.Decoder(wire.ToolHead)
 _custom_tool = msgspec.json.Decoder(wire.CustomTool)
+_search_tool = msgspec.json.Decoder(wire.SearchTool)
+
+
+def read_counted_prompt(
+    body: wire.TokenCountRequest, model: Model, server_tool_types: frozenset[str], unseal: Unseal
+) -> Prompt:
+    conversation = MessagesConversation(model, unseal, counts=True)
+    tools = _tools(body.tools or (), server_tool_types, conversation)
+    has_schemas = Feature.STRUCTURED_OUTPUTS in model.supported_features
+    thinking = body.thinking
+    options: tuple[Option, ...] = ()
+    if thinking is not None and "thinking" in model.options:
+        options = (Option("thinking", not isinstance(thinking, wire.ThinkingDisabled), "thinking"),)
+    return replace(
+        _prompt(body, conversation, tools),
+        server_tools=tuple(tools.of_provider.values()),
+        output_format=_output_format(body) if has_schemas else None,
+        options=options,
+    )
 
 
 def read_prompt(
-    body: wire.TokenCountRequest, model: Model, server_tool_types: frozenset[str]
+    body: wire.MessagesRequest,
+    model: Model,
+    server_tool_types: frozenset[str],
+    unseal: Unseal,
+    caching: CachingWish,
 ) -> Prompt:
-    conversation = MessagesConversation(model)
-    if body.system is not None:
-        conversation.instruct(body.system)
-    for at, message in enumerate(body.messages):
-        conversation.add(message, f"messages[{at}]")
-    functions, server_tools = _tools(body.tools or (), server_tool_types)
-    return Prompt(
-        turns=tuple(conversation.turns),
-        tools=tuple(functions),
-        server_tools=tuple(server_tools),
-        tool_choice=_tool_choice(body) if functions else None,
-        output_format=_output_format(body, model),
+    conversation = MessagesConversation(model, unseal, counts=False)
+    tools = _tools(body.tools or (), server_tool_types, conversation)
+    prompt = _prompt(body, conversation, tools)
+    if not prompt.turns:
+        raise InvalidRequest("The messages have no content.", param="messages")
+    choice = body.tool_choice
+    if isinstance(choice, wire.ToolChoice):
+        _require_tool(choice.name, tools)
+    single = choice is not None and choice.disable_parallel_tool_use is True
+    return replace(
+        prompt,
+        parallel_tool_calls=False if single and tools.functions else None,
+        web_search=_web_search(tools),
+        output_format=_output_format(body),
+        sampling=_sampling(body, model),
+        reasoning=_reasoning(body, model),
+        caching=caching,
+        identity=Identity(user=None if body.metadata is None else body.metadata.user_id),
         options=tuple(_options(body, model)),
     )
 
 
+class _Tools(NamedTuple):
+    functions: list[FunctionTool]
+    # The tools that the model's provider runs, by their places.
+    of_provider: dict[str, FreeObject]
+
+
+def _prompt(
+    body: wire.TokenCountRequest, conversation: MessagesConversation, tools: _Tools
+) -> Prompt:
+    """What counting and answering have in common."""
+    if body.system is not None:
+        conversation.instruct(body.system)
+    for at, message in enumerate(body.messages):
+        conversation.add(message, f"messages[{at}]")
+    if body.cache_control is not None:
+        conversation.mark_end(body.cache_control)
+    return Prompt(
+        turns=tuple(conversation.turns),
+        tools=tuple(tools.functions),
+        tool_choice=_tool_choice(body) if tools.functions else None,
+    )
+
+
 def _tools(
-    raw_tools: Sequence[msgspec.Raw], server_tool_types: frozenset[str]
-) -> tuple[list[FunctionTool], list[FreeObject]]:
-    """The functions, and the tools that the model's provider runs."""
-    functions: list[FunctionTool] = []
-    server_tools: list[FreeObject] = []
+    raw_tools: Sequence[msgspec.Raw],
+    server_tool_types: frozenset[str],
+    conversation: MessagesConversation,
+) -> _Tools:
+    tools = _Tools([], {})
     for at, tool in enumerate(raw_tools):
         place = f"tools[{at}]"
         head = decode_within(tool, _tool_head, place)
         kind = head.type
         if kind in (None, "custom"):
             custom = decode_within(tool, _custom_tool, place)
-            functions.append(
+            tools.functions.append(
                 FunctionTool(
                     name=custom.name,
                     description=custom.description,
                     parameters=custom.input_schema,
+                    strict=custom.strict or None,
                     place=place,
                     schema_place=f"{place}.input_schema",
+                    tool_extra=conversation.marked(custom.cache_control),
                 )
             )
         elif kind in server_tool_types:
-            server_tools.append(msgspec.json.decode(tool))
+            tools.of_provider[place] = msgspec.json.decode(tool)
         else:
             raise _unsupported_tool(head, place, server_tool_types)
-    return functions, server_tools
+    return tools
 
 
 def _unsupported_tool(
@@ -114,9 +181,34 @@ def _tool_choice(body: wire.TokenCountRequest) -> ToolChoice | None:
     return ToolChoice(choice, "tool_choice")
 
 
-def _output_format(body: wire.TokenCountRequest, model: Model) -> SchemaOutput | None:
+def _require_tool(name: str, tools: _Tools) -> None:
+    if name not in [tool.name for tool in tools.functions]:
+        raise InvalidRequest("No tool has this name.", param="tool_choice.name")
+
+
+def _web_search(tools: _Tools) -> WebSearch | None:
+    """The one tool of a provider that models of every protocol can have."""
+    search: WebSearch | None = None
+    for place, written in tools.of_provider.items():
+        kind = str(written["type"])
+        if not kind.startswith(_WEB_SEARCH) or search is not None:
+            raise OptionUnsupported(f"A tool of type {kind} is not supported here.", param=place)
+        tool = decode_within(msgspec.Raw(msgspec.json.encode(written)), _search_tool, place)
+        for name in ("allowed_domains", "blocked_domains"):
+            if getattr(tool, name):
+                raise OptionUnsupported(
+                    "A search cannot be limited to some sites.", param=f"{place}.{name}"
+                )
+        location = None
+        if tool.user_location is not None:
+            location = UserLocation(**msgspec.structs.asdict(tool.user_location))
+        search = WebSearch(place, location=location, uses_max=tool.max_uses)
+    return search
+
+
+def _output_format(body: wire.TokenCountRequest) -> SchemaOutput | None:
     wanted = None if body.output_config is None else body.output_config.format
-    if wanted is None or Feature.STRUCTURED_OUTPUTS not in model.supported_features:
+    if wanted is None:
         return None
     return SchemaOutput(
         name="output",
@@ -126,6 +218,51 @@ def _output_format(body: wire.TokenCountRequest, model: Model) -> SchemaOutput |
     )
 
 
-def _options(body: wire.TokenCountRequest, model: Model) -> Iterator[Option]:
-    if body.thinking is not None and "thinking" in model.options:
-        yield Option("thinking", not isinstance(body.thinking, wire.ThinkingDisabled), "thinking")
+def _sampling(body: wire.MessagesRequest, model: Model) -> Sampling:
+    """The default temperature asks a model that takes none for nothing."""
+    supported = model.supported_sampling_parameters
+    if body.stop_sequences and "stop" not in supported:
+        raise OptionUnsupported(
+            f"The model {model.id} does not support stop_sequences.", param="stop_sequences"
+        )
+    temperature = body.temperature
+    if temperature == _DEFAULT_TEMPERATURE and "temperature" not in supported:
+        temperature = None
+    return Sampling(temperature=temperature, top_p=body.top_p, stop=body.stop_sequences or None)
+
+
+def _reasoning(body: wire.MessagesRequest, model: Model) -> ReasoningWish | None:
+    """Clients send an effort to every model. It asks a model without reasoning for nothing."""
+    effort = None if body.output_config is None else body.output_config.effort
+    if effort is None or Feature.REASONING not in model.supported_features:
+        return None
+    return ReasoningWish(("output_config.effort",), effort)
+
+
+def _options(body: wire.MessagesRequest, model: Model) -> Iterator[Option]:
+    if Feature.REASONING in model.supported_features:
+        yield from _thinking_options(body, model)
+    if body.top_k is not None:
+        yield Option("top_k", body.top_k, "top_k")
+    if body.speed == "fast":
+        yield Option("speed", body.speed, "speed")
+    if body.service_tier is not None and "service_tier" in model.options:
+        yield Option("service_tier", body.service_tier, "service_tier")
+
+
+def _thinking_options(body: wire.MessagesRequest, model: Model) -> Iterator[Option]:
+    """What the model's backend can be told about its reasoning, of what the request says."""
+    thinking, options = body.thinking, model.options
+    is_off = isinstance(thinking, wire.ThinkingDisabled)
+    if isinstance(thinking, wire.ThinkingEnabled) and "reasoning.max_tokens" in options:
+        yield Option("reasoning.max_tokens", thinking.budget_tokens, "thinking.budget_tokens")
+    elif thinking is not None:
+        switch = next((name for name in ("thinking", "reasoning.enabled") if name in options), None)
+        if switch is not None:
+            yield Option(switch, not is_off, "thinking")
+    if is_off:
+        return
+    if thinking is not None and thinking.display == _SUMMARIZED and "reasoning.summary" in options:
+        yield Option("reasoning.summary", "auto", "thinking.display")
+    if ENCRYPTED_REASONING in options:
+        yield Option(ENCRYPTED_REASONING, True, "thinking")

@@ -1,6 +1,6 @@
 """Turns a Responses request into a `Call` and into the result that the stream starts with."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -9,21 +9,20 @@ import msgspec
 
 from tollkeeper.api.http.endpoint import Request
 from tollkeeper.api.isolated import affinity_of, caching_wish
-from tollkeeper.api.responses.input import ENCRYPTED_REASONING, Conversation
+from tollkeeper.api.responses.input import Conversation
 from tollkeeper.api.responses.namespaces import FlatNames
 from tollkeeper.api.responses.prompt import LOGPROBS, read_prompt
 from tollkeeper.api.responses.tools import Tools, read_tools, shown_choice
 from tollkeeper.api.responses.truncation import truncated
 from tollkeeper.api.wire import responses as wire
 from tollkeeper.api.wire.response_object import ReasoningShown, Response
-from tollkeeper.domain.access import ProjectCaller
 from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
 from tollkeeper.domain.inference import Call
 from tollkeeper.domain.prompt import CachingWish, Prompt
 from tollkeeper.large_requests import beside_the_loop
 from tollkeeper.services.calls.options import output_bound, require_supported
-from tollkeeper.services.calls.reasoning_seal import KeptReasoning
+from tollkeeper.services.calls.reasoning_seal import ENCRYPTED_REASONING, Sealer
 from tollkeeper.services.use_cases import Services
 
 # The chat protocol's name of the output bound.
@@ -39,7 +38,7 @@ class PreparedResponse:
     begun: Response
     includes_logprobs: bool
     # Encrypts reasoning, so that the caller can send it back. None if that was not asked for.
-    seal: Callable[[str, tuple[str, ...]], str] | None
+    seal: Sealer | None
     obfuscates: bool
     flat_names: FlatNames
 
@@ -84,7 +83,9 @@ async def responses_call(
         call=call,
         begun=_begun_response(call, body, tools, services.clock()),
         includes_logprobs=LOGPROBS in include,
-        seal=_seal_function(services, caller, model) if ENCRYPTED_REASONING in include else None,
+        seal=services.reasoning_seal.sealer(caller, model)
+        if ENCRYPTED_REASONING in include
+        else None,
         obfuscates=options is not None and options.include_obfuscation is True,
         flat_names=tools.flat_names,
     )
@@ -97,16 +98,6 @@ def _supported_prompt(
     prompt = read_prompt(body, model, conversation, tools, caching)
     require_supported(model, prompt)
     return prompt, tools
-
-
-def _seal_function(
-    services: Services, caller: ProjectCaller, model: Model
-) -> Callable[[str, tuple[str, ...]], str]:
-    def seal(text: str, sealed_by_backend: tuple[str, ...]) -> str:
-        kept = KeptReasoning(text, model.id, sealed_by_backend)
-        return services.reasoning_seal.seal(caller, kept)
-
-    return seal
 
 
 def _check_stateless(body: wire.ResponsesRequest) -> None:

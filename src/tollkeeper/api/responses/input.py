@@ -28,10 +28,6 @@ from tollkeeper.domain.prompt import (
 )
 from tollkeeper.services.calls.reasoning_seal import KeptReasoning
 
-# The model option which says that the backend seals reasoning and accepts it back. It is also the
-# value of `include` by which a caller asks for sealed reasoning.
-ENCRYPTED_REASONING = "reasoning.encrypted_content"
-
 _typed = msgspec.json.Decoder(wire.Typed)
 _message = msgspec.json.Decoder(wire.InputMessage)
 _function_call = msgspec.json.Decoder(wire.EchoedFunctionCall)
@@ -158,10 +154,7 @@ class Conversation:
         if not text and unsealed is not None:
             text = unsealed.text
         text = text or "".join(part.text for part in reasoning.summary or ())
-        sealed_by_backend: tuple[str, ...] = ()
-        accepts_sealed = ENCRYPTED_REASONING in self._model.options
-        if unsealed is not None and accepts_sealed and unsealed.model == self._model.id:
-            sealed_by_backend = unsealed.sealed_by_backend
+        sealed_by_backend = () if unsealed is None else unsealed.sealed_for(self._model)
         if text or sealed_by_backend:
             self._pending_reasoning.append(Reasoning(text, sealed_by_backend))
 

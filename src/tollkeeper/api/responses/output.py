@@ -6,7 +6,6 @@ may send pieces of several calls in turn. A listener is told about every step, f
 """
 
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
@@ -17,6 +16,7 @@ from tollkeeper.api.responses.namespaces import FlatNames
 from tollkeeper.api.wire import response_object as wire
 from tollkeeper.domain.errors import BackendFailed
 from tollkeeper.domain.inference import Annotation, Delta, Finish, ToolCallPiece
+from tollkeeper.services.calls.reasoning_seal import Sealer
 
 _NO_NAMES: FlatNames = {}
 # The beginning of an address that has the image in itself, with the name of its format.
@@ -131,7 +131,7 @@ class Output:
         listener: Listener,
         *,
         logprobs: bool = False,
-        seal: Callable[[str, tuple[str, ...]], str] | None = None,
+        seal: Sealer | None = None,
         flat_names: FlatNames = _NO_NAMES,
     ) -> None:
         self._suffix = request_id.replace("-", "")

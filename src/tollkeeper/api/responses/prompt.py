@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from tollkeeper.api.responses.input import ENCRYPTED_REASONING, Conversation
+from tollkeeper.api.responses.input import Conversation
 from tollkeeper.api.responses.tools import Tools, choose_tools
 from tollkeeper.api.wire import chat as chat_wire
 from tollkeeper.api.wire import responses as wire
@@ -22,6 +22,7 @@ from tollkeeper.domain.prompt import (
     Sampling,
     SchemaOutput,
 )
+from tollkeeper.services.calls.reasoning_seal import ENCRYPTED_REASONING
 
 LOGPROBS = "message.output_text.logprobs"
 # Accepted and without effect: a result never contains the input, so there are no URLs to include.

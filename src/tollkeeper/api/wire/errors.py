@@ -1,4 +1,4 @@
-"""Wire types of errors: the usual envelope, and the one of token counting."""
+"""Wire types of errors: the usual envelope, and those of token counting and of Messages."""
 
 from typing import Literal
 
@@ -21,3 +21,7 @@ class ErrorEnvelope(Sent):
 class MessagesErrorEnvelope(Sent):
     type: Literal["error"]
     error: ErrorBody
+
+
+class MessagesErrorEnvelopeWithId(MessagesErrorEnvelope):
+    request_id: str

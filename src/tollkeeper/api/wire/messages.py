@@ -1,18 +1,24 @@
-"""Wire types of token counting, whose input has the shape of a Messages request."""
+"""Wire types of the Messages protocol: its requests, which token counting takes too, and its results."""
 
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Raw
 
-from tollkeeper.api.wire.base import FreeObject, ModelId, Received, Sent, Tolerant
+from tollkeeper.api.wire.base import FreeObject, ModelId, OutputBound, Received, Sent, Tolerant
 
 # Blocks and tools stay raw here; each is decoded later, by its `type`.
 AnyObject = Annotated[Raw, Meta(extra_json_schema={"type": "object"})]
 
 
+class CacheMark(Tolerant):
+    type: Literal["ephemeral"] = "ephemeral"
+    ttl: Literal["5m", "1h"] | None = None
+
+
 class SystemText(Tolerant):
     text: str
     type: Literal["text"] = "text"
+    cache_control: CacheMark | None = None
 
 
 class MessagesMessage(Received):
@@ -21,35 +27,37 @@ class MessagesMessage(Received):
 
 
 class AutoChoice(Tolerant, tag="auto", tag_field="type"):
-    pass
+    disable_parallel_tool_use: bool | None = None
 
 
 class AnyChoice(Tolerant, tag="any", tag_field="type"):
-    pass
+    disable_parallel_tool_use: bool | None = None
 
 
 class NoChoice(Tolerant, tag="none", tag_field="type"):
-    pass
+    disable_parallel_tool_use: bool | None = None
 
 
 class ToolChoice(Tolerant, tag="tool", tag_field="type"):
     name: str
+    disable_parallel_tool_use: bool | None = None
 
 
 class ThinkingEnabled(Tolerant, tag="enabled", tag_field="type"):
     budget_tokens: Annotated[int, Meta(ge=1024)]
+    display: str | None = None
 
 
 class ThinkingDisabled(Tolerant, tag="disabled", tag_field="type"):
-    pass
+    display: str | None = None
 
 
 class ThinkingAdaptive(Tolerant, tag="adaptive", tag_field="type"):
-    pass
+    display: str | None = None
 
 
 class ThinkingBetweenTools(Tolerant, tag="between_tools", tag_field="type"):
-    pass
+    display: str | None = None
 
 
 class OutputFormat(Received):
@@ -67,7 +75,7 @@ class CacheControl(Received):
     ttl: Literal["5m", "1h"] | None = None
 
 
-class TokenCountRequest(Received):
+class TokenCountRequest(Received, kw_only=True):
     model: ModelId
     messages: Annotated[list[MessagesMessage], Meta(min_length=1, max_length=100_000)]
     system: str | list[SystemText] | None = None
@@ -81,7 +89,28 @@ class TokenCountRequest(Received):
     speed: Literal["standard", "fast"] | None = None
 
 
-class TokenCountQuery(Received):
+class Metadata(Tolerant):
+    user_id: str | None = None
+
+
+class MessagesRequest(TokenCountRequest):
+    max_tokens: OutputBound
+    stream: bool | None = None
+    stop_sequences: list[str] | None = None
+    temperature: Annotated[float, Meta(ge=0, le=1)] | None = None
+    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    top_k: Annotated[int, Meta(ge=0)] | None = None
+    metadata: Metadata | None = None
+    service_tier: Literal["auto", "standard_only"] | None = None
+    # Accepted and dropped: every backend gets the conversation as the client sent it.
+    context_management: FreeObject | None = None
+    # Without an entry they ask for nothing.
+    mcp_servers: list[FreeObject] | None = None
+    container: FreeObject | str | None = None
+    inference_geo: str | None = None
+
+
+class MessagesQuery(Received):
     # Clients send it with their beta interfaces. It has no effect.
     beta: Literal["true", "false"] | None = None
 
@@ -94,12 +123,21 @@ class Block(Tolerant):
     type: str
 
 
-class TextBlock(Tolerant):
+class MarkedBlock(Tolerant, kw_only=True):
+    cache_control: CacheMark | None = None
+
+
+class TextBlock(MarkedBlock):
     text: str
 
 
 class ThinkingBlock(Tolerant):
     thinking: str
+    signature: str | None = None
+
+
+class RedactedThinkingBlock(Tolerant):
+    data: str
 
 
 class ToolUseBlock(Tolerant):
@@ -108,15 +146,21 @@ class ToolUseBlock(Tolerant):
     input: FreeObject
 
 
-class ToolResultBlock(Tolerant):
+class ToolResultBlock(MarkedBlock):
     tool_use_id: str
     content: str | list[Raw] | None = None
+    is_error: bool | None = None
 
 
-class SearchResultBlock(Tolerant):
+class Citations(Tolerant):
+    enabled: bool | None = None
+
+
+class SearchResultBlock(MarkedBlock):
     source: str
     title: str
     content: list[TextBlock]
+    citations: Citations | None = None
 
 
 class Base64Source(Tolerant, tag="base64", tag_field="type"):
@@ -140,14 +184,15 @@ class ContentSource(Tolerant, tag="content", tag_field="type"):
     content: str | list[Raw]
 
 
-class ImageBlock(Tolerant):
+class ImageBlock(MarkedBlock):
     source: Base64Source | UrlSource | FileSource
 
 
-class DocumentBlock(Tolerant):
+class DocumentBlock(MarkedBlock):
     source: Base64Source | UrlSource | FileSource | PlainTextSource | ContentSource
     title: str | None = None
     context: str | None = None
+    citations: Citations | None = None
 
 
 class ToolHead(Tolerant):
@@ -157,7 +202,33 @@ class ToolHead(Tolerant):
     name: Any = None
 
 
-class CustomTool(Tolerant):
+class CustomTool(MarkedBlock):
     name: Annotated[str, Meta(min_length=1)]
     input_schema: FreeObject
     description: str | None = None
+    strict: bool | None = None
+
+
+class SearchLocation(Tolerant):
+    city: str | None = None
+    country: str | None = None
+    region: str | None = None
+    timezone: str | None = None
+
+
+class SearchTool(Tolerant):
+    max_uses: Annotated[int, Meta(ge=1)] | None = None
+    allowed_domains: list[str] | None = None
+    blocked_domains: list[str] | None = None
+    user_location: SearchLocation | None = None
+
+
+class Message(Sent, kw_only=True):
+    id: str
+    type: Literal["message"] = "message"
+    role: Literal["assistant"] = "assistant"
+    model: str
+    content: list[FreeObject]
+    stop_reason: str | None
+    stop_sequence: str | None
+    usage: FreeObject

@@ -51,7 +51,7 @@ class MessagesAnswer(BlockReader[_OpenBlock]):
         if error is not None:
             self._fail_with(error)
         else:
-            self._read_stop(message.stop_reason)
+            self._read_stop(message)
             self._end()
         return self._take_events()
 
@@ -72,7 +72,7 @@ class MessagesAnswer(BlockReader[_OpenBlock]):
             case records.MESSAGE_DELTA:
                 self._read_usage(event.usage, is_final=True)
                 if event.delta is not None:
-                    self._read_stop(event.delta.stop_reason)
+                    self._read_stop(event.delta)
             case records.MESSAGE_STOP:
                 self._end()
             case _:
@@ -145,9 +145,11 @@ class MessagesAnswer(BlockReader[_OpenBlock]):
             report = self._usage.read(anything(found), is_final=is_final)
             self._report(report, is_final=is_final)
 
-    def _read_stop(self, reason: str | None) -> None:
+    def _read_stop(self, record: BlockDelta | records.Message) -> None:
+        reason, sequence = record.stop_reason, record.stop_sequence
         if reason is not None:
-            self._finish(records.FINISHES.get(reason, reason))
+            stopped_by = sequence if isinstance(sequence, str) else None
+            self._finish(records.FINISHES.get(reason, reason), reason, stopped_by)
 
     def _end(self) -> None:
         if not self._finished:

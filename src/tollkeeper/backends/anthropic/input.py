@@ -43,6 +43,8 @@ class Input(ConversationWithIds):
             block["content"] = content[0]["text"]
         elif content:
             block["content"] = content
+        if result.is_error:
+            block["is_error"] = True
         return block
 
     def marked(

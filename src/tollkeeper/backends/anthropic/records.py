@@ -90,6 +90,7 @@ class BlockDelta(msgspec.Struct, gc=False):
     partial_json: str | None = None
     citation: Citation | None = None
     stop_reason: str | None = None
+    stop_sequence: Any = None
 
 
 class StreamEvent(msgspec.Struct, gc=False):
@@ -108,6 +109,7 @@ class Message(msgspec.Struct, gc=False):
     type: str | None = None
     content: list[msgspec.Raw] | None = None
     stop_reason: str | None = None
+    stop_sequence: Any = None
     usage: msgspec.Raw = ABSENT
     error: msgspec.Raw = ABSENT
 

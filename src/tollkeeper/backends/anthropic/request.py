@@ -154,6 +154,8 @@ def _tool(tool: FunctionTool, marks: Marks) -> FreeObject:
 def _search_tool(search: WebSearch) -> FreeObject:
     check_search(search)
     tool: FreeObject = dict(_SEARCH_TOOL)
+    if search.uses_max is not None:
+        tool["max_uses"] = min(search.uses_max, WEB_SEARCHES_MAX)
     if search.location is not None:
         tool["user_location"] = {"type": "approximate", **search.location.given()}
     return tool

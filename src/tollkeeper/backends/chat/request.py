@@ -31,6 +31,7 @@ from tollkeeper.domain.prompt import (
     WebSearch,
 )
 
+_CACHE_MARK = "cache_control"
 _NOTHING: Mapping[str, Any] = {}
 _encode = msgspec.json.Encoder().encode
 
@@ -89,7 +90,7 @@ def _written_anew(prompt: Prompt) -> FreeObject:
     identity = prompt.identity
     fields: FreeObject = {
         "messages": [_message(turn) for turn in prompt.turns],
-        "user": identity.user,
+        "user": identity.short_user,
         "safety_identifier": identity.safety_identifier,
         "metadata": identity.metadata,
         **prompt.sampling.given(),
@@ -110,10 +111,17 @@ def _tool_fields(prompt: Prompt) -> FreeObject:
     if not functions:
         return {}
     return {
-        "tools": [tool.described() for tool in functions],
+        "tools": [_tool(tool) for tool in functions],
         "tool_choice": _tool_choice(prompt.tool_choice),
         "parallel_tool_calls": prompt.parallel_tool_calls,
     }
+
+
+def _tool(tool: FunctionTool) -> FreeObject:
+    """The tool without the marks of other providers' caches: a chat server may refuse them."""
+    described = tool.described()
+    described.pop(_CACHE_MARK, None)
+    return described
 
 
 def _tool_choice(wanted: ToolChoice | None) -> str | FreeObject | None:
@@ -168,7 +176,7 @@ def _assistant_message(turn: Turn) -> FreeObject:
 
 def _content(parts: Sequence[Content]) -> str | list[FreeObject]:
     """One text is a string: every template takes that."""
-    if len(parts) == 1 and isinstance(parts[0], Text) and parts[0].extra is None:
+    if len(parts) == 1 and isinstance(parts[0], Text):
         return parts[0].text
     return [_part(part) for part in parts]
 

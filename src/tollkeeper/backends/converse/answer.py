@@ -124,7 +124,7 @@ class ConverseAnswer(BlockReader[_OpenBlock]):
             self._finished = self.failing = True
             self._invalid = reason
         else:
-            self._finish(records.FINISHES.get(reason, reason))
+            self._finish(records.FINISHES.get(reason, reason), reason)
 
     def _end(self) -> None:
         if not self._finished:

@@ -50,8 +50,10 @@ class Input(ConversationWithIds):
         return {"toolUse": {"toolUseId": call_id, "name": name, "input": arguments}}
 
     def result_block(self, result: ToolResult, turn: Turn, content: list[FreeObject]) -> FreeObject:
-        call_id = self.answered_id(result, turn)
-        return {"toolResult": {"toolUseId": call_id, "content": content}}
+        described: FreeObject = {"toolUseId": self.answered_id(result, turn), "content": content}
+        if result.is_error:
+            described["status"] = "error"
+        return {"toolResult": described}
 
     def marked(
         self, block: FreeObject | None, extra: FreeObject | None, place: str

@@ -95,7 +95,8 @@ class Input(Conversation):
 
     def result_block(self, result: ToolResult, turn: Turn, content: list[FreeObject]) -> FreeObject:
         texts = [part["text"] for part in content if "text" in part]
-        response: FreeObject = {"response": {"output": "".join(texts)}}
+        kind = "error" if result.is_error else "output"
+        response: FreeObject = {"response": {kind: "".join(texts)}}
         media = [part for part in content if "text" not in part]
         if media:
             response["parts"] = media

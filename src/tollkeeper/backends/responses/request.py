@@ -63,7 +63,7 @@ def encode_responses_request(
             "temperature": prompt.sampling.temperature,
             "top_p": prompt.sampling.top_p,
             "metadata": prompt.identity.metadata,
-            "user": prompt.identity.user,
+            "user": prompt.identity.short_user,
             "safety_identifier": prompt.identity.safety_identifier,
             "prompt_cache_key": prompt.caching.key,
             "text": _text(prompt),

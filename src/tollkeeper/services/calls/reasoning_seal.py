@@ -2,13 +2,22 @@
 
 import base64
 import binascii
+from collections.abc import Callable
+from typing import TypeAlias
 
 import msgspec
 
 from tollkeeper.domain.access import ProjectCaller
+from tollkeeper.domain.catalog import Model
 from tollkeeper.services.vault import Vault
 
+# The model option which says that the backend seals reasoning and accepts it back. It is also the
+# value of `include` by which a Responses caller asks for sealed reasoning.
+ENCRYPTED_REASONING = "reasoning.encrypted_content"
 _PURPOSE = "reasoning"
+
+# Seals the text of reasoning, and the values that only the backend can read.
+Sealer: TypeAlias = Callable[[str, tuple[str, ...]], str]
 
 
 class KeptReasoning(msgspec.Struct, frozen=True, array_like=True):
@@ -17,6 +26,11 @@ class KeptReasoning(msgspec.Struct, frozen=True, array_like=True):
     text: str
     model: str
     sealed_by_backend: tuple[str, ...] = ()
+
+    def sealed_for(self, model: Model) -> tuple[str, ...]:
+        """Returns what the backend sealed, if this model's backend is the one that did."""
+        accepts = ENCRYPTED_REASONING in model.options and self.model == model.id
+        return self.sealed_by_backend if accepts else ()
 
 
 _decoder = msgspec.json.Decoder(KeptReasoning)
@@ -29,6 +43,12 @@ class ReasoningSeal:
     def seal(self, caller: ProjectCaller, kept: KeptReasoning) -> str:
         sealed = self._vault.seal(msgspec.json.encode(kept), _PURPOSE, *_context(caller))
         return base64.urlsafe_b64encode(sealed).decode()
+
+    def sealer(self, caller: ProjectCaller, model: Model) -> Sealer:
+        def seal(text: str, sealed_by_backend: tuple[str, ...]) -> str:
+            return self.seal(caller, KeptReasoning(text, model.id, sealed_by_backend))
+
+        return seal
 
     def unseal(self, caller: ProjectCaller, sealed: str) -> KeptReasoning | None:
         """None where another service or another project sealed it, or where it was changed."""

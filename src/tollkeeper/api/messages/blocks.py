@@ -1,0 +1,219 @@
+"""Turns the events of an answer into the events of its content blocks.
+
+A block opens with its first piece. Text and reasoning close when another block begins. A tool call
+closes when another block begins and its arguments are a complete JSON object, because a backend may
+send pieces of several calls in turn.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import msgspec
+
+from tollkeeper.api.messages.call import PreparedMessage
+from tollkeeper.domain.errors import BackendFailed
+from tollkeeper.domain.inference import Annotation, Delta, Finish, ToolCallPiece
+from tollkeeper.domain.prompt import FreeObject
+
+TEXT, THINKING, TOOL_USE = "text", "thinking", "tool_use"
+END_TURN, REFUSAL = "end_turn", "refusal"
+_STOP_REASONS: dict[str, str] = {
+    Finish.STOP: END_TURN,
+    Finish.LENGTH: "max_tokens",
+    Finish.TOOL_CALLS: TOOL_USE,
+    Finish.CONTENT_FILTER: REFUSAL,
+}
+_EMPTY: dict[str, FreeObject] = {
+    TEXT: {"type": TEXT, "text": ""},
+    THINKING: {"type": THINKING, "thinking": "", "signature": ""},
+}
+_PIECES = {TEXT: ("text_delta", "text"), THINKING: ("thinking_delta", "thinking")}
+# An address that has the image in itself.
+_IMAGE_ADDRESS = re.compile(r"data:(image/[\w.+-]+)[^,]*;base64,(.*)", re.IGNORECASE | re.DOTALL)
+_json_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+@dataclass(slots=True)
+class _OpenBlock:
+    kind: str
+    index: int
+    # Of reasoning and of arguments.
+    pieces: list[str] = field(default_factory=list)
+    is_open: bool = True
+
+    @property
+    def whole(self) -> str:
+        return "".join(self.pieces)
+
+
+class Blocks:
+    """The blocks of one answer, and why it stopped."""
+
+    def __init__(self, prepared: PreparedMessage) -> None:
+        self._seal = prepared.seal
+        self._hides_reasoning = prepared.hides_reasoning
+        self._suffix = prepared.call.request_id.replace("-", "")
+        self._count = 0
+        # The text or the reasoning that further pieces extend.
+        self._open: _OpenBlock | None = None
+        self._calls: dict[int, _OpenBlock] = {}
+        self._refused = False
+        self.stop_reason = END_TURN
+        self.stop_sequence: str | None = None
+
+    def add(self, delta: Delta) -> Iterator[FreeObject]:
+        """Yields the events of what one piece adds."""
+        if not self._hides_reasoning:
+            yield from self._add_reasoning(delta.reasoning, delta.sealed_reasoning)
+        if delta.text:
+            yield from self._extend(TEXT, delta.text)
+        if delta.annotations:
+            yield from self._cite(delta.annotations)
+        for address in delta.images:
+            yield from self._add_whole({"type": "image", "source": _image_source(address)})
+        if delta.refusal:
+            self._refused = True
+            yield from self._extend(TEXT, delta.refusal)
+        for piece in delta.tool_calls:
+            yield from self._add_call(piece)
+        if delta.finish is not None:
+            yield from self._finish(delta, delta.finish)
+
+    # Text and reasoning.
+
+    def _extend(self, kind: str, text: str) -> Iterator[FreeObject]:
+        block = self._open
+        if block is None or block.kind != kind:
+            yield from self._close_finished()
+            block = self._open = self._new_block(kind)
+            yield _begun(block.index, _EMPTY[kind])
+        if text:
+            if kind == THINKING:
+                block.pieces.append(text)
+            type_, name = _PIECES[kind]
+            yield _piece(block.index, {"type": type_, name: text})
+
+    def _add_reasoning(self, text: str | None, sealed: str | None) -> Iterator[FreeObject]:
+        """Reasoning that the backend signs ends with its signature. If only the backend can read it,
+        it is a block of its own."""
+        if text or (sealed and text is not None):
+            yield from self._extend(THINKING, text)
+        if not sealed:
+            return
+        block = self._open
+        if block is not None and block.kind == THINKING:
+            self._open = None
+            yield from self._close_reasoning(block, (sealed,))
+        else:
+            data = self._seal("", (sealed,))
+            yield from self._add_whole({"type": "redacted_thinking", "data": data})
+
+    def _close_reasoning(self, block: _OpenBlock, sealed: tuple[str, ...]) -> Iterator[FreeObject]:
+        signature = self._seal(block.whole, sealed)
+        yield _piece(block.index, {"type": "signature_delta", "signature": signature})
+        yield _ended(block.index)
+
+    def _cite(self, annotations: tuple[Annotation, ...]) -> Iterator[FreeObject]:
+        """Citations belong to the block before them, which they end."""
+        yield from self._extend(TEXT, "")
+        assert self._open is not None
+        for annotation in annotations:
+            citation = {
+                "type": "web_search_result_location",
+                "url": annotation.url,
+                "title": annotation.title,
+                "cited_text": "",
+                "encrypted_index": "",
+            }
+            yield _piece(self._open.index, {"type": "citations_delta", "citation": citation})
+        yield from self._close_finished()
+
+    def _add_whole(self, block: FreeObject) -> Iterator[FreeObject]:
+        """Adds a block that comes in one piece."""
+        yield from self._close_finished()
+        index = self._new_block(str(block["type"])).index
+        yield _begun(index, block)
+        yield _ended(index)
+
+    # Tool calls.
+
+    def _add_call(self, piece: ToolCallPiece) -> Iterator[FreeObject]:
+        call = self._calls.get(piece.index)
+        if call is None:
+            yield from self._close_finished()
+            call = self._calls[piece.index] = self._new_block(TOOL_USE)
+            yield _begun(
+                call.index,
+                {
+                    "type": TOOL_USE,
+                    "id": piece.id or f"toolu_{self._suffix}{call.index:02x}",
+                    "name": piece.name or "",
+                    "input": {},
+                },
+            )
+        if not piece.arguments:
+            return
+        if not call.is_open:
+            if piece.arguments.strip():
+                raise BackendFailed("The backend added arguments to a complete tool call.")
+            return
+        call.pieces.append(piece.arguments)
+        delta = {"type": "input_json_delta", "partial_json": piece.arguments}
+        yield _piece(call.index, delta)
+
+    # Blocks.
+
+    def _new_block(self, kind: str) -> _OpenBlock:
+        block = _OpenBlock(kind, self._count)
+        self._count += 1
+        return block
+
+    def _close_finished(self, *, at_end: bool = False) -> Iterator[FreeObject]:
+        """Closes the open text or reasoning, and calls with complete arguments; at the end all calls."""
+        block, self._open = self._open, None
+        if block is not None and block.kind == THINKING:
+            yield from self._close_reasoning(block, ())
+        elif block is not None:
+            yield _ended(block.index)
+        for call in self._calls.values():
+            if call.is_open and (at_end or read_arguments(call.whole) is not None):
+                call.is_open = False
+                yield _ended(call.index)
+
+    def _finish(self, delta: Delta, finish: str) -> Iterator[FreeObject]:
+        yield from self._close_finished(at_end=True)
+        reason = delta.stop_reason or _STOP_REASONS.get(finish, END_TURN)
+        if reason == END_TURN and self._refused:
+            reason = REFUSAL
+        elif reason == END_TURN and self._calls:
+            reason = TOOL_USE
+        self.stop_reason, self.stop_sequence = reason, delta.stop_sequence
+
+
+def read_arguments(arguments: str) -> msgspec.Raw | None:
+    """The arguments of a call as a JSON object; None if they are not one."""
+    try:
+        _json_object.decode(arguments)
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        return None
+    return msgspec.Raw(arguments.encode())
+
+
+def _image_source(address: str) -> FreeObject:
+    found = _IMAGE_ADDRESS.fullmatch(address)
+    if found is None:
+        return {"type": "url", "url": address}
+    return {"type": "base64", "media_type": found[1].lower(), "data": found[2]}
+
+
+def _begun(index: int, block: FreeObject) -> FreeObject:
+    return {"type": "content_block_start", "index": index, "content_block": block}
+
+
+def _piece(index: int, delta: FreeObject) -> FreeObject:
+    return {"type": "content_block_delta", "index": index, "delta": delta}
+
+
+def _ended(index: int) -> FreeObject:
+    return {"type": "content_block_stop", "index": index}

@@ -1,0 +1,114 @@
+"""The Messages result of an answer: as one object, and the parts of it that a stream has too."""
+
+from dataclasses import dataclass, field
+
+import msgspec
+
+from tollkeeper.api.messages.blocks import TEXT, THINKING, Blocks, read_arguments
+from tollkeeper.api.messages.call import PreparedMessage
+from tollkeeper.api.wire import messages as wire
+from tollkeeper.domain.inference import Batch, Call, Delta
+from tollkeeper.domain.prompt import FreeObject
+from tollkeeper.domain.usage import Usage
+
+_SERVICE_TIERS = frozenset({"standard", "priority", "batch"})
+# What a client gets for arguments that are no JSON object, so that it cannot run the tool with them.
+_INVALID_ARGUMENTS = "INVALID_JSON"
+
+
+def new_message(call: Call, usage: Usage) -> wire.Message:
+    return wire.Message(
+        id=f"msg_{call.request_id.replace('-', '')}",
+        model=call.model.id,
+        content=[],
+        stop_reason=None,
+        stop_sequence=None,
+        usage=usage_view(usage),
+    )
+
+
+def usage_view(usage: Usage) -> FreeObject:
+    """Cache reads and writes are beside the input's count in this protocol."""
+    short, long = usage.cache_write_tokens, usage.cache_write_1h_tokens
+    searches = usage.web_searches
+    tier = usage.service_tier
+    return {
+        "input_tokens": usage.uncached_tokens,
+        "cache_creation_input_tokens": short + long,
+        "cache_read_input_tokens": usage.cached_tokens,
+        "cache_creation": {
+            "ephemeral_5m_input_tokens": short,
+            "ephemeral_1h_input_tokens": long,
+        },
+        "output_tokens": usage.completion_tokens,
+        "server_tool_use": {"web_search_requests": searches} if searches else None,
+        "service_tier": tier if tier in _SERVICE_TIERS else None,
+    }
+
+
+@dataclass(slots=True)
+class _Block:
+    written: FreeObject
+    pieces: list[str] = field(default_factory=list)
+
+    def extend(self, delta: FreeObject) -> None:
+        match delta["type"]:
+            case "signature_delta":
+                self.written["signature"] = delta["signature"]
+            case "citations_delta":
+                self.written.setdefault("citations", []).append(delta["citation"])
+            case "text_delta":
+                self.pieces.append(delta["text"])
+            case "thinking_delta":
+                self.pieces.append(delta["thinking"])
+            case _:
+                self.pieces.append(delta["partial_json"])
+
+    def view(self) -> FreeObject:
+        whole = "".join(self.pieces)
+        match self.written["type"]:
+            case "text":
+                return {**self.written, TEXT: whole}
+            case "thinking":
+                return {**self.written, THINKING: whole}
+            case "tool_use" if whole.strip():
+                arguments = read_arguments(whole)
+                given = {_INVALID_ARGUMENTS: whole} if arguments is None else arguments
+                return {**self.written, "input": given}
+        return self.written
+
+
+class MessageAssembly:
+    """A sink that collects all events until the end, as a client of the stream would."""
+
+    def __init__(self, prepared: PreparedMessage) -> None:
+        self._call = prepared.call
+        self._blocks = Blocks(prepared)
+        self._content: list[_Block] = []
+
+    async def take(self, batch: Batch) -> None:
+        for event in batch:
+            if isinstance(event, Delta):
+                for told in self._blocks.add(event):
+                    self._read(told)
+
+    def held_back(self) -> None:
+        """Does nothing, because nothing is sent before the end anyway."""
+
+    def text_writer(self) -> None:
+        """Text comes as events too."""
+
+    def message(self, usage: Usage) -> wire.Message:
+        return msgspec.structs.replace(
+            new_message(self._call, usage),
+            content=[block.view() for block in self._content],
+            stop_reason=self._blocks.stop_reason,
+            stop_sequence=self._blocks.stop_sequence,
+        )
+
+    def _read(self, told: FreeObject) -> None:
+        match told["type"]:
+            case "content_block_start":
+                self._content.append(_Block(dict(told["content_block"])))
+            case "content_block_delta":
+                self._content[told["index"]].extend(told["delta"])

@@ -1,0 +1,95 @@
+"""Writes an answer as a stream of Messages events while it arrives."""
+
+from typing import Any
+
+import msgspec
+
+from tollkeeper.api.http.endpoint import Request
+from tollkeeper.api.http.envelope import ErrorStyle, error_envelope
+from tollkeeper.api.http.sse import EventStream
+from tollkeeper.api.messages.blocks import Blocks
+from tollkeeper.api.messages.call import PreparedMessage
+from tollkeeper.api.messages.result import new_message, usage_view
+from tollkeeper.domain.inference import Batch, Delta, UsageReport
+from tollkeeper.domain.prompt import FreeObject
+from tollkeeper.domain.usage import Usage, normalised
+from tollkeeper.services.use_cases import Services
+
+_encode = msgspec.json.Encoder().encode
+
+
+class MessageStream:
+    """Runs the call and writes its events. It is the sink of the call."""
+
+    def __init__(
+        self, services: Services, request: Request[Any, Any], prepared: PreparedMessage
+    ) -> None:
+        self._services = services
+        self._request = request
+        self._prepared = prepared
+        self._blocks = Blocks(prepared)
+        self._stream: EventStream | None = None
+        # What the backend has told before its answer, and whether the stream has told it.
+        self._usage = Usage(prompt_tokens=0, completion_tokens=0)
+        self._has_begun = False
+
+    async def run(self, stream: EventStream) -> None:
+        self._stream = stream
+        outcome = await self._services.inference.infer(self._prepared.call, self, self._request)
+        stopped = {
+            "stop_reason": self._blocks.stop_reason,
+            "stop_sequence": self._blocks.stop_sequence,
+        }
+        usage = usage_view(outcome.usage)
+        last = [
+            *self._beginning(),
+            _record({"type": "message_delta", "delta": stopped, "usage": usage}),
+            _record({"type": "message_stop"}),
+        ]
+        await stream.end(b"".join(last))
+
+    def failure(self, error: Exception) -> bytes:
+        """The event that ends a failed stream. No `message_stop` follows it."""
+        return _named("error", error_envelope(error, self._request.id, ErrorStyle.MESSAGES))
+
+    async def take(self, batch: Batch) -> None:
+        assert self._stream is not None
+        records: list[bytes] = []
+        for event in batch:
+            if isinstance(event, Delta):
+                records += self._beginning()
+                records += map(_record, self._blocks.add(event))
+            elif isinstance(event, UsageReport):
+                self._note_usage(event)
+        if records:
+            await self._stream.write(b"".join(records))
+
+    def held_back(self) -> None:
+        assert self._stream is not None
+        self._stream.hold()
+
+    def text_writer(self) -> None:
+        """Text comes as events too, because each block has its own number."""
+
+    def _beginning(self) -> list[bytes]:
+        """The event that begins the stream, if nothing has begun it yet."""
+        if self._has_begun:
+            return []
+        self._has_begun = True
+        message = new_message(self._prepared.call, self._usage)
+        return [_record({"type": "message_start", "message": message})]
+
+    def _note_usage(self, report: UsageReport) -> None:
+        """Keeps the input that a backend reports before its answer. The output is not known yet."""
+        if not self._has_begun and report.usage is not None:
+            told = msgspec.structs.replace(report.usage, completion_tokens=0, total_tokens=None)
+            found = normalised(told)
+            self._usage = found or self._usage
+
+
+def _record(event: FreeObject) -> bytes:
+    return _named(event["type"], event)
+
+
+def _named(name: str, event: FreeObject | msgspec.Struct) -> bytes:
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), _encode(event))
