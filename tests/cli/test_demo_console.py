@@ -33,6 +33,8 @@ def test_the_demo_shows_progress_and_has_a_console(cold_program: Program) -> Non
             assert answer.status_code == 303
             page = client.get(f"/organizations/{said['organization_id']}")
         assert page.status_code == 200
+        # Claude Code finds its server.
+        assert httpx2.head(said["public"], timeout=60).status_code == 200
         assert "$10" in page.text
         consoles = children_of(process, lambda line: "console" in line, recursive=True)
         assert len(consoles) == 1

@@ -45,7 +45,8 @@ _log = structlog.get_logger("tollkeeper.api")
 
 # The request by which Claude Code finds out whether it reaches its server.
 _CLIENT_PROBE = ("HEAD", b"/")
-_WEBSOCKET = b"websocket"
+# Every wish for a WebSocket has it.
+_WEBSOCKET = b"sec-websocket-version"
 # How many errors that have caused each other are looked at.
 _CAUSES_MAX = 16
 
@@ -107,7 +108,7 @@ class App:
         try:
             return HeadReading(*self._router.find(head.method, head.path))
         except MethodNotAllowed:
-            if _WEBSOCKET in head.headers.get(b"upgrade", ()):
+            if _WEBSOCKET in head.headers:
                 # Clients that try a WebSocket first then send a request at once.
                 raise WebSocketRefused from None
             raise

@@ -47,7 +47,7 @@ class RunningDemo:
 @command(app, "demo", example="tollkeeper demo")
 def demo(invocation: Invocation) -> None:
     """Run everything on this machine, with a demo organization, and print how to use it."""
-    settings = _with_logs_for_people(invocation.settings())
+    settings = _demo_settings(invocation.settings())
     check_settings(settings)
     with ExitStack() as stack:
         public, operator = listeners(settings, stack)
@@ -67,7 +67,7 @@ def demo(invocation: Invocation) -> None:
             conninfo,
             public=public,
             operator=operator,
-            reload=invocation.settings,
+            reload=lambda: _demo_settings(invocation.settings()),
             worker_starter=invocation.worker_starter,
             on_stop=lambda: typer.echo("\nStopping ...", err=True),
         )
@@ -83,10 +83,13 @@ def demo(invocation: Invocation) -> None:
     typer.echo(f"Stopped. Everything is kept in {settings.database.data_dir}.", err=True)
 
 
-def _with_logs_for_people(settings: Settings) -> Settings:
-    if settings.logs.format != "auto":
-        return settings
-    return settings.model_copy(update={"logs": settings.logs.model_copy(update={"format": "text"})})
+def _demo_settings(settings: Settings) -> Settings:
+    """Writes the logs for people, and serves Claude Code too."""
+    logs, extensions = settings.logs, settings.extensions
+    if logs.format == "auto":
+        logs = logs.model_copy(update={"format": "text"})
+    extensions = extensions.model_copy(update={"messages": True})
+    return settings.model_copy(update={"logs": logs, "extensions": extensions})
 
 
 async def _supervise(supervisor: Supervisor, running: RunningDemo, *, as_json: bool) -> None:

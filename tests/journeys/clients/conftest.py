@@ -30,6 +30,7 @@ async def shared_scripted(data_dir: Path, conninfo: str) -> AsyncIterator[Script
     async with answering_gateway(
         data_dir,
         conninfo,
+        extensions={"messages": True},
         more_models=[
             {
                 "id": AGENT,
@@ -58,6 +59,12 @@ async def ai_sdk() -> NodeClient:
 async def codex() -> CommandLineClient:
     installed = await _node_environment(NODE_PROJECTS["codex"], "codex")
     return CommandLineClient(installed, "@openai/codex/bin/codex.js")
+
+
+@pytest.fixture(scope="session")
+async def claude_code() -> CommandLineClient:
+    installed = await _node_environment(NODE_PROJECTS["claude_code"], "claude_code")
+    return CommandLineClient(installed, "@anthropic-ai/claude-code/cli-wrapper.cjs")
 
 
 @pytest.fixture(scope="session")

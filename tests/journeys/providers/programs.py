@@ -55,6 +55,7 @@ async def provider_gateway(
             ordinary=provider.ordinary,
             backend=backend,
             model=settings,
+            extensions={"messages": True},
         ) as running,
     ):
         yield running

@@ -37,7 +37,9 @@ def decode_bounded(body: bytes, decoder: msgspec.json.Decoder[T]) -> T:
         decoded = decoder.decode(body)
         _check_duplicates(body)
     except msgspec.ValidationError as exc:
-        raise _invalid_request(exc) from None
+        error = _invalid_request(exc)
+        hint = getattr(decoder.type, "hints", {}).get(error.param)
+        raise error if hint is None else InvalidRequest(hint, param=error.param) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as exc:
         raise InvalidRequest(f"The body is not valid JSON: {exc}") from None
     except RecursionError:

@@ -1,6 +1,6 @@
 """Wire types of chat completions, as listed in the interface's tables."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta
@@ -73,6 +73,12 @@ class JsonSchemaFormat(Received, tag="json_schema", tag_field="type"):
 
 
 class ChatRequest(Received):
+    # What to say of a field of another protocol, which clients send here by mistake.
+    hints: ClassVar[dict[str, str]] = {
+        "input": "This is a body of the Responses protocol: send it to /v1/responses, or send the "
+        "conversation in `messages`.",
+    }
+
     model: ModelId
     messages: Annotated[list[ChatMessage], Meta(min_length=1)]
     policy_ids: PolicyIds = []
