@@ -112,12 +112,8 @@ def tollkeeper(
         if fill is not None:
             fill(server.conninfo)
         socket_folder = folder.resolve() / "postgres"
-        config = folder / "tollkeeper.toml"
-        url = f"postgresql://postgres@/postgres?host={socket_folder}"
-        models = [_MODEL.format(id=name, upstream=model) for model, name in MODELS.items()]
-        head = _CONFIG.format(url=url, data_dir=folder, upstream=upstream_port)
-        config.write_text(head + "".join(models))
-        made = asyncio.run(_make_tenants(config, server.conninfo, tenants))
+        config = write_config(folder, upstream_port)
+        made = asyncio.run(make_tenants(config, server.conninfo, tenants))
         database_pid = int((socket_folder / "postmaster.pid").read_text().splitlines()[0])
         compiled = _compiled(python)
         started = time.perf_counter()
@@ -173,7 +169,17 @@ def wal_bytes(conninfo: str) -> int:
         return int(row[0])
 
 
-async def _make_tenants(config: Path, conninfo: str, count: int) -> list[Tenant]:
+def write_config(folder: Path, upstream_port: int) -> Path:
+    """Write the settings of a gateway over the database in this folder."""
+    url = f"postgresql://postgres@/postgres?host={folder.resolve() / 'postgres'}"
+    models = [_MODEL.format(id=name, upstream=model) for model, name in MODELS.items()]
+    head = _CONFIG.format(url=url, data_dir=folder, upstream=upstream_port)
+    config = folder / "tollkeeper.toml"
+    config.write_text(head + "".join(models))
+    return config
+
+
+async def make_tenants(config: Path, conninfo: str, count: int) -> list[Tenant]:
     made = []
     async with running_services(load_settings(config), conninfo) as services:
         for number in range(count):

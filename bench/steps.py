@@ -1,49 +1,168 @@
-"""`python -m bench.steps`: how many bytecodes one chat request takes, and what one of them costs.
+"""`python -m bench.steps`: counts the bytecodes that one plain chat request takes, by part of its path.
 
-The first figure is the same on every run, so it says whether a change makes the way shorter. The second
-is measured with few and with many calls at a time: the more of them take the same step one after the
-other, the more of the interpreter and of the program is still in the caches of the processor.
+The count is the same on every machine and on nearly every run, so it tells whether a change makes the
+path shorter; `tests/bench/test_steps.py` compares it with `step_targets`. The gateway, its client and
+the counter share a process and an event loop. The upstream and the database are processes of their own.
 """
 
 import argparse
-import os
-import signal
+import asyncio
+import sys
 import tempfile
-from contextlib import ExitStack
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
 
-from bench.processes import tree
+import uvloop
+
+from bench.figures import WHOLE_ANSWER, Target, chat_requests
+from bench.gateway import MODELS, make_tenants, write_config
+from bench.load import run_load
 from bench.profile import load, start_gateway
+from bench.step_targets import TARGETS, part_of
+from bench.upstream import PACED, serving_upstream
+from tollkeeper.bootstrap import build_app, running_services
+from tollkeeper.embedded.postgres import EmbeddedPostgres
+from tollkeeper.hosting.arrivals import fair_arrivals
+from tollkeeper.hosting.http_server import HttpServer
+from tollkeeper.hosting.listeners import address_of, bind
+from tollkeeper.hosting.worker import http_limits
+from tollkeeper.services import tallies
+from tollkeeper.settings import load_settings
+from tollkeeper.storage.migrations import migrate
 
-_HERE = Path(__file__).parent
+_HERE = str(Path(__file__).parent)
 _CROWDS = (4, 8, 32, 96)
 _ROUNDS = 3
-_WORKER = b"tollkeeper.hosting.worker"
-# The count makes every step many times as long, which is no overload of the machine.
-_NO_OVERLOAD = {"TOLLKEEPER_LIMITS__OVERLOAD_TURN_S": "0"}
+_CONNECTIONS = 32
+# Metrics are written once for all requests, as at a thousand requests per second.
+tallies._WRITE_INTERVAL_S = 600
 
 
 @dataclass(frozen=True)
 class Function:
-    """What one function takes of one request, on average."""
+    """The average share of one function in one request."""
 
     name: str
+    file: str
     steps: float
     entries: float
 
 
+class StepCounter:
+    """Counts the bytecodes of every function outside of this folder."""
+
+    def __init__(self) -> None:
+        self._steps: Counter[CodeType] = Counter()
+        self._entries: Counter[CodeType] = Counter()
+
+    def __enter__(self) -> None:
+        sys.settrace(self._enter)
+
+    def __exit__(self, *_: object) -> None:
+        sys.settrace(None)
+
+    def functions(self, requests: int) -> list[Function]:
+        """List the functions, those with the most bytecodes first."""
+        return [
+            Function(
+                code.co_qualname, _short(code.co_filename), count / requests, entries / requests
+            )
+            for code, count in self._steps.most_common()
+            if (entries := self._entries[code])
+        ]
+
+    def _enter(self, frame: FrameType, _event: str, _argument: object) -> Any:
+        if frame.f_code.co_filename.startswith(_HERE):
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        self._entries[frame.f_code] += 1
+        return self._step
+
+    def _step(self, frame: FrameType, event: str, _argument: object) -> Any:
+        if event == "opcode":
+            self._steps[frame.f_code] += 1
+        return self._step
+
+
+async def count_steps(requests: int) -> list[Function]:
+    """Count the functions of one request, as the average of many that arrive together."""
+    counter = StepCounter()
+    async with _gateway() as (target, flush):
+        sent = chat_requests(target, PACED, stream=False)
+        for counted in (False, True):
+            if counted:
+                counter.__enter__()
+            try:
+                result = await run_load(
+                    target.port,
+                    sent,
+                    connections=_CONNECTIONS,
+                    count=requests,
+                    whole=WHOLE_ANSWER,
+                )
+                await flush()
+            finally:
+                counter.__exit__()
+            assert not result.failures
+    return counter.functions(requests)
+
+
+@asynccontextmanager
+async def _gateway() -> AsyncIterator[tuple[Target, Any]]:
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tkb-")))
+        folder.chmod(0o711)  # noqa: ASYNC240 - nothing else runs yet
+        upstream = stack.enter_context(serving_upstream())
+        conninfo = stack.enter_context(EmbeddedPostgres(folder)).conninfo
+        await asyncio.to_thread(migrate, conninfo)
+        config = write_config(folder, upstream)
+        (tenant,) = await make_tenants(config, conninfo, 1)
+        settings = load_settings(config)
+        listener = bind("127.0.0.1", 0, setting="bench")
+        port = int(address_of(listener).rpartition(":")[2])
+        async with running_services(settings, conninfo, serving=True) as services:
+            services.ledger.handout.needed = lambda: False
+            app = build_app(settings, services)
+            arrivals = fair_arrivals(services.inference)
+            server = HttpServer(app, http_limits(settings), app.refuses_at_once, arrivals)
+            await server.start(listener)
+
+            async def flush() -> None:
+                await services.activity.drain()
+                tallies.write_tallies()
+
+            headers = [{"authorization": f"Bearer {tenant.key}"}]
+            yield Target("tollkeeper", port, 0, MODELS, headers), flush
+            await server.drain(5)
+
+
+def steps_by_part(functions: list[Function]) -> dict[str, float]:
+    parts = dict.fromkeys(TARGETS, 0.0)
+    for one in functions:
+        parts[part_of(one.file)] += one.steps
+    return parts
+
+
 def main() -> None:
     options = _options()
-    functions = _counted(options.requests)
+    functions = uvloop.run(count_steps(options.requests))
+    used = [one for one in functions if one.entries > 0.5]
     print(
         f"one chat request: {sum(one.steps for one in functions):,.0f} bytecodes, "
-        f"{sum(one.entries for one in functions):,.0f} entries into "
-        f"{sum(one.entries > 1 / 64 for one in functions)} functions\n"
+        f"{sum(one.entries for one in functions):,.0f} entries, "
+        f"{len(used)} functions in {len({one.file for one in used})} files\n"
     )
-    print("| bytecodes | entries | function |\n|---|---|---|")
+    print("| part | bytecodes | target |\n|---|--:|--:|")
+    for part, steps in steps_by_part(functions).items():
+        print(f"| {part} | {steps:,.0f} | {TARGETS[part]:,} |")
+    print("\n| bytecodes | entries | function |\n|--:|--:|---|")
     for one in functions[: options.functions]:
-        print(f"| {one.steps:.0f} | {one.entries:.2f} | {_shown(one.name)} |")
+        print(f"| {one.steps:.0f} | {one.entries:.2f} | {one.name} ({one.file}) |")
     if not options.no_times:
         print("\n| calls at a time | CPU per request |\n|---|---|")
         for connections, us in _times(options.requests).items():
@@ -52,33 +171,10 @@ def main() -> None:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.steps")
-    parser.add_argument("--requests", type=int, default=2000)
+    parser.add_argument("--requests", type=int, default=256)
     parser.add_argument("--functions", type=int, default=30, help="how many of them are printed")
     parser.add_argument("--no-times", action="store_true", help="only count")
     return parser.parse_args()
-
-
-def _counted(requests: int) -> list[Function]:
-    """Those with the most bytecodes first."""
-    with tempfile.NamedTemporaryFile(suffix=".steps") as file:
-        own = {"BENCH_STEPS": file.name, "PYTHONPATH": str(_HERE / "counter")}
-        os.environ |= own | _NO_OVERLOAD
-        try:
-            with ExitStack() as stack:
-                target = start_gateway(stack)
-                load(target, requests)
-                for worker in _workers(target.pid):
-                    os.kill(worker, signal.SIGUSR1)
-                load(target, requests)
-        finally:
-            for name in own | _NO_OVERLOAD:
-                del os.environ[name]
-        found = [line.split(" ", 2) for line in Path(file.name).read_text().splitlines()]
-    functions = [
-        Function(name, int(steps) / requests, int(entries) / requests)
-        for steps, entries, name in found
-    ]
-    return sorted(functions, key=lambda one: one.steps, reverse=True)
 
 
 def _times(requests: int) -> dict[int, float]:
@@ -92,16 +188,11 @@ def _times(requests: int) -> dict[int, float]:
     return {crowd: min(one[crowd] for one in rounds) for crowd in _CROWDS}
 
 
-def _workers(pid: int) -> list[int]:
-    return [found for found in tree(pid) if _WORKER in Path(f"/proc/{found}/cmdline").read_bytes()]
-
-
-def _shown(name: str) -> str:
-    """The name with the end of its path."""
-    function, _, path = name.removesuffix(")").partition(" (")
-    for folder in ("/src/tollkeeper/", "/site-packages/", "/lib/python3.11/"):
+def _short(path: str) -> str:
+    """The end of a path: below our package, below the libraries, or below the standard library."""
+    for folder in ("/src/", "/site-packages/", "/lib/python3.11/"):
         path = path.rpartition(folder)[2]
-    return f"{function} ({path})"
+    return path
 
 
 if __name__ == "__main__":

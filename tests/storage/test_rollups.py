@@ -37,8 +37,8 @@ def _records(books: Books, count: int, *, seed: int) -> list[ActivityRecord]:
             backend=chance.choice([None, "cluster"]),
             status=chance.choice([200, 200, 429, 502]),
             started_at_ms=_START_S * 1000 + chance.randrange(6 * STEP_S * 1000),
-            duration_ms=chance.randrange(1, 5000),
-            first_piece_ms=chance.choice([None, 20]),
+            duration_us=1000 * chance.randrange(1, 5000),
+            first_piece_us=chance.choice([None, 20_000]),
             usage=chance.choice([None, Usage(10, 20, 3, 4)]),
             verdicts=(_verdict(chance),),
         )
@@ -92,18 +92,20 @@ async def test_roll_ups_count_every_record_once(books: Books) -> None:
     assert sum(one.requests for one in by_backend) == 300
     assert sum(one.client_errors for one in by_backend) == sum(one.status == 429 for one in records)
     assert sum(one.failures for one in by_backend) == sum(one.status == 502 for one in records)
-    with_usage = sum(one.usage is not None for one in records)
+    with_usage = sum(one.prompt_tokens is not None for one in records)
     assert sum(one.cached_tokens for one in by_backend) == 3 * with_usage
-    assert sum(one.duration_ms for one in by_backend) == sum(one.duration_ms for one in records)
+    assert sum(one.duration_ms for one in by_backend) == sum(
+        one.duration_us // 1000 for one in records
+    )
     whole = [one for one in latencies if one.measure == "duration"]
     assert sum(one.requests for one in whole) == 300
     first = [one for one in latencies if one.measure == "first_piece"]
     assert sum(one.requests for one in first) == sum(
-        one.first_piece_ms is not None for one in records
+        one.first_piece_us is not None for one in records
     )
     # A percentile is right to a tenth of itself.
     found = Latencies(_by_rung(whole)).percentile_ms(0.5)
-    median = sorted(one.duration_ms for one in records)[150]
+    median = sorted(one.duration_us // 1000 for one in records)[150]
     assert found is not None
     assert 0.9 * median <= found <= 1.1 * median
 
@@ -185,7 +187,7 @@ async def test_reports_of_days_say_the_same_by_hour_and_by_day(books: Books) -> 
             books,
             model="model-days",
             started_at_ms=(_LONG_AGO_S + number * 3571) * 1000,
-            duration_ms=1 + number,
+            duration_us=1000 * (1 + number),
             verdicts=(),
         )
         for number in range(96)

@@ -5,6 +5,8 @@ from collections.abc import AsyncIterator, Hashable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import msgspec
+
 from tests.support.books import MODEL, Books
 from tollkeeper.domain.activity import ActivityRecord, VerdictRecord
 from tollkeeper.domain.errors import Unavailable
@@ -36,12 +38,11 @@ def record_of(books: Books, **fields: Any) -> ActivityRecord:
         "model": MODEL,
         "streamed": True,
         "started_at_ms": 1_900_000_000_123,
-        "duration_ms": 456,
-        "first_piece_ms": 78,
+        "duration_us": 456_789,
+        "first_piece_us": 78_999,
         "status": 200,
         "error_code": None,
         "finish": "stop",
-        "usage": Usage(10, 20, 3, 4),
         "estimated": False,
         "hold_picousd": None,
         "cost_picousd": None,
@@ -50,7 +51,11 @@ def record_of(books: Books, **fields: Any) -> ActivityRecord:
         "replica": "http://10.0.0.5:8000/v1",
         "verdicts": (VERDICT,),
     }
-    return ActivityRecord(**values | fields)
+    values |= fields
+    usage = values.pop("usage", Usage(10, 20, 3, 4))
+    counts = {} if usage is None else msgspec.structs.asdict(usage)
+    values |= {name: counts[name] for name in ActivityRecord.__struct_fields__ if name in counts}
+    return ActivityRecord(**values)
 
 
 async def rolled_up(books: Books, record: ActivityRecord) -> None:

@@ -38,7 +38,7 @@ from tollkeeper.services.policies.policies import Policies
 from tollkeeper.services.policies.statistics import PolicyStatistics
 from tollkeeper.services.process_watch import ProcessWatch
 from tollkeeper.services.replica_reports import ReplicaReports
-from tollkeeper.services.request_log import RequestLog, json_line, text_line
+from tollkeeper.services.request_log import RequestLog, json_lines, text_lines
 from tollkeeper.services.tenants.administration_rate import AdministrationRate
 from tollkeeper.services.tenants.authentication import Authentication
 from tollkeeper.services.tenants.key_use import KeyUse
@@ -218,8 +218,8 @@ def _records(
     settings, database = administration.settings, administration.database
     retention_days = settings.activity.retention_days
     activity = Activity(database, administration.clock, retention_days=retention_days)
-    line = text_line if settings.logs.format == "text" else json_line
-    request_log = RequestLog(line if serving and settings.logs.requests else None)
+    lines = text_lines if settings.logs.format == "text" else json_lines
+    request_log = RequestLog(lines if serving and settings.logs.requests else None)
     post = alert_webhook(settings) if serving else None
     alerts = Alerts(database, backends, post, settings.alerts.interval_s)
     tracer = build_tracer(settings) if serving else None

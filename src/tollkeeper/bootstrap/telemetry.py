@@ -19,7 +19,6 @@ from tollkeeper.bootstrap.telemetry_content import AnswerContent, content_attrib
 from tollkeeper.domain.activity import ActivityRecord
 from tollkeeper.domain.inference import Call
 from tollkeeper.domain.money import usd_from_picousd
-from tollkeeper.services.calls.metrics import CallTimes
 from tollkeeper.services.calls.tracing import CallSpan, CallTracer
 from tollkeeper.settings import Settings, SettingsError
 
@@ -158,7 +157,7 @@ class _OtelSpan:
             int(context.trace_flags),
         )
 
-    def ended(self, record: ActivityRecord, times: CallTimes) -> None:
+    def ended(self, record: ActivityRecord) -> None:
         shared = {
             names.OPERATION: names.OPERATIONS.get(record.operation, record.operation),
             names.PROVIDER: self._call.model.backend,
@@ -166,10 +165,10 @@ class _OtelSpan:
         }
         if record.error_code is not None:
             shared[names.ERROR_TYPE] = record.error_code
-        self._measure(record, times, shared)
+        self._measure(record, shared)
         span = self._span
         if span.is_recording():
-            span.set_attributes({**shared, **self._details(record, times)})
+            span.set_attributes({**shared, **self._details(record)})
             # A call that was not admitted cost nothing, so nothing more is done for it.
             if self.answer is not None and record.hold_picousd is not None:
                 span.set_attributes(self._content(self.answer))
@@ -182,7 +181,7 @@ class _OtelSpan:
         content = content_attributes(self._call.prompt, answer, self._tracer.content_bytes)
         return {**content, names.ORGANIZATION: str(self._call.organization_id)}
 
-    def _details(self, record: ActivityRecord, times: CallTimes) -> dict[str, Any]:
+    def _details(self, record: ActivityRecord) -> dict[str, Any]:
         details: dict[str, Any] = {
             names.REQUEST_MAX_TOKENS: self._call.output_tokens_max,
             names.REQUEST_CHOICES: self._call.choices,
@@ -192,23 +191,20 @@ class _OtelSpan:
         }
         if record.finish is not None:
             details[names.FINISH_REASONS] = (record.finish,)
-        if record.usage is not None:
-            details[names.INPUT_TOKENS] = record.usage.prompt_tokens
-            details[names.OUTPUT_TOKENS] = record.usage.completion_tokens
+        if record.prompt_tokens is not None:
+            details[names.INPUT_TOKENS] = record.prompt_tokens
+            details[names.OUTPUT_TOKENS] = record.completion_tokens
         if record.cost_picousd is not None:
             details[names.COST] = usd_from_picousd(record.cost_picousd)
-        if times.upstream is not None:
-            details[names.OVERHEAD] = (times.total - times.upstream - times.judging) * 1000
+        if record.overhead_us is not None:
+            details[names.OVERHEAD] = record.overhead_us / 1000
         return details
 
-    def _measure(self, record: ActivityRecord, times: CallTimes, shared: dict[str, str]) -> None:
+    def _measure(self, record: ActivityRecord, shared: dict[str, str]) -> None:
         tracer = self._tracer
-        tracer.duration.record(times.total, shared)
-        if times.first_byte is not None:
-            tracer.first_token.record(times.first_byte, shared)
-        if record.usage is not None:
-            for kind, tokens in (
-                ("input", record.usage.prompt_tokens),
-                ("output", record.usage.completion_tokens),
-            ):
+        tracer.duration.record(record.duration_us / 1_000_000, shared)
+        if record.first_piece_us is not None:
+            tracer.first_token.record(record.first_piece_us / 1_000_000, shared)
+        for kind, tokens in (("input", record.prompt_tokens), ("output", record.completion_tokens)):
+            if tokens is not None:
                 tracer.tokens.record(tokens, {**shared, names.TOKEN_TYPE: kind})

@@ -4,7 +4,6 @@ import msgspec
 
 from tollkeeper.domain.access import KeyId, OrganizationId, ProjectId
 from tollkeeper.domain.prompt import FreeObject
-from tollkeeper.domain.usage import Usage
 
 
 class VerdictRecord(msgspec.Struct, frozen=True, gc=False):
@@ -24,7 +23,8 @@ class VerdictRecord(msgspec.Struct, frozen=True, gc=False):
 
 
 class ActivityRecord(msgspec.Struct, frozen=True, gc=False):
-    """One inference request, recorded when it has ended; of repeated refusals, the last one."""
+    """One inference request, recorded when it has ended; of repeated refusals, the last one. Metrics,
+    the line in the log and the row in the database are made of it, many together."""
 
     request_id: str
     organization_id: OrganizationId
@@ -35,15 +35,14 @@ class ActivityRecord(msgspec.Struct, frozen=True, gc=False):
     model: str
     streamed: bool
     started_at_ms: int
-    duration_ms: int
+    duration_us: int
     # The time until the first piece was sent; None if no piece was sent.
-    first_piece_ms: int | None
+    first_piece_us: int | None
     # The status that the caller saw.
     status: int
     # The code of the error if the call was refused or failed.
     error_code: str | None
     finish: str | None
-    usage: Usage | None
     estimated: bool
     hold_picousd: int | None
     cost_picousd: int | None
@@ -53,14 +52,27 @@ class ActivityRecord(msgspec.Struct, frozen=True, gc=False):
     backend: str | None
     # None if no replica answered.
     replica: str | None
+    # The backend that the catalogue names first for the model.
+    declared_backend: str = ""
+    # The charged usage; None if the call was not settled.
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cached_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    cache_write_tokens: int | None = None
+    cache_write_1h_tokens: int | None = None
+    web_searches: int | None = None
+    input_audio_tokens: int | None = None
+    output_audio_tokens: int | None = None
+    service_tier: str | None = None
     verdicts: tuple[VerdictRecord, ...] = ()
     # The backend's last report as it came, and its own price in it.
     reported_usage: FreeObject | None = None
     reported_cost_picousd: int | None = None
     # The time until the call went to its backend, how long the backend worked, and what of the
     # call's time neither the backend nor the judge took. None if it was not dispatched.
-    dispatched_ms: int | None = None
-    upstream_ms: int | None = None
+    dispatched_us: int | None = None
+    upstream_us: int | None = None
     overhead_us: int | None = None
     # How many requests the record stands for: more than one only for repeated refusals.
     requests: int = 1

@@ -171,14 +171,15 @@ class Batches(Generic[T]):
         """Whether anything is queued or being written."""
         return self._running is not None
 
-    def add(self, item: T) -> None:
-        """Takes the item and returns at once."""
-        self._queue.push(item)
+    def add(self, *items: T) -> None:
+        """Takes the items and returns at once."""
+        for item in items:
+            self._queue.push(item)
         if self._weigh is not None:
-            self._weight += self._weigh(item)
+            self._weight += sum(map(self._weigh, items))
         if len(self._queue) > self._items_max or self._weight > self._weight_max:
             self._shorten()
-        if self._running is None:
+        if self._running is None and self._queue:
             loop = asyncio.get_running_loop()
             self._running = loop.create_task(self._run(), name=self._name)
 

@@ -6,7 +6,8 @@ other request when its response has ended. Lines are kept for a moment and writt
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from datetime import datetime
 from functools import lru_cache
 from uuid import UUID
 
@@ -19,12 +20,9 @@ from tollkeeper.services.tallies import write_also
 
 # Lines that are kept between two writes; further ones are counted and left out.
 _KEPT_MAX = 10_000
-# Lines are rendered together: a loop over many takes a fraction of the time. So many do not hold up
-# others.
-_RENDERED_TOGETHER = 64
 
 
-class RequestLine(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+class RequestLine(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
     request_id: str
     operation: str
     status: int
@@ -42,31 +40,23 @@ class RequestLine(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     organization_id: UUID | None = None
     project_id: UUID | None = None
     api_key_id: UUID | None = None
+    # The fields that every event of the log has.
+    event: str
+    level: str
+    timestamp: str
 
 
 _log = structlog.get_logger("tollkeeper.requests")
-
-# Takes a line, and when its request ended.
-Render = Callable[[RequestLine, float], bytes]
-
-
-def json_line(line: RequestLine, ended_at: float) -> bytes:
-    body = _encode(line)[:-1]
-    # The fields that every event of the log has.
-    return b'%b,"event":"request","level":"info","timestamp":"%b.%03dZ"}\n' % (
-        body,
-        _second(int(ended_at)),
-        int(ended_at % 1 * 1000),
-    )
+json_lines = msgspec.json.Encoder().encode_lines
+Render = Callable[[Sequence[RequestLine]], bytes]
 
 
-@lru_cache(maxsize=4)
-def _second(moment: int) -> bytes:
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(moment)).encode()
+def text_lines(lines: Sequence[RequestLine]) -> bytes:
+    return "".join(map(_text_line, lines)).encode()
 
 
-def text_line(line: RequestLine, ended_at: float) -> bytes:
-    clock = time.strftime("%H:%M:%S", time.localtime(ended_at))
+def _text_line(line: RequestLine) -> str:
+    clock = datetime.fromisoformat(line.timestamp).astimezone().strftime("%H:%M:%S")
     parts = [clock, line.operation, str(line.status), f"{line.duration_ms} ms"]
     if line.model is not None:
         parts.append(line.model)
@@ -76,32 +66,42 @@ def text_line(line: RequestLine, ended_at: float) -> bytes:
         parts.append(f"{line.cost_usd} USD")
     if line.error is not None:
         parts.append(line.error)
-    return ("  ".join(parts) + "\n").encode()
+    return "  ".join(parts) + "\n"
 
 
-_encode = msgspec.json.Encoder().encode
+def _timestamp(at_ms: int) -> str:
+    return f"{_second(at_ms // 1000)}.{at_ms % 1000:03d}Z"
+
+
+@lru_cache(maxsize=4)
+def _second(at: int) -> str:
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(at))
 
 
 def _line_of_call(record: ActivityRecord) -> RequestLine:
-    usage, cost = record.usage, record.cost_picousd
+    cost, first = record.cost_picousd, record.first_piece_us
+    duration_ms = record.duration_us // 1000
     return RequestLine(
         request_id=record.request_id,
         operation=record.operation,
         status=record.status,
-        duration_ms=record.duration_ms,
+        duration_ms=duration_ms,
         model=record.model,
         backend=record.backend,
         replica=record.replica,
         streamed=record.streamed,
-        first_byte_ms=record.first_piece_ms,
+        first_byte_ms=None if first is None else first // 1000,
         error=record.error_code,
-        prompt_tokens=None if usage is None else usage.prompt_tokens,
-        completion_tokens=None if usage is None else usage.completion_tokens,
+        prompt_tokens=record.prompt_tokens,
+        completion_tokens=record.completion_tokens,
         cost_usd=None if cost is None else usd_from_picousd(cost),
         settlement=record.settlement,
         organization_id=record.organization_id,
         project_id=record.project_id,
         api_key_id=record.key_id,
+        event="request",
+        level="info",
+        timestamp=_timestamp(record.started_at_ms + duration_ms),
     )
 
 
@@ -109,8 +109,7 @@ class RequestLog:
     def __init__(self, render: Render | None) -> None:
         """Nothing is written where `render` is None."""
         self._render = render
-        self._unrendered: list[tuple[ActivityRecord | RequestLine, float]] = []
-        self._lines: list[bytes] = []
+        self._lines: list[RequestLine] = []
         self._left_out = 0
         # Open requests that became calls.
         self._calls: set[str] = set()
@@ -120,9 +119,9 @@ class RequestLog:
     def call_started(self, request_id: str) -> None:
         self._calls.add(request_id)
 
-    def call_ended(self, record: ActivityRecord) -> None:
+    def calls_ended(self, records: Sequence[ActivityRecord]) -> None:
         if self._render is not None:
-            self._keep(record)
+            self._keep([_line_of_call(record) for record in records])
 
     def request_ended(
         self, request_id: str, operation: str, status: int, duration_s: float
@@ -130,31 +129,29 @@ class RequestLog:
         if request_id in self._calls:
             self._calls.discard(request_id)
         elif self._render is not None:
-            self._keep(RequestLine(request_id, operation, status, int(duration_s * 1000)))
+            line = RequestLine(
+                request_id=request_id,
+                operation=operation,
+                status=status,
+                duration_ms=int(duration_s * 1000),
+                event="request",
+                level="info",
+                timestamp=_timestamp(time.time_ns() // 1_000_000),
+            )
+            self._keep([line])
 
-    def _keep(self, ended: ActivityRecord | RequestLine) -> None:
-        if len(self._lines) >= _KEPT_MAX:
-            self._left_out += 1
-            return
-        self._unrendered.append((ended, time.time()))
-        if len(self._unrendered) >= _RENDERED_TOGETHER:
-            self._render_together()
-
-    def _render_together(self) -> None:
-        assert self._render is not None
-        for ended, at in self._unrendered:
-            line = ended if isinstance(ended, RequestLine) else _line_of_call(ended)
-            self._lines.append(self._render(line, at))
-        self._unrendered.clear()
+    def _keep(self, lines: list[RequestLine]) -> None:
+        room = max(0, _KEPT_MAX - len(self._lines))
+        self._lines += lines[:room]
+        self._left_out += len(lines[room:])
 
     def write(self) -> None:
-        if self._unrendered:
-            self._render_together()
         if not self._lines:
             return
+        assert self._render is not None
         lines, self._lines = self._lines, []
         left_out, self._left_out = self._left_out, 0
-        sys.stderr.write(b"".join(lines).decode())
+        sys.stderr.write(self._render(lines).decode())
         sys.stderr.flush()
         if left_out:
             _log.warning("lines of the log of requests were left out", count=left_out)

@@ -7,14 +7,15 @@ are written at an interval.
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections import Counter as Counts
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import TypeAlias
 from weakref import WeakMethod
 
 from prometheus_client import Counter, Gauge, Histogram
 
-Labels: TypeAlias = tuple[str, ...]
+Labels: TypeAlias = tuple[str | int, ...]
 
 _WRITE_INTERVAL_S = 0.5
 # Values of one histogram that are kept; then they are written before the interval is over.
@@ -28,15 +29,18 @@ _collectors: list[Callable[[], None]] = []
 class CounterTally:
     def __init__(self, name: str, meaning: str, labels: Sequence[str] = ()) -> None:
         self._counter = Counter(name, meaning, labels)
-        self._counts: dict[Labels, float] = {}
+        self._counts: Counts[Labels] = Counts()
         _writers.append(self.write)
 
     def add(self, labels: Labels, amount: float = 1) -> None:
-        counts = self._counts
-        counts[labels] = counts.get(labels, 0) + amount
+        self._counts[labels] += amount  # type: ignore[assignment]
+
+    def add_each(self, labels: Iterable[Labels]) -> None:
+        """Adds one for each of them."""
+        self._counts.update(labels)
 
     def write(self) -> None:
-        counts, self._counts = self._counts, {}
+        counts, self._counts = self._counts, Counts()
         for labels, amount in counts.items():
             counter = self._counter.labels(*labels) if labels else self._counter
             counter.inc(amount)
@@ -52,11 +56,11 @@ class HistogramTally:
         self._values: dict[Labels, list[float]] = {}
         _writers.append(self.write)
 
-    def observe(self, labels: Labels, value: float) -> None:
-        values = self._values.get(labels)
-        if values is None:
-            values = self._values[labels] = []
-        values.append(value)
+    def observe(self, labels: Labels, *observed: float) -> None:
+        if not observed:
+            return
+        values = self._values.setdefault(labels, [])
+        values += observed
         if len(values) >= _VALUES_MAX:
             self.write()
 
@@ -88,18 +92,27 @@ def collect_first(collect: Callable[[], None]) -> None:
     _collectors.append(collect)
 
 
+def collect_while_alive(collect: Callable[[], None]) -> None:
+    """Does the same for a method, as long as its object lives."""
+    _add_while_alive(_collectors, collect)
+
+
 def write_also(write: Callable[[], None]) -> None:
     """Has something else written at the same interval, for as long as its object lives."""
-    known = WeakMethod(write)
+    _add_while_alive(_writers, write)
 
-    def write_if_alive() -> None:
+
+def _add_while_alive(steps: list[Callable[[], None]], step: Callable[[], None]) -> None:
+    known = WeakMethod(step)
+
+    def run_if_alive() -> None:
         method = known()
         if method is None:
-            _writers.remove(write_if_alive)
+            steps.remove(run_if_alive)
         else:
             method()
 
-    _writers.append(write_if_alive)
+    steps.append(run_if_alive)
 
 
 # The event loop that has a write scheduled. Tests close loops, and a closed loop never runs the write,

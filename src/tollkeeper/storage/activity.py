@@ -17,10 +17,7 @@ from tollkeeper.storage.database import Connection, Contention
 from tollkeeper.storage.rollups import ROLL_UP_ACTIVITY, ROLL_UP_VERDICTS
 
 _encode = msgspec.json.Encoder().encode
-# Texts of backends and requested model names have no bound; a record keeps their first characters.
-_TEXT_LENGTH_MAX = 512
-# A backend's report of usage that is longer is not kept.
-_REPORT_BYTES_MAX = 8192
+_NUL = b"\\u0000"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +64,9 @@ class ActivityEntry:
 
 async def insert(connection: Connection, records: Sequence[ActivityRecord]) -> None:
     """Skips records that exist already, because a batch whose commit was in doubt is written again."""
-    rows = [_row(record) for record in records]
     verdicts = [_verdict_row(record, verdict) for record in records for verdict in record.verdicts]
     try:
-        await connection.execute(_INSERT, (_encode(rows).decode(),))
+        await connection.execute(_INSERT, (_document(records),))
         if verdicts:
             await connection.execute(_INSERT_VERDICTS, (_encode(verdicts).decode(),))
     except pg.CheckViolation as exc:
@@ -81,6 +77,8 @@ async def insert(connection: Connection, records: Sequence[ActivityRecord]) -> N
         raise
 
 
+# Texts of backends have no limit, so a record keeps their first characters, and a report of usage only
+# if it is short.
 _INSERT: LiteralString = (
     """
     WITH fresh AS (
@@ -90,22 +88,25 @@ _INSERT: LiteralString = (
         input_audio_tokens, output_audio_tokens, service_tier, estimated, hold, cost, settlement,
         backend, replica, reported_usage, reported_cost, dispatched_ms, upstream_ms, overhead_us,
         requests, started_at)
-    SELECT v.organization_id, v.request_id, v.project_id, v.api_key_id, v.operation, v.model,
-        v.streamed, v.duration_ms, v.first_piece_ms, v.status, v.error_code, v.finish,
-        v.prompt_tokens, v.completion_tokens, v.cached_tokens, v.reasoning_tokens,
-        v.cache_write_tokens, v.web_searches, v.input_audio_tokens, v.output_audio_tokens,
-        v.service_tier, v.estimated, v.hold, v.cost, v.settlement, v.backend, v.replica,
-        v.reported_usage, v.reported_cost, v.dispatched_ms, v.upstream_ms, v.overhead_us,
+    SELECT v.organization_id, v.request_id, v.project_id, v.key_id, v.operation,
+        left(v.model, 512), v.streamed, v.duration_us / 1000, v.first_piece_us / 1000, v.status,
+        left(v.error_code, 512), left(v.finish, 512), v.prompt_tokens, v.completion_tokens,
+        v.cached_tokens, v.reasoning_tokens,
+        v.cache_write_tokens + v.cache_write_1h_tokens, v.web_searches,
+        v.input_audio_tokens, v.output_audio_tokens, left(v.service_tier, 512), v.estimated,
+        v.hold_picousd, v.cost_picousd, v.settlement, v.backend, v.replica,
+        CASE WHEN octet_length(v.reported_usage::text) <= 8192 THEN v.reported_usage::jsonb END,
+        v.reported_cost_picousd, v.dispatched_us / 1000, v.upstream_us / 1000, v.overhead_us,
         v.requests, to_timestamp(v.started_at_ms / 1000.0)
     FROM json_to_recordset(%s::json) AS v (organization_id uuid, request_id uuid, project_id uuid,
-        api_key_id uuid, operation text, model text, streamed boolean, duration_ms bigint,
-        first_piece_ms bigint, status integer, error_code text, finish text, prompt_tokens bigint,
+        key_id uuid, operation text, model text, streamed boolean, duration_us bigint,
+        first_piece_us bigint, status integer, error_code text, finish text, prompt_tokens bigint,
         completion_tokens bigint, cached_tokens bigint, reasoning_tokens bigint,
-        cache_write_tokens bigint, web_searches bigint, input_audio_tokens bigint,
-        output_audio_tokens bigint, service_tier text, estimated boolean, hold numeric,
-        cost numeric, settlement text, backend text, replica text, reported_usage jsonb,
-        reported_cost numeric, dispatched_ms bigint, upstream_ms bigint, overhead_us bigint,
-        requests bigint, started_at_ms bigint)
+        cache_write_tokens bigint, cache_write_1h_tokens bigint, web_searches bigint, input_audio_tokens bigint,
+        output_audio_tokens bigint, service_tier text, estimated boolean, hold_picousd numeric,
+        cost_picousd numeric, settlement text, backend text, replica text, reported_usage json,
+        reported_cost_picousd numeric, dispatched_us bigint, upstream_us bigint,
+        overhead_us bigint, requests bigint, started_at_ms bigint)
     ON CONFLICT DO NOTHING RETURNING *
     )
     """  # noqa: S608
@@ -244,62 +245,31 @@ _FIND_NEWEST: LiteralString = select_entries(
 )
 
 
-def _row(record: ActivityRecord) -> dict[str, Any]:
-    usage = record.usage
-    return {
-        "organization_id": record.organization_id,
-        "request_id": record.request_id,
-        "project_id": record.project_id,
-        "api_key_id": record.key_id,
-        "operation": _text(record.operation),
-        "model": _text(record.model),
-        "streamed": record.streamed,
-        "started_at_ms": record.started_at_ms,
-        "duration_ms": record.duration_ms,
-        "first_piece_ms": record.first_piece_ms,
-        "status": record.status,
-        "error_code": _text(record.error_code),
-        "finish": _text(record.finish),
-        "prompt_tokens": None if usage is None else usage.prompt_tokens,
-        "completion_tokens": None if usage is None else usage.completion_tokens,
-        "cached_tokens": None if usage is None else usage.cached_tokens,
-        "reasoning_tokens": None if usage is None else usage.reasoning_tokens,
-        "cache_write_tokens": None
-        if usage is None
-        else usage.cache_write_tokens + usage.cache_write_1h_tokens,
-        "web_searches": None if usage is None else usage.web_searches,
-        "input_audio_tokens": None if usage is None else usage.input_audio_tokens,
-        "output_audio_tokens": None if usage is None else usage.output_audio_tokens,
-        "service_tier": None if usage is None else _text(usage.service_tier),
-        "estimated": record.estimated,
-        # Amounts are sent as text, because they may be larger than any integer in JSON.
-        "hold": None if record.hold_picousd is None else str(record.hold_picousd),
-        "cost": None if record.cost_picousd is None else str(record.cost_picousd),
-        "settlement": _text(record.settlement),
-        "backend": _text(record.backend),
-        "replica": _text(record.replica),
-        "reported_usage": _reported(record.reported_usage),
-        "reported_cost": None
-        if record.reported_cost_picousd is None
-        else str(record.reported_cost_picousd),
-        "dispatched_ms": record.dispatched_ms,
-        "upstream_ms": record.upstream_ms,
-        "overhead_us": record.overhead_us,
-        "requests": record.requests,
-    }
-
-
-def _reported(report: FreeObject | None) -> FreeObject | None:
-    """The report, where the database can keep it: it is the backend's, so it may hold anything."""
-    if report is None:
-        return None
+def _document(records: Sequence[ActivityRecord]) -> str:
+    """Encode the records as one JSON parameter. NUL and lone surrogates, which PostgreSQL and JSON do
+    not accept, are rare: only if there are some, each record is looked at."""
     try:
-        written = _encode(report)
-    except (UnicodeEncodeError, RecursionError):
-        return None
-    if len(written) > _REPORT_BYTES_MAX or b"\\u0000" in written:
-        return None
-    return report
+        document = _encode(records)
+    except UnicodeEncodeError:
+        document = _NUL
+    if _NUL in document:
+        document = _encode([_without_unstorable_text(record) for record in records])
+    return document.decode()
+
+
+def _without_unstorable_text(record: ActivityRecord) -> ActivityRecord:
+    """Replace what cannot be stored. A record must not fail because of one text."""
+    changed: dict[str, Any] = {
+        name: value.replace("\x00", "\ufffd").encode("utf-8", "replace").decode("utf-8")
+        for name, value in msgspec.structs.asdict(record).items()
+        if isinstance(value, str)
+    }
+    try:
+        if _NUL in _encode(record.reported_usage):
+            changed["reported_usage"] = None
+    except UnicodeEncodeError:
+        changed["reported_usage"] = None
+    return msgspec.structs.replace(record, **changed)
 
 
 def _verdict_row(record: ActivityRecord, verdict: VerdictRecord) -> dict[str, Any]:
@@ -309,21 +279,6 @@ def _verdict_row(record: ActivityRecord, verdict: VerdictRecord) -> dict[str, An
         "started_at_ms": record.started_at_ms,
         **msgspec.to_builtins(verdict),
     }
-
-
-def _text(value: str | None) -> str | None:
-    """Shortens the text, and replaces NUL and lone surrogates, which PostgreSQL and JSON do not
-    accept. A record must not fail because of one text."""
-    if value is None or (
-        value.isascii() and value.isprintable() and len(value) <= _TEXT_LENGTH_MAX
-    ):
-        return value
-    return (
-        value[:_TEXT_LENGTH_MAX]
-        .replace("\x00", "\ufffd")
-        .encode("utf-8", "replace")
-        .decode("utf-8")
-    )
 
 
 def entry_of_row(row: tuple[Any, ...]) -> ActivityEntry:

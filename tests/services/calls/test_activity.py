@@ -76,7 +76,7 @@ async def test_a_refused_call_has_no_hold_and_no_cost(books: Books) -> None:
         error_code="payment_required",
         usage=None,
         finish=None,
-        first_piece_ms=None,
+        first_piece_us=None,
         backend=None,
         replica=None,
         verdicts=(),

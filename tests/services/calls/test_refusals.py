@@ -32,10 +32,10 @@ def _refused(books: Books, **fields: object) -> ActivityRecord:
         books,
         **{
             "started_at_ms": _START_MS,
-            "duration_ms": 10,
+            "duration_us": 10_000,
             "status": 402,
             "error_code": "payment_required",
-            **dict.fromkeys(("usage", "finish", "first_piece_ms", "backend", "replica")),
+            **dict.fromkeys(("usage", "finish", "first_piece_us", "backend", "replica")),
             "verdicts": (),
             **fields,
         },
@@ -114,7 +114,7 @@ async def _requests(books: Books) -> int:
 
 async def test_roll_ups_count_every_refusal_once(books: Books) -> None:
     model = f"refused-{uuid4()}"
-    records = [_refused(books, model=model, requests=7, duration_ms=20)]
+    records = [_refused(books, model=model, requests=7, duration_us=20_000)]
     records.append(_refused(books, model=model))
     database = books.services.database
     # The commit of the first attempt was in doubt.

@@ -1,9 +1,16 @@
 """Metrics of the API: requests by operation and status, and durations. No tenant data."""
 
 import time
+from operator import itemgetter
 
 from tollkeeper.services.request_log import RequestLog
-from tollkeeper.services.tallies import CounterTally, HistogramTally, OpenTally, schedule_write
+from tollkeeper.services.tallies import (
+    CounterTally,
+    HistogramTally,
+    OpenTally,
+    collect_first,
+    schedule_write,
+)
 
 _BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 
@@ -17,6 +24,10 @@ _SECONDS = HistogramTally(
     buckets=_BUCKETS_S,
 )
 _OPEN = OpenTally("tollkeeper_open_requests", "Requests being answered.")
+# Requests that were answered since metrics were last written, with their duration in seconds; beyond
+# this number they are counted at once.
+_answered: list[tuple[str, int, float]] = []
+_ANSWERED_MAX = 256
 
 
 def request_opened() -> float:
@@ -39,6 +50,21 @@ def request_answered(
     """Counts a request, measures the time from its arrival to the end of its response, and writes its
     line of the log."""
     log.request_ended(request_id, operation, status, seconds)
-    _REQUESTS.add((operation, str(status)))
-    _SECONDS.observe((operation,), seconds)
-    schedule_write()
+    if not _answered:
+        schedule_write()
+    _answered.append((operation, status, seconds))
+    if len(_answered) >= _ANSWERED_MAX:
+        _count_answered()
+
+
+def _count_answered() -> None:
+    _REQUESTS.add_each(map(itemgetter(0, 1), _answered))
+    by_operation: dict[str, list[float]] = {}
+    for operation, _, seconds in _answered:
+        by_operation.setdefault(operation, []).append(seconds)
+    for operation, durations in by_operation.items():
+        _SECONDS.observe((operation,), *durations)
+    _answered.clear()
+
+
+collect_first(_count_answered)

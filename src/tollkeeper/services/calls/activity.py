@@ -1,7 +1,7 @@
 """Records each inference request, and counts repeated refusals. Records are written in batches, so
 that no call waits for them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from uuid import UUID
@@ -61,6 +61,8 @@ class Activity:
         self._retention_days = retention_days
         self._dropped = 0
         self._refusals = RepeatedRefusals()
+        # Asks whoever keeps records of ended calls to hand them on.
+        self.collect: Callable[[], None] = lambda: None
         self._batches: Batches[ActivityRecord] = Batches(
             self._write,
             name="activity",
@@ -82,23 +84,22 @@ class Activity:
         is unavailable for too long."""
         return self._dropped
 
-    def record(self, record: ActivityRecord) -> None:
-        """Takes the record and returns at once; it is written soon after. A repeated refusal is
+    def record(self, *records: ActivityRecord) -> None:
+        """Takes the records and returns at once; they are written soon after. A repeated refusal is
         counted and written with the others of its kind."""
-        if is_refusal(record) and self._refusals.repeats(record):
-            return
-        self._batches.add(record)
+        repeats = self._refusals.repeats
+        self._batches.add(*[one for one in records if not (is_refusal(one) and repeats(one))])
         if self._refusals.is_full:
             self.write_refusals()
 
     def write_refusals(self) -> None:
         """Takes what was counted, and begins to count anew."""
-        for record in self._refusals.take():
-            self._batches.add(record)
+        self._batches.add(*self._refusals.take())
 
     async def drain(self) -> None:
         """Waits, for a bounded time, until everything that was recorded is written."""
         before = self._dropped
+        self.collect()
         self.write_refusals()
         if not await self._batches.drain(_DRAIN_TIMEOUT_S):
             _log.error("activity records are lost", count=self._dropped - before)

@@ -6,14 +6,15 @@ Models and backends are those of the catalogue, so their number is the operator'
 with tenants. Amounts are in USD and floats here, and nowhere else: a metric is read, not charged.
 """
 
+from collections.abc import Sequence
+from operator import attrgetter
 from typing import Literal
 
 from prometheus_client import Counter
 
 from tollkeeper.domain.activity import ActivityRecord
 from tollkeeper.domain.money import PICOUSD_PER_USD
-from tollkeeper.domain.usage import Usage
-from tollkeeper.services.tallies import CounterTally, HistogramTally, collect_first, schedule_write
+from tollkeeper.services.tallies import CounterTally, HistogramTally
 
 _BUCKETS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 _OVERHEAD_BUCKETS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
@@ -108,72 +109,45 @@ _DROPPED_ACTIVITY = Counter(
 )
 
 
-# Ended calls are kept and counted together: a loop that is run for many of them takes a fraction of
-# the time. Their number is bounded, so that it does not hold up others.
-_KEPT_MAX = 64
+_US_PER_S = 1_000_000
+# The kinds of charged tokens, with the field of a record that has them.
+_KINDS_OF_TOKENS = {
+    "prompt": attrgetter("prompt_tokens"),
+    "completion": attrgetter("completion_tokens"),
+    "cached": attrgetter("cached_tokens"),
+    "cache_write": attrgetter("cache_write_tokens"),
+    "reasoning": attrgetter("reasoning_tokens"),
+}
+_CALL_LABELS = attrgetter("operation", "model", "declared_backend", "status")
+_SETTLEMENT_LABELS = attrgetter("model", "settlement")
 
 
-class CallTimes:
-    """Where the time of one call went, in seconds."""
-
-    __slots__ = ("first_byte", "judging", "overhead", "total", "upstream")
-
-    def __init__(
-        self, total: float, first_byte: float | None, upstream: float | None, judging: float
-    ) -> None:
-        self.total = total
-        self.first_byte = first_byte
-        # None where the call was never dispatched.
-        self.upstream = upstream
-        self.judging = judging
-        # The gateway's own share of the time; None where the call was never dispatched.
-        self.overhead = None if upstream is None else max(0.0, total - upstream - judging)
+def count_calls(records: Sequence[ActivityRecord]) -> None:
+    """Counts ended calls, column by column: many of them together take a fraction of the time."""
+    _CALLS.add_each(map(_CALL_LABELS, records))
+    _SETTLEMENTS.add_each(map(_SETTLEMENT_LABELS, records))
+    groups: dict[tuple[str, str, str], list[ActivityRecord]] = {}
+    for record in records:
+        labels = (record.operation, record.model, record.declared_backend)
+        groups.setdefault(labels, []).append(record)
+    for labels, group in groups.items():
+        _count_group(labels, group)
 
 
-_kept: list[tuple[ActivityRecord, str, CallTimes]] = []
-
-
-def count_call(record: ActivityRecord, backend: str, times: CallTimes) -> None:
-    _kept.append((record, backend, times))
-    if len(_kept) >= _KEPT_MAX:
-        _count_kept()
-    schedule_write()
-
-
-def _count_kept() -> None:
-    for record, backend, times in _kept:
-        _count(record, backend, times)
-    _kept.clear()
-
-
-collect_first(_count_kept)
-
-
-def _count(record: ActivityRecord, backend: str, times: CallTimes) -> None:
-    model = record.model
-    _CALLS.add((record.operation, model, backend, str(record.status)))
-    _SETTLEMENTS.add((model, record.settlement))
-    _DURATION.observe((record.operation, model, backend), times.total)
-    if times.first_byte is not None:
-        _FIRST_BYTE.observe((model, backend), times.first_byte)
-    if times.upstream is not None and times.overhead is not None:
-        _UPSTREAM.observe((model, backend), times.upstream)
-        _OVERHEAD.observe((record.operation,), times.overhead)
-    if record.usage is not None:
-        _count_tokens(model, record.usage)
-    if record.cost_picousd is not None:
-        _COST.add((model,), record.cost_picousd / PICOUSD_PER_USD)
-
-
-def _count_tokens(model: str, usage: Usage) -> None:
-    _TOKENS.add((model, "prompt"), usage.prompt_tokens)
-    _TOKENS.add((model, "completion"), usage.completion_tokens)
-    if usage.cached_tokens:
-        _TOKENS.add((model, "cached"), usage.cached_tokens)
-    if usage.cache_write_tokens:
-        _TOKENS.add((model, "cache_write"), usage.cache_write_tokens)
-    if usage.reasoning_tokens:
-        _TOKENS.add((model, "reasoning"), usage.reasoning_tokens)
+def _count_group(labels: tuple[str, str, str], group: list[ActivityRecord]) -> None:
+    operation, model, backend = labels
+    _DURATION.observe(labels, *[one.duration_us / _US_PER_S for one in group])
+    first = [one.first_piece_us for one in group]
+    _FIRST_BYTE.observe((model, backend), *[us / _US_PER_S for us in first if us is not None])
+    upstream = [one.upstream_us for one in group]
+    _UPSTREAM.observe((model, backend), *[us / _US_PER_S for us in upstream if us is not None])
+    overhead = [one.overhead_us for one in group]
+    _OVERHEAD.observe((operation,), *[us / _US_PER_S for us in overhead if us is not None])
+    settled = [one for one in group if one.cost_picousd is not None]
+    if settled:
+        for kind, field in _KINDS_OF_TOKENS.items():
+            _TOKENS.add((model, kind), sum(map(field, settled)))
+        _COST.add((model,), sum(map(attrgetter("cost_picousd"), settled)) / PICOUSD_PER_USD)
 
 
 def count_absurd_usage(backend: str) -> None:

@@ -1,18 +1,22 @@
-"""Hands the records of ended calls to the activity; waits for late verdicts off the path."""
+"""Keeps the records of ended calls, and has activity, metrics and log lines made of many together."""
 
 import asyncio
 from collections.abc import Callable
 
 from msgspec.structs import replace
 
+from tollkeeper.domain.activity import ActivityRecord
 from tollkeeper.domain.inference import Batch
 from tollkeeper.services.calls.activity import Activity
 from tollkeeper.services.calls.bill_checks import check_bill
-from tollkeeper.services.calls.metrics import count_call
+from tollkeeper.services.calls.metrics import count_calls
 from tollkeeper.services.calls.running import AnswerSink, RunningCall
 from tollkeeper.services.calls.tracing import AnswerCollector, CallTracer
 from tollkeeper.services.request_log import RequestLog
+from tollkeeper.services.tallies import collect_while_alive, schedule_write
 
+# Records that are kept, until the next write of metrics at the latest. So many do not hold up others.
+_KEPT_MAX = 64
 # Calls that wait for their last verdicts; beyond it they are recorded without them.
 _WAITING_MAX = 1024
 # Longer than verdicts may take when a process ends.
@@ -50,7 +54,10 @@ class CallRecorder:
         self._on_misreport = on_misreport
         self.tracer = tracer
         self._log = log
+        self._ended: list[ActivityRecord] = []
         self._waiting: set[asyncio.Task[None]] = set()
+        collect_while_alive(self.hand_on)
+        activity.collect = self.hand_on
 
     def started(self, running: RunningCall) -> None:
         self._log.call_started(running.call.request_id)
@@ -84,10 +91,19 @@ class CallRecorder:
 
     def _record(self, running: RunningCall, status: int, error_code: str | None) -> None:
         running.end()
-        times = running.times()
-        record = running.record(times, status, error_code)
-        self._activity.record(record)
-        count_call(record, running.call.model.backend, times)
-        self._log.call_ended(record)
+        record = running.record(status, error_code)
+        if not self._ended:
+            schedule_write()
+        self._ended.append(record)
+        if len(self._ended) >= _KEPT_MAX:
+            self.hand_on()
         if running.span is not None:
-            running.span.ended(record, times)
+            running.span.ended(record)
+
+    def hand_on(self) -> None:
+        """Hands the kept records to activity, metrics and log."""
+        ended, self._ended = self._ended, []
+        if ended:
+            self._activity.record(*ended)
+            count_calls(ended)
+            self._log.calls_ended(ended)

@@ -21,23 +21,23 @@ def is_refusal(record: ActivityRecord) -> bool:
 class _Repeated:
     """The refusals of one kind after the first one."""
 
-    __slots__ = ("count", "duration_ms", "last")
+    __slots__ = ("count", "duration_us", "last")
 
     def __init__(self) -> None:
         self.count = 0
-        self.duration_ms = 0
+        self.duration_us = 0
         self.last: ActivityRecord | None = None
 
     def add(self, record: ActivityRecord) -> None:
         self.count += 1
-        self.duration_ms += record.duration_ms
+        self.duration_us += record.duration_us
         self.last = record
 
     def record(self) -> ActivityRecord | None:
         """The last one, with the number and the mean duration of all."""
         if self.last is None:
             return None
-        return replace(self.last, requests=self.count, duration_ms=self.duration_ms // self.count)
+        return replace(self.last, requests=self.count, duration_us=self.duration_us // self.count)
 
 
 class RepeatedRefusals:

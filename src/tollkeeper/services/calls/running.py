@@ -11,11 +11,13 @@ from tollkeeper.backends.port import Answer, BackendCall, TextWriter
 from tollkeeper.domain.activity import ActivityRecord
 from tollkeeper.domain.inference import Batch, Call
 from tollkeeper.domain.metering import Meter
-from tollkeeper.services.calls.metrics import CallTimes
+from tollkeeper.domain.usage import ReportedUsage, Usage
 from tollkeeper.services.calls.tracing import CallSpan
 from tollkeeper.services.ledger.admission import Reservation, Settlement
 from tollkeeper.services.policies.checks import Evidence
 from tollkeeper.timeouts import Alarm
+
+_NO_USAGE = ReportedUsage()
 
 
 class AnswerSink(Protocol):
@@ -62,12 +64,13 @@ class RunningCall:
     stopped = False
     # Why the call may not go on, where its request was judged while the backend worked.
     refusal: BaseException | None = None
-    _first_piece: float | None = None
-    _ended: float | None = None
+    # Times of the monotonic clock, in nanoseconds.
+    _first_piece: int | None = None
+    _ended: int | None = None
     _prompts_begun: Callable[[], int] | None = None
-    _dispatched: float | None = None
-    _answered: float | None = None
-    _judging_s = 0.0
+    _dispatched: int | None = None
+    _answered: int | None = None
+    _judging_ns = 0
     # Somebody wants the call to end by then.
     _ends_by: float | None = None
     # By how much the present wait may exceed that. None before the first wait that it concerns, and
@@ -90,8 +93,8 @@ class RunningCall:
         self.tokenizer_asked = call.tokenizer_asked
         self.evidence = Evidence()
         self._operation = operation
-        self._started_at_ms = int(time.time() * 1000)
-        self._started = time.perf_counter()
+        self._started_at_ms = time.time_ns() // 1_000_000
+        self._started = time.perf_counter_ns()
 
     @property
     def unwanted(self) -> bool:
@@ -149,13 +152,13 @@ class RunningCall:
     def count(self, batch: Batch) -> None:
         """Counts what the backend delivers."""
         if self._first_piece is None:
-            self._first_piece = time.perf_counter()
+            self._first_piece = time.perf_counter_ns()
         assert self.meter is not None
         self.meter.count(batch)
 
     def dispatched(self) -> None:
         """The call goes to its backend now."""
-        self._dispatched = time.perf_counter()
+        self._dispatched = time.perf_counter_ns()
 
     @property
     def waits_to_be_sent(self) -> bool:
@@ -164,7 +167,7 @@ class RunningCall:
 
     def answered(self) -> None:
         """The backend has nothing more to do for the call."""
-        self._answered = time.perf_counter()
+        self._answered = time.perf_counter_ns()
         self.backend_call = None
         if self._prompts_begun is not None and self.meter is not None:
             # Something of the answer has come, so at least one prompt was sent.
@@ -173,34 +176,35 @@ class RunningCall:
     @contextmanager
     def judging(self) -> Iterator[None]:
         """The call waits for verdicts on its request."""
-        started = time.perf_counter()
+        started = time.perf_counter_ns()
         try:
             yield
         finally:
-            self._judging_s += time.perf_counter() - started
-
-    def times(self) -> CallTimes:
-        """Where the time went, of a call that is over."""
-        assert self._ended is not None
-        first, sent = self._first_piece, self._dispatched
-        return CallTimes(
-            total=self._ended - self._started,
-            first_byte=None if first is None else first - self._started,
-            upstream=None if sent is None else (self._answered or self._ended) - sent,
-            judging=self._judging_s,
-        )
+            self._judging_ns += time.perf_counter_ns() - started
 
     def end(self) -> None:
         """The call is over; only its record is left to be written."""
         if self._ended is None:
-            self._ended = time.perf_counter()
+            self._ended = time.perf_counter_ns()
 
-    def record(self, times: CallTimes, status: int, error_code: str | None) -> ActivityRecord:
+    def record(self, status: int, error_code: str | None) -> ActivityRecord:
         """The record of a call that is over."""
-        sent, first = self._dispatched, times.first_byte
-        call, meter, reservation = self.call, self.meter, self.reservation
-        settlement = self.settlement
-        report = None if meter is None else meter.report
+        assert self._ended is not None
+        call, meter, settlement = self.call, self.meter, self.settlement
+        started, first, sent = self._started, self._first_piece, self._dispatched
+        duration_us = (self._ended - started) // 1000
+        finish = reported = reported_cost = hold = cost = upstream_us = overhead_us = None
+        if meter is not None and self.reservation is not None:
+            finish, reported, hold = meter.finish, meter.reported, self.reservation.hold_picousd
+            reported_cost = None if meter.report is None else meter.report.cost_picousd
+        usage: Usage | ReportedUsage = _NO_USAGE
+        estimated = False
+        if settlement is not None:
+            usage, estimated = settlement.usage, settlement.estimated
+            cost = settlement.cost_picousd
+        if sent is not None:
+            upstream_us = ((self._answered or self._ended) - sent) // 1000
+            overhead_us = max(0, duration_us - upstream_us - self._judging_ns // 1000)
         return ActivityRecord(
             request_id=call.request_id,
             organization_id=call.organization_id,
@@ -210,22 +214,32 @@ class RunningCall:
             model=call.model.id,
             streamed=call.streamed,
             started_at_ms=self._started_at_ms,
-            duration_ms=int(times.total * 1000),
-            first_piece_ms=None if first is None else int(first * 1000),
+            duration_us=duration_us,
+            first_piece_us=None if first is None else (first - started) // 1000,
             status=status,
             error_code=error_code,
-            finish=None if meter is None else meter.finish,
-            usage=None if settlement is None else settlement.usage,
-            estimated=settlement is not None and settlement.estimated,
-            hold_picousd=None if reservation is None else reservation.hold_picousd,
-            cost_picousd=None if settlement is None else settlement.cost_picousd,
-            settlement=self.settlement_state.value,
+            finish=finish,
+            estimated=estimated,
+            hold_picousd=hold,
+            cost_picousd=cost,
+            settlement=self.settlement_state,
             backend=None if sent is None else self.backend,
             replica=self.replica,
-            verdicts=tuple(self.evidence.verdicts),
-            reported_usage=None if meter is None else meter.reported,
-            reported_cost_picousd=None if report is None else report.cost_picousd,
-            dispatched_ms=None if sent is None else int((sent - self._started) * 1000),
-            upstream_ms=None if times.upstream is None else int(times.upstream * 1000),
-            overhead_us=None if times.overhead is None else int(times.overhead * 1_000_000),
+            declared_backend=call.model.backend,
+            prompt_tokens=usage.prompt_tokens,
+            completion_tokens=usage.completion_tokens,
+            cached_tokens=usage.cached_tokens,
+            reasoning_tokens=usage.reasoning_tokens,
+            cache_write_tokens=usage.cache_write_tokens,
+            cache_write_1h_tokens=usage.cache_write_1h_tokens,
+            web_searches=usage.web_searches,
+            input_audio_tokens=usage.input_audio_tokens,
+            output_audio_tokens=usage.output_audio_tokens,
+            service_tier=usage.service_tier,
+            verdicts=self.evidence.verdicts,
+            reported_usage=reported,
+            reported_cost_picousd=reported_cost,
+            dispatched_us=None if sent is None else (sent - started) // 1000,
+            upstream_us=upstream_us,
+            overhead_us=overhead_us,
         )

@@ -4,7 +4,6 @@ from typing import Protocol
 
 from tollkeeper.domain.activity import ActivityRecord
 from tollkeeper.domain.inference import Batch, Call
-from tollkeeper.services.calls.metrics import CallTimes
 
 
 class AnswerCollector(Protocol):
@@ -26,7 +25,7 @@ class CallSpan(Protocol):
         """The header that makes the backend's span a child of this one."""
         ...
 
-    def ended(self, record: ActivityRecord, times: CallTimes) -> None:
+    def ended(self, record: ActivityRecord) -> None:
         """Neither blocks nor raises."""
         ...
 

@@ -1,0 +1,68 @@
+"""The parts of a plain call's path, and the most bytecodes that each may take.
+
+A target is the figure of the present code. Lower it whenever the code gets shorter.
+"""
+
+from typing import Final
+
+HTTP: Final = "HTTP, both sides"
+APPLICATION: Final = "application, key, routing, overload, timeouts"
+REQUEST: Final = "request to call"
+PRICE: Final = "size, bounds, price"
+LEDGER: Final = "ledger: queue, batch, SQL, both transactions"
+SCRIPT: Final = "call script"
+BACKEND: Final = "backend: routing, replica, wire, usage"
+ANSWER: Final = "answer"
+ENDED: Final = "activity, metrics, log"
+LIBRARIES: Final = "libraries"
+
+TARGETS = {
+    HTTP: 0,
+    APPLICATION: 0,
+    REQUEST: 0,
+    PRICE: 0,
+    LEDGER: 0,
+    SCRIPT: 0,
+    BACKEND: 0,
+    ANSWER: 0,
+    ENDED: 0,
+    LIBRARIES: 0,
+}
+
+# The first entry that a file's path begins with decides.
+_FILES = {
+    "tollkeeper/api/http/metrics": ENDED,
+    "tollkeeper/api/http/": HTTP,
+    "tollkeeper/hosting/": HTTP,
+    "tollkeeper/backends/transport/": HTTP,
+    "tollkeeper/backends/": BACKEND,
+    "tollkeeper/domain/metering": BACKEND,
+    "tollkeeper/domain/usage": BACKEND,
+    "tollkeeper/api/chat/completion": ANSWER,
+    "tollkeeper/api/app": APPLICATION,
+    "tollkeeper/api/": REQUEST,
+    "tollkeeper/services/models": REQUEST,
+    "tollkeeper/services/calls/options": REQUEST,
+    "tollkeeper/domain/prompt.": REQUEST,
+    "tollkeeper/services/calls/measuring": PRICE,
+    "tollkeeper/services/ledger/admission": PRICE,
+    "tollkeeper/domain/admission": LEDGER,
+    "tollkeeper/domain/spend": LEDGER,
+    "tollkeeper/domain/money": ENDED,
+    "tollkeeper/domain/activity": ENDED,
+    "tollkeeper/domain/": PRICE,
+    "tollkeeper/services/calls/inference": SCRIPT,
+    "tollkeeper/services/calls/running": SCRIPT,
+    "tollkeeper/services/calls/": ENDED,
+    "tollkeeper/services/tallies": ENDED,
+    "tollkeeper/services/request_log": ENDED,
+    "tollkeeper/storage/activity": ENDED,
+    "tollkeeper/storage/": LEDGER,
+    "tollkeeper/services/ledger/": LEDGER,
+    "tollkeeper/services/batches": LEDGER,
+    "tollkeeper/": APPLICATION,
+}
+
+
+def part_of(file: str) -> str:
+    return next((part for start, part in _FILES.items() if file.startswith(start)), LIBRARIES)
