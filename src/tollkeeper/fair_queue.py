@@ -48,12 +48,14 @@ class FairQueue(Generic[T]):
         lane.append(item)
         self._count += 1
 
-    def push_back(self, owner: Hashable, item: T) -> None:
-        """Puts an item back that was taken: it is the next of its lane, and the lane is the next.
-        Does not look at the bounds, because the item was inside them before."""
-        self._lanes.setdefault(owner, deque()).appendleft(item)
-        self._lanes.move_to_end(owner, last=False)
-        self._count += 1
+    def take(self, items_max: int) -> list[T]:
+        """Takes so many items, each the next of the next lane; all of them, lane by lane, if there are
+        no more."""
+        if self._count > items_max:
+            return [self.pop() for _ in range(items_max)]
+        items = [*self]
+        self.clear()
+        return items
 
     def pop(self, may_go: Callable[[Hashable], bool] | None = None) -> T:
         """The next item of the next lane whose owner may go. Raises IndexError where there is

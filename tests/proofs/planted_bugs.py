@@ -18,8 +18,8 @@ BUGS = {
     ),
     "float money in code": Bug(
         "_hold_at",
-        "prompt_price * bounds.prompt_tokens",
-        "float(prompt_price) * bounds.prompt_tokens",
+        "prices.dearest_input * bounds.prompt_tokens",
+        "float(prices.dearest_input) * bounds.prompt_tokens",
         ("domain/test_pricing.py",),
     ),
     "float money in the database": SqlBug(
@@ -66,11 +66,11 @@ BUGS = {
         ("domain/test_prompt_size.py",),
     ),
     "cached tokens are held at the cheaper price": Bug(
-        "_hold_at",
-        "max(prices.prompt, prices.input_cache_read, prices.input_cache_write,"
-        " prices.input_cache_write_1h)",
-        "min(prices.prompt, prices.input_cache_read, prices.input_cache_write,"
-        " prices.input_cache_write_1h)",
+        "Pricing.__post_init__",
+        "max(self.prompt, self.input_cache_read, self.input_cache_write,"
+        " self.input_cache_write_1h)",
+        "min(self.prompt, self.input_cache_read, self.input_cache_write,"
+        " self.input_cache_write_1h)",
         ("domain/test_pricing.py",),
     ),
     # How a call ends.

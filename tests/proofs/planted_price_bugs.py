@@ -197,7 +197,7 @@ PRICE_BUGS = {
     ),
     "audio is not held for": Bug(
         "_hold_at",
-        "input_audio * bounds.input_audio_tokens",
+        "prices.extra_input_audio * bounds.input_audio_tokens",
         "0",
         PRICES,
     ),

@@ -30,6 +30,7 @@ from tollkeeper.domain.catalog import Model, Pricing
 from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.domain.inference import Call
 from tollkeeper.domain.ledger import Mark, ResolutionKind
+from tollkeeper.domain.pricing import Bounds
 from tollkeeper.domain.pricing import cost_of as price_of
 from tollkeeper.domain.prompt import Prompt
 from tollkeeper.domain.spend import Spend
@@ -168,7 +169,9 @@ class History:
         reservation_id = UUID(call.request_id)
         before = self.database.counted.crashes
         try:
-            reservation = await process.admission.reserve(call, self.rng.randrange(4), 0)
+            reservation = await process.admission.reserve(
+                call, Bounds(self.rng.randrange(4), call.choices, call.output_tokens_held, images=0)
+            )
         except BaseException as exc:
             if not process.store.killed:
                 self.observed.turned_away.add(reservation_id)

@@ -49,7 +49,7 @@ def test_nobody_waits_for_more_than_one_item_of_each_other_for_each_of_its_own(
     assert len(queue) == 0
 
 
-@given(st.lists(st.tuples(st.sampled_from(["push", "pop", "discard", "back"]), _OWNERS)))
+@given(st.lists(st.tuples(st.sampled_from(["push", "pop", "discard", "take"]), _OWNERS)))
 def test_nothing_is_lost_or_served_twice(steps: list[tuple[str, str]]) -> None:
     queue = _queue()
     waiting: dict[int, str] = {}
@@ -60,11 +60,11 @@ def test_nothing_is_lost_or_served_twice(steps: list[tuple[str, str]]) -> None:
                 waiting[number] = owner
             case "pop" if waiting:
                 del waiting[queue.pop()]
-            case "back" if waiting:
-                item = queue.pop()
-                queue.push_back(waiting[item], item)
-                assert queue.pop() == item
-                queue.push_back(waiting[item], item)
+            case "take":
+                taken = queue.take(3)
+                assert len(taken) == min(3, len(waiting))
+                for item in taken:
+                    del waiting[item]
             case "discard":
                 oldest = next((item for item, of in waiting.items() if of == owner), -1)
                 assert queue.discard(owner, oldest) is (oldest in waiting)

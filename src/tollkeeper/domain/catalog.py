@@ -54,6 +54,20 @@ class Pricing:
     variants: tuple[PriceVariant, ...] = ()
     # The service tier of answers to requests that name none; None: any of those with prices.
     unasked_service_tier: str | None = None
+    # For holds: the dearest price of an input token that is not audio, and how much more than that, and
+    # than the completion, a token of audio costs.
+    dearest_input: int = field(init=False, compare=False, repr=False)
+    extra_input_audio: int = field(init=False, compare=False, repr=False)
+    extra_output_audio: int = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        dearest_input = max(
+            self.prompt, self.input_cache_read, self.input_cache_write, self.input_cache_write_1h
+        )
+        keep = object.__setattr__
+        keep(self, "dearest_input", dearest_input)
+        keep(self, "extra_input_audio", max(0, self.input_audio - dearest_input))
+        keep(self, "extra_output_audio", max(0, self.output_audio - self.completion))
 
     def applying(self, service_tier: str | None, prompt_tokens: int) -> "Pricing":
         """The prices of an answer. `prompt_tokens` is all of its input, from caches or not. A
@@ -187,6 +201,13 @@ class Model:
     price_changes: tuple[PriceChange, ...] = ()
     # The backends that may serve the model, where there are several; `backend` is the first.
     routes: tuple["Route", ...] = ()
+    # Whether an answer may have audio or images.
+    writes_audio: bool = field(init=False)
+    writes_images: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "writes_audio", "audio" in self.output_modalities)
+        object.__setattr__(self, "writes_images", "image" in self.output_modalities)
 
     @property
     def backends(self) -> tuple[str, ...]:

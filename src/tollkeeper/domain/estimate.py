@@ -61,13 +61,12 @@ _SUMMED_AT_ONCE = 65519 // max(_OTHER, *_WEIGHTS.values())
 
 def _sum_of_bytes(data: bytes) -> int:
     """`sum(data)` makes a Python integer of each byte; a checksum of the standard library does not."""
-    if len(data) <= _SUMMED_AT_ONCE:
-        return (zlib.adler32(data) & 0xFFFF) - 1
     view = memoryview(data)
-    return sum(
+    sums = [
         (zlib.adler32(view[start : start + _SUMMED_AT_ONCE]) & 0xFFFF) - 1
         for start in range(0, len(data), _SUMMED_AT_ONCE)
-    )
+    ]
+    return sum(sums)
 
 
 class TextSize(msgspec.Struct, frozen=True, gc=False):

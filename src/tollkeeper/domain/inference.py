@@ -79,10 +79,17 @@ class Call(msgspec.Struct, frozen=True):
         """The most that each completion may take. Images, and reasoning that the backend does not
         bound, may take as much as the model writes."""
         model = self.model
-        reasons = model.reasons and not model.bounds_reasoning
-        if not reasons and IMAGE not in model.output_modalities:
-            return self.output_tokens_max
-        return max(self.output_tokens_max, model.max_output_length)
+        if model.writes_images or (model.reasons and not model.bounds_reasoning):
+            return max(self.output_tokens_max, model.max_output_length)
+        return self.output_tokens_max
+
+    @property
+    def asked_service_tier(self) -> str | None:
+        """The service tier that the request names; None if it leaves the tier to the backend."""
+        for option in self.prompt.options:
+            if option.name == "service_tier":
+                return str(option.value)
+        return None
 
     @property
     def writes_cache_for_1h(self) -> bool:

@@ -42,16 +42,17 @@ class Cost(msgspec.Struct, frozen=True, gc=False):
 def hold_picousd(pricing: Pricing, bounds: Bounds) -> int:
     """The upper bound of the cost: every completion, every token at its dearest, by the dearest of
     the prices that may apply."""
-    return _hold_at(dearest_prices(pricing, bounds), bounds)
+    assert bounds.prompt_tokens >= 0 <= bounds.images
+    assert bounds.choices >= 1 <= bounds.output_tokens_each
+    assert bounds.prompts >= 1
+    if pricing.variants or bounds.writes_images:
+        pricing = dearest_prices(pricing, bounds)
+    return _hold_at(pricing, bounds)
 
 
 def dearest_prices(pricing: Pricing, bounds: Bounds) -> Pricing:
     """Returns those of the prices that may apply by which a call within the bounds costs most. If the
     output may be images, the price of the completion is the dearer one of both."""
-    assert min(bounds.prompt_tokens, bounds.images) >= 0
-    assert min(bounds.choices, bounds.output_tokens_each, bounds.prompts) >= 1
-    if not pricing.variants and not bounds.writes_images:
-        return pricing
     each_prompt = -(-bounds.prompt_tokens // bounds.prompts)
     possible = pricing.possible(bounds.service_tier, each_prompt)
     if bounds.writes_images:
@@ -66,19 +67,11 @@ def _with_dearer_output(prices: Pricing) -> Pricing:
 
 
 def _hold_at(prices: Pricing, bounds: Bounds) -> int:
-    prompt_price = max(
-        prices.prompt,
-        prices.input_cache_read,
-        prices.input_cache_write,
-        prices.input_cache_write_1h,
-    )
-    input_audio = max(0, prices.input_audio - prompt_price)
-    output_audio = max(0, prices.output_audio - prices.completion)
     return (
-        prompt_price * bounds.prompt_tokens
-        + input_audio * bounds.input_audio_tokens
+        prices.dearest_input * bounds.prompt_tokens
+        + prices.extra_input_audio * bounds.input_audio_tokens
         + prices.completion * bounds.choices * bounds.output_tokens_each
-        + output_audio * bounds.choices * bounds.output_audio_tokens_each
+        + prices.extra_output_audio * bounds.choices * bounds.output_audio_tokens_each
         + prices.image * bounds.images
         + prices.web_search * bounds.web_searches
         + prices.request

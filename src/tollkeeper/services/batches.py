@@ -5,14 +5,13 @@ import contextlib
 import random
 import sys
 from collections import deque
-from collections.abc import Awaitable, Callable, Hashable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 import structlog
 
 from tollkeeper.domain.errors import TollkeeperError
-from tollkeeper.fair_queue import FairQueue
 from tollkeeper.services.tallies import HistogramTally
 
 T = TypeVar("T")
@@ -55,6 +54,10 @@ _UNLIMITED = Limit()
 _BACKOFF = Backoff(first_s=0.1, max_s=2.0)
 
 
+def observe_batch(queue: str, size: int) -> None:
+    _BATCH_SIZE.observe((queue,), size)
+
+
 def own_error(error: Exception) -> Exception:
     """A copy of an error for one of several who wait: whoever catches it may change it, and adds to
     its traceback."""
@@ -64,64 +67,8 @@ def own_error(error: Exception) -> Exception:
     return own
 
 
-class WaitingItems(Protocol[T]):
-    """Items that wait to be written, and the order in which they go."""
-
-    def __len__(self) -> int: ...
-
-    def __iter__(self) -> Iterator[T]: ...
-
-    def push(self, item: T) -> None: ...
-
-    def push_back(self, item: T) -> None:
-        """Puts an item back that was taken: it is the next."""
-        ...
-
-    def pop(self) -> T: ...
-
-    def clear(self) -> None: ...
-
-
-class InOrder(deque[T]):
-    """The oldest item goes first."""
-
-    push = deque.append
-    push_back = deque.appendleft
-    pop = deque.popleft
-
-
-class InTurns(Generic[T]):
-    """Owners take turns, so that the many items of one do not delay the few of another. Adding
-    raises `QueueFull` where too many wait, in all or of one owner."""
-
-    def __init__(
-        self, owner: Callable[[T], Hashable], *, items_max: int, of_owner_max: int
-    ) -> None:
-        self._owner = owner
-        self._queue: FairQueue[T] = FairQueue(items_max=items_max, lane_max=of_owner_max)
-
-    def __len__(self) -> int:
-        return len(self._queue)
-
-    def __iter__(self) -> Iterator[T]:
-        return iter(self._queue)
-
-    def push(self, item: T) -> None:
-        self._queue.push(self._owner(item), item)
-
-    def push_back(self, item: T) -> None:
-        self._queue.push_back(self._owner(item), item)
-
-    def pop(self) -> T:
-        return self._queue.pop()
-
-    def clear(self) -> None:
-        self._queue.clear()
-
-
 class Batches(Generic[T]):
-    """A queue whose items are written in batches, the oldest first or in the order of `waiting`, one
-    batch at a time.
+    """A queue whose items are written in batches, the oldest first, one batch at a time.
 
     - `write` gets a batch of at least one item. Where it raises a `TollkeeperError`, the batch goes
       back to the front of the queue and is written again after a pause. Any other error means that
@@ -145,7 +92,6 @@ class Batches(Generic[T]):
         weigh: Callable[[T], int] | None = None,
         collect_s: float = 0.0,
         backoff: Backoff = _BACKOFF,
-        waiting: WaitingItems[T] | None = None,
     ) -> None:
         self._write = write
         self._name = name
@@ -155,7 +101,7 @@ class Batches(Generic[T]):
         self._weigh = weigh
         self._collect_s = collect_s
         self._backoff = backoff
-        self._queue: WaitingItems[T] = InOrder() if waiting is None else waiting
+        self._queue: deque[T] = deque()
         self._weight = 0
         self._running: asyncio.Task[None] | None = None
         # Set while `drain` waits for the queue to be empty. The writer then does not wait to
@@ -173,8 +119,7 @@ class Batches(Generic[T]):
 
     def add(self, *items: T) -> None:
         """Takes the items and returns at once."""
-        for item in items:
-            self._queue.push(item)
+        self._queue += items
         if self._weigh is not None:
             self._weight += sum(map(self._weigh, items))
         if len(self._queue) > self._items_max or self._weight > self._weight_max:
@@ -212,7 +157,7 @@ class Batches(Generic[T]):
                 if self._collect_s > 0 and len(self._queue) < self._batch.items:
                     await self._collect()
                 batch = self._take_batch()
-                _BATCH_SIZE.observe((self._name,), len(batch))
+                observe_batch(self._name, len(batch))
                 try:
                     await self._write_parts(batch)
                     failures = 0
@@ -270,15 +215,14 @@ class Batches(Generic[T]):
             return batch
         weight = 0
         while queue and len(batch) < limit.items and weight < limit.weight:
-            batch.append(queue.pop())
+            batch.append(queue.popleft())
             if self._weigh is not None:
                 weight += self._weigh(batch[-1])
         self._weight -= weight
         return batch
 
     def _put_back(self, batch: list[T]) -> None:
-        for item in reversed(batch):
-            self._queue.push_back(item)
+        self._queue.extendleft(reversed(batch))
         if self._weigh is not None:
             self._weight += sum(map(self._weigh, batch))
         self._shorten()
@@ -286,7 +230,7 @@ class Batches(Generic[T]):
     def _shorten(self) -> None:
         """Gives up the oldest items, because the newest ones are more likely to be looked for."""
         while len(self._queue) > self._items_max or self._weight > self._weight_max:
-            oldest = self._queue.pop()
+            oldest = self._queue.popleft()
             if self._weigh is not None:
                 self._weight -= self._weigh(oldest)
             self._give_up([oldest])

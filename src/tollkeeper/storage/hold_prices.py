@@ -28,12 +28,10 @@ _KEPT_PRICES_MAX = 1024
 
 
 def hold_prices(hold: Hold) -> dict[str, Any]:
-    """The prices that the hold was computed with, and all those that its answer may have. Amounts
-    are text, because they can be wider than the integers of JSON readers."""
+    """The prices that the hold was computed with, and all those that its answer may have."""
     pricing = hold.pricing
-    dearest = dearest_prices(pricing, hold.bounds)
-    if pricing.variants or dearest is not pricing:
-        return _columns(dearest, pricing)
+    if pricing.variants or hold.bounds.writes_images:
+        return _columns(dearest_prices(pricing, hold.bounds), pricing)
     # Nearly all holds: there is one set of prices, and it is the catalogue's own object.
     kept = _kept.get(id(pricing))
     if kept is None or kept[0] is not pricing:
@@ -50,9 +48,7 @@ _kept: dict[int, tuple[Pricing, dict[str, Any]]] = {}
 # Holds of a model have the same prices until its prices change.
 @lru_cache(maxsize=_KEPT_PRICES_MAX)
 def _columns(dearest: Pricing, all_prices: Pricing) -> dict[str, Any]:
-    columns: dict[str, Any] = {
-        column: str(getattr(dearest, name)) for column, name in _COLUMNS.items()
-    }
+    columns: dict[str, Any] = {column: getattr(dearest, name) for column, name in _COLUMNS.items()}
     has_others = bool(all_prices.variants) or dearest != all_prices
     columns["price_variants"] = _variants(all_prices) if has_others else None
     return columns

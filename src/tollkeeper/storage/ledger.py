@@ -232,8 +232,8 @@ def write_holds_statements(
             "project_id": hold.project_id,
             "api_key_id": hold.key_id,
             "model": hold.model,
-            "hold": str(hold.hold_picousd),
-            "overage_max": str(hold.overage_max_picousd),
+            "hold": hold.hold_picousd,
+            "overage_max": hold.overage_max_picousd,
             **hold_prices(hold),
             "prompt_tokens_max": hold.bounds.prompt_tokens,
             "choices": hold.bounds.choices,
@@ -264,10 +264,10 @@ def _state_documents(states: dict[OrganizationId, AccountState]) -> tuple[str, s
     accounts = [
         {
             "organization_id": organization_id,
-            "available": str(state.available_picousd),
-            "overage": str(state.overage_picousd),
+            "available": state.available_picousd,
+            "overage": state.overage_picousd,
             "stopped": state.stopped,
-            "overage_in_flight": str(state.overage_in_flight_picousd),
+            "overage_in_flight": state.overage_in_flight_picousd,
             **_spend(state.spend),
             **({} if state.spending_day is None else {"spending_day": state.spending_day}),
         }
@@ -417,16 +417,16 @@ _RESTORE_HOLDS: LiteralString = """
 
 def _document(rows: list[dict[str, Any]]) -> str:
     """Rows as one JSON parameter: adapting fifteen arrays costs more than the rest of the ledger's
-    own work. Amounts travel as text, because they can be wider than the integers of JSON readers."""
+    own work. PostgreSQL reads integers of any width exactly."""
     return _encode(rows).decode()
 
 
 def _spend(spend: Spend) -> dict[str, Any]:
     return {
-        "held": str(spend.held_picousd),
-        "unsettled": str(spend.unsettled_picousd),
-        "settled": str(spend.settled_picousd),
+        "held": spend.held_picousd,
+        "unsettled": spend.unsettled_picousd,
+        "settled": spend.settled_picousd,
         "month": spend.month,
-        "month_held": str(spend.month_held_picousd),
-        "month_settled": str(spend.month_settled_picousd),
+        "month_held": spend.month_held_picousd,
+        "month_settled": spend.month_settled_picousd,
     }

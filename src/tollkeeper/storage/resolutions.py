@@ -28,10 +28,11 @@ _RESOLVE = Statement(
         SELECT now, cap_spending_day(NULL, now) AS today, ledger_open_day() AS open_day
         FROM (SELECT clock_timestamp() AS now) AS one
     ), given AS (
-        SELECT * FROM json_to_recordset(%s::json) AS g (organization_id uuid, id uuid, kind text,
-            resolved_by text, prompt numeric, completion numeric, input_cache_read numeric,
-            input_cache_write numeric, input_audio numeric, output_audio numeric, output_image numeric,
-            web_search numeric, image numeric, request numeric, other numeric, estimated boolean)
+        SELECT *, reservation_id AS id FROM json_to_recordset(%s::json) AS g
+            (organization_id uuid, reservation_id uuid, kind text, resolved_by text, prompt numeric,
+            completion numeric, input_cache_read numeric, input_cache_write numeric,
+            input_audio numeric, output_audio numeric, output_image numeric, web_search numeric,
+            image numeric, request numeric, other numeric, estimated boolean)
     ), priced AS (
         SELECT g.*, r.hold, r.project_id, r.api_key_id, r.month, r.model, r.overage_max,
                cap_spending_day(NULL, r.held_at) AS admitted,
@@ -99,36 +100,16 @@ def resolve_statement(resolutions: Sequence[Resolution]) -> BoundStatement:
     """Resolves each reservation once and returns the ids of those that it has resolved. Of two
     resolutions of the same reservation the first one counts. A reservation that does not exist is
     skipped."""
-    # By numbers, whose hash is faster than that of ids.
-    first: dict[tuple[int, int], Resolution] = {}
-    for resolution in resolutions:
-        key = (resolution.organization_id.int, resolution.reservation_id.int)
-        first.setdefault(key, resolution)
-    rows = [
-        {
-            "organization_id": found.organization_id,
-            "id": found.reservation_id,
-            "kind": found.kind,
-            "resolved_by": found.resolved_by,
-            "prompt": str(found.prompt),
-            "completion": str(found.completion),
-            "input_cache_read": str(found.input_cache_read),
-            "input_cache_write": str(found.input_cache_write),
-            "input_audio": str(found.input_audio),
-            "output_audio": str(found.output_audio),
-            "output_image": str(found.output_image),
-            "web_search": str(found.web_search),
-            "image": str(found.image),
-            "request": str(found.request),
-            "other": str(found.other),
-            "estimated": found.estimated,
-        }
-        for found in first.values()
-    ]
-    ids = [found.reservation_id for found in first.values()]
-    return _RESOLVE.bind(
-        _encode(rows).decode(), min(ids, default=FIRST_ID), max(ids, default=FIRST_ID)
-    )
+    # By numbers, whose hash and order are faster than those of ids.
+    first = {
+        (found.reservation_id.int, found.organization_id.int): found
+        for found in reversed(resolutions)
+    }
+    if not first:
+        return _RESOLVE.bind("[]", FIRST_ID, FIRST_ID)
+    lowest, highest = first[min(first)], first[max(first)]
+    document = _encode(list(first.values())).decode()
+    return _RESOLVE.bind(document, lowest.reservation_id, highest.reservation_id)
 
 
 async def find_missing(

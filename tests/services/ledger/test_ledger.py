@@ -317,7 +317,7 @@ async def test_a_full_queue_is_refused_and_leaves_nothing(
     process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tenant = await make_tenant(process.database, credit=100)
-    monkeypatch.setattr(process.ledger._holds._common, "_queued_max", 3)
+    monkeypatch.setattr(process.ledger._holds._common._queue, "_items_max", 3)
     results = await asyncio.gather(
         *[process.ledger.hold(hold_of(tenant, 1)) for _ in range(5)], return_exceptions=True
     )

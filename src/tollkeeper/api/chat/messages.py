@@ -31,6 +31,7 @@ from tollkeeper.domain.prompt import (
 
 _ROLES = {role.value: role for role in Role}
 _RESULT_ROLES = (Role.TOOL, Role.FUNCTION)
+_PLAIN_ROLES = frozenset(_ROLES) - {role.value for role in _RESULT_ROLES}
 # The property that contains the content, for each type of part.
 _MEMBERS = {
     "text": "text",
@@ -63,44 +64,40 @@ class _LooseRequest(msgspec.Struct):
     messages: list[_LooseMessage]
 
 
+_message = wire.ChatMessage
 _loose = msgspec.json.Decoder(_LooseRequest)
 
 
-def read_turns(messages: Sequence[wire.ChatMessage], raw_body: bytes) -> tuple[Turn, ...]:
+def read_turns(
+    messages: Sequence[wire.ChatMessage], raw_body: bytes
+) -> tuple[tuple[Turn, ...], list[wire.ChatMessage]]:
+    """Returns the turns, and those of the messages that are more than a role with text."""
     loose: list[_LooseMessage] | None = None
-    if any(type(message.content) is list for message in messages):
-        loose = _loose.decode(raw_body).messages
     turns = []
+    others = []
     for at, message in enumerate(messages):
-        place = f"messages[{at}]"
-        content: tuple[Content, ...]
-        if type(message.content) is str:
-            content = (Text(message.content),)
-            if _is_plain(message):
-                turns.append(Turn(_ROLES[message.role], content, message.name, place))
+        place, role, text = f"messages[{at}]", message.role, message.content
+        content: tuple[Content, ...] = ()
+        if type(text) is str:
+            content = (Text(text),)
+            # The comparison is one call into C.
+            if (
+                message == _message(role=role, content=text, name=message.name)
+                and role in _PLAIN_ROLES
+            ):
+                turns.append(Turn(_ROLES[role], content, message.name, place))
                 continue
-        elif loose is not None and isinstance(parts := loose[at].content, list):
+        elif text is not None:
+            loose = loose or _loose.decode(raw_body).messages
+            parts = loose[at].content
+            assert isinstance(parts, list)
             content = tuple(
                 _content_part(part, f"{place}.content[{number}]")
                 for number, part in enumerate(parts)
             )
-        else:
-            content = ()
+        others.append(message)
         turns.append(_turn(message, content, place))
-    return tuple(turns)
-
-
-def _is_plain(message: wire.ChatMessage) -> bool:
-    """Whether a message is a role with text and nothing else. Nearly all are, so they take a
-    faster path."""
-    return (
-        message.tool_calls is None
-        and message.tool_call_id is None
-        and message.reasoning is None
-        and message.reasoning_content is None
-        and message.function_call is None
-        and message.role not in _RESULT_ROLES
-    )
+    return tuple(turns), others
 
 
 def _turn(message: wire.ChatMessage, content: tuple[Content, ...], place: str) -> Turn:

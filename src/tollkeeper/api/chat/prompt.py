@@ -75,7 +75,7 @@ def read_prompt(
 ) -> Prompt:
     """`model` decides whether the wish for no reasoning is sent."""
     raw = _top_level.decode(raw_body)
-    turns = read_turns(body.messages, raw_body)
+    turns, others = read_turns(body.messages, raw_body)
     sampling = Sampling(
         body.temperature,
         body.top_p,
@@ -86,7 +86,7 @@ def read_prompt(
         body.stop,
     )
     identity = Identity(body.user, body.safety_identifier, body.metadata)
-    written = _written(body, raw)
+    written = _written(body, raw, others)
     if raw.keys() <= _PLAIN_FIELDS:
         # Nearly every request. It has nothing that the rest of this function looks for.
         return Prompt(
@@ -111,9 +111,12 @@ def read_prompt(
     )
 
 
-def _written(body: wire.ChatRequest, raw: dict[str, msgspec.Raw]) -> dict[str, msgspec.Raw]:
+def _written(
+    body: wire.ChatRequest, raw: dict[str, msgspec.Raw], others: list[wire.ChatMessage]
+) -> dict[str, msgspec.Raw]:
     """The request's original bytes by field, without fields that the gateway writes itself and
-    without values that have no effect (null, text format, text as the only modality)."""
+    without values that have no effect (null, text format, text as the only modality). `others` are
+    the messages that are more than a role with text."""
     passed_on = _PASSED_ON_WITH_TOOLS if body.tools or body.functions else _PASSED_ON
     written = {
         name: value
@@ -124,9 +127,9 @@ def _written(body: wire.ChatRequest, raw: dict[str, msgspec.Raw]) -> dict[str, m
         del written["response_format"]
     if body.modalities == _TEXT_ONLY:
         del written["modalities"]
-    if any(map(has_client_fields, body.messages)):
+    if any(map(has_client_fields, others)):
         written["messages"] = without_client_fields(raw["messages"])
-    if any(map(has_untyped_parts, body.messages)):
+    if any(map(has_untyped_parts, others)):
         written["messages"] = with_part_types(written["messages"])
     return written
 

@@ -25,10 +25,11 @@ from tollkeeper.domain.inference import Call
 from tollkeeper.domain.metering import Meter
 from tollkeeper.domain.policy import Direction
 from tollkeeper.domain.policy_set import EMPTY, ActivePolicy
+from tollkeeper.domain.pricing import Bounds
 from tollkeeper.domain.transcript import Transcript, transcript
 from tollkeeper.domain.usage import Usage
 from tollkeeper.large_requests import beside_the_loop
-from tollkeeper.services.calls.measuring import measure, measure_short
+from tollkeeper.services.calls.measuring import measure
 from tollkeeper.services.calls.recorder import CallRecorder
 from tollkeeper.services.calls.response_gate import ResponseGate
 from tollkeeper.services.calls.running import AnswerSink, RunningCall, SettlementState
@@ -166,10 +167,7 @@ class Inference:
             # Admission checks this again. The early check avoids a hold for a wrong name.
             await self._policies.applying(call)
         is_counted = backend.counts_tokens and await self._token_counting.is_counted(call)
-        size = None if call.is_large else measure_short(call)
-        if size is None:
-            size = await measure(call)
-        size = size.sent_to(call.model)
+        size = (await measure(call)).sent_to(call.model)
         counted = None
         if is_counted:
             running.tokenizer_asked = True
@@ -180,18 +178,24 @@ class Inference:
         if size.web_searches or call.model.token_bounds.text_by_bytes:
             held_tokens = size.hold_bound(call.model, counted)
         copies = backend.prompts_sent(call)
-        audio_tokens = copies * size.audio_bound(call.model, prompt_tokens)
-        reservation = await self._admission.reserve(
-            call,
-            copies * held_tokens,
-            copies * size.images,
-            copies * size.web_searches,
-            prompts=copies,
+        is_text_only = size.is_text_only
+        audio_tokens = 0 if is_text_only else copies * size.audio_bound(call.model, prompt_tokens)
+        output_tokens = call.output_tokens_held
+        bounds = Bounds(
+            prompt_tokens=copies * held_tokens,
+            choices=call.choices,
+            output_tokens_each=output_tokens,
+            images=copies * size.images,
+            web_searches=copies * size.web_searches,
             input_audio_tokens=audio_tokens,
-            alarm=running.alarm,
+            output_audio_tokens_each=output_tokens if call.model.writes_audio else 0,
+            writes_images=call.model.writes_images,
+            prompts=copies,
+            service_tier=call.asked_service_tier,
         )
+        reservation = await self._admission.reserve(call, bounds, running.alarm)
         meter = Meter(
-            call, copies * prompt_tokens, copies, audio_tokens, prompt_is_counted=size.is_text_only
+            call, copies * prompt_tokens, copies, audio_tokens, prompt_is_counted=is_text_only
         )
         running.reserved(reservation, meter)
         try:

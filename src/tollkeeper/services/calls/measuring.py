@@ -12,17 +12,12 @@ _LONG_TEXT = 128 << 10
 _LONG_UNUSUAL_TEXT = 8 << 10
 
 
-def measure_short(call: Call) -> PromptSize | None:
-    """The size of a prompt with little text; None where `measure` has to be awaited."""
-    prompt, by_bytes = call.prompt, call.model.token_bounds.text_by_bytes
-    text = prompt_text(prompt)
-    if len(text) > (_LONG_TEXT if text.isascii() else _LONG_UNUSUAL_TEXT):
-        return None
-    return measure_prompt(prompt, measure_text(text), by_bytes=by_bytes)
-
-
 async def measure(call: Call) -> PromptSize:
-    """The size of any prompt. A long text is estimated slice by slice."""
-    by_bytes = call.model.token_bounds.text_by_bytes
+    """Measures the prompt, in a thread if it has much text."""
+    prompt, by_bytes = call.prompt, call.model.token_bounds.text_by_bytes
+    if not call.is_large:
+        text = prompt_text(prompt)
+        if len(text) <= (_LONG_TEXT if text.isascii() else _LONG_UNUSUAL_TEXT):
+            return measure_prompt(prompt, measure_text(text), by_bytes=by_bytes)
     measured = partial(measure_prompt, by_bytes=by_bytes)
-    return await beside_the_loop(call.organization_id.int, measured, call.prompt)
+    return await beside_the_loop(call.organization_id.int, measured, prompt)

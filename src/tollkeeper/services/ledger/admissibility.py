@@ -4,7 +4,7 @@ from tollkeeper.domain.admission import ProjectLimits, Refusal
 from tollkeeper.domain.inference import Call
 from tollkeeper.domain.pricing import Bounds, hold_picousd
 from tollkeeper.services.clock import Clock, unix_now
-from tollkeeper.services.ledger.admission import asked_service_tier, refusal_error
+from tollkeeper.services.ledger.admission import refusal_error
 from tollkeeper.storage.admissibility import could_admit
 from tollkeeper.storage.database import Database
 
@@ -25,7 +25,7 @@ class Admissibility:
             choices=call.choices,
             output_tokens_each=call.output_tokens_held,
             images=0,
-            service_tier=asked_service_tier(call),
+            service_tier=call.asked_service_tier,
         )
         pricing = call.model.pricing_at(self._clock())
         async with self._database.reading(call.organization_id) as connection:

@@ -16,7 +16,7 @@ from tollkeeper.domain.errors import (
     TollkeeperError,
     Unauthenticated,
 )
-from tollkeeper.domain.inference import IMAGE, Call
+from tollkeeper.domain.inference import Call
 from tollkeeper.domain.ledger import Hold, Resolution, ResolutionKind
 from tollkeeper.domain.money import usd_from_picousd
 from tollkeeper.domain.months import id_of_text
@@ -74,30 +74,12 @@ class Admission:
     async def reserve(
         self,
         call: Call,
-        prompt_tokens_max: int,
-        images: int,
-        web_searches: int = 0,
-        *,
-        prompts: int = 1,
-        input_audio_tokens: int = 0,
+        bounds: Bounds,
         alarm: Alarm | None = None,
     ) -> Reservation:
         """Holds the upper bound of what the call can cost, by the prices of this moment. Raises
-        where it is refused, with the numbers of the refusal in the message. All counts are those
-        of `prompts` prompts together. A task that has an alarm for its waits gives it."""
-        audio_output = "audio" in call.model.output_modalities
-        bounds = Bounds(
-            prompt_tokens=prompt_tokens_max,
-            choices=call.choices,
-            output_tokens_each=call.output_tokens_held,
-            images=images,
-            web_searches=web_searches,
-            input_audio_tokens=input_audio_tokens,
-            output_audio_tokens_each=call.output_tokens_held if audio_output else 0,
-            writes_images=IMAGE in call.model.output_modalities,
-            prompts=prompts,
-            service_tier=asked_service_tier(call),
-        )
+        where it is refused, with the numbers of the refusal in the message. A task that has an
+        alarm for its waits gives it."""
         now = self._clock()
         pricing = dearest_pricing(call.model, now, bounds)
         prices = prices_by_backend(call.model, now)
@@ -213,14 +195,6 @@ def _tool_fee(call: Call) -> int:
     if not prices or not call.prompt.tools:
         return 0
     return sum(prices.get(name, 0) for name, _ in call.prompt.provider_tools)
-
-
-def asked_service_tier(call: Call) -> str | None:
-    """The service tier that the request names; None where it leaves the tier to the backend."""
-    for option in call.prompt.options:
-        if option.name == "service_tier":
-            return str(option.value)
-    return None
 
 
 def refusal_error(decision: Decision) -> TollkeeperError:

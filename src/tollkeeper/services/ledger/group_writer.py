@@ -1,13 +1,14 @@
 """Group commit: one transaction writes the items of many callers, and each gets its own result."""
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from functools import partial
 from typing import Generic, TypeAlias, TypeVar
 
 from tollkeeper.domain.errors import TollkeeperError, Unavailable
-from tollkeeper.fair_queue import QueueFull
-from tollkeeper.services.batches import Batches, InTurns, Limit, own_error
+from tollkeeper.fair_queue import FairQueue, QueueFull
+from tollkeeper.services.batches import observe_batch, own_error
 from tollkeeper.services.ledger.handout import Handout
 
 T = TypeVar("T")
@@ -21,9 +22,13 @@ QUEUED_MAX = 20_000
 QUEUED_OF_OWNER_MAX = 5_000
 
 
+def _no_owner(_item: object) -> None:
+    """All items belong together."""
+
+
 class GroupWriter(Generic[T, R]):
-    """Batches whose items have results. Nothing waits while nothing is being written; what arrives
-    while a batch is written is the next batch.
+    """Writes items together, each of which has a result. Nothing waits while nothing is being written;
+    what arrives while a batch is written is the next batch.
 
     `write` takes a batch and returns one result for each item, in order. A result may be an error
     of this item, or a future where the result will be known later.
@@ -44,23 +49,23 @@ class GroupWriter(Generic[T, R]):
         *,
         name: str,
         queued_max: int | None = QUEUED_MAX,
-        owner: Callable[[T], Hashable] | None = None,
+        owner: Callable[[T], Hashable] = _no_owner,
         in_order: bool = False,
         handout: Handout | None = None,
     ) -> None:
         self._write = write
-        self._owner = owner or _no_owner
+        self._name = name
+        self._owner = owner
+        self._lane = _no_owner if in_order else owner
         self._handout = handout
-        self._queued_max = queued_max
+        items_max = sys.maxsize if queued_max is None else queued_max
         # The items that nobody has begun to write and nobody has withdrawn.
         self._queued: dict[asyncio.Future[R], T] = {}
-        self._batches: Batches[asyncio.Future[R]] = Batches(
-            self._write_queued,
-            name=name,
-            batch=Limit(BATCH_MAX),
-            give_up=self._give_up,
-            waiting=None if owner is None or in_order else self._in_turns(),
+        lane_max = items_max if self._lane is _no_owner else QUEUED_OF_OWNER_MAX
+        self._queue: FairQueue[asyncio.Future[R]] = FairQueue(
+            items_max=items_max, lane_max=lane_max
         )
+        self._running: asyncio.Task[None] | None = None
 
     @property
     def queued(self) -> int:
@@ -68,19 +73,20 @@ class GroupWriter(Generic[T, R]):
 
     @property
     def busy(self) -> bool:
-        return self._batches.busy
+        """Whether anything is queued or being written."""
+        return self._running is not None
 
     def submit(self, item: T) -> asyncio.Future[R]:
         """Takes the item; the future is its result. Cancelling the future does not withdraw it."""
-        if self._queued_max is not None and len(self._queued) >= self._queued_max:
-            raise _overloaded()
-        result: asyncio.Future[R] = asyncio.get_running_loop().create_future()
-        self._queued[result] = item
+        loop = asyncio.get_running_loop()
+        result: asyncio.Future[R] = loop.create_future()
         try:
-            self._batches.add(result)
+            self._queue.push(self._lane(item), result)
         except QueueFull:
-            del self._queued[result]
-            raise _overloaded() from None
+            raise Unavailable("The ledger is overloaded; try again.", retry_after_s=2) from None
+        self._queued[result] = item
+        if self._running is None:
+            self._running = loop.create_task(self._run(), name=self._name)
         return result
 
     def withdraw(self, result: asyncio.Future[R]) -> bool:
@@ -93,23 +99,30 @@ class GroupWriter(Generic[T, R]):
 
     async def drain(self) -> None:
         """Waits until everything that was submitted is written."""
-        await self._batches.drain()
+        while self._running is not None:
+            await asyncio.wait([self._running])
 
     async def stop(self) -> None:
         """Gives up what is not written yet."""
-        await self._batches.stop()
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.wait([self._running])
 
-    def _in_turns(self) -> InTurns[asyncio.Future[R]]:
-        owner = self._owner
-        return InTurns(
-            lambda result: owner(self._queued[result]),
-            items_max=QUEUED_MAX,
-            of_owner_max=QUEUED_OF_OWNER_MAX,
-        )
-
-    def _write_queued(self, results: list[asyncio.Future[R]]) -> Awaitable[None]:
-        waiting = [result for result in results if result in self._queued]
-        return self._write_batch(waiting, [self._queued.pop(result) for result in waiting])
+    async def _run(self) -> None:
+        waiting: list[asyncio.Future[R]] = []
+        try:
+            # Items that are submitted in the same turn of the event loop join the first batch.
+            await asyncio.sleep(0)
+            while self._queue:
+                waiting = [one for one in self._queue.take(BATCH_MAX) if one in self._queued]
+                observe_batch(self._name, len(waiting))
+                await self._write_batch(waiting, [self._queued.pop(one) for one in waiting])
+        except BaseException:
+            # Stopped, or a fault in this class: whoever waits must be told.
+            self._give_up([*waiting, *self._queue])
+            raise
+        finally:
+            self._running = None
 
     async def _write_batch(self, waiting: Sequence[asyncio.Future[R]], items: Sequence[T]) -> None:
         if not items:
@@ -142,17 +155,9 @@ class GroupWriter(Generic[T, R]):
             handout.add(self._owner(item), partial(_answer, waiter, result))
 
     def _give_up(self, results: Sequence[asyncio.Future[R]]) -> None:
-        for result in results:
-            self._queued.pop(result, None)
+        self._queue.clear()
+        self._queued.clear()
         _fail(results, Unavailable("The gateway is shutting down."))
-
-
-def _no_owner(_item: object) -> None:
-    """All items belong together."""
-
-
-def _overloaded() -> Unavailable:
-    return Unavailable("The ledger is overloaded; try again.", retry_after_s=2)
 
 
 def _answer(waiting: asyncio.Future[R], result: Result[R]) -> None:
