@@ -59,7 +59,7 @@ PROVIDER_BUGS = {
         ("backends/test_presets.py",),
     ),
     "a key in a file is read once": Bug(
-        "KeyInFile.headers_at_once",
+        "KeyInFile.headers_for",
         "if version != self._version:",
         "if self._version is None:",
         ("backends/test_credentials.py",),

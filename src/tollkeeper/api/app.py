@@ -27,7 +27,6 @@ from tollkeeper.api.http.envelope import (
 )
 from tollkeeper.api.http.exchange import SERVER_WIDE, ClientGone, Exchange
 from tollkeeper.api.http.head import HeadReading, RequestHead
-from tollkeeper.api.http.json_bounds import is_large
 from tollkeeper.api.http.metrics import request_ended, request_opened
 from tollkeeper.api.http.overload_refusal import OverloadRefusal
 from tollkeeper.api.http.router import Router
@@ -118,14 +117,13 @@ class App:
         head = exchange.head
         if head.reading is None:
             incoming.read_key(head, reading, self._customer_key_header)
-        authentication = self._services.authentication
-        caller: Caller | None = None
+        caller: Caller
         if endpoint.admitted:
-            caller = authentication.recognised(reading.key)
-        elif endpoint.key_kind is KeyKind.ADMIN:
-            self._services.administration_rate.require_room(reading.key)
-        if caller is None:
-            caller = await self._authenticated(endpoint, reading.key)
+            caller = await self._services.authentication.recognise(reading.key)
+        else:
+            if endpoint.key_kind is KeyKind.ADMIN:
+                self._services.administration_rate.require_room(reading.key)
+            caller = await self._services.authentication.authenticate(reading.key)
         owner = exchange.owner = caller.organization_id.int
         _check_caller(endpoint, caller)
         if head.reading is None:
@@ -139,23 +137,15 @@ class App:
             self._services.inference.require_rate(caller.project_id)
         limits = self._conventions
         share = answer.body_share = self._bodies.share_of(caller)
-        bytes_max = limits.body_bytes_max
-        raw_body = incoming.arrived_body(exchange, bytes_max=bytes_max)
-        if raw_body is None:
-            raw_body = await incoming.read_body(
-                exchange, share, bytes_max=bytes_max, timeout_s=limits.body_timeout_s
-            )
+        raw_body = await incoming.read_body(
+            exchange, share, bytes_max=limits.body_bytes_max, timeout_s=limits.body_timeout_s
+        )
         if endpoint.stored and isinstance(caller, AdminCaller):
             self._services.administration_rate.count_body(caller.organization_id, len(raw_body))
-        decoder, body = self._decoders[endpoint.operation], None
-        if endpoint.takes_body and not endpoint.stored:
-            body = self._decoding.decode_plain(raw_body, decoder, share)
-        large = False
-        if body is None:
-            large = is_large(raw_body)
-            body = await incoming.decode_body(
-                endpoint, decoder, raw_body, self._decoding, share, owner=owner
-            )
+        decoder = self._decoders[endpoint.operation]
+        body, large = await incoming.decode_body(
+            endpoint, decoder, raw_body, self._decoding, share, owner=owner
+        )
         incoming.grow_for_parts(share, body, raw_body, is_large=large)
         query = incoming.decode_query(head.query, endpoint.query)
         return Request(
@@ -171,12 +161,6 @@ class App:
             endpoint.operation,
             self._conventions,
         )
-
-    async def _authenticated(self, endpoint: AnyEndpoint, presented: str) -> Caller:
-        authentication = self._services.authentication
-        if endpoint.admitted:
-            return await authentication.recognise(presented)
-        return await authentication.authenticate(presented)
 
 
 def _check_caller(endpoint: AnyEndpoint, caller: Caller) -> None:

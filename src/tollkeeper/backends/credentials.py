@@ -42,11 +42,6 @@ class OutgoingRequest(msgspec.Struct, frozen=True, gc=False):
 
 
 class Credential(Protocol):
-    def headers_at_once(self) -> bytes | None:
-        """Like `headers_for`, without a wait. None where there is something to wait for, and where the
-        headers depend on the request."""
-        ...
-
     async def headers_for(self, request: OutgoingRequest, *, deadline: float) -> bytes:
         """Header lines, each ended by CRLF. `deadline` is a time of the event loop's clock.
 
@@ -74,11 +69,8 @@ class _Passive:
 
     _headers = b""
 
-    def headers_at_once(self) -> bytes:
-        return self._headers
-
     async def headers_for(self, request: OutgoingRequest, *, deadline: float) -> bytes:
-        return self.headers_at_once()
+        return self._headers
 
     def doubt(self) -> None: ...
 
@@ -113,12 +105,12 @@ class KeyInFile(_Passive):
         # Not that of the file that `key` was read from: it may have changed since.
         self._version: tuple[int, ...] | None = None
 
-    def headers_at_once(self) -> bytes:
+    async def headers_for(self, request: OutgoingRequest, *, deadline: float) -> bytes:
         version = version_of(self._path)
         if version != self._version:
             self._version = version
             self._read_again()
-        return super().headers_at_once()
+        return self._headers
 
     @property
     def secrets(self) -> tuple[str, ...]:

@@ -94,10 +94,8 @@ class Replica:
             full_path = f"{address.path}?{address.query}" if address.query else address.path
             written = _request_head(full_path, accept, self._shared_headers)
             head = self._heads[path, accept] = RequestHead(full_path, written)
-        headers = self._credential.headers_at_once()
-        if headers is None:
-            outgoing = OutgoingRequest(self._netloc, head.path, body)
-            headers = await self._credential.headers_for(outgoing, deadline=deadline)
+        outgoing = OutgoingRequest(self._netloc, head.path, body)
+        headers = await self._credential.headers_for(outgoing, deadline=deadline)
         length = b"content-length: %d\r\n\r\n" % len(body)
         return b"".join((head.written, headers, own_headers, length))
 
@@ -237,14 +235,12 @@ class ReplicaCall:
             own_headers=b"traceparent: %b\r\n" % trace if trace else b"",
         )
         organization = call.organization_id.int
-        connection = replica.pool.take_idle(organization)
-        if connection is None:
-            try:
-                connection = await replica.pool.acquire(
-                    deadline=self._deadline, organization=organization
-                )
-            except HttpFailure as failure:
-                raise domain_error(failure, charged=False) from failure
+        try:
+            connection = await replica.pool.acquire(
+                deadline=self._deadline, organization=organization
+            )
+        except HttpFailure as failure:
+            raise domain_error(failure, charged=False) from failure
         self._connection = connection
         self.sent = True
         connection.send(head, body, deadline=self._deadline, idle_s=replica.config.idle_timeout_s)

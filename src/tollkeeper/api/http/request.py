@@ -107,17 +107,17 @@ def _is_json(content_type: bytes) -> bool:
     return True
 
 
-def arrived_body(exchange: Exchange, *, bytes_max: int) -> bytes | None:
-    """The whole body if it arrived with the headers, as it usually does; otherwise None, and `read_body`
-    waits for it. A body that declares too large a length is refused before it is read."""
-    if exchange.body_bytes > bytes_max:
-        raise PayloadTooLarge(f"The body exceeds {bytes_max} bytes.")
-    return exchange.body
-
-
 async def read_body(
     exchange: Exchange, share: BodyShare, *, bytes_max: int, timeout_s: float
 ) -> bytes:
+    """Returns the body, which usually arrived with the headers. A body that declares too large a length
+    is refused before it is read."""
+    if exchange.body_bytes > bytes_max:
+        raise PayloadTooLarge(f"The body exceeds {bytes_max} bytes.")
+    body = exchange.body
+    if body is not None:
+        return body
+
     def grow_to(size: int) -> None:
         if size > bytes_max:
             raise PayloadTooLarge(f"The body exceeds {bytes_max} bytes.")
@@ -171,27 +171,21 @@ class JsonDecoding:
     def __init__(self, elements_max: int) -> None:
         self._elements_max = elements_max
 
-    def decode_plain(
-        self, body: bytes, decoder: msgspec.json.Decoder[T], share: BodyShare
-    ) -> T | None:
-        """Decodes nearly every body; None for others, which `decode` has to look at."""
-        elements = plain_elements(body, self._elements_max)
-        if elements is None:
-            return None
-        share.grow_to(memory_of(body, elements))
-        return strict_json.decode_bounded(body, decoder)
-
     async def decode(
         self, owner: Hashable, body: bytes, decoder: msgspec.json.Decoder[T], share: BodyShare
-    ) -> T:
+    ) -> tuple[T, bool]:
+        """Returns the decoded body, and whether it is large."""
         if not is_large(body):
             share.grow_to(self._memory_of(body))
-            return strict_json.decode_bounded(body, decoder)
+            return strict_json.decode_bounded(body, decoder), False
         share.grow_to(await beside_the_loop(owner, self._memory_of, body))
-        return await beside_the_loop(owner, strict_json.decode_bounded, body, decoder)
+        return await beside_the_loop(owner, strict_json.decode_bounded, body, decoder), True
 
     def _memory_of(self, body: bytes) -> int:
-        return memory_of(body, check_bounds(body, self._elements_max))
+        elements = plain_elements(body, self._elements_max)
+        if elements is None:
+            elements = check_bounds(body, self._elements_max)
+        return memory_of(body, elements)
 
 
 async def decode_body(
@@ -202,17 +196,16 @@ async def decode_body(
     share: BodyShare,
     *,
     owner: Hashable,
-) -> Any:
+) -> tuple[Any, bool]:
+    """Returns the decoded body, None if the endpoint takes none, and whether it is large."""
     if not endpoint.takes_body:
         if body:
             raise InvalidRequest("This operation takes no body.")
-        return None
-    decoded: Any = decoding.decode_plain(body, decoder, share)
-    if decoded is None:
-        decoded = await decoding.decode(owner, body, decoder, share)
+        return None, False
+    decoded, large = await decoding.decode(owner, body, decoder, share)
     if endpoint.stored:
         strict_json.refuse_nul(body, decoded)
-    return decoded
+    return decoded, large
 
 
 def grow_for_parts(share: BodyShare, decoded: Any, body: bytes, *, is_large: bool) -> None:

@@ -85,9 +85,6 @@ class BearerToken:
         obtain: _InThread[str] = _InThread(identity)
         self._token = Renewed(obtain, described=identity.described, times=times)
 
-    def headers_at_once(self) -> None:
-        """A token may have to be waited for."""
-
     async def headers_for(self, request: OutgoingRequest, *, deadline: float) -> bytes:
         return key_header(CredentialKind.BEARER, await self._token.get(deadline=deadline))
 
@@ -122,9 +119,6 @@ class Signature:
         self._now = now
         obtain: _InThread[SigningKeys] = _InThread(identity)
         self._keys = Renewed(obtain, described=identity.described, times=times)
-
-    def headers_at_once(self) -> None:
-        """A signature covers its request."""
 
     async def headers_for(self, request: OutgoingRequest, *, deadline: float) -> bytes:
         keys = await self._keys.get(deadline=deadline)

@@ -71,29 +71,21 @@ class ConnectionPool:
         """Calls that wait for a connection."""
         return self._slots.waiting
 
-    def take_idle(self, organization: Hashable) -> Connection | None:
-        """An idle connection. None where there is none, or where others have to be waited for."""
-        loop_time = asyncio.get_running_loop().time()
-        if self._cooling_down:
-            self._take_cooled(loop_time)
-        if not self._idle or not self._slots.take_free(organization):
-            return None
-        connection = self._pop_idle(loop_time)
-        if connection is None:
-            self._slots.release(organization)
-        else:
-            self._users[connection] = organization
-        return connection
-
     async def acquire(self, *, deadline: float, organization: Hashable = None) -> Connection:
         """An open connection; waits for one as long as connecting may take. Raises ConnectFailed,
         ConnectionsExhausted or DeadlinePassed; then nothing was sent."""
-        await self._wait_for_turn(organization, deadline)
-        try:
-            connection = await self._acquire(deadline)
-        except BaseException:
-            self._slots.release(organization)
-            raise
+        if not self._slots.take_free(organization):
+            await self._wait_for_turn(organization, deadline)
+        now = asyncio.get_running_loop().time()
+        if self._cooling_down:
+            self._take_cooled(now)
+        connection = self._pop_idle(now)
+        if connection is None:
+            try:
+                connection = await self._open(deadline)
+            except BaseException:
+                self._slots.release(organization)
+                raise
         self._users[connection] = organization
         return connection
 
@@ -108,12 +100,7 @@ class ConnectionPool:
                 raise DeadlinePassed("the deadline passed before a connection was free") from None
             raise ConnectionsExhausted("every connection is in use") from None
 
-    async def _acquire(self, deadline: float) -> Connection:
-        now = asyncio.get_running_loop().time()
-        self._take_cooled(now)
-        connection = self._pop_idle(now)
-        if connection is not None:
-            return connection
+    async def _open(self, deadline: float) -> Connection:
         if self._is_full() and self._cooling_down:
             self._drop(self._cooling_down.popleft()[0])
         if self._is_full():

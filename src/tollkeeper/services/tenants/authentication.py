@@ -40,10 +40,10 @@ class Authentication:
     async def recognise(self, presented: str) -> Caller:
         """Like `authenticate`, but caches project keys for a short time, by their whole digest. Only
         for calls that go through admission, which reads the key again under a lock."""
-        cached = self.recognised(presented)
+        digest = key_digest(presented)
+        cached = self._cached_caller(digest, time.monotonic())
         if cached is not None:
             return cached
-        digest = key_digest(presented)
         authenticated = await self.authenticate(presented)
         if isinstance(authenticated, ProjectCaller):
             self._cached.pop(digest, None)
@@ -51,10 +51,6 @@ class Authentication:
                 del self._cached[next(iter(self._cached))]
             self._cached[digest] = (authenticated, time.monotonic() + _CACHED_S)
         return authenticated
-
-    def recognised(self, presented: str) -> ProjectCaller | None:
-        """Like `recognise`, for a key that is in the cache; else None."""
-        return self._cached_caller(key_digest(presented), time.monotonic())
 
     def recognise_to_refuse(self, presented: str) -> ProjectCaller | None:
         """Like `recognise`, for calls that are refused for lack of room: it does not wait, and takes a
