@@ -1,6 +1,6 @@
 """`tollkeeper audit`."""
 
-from tests.support.gateway import Gateway, Tenant
+from tests.support.gateway import Gateway
 from tests.support.program import Program
 
 
@@ -29,7 +29,8 @@ def test_changes_are_listed_with_who_made_them(program: Program) -> None:
     assert "cli:dana" in shown
 
 
-async def test_people_see_names(program: Program, gateway: Gateway, tenant: Tenant) -> None:
+async def test_people_see_names(program: Program, gateway: Gateway) -> None:
+    tenant = await gateway.make_recorded_tenant()
     organization = await gateway.services.organizations.organization_show(tenant.organization_id)
     policy = await gateway.make_policy(tenant)
     listed = program.json("audit", "list", "--organization", organization.name)["data"]

@@ -22,6 +22,11 @@ from tollkeeper.settings import Settings
 _ALICE = Actor(ActorKind.CONSOLE, "alice")
 
 
+@pytest.fixture
+async def tenant(gateway: Gateway) -> Tenant:
+    return await gateway.make_recorded_tenant()
+
+
 async def _entries(gateway: Gateway, tenant: Tenant, **filters: Any) -> list[AuditEntry]:
     page = await gateway.services.audit.audit_list(
         organization_id=tenant.organization_id, **filters
@@ -173,7 +178,7 @@ async def test_pages_meet_without_a_gap(gateway: Gateway, tenant: Tenant) -> Non
 
 
 async def test_an_organization_sees_only_its_own_entries(gateway: Gateway, tenant: Tenant) -> None:
-    other = await gateway.make_tenant("Other")
+    other = await gateway.make_recorded_tenant("Other")
     assert str(other.organization_id) not in json.dumps(
         msgspec.to_builtins(await _entries(gateway, tenant))
     )

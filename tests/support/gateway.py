@@ -4,7 +4,8 @@ import secrets
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, LiteralString
+from uuid import uuid4
 
 import httpx2
 
@@ -12,9 +13,11 @@ from tollkeeper.bootstrap import build_app, running_services
 from tollkeeper.domain.access import (
     ADMIN_PERMISSIONS,
     CUSTOMER_PERMISSIONS,
+    KeyKind,
     OrganizationId,
     ProjectId,
 )
+from tollkeeper.domain.keys import mint_key
 from tollkeeper.embedded.engine_address import EngineAddress
 from tollkeeper.hosting.arrivals import fair_arrivals
 from tollkeeper.hosting.http_server import HttpServer
@@ -25,6 +28,36 @@ from tollkeeper.services.use_cases import Services
 from tollkeeper.settings import Settings
 
 _TIMEOUT_S = 60
+# The rows that the services write for an organization, a project, two keys and a grant, except for
+# those of the audit. `tests/services/tenants/test_created_rows.py` compares them.
+_CREATE_TENANT: LiteralString = """
+    WITH new_organization AS (
+        INSERT INTO organizations (id, name, created_at)
+        VALUES (%(organization)s, %(organization_name)s, to_timestamp(%(now)s))
+    ), new_account AS (
+        INSERT INTO accounts (organization_id, granted, available)
+        VALUES (%(organization)s, %(credit)s, %(credit)s)
+    ), new_project AS (
+        INSERT INTO projects (organization_id, id, name, created_at)
+        VALUES (%(organization)s, %(project)s, %(project_name)s, to_timestamp(%(now)s))
+    ), new_project_account AS (
+        INSERT INTO project_accounts (organization_id, project_id)
+        VALUES (%(organization)s, %(project)s)
+    ), new_admin_key AS (
+        INSERT INTO admin_keys
+            (organization_id, id, name, digest, redacted_value, permissions, created_at)
+        VALUES (%(organization)s, gen_random_uuid(), 'root', %(admin_digest)s,
+            %(admin_redacted)s, %(admin_permissions)s, clock_timestamp())
+    ), new_project_key AS (
+        INSERT INTO project_keys
+            (organization_id, id, project_id, name, digest, redacted_value, permissions, created_at)
+        VALUES (%(organization)s, gen_random_uuid(), %(project)s, 'app', %(project_digest)s,
+            %(project_redacted)s, %(project_permissions)s, to_timestamp(%(now)s))
+    )
+    INSERT INTO grants (organization_id, id, amount, note)
+    SELECT %(organization)s, gen_random_uuid(), %(credit)s::numeric, 'test'
+    WHERE %(credit)s::numeric <> 0
+"""
 
 
 @dataclass(frozen=True)
@@ -50,10 +83,33 @@ class Gateway:
     base_url: str
     services: Services
     client: httpx2.AsyncClient
+    clock: Clock = unix_now
 
-    async def make_tenant(self, name: str = "Acme") -> Tenant:
-        """Creates a tenant. Its organization's name only begins with `name`, because names are
-        unique and tests share databases."""
+    async def make_tenant(self, name: str = "Acme", *, credit: int = 0) -> Tenant:
+        """Create a tenant, in one statement because almost every test needs one. Its organization's
+        name only begins with `name`, because names are unique and tests share databases."""
+        organization, project = OrganizationId(uuid4()), ProjectId(uuid4())
+        admin, customer = mint_key(KeyKind.ADMIN), mint_key(KeyKind.PROJECT)
+        values = {
+            "organization": organization,
+            "organization_name": f"{name} {secrets.token_hex(8)}",
+            "project": project,
+            "project_name": f"{name} project",
+            "admin_digest": admin.digest,
+            "admin_redacted": admin.redacted_value,
+            "admin_permissions": sorted(ADMIN_PERMISSIONS),
+            "project_digest": customer.digest,
+            "project_redacted": customer.redacted_value,
+            "project_permissions": sorted(CUSTOMER_PERMISSIONS),
+            "now": self.clock(),
+            "credit": credit,
+        }
+        async with self.services.database.reading() as connection:
+            await connection.execute(_CREATE_TENANT, values)
+        return Tenant(organization, project, admin.value, customer.value)
+
+    async def make_recorded_tenant(self, name: str = "Acme") -> Tenant:
+        """Create a tenant through the services, which record this in the audit."""
         organization = await self.services.organizations.organization_create(
             f"{name} {secrets.token_hex(8)}"
         )
@@ -118,6 +174,6 @@ async def running_gateway(
         await server.start(listener)
         async with httpx2.AsyncClient(base_url=base_url, timeout=_TIMEOUT_S) as client:
             try:
-                yield Gateway(base_url, services, client)
+                yield Gateway(base_url, services, client, clock)
             finally:
                 await server.drain(5)

@@ -137,10 +137,7 @@ class ScriptedGateway:
 
     async def with_tenant(self, *, credit: int = 10**13) -> "ScriptedGateway":
         """The same gateway for somebody else, whose books are empty but for the credit."""
-        other = replace(self, tenant=await self.gateway.make_tenant())
-        if credit:
-            await other.grant(credit)
-        return other
+        return replace(self, tenant=await self.gateway.make_tenant(credit=credit))
 
     async def activity_of(self, answer: httpx2.Response) -> ActivityEntry:
         """The activity record of an answered request."""
@@ -349,12 +346,10 @@ async def scripted_gateway(
     """`urls` are the replicas, where they are not just the upstream."""
     settings = scripted_settings(data_dir, *(urls or (upstream.url,)), **changes)
     async with running_gateway(settings, conninfo, clock=clock) as gateway:
-        tenant = await gateway.make_tenant()
+        tenant = await gateway.make_tenant(credit=credit)
         scripted = ScriptedGateway(
             gateway, upstream, tenant, probe_tenant=tenant, ordinary=ordinary
         )
-        if credit:
-            await scripted.grant(credit)
         await _fill_pool(gateway)
         yield scripted
         if scripted.verified:
