@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ import pytest
 
 from tests.proofs import planted_bugs, planted_price_bugs, planted_provider_bugs
 from tests.proofs.bug import Bug, LocationError, SqlBug
+from tests.support.data_folders import data_folder
 from tests.support.proof import Proof
 
 BUGS = {**planted_bugs.BUGS, **planted_price_bugs.PRICE_BUGS, **planted_provider_bugs.PROVIDER_BUGS}
@@ -30,8 +30,6 @@ PARTS = 8
 TIMEOUT_S = 900
 # The test that failed, or whose preparation did, in pytest's list at the end.
 CATCHER = re.compile(r"^(?:FAILED|ERROR) tests/(\S+::\S+)", re.MULTILINE)
-MEMORY = Path("/dev/shm")
-MEMORY_MIN = 4 * 2**30
 
 pytestmark = pytest.mark.timeout(3 * TIMEOUT_S)
 
@@ -56,7 +54,17 @@ class Copy:
         return subprocess.run(
             [
                 sys.executable,
-                *("-m", "pytest", "-q", "-x", "-p", "no:randomly", "-p", "no:cacheprovider"),
+                *(
+                    "-m",
+                    "pytest",
+                    "-q",
+                    "-x",
+                    "--slow",
+                    "-p",
+                    "no:randomly",
+                    "-p",
+                    "no:cacheprovider",
+                ),
                 # Tests that end by themselves stop their database; killed ones leave it behind.
                 f"--session-timeout={TIMEOUT_S}",
                 *(TESTS + name for name in tests),
@@ -85,18 +93,8 @@ class Copy:
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Copy]:
     folder = tmp_path_factory.mktemp("copy")
     shutil.copytree(SOURCE, folder / "src", ignore=shutil.ignore_patterns("__pycache__"))
-    with tempfile.TemporaryDirectory(prefix="tk-planted-", dir=_scratch_place()) as scratch:
-        # The database may run as another user, who has to reach what is inside.
-        Path(scratch).chmod(0o711)
-        yield Copy(folder / "src", folder / "compiled", Path(scratch))
-
-
-def _scratch_place() -> Path | None:
-    """Memory where there is enough of it: each bug needs a new database, which on a disk takes longer
-    than the tests. None is the usual folder for temporary files."""
-    if "TMPDIR" in os.environ or not os.access(MEMORY, os.W_OK):
-        return None
-    return MEMORY if shutil.disk_usage(MEMORY).free >= MEMORY_MIN else None
+    with data_folder() as scratch:
+        yield Copy(folder / "src", folder / "compiled", scratch)
 
 
 def test_every_bug_can_be_planted() -> None:

@@ -34,6 +34,21 @@ def test_only_long():
 def test_no_proof():
     pass
 """
+_SLOW = """
+import pytest
+
+pytestmark = pytest.mark.slow
+
+def test_slow():
+    pass
+
+def test_also_slow(proof):
+    proof.count("cases", proof.size(quick=1, long=2))
+
+@pytest.mark.smoke
+def test_smoke():
+    pass
+"""
 _BAD = """
 import pytest
 
@@ -143,3 +158,18 @@ def test_without_the_option_there_is_no_summary(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout
     assert "verdict" not in done.stdout
     assert "5 passed, 1 skipped" in done.stdout
+
+
+def test_slow_tests_are_proofs(tmp_path: Path) -> None:
+    """A file of slow tests has one row, without what runs always."""
+    done = _run(tmp_path, _SLOW, "--prove", "-m", "proof")
+    lines = [_TIME.sub("TIME", line) for line in _lines(done)]
+    assert "test_it.py 2 passed TIME 2 cases" in lines
+    assert "Proved: 1 proof, 2 cases; all ran in full size, and all passed." in lines
+
+
+def test_slow_tests_run_if_they_are_asked_for(tmp_path: Path) -> None:
+    assert "1 passed, 2 skipped" in _run(tmp_path, _SLOW).stdout
+    done = _run(tmp_path, _SLOW, "--slow", "-rs")
+    assert "3 passed" in done.stdout
+    assert "verdict" not in done.stdout

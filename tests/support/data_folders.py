@@ -17,8 +17,8 @@ _MEMORY_FREE_MIN = 4 << 30
 
 
 def _folder_in_memory() -> Path | None:
-    """Return None if the machine has no such folder, or too little room in it."""
-    if "TMPDIR" in os.environ or not _MEMORY.is_dir():
+    """Return None if the machine has no such folder that we may write to, or too little room in it."""
+    if "TMPDIR" in os.environ or not os.access(_MEMORY, os.W_OK):
         return None
     return _MEMORY if shutil.disk_usage(_MEMORY).free >= _MEMORY_FREE_MIN else None
 

@@ -4,6 +4,9 @@ A test is a proof if it takes the fixture `proof` or `only_long`; it then has th
 so that `-m proof` chooses them. With --prove the summary lists each proof with its result, and ends
 with one sentence on all of them. It reads nothing but the reports of tests, which also come from other
 processes.
+
+A test with the mark `slow` runs only with --prove or --slow, and is a proof too. A file or class of
+slow tests can keep some for every run: they have the mark `smoke`.
 """
 
 from collections import Counter
@@ -11,10 +14,12 @@ from collections.abc import Generator
 
 import pytest
 
-from tests.support.proof_summary import ROW, TALLY, Summary, proof_of
+from tests.support.proof_summary import ROW, SLOW, TALLY, Summary, proof_of
 
 _MARK = "proof"
+_SMOKE = "smoke"
 _FIXTURES = {"proof", "only_long"}
+_SKIP_SLOW = pytest.mark.skip(reason="slow: only with --prove or --slow")
 # A proof may take long, beside others and on a slow machine; a hang is found by the shorter runs.
 _LONG_TIMEOUT_S = 2 * 3600
 
@@ -53,10 +58,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--prove", action="store_true", default=False, help="run every proof in its full size"
     )
+    parser.addoption(
+        "--slow",
+        action="store_true",
+        default=False,
+        help="run slow tests, and proofs in short size",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", f"{_MARK}: is longer with --prove, and is in its summary")
+    config.addinivalue_line("markers", f"{SLOW}: runs only with --prove or --slow")
+    config.addinivalue_line("markers", f"{_SMOKE}: runs always, also in a file of slow tests")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -65,9 +78,13 @@ def pytest_collection_modifyitems(
 ) -> Generator[None]:
     """Marks proofs before pytest chooses by marks, and orders what is left when all others are done."""
     prove = config.getoption("--prove")
+    skips_slow = not prove and not config.getoption("--slow")
     for item in items:
         fixtures = _FIXTURES & set(getattr(item, "fixturenames", ()))
-        if fixtures:
+        is_slow = SLOW in item.keywords and _SMOKE not in item.keywords
+        if is_slow and skips_slow:
+            item.add_marker(_SKIP_SLOW)
+        if is_slow or fixtures:
             item.add_marker(_MARK)
         if prove and "proof" in fixtures:
             item.add_marker(pytest.mark.timeout(_LONG_TIMEOUT_S), append=False)

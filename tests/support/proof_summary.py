@@ -9,6 +9,7 @@ import pytest
 
 TALLY = "proof: "
 ROW = "row of: "
+SLOW = "slow"
 
 
 def proof_of(case: str) -> str:
@@ -71,7 +72,9 @@ class Summary:
                 self._add(report)
 
     def _add(self, report: pytest.TestReport) -> None:
-        outcome = self._proofs.setdefault(proof_of(report.nodeid), Outcome())
+        # Slow tests are too many for a row each: a file has one.
+        name = report.nodeid.partition("::")[0] if SLOW in report.keywords else report.nodeid
+        outcome = self._proofs.setdefault(proof_of(name), Outcome())
         outcome.add(report)
         if report.skipped and isinstance(report.longrepr, tuple):
             self._reasons[report.nodeid] = str(report.longrepr[2]).removeprefix("Skipped: ")
