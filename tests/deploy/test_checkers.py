@@ -9,6 +9,8 @@ import pytest
 
 from tests.journeys.clients.environments import python_environment
 
+pytestmark = pytest.mark.slow
+
 _DEPLOY = Path(__file__).parents[2] / "deploy"
 _UNIT = _DEPLOY / "systemd" / "tollkeeper.service"
 _LOCKS = Path(__file__).with_name("locks")

@@ -11,6 +11,8 @@ import pytest
 import tollkeeper
 from tests.journeys.clients.environments import python_environment
 
+pytestmark = pytest.mark.slow
+
 _ROOT = Path(__file__).parents[2]
 _UV = Path(sys.executable).with_name("uv")
 _WITHIN_S = 300

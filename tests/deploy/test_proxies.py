@@ -33,6 +33,8 @@ from tollkeeper.hosting.operator_listener import OperatorListener, Readiness
 from tollkeeper.hosting.worker import http_limits
 from tollkeeper.settings import Settings
 
+pytestmark = pytest.mark.slow
+
 _DEPLOY = Path(__file__).parents[2] / "deploy"
 _EACH = pytest.mark.parametrize("kind", ["nginx", "caddy"])
 _CALLERS = 16

@@ -12,7 +12,7 @@ from tollkeeper.embedded.engine_address import EngineAddress
 from tollkeeper.embedded.engine_limits import ENGINE_SCHEMA_BOUNDS
 from tollkeeper.embedded.packaged_model import PACKAGED_MODEL
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.slow, pytest.mark.engine]
 _SCHEMA = {
     "type": "object",
     "properties": {"yes": {"type": "boolean"}},
@@ -89,6 +89,7 @@ async def test_a_prompt_beyond_the_context_is_refused(address: EngineAddress) ->
     assert answer.json["error"]["type"] == "exceed_context_size_error"
 
 
+@pytest.mark.smoke
 async def test_a_stream_ends_with_finish_usage_and_done(address: EngineAddress) -> None:
     answer = await chat(address, "Hello", stream=True, stream_options={"include_usage": True})
     records = [line[6:] for line in answer.text.splitlines() if line.startswith("data: ")]

@@ -72,6 +72,7 @@ async def test_becomes_ready_in_the_background() -> None:
         await engine.close()
 
 
+@pytest.mark.slow
 async def test_a_model_with_less_context_says_so() -> None:
     async with running_engine(engine_options(parallel=1, context_length=16384)) as engine:
         assert engine.report is not None
@@ -80,6 +81,7 @@ async def test_a_model_with_less_context_says_so() -> None:
         assert "embedded.context_length asks" in engine.status.detail
 
 
+@pytest.mark.slow
 async def test_stop_leaves_no_process_and_may_be_repeated() -> None:
     async with running_engine() as engine:
         pid = engine.pid
@@ -90,6 +92,7 @@ async def test_stop_leaves_no_process_and_may_be_repeated() -> None:
         await engine.close()
 
 
+@pytest.mark.slow
 async def test_stop_while_the_model_loads() -> None:
     engine = EmbeddedEngine(SMALL)
     await engine.start()
@@ -100,6 +103,7 @@ async def test_stop_while_the_model_loads() -> None:
     assert not _lives(pid)
 
 
+@pytest.mark.slow
 async def test_a_killed_engine_comes_back_on_the_same_address() -> None:
     async with running_engine() as engine:
         before, pid = address_of(engine), engine.pid
@@ -114,6 +118,7 @@ async def test_a_killed_engine_comes_back_on_the_same_address() -> None:
         assert (await chat(before, "Hello")).status == 200
 
 
+@pytest.mark.slow
 async def test_an_engine_that_hangs_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept_process, "_PROBE_INTERVAL_S", 0.2)
     monkeypatch.setattr(kept_process, "_PROBE_TIMEOUT_S", 0.5)
@@ -129,6 +134,7 @@ async def test_an_engine_that_hangs_is_replaced(monkeypatch: pytest.MonkeyPatch)
         assert await engine.wait_ready(READY_WITHIN_S)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moment", ["loading", "ready"])
 async def test_the_engine_ends_with_a_killed_parent(moment: str) -> None:
     parent = await asyncio.create_subprocess_exec(
@@ -143,6 +149,7 @@ async def test_the_engine_ends_with_a_killed_parent(moment: str) -> None:
     await _until(lambda: not _lives(pid))
 
 
+@pytest.mark.slow
 async def test_a_failing_start_is_named_and_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,13 +6,14 @@ from tests.proofs.call_histories import run_call_history
 from tests.proofs.simulated_provider import Manner
 from tests.support.proof import Proof
 
+SMOKE = 300
 QUICK = 1_000
 LONG = 50_000
 
 
 def test_every_call_is_charged_what_was_billed(proof: Proof) -> None:
     seen: Counter[str] = Counter()
-    histories = proof.size(QUICK, LONG)
+    histories = proof.size(QUICK, LONG, smoke=SMOKE)
     for seed in range(histories):
         seen += run_call_history(seed)
     proof.count("histories of calls", histories)
@@ -28,5 +29,5 @@ def test_every_call_is_charged_what_was_billed(proof: Proof) -> None:
 
 
 def test_the_same_seed_is_the_same_history() -> None:
-    for seed in range(20):
+    for seed in range(10):
         assert run_call_history(seed) == run_call_history(seed)

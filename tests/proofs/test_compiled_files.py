@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 _ROOT = Path(__file__).parents[2]
 _KEPT = ".pytest_cache/compiled"
 

@@ -30,6 +30,8 @@ from tollkeeper.domain.ledger import Hold
 from tollkeeper.embedded.postgres import EmbeddedPostgres
 from tollkeeper.storage.migrations import migrate
 
+pytestmark = pytest.mark.slow
+
 CALLERS = 12
 # A server that was killed waits for its last child before it starts again.
 RESTART_TRIES = 20

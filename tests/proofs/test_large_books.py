@@ -23,6 +23,8 @@ from tests.support.ledger import (
 from tests.support.ledger_months import OldBooks, this_month
 from tests.support.proof import Proof
 
+pytestmark = pytest.mark.slow
+
 _ORGANIZATIONS = 60
 _CALLS_QUICK, _CALLS_LONG = 10_000, 1_000_000
 # What a verification may need at most above what the program needs anyway, however large the books.

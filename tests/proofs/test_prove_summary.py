@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 # Durations are in seconds; a case of these tests takes less than a thousand.
 _TIME = re.compile(r"\b\d+\.\d s\b")
 _ROOT = Path(__file__).parents[2]
@@ -168,6 +170,7 @@ def test_slow_tests_are_proofs(tmp_path: Path) -> None:
     assert "Proved: 1 proof, 2 cases; all ran in full size, and all passed." in lines
 
 
+@pytest.mark.smoke
 def test_slow_tests_run_if_they_are_asked_for(tmp_path: Path) -> None:
     assert "1 passed, 2 skipped" in _run(tmp_path, _SLOW).stdout
     done = _run(tmp_path, _SLOW, "--slow", "-rs")

@@ -36,7 +36,7 @@ def test_the_ledger_agrees_with_a_plain_model(machine: type[LedgerMachine], proo
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=proof.size(9, 500),
+            max_examples=proof.size(9, 500, smoke=2),
             stateful_step_count=STEPS,
             derandomize=True,
             deadline=None,

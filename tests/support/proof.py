@@ -27,12 +27,17 @@ _LONG_TIMEOUT_S = 2 * 3600
 class Proof:
     """The size of one test's proof, and the count of what it went through."""
 
-    def __init__(self, node: pytest.Item, *, long: bool) -> None:
+    def __init__(self, node: pytest.Item, *, long: bool, slow: bool) -> None:
         self._node = node
         self.long = long
+        self.slow = slow
 
-    def size(self, quick: int, long: int) -> int:
-        return long if self.long else quick
+    def size(self, quick: int, long: int, *, smoke: int | None = None) -> int:
+        """Return `long` with --prove. `smoke` is for runs without --slow, if `quick` takes too long
+        for them."""
+        if self.long:
+            return long
+        return quick if self.slow or smoke is None else smoke
 
     def count(self, what: str, number: int = 1, *, of: int | None = None) -> None:
         """Shown in the summary, added up over all tests. `of` is how many it is when all is well."""
@@ -45,7 +50,8 @@ class Proof:
 
 @pytest.fixture
 def proof(request: pytest.FixtureRequest) -> Proof:
-    return Proof(request.node, long=request.config.getoption("--prove"))
+    option = request.config.getoption
+    return Proof(request.node, long=option("--prove"), slow=option("--slow"))
 
 
 @pytest.fixture(scope="session")

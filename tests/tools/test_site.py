@@ -7,6 +7,8 @@ import pytest
 
 from tools import site
 
+pytestmark = pytest.mark.slow
+
 
 def test_every_page_is_there_and_every_link_leads_somewhere(tmp_path: Path) -> None:
     assert site.build(tmp_path) == []
@@ -29,6 +31,7 @@ def test_nothing_is_loaded_from_elsewhere(tmp_path: Path) -> None:
         assert re.findall(r'(?:src|<link[^>]*href)="https?:', page.read_text()) == []
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize(
     ("text", "problem"),
     [

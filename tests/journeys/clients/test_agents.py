@@ -6,7 +6,7 @@ from tests.journeys.clients.programs import ClientLogin, PythonClient
 from tests.support.responses_answers import look_then_tell
 from tests.support.scripted_gateway import COST, MODEL, ScriptedGateway
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 async def test_tools_over_several_turns(agents: PythonClient, scripted: ScriptedGateway) -> None:

@@ -7,7 +7,7 @@ from tests.support.responses_answers import look_then_tell
 from tests.support.scripted_gateway import COST, ScriptedGateway
 
 # The first of them installs.
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 async def test_tools_over_several_turns(ai_sdk: NodeClient, scripted: ScriptedGateway) -> None:

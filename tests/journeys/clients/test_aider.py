@@ -22,7 +22,7 @@ goodbye
 """
 
 
-@pytest.mark.usefixtures("only_long")
+@pytest.mark.slow
 async def test_an_edit(scripted: ScriptedGateway, tmp_path: Path) -> None:
     """Only with --prove, because its environment is large."""
     aider = await python_client("aider")

@@ -10,7 +10,7 @@ from tests.support.scripted_gateway import MODEL, ScriptedGateway, scripted_gate
 from tests.support.token_counts import counts
 from tests.support.upstream import Upstream
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @pytest.fixture

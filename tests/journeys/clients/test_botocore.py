@@ -30,7 +30,7 @@ from tollkeeper.backends.converse.wire import ConverseWire
 from tollkeeper.backends.identity.sigv4 import SignedRequest, SigningKeys, signing_headers
 from tollkeeper.domain.messages_behavior import PromptCaching, ThinkingStyle
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 _SCRIPT = "bedrock_types.py"
 _FUNCTION = {**FUNCTION, "cache_control": {"type": "ephemeral"}}

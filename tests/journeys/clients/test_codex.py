@@ -11,7 +11,7 @@ from tests.support.scripted_gateway import COST, ScriptedGateway
 from tests.support.upstream import USAGE, Peer, Verb
 
 # The first of them installs.
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 PATCH = """apply_patch <<'EOF'
 *** Begin Patch

@@ -10,7 +10,7 @@ from tests.journeys.clients.programs import ClientLogin, NodeClient, PythonClien
 from tests.support.engine import engine_gateway
 from tests.support.scripted_gateway import ScriptedGateway
 
-pytestmark = [pytest.mark.engine, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.engine, pytest.mark.timeout(900)]
 MODEL = "local/small"
 # picousd a token
 PROMPT_PRICE, CACHED_PRICE, COMPLETION_PRICE = 20_000, 2_000, 80_000

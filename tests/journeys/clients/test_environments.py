@@ -9,6 +9,8 @@ import pytest
 from tests.journeys.clients import environments
 from tests.journeys.clients.environments import NotInstalled, install_once
 
+pytestmark = pytest.mark.slow
+
 PARALLEL = 4
 
 

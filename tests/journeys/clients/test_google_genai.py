@@ -17,7 +17,7 @@ from tests.journeys.clients.provider_types import (
 from tests.journeys.exchanges.exchange import RECORDED, load
 from tests.support.upstream_gemini import blocked, call_part, text_part, thought_part, whole
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 _SCRIPT = "gemini_types.py"
 _CONVERSATION = conversation(

@@ -8,7 +8,7 @@ from tests.support.scripted_gateway import COST, MODEL, ScriptedGateway
 from tests.support.upstream import chat, end_after
 
 # The first of them installs.
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @pytest.fixture
@@ -67,6 +67,7 @@ async def test_tools_over_several_turns(
     assert (await scripted.balance())["settled"] == 4 * COST
 
 
+@pytest.mark.smoke
 async def test_chat(node: NodeClient, scripted: ScriptedGateway, login: ClientLogin) -> None:
     scripted.upstream.play(chat(), chat(), look_then_tell())
     told = await node.run("chat.mjs", login)

@@ -8,7 +8,7 @@ from tests.support.responses_answers import look_then_tell
 from tests.support.scripted_gateway import COST, ScriptedGateway
 
 # The first of them installs.
-pytestmark = pytest.mark.timeout(900)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 SEEN = "I saw a room 0 and a room 1."
 CHAT = ("chat", "chat streamed")

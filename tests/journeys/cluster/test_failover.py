@@ -17,6 +17,8 @@ from tests.support.scripted_gateway import ScriptedGateway, chat_body
 from tests.support.upstream import Upstream, chat
 from tollkeeper.storage.migrations import migrate
 
+pytestmark = pytest.mark.slow
+
 _CALLERS = 8
 # Statuses in the envelope that a client's retry understands.
 _REFUSALS = {500, 502, 503, 504}

@@ -25,6 +25,8 @@ from tests.support.scripted_gateway import ScriptedGateway, eventually
 from tests.support.upstream import Upstream, chat
 from tollkeeper.storage.migrations import migrate
 
+pytestmark = pytest.mark.slow
+
 # How soon /readyz has to agree with calls.
 _WITHIN_S = 15.0
 # The disk of a server that a test fills. Folders of a new server take about 60 MB.
@@ -202,6 +204,7 @@ async def test_a_clock_in_a_closed_month_is_not_ready(drill: Drill) -> None:
     await drill.stays(503, for_s=5)
 
 
+@pytest.mark.smoke
 async def test_a_gateway_that_drains_says_so(drill: Drill) -> None:
     paused = PausedAnswer()
     drill.scripted.upstream.play(paused.verb())

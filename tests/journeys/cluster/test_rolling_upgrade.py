@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 import httpx2
+import pytest
 
 from tests.support.balancer import Balancer
 from tests.support.data_folders import data_folder
@@ -21,6 +22,8 @@ from tests.support.upstream import Upstream, chat
 from tollkeeper.embedded.postgres import EmbeddedPostgres
 from tollkeeper.storage.migrations import migrate
 from tollkeeper.storage.revisions import code_revision, revisions
+
+pytestmark = pytest.mark.slow
 
 _CALLERS = 6
 _PAUSE_S = 0.1

@@ -20,7 +20,7 @@ from tests.support.scripted_gateway import COST, ScriptedGateway, chat_body, rea
 from tollkeeper.domain.access import CUSTOMER_PERMISSIONS
 from tollkeeper.domain.caps import CapPeriod
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 _TABLE = "three gateways on one PostgreSQL"
 _CALLS_BETWEEN = 30
