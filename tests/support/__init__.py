@@ -59,5 +59,5 @@ Documents:
 
 And `proof`: how far a proof goes, with and without `--prove`; `proof_summary`: what is said of all
 proofs at the end; `compiled_files`: keeps what Python compiles. Files that end in `_fixtures`
-hold pytest fixtures over these.
+hold pytest fixtures over these. `tables`: tests over the rows of a table.
 """

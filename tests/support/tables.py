@@ -1,0 +1,94 @@
+"""Tests over the rows of a table that are one case for pytest.
+
+    @each(("text", "count"), [("", 0), ("one", 1)])
+    def test_words(text: str, count: int) -> None: ...
+
+`pytest.mark.parametrize` has the same form, but makes a case of every row, and to collect, prepare
+and report a case takes longer than most rows do. Here all rows run in one case, and its error names
+the rows that failed. Fixtures are the same for all rows: a test whose rows need fresh ones keeps
+`parametrize`.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from _pytest.mark import ParameterSet
+
+_ID_LENGTH_MAX = 200
+_Test = TypeVar("_Test", bound=Callable[..., Any])
+
+
+class _Failures:
+    """The rows of one run that failed."""
+
+    def __init__(self) -> None:
+        self._found: list[AssertionError] = []
+
+    @contextmanager
+    def of_row(self, row: str) -> Iterator[None]:
+        """Keep a failed assertion inside the block for later. Another error ends the test at once."""
+        try:
+            yield
+        except AssertionError as error:
+            error.add_note(f"in the row {row}")
+            self._found.append(error)
+        except Exception as error:
+            error.add_note(f"in the row {row}")
+            raise
+
+    def raise_if_any(self, rows: int) -> None:
+        if self._found:
+            raise ExceptionGroup(f"{len(self._found)} of {rows} rows failed", self._found)
+
+
+def each(
+    names: str | Sequence[str],
+    rows: Iterable[Any],
+    *,
+    ids: Callable[[Any], object] | Sequence[str] | None = None,
+) -> Callable[[_Test], _Test]:
+    """Run the test with the values of each row as the arguments of these names."""
+    if isinstance(names, str):
+        names = [name.strip() for name in names.split(",")]
+    table = []
+    for number, row in enumerate(rows):
+        read = ParameterSet.extract_from(row, force_tuple=len(names) == 1)
+        assert not read.marks, "a row has no marks of its own"
+        identity = read.id if isinstance(read.id, str) else _id_of(read.values, number, ids)
+        table.append((identity, dict(zip(names, read.values, strict=True))))
+    assert table, "a table without rows tests nothing"
+
+    def decorate(test: _Test) -> _Test:
+        async def run_awaited(**fixtures: Any) -> None:
+            failures = _Failures()
+            for row, arguments in table:
+                with failures.of_row(row):
+                    await test(**fixtures, **arguments)
+            failures.raise_if_any(len(table))
+
+        def run(**fixtures: Any) -> None:
+            failures = _Failures()
+            for row, arguments in table:
+                with failures.of_row(row):
+                    test(**fixtures, **arguments)
+            failures.raise_if_any(len(table))
+
+        chosen: Any = run_awaited if inspect.iscoroutinefunction(test) else run
+        functools.update_wrapper(chosen, test)
+        signature = inspect.signature(test)
+        fixtures = [one for name, one in signature.parameters.items() if name not in names]
+        chosen.__signature__ = signature.replace(parameters=fixtures)
+        return chosen  # type: ignore[no-any-return]
+
+    return decorate
+
+
+def _id_of(values: Sequence[Any], number: int, ids: Any) -> str:
+    if callable(ids):
+        return "-".join(str(ids(value)) for value in values)
+    if ids is not None:
+        return str(ids[number])
+    return f"{number}: {', '.join(map(repr, values))}"[:_ID_LENGTH_MAX]
