@@ -15,6 +15,7 @@ import pytest
 
 from tests.api.marked_requests import MARKERS, Places
 from tests.support.backend_calls import MODEL
+from tests.support.tables import each
 from tollkeeper.api.chat.prompt import read_prompt as read_chat
 from tollkeeper.api.http.strict_json import decode
 from tollkeeper.api.isolated import caching_wish
@@ -190,7 +191,7 @@ def test_the_walk_is_not_idle(outcomes: dict[str, set[str]]) -> None:
     assert len(outcomes) > 200
 
 
-@pytest.mark.parametrize("face", ["chat", "responses", "messages"])
+@each("face", FACES)
 def test_every_struct_of_a_request_is_walked(face: str) -> None:
     request, _ = FACES[face]
     places = Places(request)

@@ -3,10 +3,11 @@
 import pytest
 
 from tests.support.backend_calls import make_config
+from tests.support.tables import each
 from tollkeeper.backends.config import shown_url
 
 
-@pytest.mark.parametrize(
+@each(
     "url",
     [
         "",
@@ -28,7 +29,7 @@ def test_bad_url(url: str) -> None:
         make_config(url)
 
 
-@pytest.mark.parametrize("key", ["", "a b", "a\r\nx-injected: 1", "ż", "a\x00"])
+@each("key", ["", "a b", "a\r\nx-injected: 1", "ż", "a\x00"])
 def test_bad_key(key: str) -> None:
     with pytest.raises(ValueError):
         make_config("http://host/v1", api_key=key)
@@ -45,7 +46,7 @@ def test_the_key_is_not_shown() -> None:
     assert "hush" not in repr(make_config("http://[::1]:80/v1", api_key="hush"))
 
 
-@pytest.mark.parametrize(
+@each(
     ("url", "shown"),
     [
         ("http://host:80/v1", "http://host:80/v1"),

@@ -8,6 +8,7 @@ from pydantic import ValidationError
 from structlog.testing import capture_logs
 
 from tests.support.backend_calls import KEY, make, make_call, make_config, routed
+from tests.support.tables import each
 from tests.support.upstream import Upstream, chat, refuse
 from tollkeeper.backends.credentials import CredentialKind, KeyInFile, key_header
 from tollkeeper.bootstrap import build_backends
@@ -17,7 +18,7 @@ from tollkeeper.settings import BackendSettings, Settings, SettingsError
 _KEY_HEADERS = ("authorization", "x-api-key", "api-key", "x-goog-api-key")
 
 
-@pytest.mark.parametrize(
+@each(
     ("kind", "header", "value"),
     [
         (CredentialKind.BEARER, "authorization", f"Bearer {KEY}"),
@@ -113,7 +114,7 @@ async def test_no_key_is_ever_shown(tmp_path: Path) -> None:
     assert "first-key" not in repr(KeyInFile(CredentialKind.BEARER, file, "first-key"))
 
 
-@pytest.mark.parametrize("key", ["", "two words", "a\r\nb: c", "schlüssel", "\x00"])
+@each("key", ["", "two words", "a\r\nb: c", "schlüssel", "\x00"])
 def test_a_key_that_is_no_header_value_is_refused(key: str) -> None:
     with pytest.raises(ValueError, match="printable ASCII"):
         key_header(CredentialKind.X_API_KEY, key)
@@ -135,7 +136,7 @@ def test_a_gateway_does_not_start_without_the_key_of_its_file(
         build_backends(_settings(api_key_file=str(file)), None)
 
 
-@pytest.mark.parametrize("name", ["authorization", "host", "content-length", "x-api-key"])
+@each("name", ["authorization", "host", "content-length", "x-api-key"])
 def test_headers_of_the_gateway_are_not_set(name: str) -> None:
     with pytest.raises(ValidationError, match=f"{name} is written by the gateway itself"):
         BackendSettings.model_validate(
@@ -143,7 +144,7 @@ def test_headers_of_the_gateway_are_not_set(name: str) -> None:
         )
 
 
-@pytest.mark.parametrize(("name", "value"), [("x-a", "b\r\nc: d"), ("X-A", "b"), ("x a", "b")])
+@each(("name", "value"), [("x-a", "b\r\nc: d"), ("X-A", "b"), ("x a", "b")])
 def test_headers_that_are_none_are_refused(name: str, value: str) -> None:
     with pytest.raises(ValidationError):
         _settings(headers={name: value})

@@ -7,6 +7,7 @@ import pytest
 
 from tests.backends.replicas import calls_of, pair
 from tests.support.backend_calls import DEADLINE_S, make, make_call, routed, until
+from tests.support.tables import each
 from tests.support.upstream import (
     Peer,
     Upstream,
@@ -27,7 +28,7 @@ from tollkeeper.domain.errors import (
 )
 
 
-@pytest.mark.parametrize("status", [401, 402, 403, 404, 408, 413, 424, 498, 499])
+@each("status", [401, 402, 403, 404, 408, 413, 424, 498, 499])
 async def test_what_a_caller_can_provoke_does_not_eject(status: int) -> None:
     in_the_answer = {"error": {"message": "no", "code": status}}
     for verb in (refuse(status), answer(in_the_answer)):
@@ -44,7 +45,7 @@ async def test_an_answer_that_is_too_large_does_not_eject() -> None:
         assert replicas.state == "healthy"
 
 
-@pytest.mark.parametrize("status", [500, 502, 503, 504, 520, 524, 529])
+@each("status", [500, 502, 503, 504, 520, 524, 529])
 async def test_what_no_caller_can_provoke_ejects(status: int) -> None:
     async with pair(refuse(status), failures_to_eject=1) as replicas:
         assert type((await replicas.call()).error) is BackendFailed
@@ -71,7 +72,7 @@ async def test_ejection_and_return() -> None:
         assert calls_of(replicas.watched, replicas.spare) == [5, 5]
 
 
-@pytest.mark.parametrize("verb", [refuse(500), reset_after(1), stream([sse(chunk("a"))])])
+@each("verb", [refuse(500), reset_after(1), stream([sse(chunk("a"))])])
 async def test_the_last_healthy_replica_is_never_ejected(verb: Verb) -> None:
     """Whoever fails at it, and however often: without it nobody could be answered."""
     async with Upstream(verb) as upstream, routed(upstream.url, failures_to_eject=1) as backend:
@@ -196,7 +197,7 @@ async def test_a_cancelled_probe_is_released() -> None:
         assert len(replicas.watched.requests) == 3
 
 
-@pytest.mark.parametrize(
+@each(
     "verb", [stream([sse(chunk("a"))]), stream([sse(chunk("a")), b"data: x\n\n"]), reset_after(1)]
 )
 async def test_answers_that_break_off_eject(verb: Verb) -> None:

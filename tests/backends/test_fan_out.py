@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from tests.support.backend_calls import make, make_call, routed, until
+from tests.support.tables import each
 from tests.support.upstream import (
     USAGE,
     Peer,
@@ -42,7 +43,7 @@ async def fanned_out(
         yield FanOutBackend(backend, concurrency=concurrency)
 
 
-@pytest.mark.parametrize("streamed", [False, True])
+@each("streamed", [False, True])
 async def test_n_of_128(streamed: bool) -> None:
     at_once = most = 0
 
@@ -75,7 +76,7 @@ async def test_one_choice_goes_straight_through() -> None:
         assert upstream.requests[0].json["seed"] == 5
 
 
-@pytest.mark.parametrize(
+@each(
     ("seed", "sent"),
     [
         (5, {5, 6, 7}),
@@ -150,7 +151,7 @@ async def test_a_slow_reader_makes_the_parts_wait() -> None:
 # Failures.
 
 
-@pytest.mark.parametrize("streamed", [False, True])
+@each("streamed", [False, True])
 async def test_all_parts_rejected(streamed: bool) -> None:
     waits = itertools.count()
 
@@ -188,7 +189,7 @@ async def test_no_part_can_connect() -> None:
         assert not outcome.error.charged
 
 
-@pytest.mark.parametrize("others", [hang(), reset_before_headers()])
+@each("others", [hang(), reset_before_headers()])
 async def test_a_failure_while_others_may_run(others: Verb) -> None:
     async with Upstream(refuse(500), others) as upstream, fanned_out(upstream.url) as backend:
         outcome = await make(backend, make_call(choices=4))
@@ -198,7 +199,7 @@ async def test_a_failure_while_others_may_run(others: Verb) -> None:
         await until(lambda: upstream.under_way == 0)
 
 
-@pytest.mark.parametrize("streamed", [False, True])
+@each("streamed", [False, True])
 async def test_one_failure_fails_the_call_and_stops_the_rest(streamed: bool) -> None:
     good = stream() if streamed else answer()
     script = [good, good, good, refuse(500), hang()]
@@ -236,7 +237,7 @@ async def test_the_deadline_holds_for_all_parts_together() -> None:
 # Usage.
 
 
-@pytest.mark.parametrize("usage", [None, {**USAGE, "prompt_tokens": -1}, "many"])
+@each("usage", [None, {**USAGE, "prompt_tokens": -1}, "many"])
 async def test_one_part_without_a_sound_usage_spoils_the_sum(usage: Any) -> None:
     async with (
         Upstream(answer(), answer(completion(usage=usage)), answer()) as upstream,

@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from tests.journeys.exchanges.exchange import RECORDED
 from tests.support.backend_calls import make_call
+from tests.support.tables import each
 from tollkeeper.backends.config import BackendConfig, Tokenizer, WireProtocol
 from tollkeeper.backends.credentials import CredentialKind
 from tollkeeper.backends.presets import PRESETS
@@ -80,7 +81,7 @@ def test_a_preset_is_a_backend(preset: str, monkeypatch: pytest.MonkeyPatch) -> 
     assert bool(PRESETS[preset].url) is not bool(PRESETS[preset].address_form)
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+@each("preset", PRESETS)
 def test_a_preset_has_a_recorded_exchange_and_a_row(preset: str) -> None:
     prefix = _EXCHANGES.get(preset, preset)
     assert [path for path in RECORDED.iterdir() if path.stem.startswith(prefix)]
@@ -177,7 +178,7 @@ def test_an_address_that_a_preset_cannot_know() -> None:
         BackendSettings.model_validate({"name": "b", "preset": "azure"})
 
 
-@pytest.mark.parametrize(
+@each(
     ("changes", "said"),
     [
         ({"preset": "netscape"}, "there are: openai, azure"),
@@ -189,7 +190,7 @@ def test_a_preset_that_cannot_be(changes: dict[str, Any], said: str) -> None:
         BackendSettings.model_validate({"name": "b", **changes})
 
 
-@pytest.mark.parametrize(
+@each(
     ("preset", "own", "bound"),
     [
         ("anthropic", None, 4784),
@@ -216,7 +217,7 @@ def _model(backend: dict[str, Any], **changes: Any) -> Model:
     return build_catalog(Settings.model_validate(declared)).models[0]
 
 
-@pytest.mark.parametrize(
+@each(
     ("backend", "own", "tokens", "rereads"),
     [
         ({"preset": "anthropic"}, 0, None, True),
@@ -235,7 +236,7 @@ def test_what_searches_add_to_a_hold(
     assert (bounds.web_search, bounds.search_rereads) == (tokens, rereads)
 
 
-@pytest.mark.parametrize(
+@each(
     ("backend", "features", "held"),
     [
         ({"preset": "xai"}, ["reasoning"], 100),

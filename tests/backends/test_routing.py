@@ -4,10 +4,9 @@ import asyncio
 from collections import Counter
 from contextlib import AsyncExitStack
 
-import pytest
-
 from tests.backends.replicas import calls_of, upstreams
 from tests.support.backend_calls import Outcome, make, make_call, routed, until
+from tests.support.tables import each
 from tests.support.upstream import (
     Peer,
     Upstream,
@@ -105,7 +104,7 @@ async def test_few_calls_of_a_session_stay_together() -> None:
         assert sorted(calls_of(*servers)) == [0, 4]
 
 
-@pytest.mark.parametrize("verb", [chat(), refuse(400), refuse(429), reset_before_headers()])
+@each("verb", [chat(), refuse(400), refuse(429), reset_before_headers()])
 async def test_calls_that_have_ended_are_no_load(verb: Verb) -> None:
     async with AsyncExitStack() as stack:
         servers = await upstreams(stack, 2, verb)
@@ -143,8 +142,8 @@ async def refuse_in_the_answer(peer: Peer) -> None:
     await (stream([sse(error)]) if peer.request.json["stream"] else answer(error))(peer)
 
 
-@pytest.mark.parametrize("streamed", [False, True])
-@pytest.mark.parametrize(
+@each("streamed", [False, True])
+@each(
     "verb",
     [
         refuse(500),
@@ -168,8 +167,8 @@ async def test_another_replica_answers(verb: Verb, streamed: bool) -> None:
         assert bad.requests
 
 
-@pytest.mark.parametrize("streamed", [False, True])
-@pytest.mark.parametrize(
+@each("streamed", [False, True])
+@each(
     "verb",
     [
         reset_before_headers(),
@@ -230,7 +229,7 @@ async def test_busy_replicas_are_not_ejected() -> None:
             assert calls_of(one, two) == [number, number]
 
 
-@pytest.mark.parametrize("retries", [0, 1, 2])
+@each("retries", [0, 1, 2])
 async def test_no_more_retries_than_configured(retries: int) -> None:
     async with AsyncExitStack() as stack:
         servers = await upstreams(stack, 4, refuse(500))

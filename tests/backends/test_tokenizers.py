@@ -4,9 +4,8 @@ import asyncio
 import json
 from typing import Any
 
-import pytest
-
 from tests.support.backend_calls import make_call, routed
+from tests.support.tables import each
 from tests.support.upstream import (
     Upstream,
     Verb,
@@ -64,7 +63,7 @@ async def test_llama_cpp() -> None:
         assert request.json["model"] == "upstream-model"
 
 
-@pytest.mark.parametrize(
+@each(
     ("configured", "path"), [("/other/tokenize", "/other/tokenize"), ("tokenize", "/v1/tokenize")]
 )
 async def test_path(configured: str, path: str) -> None:
@@ -76,7 +75,7 @@ async def test_path(configured: str, path: str) -> None:
         assert upstream.requests[0].path == path
 
 
-@pytest.mark.parametrize(
+@each(
     "verb",
     [
         refuse(404),
@@ -109,7 +108,7 @@ async def test_a_failure_is_no_count_and_no_verdict(verb: Verb) -> None:
         assert len(upstream.requests) == 1
 
 
-@pytest.mark.parametrize("value", [-1, 1.5, "7", True, 2**60, [], {}])
+@each("value", [-1, 1.5, "7", True, 2**60, [], {}])
 async def test_an_absurd_count_is_no_count(value: Any) -> None:
     async with (
         Upstream(answer({"count": value})) as upstream,

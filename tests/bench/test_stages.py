@@ -1,10 +1,11 @@
 """Sampled stacks and the stages of a call."""
 
-import pytest
 from bench.stages import HOLDS, LOOP, REQUEST, SCRIPT, SETTLEMENTS, stage_of
 
+from tests.support.tables import each
 
-@pytest.mark.parametrize(
+
+@each(
     ("innermost", "stage"),
     [
         ("feed_data (tollkeeper/hosting/http_protocol.py:10)", LOOP),

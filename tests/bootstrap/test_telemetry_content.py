@@ -3,11 +3,11 @@
 import json
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.backend_calls import make_prompt
+from tests.support.tables import each
 from tollkeeper.bootstrap.telemetry_content import AnswerContent, content_attributes
 from tollkeeper.domain.access import KeyKind
 from tollkeeper.domain.inference import Delta, FunctionCallPiece, ToolCallPiece
@@ -199,8 +199,8 @@ def test_of_other_tools_only_type_and_name_are_sent() -> None:
     assert "verysecret" not in json.dumps(content)
 
 
-@pytest.mark.parametrize("kind", list(KeyKind))
-@pytest.mark.parametrize("position", [0, 1500, *range(1900, 2100, 7)])
+@each("kind", list(KeyKind))
+@each("position", [0, 1500, *range(1900, 2100, 7)])
 def test_keys_of_the_gateway_are_redacted_wherever_the_text_is_cut(
     kind: KeyKind, position: int
 ) -> None:

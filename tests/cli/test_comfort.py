@@ -15,6 +15,7 @@ from typer.main import get_command
 
 import tollkeeper
 from tests.support.program import Program
+from tests.support.tables import each
 from tests.support.terminal import run_on_terminal
 from tollkeeper.cli import main
 from tollkeeper.cli.demo import RunningDemo, _welcome
@@ -36,7 +37,7 @@ def _commands() -> list[tuple[str, Any]]:
     return found
 
 
-@pytest.mark.parametrize(("name", "command"), _commands(), ids=[n for n, _ in _commands()])
+@each(("name", "command"), _commands(), ids=[n for n, _ in _commands()])
 def test_every_command_has_an_example_that_it_understands(name: str, command: Any) -> None:
     assert command.epilog.startswith(_EXAMPLE)
     line = command.epilog.removeprefix(_EXAMPLE)

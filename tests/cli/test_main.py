@@ -10,6 +10,7 @@ import pytest
 from typer.main import get_command
 
 from tests.support.program import Program
+from tests.support.tables import each
 from tollkeeper.cli import main
 
 _MODULES = {name: f"tollkeeper.cli.{file}" for name, file, _ in main._COMMANDS}
@@ -24,9 +25,7 @@ def _commands() -> list[tuple[str, Any]]:
     return found
 
 
-@pytest.mark.parametrize(
-    "command", [pytest.param(command, id=name) for name, command in _commands()]
-)
+@each("command", [pytest.param(command, id=name) for name, command in _commands()])
 def test_every_command_takes_config_and_json_and_explains_itself(command: Any) -> None:
     options = {option for parameter in command.params for option in parameter.opts}
     assert {"--config", "--json"} <= options

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from tests.support.tables import each
 from tollkeeper.cli.output import Document, Listing, Record, one_line, show
 
 
@@ -52,7 +53,7 @@ def test_document_is_the_same_for_both(capsysbinary: pytest.CaptureFixture[bytes
     assert capsysbinary.readouterr().out == first
 
 
-@pytest.mark.parametrize(
+@each(
     ("message", "shown"),
     [("a\n  b\n", "a; b"), ("\x1b[0m", r"\x1b[0m"), ("é", "é"), ("a\u2028b", "a; b")],
 )

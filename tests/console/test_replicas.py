@@ -4,9 +4,8 @@ import json
 from collections.abc import Sequence
 from uuid import uuid4
 
-import pytest
-
 from tests.support.console_site import ConsoleSite, Watched
+from tests.support.tables import each
 from tollkeeper.backends.port import ReplicaReport
 from tollkeeper.console.context import ProbedReplica
 from tollkeeper.console.replica_views import Badge, ReplicaViews, traffic_by_replica
@@ -26,7 +25,7 @@ def _views(*replicas: ReplicaReport) -> ReplicaViews:
     return ReplicaViews(processes, now=1000)
 
 
-@pytest.mark.parametrize(
+@each(
     ("replicas", "badges"),
     [
         ((), [Badge("no gateway reports", "calm")]),

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import jsonschema_rs
-import pytest
+from tests.support.tables import each
 
 from tollkeeper import __version__
 from tollkeeper.api.openapi import document
@@ -46,7 +46,7 @@ def test_every_route_is_described() -> None:
     assert described == {(endpoint.method, endpoint.path) for endpoint in ROUTES}
 
 
-@pytest.mark.parametrize("name", sorted(_schemas()))
+@each("name", sorted(_schemas()))
 def test_every_schema_is_a_json_schema(name: str) -> None:
     assert jsonschema_rs.meta.is_valid(_schemas()[name])
 

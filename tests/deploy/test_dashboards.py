@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 from prometheus_client import REGISTRY
 from prometheus_client.metrics import MetricWrapperBase
 
 from tests.journeys.clients.debian import debian_program
+from tests.support.tables import each
 from tollkeeper.bootstrap import build_app
 from tollkeeper.hosting import operator_listener
 
@@ -68,7 +68,7 @@ def test_there_are_panels_and_rules() -> None:
     assert len(list(_expressions(json.loads(_DASHBOARD.read_text())))) > 20
 
 
-@pytest.mark.parametrize("expression", _all_expressions())
+@each("expression", _all_expressions())
 def test_every_metric_and_label_exists(expression: str) -> None:
     shown = _shown_metrics()
     names = _OUR_METRIC.findall(expression)
@@ -107,7 +107,7 @@ def test_panels_do_not_overlap() -> None:
         taken |= cells
 
 
-@pytest.mark.parametrize("line", [("rules", "alerts.yml"), ("config", "prometheus.yml")])
+@each("line", [("rules", "alerts.yml"), ("config", "prometheus.yml")])
 def test_promtool_accepts_the_files(line: tuple[str, str]) -> None:
     kind, name = line
     promtool = debian_program("prometheus", "usr/bin/promtool")

@@ -16,6 +16,7 @@ import yaml
 
 import tollkeeper
 from tests.support.command_lines import parse_arguments, parse_line
+from tests.support.tables import each
 from tollkeeper.backends.presets import PRESETS
 from tollkeeper.bootstrap import build_catalog
 from tollkeeper.settings import Settings, load_settings
@@ -85,7 +86,7 @@ def _is_setting(variable: str) -> bool:
     return field is not None and name in getattr(field.annotation, "model_fields", {})
 
 
-@pytest.mark.parametrize("place", _ENVIRONMENTS)
+@each("place", _ENVIRONMENTS)
 def test_every_variable_is_a_setting(place: str) -> None:
     ours = {name for name in _ENVIRONMENTS[place] if name.startswith("TOLLKEEPER_")}
     assert ours

@@ -1,9 +1,9 @@
 """Alerts: each change of state is told once."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.tables import each
 from tollkeeper.domain.alerts import (
     AlertKind,
     AlertState,
@@ -18,7 +18,7 @@ def _condition(percent: int, key: str = "k") -> Condition:
     return Condition(key, AlertKind.CAP, {"organization_id": "o"}, "detail", percent)
 
 
-@pytest.mark.parametrize(
+@each(
     ("percent", "raised", "level"),
     [
         (79, 0, 0),

@@ -20,6 +20,7 @@ from tests.domain.admission_strategies import (
     batches,
 )
 from tests.domain.test_decide import request, rich_account
+from tests.support.tables import each
 from tollkeeper.domain.admission import (
     AccountState,
     AdmissionRequest,
@@ -49,7 +50,7 @@ def day_of(year: int, month: int, day: int) -> int:
     return (date(year, month, day) - EPOCH).days
 
 
-@pytest.mark.parametrize("period", COUNTED_PERIODS)
+@each("period", COUNTED_PERIODS)
 def test_periods_are_those_of_the_calendar(period: CapPeriod) -> None:
     """Every day of a century, with its leap years and its years of 53 weeks."""
     for day in range(day_of(1999, 12, 1), day_of(2100, 4, 1)):
@@ -61,7 +62,7 @@ def test_periods_are_those_of_the_calendar(period: CapPeriod) -> None:
         assert period_number(period, end_day(period, number) - 1) == number
 
 
-@pytest.mark.parametrize(
+@each(
     ("last", "ended"),
     [
         # A Sunday in the middle of a month; the last of a month on a Wednesday.
@@ -112,7 +113,7 @@ def decided(state: AccountState, *holds: int, now_us: int = NOW_US) -> list[Deci
     return decisions
 
 
-@pytest.mark.parametrize("period", COUNTED_PERIODS)
+@each("period", COUNTED_PERIODS)
 def test_a_refusal_says_which_cap_and_until_when(period: CapPeriod) -> None:
     state = capped(10, period, held_picousd=3, settled_picousd=4)
     state = replace(state, projects={PROJECTS[0]: _running(state, 3)})
@@ -139,7 +140,7 @@ def _running(state: AccountState, held: int) -> ProjectState:
     return replace(project, spend=replace(project.spend, held_picousd=held))
 
 
-@pytest.mark.parametrize("period", COUNTED_PERIODS)
+@each("period", COUNTED_PERIODS)
 def test_the_next_period_counts_from_zero(period: CapPeriod) -> None:
     state = capped(10, period, held_picousd=3, settled_picousd=7)
     end_us = end_day(period, period_number(period, TODAY)) * DAY_US
@@ -150,7 +151,7 @@ def test_the_next_period_counts_from_zero(period: CapPeriod) -> None:
     assert one_more.resets_at == end_day(period, period_number(period, end_us // DAY_US)) * 86_400
 
 
-@pytest.mark.parametrize("period", COUNTED_PERIODS)
+@each("period", COUNTED_PERIODS)
 def test_a_clock_that_is_set_back_reopens_no_period(period: CapPeriod) -> None:
     state = capped(10, period, settled_picousd=10)
     for days in (1, 8, 400):
@@ -160,7 +161,7 @@ def test_a_clock_that_is_set_back_reopens_no_period(period: CapPeriod) -> None:
         assert after.spending_day == TODAY
 
 
-@pytest.mark.parametrize("period", COUNTED_PERIODS)
+@each("period", COUNTED_PERIODS)
 def test_a_call_over_the_end_of_a_period_counts_where_it_began(period: CapPeriod) -> None:
     state, [admitted] = decide(capped(10, period), [request(10)], now_us=NOW_US, month=MONTHS[1])
     assert admitted.refusal is None

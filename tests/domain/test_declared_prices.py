@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.tables import each
 from tollkeeper.domain.catalog import Pricing
 from tollkeeper.domain.declared_prices import (
     DeclaredPrices,
@@ -41,7 +42,7 @@ def charged(usage: Usage, *parts: Usage, pricing: Pricing = PRICING) -> str:
     return usd_from_picousd(cost_of(pricing, usage, 0, parts).total_picousd)
 
 
-@pytest.mark.parametrize(
+@each(
     ("prompt", "cost"),
     [
         (200_000, "0.402"),
@@ -111,7 +112,7 @@ def test_audio_has_its_price_or_that_of_text() -> None:
     assert lines["completion"] == 10 * 10_000_000
 
 
-@pytest.mark.parametrize(
+@each(
     ("declared", "param", "words"),
     [
         ({"prices": {"prompt": "-1"}}, "pricing.prompt", "negative"),
@@ -191,7 +192,7 @@ def test_images_in_answers_have_their_price_or_that_of_the_completion() -> None:
     assert more == 100 * 50_000_000
 
 
-@pytest.mark.parametrize("unasked", ["default", "flex"])
+@each("unasked", ["default", "flex"])
 def test_the_operator_may_know_the_tier_of_requests_that_name_none(unasked: str) -> None:
     declared = DeclaredPrices(
         DECLARED.prices, DECLARED.tiers, DECLARED.service_tiers, unasked_service_tier=unasked

@@ -1,9 +1,9 @@
 """The estimate of a text's tokens: its sum of weights is exact for every length, and bytes bound it."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.tables import each
 from tollkeeper.domain.estimate import (
     _SLICE_BYTES,
     _SUMMED_AT_ONCE,
@@ -20,7 +20,7 @@ def test_the_sum_of_weights_is_that_of_python(data: bytes) -> None:
     assert _sum_of_bytes(weights) == sum(weights)
 
 
-@pytest.mark.parametrize("length", [0, 1, _SUMMED_AT_ONCE, _SUMMED_AT_ONCE + 1, 100_000])
+@each("length", [0, 1, _SUMMED_AT_ONCE, _SUMMED_AT_ONCE + 1, 100_000])
 def test_the_heaviest_bytes_do_not_overflow_a_slice(length: int) -> None:
     heaviest = bytes([max(_WEIGHT_OF)]) * length
     assert _sum_of_bytes(heaviest) == length * max(_WEIGHT_OF)
@@ -30,7 +30,7 @@ def test_a_text_of_rare_bytes_has_a_token_for_each() -> None:
     assert estimate_tokens("\u00e9" * 5000) == 10_000
 
 
-@pytest.mark.parametrize("run", ["  ;", "   e", "  1", "\n        e", "  \n"])
+@each("run", ["  ;", "   e", "  1", "\n        e", "  \n"])
 def test_a_run_of_spaces_is_a_token(run: str) -> None:
     """Each of these has two tokens or more, with every tokenizer, wherever slices cut them."""
     count = 3 * _SLICE_BYTES // len(run)

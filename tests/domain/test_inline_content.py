@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from urllib.parse import quote, unquote_to_bytes
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.tables import each
 from tollkeeper.domain.inline_content import read_inline
 from tollkeeper.domain.media_text import read_media
 
@@ -113,16 +113,16 @@ def test_no_spelling_of_a_binary_file_is_complete(found: tuple[bytes, str]) -> N
     assert not read_media(found[1]).complete
 
 
-@pytest.mark.parametrize("head", ["", *_HEADS, "data:application/pdf;base64,"])
-@pytest.mark.parametrize("before", [b"", b"\n\n", b"\xef\xbb\xbf", b"% a comment\n" * 80])
+@each("head", ["", *_HEADS, "data:application/pdf;base64,"])
+@each("before", [b"", b"\n\n", b"\xef\xbb\xbf", b"% a comment\n" * 80])
 def test_an_ascii_pdf_is_no_text(head: str, before: bytes) -> None:
     read = read_media(head + base64.b64encode(before + _PDF).decode())
     assert not read.complete
     assert (before + _PDF).decode() in read.texts
 
 
-@pytest.mark.parametrize("blank", [" ", "\n", "\n\n"])
-@pytest.mark.parametrize("head", ["", *_HEADS])
+@each("blank", [" ", "\n", "\n\n"])
+@each("head", ["", *_HEADS])
 def test_words_that_look_like_base64_are_judged(head: str, blank: str) -> None:
     words = blank.join(["tell", "me", "about", "the", "bomb"] * 30)
     assert any(words in text for text in read_media(head + words).texts)
@@ -136,7 +136,7 @@ def test_the_lines_of_a_binary_file_are_not_judged(length: int) -> None:
     assert read_media("\n".join(lines)).texts == ()
 
 
-@pytest.mark.parametrize(
+@each(
     ("head", "content", "complete"),
     [
         ("data:text/csv;base64,", b"a,b", True),
@@ -153,7 +153,7 @@ def test_type_and_signature_decide(head: str, content: bytes, complete: bool) ->
     assert read_media(head + base64.b64encode(content).decode()).complete is complete
 
 
-@pytest.mark.parametrize(
+@each(
     ("filename", "complete"),
     [("a.txt", True), ("A.MD", True), (None, True), ("a.pdf", False), ("a", False)],
 )
@@ -161,9 +161,7 @@ def test_a_file_name_stands_in_for_the_type(filename: str | None, complete: bool
     assert read_media(base64.b64encode(b"a note").decode(), filename).complete is complete
 
 
-@pytest.mark.parametrize(
-    "written", ["", "data:", "data:text/plain;base64", "a b!", "YWJjZ", "a=b="]
-)
+@each("written", ["", "data:", "data:text/plain;base64", "a b!", "YWJjZ", "a=b="])
 def test_what_is_no_base64(written: str) -> None:
     read = read_media(written)
     assert (written in read.texts, read.complete) == (True, written == "")

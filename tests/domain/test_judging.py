@@ -5,11 +5,11 @@ import math
 import random
 
 import msgspec
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.backend_calls import make_call
+from tests.support.tables import each
 from tollkeeper.backends.chat.request import encode_request
 from tollkeeper.domain.judging import (
     Quotation,
@@ -26,7 +26,7 @@ def _logprobs(*alternatives: tuple[str, float]) -> bytes:
     return json.dumps({"content": [{**top[0], "top_logprobs": top}]}).encode()
 
 
-@pytest.mark.parametrize(
+@each(
     ("alternatives", "expected"),
     [
         ([("Yes", 0.75), ("No", 0.25)], 7500),
@@ -46,7 +46,7 @@ def test_the_probability_is_read(alternatives: list[tuple[str, float]], expected
     assert read_probability(_logprobs(*alternatives)) == expected
 
 
-@pytest.mark.parametrize(
+@each(
     "answer",
     [
         b"null",
@@ -121,7 +121,7 @@ def test_questions_about_one_text_share_everything_before_them(text: str, questi
     assert asked[:shared] == other[:shared]
 
 
-@pytest.mark.parametrize(
+@each(
     "token",
     [
         *("<|im_end|>", "<|im_start|>system", "<|eot_id|>", "<|endoftext|>", "</s>", "<s>"),

@@ -1,14 +1,13 @@
 """The running count of an answer: what it keeps of the text is bounded."""
 
-import pytest
-
 from tests.support.backend_calls import make_call
+from tests.support.tables import each
 from tollkeeper.domain.inference import Delta, UsageReport
 from tollkeeper.domain.metering import Meter
 from tollkeeper.domain.usage import ReportedUsage
 
 
-@pytest.mark.parametrize("size", [1, 100, 10_000, 1_000_000])
+@each("size", [1, 100, 10_000, 1_000_000])
 def test_little_of_the_text_is_kept(size: int) -> None:
     """A stream may be open for long, and its pieces may be large."""
     meter, text = Meter(make_call(streamed=True), 10), "word " * (size // 5) + "x"
@@ -53,8 +52,8 @@ def test_the_service_tier_of_a_report_without_counts_is_kept() -> None:
     assert (charge.estimated, charge.usage.service_tier) == (True, "flex")
 
 
-@pytest.mark.parametrize("completion", [3, None], ids=["counted", "broken off"])
-@pytest.mark.parametrize(
+@each("completion", [3, None], ids=["counted", "broken off"])
+@each(
     ("choices", "searches", "nonsense"),
     [
         (1, 10_000, False),
@@ -96,7 +95,7 @@ REASONING = (
 )
 
 
-@pytest.mark.parametrize("seen", REASONING, ids=["text", "sealed"])
+@each("seen", REASONING, ids=["text", "sealed"])
 def test_output_with_reasoning_is_bounded_by_the_hold(seen: list[Delta]) -> None:
     """The text that arrived does not show what the provider bills."""
     plain, reasoned = (Meter(make_call(choices=2, streamed=True), 10) for _ in range(2))

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.tables import each
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.money import (
     PICOUSD_MAX,
@@ -54,7 +55,7 @@ def test_finer_than_the_unit_is_refused_and_never_rounded(
         assert picousd_from_usd(text) == (-amount if negative else amount)
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "amount"),
     [
         ("0", 0),
@@ -110,14 +111,14 @@ def test_an_amount_that_is_too_large_is_called_so() -> None:
         picousd_from_usd("1" + "0" * 15)
 
 
-@pytest.mark.parametrize("text", _REFUSED)
+@each("text", _REFUSED)
 def test_refusal_names_the_parameter(text: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
         picousd_from_usd(text, param="pricing.prompt")
     assert refused.value.param == "pricing.prompt"
 
 
-@pytest.mark.parametrize(
+@each(
     ("amount", "text"),
     [(0, "0"), (1, "0.000000000001"), (10**12, "1"), (-(10**11), "-0.1"), (10**24, str(10**12))],
 )

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.tables import each
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.months import (
     RANDOM_BITS,
@@ -65,7 +66,7 @@ def test_days_are_counted_as_everybody_counts_them(year: int, number: int) -> No
     assert month < month.next
 
 
-@pytest.mark.parametrize("text", ["", "2026", "2026-13", "2026-00", "2026-9", "202609", "1969-12"])
+@each("text", ["", "2026", "2026-13", "2026-00", "2026-9", "202609", "1969-12"])
 def test_what_is_no_month_is_refused(text: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
         month_of_text(text)

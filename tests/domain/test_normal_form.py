@@ -3,10 +3,10 @@
 import sys
 import unicodedata
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.tables import each
 from tollkeeper.domain.normal_form import _GROWTH, added_bytes, growth
 
 
@@ -24,7 +24,7 @@ def test_every_character_that_becomes_longer_is_known() -> None:
     assert {one: grown for one in characters if (grown := growth(one))} == _GROWTH
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "added"),
     [
         ("", 0),

@@ -1,9 +1,9 @@
 """The bound of overage in the pure decision: when it stops, whom, and what it leaves alone."""
 
-import pytest
 from msgspec.structs import replace
 
 from tests.domain.admission_strategies import KEYS, NOW_US, PROJECTS
+from tests.support.tables import each
 from tollkeeper.domain.access import KeyStatus
 from tollkeeper.domain.admission import (
     RATE_UNITS_PER_REQUEST,
@@ -44,7 +44,7 @@ def refusal_of(state: AccountState, hold: int = 0) -> tuple[AccountState, Refusa
     return after, decision.refusal
 
 
-@pytest.mark.parametrize(
+@each(
     ("available", "held", "unsettled", "refusal"),
     [
         (-7, 0, 0, Refusal.CREDIT),
@@ -121,7 +121,7 @@ def test_overage_in_flight_of_earlier_batches_counts() -> None:
     assert (decision.refusal, after.overage_in_flight_picousd) == (None, 97)
 
 
-@pytest.mark.parametrize(("overage_max", "retry_after_s"), [(102, 1), (103, None)])
+@each(("overage_max", "retry_after_s"), [(102, 1), (103, None)])
 def test_a_refusal_tells_whether_running_calls_are_the_reason(
     overage_max: int, retry_after_s: int | None
 ) -> None:
@@ -139,8 +139,8 @@ def test_without_a_bound_overage_in_flight_does_not_count() -> None:
     assert refusals_of(unbounded, risky(10, 10**9), risky(10, 10**9)) == [None, None]
 
 
-@pytest.mark.parametrize("kind", FoldKind)
-@pytest.mark.parametrize("was_unsettled", [False, True])
+@each("kind", FoldKind)
+@each("was_unsettled", [False, True])
 def test_a_call_that_ended_is_not_in_flight(kind: FoldKind, was_unsettled: bool) -> None:
     running = replace(
         ACCOUNT,

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.tables import each
 from tollkeeper.domain.access import OrganizationId, ProjectId
 from tollkeeper.domain.errors import InvalidRequest, RevisionConflict, StateConflict
 from tollkeeper.domain.policy import (
@@ -119,7 +120,7 @@ def test_projects_are_kept_once_each() -> None:
     assert _edit(_DRAFT, project_ids=(_B, _A, _B)).draft.project_ids == (_B, _A)
 
 
-@pytest.mark.parametrize("rule", ["", "Is it", "Is it? ", "Is it\uff1f", "Is it?\n"])
+@each("rule", ["", "Is it", "Is it? ", "Is it\uff1f", "Is it?\n"])
 def test_rule_that_is_no_question(rule: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
         check_rule(Rule(rule=rule))

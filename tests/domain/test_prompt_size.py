@@ -7,9 +7,9 @@ from typing import Any
 
 import jinja2
 import msgspec
-import pytest
 
 from tests.support.backend_calls import MODEL, make_prompt
+from tests.support.tables import each
 from tollkeeper.domain.catalog import TokenBounds
 from tollkeeper.domain.estimate import estimate_tokens
 from tollkeeper.domain.prompt import Option
@@ -44,7 +44,7 @@ PLACES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("place", PLACES)
+@each("place", PLACES)
 def test_every_text_counts_once(place: str) -> None:
     tokens = estimate_tokens(LONG)
     assert tokens <= measure_prompt(make_prompt(**PLACES[place])).text_tokens <= tokens + 100
@@ -85,7 +85,7 @@ def _bounds(kind: str) -> TokenBounds:
     return TokenBounds(**tokens)
 
 
-@pytest.mark.parametrize("kind", MEDIA)
+@each("kind", MEDIA)
 def test_other_media_may_fill_the_context(kind: str) -> None:
     size = measure_prompt(make_prompt(messages=[{"role": "user", "content": [MEDIA[kind]] * 2}]))
     assert size.bound(MODEL) == size.bound(MODEL, counted=1) == MODEL.context_length
@@ -123,9 +123,7 @@ def test_a_prompt_that_is_read_again_after_each_search_is_held_as_often() -> Non
     assert size.hold_bound(once, counted=5) == 5
 
 
-@pytest.mark.parametrize(
-    ("allowed", "held"), [(1, 10), (10, 10), (25, 25), (10**18, 1000), (True, 10), ("25", 10)]
-)
+@each(("allowed", "held"), [(1, 10), (10, 10), (25, 25), (10**18, 1000), (True, 10), ("25", 10)])
 def test_a_caller_may_allow_more_searches(allowed: object, held: int) -> None:
     option = Option("max_tool_calls", allowed, "max_tool_calls")
     prompt = msgspec.structs.replace(make_prompt(web_search_options={}), options=(option,))
@@ -138,7 +136,7 @@ def test_a_caller_may_allow_more_searches(allowed: object, held: int) -> None:
     assert measure_prompt(without_search).web_searches == 0
 
 
-@pytest.mark.parametrize("kind", MEDIA)
+@each("kind", MEDIA)
 def test_what_may_be_audio_is_bounded(kind: str) -> None:
     asked = [{"type": "text", "text": "What is this?"}, *[MEDIA[kind]] * 2]
     size = measure_prompt(make_prompt(messages=[{"role": "user", "content": asked}]))
@@ -187,10 +185,8 @@ NESTED: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("escapes", [False, True], ids=["plain", "html"])
-@pytest.mark.parametrize(
-    "template", ["{{ tools | tojson(indent=4) }}", LLAMA], ids=["list", "each"]
-)
+@each("escapes", [False, True], ids=["plain", "html"])
+@each("template", ["{{ tools | tojson(indent=4) }}", LLAMA], ids=["list", "each"])
 def test_bytes_bound_a_template_that_indents_tools(template: str, escapes: bool) -> None:
     """Llama 3 and 4 print each tool with four blanks of indentation."""
     function = {"name": "f", "description": "Finds é.", "parameters": NESTED}
@@ -220,7 +216,7 @@ def test_a_model_that_searches_on_its_own_is_always_held_for_its_searches() -> N
     assert asked.sent_to(model).web_searches == 50
 
 
-@pytest.mark.parametrize(("tool", "held"), [({"max_uses": 25}, 25), ({"max_uses": "25"}, 10)])
+@each(("tool", "held"), [({"max_uses": 25}, 25), ({"max_uses": "25"}, 10)])
 def test_a_tool_may_allow_more_searches(tool: dict[str, Any], held: int) -> None:
     prompt = make_prompt(tools=[{"type": "web_search", **tool}])
     assert measure_prompt(prompt).web_searches == held

@@ -3,11 +3,11 @@
 from dataclasses import replace
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.backend_calls import MODEL, make_call
+from tests.support.tables import each
 from tollkeeper.domain.declared_prices import pricing_from_declared
 from tollkeeper.domain.inference import Call, Delta, UsageReport
 from tollkeeper.domain.messages_behavior import MessagesBehavior, PromptCaching
@@ -66,7 +66,7 @@ _TELLS: list[dict[str, int]] = [
 ]
 
 
-@pytest.mark.parametrize("told", _TELLS)
+@each("told", _TELLS)
 def test_tokens_that_were_read_and_written_again_cost_both_and_no_more(
     told: dict[str, int],
 ) -> None:
@@ -79,7 +79,7 @@ def test_tokens_that_were_read_and_written_again_cost_both_and_no_more(
     assert expected // 1_000_000 == 497
 
 
-@pytest.mark.parametrize(
+@each(
     "told",
     [{}, {"total_tokens": 6590}, {"total_tokens": 2268, "cost_picousd": 1_145_312_613}],
     ids=["nothing", "the total", "the price"],
@@ -190,7 +190,7 @@ _ASKED: dict[str, tuple[dict[str, Any], bool]] = {
 }
 
 
-@pytest.mark.parametrize("asked", _ASKED)
+@each("asked", _ASKED)
 def test_the_request_tells_the_lifetime_of_cache_writes(asked: str) -> None:
     fields, is_1h = _ASKED[asked]
     call = _call(_CLAUDE, **fields)
@@ -206,7 +206,7 @@ def test_the_request_tells_the_lifetime_of_cache_writes(asked: str) -> None:
     assert (usage.cache_write_tokens, usage.cache_write_1h_tokens) == (300, 700)
 
 
-@pytest.mark.parametrize(("caching", "is_1h"), [("5m", False), ("1h", True)])
+@each(("caching", "is_1h"), [("5m", False), ("1h", True)])
 def test_a_mark_of_the_gateway_tells_the_lifetime_too(caching: str, is_1h: bool) -> None:
     call = _call(_CLAUDE, caching)
     usage = read_usage(call, _report(2000, 0, 1000))
@@ -233,7 +233,7 @@ def test_the_hold_covers_writes_for_an_hour() -> None:
     assert hold_picousd(call.model.pricing, bounds) == _cost(call, usage)
 
 
-@pytest.mark.parametrize("absurd_first", [False, True])
+@each("absurd_first", [False, True])
 def test_a_last_report_that_cannot_be_true_is_not_replaced_by_our_own_count(
     absurd_first: bool,
 ) -> None:

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.tables import each
 from tollkeeper.domain.schema_size import SchemaBounds, SchemaSize
 from tollkeeper.domain.schema_size import measure_schema as measure_within
 
@@ -33,7 +33,7 @@ def _values(count: int) -> dict[str, Any]:
     return {"enum": [f"value {number}" for number in range(count)]}
 
 
-@pytest.mark.parametrize(
+@each(
     ("schema", "choices"),
     [
         ({}, 0),
@@ -65,7 +65,7 @@ def test_choices(schema: dict[str, Any], choices: int) -> None:
     assert measure_schema(schema).choices == choices
 
 
-@pytest.mark.parametrize(
+@each(
     ("pattern", "least", "most"),
     [
         ("^[a-z]+$", 0, 1),

@@ -18,6 +18,7 @@ from tests.support.engine import (
     engine_options,
     running_engine,
 )
+from tests.support.tables import each
 from tollkeeper.embedded import engine_weights, kept_process
 from tollkeeper.embedded.engine import EmbeddedEngine
 from tollkeeper.embedded.engine_address import EngineAddress
@@ -203,7 +204,7 @@ def test_the_address_hides_its_credential() -> None:
     assert "very-secret" not in repr(address)
 
 
-@pytest.mark.parametrize("line", [b"", b"{}", b"ready\n", b"\xff", b'{"slots": "four"}'])
+@each("line", [b"", b"{}", b"ready\n", b"\xff", b'{"slots": "four"}'])
 def test_another_first_line_is_no_report(line: bytes) -> None:
     assert read_report(line) is None
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.data_folders import data_folder
+from tests.support.tables import each
 from tollkeeper.domain.errors import Unavailable
 from tollkeeper.embedded.postgres_account import Account, ensure_account
 
@@ -134,7 +135,7 @@ def test_a_machine_without_useradd(
         ensure_account(name)
 
 
-@pytest.mark.parametrize(
+@each(
     ("mode", "uid", "gid", "enters"),
     [
         (0o700, 1000, 9, True),
@@ -152,7 +153,7 @@ def test_bits_of_a_folder(mode: int, uid: int, gid: int, enters: bool) -> None:
     assert Account("of-the-test", 1000, 2000).can_enter(status) is enters
 
 
-@pytest.mark.parametrize(
+@each(
     ("mode", "usable"),
     [(0o755, True), (0o644, True), (0o754, False), (0o711, False), (0o600, False)],
 )

@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
+from tests.support.tables import each
 
 _CONTRIBUTING = Path(__file__).parents[2] / "CONTRIBUTING.md"
 _EXAMPLES = Path(__file__).with_name("test_writing_tests.py")
@@ -48,7 +48,7 @@ def _shown() -> list[str]:
     return _BLOCK.findall(section)
 
 
-@pytest.mark.parametrize("shown", _shown())
+@each("shown", _shown())
 def test_what_is_shown_is_what_runs(shown: str) -> None:
     block, examples = _read(shown), _read(_EXAMPLES.read_text())
     assert block.defined
@@ -58,7 +58,7 @@ def test_what_is_shown_is_what_runs(shown: str) -> None:
         assert statement == examples.imported.get(name)
 
 
-@pytest.mark.parametrize("shown", _shown())
+@each("shown", _shown())
 def test_what_is_shown_has_its_imports(shown: str) -> None:
     block, examples = _read(shown), _read(_EXAMPLES.read_text())
     assert set(block.imported) == block.used & set(examples.imported)

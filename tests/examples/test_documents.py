@@ -25,6 +25,7 @@ from tests.support.documents import (
     shown,
 )
 from tests.support.proof import Proof
+from tests.support.tables import each
 from tollkeeper.bootstrap import build_catalog
 from tollkeeper.settings import Settings
 
@@ -79,18 +80,18 @@ def test_commands_exist(block: Block, tmp_path: Path, monkeypatch: pytest.Monkey
             assert guide or not block.runs, f"{block.place}: no test runs {words[0]!r}"
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=shown)
+@each("path", DOCUMENTS, ids=shown)
 def test_commands_in_sentences_exist(path: Path) -> None:
     for mention in mentions_of(path):
         check_mention(mention)
 
 
-@pytest.mark.parametrize("block", _named(all_blocks("json")))
+@each("block", _named(all_blocks("json")))
 def test_json_is_json(block: Block) -> None:
     json.loads(block.text)
 
 
-@pytest.mark.parametrize("block", _named(all_blocks("python")))
+@each("block", _named(all_blocks("python")))
 def test_python_compiles(block: Block) -> None:
     compile(block.text, block.place, "exec")
 
@@ -115,7 +116,7 @@ def _whole_settings(fragment: dict[str, Any]) -> dict[str, Any]:
     return {**whole, "backends": [*whole.get("backends", []), *missing]}
 
 
-@pytest.mark.parametrize("block", _named(all_blocks("toml")))
+@each("block", _named(all_blocks("toml")))
 def test_settings_load(block: Block) -> None:
     digest = "0" * 64
     fragment = tomllib.loads(block.text.replace('token_sha256 = "…"', f'token_sha256 = "{digest}"'))
@@ -132,7 +133,7 @@ def test_queries_fit_the_tables(block: Block, conninfo: str) -> None:
         connection.execute(b"EXPLAIN " + query.encode())
 
 
-@pytest.mark.parametrize("path", [*DOCUMENTS, ROOT / "CONTRIBUTING.md"], ids=shown)
+@each("path", [*DOCUMENTS, ROOT / "CONTRIBUTING.md"], ids=shown)
 def test_links_lead_somewhere(path: Path) -> None:
     for link in links_of(path):
         if link.startswith(("http://", "https://")):

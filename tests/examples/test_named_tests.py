@@ -5,9 +5,8 @@ import functools
 import re
 from pathlib import Path
 
-import pytest
-
 from tests.support.documents import DOCUMENTS, ROOT, shown
+from tests.support.tables import each
 
 _CONFORMANCE = ROOT / "docs" / "conformance.md"
 _NAMED = re.compile(r"`tests/([\w/]+\.py)(?:::(\w+))?`")
@@ -32,7 +31,7 @@ def _missing(path: Path) -> list[str]:
     return missing
 
 
-@pytest.mark.parametrize("path", DOCUMENTS, ids=shown)
+@each("path", DOCUMENTS, ids=shown)
 def test_named_tests_exist(path: Path) -> None:
     assert _missing(path) == []
 

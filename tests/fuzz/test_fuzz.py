@@ -9,12 +9,13 @@ from tests.fuzz.seeds import seeds_of
 from tests.fuzz.targets import TARGETS
 from tests.journeys.clients.environments import NotInstalled
 from tests.support.proof import Proof
+from tests.support.tables import each
 
 _FUZZED_S = 5
 _CHANGED_MAX = 300
 
 
-@pytest.mark.parametrize("name", TARGETS)
+@each("name", TARGETS)
 def test_seeds_and_what_was_found(name: str) -> None:
     seeds = list(seeds_of(name))
     assert seeds
@@ -22,7 +23,7 @@ def test_seeds_and_what_was_found(name: str) -> None:
         TARGETS[name](seed)
 
 
-@pytest.mark.parametrize("name", TARGETS)
+@each("name", TARGETS)
 def test_seeds_with_changes(name: str) -> None:
     """Without atheris: changes by chance, the same in every run."""
     chance = random.Random(name)

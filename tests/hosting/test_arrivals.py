@@ -6,8 +6,7 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-import pytest
-
+from tests.support.tables import each
 from tollkeeper.api.http.exchange import Exchange
 from tollkeeper.fair_turns import FairTurns
 from tollkeeper.hosting.arrivals import Arrivals, network_of
@@ -100,7 +99,7 @@ async def _begun_before(server: _Server, path: str, one: socket.socket, crowd: l
     return server.began.index(path) - begun
 
 
-@pytest.mark.parametrize("crowd", [_FROM_ONE_ADDRESS, _FROM_MANY_ADDRESSES], ids=["one", "many"])
+@each("crowd", [_FROM_ONE_ADDRESS, _FROM_MANY_ADDRESSES], ids=["one", "many"])
 async def test_who_is_known_does_not_wait_behind_a_crowd(crowd: list[str]) -> None:
     async with _Server(FairTurns(_PER_TURN, _OF_ONE)).running() as server:
         known = await server.connect()
@@ -118,7 +117,7 @@ async def test_a_stranger_does_not_wait_behind_a_crowd_from_elsewhere() -> None:
         assert before <= _PER_TURN + 2
 
 
-@pytest.mark.parametrize(
+@each(
     ("one", "other", "same"),
     [
         ("192.0.2.1", "192.0.2.1", True),

@@ -1,7 +1,6 @@
 """Whether an address can be reached, and what is said of one that cannot be called at all."""
 
-import pytest
-
+from tests.support.tables import each
 from tests.support.upstream import Upstream, chat, unused_url
 from tollkeeper.hosting.backend_probe import reach
 
@@ -18,7 +17,7 @@ async def test_an_address_that_nobody_listens_at() -> None:
     assert "Connection refused" in found.detail
 
 
-@pytest.mark.parametrize(
+@each(
     ("url", "words"),
     [
         ("http://:80/v1", "names no host"),

@@ -8,6 +8,7 @@ import pytest
 from tests.hosting.raw_corpus import CORPUS
 from tests.support.proof import Proof
 from tests.support.request_receiver import RequestReceiver, content_of, parse_requests
+from tests.support.tables import each
 from tollkeeper.hosting.http_exchange import HttpExchange
 from tollkeeper.hosting.request_parser import RequestParser
 
@@ -37,7 +38,7 @@ def _behind(first: bytes, data: bytes) -> HttpExchange | None:
     return parser.repeated(data)
 
 
-@pytest.mark.parametrize("body", [b"abc", b"", b"a" * 70_000, b"\r\n\r\n", _FIRST])
+@each("body", [b"abc", b"", b"a" * 70_000, b"\r\n\r\n", _FIRST])
 def test_only_the_length_may_differ(body: bytes) -> None:
     data = _post(b"%d" % len(body), body)
     found = _behind(_FIRST, data)
@@ -47,7 +48,7 @@ def test_only_the_length_may_differ(body: bytes) -> None:
     assert (found.body_bytes, found.keep_alive) == (fed.body_bytes, fed.keep_alive)
 
 
-@pytest.mark.parametrize("cuts", [(0,), (1,), (1, 2), (0, 1, 2, 3, 4)])
+@each("cuts", [(0,), (1,), (1, 2), (0, 1, 2, 3, 4)])
 def test_the_body_may_come_later(cuts: tuple[int, ...]) -> None:
     """A client that sends the head and the body one after the other, as many SDKs do."""
     body = b"\r\nGET"
@@ -81,7 +82,7 @@ def test_an_upgrade_is_ignored_again() -> None:
     assert content_of(found) == content_of(fed)
 
 
-@pytest.mark.parametrize(
+@each(
     "data",
     [
         pytest.param(_post(b"3", b"abcd"), id="more than one request"),
@@ -109,7 +110,7 @@ def test_anything_else_is_parsed(data: bytes) -> None:
     assert _behind(_FIRST, data) is None
 
 
-@pytest.mark.parametrize(
+@each(
     "first",
     [
         pytest.param(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", id="no body"),

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from typing import Literal
 
-import pytest
+from tests.support.tables import each
 
 _PROGRAM = """
 import logging, sys, structlog
@@ -58,6 +58,6 @@ def test_lines_for_people() -> None:
     assert not any(line.startswith("{") for line in lines)
 
 
-@pytest.mark.parametrize("form", ["json", "text"])
+@each("form", ["json", "text"])
 def test_no_line_carries_a_terminal_command(form: Literal["json", "text"]) -> None:
     assert "\x1b" not in "".join(_lines(form))

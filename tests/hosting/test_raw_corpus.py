@@ -10,6 +10,7 @@ import pytest
 
 from tests.hosting.raw_corpus import CORPUS, Case
 from tests.support.proof import Proof
+from tests.support.tables import each
 from tollkeeper.api.http.envelope import render_error
 from tollkeeper.api.http.exchange import ClientGone, Exchange
 from tollkeeper.domain.errors import TollkeeperError
@@ -131,9 +132,7 @@ async def test_case(case: Case, proof: Proof) -> None:
     proof.count("raw requests, cut", cuts)
 
 
-@pytest.mark.parametrize(
-    "case", [case for case in CORPUS if not case.closes], ids=lambda case: case.name
-)
+@each("case", [case for case in CORPUS if not case.closes], ids=lambda case: case.name)
 async def test_case_again(case: Case) -> None:
     """The same bytes are answered in the same way a second and a third time: the server may recognise
     a head that it has parsed before."""

@@ -19,7 +19,7 @@ def test_every_row_runs_and_failed_ones_are_named() -> None:
         check()  # type: ignore[call-arg]
     assert seen == ["one", "two", "three"]
     notes = [error.__notes__ for error in failed.value.exceptions]
-    assert notes == [["in the row wrong"], ["in the row 2: 'three', 4"]]
+    assert notes == [["in the row wrong"], ["in the row 2: {'word': 'three', 'length': 4}"]]
 
 
 def test_another_error_ends_the_test_and_names_its_row() -> None:
@@ -29,7 +29,7 @@ def test_another_error_ends_the_test_and_names_its_row() -> None:
 
     with pytest.raises(ZeroDivisionError) as failed:
         divide()  # type: ignore[call-arg]
-    assert failed.value.__notes__ == ["in the row 1: 0"]
+    assert failed.value.__notes__ == ["in the row 1: {'number': 0}"]
 
 
 @each("first", [1, 2])

@@ -3,8 +3,7 @@
 import asyncio
 from collections.abc import Callable, Collection, Sequence
 
-import pytest
-
+from tests.support.tables import each
 from tollkeeper.domain.errors import Unavailable
 from tollkeeper.services.batches import Backoff, Batches, Limit
 
@@ -134,9 +133,7 @@ async def test_a_database_that_goes_away_meanwhile_loses_no_item_and_repeats_non
     assert (recorder.given_up, recorder.written) == ([1], [2, 3, 4])
 
 
-@pytest.mark.parametrize(
-    ("limit", "kept"), [(Limit(3), [7, 8, 9]), (Limit(100, weight=20), [8, 9])], ids=str
-)
+@each(("limit", "kept"), [(Limit(3), [7, 8, 9]), (Limit(100, weight=20), [8, 9])], ids=str)
 async def test_the_oldest_are_given_up_when_too_many_wait(limit: Limit, kept: list[int]) -> None:
     recorder = Recorder(queue=limit, collect_s=_FOR_EVER_S, weigh=lambda item: item)
     recorder.add(*range(10))

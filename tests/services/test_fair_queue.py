@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.tables import each
 from tollkeeper.fair_queue import FairQueue, FairSlots, QueueFull, share
 
 _OWNERS = st.sampled_from("abcde")
@@ -174,6 +175,6 @@ async def test_slots_survive_those_who_leave(users: list[tuple[str, bool]]) -> N
     assert (slots._free, slots._held, slots.waiting) == (2, {}, 0)
 
 
-@pytest.mark.parametrize(("total", "most"), [(1, 1), (7, 7), (8, 7), (64, 56), (1024, 896)])
+@each(("total", "most"), [(1, 1), (7, 7), (8, 7), (64, 56), (1024, 896)])
 def test_share(total: int, most: int) -> None:
     assert share(total) == most

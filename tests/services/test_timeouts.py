@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
+from tests.support.tables import each
 from tollkeeper.timeouts import Alarm, Alarms, Timeout, timeout, timeout_at
 
 TICK_S = 0.05
@@ -15,7 +16,7 @@ def _now() -> float:
     return asyncio.get_running_loop().time()
 
 
-@pytest.mark.parametrize("delay_s", [-1.0, 0.0, 0.01, 0.2])
+@each("delay_s", [-1.0, 0.0, 0.01, 0.2])
 async def test_who_still_waits_is_ended_and_never_too_early(delay_s: float) -> None:
     due = _now() + delay_s
     with pytest.raises(TimeoutError), timeout(delay_s):
@@ -31,7 +32,7 @@ async def test_who_is_done_in_time_goes_on_and_leaves_nothing() -> None:
     await asyncio.sleep(0)
 
 
-@pytest.mark.parametrize(
+@each(
     "sooner", [lambda: _now() - 1, _now, lambda: _now() + 2 * TICK_S], ids=["past", "now", "soon"]
 )
 async def test_it_can_be_moved(sooner: Callable[[], float]) -> None:

@@ -8,6 +8,7 @@ from uuid import uuid4
 import pytest
 
 from tests.support.books import USD, Books
+from tests.support.tables import each
 from tollkeeper.bootstrap.services import unsettled_rule
 from tollkeeper.domain.errors import Unavailable
 from tollkeeper.services.ledger.bulk_resolution import BulkAction, UnsettledRule
@@ -133,7 +134,7 @@ async def test_what_nobody_resolved_is_resolved_by_the_rule(books: Books) -> Non
     await books.assert_right()
 
 
-@pytest.mark.parametrize(
+@each(
     ("hours", "resolution", "rule"),
     [
         (0, "keep", None),
@@ -169,6 +170,6 @@ async def test_a_chore_that_fails_comes_round_again(
     await asyncio.wait_for(enough.wait(), 20)
 
 
-@pytest.mark.parametrize(("took_s", "pause_s"), [(0.1, 60), (0.6, 60), (1.5, 150), (60, 600)])
+@each(("took_s", "pause_s"), [(0.1, 60), (0.6, 60), (1.5, 150), (60, 600)])
 def test_a_chore_that_takes_long_runs_more_rarely(took_s: float, pause_s: float) -> None:
     assert rare_pause_s(60, took_s) == pytest.approx(pause_s)

@@ -1,9 +1,9 @@
 """What is kept sealed or signed: only the same secret, purpose and context open it."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.tables import each
 from tollkeeper.services.vault import Vault
 
 _VAULT = Vault(b"m" * 32)
@@ -34,7 +34,7 @@ def test_every_bit_of_a_sealed_text_counts() -> None:
         assert _VAULT.unseal(bytes(changed), "p") is None
 
 
-@pytest.mark.parametrize("length", range(30))
+@each("length", range(30))
 def test_short_or_empty_text_unseals_to_nothing(length: int) -> None:
     assert _VAULT.unseal(b"\x00" * length, "p") is None
 

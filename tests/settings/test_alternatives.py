@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from tests.support.tables import each
 from tollkeeper.bootstrap import build_catalog
 from tollkeeper.domain.catalog import Model
 from tollkeeper.settings import Settings
@@ -42,7 +43,7 @@ def _model(*alternatives: dict[str, Any], **model: Any) -> Model:
     return found
 
 
-@pytest.mark.parametrize(
+@each(
     ("alternatives", "said"),
     [
         ([{"backend": "nobody"}], "the backend 'nobody' is not declared"),

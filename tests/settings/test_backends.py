@@ -9,6 +9,7 @@ import pytest
 from tests.support.backend_calls import make, make_call
 from tests.support.certificates import make_certificate
 from tests.support.scripted_gateway import scripted_gateway
+from tests.support.tables import each
 from tests.support.upstream import Peer, Upstream, chat
 from tollkeeper.backends.config import BackendConfig, Tokenizer, WireProtocol
 from tollkeeper.bootstrap import build_backends
@@ -50,7 +51,7 @@ def _config(**changes: Any) -> BackendConfig:
     return backend_config(_declared(**changes), None)
 
 
-@pytest.mark.parametrize(("setting", "value", "field", "expected"), _REACHES)
+@each(("setting", "value", "field", "expected"), _REACHES)
 def test_a_setting_reaches_the_backend(
     setting: str, value: object, field: str, expected: object
 ) -> None:
@@ -82,7 +83,7 @@ def _settings(url: str, **changes: Any) -> Settings:
     return Settings.model_validate({"backends": [backend]})
 
 
-@pytest.mark.parametrize("fan_out", [1, 3])
+@each("fan_out", [1, 3])
 async def test_as_many_parts_at_once_as_allowed(fan_out: int) -> None:
     at_once = most = 0
 

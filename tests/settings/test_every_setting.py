@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import pytest
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
+from tests.support.tables import each
 from tollkeeper.settings import DEFAULT_FILE, Settings, load_settings
 
 _ROOT = Path(__file__).parents[2]
@@ -195,7 +195,7 @@ def test_every_setting_is_read_by_the_program() -> None:
     assert set(_NAMES) - read == set()
 
 
-@pytest.mark.parametrize(
+@each(
     ("program", "read"),
     [
         ("settings.server.port", {"server.port"}),

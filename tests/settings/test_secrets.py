@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.tables import each
 from tests.support.warm_program import run_warm
 from tollkeeper.bootstrap import build_backends
 from tollkeeper.domain.errors import Unavailable
@@ -74,7 +75,7 @@ def test_a_malformed_database_url(tmp_path: Path, url: str) -> None:
     _assert_names_only(_refusal(tmp_path, f"[database]\nurl = '{url}'\n"), "database.url")
 
 
-@pytest.mark.parametrize(
+@each(
     "url",
     [
         _URL,

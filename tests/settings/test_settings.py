@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
+from tests.support.tables import each
 from tollkeeper.bootstrap import build_catalog, build_engine, master_secret
 from tollkeeper.embedded.packaged_model import PACKAGED_MODEL
 from tollkeeper.settings import DEFAULT_FILE, Settings, SettingsError, load_settings
@@ -362,7 +363,7 @@ def test_the_default_model_is_the_packaged_one() -> None:
     assert engine.options.model_name == declared.upstream_model
 
 
-@pytest.mark.parametrize(("kind", "fits"), [("embedded", False), ("openai", True)])
+@each(("kind", "fits"), [("embedded", False), ("openai", True)])
 def test_no_model_has_more_context_than_its_engine(kind: str, fits: bool) -> None:
     urls = [] if kind == "embedded" else _BACKEND["urls"]
     settings = Settings.model_validate(

@@ -17,8 +17,32 @@ from typing import Any, TypeVar
 
 from _pytest.mark import ParameterSet
 
-_ID_LENGTH_MAX = 200
+_SHOWN_LENGTH_MAX = 200
+_Ids = Callable[[Any], object] | Sequence[str] | None
 _Test = TypeVar("_Test", bound=Callable[..., Any])
+
+
+class _Row:
+    """Its values by their names, and a name that is made only if it fails."""
+
+    def __init__(self, number: int, read: ParameterSet, names: Sequence[str], ids: _Ids) -> None:
+        assert not read.marks, "a row has no marks of its own"
+        self.arguments = dict(zip(names, read.values, strict=True))
+        self._number = number
+        self._id = read.id
+        self._ids = ids
+
+    def __str__(self) -> str:
+        if isinstance(self._id, str):
+            return self._id
+        if callable(self._ids):
+            return "-".join(str(self._ids(value)) for value in self.arguments.values())
+        if self._ids is not None:
+            return self._ids[self._number]
+        try:
+            return f"{self._number}: {str(self.arguments)[:_SHOWN_LENGTH_MAX]}"
+        except ValueError:  # of a number that is too long to be shown
+            return str(self._number)
 
 
 class _Failures:
@@ -28,7 +52,7 @@ class _Failures:
         self._found: list[AssertionError] = []
 
     @contextmanager
-    def of_row(self, row: str) -> Iterator[None]:
+    def of_row(self, row: "_Row") -> Iterator[None]:
         """Keep a failed assertion inside the block for later. Another error ends the test at once."""
         try:
             yield
@@ -48,32 +72,30 @@ def each(
     names: str | Sequence[str],
     rows: Iterable[Any],
     *,
-    ids: Callable[[Any], object] | Sequence[str] | None = None,
+    ids: _Ids = None,
 ) -> Callable[[_Test], _Test]:
     """Run the test with the values of each row as the arguments of these names."""
     if isinstance(names, str):
         names = [name.strip() for name in names.split(",")]
-    table = []
-    for number, row in enumerate(rows):
-        read = ParameterSet.extract_from(row, force_tuple=len(names) == 1)
-        assert not read.marks, "a row has no marks of its own"
-        identity = read.id if isinstance(read.id, str) else _id_of(read.values, number, ids)
-        table.append((identity, dict(zip(names, read.values, strict=True))))
+    table = [
+        _Row(number, ParameterSet.extract_from(row, force_tuple=len(names) == 1), names, ids)
+        for number, row in enumerate(rows)
+    ]
     assert table, "a table without rows tests nothing"
 
     def decorate(test: _Test) -> _Test:
         async def run_awaited(**fixtures: Any) -> None:
             failures = _Failures()
-            for row, arguments in table:
+            for row in table:
                 with failures.of_row(row):
-                    await test(**fixtures, **arguments)
+                    await test(**fixtures, **row.arguments)
             failures.raise_if_any(len(table))
 
         def run(**fixtures: Any) -> None:
             failures = _Failures()
-            for row, arguments in table:
+            for row in table:
                 with failures.of_row(row):
-                    test(**fixtures, **arguments)
+                    test(**fixtures, **row.arguments)
             failures.raise_if_any(len(table))
 
         chosen: Any = run_awaited if inspect.iscoroutinefunction(test) else run
@@ -84,11 +106,3 @@ def each(
         return chosen  # type: ignore[no-any-return]
 
     return decorate
-
-
-def _id_of(values: Sequence[Any], number: int, ids: Any) -> str:
-    if callable(ids):
-        return "-".join(str(ids(value)) for value in values)
-    if ids is not None:
-        return str(ids[number])
-    return f"{number}: {', '.join(map(repr, values))}"[:_ID_LENGTH_MAX]

@@ -4,9 +4,9 @@ import json
 from typing import Any
 
 import msgspec
-import pytest
 
 from tests.support.backend_calls import make_call
+from tests.support.tables import each
 from tollkeeper.api.chat.call import PreparedChat
 from tollkeeper.api.chat.completion import ChatAssembly
 from tollkeeper.domain.inference import Delta
@@ -26,7 +26,7 @@ async def _joined(*pieces: Any) -> Any:
     return completion["choices"][0]["logprobs"]
 
 
-@pytest.mark.parametrize("piece", [None, _FIRST, {"odd": 1}, [1], "words", {}])
+@each("piece", [None, _FIRST, {"odd": 1}, [1], "words", {}])
 async def test_a_single_piece_is_passed_on_as_it_is(piece: Any) -> None:
     assert await _joined(None, piece, None) == piece
 
@@ -38,7 +38,7 @@ async def test_lists_are_joined_in_order() -> None:
     assert await _joined(_FIRST, {"content": []}) == _FIRST
 
 
-@pytest.mark.parametrize("odd", [{"content": {"a": 1}}, {"content": [], "x": "y"}, [1], "words"])
+@each("odd", [{"content": {"a": 1}}, {"content": [], "x": "y"}, [1], "words"])
 async def test_a_piece_of_another_form_does_not_cost_the_answer(odd: Any) -> None:
     """The call is paid by then."""
     assert await _joined(_FIRST, odd, _SECOND) == await _joined(_FIRST, _SECOND)

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.backend_calls import make_call, make_prompt
+from tests.support.tables import each
 from tollkeeper.backends.chat.request import encode_request
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.prompt import (
@@ -61,7 +62,7 @@ def test_plain_messages() -> None:
 PLACE = "messages[0].content[0]"
 
 
-@pytest.mark.parametrize(
+@each(
     ("part", "expected"),
     [
         ({"type": "text", "text": "a"}, Text("a")),
@@ -102,7 +103,7 @@ def test_parts(part: dict[str, Any], expected: Any) -> None:
     assert part_of(part) == expected
 
 
-@pytest.mark.parametrize(
+@each(
     ("part", "place"),
     [
         ({"x": "a"}, "type"),
@@ -155,7 +156,7 @@ def test_results_of_tools() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@each(
     ("call", "expected"),
     [
         ({}, ToolCall(None, "", "")),
@@ -208,7 +209,7 @@ def test_tools() -> None:
     assert make_prompt(functions=[{"name": "h"}]).has_legacy_functions_only
 
 
-@pytest.mark.parametrize(
+@each(
     ("choice", "expected"),
     [
         ("none", ToolMode.NONE),

@@ -21,6 +21,7 @@ from tests.support.scripted_gateway import (
     chat_body,
     eventually,
 )
+from tests.support.tables import each
 from tests.support.upstream import hang
 from tollkeeper.api.http.bodies_in_flight import BodiesInFlight
 from tollkeeper.api.http.envelope import PayloadTooLarge
@@ -88,15 +89,15 @@ def test_elements_are_counted_exactly(*, value: object, ascii_only: bool, repeat
         check_bounds(body, elements - 1)
 
 
-@pytest.mark.parametrize("text", ['"', "\\", '\\"', "[", "{", ",", '"[', "\\\\[", '\\",[{'])
-@pytest.mark.parametrize("size", [1, 32 << 10, (32 << 10) + 1, 100_000])
+@each("text", ['"', "\\", '\\"', "[", "{", ",", '"[', "\\\\[", '\\",[{'])
+@each("size", [1, 32 << 10, (32 << 10) + 1, 100_000])
 def test_text_has_no_elements(text: str, size: int) -> None:
     for before in range(4):
         body = json.dumps(["x" * before, text * size, 1]).encode()
         check_bounds(body, 3)
 
 
-@pytest.mark.parametrize("end", [b"", b'"', b"\\", b'\\"', b"]", b"}]" * 100])
+@each("end", [b"", b'"', b"\\", b'\\"', b"]", b"}]" * 100])
 def test_what_is_no_json_is_passed_on(end: bytes) -> None:
     """The pass refuses too much of anything; the decoder refuses what is no JSON."""
     check_bounds(b'["' + b"x" * 40_000 + end, 10**6)

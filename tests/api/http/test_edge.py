@@ -21,6 +21,7 @@ from tests.api.http.raw_http import (
 from tests.support.gateway import Gateway, Tenant, idempotency_key, running_gateway
 from tests.support.raw_caller import raw_caller
 from tests.support.scripted_gateway import chat_body, scripted_gateway
+from tests.support.tables import each
 from tests.support.upstream import Upstream, chat
 from tollkeeper.api.http.envelope import UnsupportedMediaType
 from tollkeeper.api.http.request import check_content_type
@@ -211,7 +212,7 @@ async def test_continue_is_not_said_to_an_http10_caller(gateway: Gateway, acme: 
         assert (await connection.answer()).status == 200
 
 
-@pytest.mark.parametrize(
+@each(
     "content_type",
     [
         b" " * 1_000_000 + b"x",

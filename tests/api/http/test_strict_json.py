@@ -9,6 +9,7 @@ import pytest
 
 from tests.api.http.json_corpus import BAD_DOCUMENTS, BAD_VALUES, GOOD_NUMBERS
 from tests.support.gateway import Gateway, Tenant, assert_error, idempotency_key
+from tests.support.tables import each
 from tollkeeper.api.http import strict_json
 from tollkeeper.domain.errors import InvalidRequest
 
@@ -89,7 +90,7 @@ async def test_same_key_in_different_case_is_unknown(gateway: Gateway, acme: Ten
 _FREE = msgspec.json.Decoder(dict[str, object])
 
 
-@pytest.mark.parametrize("depth", range(1, 6))
+@each("depth", range(1, 6))
 def test_duplicate_key_at_any_depth(depth: int) -> None:
     """On a free-form body, because no body of the organization side has inner objects."""
     inside = b'{"a":1,"b":2,"\\u0061":3}'
@@ -105,7 +106,7 @@ def test_equal_keys_of_different_objects_are_no_duplicates() -> None:
     assert strict_json.decode(body, _FREE) == msgspec.json.decode(body)
 
 
-@pytest.mark.parametrize("value", GOOD_NUMBERS)
+@each("value", GOOD_NUMBERS)
 def test_good_number(value: bytes) -> None:
     assert strict_json.decode(b'{"a":%s}' % value, _FREE) == {"a": int(value)}
 
@@ -143,7 +144,7 @@ def _nested(levels: int, opening: bytes, closing: bytes) -> bytes:
     return b'{"x":' + opening * (levels - 1) + b"1" + closing * (levels - 1) + b"}"
 
 
-@pytest.mark.parametrize(("opening", "closing"), [(b"[", b"]"), (b'{"a":', b"}")])
+@each(("opening", "closing"), [(b"[", b"]"), (b'{"a":', b"}")])
 def test_depth_bound(opening: bytes, closing: bytes) -> None:
     strict_json.decode(_nested(_DEPTH_MAX, opening, closing), _FREE)
     with pytest.raises(InvalidRequest, match="nested more than 64 levels"):

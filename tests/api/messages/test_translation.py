@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.backend_calls import MODEL, make_call
 from tests.support.scripted_gateway import ScriptedGateway
+from tests.support.tables import each
 from tests.support.token_counts import (
     BARE,
     OTHER_WEB_TOOL,
@@ -171,7 +172,7 @@ async def test_tools(scripted: ScriptedGateway) -> None:
     assert "tools" not in await counted(scripted, tools=[])
 
 
-@pytest.mark.parametrize(
+@each(
     ("choice", "chat_choice"),
     [
         (None, None),

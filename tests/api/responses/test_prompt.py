@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from tests.support.backend_calls import MODEL, make_call
+from tests.support.tables import each
 from tollkeeper.api.responses.input import Conversation
 from tollkeeper.api.responses.prompt import read_prompt
 from tollkeeper.api.responses.tools import read_tools
@@ -129,7 +130,7 @@ def test_a_search_that_is_chosen_is_all_that_is_offered() -> None:
     assert prompt.web_search is not None
 
 
-@pytest.mark.parametrize(
+@each(
     ("kind", "error", "param"),
     [
         ("code_interpreter", OptionUnsupported, "tools[0]"),

@@ -7,6 +7,7 @@ import pytest
 
 from tests.backends.anthropic.calls import claude_call
 from tests.support.backend_calls import content_of, readable
+from tests.support.tables import each
 from tests.support.upstream_messages import (
     MESSAGES_USAGE,
     begin,
@@ -83,7 +84,7 @@ def _used(prompt: int, completion: int) -> Usage:
     return Usage(prompt, completion)
 
 
-@pytest.mark.parametrize(
+@each(
     ("reason", "finish"),
     [
         ("end_turn", "stop"),
@@ -183,7 +184,7 @@ def test_unknown_events_and_blocks_are_ignored() -> None:
     assert content_of(events)["text"] == "Hello"
 
 
-@pytest.mark.parametrize("kind", [["text"], {"text": 1}, 7, None])
+@each("kind", [["text"], {"text": 1}, 7, None])
 def test_a_type_that_is_no_word_is_unknown(kind: object) -> None:
     odd = {"type": kind, "text": "Hello"}
     started = record("content_block_start", index=7, content_block=odd)
@@ -203,7 +204,7 @@ def test_a_second_beginning_is_ignored() -> None:
 _DELTA = record("content_block_delta", index=0, delta={"type": "text_delta", "text": "x"})
 
 
-@pytest.mark.parametrize(
+@each(
     "records",
     [
         [begin(), _DELTA],
@@ -224,7 +225,7 @@ def test_a_stream_that_breaks_the_protocol_fails(records: list[bytes]) -> None:
     assert "malformed" in answer.failure.message
 
 
-@pytest.mark.parametrize(
+@each(
     ("kind", "error", "charged"),
     [
         ("invalid_request_error", ProviderRejected, False),

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.backends.anthropic.calls import CLAUDE, behaving, claude_call, sent
+from tests.support.tables import each
 from tests.support.upstream_converse import chunk_frame, event, exception
 from tests.support.upstream_messages import begin, end, record
 from tollkeeper.backends.anthropic.bedrock import BedrockMessagesAnswer
@@ -55,7 +56,7 @@ def test_a_whole_request_is_counted() -> None:
     assert request["max_tokens"] == 1024
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "path"),
     [
         ("us.anthropic.claude-v1:0", "model/anthropic.claude-v1%3A0/count-tokens"),
@@ -83,7 +84,7 @@ def test_metrics_of_the_provider_at_the_end_are_ignored() -> None:
     assert _read(*map(chunk_frame, ended)).done
 
 
-@pytest.mark.parametrize("wrapped", ["!", "aGk=", 1])
+@each("wrapped", ["!", "aGk=", 1])
 def test_a_chunk_that_is_no_event(wrapped: Any) -> None:
     answer = _read(event("chunk", bytes=wrapped))
     assert isinstance(answer.failure, BackendFailed)

@@ -2,11 +2,10 @@
 
 from typing import Any
 
-import pytest
-
 from tests.backends.anthropic.calls import claude_call
 from tests.backends.faults import check_failure
 from tests.support.backend_calls import KEY, Outcome, make, routed
+from tests.support.tables import each
 from tests.support.upstream import Upstream, Verb, stream
 from tests.support.upstream_messages import (
     begin,
@@ -33,7 +32,7 @@ async def _fault(verb: Verb, *, streamed: bool = True, **settings: Any) -> Outco
         return outcome
 
 
-@pytest.mark.parametrize(("streamed", "verb"), [(False, "rawPredict"), (True, "streamRawPredict")])
+@each(("streamed", "verb"), [(False, "rawPredict"), (True, "streamRawPredict")])
 async def test_vertex(streamed: bool, verb: str) -> None:
     settings = {**_MESSAGES, "protocol": WireProtocol.VERTEX_MESSAGES}
     settings["credential"] = CredentialKind.BEARER

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from tests.backends.anthropic.calls import behaving, claude_call, sent, sent_for
+from tests.support.tables import each
 from tollkeeper.backends.anthropic.wire import Endpoint
 from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
 from tollkeeper.domain.messages_behavior import PromptCaching
@@ -26,7 +27,7 @@ def _part(**part: Any) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": [part]}]}
 
 
-@pytest.mark.parametrize(
+@each(
     ("fields", "param"),
     [
         ({"seed": 1}, "seed"),
@@ -58,7 +59,7 @@ def test_what_the_protocol_cannot_carry_is_refused(
     assert param is None or refused.value.param == param
 
 
-@pytest.mark.parametrize(
+@each(
     ("fields", "param"),
     [
         ({"temperature": 1.5}, "temperature"),
@@ -76,7 +77,7 @@ def test_what_is_wrong_is_refused(fields: dict[str, Any], param: str | None) -> 
     assert param is None or refused.value.param == param
 
 
-@pytest.mark.parametrize("arguments", ["[1]", "1", "{", '"a"'])
+@each("arguments", ["[1]", "1", "{", '"a"'])
 def test_arguments_that_are_no_object_are_refused(arguments: str) -> None:
     call = {"id": "a", "function": {"name": "f", "arguments": arguments}}
     messages = [_says("Hi"), {"role": "assistant", "content": None, "tool_calls": [call]}]

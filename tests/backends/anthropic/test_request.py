@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.backends.anthropic.calls import behaving, sent_for
+from tests.support.tables import each
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.messages_behavior import PromptCaching, ThinkingStyle
 
@@ -134,7 +135,7 @@ def test_legacy_functions() -> None:
     assert body["tool_choice"] == {"type": "auto", "disable_parallel_tool_use": True}
 
 
-@pytest.mark.parametrize(
+@each(
     ("fields", "choice"),
     [
         ({}, None),
@@ -213,7 +214,7 @@ def test_marks_of_the_caller_are_passed_on() -> None:
         assert "cache_control" not in body
 
 
-@pytest.mark.parametrize(
+@each(
     ("caching", "mark"),
     [
         (PromptCaching.OFF, None),
@@ -226,7 +227,7 @@ def test_automatic_caching(caching: PromptCaching, mark: dict[str, Any] | None) 
     assert sent_for(model=behaving(caching=caching)).get("cache_control") == mark
 
 
-@pytest.mark.parametrize(
+@each(
     ("fields", "thinking", "effort"),
     [
         ({}, None, None),
@@ -252,7 +253,7 @@ def test_how_reasoning_is_asked_for(
     assert body.get("output_config", {}).get("effort") == effort
 
 
-@pytest.mark.parametrize(
+@each(
     ("effort", "bound", "budget"),
     [("low", 20_000, 4000), ("medium", 4000, 2000), ("low", 2000, 1024), ("max", 2000, 1900)],
 )

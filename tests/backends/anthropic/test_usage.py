@@ -2,8 +2,7 @@
 
 from typing import Any
 
-import pytest
-
+from tests.support.tables import each
 from tollkeeper.backends.anthropic.usage import UsageReader
 from tollkeeper.domain.usage import ReportedUsage, Usage, merged, normalised, readings
 
@@ -44,7 +43,7 @@ _START = {
 }
 
 
-@pytest.mark.parametrize(
+@each(
     ("last", "counts"),
     [
         ({"output_tokens": 7}, (10, 200, 50, 20, 7)),
@@ -62,7 +61,7 @@ def test_the_last_word_with_the_first_split(last: dict[str, Any], counts: tuple[
     assert _counts(_merged(_START, last)) == counts
 
 
-@pytest.mark.parametrize(("hour", "counts"), [(False, (70, 0)), (True, (0, 70))])
+@each(("hour", "counts"), [(False, (70, 0)), (True, (0, 70))])
 def test_writes_without_any_split_have_the_lifetime_of_the_request(
     hour: bool, counts: tuple[int, int]
 ) -> None:
@@ -71,7 +70,7 @@ def test_writes_without_any_split_have_the_lifetime_of_the_request(
         assert _counts(_merged(*reports, unnamed_is_1h=hour)) == (10, 0, *counts, 7)
 
 
-@pytest.mark.parametrize(("hour", "counts"), [(False, (80, 20)), (True, (50, 50))])
+@each(("hour", "counts"), [(False, (80, 20)), (True, (50, 50))])
 def test_a_split_that_does_not_cover_all_writes(hour: bool, counts: tuple[int, int]) -> None:
     whole = {**_START, "cache_creation_input_tokens": 100}
     grown = {"cache_creation_input_tokens": 100, "output_tokens": 1}
@@ -97,7 +96,7 @@ def test_fees_of_searches() -> None:
     assert usage.web_searches == 3
 
 
-@pytest.mark.parametrize("kind", ["compaction", "advisor_message"])
+@each("kind", ["compaction", "advisor_message"])
 def test_iterations_that_stand_apart_are_added(kind: str) -> None:
     apart = {
         "type": kind,
@@ -112,7 +111,7 @@ def test_iterations_that_stand_apart_are_added(kind: str) -> None:
     assert _counts(_merged({**_START, **last})) == (1010, 230, 52, 23, 107)
 
 
-@pytest.mark.parametrize("kind", ["compaction", "advisor_message"])
+@each("kind", ["compaction", "advisor_message"])
 def test_iterations_are_added_to_counts_that_only_the_first_report_has(kind: str) -> None:
     """The last report may repeat nothing but the output."""
     apart = {
@@ -155,8 +154,8 @@ def test_before_the_end_nothing_is_known_of_the_output() -> None:
     assert normalised(report) is None
 
 
-@pytest.mark.parametrize("count", [-1, 1.5, "7", True, 2**60])
-@pytest.mark.parametrize(
+@each("count", [-1, 1.5, "7", True, 2**60])
+@each(
     "name",
     ["input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"],
 )
@@ -166,6 +165,6 @@ def test_a_count_that_can_be_none_is_absurd(name: str, count: object) -> None:
     assert (report.usage, report.absurd) == (None, reported)
 
 
-@pytest.mark.parametrize("reported", [[], "7", 7])
+@each("reported", [[], "7", 7])
 def test_a_report_that_is_no_object_says_nothing(reported: object) -> None:
     assert UsageReader().read(reported, is_final=True).usage == ReportedUsage()

@@ -7,6 +7,7 @@ import pytest
 
 from tests.backends.faults import BOTH, check_failure, fault
 from tests.support.backend_calls import KEY, make, make_call, routed, usage_in
+from tests.support.tables import each
 from tests.support.upstream import (
     DONE,
     USAGE,
@@ -54,7 +55,7 @@ MALFORMED = {
 }
 
 
-@pytest.mark.parametrize("case", MALFORMED)
+@each("case", MALFORMED)
 async def test_malformed_stream(case: str) -> None:
     data = GOOD + MALFORMED[case] + b"".join(chat_records())
     outcome = await fault(cut(data), streamed=True)
@@ -63,9 +64,7 @@ async def test_malformed_stream(case: str) -> None:
     check_failure(outcome, BackendFailed, charged=True, text="a")
 
 
-@pytest.mark.parametrize(
-    "case", [case for case in MALFORMED if case not in ("text after the end",)]
-)
+@each("case", [case for case in MALFORMED if case not in ("text after the end",)])
 async def test_malformed_from_the_beginning(case: str) -> None:
     """An error record says that the call did not run; anything else says nothing."""
     outcome = await fault(cut(MALFORMED[case] + b"".join(chat_records())), streamed=True)
@@ -121,7 +120,7 @@ SPLIT = {
 }
 
 
-@pytest.mark.parametrize("case", SPLIT)
+@each("case", SPLIT)
 async def test_a_character_that_is_split_between_records(case: str) -> None:
     data, text = SPLIT[case]
     records = data + sse(chunk(finish="stop")) + sse(usage_chunk()) + DONE
@@ -130,9 +129,7 @@ async def test_a_character_that_is_split_between_records(case: str) -> None:
     assert outcome.text() == "a" + text
 
 
-@pytest.mark.parametrize(
-    ("code", "error"), [(400, ProviderRejected), (429, RateLimited), (500, BackendFailed)]
-)
+@each(("code", "error"), [(400, ProviderRejected), (429, RateLimited), (500, BackendFailed)])
 async def test_error_record_where_the_answer_should_begin(
     code: int, error: type[TollkeeperError]
 ) -> None:
@@ -141,9 +138,7 @@ async def test_error_record_where_the_answer_should_begin(
     check_failure(await fault(answer(record)), error, charged=False)
 
 
-@pytest.mark.parametrize(
-    ("code", "error"), [(400, ProviderRejected), (429, RateLimited), (None, BackendFailed)]
-)
+@each(("code", "error"), [(400, ProviderRejected), (429, RateLimited), (None, BackendFailed)])
 async def test_an_error_that_is_the_whole_body(
     code: int | None, error: type[TollkeeperError]
 ) -> None:
@@ -152,7 +147,7 @@ async def test_an_error_that_is_the_whole_body(
     check_failure(await fault(answer(body)), error, charged=False)
 
 
-@pytest.mark.parametrize(
+@each(
     ("code", "charged"),
     [*((code, True) for code in (408, 499, 504, 524)), *((code, False) for code in (502, 599))],
 )
@@ -164,7 +159,7 @@ async def test_an_error_record_in_the_place_of_an_answer(code: int, charged: boo
     check_failure(await fault(answer(record)), BackendFailed, charged=charged)
 
 
-@pytest.mark.parametrize("code", [True, 7, 1301, "504", [504], 502.0])
+@each("code", [True, 7, 1301, "504", [504], 502.0])
 async def test_an_error_record_whose_code_is_no_status(code: Any) -> None:
     record = {"error": {"message": "no", "code": code}}
     check_failure(await fault(answer(record)), BackendFailed, charged=False)
@@ -173,7 +168,7 @@ async def test_an_error_record_whose_code_is_no_status(code: Any) -> None:
 # U10 to U15: what is said.
 
 
-@pytest.mark.parametrize(
+@each(
     ("verb", "streamed"),
     [
         (answer(b"<html>busy</html>", content_type="text/html"), False),
@@ -189,7 +184,7 @@ async def test_wrong_content_type(verb: Verb, streamed: bool) -> None:
     check_failure(await fault(verb, streamed=streamed), BackendFailed, charged=True)
 
 
-@pytest.mark.parametrize(
+@each(
     "content_type", ["application/json; charset=utf-8", "Application/JSON", "application/json ;x"]
 )
 async def test_right_content_type_in_other_words(content_type: str) -> None:
@@ -255,7 +250,7 @@ def choice(index: int, finish: str | None = "stop") -> dict[str, Any]:
     return {"index": index, "message": {"content": f"text {index}"}, "finish_reason": finish}
 
 
-@pytest.mark.parametrize(
+@each(
     "verb",
     [
         incomplete(choice(0)),
@@ -285,7 +280,7 @@ async def test_a_missing_choice_of_many_in_a_stream() -> None:
         assert all(outcome.text(index) == f"{index}" for index in range(128))
 
 
-@pytest.mark.parametrize("choices", [[], None, "x", [{"index": 0}], [7]])
+@each("choices", [[], None, "x", [{"index": 0}], [7]])
 async def test_no_choice_at_all(choices: Any) -> None:
     outcome = await fault(answer({**completion(usage=None), "choices": choices}))
     check_failure(outcome, BackendFailed, charged=True)

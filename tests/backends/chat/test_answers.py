@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.backend_calls import MODEL, make_call, readable
+from tests.support.tables import each
 from tests.support.upstream import chunk, completion
 from tollkeeper.backends.answer_json import MalformedAnswer
 from tollkeeper.backends.chat.answer import decode_completion
@@ -42,7 +43,7 @@ def read_delta(delta: dict[str, Any], **fields: Any) -> list[Event]:
     return rest
 
 
-@pytest.mark.parametrize(
+@each(
     ("delta", "event"),
     [
         ({"content": "a"}, Delta(0, "a")),
@@ -77,9 +78,7 @@ def test_delta(delta: dict[str, Any], event: Delta) -> None:
     assert read_delta(delta) == [event]
 
 
-@pytest.mark.parametrize(
-    "delta", [{}, {"role": "assistant"}, {"role": "assistant", "content": ""}, {"content": None}]
-)
+@each("delta", [{}, {"role": "assistant"}, {"role": "assistant", "content": ""}, {"content": None}])
 def test_a_delta_that_adds_nothing_is_no_event(delta: dict[str, Any]) -> None:
     assert read_delta(delta) == []
 
@@ -224,7 +223,7 @@ def test_reasoning_that_the_server_does_not_bound_is_no_fault() -> None:
     assert stream.failure is not None
 
 
-@pytest.mark.parametrize(
+@each(
     ("told", "charged"),
     [
         ({"completion_tokens": 0, "cost": 0}, False),

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tests.support.backend_calls import make_call, routed
+from tests.support.tables import each
 from tests.support.upstream import (
     DONE,
     Peer,
@@ -168,7 +169,7 @@ async def test_an_answer_is_the_same_wherever_it_is_cut() -> None:
         assert caller.answer.completed, cut
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 7, 50, 333, 1000, 5000])
+@each("size", [1, 2, 3, 7, 50, 333, 1000, 5000])
 async def test_an_answer_is_the_same_in_reads_of_any_size(size: int) -> None:
     pieces = [f"word{number} " for number in range(12)]
     body = _whole(pieces)
@@ -222,7 +223,7 @@ _FORMS: dict[str, list[bytes]] = {
 }
 
 
-@pytest.mark.parametrize("form", _FORMS)
+@each("form", _FORMS)
 async def test_text_is_found_in_every_form(form: str) -> None:
     async with _calling() as caller:
         await caller.take(_HEAD + _text("first "), *_FORMS[form])
@@ -254,7 +255,7 @@ _MORE_THAN_TEXT: dict[str, bytes] = {
 }
 
 
-@pytest.mark.parametrize("record", _MORE_THAN_TEXT)
+@each("record", _MORE_THAN_TEXT)
 async def test_more_than_text_is_read(record: str) -> None:
     """It comes to the same as where all text is read as events."""
     read = _framed(_MORE_THAN_TEXT[record])
@@ -270,7 +271,7 @@ async def test_more_than_text_is_read(record: str) -> None:
         assert (caller.reader.failure is None) == (plain.reader.failure is None)
 
 
-@pytest.mark.parametrize("size", [b"0", b"ffff", b"-5", b"0x%x", b"%X;x=1", b"+%x"])
+@each("size", [b"0", b"ffff", b"-5", b"0x%x", b"%X;x=1", b"+%x"])
 async def test_a_chunk_has_the_size_that_it_names(size: bytes) -> None:
     async with _calling() as caller:
         await caller.take(_HEAD + _text("1 "), _text("2 "))

@@ -2,11 +2,11 @@
 
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.backends.chat.dialects import DIALECTS, PLAIN
+from tests.support.tables import each
 from tollkeeper.backends.chat import usage as usage_module
 from tollkeeper.backends.chat.usage import read_chat_usage
 from tollkeeper.domain.inference import UsageReport
@@ -32,7 +32,7 @@ def counts(report: dict[str, Any]) -> tuple[int, int, int, int, int]:
     )
 
 
-@pytest.mark.parametrize("dialect", DIALECTS)
+@each("dialect", DIALECTS)
 def test_dialects(dialect: str) -> None:
     report, expected = DIALECTS[dialect]
     assert counts(report) == expected
@@ -44,7 +44,7 @@ def test_lifetimes_of_cache_writes() -> None:
     assert (usage.cache_write_tokens, usage.cache_write_1h_tokens) == (10, 30)
 
 
-@pytest.mark.parametrize(
+@each(
     ("fields", "cost"),
     [
         ({"cost": 0.0133}, 13_300_000_000),
@@ -91,13 +91,13 @@ def test_searches() -> None:
         assert usage.web_searches == 3
 
 
-@pytest.mark.parametrize("report", [None, [], "x", 1, True, [PLAIN], {}, {"prompt_tokens": 5}])
+@each("report", [None, [], "x", 1, True, [PLAIN], {}, {"prompt_tokens": 5}])
 def test_reports_that_say_nothing(report: object) -> None:
     assert usage_of(report) is None
 
 
-@pytest.mark.parametrize("value", [True, -1, 1.0, 0.5, "1", [], {}, 2**53 + 1, 10**30], ids=repr)
-@pytest.mark.parametrize("field", ["prompt_tokens", "completion_tokens", "total_tokens"])
+@each("value", [True, -1, 1.0, 0.5, "1", [], {}, 2**53 + 1, 10**30], ids=repr)
+@each("field", ["prompt_tokens", "completion_tokens", "total_tokens"])
 def test_what_can_be_no_count(field: str, value: object) -> None:
     report = {**PLAIN, field: value}
     found = read_chat_usage(report)
@@ -196,7 +196,7 @@ def test_the_short_way_reads_the_same(
     assert read_chat_usage(report, service_tier=tier) == expected
 
 
-@pytest.mark.parametrize(
+@each(
     ("lifetimes", "expected"),
     [
         ({"ephemeral_5m_input_tokens": 60, "ephemeral_1h_input_tokens": 40}, (60, 40)),

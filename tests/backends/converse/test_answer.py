@@ -7,6 +7,7 @@ import pytest
 
 from tests.backends.converse.calls import converse_call
 from tests.support.backend_calls import content_of, usages_of
+from tests.support.tables import each
 from tests.support.upstream_converse import (
     CONVERSE_USAGE,
     answer_frames,
@@ -79,7 +80,7 @@ def test_a_whole_answer_and_its_stream_say_the_same() -> None:
     }
 
 
-@pytest.mark.parametrize(
+@each(
     ("reason", "finish"),
     [
         ("end_turn", "stop"),
@@ -98,7 +99,7 @@ def test_why_it_ended(reason: str, finish: str) -> None:
     assert content_of(events)["finish"] == [finish]
 
 
-@pytest.mark.parametrize("reason", ["malformed_model_output", "malformed_tool_use"])
+@each("reason", ["malformed_model_output", "malformed_tool_use"])
 def test_an_answer_that_is_none_is_charged_by_its_report(reason: str) -> None:
     found = _whole(whole_answer(stop_reason=reason))
     answer, events = _streamed(answer_frames(stop_reason=reason))
@@ -141,7 +142,7 @@ def test_a_caller_of_functions_reads_a_function_call() -> None:
     assert _deltas(events)[-1].finish == "function_call"
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "error", "charged"),
     [
         ("throttlingException", RateLimited, False),
@@ -163,7 +164,7 @@ def test_an_exception_in_the_place_of_the_answer(
         assert "the reason" in answer.failure.message
 
 
-@pytest.mark.parametrize("name", ["throttlingException", "modelStreamErrorException"])
+@each("name", ["throttlingException", "modelStreamErrorException"])
 def test_an_exception_after_output_is_charged(name: str) -> None:
     answer, events = _streamed([begin(), delta(0, text="Hi"), exception(name)])
     assert isinstance(answer.failure, BackendFailed)
@@ -183,7 +184,7 @@ def test_a_tool_of_the_providers_own_is_not_the_callers() -> None:
     assert content_of(_whole(whole_answer(use, text_block("Hi"))).events)["calls"] == []
 
 
-@pytest.mark.parametrize(
+@each(
     ("frames", "reason"),
     [
         ([begin(), delta(0, text=1)], "not an answer"),
@@ -208,7 +209,7 @@ def test_a_stream_that_is_none(frames: list[bytes], reason: str) -> None:
     assert answer.failure.charged
 
 
-@pytest.mark.parametrize("body", [{}, {"output": {}}, {"output": {"message": {}}}, {"output": 1}])
+@each("body", [{}, {"output": {}}, {"output": {"message": {}}}, {"output": 1}])
 def test_a_body_that_is_none(body: dict[str, Any]) -> None:
     with pytest.raises(MalformedAnswer):
         _whole(body)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.backends.converse.calls import CLAUDE, GPT, NOVA, behaving, converse_call, sent_for
+from tests.support.tables import each
 from tollkeeper.backends.converse.wire import ConverseWire
 from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
@@ -126,7 +127,7 @@ def test_tools_their_calls_and_their_results() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@each(
     ("choice", "sent"),
     [
         (None, None),
@@ -169,7 +170,7 @@ def test_structured_output() -> None:
     assert sent == {"name": "payer", "description": "Who pays."}
 
 
-@pytest.mark.parametrize(
+@each(
     ("part", "block"),
     [
         (
@@ -245,7 +246,7 @@ def test_marks_become_points_after_what_is_cached() -> None:
     assert body["toolConfig"]["tools"][1:] == [_POINT]
 
 
-@pytest.mark.parametrize(
+@each(
     ("caching", "point"),
     [(PromptCaching.FIVE_MINUTES, _POINT), (PromptCaching.ONE_HOUR, _POINT_1H)],
 )
@@ -258,7 +259,7 @@ def test_a_model_that_caches_by_itself(caching: PromptCaching, point: dict[str, 
     ]
 
 
-@pytest.mark.parametrize(
+@each(
     ("model", "fields", "additional", "output"),
     [
         (CLAUDE, {}, None, None),
@@ -293,7 +294,7 @@ def test_how_each_family_is_asked_to_reason(
     assert body.get("outputConfig") == output
 
 
-@pytest.mark.parametrize(
+@each(
     ("model", "fields", "param"),
     [
         (CLAUDE, {"seed": 1}, "seed"),
@@ -331,7 +332,7 @@ def test_what_the_protocol_cannot_carry_is_refused(
     assert refused.value.param == param
 
 
-@pytest.mark.parametrize(
+@each(
     ("fields", "param"),
     [
         ({"temperature": 1.5}, "temperature"),
@@ -346,7 +347,7 @@ def test_what_is_wrong_is_refused(fields: dict[str, Any], param: str) -> None:
     assert refused.value.param == param
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "path"),
     [
         ("anthropic.claude-sonnet-4-5-v1:0", "model/anthropic.claude-sonnet-4-5-v1%3A0"),

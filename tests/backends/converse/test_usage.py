@@ -2,8 +2,7 @@
 
 from typing import Any
 
-import pytest
-
+from tests.support.tables import each
 from tollkeeper.backends.converse.usage import read_usage
 from tollkeeper.domain.usage import Usage, normalised
 
@@ -13,7 +12,7 @@ def _usage(**reported: Any) -> Usage | None:
     return None if report is None else normalised(report)
 
 
-@pytest.mark.parametrize(
+@each(
     ("reported", "usage"),
     [
         ({"inputTokens": 10, "outputTokens": 5, "totalTokens": 15}, Usage(10, 5)),
@@ -90,14 +89,14 @@ def test_a_report(reported: dict[str, Any], usage: Usage) -> None:
     )
 
 
-@pytest.mark.parametrize("count", [-1, 1.5, "x", True, 2**60])
+@each("count", [-1, 1.5, "x", True, 2**60])
 def test_a_count_that_is_none_makes_the_report_absurd(count: Any) -> None:
     report = read_usage({"inputTokens": count, "outputTokens": 5})
     assert report.usage is None
     assert report.absurd == {"inputTokens": count, "outputTokens": 5}
 
 
-@pytest.mark.parametrize("reported", [None, [], "x", {}])
+@each("reported", [None, [], "x", {}])
 def test_a_report_that_says_nothing(reported: Any) -> None:
     report = read_usage(reported, "priority").usage
     assert report is not None

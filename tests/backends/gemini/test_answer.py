@@ -7,6 +7,7 @@ import pytest
 
 from tests.backends.gemini.calls import gemini_call
 from tests.support.backend_calls import usage_in
+from tests.support.tables import each
 from tests.support.upstream_gemini import (
     GEMINI_USAGE,
     answer_records,
@@ -98,7 +99,7 @@ def test_calls() -> None:
     assert deltas[-1].finish == "tool_calls"
 
 
-@pytest.mark.parametrize("streamed", [False, True])
+@each("streamed", [False, True])
 def test_a_single_call_where_the_caller_wants_one(streamed: bool) -> None:
     tools = [{"type": "function", "function": {"name": "f"}}]
     call = gemini_call(tools=tools, parallel_tool_calls=False)
@@ -121,7 +122,7 @@ def test_a_legacy_call() -> None:
     assert last.finish == "function_call"
 
 
-@pytest.mark.parametrize(
+@each(
     ("reason", "finish"),
     [
         ("STOP", "stop"),
@@ -146,7 +147,7 @@ def test_a_blocked_prompt() -> None:
         assert _usage(events) == Usage(12, 0)
 
 
-@pytest.mark.parametrize("reason", ["MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL"])
+@each("reason", ["MALFORMED_FUNCTION_CALL", "UNEXPECTED_TOOL_CALL"])
 def test_a_call_that_is_none_is_a_failure(reason: str) -> None:
     answer = _whole(whole(finish=reason))
     events, streamed = _stream(piece(text_part("I")), record(whole(finish=reason)))
@@ -193,7 +194,7 @@ def test_no_search_is_charged_that_nobody_asked_for() -> None:
     assert found.web_searches == 0
 
 
-@pytest.mark.parametrize(
+@each(
     "records",
     [
         [b"{"],
@@ -215,7 +216,7 @@ def test_records_without_content_are_bounded() -> None:
     assert "without content" in answer.failure.message
 
 
-@pytest.mark.parametrize("content", [{}, {"candidates": []}, whole(text_part(), finish=None)])
+@each("content", [{}, {"candidates": []}, whole(text_part(), finish=None)])
 def test_a_malformed_body(content: dict[str, Any]) -> None:
     with pytest.raises(MalformedAnswer):
         _whole(content)

@@ -7,6 +7,7 @@ import pytest
 from tests.backends.faults import BOTH, check_failure
 from tests.backends.gemini.calls import gemini_call
 from tests.support.backend_calls import KEY, Outcome, make, routed
+from tests.support.tables import each
 from tests.support.upstream import Upstream, Verb, answer, stream
 from tests.support.upstream_gemini import (
     error_body,
@@ -41,7 +42,7 @@ async def _fault(verb: Verb, *, streamed: bool = True, **settings: Any) -> Outco
         return outcome
 
 
-@pytest.mark.parametrize(("streamed", "verb"), _VERBS)
+@each(("streamed", "verb"), _VERBS)
 async def test_vertex(streamed: bool, verb: str) -> None:
     settings = {**_GEMINI, "protocol": WireProtocol.VERTEX_GEMINI}
     settings["credential"] = CredentialKind.BEARER
@@ -118,7 +119,7 @@ async def test_a_wrong_key_is_not_the_callers_fault(streamed: bool) -> None:
     check_failure(await _fault(verb, streamed=streamed), BackendFailed, charged=False)
 
 
-@pytest.mark.parametrize(
+@each(
     ("delay", "seconds"),
     [("34.4s", 35), ("34s", 34), ("34.000s", 34), ("9999s", 120), ("soon", 5), (None, 5)],
 )

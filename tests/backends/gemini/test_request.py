@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from tests.backends.gemini.calls import OLDER, gemini_call, sent, sent_for
+from tests.support.tables import each
 from tests.support.upstream_gemini import text_part
 from tollkeeper.backends.gemini.wire import Endpoint
 from tollkeeper.domain.catalog import Model
@@ -94,7 +95,7 @@ _ALLOWED = {
 }
 
 
-@pytest.mark.parametrize(
+@each(
     ("choice", "strict", "config"),
     [
         ("auto", False, None),
@@ -144,7 +145,7 @@ def test_media() -> None:
     ]
 
 
-@pytest.mark.parametrize(
+@each(
     "url",
     [
         "https://generativelanguage.googleapis.com/v1beta/files/abc",
@@ -163,7 +164,7 @@ def test_addresses_that_are_refused(url: str) -> None:
     assert raised.value.param == "messages[0].content[0]"
 
 
-@pytest.mark.parametrize(
+@each(
     ("fields", "config"),
     [
         ({"reasoning_effort": "low"}, {"thinkingLevel": "LOW", "includeThoughts": True}),
@@ -179,7 +180,7 @@ def test_how_much_it_thinks(fields: dict[str, Any], config: Any) -> None:
     assert sent_for(**fields)["generationConfig"].get("thinkingConfig") == config
 
 
-@pytest.mark.parametrize(
+@each(
     ("fields", "bound", "config"),
     [
         ({"reasoning_effort": "none"}, 8192, {"thinkingBudget": 0}),
@@ -222,7 +223,7 @@ def _refused(model: Model | None = None, **fields: Any) -> tuple[type[Exception]
     return type(raised.value), raised.value.param
 
 
-@pytest.mark.parametrize(
+@each(
     ("fields", "param"),
     [
         ({"logit_bias": {"1": 1}}, "logit_bias"),
@@ -265,7 +266,7 @@ def test_what_the_protocol_cannot_do(fields: dict[str, Any], param: str) -> None
     assert _refused(**fields) == (OptionUnsupported, param)
 
 
-@pytest.mark.parametrize(
+@each(
     ("fields", "param"),
     [
         ({"seed": 2**31}, "seed"),

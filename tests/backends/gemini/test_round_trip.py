@@ -5,10 +5,10 @@ import json
 from typing import Any
 
 import msgspec
-import pytest
 
 from tests.backends.conversations import conversation, turn_of
 from tests.backends.gemini.calls import GEMINI, OLDER, gemini_call, sent
+from tests.support.tables import each
 from tests.support.upstream_gemini import (
     answer_records,
     call_part,
@@ -76,7 +76,7 @@ def test_vertex_has_no_ids() -> None:
     assert "c2lnMQ==" in body
 
 
-@pytest.mark.parametrize(("model", "signature"), [(GEMINI, UNSIGNED), (OLDER, None)])
+@each(("model", "signature"), [(GEMINI, UNSIGNED), (OLDER, None)])
 def test_a_caller_that_has_not_kept_the_signatures(model: Model, signature: str | None) -> None:
     """A chat caller, or one that comes from another provider."""
     foreign = sealed_block({"type": "thinking", "thinking": "x", "signature": "y"})

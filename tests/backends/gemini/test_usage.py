@@ -2,8 +2,7 @@
 
 from typing import Any
 
-import pytest
-
+from tests.support.tables import each
 from tollkeeper.backends.gemini.usage import read_usage
 from tollkeeper.domain.usage import ReportedUsage, Usage, merged, normalised
 
@@ -176,7 +175,7 @@ TIERS: list[tuple[dict[str, Any], str | None]] = [
 ]
 
 
-@pytest.mark.parametrize(("fields", "tier"), TIERS)
+@each(("fields", "tier"), TIERS)
 def test_the_service_tier_is_in_the_report(fields: dict[str, Any], tier: str | None) -> None:
     """The Gemini API names it, Vertex AI the kind of traffic."""
     reported = {"promptTokenCount": 8, "candidatesTokenCount": 7, "totalTokenCount": 15}
@@ -194,8 +193,8 @@ def test_the_service_tier_may_come_before_any_count() -> None:
     assert found.service_tier == "priority"
 
 
-@pytest.mark.parametrize("count", [-1, 1.5, "7", True, 2**60])
-@pytest.mark.parametrize(
+@each("count", [-1, 1.5, "7", True, 2**60])
+@each(
     "name",
     [
         *("promptTokenCount", "candidatesTokenCount", "thoughtsTokenCount", "totalTokenCount"),
@@ -208,6 +207,6 @@ def test_a_count_that_can_be_none(name: str, count: Any) -> None:
     assert (report.usage, report.absurd) == (None, reported)
 
 
-@pytest.mark.parametrize("reported", [[], "x", 7, None])
+@each("reported", [[], "x", 7, None])
 def test_a_report_that_is_no_object(reported: Any) -> None:
     assert read_usage(reported, is_final=True).usage == ReportedUsage()

@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 
 import pytest
 
+from tests.support.tables import each
 from tollkeeper.backends.identity.sigv4 import SignedRequest, SigningKeys, signing_headers
 
 _NOW = datetime(2015, 8, 30, 12, 36, tzinfo=UTC).timestamp()
@@ -18,7 +19,7 @@ _SESSION_TOKEN = (
 _FORM = {"content-type": "application/x-www-form-urlencoded", **_HOST}
 
 
-@pytest.mark.parametrize(
+@each(
     ("request_", "signed", "signature"),
     [
         pytest.param(
@@ -70,7 +71,7 @@ def test_a_session_token_is_signed() -> None:
     )
 
 
-@pytest.mark.parametrize(
+@each(
     "change",
     [
         {"path": "/model/b/converse"},

@@ -5,11 +5,11 @@ import json
 from typing import Any
 
 import msgspec
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.backend_calls import make_call
+from tests.support.tables import each
 from tests.support.upstream_wire import (
     RESPONSE_USAGE,
     begun_response,
@@ -108,7 +108,7 @@ ITEMS: dict[str, tuple[dict[str, Any], list[Delta]]] = {
 }
 
 
-@pytest.mark.parametrize("case", ITEMS)
+@each("case", ITEMS)
 def test_item(case: str) -> None:
     """In one piece, without pieces, without anything but the result, and as JSON."""
     item, deltas = ITEMS[case]
@@ -124,7 +124,7 @@ def test_item(case: str) -> None:
         assert read(*response_records(item, pieces=1)) == expected
 
 
-@pytest.mark.parametrize("pieces", [0, 1, 2, 3, 9])
+@each("pieces", [0, 1, 2, 3, 9])
 def test_nothing_is_told_twice(pieces: int) -> None:
     items = [
         reasoning_item("I think so."),
@@ -220,7 +220,7 @@ def test_reasoning_is_told_as_text_or_as_summary_and_not_as_both() -> None:
     assert _joined(read(*response_records(item)))[0] == "At length."
 
 
-@pytest.mark.parametrize("kind", ["response.reasoning_text", "response.reasoning"])
+@each("kind", ["response.reasoning_text", "response.reasoning"])
 def test_what_servers_call_the_text_of_reasoning(kind: str) -> None:
     for end in ("delta", "done"):
         events = read(typed(f"{kind}.{end}", delta="Hm.", text="Hm."), END)
@@ -247,7 +247,7 @@ def test_logprobs_are_those_of_chat() -> None:
     assert delta.logprobs is not None
 
 
-@pytest.mark.parametrize("odd", [None, 7, "x", {}, [], {"a": []}])
+@each("odd", [None, 7, "x", {}, [], {"a": []}])
 def test_odd_logprobs_are_none(odd: Any) -> None:
     assert read(text_delta("a", logprobs=odd), END)[1] == Delta(0, "a")
 
@@ -270,7 +270,7 @@ def test_annotations_come_once() -> None:
     assert found == [(Annotation("u", "t", 0, 1),)]
 
 
-@pytest.mark.parametrize(
+@each(
     ("reason", "finish"),
     [
         ({"reason": "max_output_tokens"}, "length"),
@@ -335,7 +335,7 @@ MALFORMED = {
 }
 
 
-@pytest.mark.parametrize("case", MALFORMED)
+@each("case", MALFORMED)
 def test_malformed(case: str) -> None:
     answer = ResponsesAnswer(make_call(streamed=True))
     events = answer.read(payloads(text_delta("a"), MALFORMED[case], text_delta("z", 9), END))
@@ -350,7 +350,7 @@ def test_two_calls_where_one_was_asked_for() -> None:
     assert type(answer.failure) is BackendFailed
 
 
-@pytest.mark.parametrize(("pieces", "fails"), [(84, False), (85, True)])
+@each(("pieces", "fails"), [(84, False), (85, True)])
 def test_an_answer_longer_than_its_bound(pieces: int, fails: bool) -> None:
     answer = ResponsesAnswer(make_call(streamed=True, output_tokens_max=10))
     answer.read(payloads(text_delta("a")) * pieces)

@@ -9,6 +9,7 @@ import pytest
 from tests.backends.faults import BOTH, check_failure
 from tests.backends.responses.faults import fault, silent_after, used
 from tests.support.backend_calls import KEY
+from tests.support.tables import each
 from tests.support.upstream import (
     DONE,
     answer,
@@ -48,7 +49,7 @@ def failed(error: Any = FAILED, **fields: Any) -> dict[str, Any]:
     return {**response(status="failed", usage=None), "output": [], "error": error, **fields}
 
 
-@pytest.mark.parametrize(("told", "error"), TOLD)
+@each(("told", "error"), TOLD)
 async def test_failed_before_anything(told: Any, error: type[TollkeeperError]) -> None:
     for records in (
         [typed("response.failed", response=failed(told))],
@@ -65,7 +66,7 @@ async def test_failed_before_anything(told: Any, error: type[TollkeeperError]) -
         check_failure(await fault(stream([typed("error", **told)])), error, charged=False)
 
 
-@pytest.mark.parametrize(
+@each(
     "records",
     [
         [typed("response.failed", response=failed({"code": "invalid_prompt"}))],
@@ -81,7 +82,7 @@ async def test_failed_in_the_middle(records: list[bytes]) -> None:
     assert outcome.reports == []
 
 
-@pytest.mark.parametrize("announced", [False, True])
+@each("announced", [False, True])
 async def test_usage_of_a_failure(announced: bool) -> None:
     """It is known, also where the failure came before any output and has a status of its own."""
     end = typed(
@@ -151,7 +152,7 @@ async def test_a_failure_that_used_nothing() -> None:
         check_failure(await fault(verb, streamed=streamed), BackendFailed, charged=False)
 
 
-@pytest.mark.parametrize(
+@each(
     "result",
     [
         {},

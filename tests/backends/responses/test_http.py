@@ -7,6 +7,7 @@ import pytest
 from tests.backends.faults import BOTH, check_failure
 from tests.backends.responses.faults import fault, silent_after, used
 from tests.support.backend_calls import KEY, make, make_call, routed
+from tests.support.tables import each
 from tests.support.upstream import (
     DONE,
     Peer,
@@ -74,7 +75,7 @@ async def test_an_answer(streamed: bool) -> None:
         assert request.json["store"] is False
 
 
-@pytest.mark.parametrize("done", [True, False])
+@each("done", [True, False])
 async def test_a_connection_is_used_again(done: bool) -> None:
     """Whether or not the end mark follows the end."""
     verb = stream([*response_records(), *([DONE] if done else [])])
@@ -152,7 +153,7 @@ RECORDS = response_records(pieces=2)
 SUBSTANCE = next(at for at, record in enumerate(RECORDS) if b".delta" in record)
 
 
-@pytest.mark.parametrize("kept", range(len(RECORDS)))
+@each("kept", range(len(RECORDS)))
 async def test_an_end_before_the_end(kept: int) -> None:
     """A clean end of the body after each of its records but the last."""
     outcome = await fault(stream(RECORDS[:kept]))
@@ -161,7 +162,7 @@ async def test_an_end_before_the_end(kept: int) -> None:
     check_failure(outcome, BackendFailed, charged=True, text=text)
 
 
-@pytest.mark.parametrize("records", [[], BEGUN, text_then()])
+@each("records", [[], BEGUN, text_then()])
 async def test_a_reset(records: list[bytes]) -> None:
     """It may throw away what was not read yet; what was read is delivered, and is paid."""
 
@@ -196,7 +197,7 @@ def half_sent(records: list[bytes]) -> Verb:
     return verb
 
 
-@pytest.mark.parametrize(
+@each(
     "garbage",
     [b"data: hello\n\n", b"data: []\n\n", b'data: {"type":"\xff"}\n\n', DONE, b"data\n\n"],
 )

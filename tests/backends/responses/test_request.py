@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from tests.support.backend_calls import MODEL, make_call
+from tests.support.tables import each
 from tollkeeper.backends.responses.request import OPTIONS, encode_responses_request
 from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported, TollkeeperError
 from tollkeeper.domain.inference import Call
@@ -156,7 +157,7 @@ def test_tools_are_flat() -> None:
     assert body["parallel_tool_calls"] is False
 
 
-@pytest.mark.parametrize(
+@each(
     ("choice", "expected"),
     [
         ("none", "none"),
@@ -234,7 +235,7 @@ def test_fields_that_have_the_same_name() -> None:
     assert asked(**same) == {**asked(), **same}
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "value", "param"),
     [
         ("stop", "x", "stop"),
@@ -338,7 +339,7 @@ REFUSED: list[tuple[dict[str, Any], str, type[TollkeeperError]]] = [
 ]
 
 
-@pytest.mark.parametrize(("fields", "param", "error"), REFUSED)
+@each(("fields", "param", "error"), REFUSED)
 def test_what_has_no_place_is_refused(
     fields: dict[str, Any], param: str, error: type[TollkeeperError]
 ) -> None:

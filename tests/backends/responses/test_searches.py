@@ -2,11 +2,10 @@
 
 from typing import Any
 
-import pytest
-
 from tests.backends.responses.test_answer import END, payloads, read
 from tests.backends.responses.test_answer import text_delta as _text
 from tests.support.backend_calls import make_call
+from tests.support.tables import each
 from tests.support.upstream_wire import message_item, response, typed
 from tollkeeper.backends.responses.answer import ResponsesAnswer
 from tollkeeper.domain.inference import UsageReport
@@ -46,8 +45,8 @@ def test_searches_in_the_stream_and_in_the_result_are_the_same() -> None:
 
 
 # Azure leaves the items of a completed response at "searching".
-@pytest.mark.parametrize("status", ["completed", "searching", "in_progress", None])
-@pytest.mark.parametrize("streamed", [False, True])
+@each("status", ["completed", "searching", "in_progress", None])
+@each("streamed", [False, True])
 def test_searches_of_a_completed_response_count_by_their_kind(
     status: str | None, streamed: bool
 ) -> None:
@@ -68,7 +67,7 @@ def test_searches_of_a_completed_response_count_by_their_kind(
     assert _searches(events[-1]) == 2
 
 
-@pytest.mark.parametrize(("status", "searches"), [("completed", 1), ("searching", 0)])
+@each(("status", "searches"), [("completed", 1), ("searching", 0)])
 def test_a_search_under_way_in_an_incomplete_response_was_not_made(
     status: str, searches: int
 ) -> None:

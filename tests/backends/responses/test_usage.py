@@ -2,8 +2,7 @@
 
 from typing import Any
 
-import pytest
-
+from tests.support.tables import each
 from tollkeeper.backends.responses.usage import read_responses_usage
 from tollkeeper.domain.usage import ReportedUsage, Usage, normalised
 
@@ -32,7 +31,7 @@ CACHES: dict[str, tuple[dict[str, Any], tuple[int, int, int]]] = {
 }
 
 
-@pytest.mark.parametrize("who", CACHES)
+@each("who", CACHES)
 def test_caches_are_inside_the_input(who: str) -> None:
     details, expected = CACHES[who]
     usage = _used({**PLAIN, "input_tokens_details": details})
@@ -70,13 +69,13 @@ SEARCHES: dict[str, tuple[dict[str, Any], int]] = {
 }
 
 
-@pytest.mark.parametrize("who", SEARCHES)
+@each("who", SEARCHES)
 def test_searches(who: str) -> None:
     fields, expected = SEARCHES[who]
     assert _used({**PLAIN, **fields}, searches_in_output=2).web_searches == expected
 
 
-@pytest.mark.parametrize(
+@each(
     ("fields", "cost"),
     [
         ({"cost_in_usd_ticks": 37_756_000}, 3_775_600_000),
@@ -100,14 +99,14 @@ def test_the_backends_own_price(fields: dict[str, Any], cost: int | None) -> Non
     assert found.cost_picousd == cost
 
 
-@pytest.mark.parametrize("count", [-1, 1.5, "7", True, 2**60])
-@pytest.mark.parametrize("name", PLAIN)
+@each("count", [-1, 1.5, "7", True, 2**60])
+@each("name", PLAIN)
 def test_a_count_that_can_be_none(name: str, count: Any) -> None:
     reported = {**PLAIN, name: count}
     found = read_responses_usage(reported)
     assert (found.usage, found.absurd) == (None, reported)
 
 
-@pytest.mark.parametrize("reported", [[], "x", 7, None])
+@each("reported", [[], "x", 7, None])
 def test_a_report_that_is_no_object(reported: Any) -> None:
     assert read_responses_usage(reported).usage == ReportedUsage()

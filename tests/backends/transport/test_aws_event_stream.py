@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.tables import each
 from tests.support.upstream_converse import error_frame, event, exception, frame
 from tollkeeper.backends.transport.aws_event_stream import AwsEventStreamParser, read_headers
 from tollkeeper.backends.transport.sse import MalformedEventStream
@@ -109,7 +110,7 @@ def _is_malformed(data: bytes) -> bool:
     return False
 
 
-@pytest.mark.parametrize(
+@each(
     ("headers", "reason"),
     [
         (b"\x01a\x0a", "type that there is not"),
@@ -171,7 +172,7 @@ def test_a_wrong_length_is_not_waited_for() -> None:
         AwsEventStreamParser(_MAX).feed(prelude + b"\x00\x00\x00\x00")
 
 
-@pytest.mark.parametrize(("length", "headers"), [(15, 0), (20, 5), (0, 0)])
+@each(("length", "headers"), [(15, 0), (20, 5), (0, 0)])
 def test_a_frame_that_is_shorter_than_its_parts(length: int, headers: int) -> None:
     prelude = struct.pack(">II", length, headers)
     data = prelude + struct.pack(">I", zlib.crc32(prelude))

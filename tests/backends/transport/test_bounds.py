@@ -9,6 +9,7 @@ import pytest
 
 from tests.backends.faults import BOTH, check_failure, fault
 from tests.support.backend_calls import MODEL, make, make_call, routed, until
+from tests.support.tables import each
 from tests.support.upstream import (
     SSE_TYPE,
     Peer,
@@ -34,7 +35,7 @@ def peak_memory_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-@pytest.mark.parametrize("before", [b"", sse(chunk("a"))])
+@each("before", [b"", sse(chunk("a"))])
 async def test_one_line_of_64_mib(before: bytes) -> None:
     peak = peak_memory_bytes()
     outcome = await fault(fat_line(64 << 20, before=before), streamed=True)

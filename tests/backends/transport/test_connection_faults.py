@@ -9,6 +9,7 @@ import pytest
 from tests.backends.faults import BOTH, check_failure, fault
 from tests.support.backend_calls import make, make_call, routed
 from tests.support.certificates import make_certificate
+from tests.support.tables import each
 from tests.support.upstream import (
     DONE,
     SSE_TYPE,
@@ -105,7 +106,7 @@ async def test_lost_before_headers(verb: Verb, streamed: bool) -> None:
     check_failure(await fault(verb, streamed=streamed), BackendFailed, charged=True)
 
 
-@pytest.mark.parametrize("content_type", [SSE_TYPE, "application/json"])
+@each("content_type", [SSE_TYPE, "application/json"])
 async def test_reset_after_headers(content_type: str) -> None:
     verb = reset_after(content_type=content_type)
     outcome = await fault(verb, streamed=content_type == SSE_TYPE)
@@ -122,15 +123,15 @@ async def test_silence_after_headers() -> None:
     check_failure(outcome, DeadlineExceeded, charged=True)
 
 
-@pytest.mark.parametrize("pieces", [1, 2, 3, 20])
+@each("pieces", [1, 2, 3, 20])
 async def test_reset_after_pieces(pieces: int) -> None:
     outcome = await fault(reset_after(pieces), streamed=True)
     text = "".join(f"{number} " for number in range(pieces))
     check_failure(outcome, BackendFailed, charged=True, text=text)
 
 
-@pytest.mark.parametrize("finished", [False, True])
-@pytest.mark.parametrize("pieces", [1, 5])
+@each("finished", [False, True])
+@each("pieces", [1, 5])
 async def test_end_without_done(pieces: int, finished: bool) -> None:
     outcome = await fault(end_after(pieces, finished=finished), streamed=True)
     text = "".join(f"{number} " for number in range(pieces))

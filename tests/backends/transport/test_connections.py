@@ -10,6 +10,7 @@ import pytest
 from tests.support.backend_calls import make, make_call, routed, until
 from tests.support.certificates import make_certificate
 from tests.support.stream_server import StreamServer
+from tests.support.tables import each
 from tests.support.upstream import (
     Peer,
     Upstream,
@@ -228,7 +229,7 @@ async def test_a_body_may_end_with_the_connection() -> None:
         (await make(backend, make_call())).check_complete()
 
 
-@pytest.mark.parametrize("streamed", [False, True])
+@each("streamed", [False, True])
 async def test_leaving_before_the_answer_closes_the_connection_at_once(streamed: bool) -> None:
     async with Upstream(hang()) as upstream, routed(upstream.url) as backend:
         task = asyncio.create_task(make(backend, make_call(streamed=streamed)))

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.support.tables import each
 from tollkeeper.backends.transport.sse import EventStreamParser, MalformedEventStream
 
 
@@ -50,7 +51,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+@each("case", CASES)
 def test_format(case: str) -> None:
     stream, payloads = CASES[case]
     if payloads is None:
@@ -60,7 +61,7 @@ def test_format(case: str) -> None:
         assert parse(stream) == payloads
 
 
-@pytest.mark.parametrize("case", [case for case, (_, payloads) in CASES.items() if payloads])
+@each("case", [case for case, (_, payloads) in CASES.items() if payloads])
 def test_every_cut_gives_the_same(case: str) -> None:
     stream, payloads = CASES[case]
     assert parse(stream, *range(len(stream))) == payloads
@@ -69,9 +70,7 @@ def test_every_cut_gives_the_same(case: str) -> None:
         assert parse(stream, position, min(position + 1, len(stream))) == payloads
 
 
-@pytest.mark.parametrize(
-    "case", [case for case, (_, payloads) in CASES.items() if payloads and "mark" not in case]
-)
+@each("case", [case for case, (_, payloads) in CASES.items() if payloads and "mark" not in case])
 def test_every_cut_after_a_plain_chunk_gives_the_same(case: str) -> None:
     stream, payloads = CASES[case]
     plain_chunk = b"data: z\n\n"
@@ -129,7 +128,7 @@ def test_bad_utf8_fails_at_its_record() -> None:
         assert [*seen, *raised.value.payloads] == [b"a"]
 
 
-@pytest.mark.parametrize("size", [63, 64])
+@each("size", [63, 64])
 def test_a_record_of_the_largest_size_passes_in_every_cut(size: int) -> None:
     stream = b"data: a\n\n" + b"data: ".ljust(size, b"x") + b"\n\n"
     for position in range(len(stream)):

@@ -11,6 +11,7 @@ from bench.stress.open_loop import OpenLoop, percentile_ms
 from bench.stress.vitals import slope_per_hour
 
 from tests.support.stream_server import StreamServer
+from tests.support.tables import each
 
 _REQUEST = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
 _SERVED = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}"
@@ -56,7 +57,7 @@ async def test_what_is_served_and_what_is_refused() -> None:
     assert found.malformed == 0
 
 
-@pytest.mark.parametrize("wrong", [{"no_retry": True}, {"more": 1}, {"request_id": "other"}])
+@each("wrong", [{"no_retry": True}, {"more": 1}, {"request_id": "other"}])
 async def test_a_refusal_that_is_none(wrong: dict[str, object]) -> None:
     async with _serving(lambda _: _refusal(**wrong)) as port:
         open_loop = OpenLoop(port, connections_max=10)

@@ -9,8 +9,9 @@ import sysconfig
 import tomllib
 from pathlib import Path
 
-import pytest
 from packaging.version import Version
+
+from tests.support.tables import each
 
 _HERE = Path(__file__).parent
 _ROOT = Path(__file__).parents[3]
@@ -41,7 +42,7 @@ def _faults(versions: dict[str, str]) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize("lock", _LOCKS)
+@each("lock", _LOCKS)
 def test_what_is_locked(lock: str) -> None:
     versions = _locked(lock)
     assert versions

@@ -13,6 +13,7 @@ from tests.journeys.exchanges.exchange import RECORDED, load
 from tests.journeys.exchanges.gateways import exchange_gateways
 from tests.support.proof import Proof
 from tests.support.scripted_gateway import Entry, ScriptedGateway
+from tests.support.tables import each
 from tollkeeper.domain.declared_prices import pricing_from_declared
 
 PRICES = read_prices()
@@ -52,7 +53,7 @@ def test_every_exchange_has_its_row() -> None:
     assert recorded == set(ROWS)
 
 
-@pytest.mark.parametrize("row", ROWS.values(), ids=list(ROWS))
+@each("row", ROWS.values(), ids=list(ROWS))
 def test_every_charge_is_the_sum_of_its_counts(row: Row) -> None:
     prices = pricing_from_declared(PRICES, param="pricing")
     charge = 0

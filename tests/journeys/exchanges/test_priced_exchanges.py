@@ -18,6 +18,7 @@ from tests.journeys.exchanges.charges import (
 from tests.journeys.exchanges.exchange import PRICED, load
 from tests.journeys.exchanges.gateways import exchange_gateways
 from tests.support.scripted_gateway import ScriptedGateway
+from tests.support.tables import each
 from tollkeeper.domain.money import picousd_from_usd
 
 ROWS = read_priced_rows()
@@ -70,7 +71,7 @@ def test_every_exchange_has_its_row() -> None:
     assert {path.stem for path in PRICED.iterdir()} == set(ROWS)
 
 
-@pytest.mark.parametrize("row", ROWS.values(), ids=list(ROWS))
+@each("row", ROWS.values(), ids=list(ROWS))
 def test_every_charge_is_the_sum_of_its_counts(row: PricedRow) -> None:
     declared = LONG if row.prompt > ABOVE_TOKENS else SHORT
     prices = {name: picousd_from_usd(price) for name, price in declared.items()}

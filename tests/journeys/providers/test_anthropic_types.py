@@ -7,12 +7,12 @@ import json
 from typing import Any
 
 import pydantic
-import pytest
 
 from tests.backends.anthropic.calls import behaving, sent_for
 from tests.journeys.exchanges.exchange import RECORDED, load
 from tests.journeys.providers.typed_dicts import fits
 from tests.support.sdks import anthropic
+from tests.support.tables import each
 from tests.support.upstream_messages import message_records, text_block, tool_block, whole_message
 from tollkeeper.domain.messages_behavior import PromptCaching, ThinkingStyle
 
@@ -77,12 +77,12 @@ def _is_request(body: dict[str, Any]) -> bool:
     return fits(given, anthropic.types.message_create_params.MessageCreateParams)
 
 
-@pytest.mark.parametrize("name", _EXCHANGES)
+@each("name", _EXCHANGES)
 def test_requests_of_the_recordings(name: str) -> None:
     assert _is_request({**load(name).request, "model": "claude-sonnet-5"})
 
 
-@pytest.mark.parametrize(
+@each(
     "fields",
     [
         {"tools": [_FUNCTION], "tool_choice": "required", "parallel_tool_calls": False},
@@ -134,7 +134,7 @@ def _check_event(event: dict[str, Any]) -> None:
         assert read.type == event["type"]
 
 
-@pytest.mark.parametrize("name", _EXCHANGES)
+@each("name", _EXCHANGES)
 def test_answers_of_the_recordings(name: str) -> None:
     answer = load(name).answer
     for event in answer.get("lines", ()):

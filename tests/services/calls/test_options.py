@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from tests.support.backend_calls import MODEL, make_prompt
+from tests.support.tables import each
 from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
 from tollkeeper.services.calls.options import output_bound, require_supported
@@ -59,7 +60,7 @@ NEEDS: list[tuple[dict[str, Any], str, Model]] = [
 ]
 
 
-@pytest.mark.parametrize(("fields", "param", "narrow"), NEEDS)
+@each(("fields", "param", "narrow"), NEEDS)
 def test_what_a_model_does_not_declare(fields: dict[str, Any], param: str, narrow: Model) -> None:
     prompt = make_prompt(**fields)
     require_supported(WIDE, prompt)
@@ -86,7 +87,7 @@ PROVIDER_TOOLS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "tool"), PROVIDER_TOOLS)
+@each(("name", "tool"), PROVIDER_TOOLS)
 def test_a_provider_tool_needs_a_price_by_its_name(name: str, tool: dict[str, Any]) -> None:
     prompt = make_prompt(tools=[FUNCTION, {"type": "web_search"}, tool])
     for prices in ({}, {"web_search": 1}):
@@ -111,8 +112,8 @@ MEDIA = {
 }
 
 
-@pytest.mark.parametrize("modality", MEDIA)
-@pytest.mark.parametrize("role", ["user", "tool", "assistant"])
+@each("modality", MEDIA)
+@each("role", ["user", "tool", "assistant"])
 def test_no_part_passes_a_model_that_cannot_take_it(modality: str, role: str) -> None:
     text = {"type": "text", "text": "a"}
     prompt = make_prompt(messages=[{"role": role, "content": [text, MEDIA[modality]]}])

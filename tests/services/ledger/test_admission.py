@@ -1,7 +1,6 @@
 """The error of a call that is not admitted: its numbers, and whether waiting helps."""
 
-import pytest
-
+from tests.support.tables import each
 from tollkeeper.domain.access import KeyStatus
 from tollkeeper.domain.admission import Decision, Refusal
 from tollkeeper.domain.errors import (
@@ -15,7 +14,7 @@ from tollkeeper.services.ledger.admission import refusal_error
 USD = 10**12
 
 
-@pytest.mark.parametrize(
+@each(
     ("decision", "kind", "said", "retry_after_s"),
     [
         (

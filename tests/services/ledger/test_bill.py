@@ -14,6 +14,7 @@ from msgspec.structs import replace as change
 
 from tests.support.activity_records import record_of, rolled_up, written
 from tests.support.books import USD, Books
+from tests.support.tables import each
 from tollkeeper.domain.admission import ADMITTED
 from tollkeeper.domain.catalog import Catalog, Route
 from tollkeeper.domain.errors import InvalidRequest, NotFound
@@ -69,7 +70,7 @@ def test_amounts_are_added_exactly(amounts: list[Decimal]) -> None:
     assert bill.entries[_DAY, "m"][Figure.COST] == Decimal(exact).scaleb(-30, bill_file._EXACT)
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "said"),
     [
         ("", "The file is empty"),
@@ -116,7 +117,7 @@ def test_a_bill_has_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
         _bill(*(f"{_DATE},model-{number},1,1,1" for number in range(3)))
 
 
-@pytest.mark.parametrize(
+@each(
     ("tolerance", "bill", "books", "same"),
     [
         (Tolerance(), "1", "1.000", True),

@@ -16,6 +16,7 @@ from tests.support.ledger import (
     running_process,
     settlement,
 )
+from tests.support.tables import each
 from tollkeeper.backends.failures import domain_error
 from tollkeeper.backends.transport.http1 import DeadlinePassed, HttpFailure, PeerSilent
 from tollkeeper.services.ledger.metrics import ReasonLabel, reason_label
@@ -95,7 +96,7 @@ async def test_the_gauges_follow_the_books(apart: Process) -> None:
     assert _shown("tollkeeper_oldest_hold_seconds") == 0
 
 
-@pytest.mark.parametrize(
+@each(
     ("reason", "label"),
     [
         (domain_error(DeadlinePassed(), charged=True).message, ReasonLabel.DEADLINE),

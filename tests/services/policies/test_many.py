@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from tests.support.judged_gateway import JudgedGateway, assert_denied, judge_answer, judged_gateway
+from tests.support.tables import each
 from tests.support.upstream import Peer, Verb
 from tollkeeper.backends.chat.request import encode_request
 from tollkeeper.backends.port import Answer, BackendHealth
@@ -226,7 +227,7 @@ async def test_slots_go_to_callers_first_and_one_is_theirs() -> None:
     assert slots._watching_room == 2
 
 
-@pytest.mark.parametrize("watching", [False, True])
+@each("watching", [False, True])
 async def test_slots_go_round_by_organization(watching: bool) -> None:
     slots = JudgeSlots(1)
     order: list[str] = []

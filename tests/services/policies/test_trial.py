@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from tests.support.judged_gateway import LIKELY, UNLIKELY, ScriptedJudge
 from tests.support.program import Outcome, Program, write_config
+from tests.support.tables import each
 from tests.support.upstream import reset_before_headers
 from tollkeeper.bootstrap import running_judge
 from tollkeeper.domain.errors import InvalidRequest, Unavailable
@@ -61,9 +62,7 @@ def test_equal_f1_goes_to_the_higher_precision() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    "samples", [_samples((1, None)), _samples((1, True)), _samples((1, False), (None, True))]
-)
+@each("samples", [_samples((1, None)), _samples((1, True)), _samples((1, False), (None, True))])
 def test_without_both_labels_there_is_nothing_to_calibrate(samples: list[Sample]) -> None:
     assert calibrate(samples) is None
 

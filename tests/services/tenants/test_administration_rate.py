@@ -4,6 +4,7 @@ from uuid import uuid4
 
 import pytest
 
+from tests.support.tables import each
 from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.errors import RateLimited
 from tollkeeper.services.minute_rate import MinuteRate
@@ -51,7 +52,7 @@ def test_keys_that_are_remembered_are_bounded(monkeypatch: pytest.MonkeyPatch) -
         rate.require_room("key 2")
 
 
-@pytest.mark.parametrize(("body_bytes", "requests"), [(0, 9), (4095, 9), (4096, 8), (20_000, 5)])
+@each(("body_bytes", "requests"), [(0, 9), (4095, 9), (4096, 8), (20_000, 5)])
 def test_a_body_weighs_as_much_as_requests(body_bytes: int, requests: int) -> None:
     rate = _rate(10)
     rate.take(_OURS, "ours")
