@@ -11,6 +11,7 @@ import pytest
 
 from tests.api.authorization_cases import PROFILES, ROWS, Cell, cells, path_of
 from tests.support.gateway import Gateway, Tenant, assert_error
+from tests.support.tables import each
 from tollkeeper.api.http.endpoint import AnyEndpoint
 from tollkeeper.api.routes import EXTENSION_ROUTES, ROUTES
 from tollkeeper.domain.access import KeyKind
@@ -97,7 +98,7 @@ def test_the_route_table_says_what_the_interface_says() -> None:
         assert (route.key_kind, route.permission) == ROWS[route.method, route.path]
 
 
-@pytest.mark.parametrize("cell", cells(), ids=lambda cell: cell.id)
+@each("cell", cells(), ids=lambda cell: cell.id)
 async def test_matrix(gateway: Gateway, keys: Keys, cell: Cell) -> None:
     key = keys.by_profile[cell.key_kind, cell.profile]
     answer = await _call(gateway, cell.endpoint, [("Authorization", f"Bearer {key}")])
@@ -187,7 +188,7 @@ _CUSTOMER_ROUTES = [route for route in ROUTES if route.key_kind is KeyKind.PROJE
 _ADMIN_ROUTES = [route for route in ROUTES if route.key_kind is KeyKind.ADMIN]
 
 
-@pytest.mark.parametrize("endpoint", _CUSTOMER_ROUTES, ids=lambda route: route.operation)
+@each("endpoint", _CUSTOMER_ROUTES, ids=lambda route: route.operation)
 async def test_customer_header_key(gateway: Gateway, keys: Keys, endpoint: AnyEndpoint) -> None:
     key = keys.by_profile[KeyKind.PROJECT, "all"]
     bearer, header = ("Authorization", f"Bearer {key}"), ("x-api-key", key)
@@ -202,7 +203,7 @@ async def test_customer_header_key(gateway: Gateway, keys: Keys, endpoint: AnyEn
         assert answer.status_code not in (401, 403), (headers, answer.text)
 
 
-@pytest.mark.parametrize("endpoint", _CUSTOMER_ROUTES, ids=lambda route: route.operation)
+@each("endpoint", _CUSTOMER_ROUTES, ids=lambda route: route.operation)
 async def test_two_different_customer_keys(
     gateway: Gateway, keys: Keys, endpoint: AnyEndpoint
 ) -> None:
@@ -220,7 +221,7 @@ async def test_two_different_customer_keys(
         _assert_unauthenticated(await _call(gateway, endpoint, headers))
 
 
-@pytest.mark.parametrize("endpoint", _ADMIN_ROUTES, ids=lambda route: route.operation)
+@each("endpoint", _ADMIN_ROUTES, ids=lambda route: route.operation)
 async def test_header_key_is_nothing_on_organization_routes(
     gateway: Gateway, keys: Keys, endpoint: AnyEndpoint
 ) -> None:
@@ -309,7 +310,7 @@ def test_every_route_with_an_id_is_behind_the_wall() -> None:
     assert {route.operation for route in _ADMIN_ROUTES if "{" in route.path} <= tried
 
 
-@pytest.mark.parametrize("case", _WALL)
+@each("case", _WALL)
 async def test_wall_between_organizations(
     gateway: Gateway, tenant: Tenant, foreign: Foreign, case: str
 ) -> None:

@@ -2,9 +2,8 @@
 
 from typing import Any
 
-import pytest
-
 from tests.support.gateway import Gateway, Tenant, assert_error, running_gateway
+from tests.support.tables import each
 from tollkeeper.settings import Settings
 
 
@@ -120,7 +119,7 @@ _ABSENT = [
 ]
 
 
-@pytest.mark.parametrize(("segment", "code", "param"), _ABSENT)
+@each(("segment", "code", "param"), _ABSENT)
 async def test_absent(
     gateway: Gateway, tenant: Tenant, segment: str, code: str, param: str | None
 ) -> None:
@@ -129,9 +128,7 @@ async def test_absent(
     assert "x-injected" not in answer.headers
 
 
-@pytest.mark.parametrize(
-    "segment", ["a" * 201, "%F0%9F%98%80" * 201, "%2F" * 201, "%FF", "%C0%AF", "%ED%A0%80"]
-)
+@each("segment", ["a" * 201, "%F0%9F%98%80" * 201, "%2F" * 201, "%FF", "%C0%AF", "%ED%A0%80"])
 async def test_segment_that_is_no_id(gateway: Gateway, tenant: Tenant, segment: str) -> None:
     answer = await gateway.client.get(f"/v1/models/{segment}", headers=tenant.as_customer)
     assert_error(answer, 400, "invalid_request", "model")

@@ -55,7 +55,7 @@ def _sent(preset: str, monkeypatch: pytest.MonkeyPatch, **fields: Any) -> dict[s
     return body
 
 
-@pytest.mark.parametrize("preset", PRESETS)
+@each("preset", PRESETS)
 def test_a_preset_is_a_backend(preset: str, monkeypatch: pytest.MonkeyPatch) -> None:
     config = _config(preset, monkeypatch)
     assert config.urls == (PRESETS[preset].url or _URL,)
@@ -88,7 +88,7 @@ def test_a_preset_has_a_recorded_exchange_and_a_row(preset: str) -> None:
     assert f"| `{preset}` |" in _DOCUMENT.read_text()
 
 
-@pytest.mark.parametrize("preset", ["mistral", "ollama", "together", "lmstudio"])
+@each("preset", ["mistral", "ollama", "together", "lmstudio"])
 def test_the_bound_goes_where_the_server_reads_it(
     preset: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

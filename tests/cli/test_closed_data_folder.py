@@ -11,9 +11,10 @@ import pytest
 from tests.support.data_folders import cluster_of, remove_outside_clusters
 from tests.support.program import Program, postgres_runs, serving, write_config
 
-pytestmark = pytest.mark.skipif(
-    os.geteuid() != 0, reason="only root runs PostgreSQL under another account"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root runs PostgreSQL under another account"),
+]
 
 
 @pytest.fixture

@@ -64,8 +64,8 @@ def test_the_version(cold_program: Program) -> None:
         ("tollkeeper project-key create Web app --permission inf", {"inference:write"}),
     ],
 )
-def test_the_shell_completes(cold_program: Program, words: str, expected: set[str]) -> None:
-    asked = cold_program.with_environment(
+def test_the_shell_completes(program: Program, words: str, expected: set[str]) -> None:
+    asked = program.with_environment(
         _TOLLKEEPER_COMPLETE="complete_bash",
         COMP_WORDS=words,
         COMP_CWORD=str(len(words.split()) - 1),
@@ -74,18 +74,19 @@ def test_the_shell_completes(cold_program: Program, words: str, expected: set[st
     assert set(outcome.out.split()) == expected
 
 
-def test_the_script_for_a_shell_is_shown(cold_program: Program) -> None:
+def test_the_script_for_a_shell_is_shown(program: Program) -> None:
     # Otherwise the shell would be that of the process which runs the tests, if there is one.
-    named = cold_program.with_environment(_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
+    named = program.with_environment(_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
     outcome = named.raw("--show-completion", "bash")
     assert outcome.code == 0
     assert "complete -o default -F _tollkeeper_completion tollkeeper" in outcome.out
 
 
-def test_amounts_are_decimals_in_help(cold_program: Program) -> None:
-    assert "<decimal>" in cold_program.raw("credit", "grant", "--help").out
+def test_amounts_are_decimals_in_help(program: Program) -> None:
+    assert "<decimal>" in program.raw("credit", "grant", "--help").out
 
 
+@pytest.mark.slow
 def test_tables_fit_a_terminal_of_80_columns(program: Program) -> None:
     organization = program.json("organization", "create", f"wide {uuid4().hex}")["id"]
     project = program.json("project", "create", organization, "A project with a longer name")["id"]
@@ -172,6 +173,7 @@ def test_the_command_to_paste_calls_this_program(tmp_path: Path) -> None:
     assert tollkeeper.__version__ in done.stdout
 
 
+@pytest.mark.slow
 def test_ctrl_c_is_answered(installation: Any) -> None:
     program, _ = installation()
     program.json("migrate")

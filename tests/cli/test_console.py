@@ -64,6 +64,7 @@ def test_it_serves_with_a_token_of_its_own_and_stops(cold_program: Program) -> N
         assert process.wait(60) in (0, -15, 143)
 
 
+@pytest.mark.slow
 def test_it_holds_a_lease_while_it_runs(cold_program: Program, shared_conninfo: str) -> None:
     """So that `migrate` can name it."""
     with _running(cold_program) as (process, said):
@@ -87,6 +88,7 @@ def _until_leases_are(conninfo: str, pid: int, wanted: list[tuple[str, str]]) ->
             time.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_it_takes_the_token_of_the_settings(program: Program, cold_program: Program) -> None:
     made = program.json("console", "--new-token")
     configured = cold_program.with_environment(
@@ -104,6 +106,7 @@ def test_beyond_loopback_it_is_refused(program: Program, host: str) -> None:
     assert "console.trusted_proxies" in refusal
 
 
+@pytest.mark.slow
 def test_a_child_ends_with_its_parent(cold_program: Program, tmp_path: Path) -> None:
     """`tollkeeper demo` starts it as a child, which must not outlive it."""
     log = tmp_path / "console.log"

@@ -5,9 +5,12 @@ import subprocess
 
 import httpx2
 import psutil
+import pytest
 
 from tests.support.processes import children_of
 from tests.support.program import Program, eventually, stop
+
+pytestmark = pytest.mark.slow
 
 
 def test_the_demo_shows_progress_and_has_a_console(cold_program: Program) -> None:

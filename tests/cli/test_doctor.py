@@ -56,10 +56,10 @@ def _over(program: Program, folder: Path, data_dir: Path, judge: ScriptedJudge) 
 
 
 async def test_everything_stands(
-    cold_program: Program, data_dir: Path, tmp_path: Path, judge: ScriptedJudge
+    program: Program, data_dir: Path, tmp_path: Path, judge: ScriptedJudge
 ) -> None:
     judge.opinion = lambda asked: LIKELY if "parcel" in asked.question else UNLIKELY
-    program = _over(cold_program, tmp_path, data_dir, judge)
+    program = _over(program, tmp_path, data_dir, judge)
     code, found, ok = await asyncio.to_thread(_findings, program)
     assert code == 0
     assert ok
@@ -76,10 +76,10 @@ async def test_everything_stands(
 
 @pytest.mark.parametrize("always", [LIKELY, UNLIKELY])
 async def test_a_judge_that_says_the_same_to_everything(
-    cold_program: Program, data_dir: Path, tmp_path: Path, judge: ScriptedJudge, always: int
+    program: Program, data_dir: Path, tmp_path: Path, judge: ScriptedJudge, always: int
 ) -> None:
     judge.opinion = lambda _: always
-    program = _over(cold_program, tmp_path, data_dir, judge)
+    program = _over(program, tmp_path, data_dir, judge)
     code, found, _ = await asyncio.to_thread(_findings, program)
     assert (code, found["judge"]["verdict"]) == (0, "warning")
     line = program.config.read_text().partition('\nmodel = "chat-small"')[0].count("\n") + 2
@@ -96,10 +96,10 @@ async def test_a_judge_that_says_the_same_to_everything(
     ],
 )
 def test_content_on_traces_is_said(
-    cold_program: Program, data_dir: Path, tmp_path: Path, content: str, verdict: str, said: str
+    program: Program, data_dir: Path, tmp_path: Path, content: str, verdict: str, said: str
 ) -> None:
     more = f'[telemetry]\nendpoint = "http://127.0.0.1:4318"\ncontent = {content}\n'
-    program = cold_program.with_config(write_config(tmp_path, data_dir, more=more))
+    program = program.with_config(write_config(tmp_path, data_dir, more=more))
     _, found, _ = _findings(program)
     assert found["telemetry"]["verdict"] == verdict
     assert said in found["telemetry"]["detail"]
@@ -115,7 +115,7 @@ def test_content_on_traces_is_said(
     ids=["no log-probabilities", "neither word", "refused"],
 )
 async def test_a_judge_that_cannot_judge(
-    cold_program: Program,
+    program: Program,
     data_dir: Path,
     tmp_path: Path,
     judge: ScriptedJudge,
@@ -123,7 +123,7 @@ async def test_a_judge_that_cannot_judge(
     said: str,
 ) -> None:
     judge.opinion = lambda _: opinion
-    program = _over(cold_program, tmp_path, data_dir, judge)
+    program = _over(program, tmp_path, data_dir, judge)
     code, found, ok = await asyncio.to_thread(_findings, program)
     assert (code, ok) == (1, False)
     bad = {name for name, row in found.items() if row["verdict"] == "bad"}
@@ -131,11 +131,12 @@ async def test_a_judge_that_cannot_judge(
     assert said in found["judge"]["detail"]
 
 
+@pytest.mark.slow
 @pytest.mark.engine
 def test_the_engine_tells_of_itself_and_judges(
-    cold_program: Program, data_dir: Path, tmp_path: Path
+    program: Program, data_dir: Path, tmp_path: Path
 ) -> None:
-    code, found, _ = _findings(_with_engine(cold_program, tmp_path, data_dir))
+    code, found, _ = _findings(_with_engine(program, tmp_path, data_dir))
     assert code == 1  # because of the cluster
     local, judged = found["backend local"], found["judge"]
     # The packaged model is too small for a judge, and it is said.
@@ -147,11 +148,12 @@ def test_the_engine_tells_of_itself_and_judges(
     assert "gave yes" in judged["detail"]
 
 
+@pytest.mark.slow
 @pytest.mark.engine
 def test_a_missing_model_is_said_of_the_engine_and_the_judge(
-    cold_program: Program, data_dir: Path, tmp_path: Path
+    program: Program, data_dir: Path, tmp_path: Path
 ) -> None:
-    program = _with_engine(cold_program, tmp_path, data_dir)
+    program = _with_engine(program, tmp_path, data_dir)
     absent = program.with_environment(TOLLKEEPER_EMBEDDED__MODEL_PATH="absent.gguf")
     _, found, _ = _findings(absent)
     for name in ("backend local", "judge"):
@@ -168,7 +170,7 @@ def _with_engine(program: Program, folder: Path, data_dir: Path) -> Program:
     return program.with_config(write_config(folder, data_dir, more=_ENGINE + _LOCAL))
 
 
-def test_each_fault_has_its_line(cold_program: Program, tmp_path: Path) -> None:
+def test_each_fault_has_its_line(program: Program, tmp_path: Path) -> None:
     backends = """
 [[backends]]
 name = "nowhere"
@@ -187,7 +189,7 @@ api_key_env = "NO_SUCH_KEY"
         + '[secrets]\nmaster_key_env = "NO_SUCH_SECRET"\n'
         + '[alerts]\nwebhook_url = "https://x.invalid"\nwebhook_secret_file = "absent"\n'
     )
-    faulty = cold_program.with_config(config)
+    faulty = program.with_config(config)
     code, found, ok = _findings(faulty)
     assert code == 1
     assert not ok
@@ -212,14 +214,14 @@ api_key_env = "NO_SUCH_KEY"
     assert shown.err.startswith("tollkeeper: 7 of 10 checks are bad: master secret, database")
 
 
-def test_wrong_settings_are_a_finding(cold_program: Program) -> None:
-    wrong = cold_program.with_environment(TOLLKEEPER_SERVER__PORT="x")
+def test_wrong_settings_are_a_finding(program: Program) -> None:
+    wrong = program.with_environment(TOLLKEEPER_SERVER__PORT="x")
     code, found, ok = _findings(wrong)
     assert (code, ok) == (1, False)
     assert "server.port" in found["settings"]["detail"]
 
 
-def test_a_file_that_cannot_be_read_is_a_finding(cold_program: Program, tmp_path: Path) -> None:
+def test_a_file_that_cannot_be_read_is_a_finding(program: Program, tmp_path: Path) -> None:
     backend = """
 [[backends]]
 name = "files"
@@ -229,6 +231,6 @@ api_key_file = "no.key"
 tls_ca_file = "no.pem"
 """
     config = write_config(tmp_path, tmp_path, url="postgresql://127.0.0.1:1/x", more=backend)
-    shown = cold_program.with_config(config).run("doctor").out
+    shown = program.with_config(config).run("doctor").out
     for name, file in (("api_key_file", "no.key"), ("tls_ca_file", "no.pem")):
         assert f"{name}: {tmp_path / file} cannot be read" in " ".join(shown.split())

@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.books import MODEL, USD, Books
 from tests.support.program import Outcome, Program, model_entry
+from tests.support.tables import each
 
 _BULK = ("ledger", "resolve", "--all", "--older-than", "24h")
 _BATCH = 500
@@ -149,7 +150,7 @@ async def test_an_unknown_organization_is_refused(operator: Program) -> None:
     assert (refused.code, refused.err) == (1, "tollkeeper: There is no organization nonsense.\n")
 
 
-@pytest.mark.parametrize(
+@each(
     "line",
     [
         "--all --release",
@@ -173,6 +174,7 @@ async def test_wrong_usage(operator: Program, line: str) -> None:
         assert "for one reservation" in outcome.err
 
 
+@pytest.mark.slow
 async def test_a_killed_run_is_repeated(operator: Program, books: Books) -> None:
     many = 5 * _BATCH
     await _leave_many_unsettled(books, many)
@@ -206,6 +208,7 @@ async def test_a_killed_run_is_repeated(operator: Program, books: Books) -> None
     await books.assert_right()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("quiet", [False, True])
 async def test_on_a_terminal_there_is_a_bar(operator: Program, books: Books, quiet: bool) -> None:
     await _leave_many_unsettled(books, 3)

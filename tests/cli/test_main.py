@@ -48,30 +48,30 @@ def test_the_list_of_commands_loads_none_of_them() -> None:
     assert done.stdout.split() == ["False", "False"]
 
 
-def test_shared_options_hold_wherever_they_stand(cold_program: Program, organization: str) -> None:
-    config = str(cold_program.config)
+def test_shared_options_hold_wherever_they_stand(program: Program, organization: str) -> None:
+    config = str(program.config)
     for line in (
         ("--config", config, "--json", "organization", "show", organization),
         ("organization", "--config", config, "--json", "show", organization),
         ("--json", "organization", "show", organization, f"--config={config}"),
     ):
-        outcome = cold_program.raw(*line)
+        outcome = program.raw(*line)
         assert (outcome.code, outcome.err) == (0, ""), line
         assert json.loads(outcome.out)["id"] == organization
 
 
 def test_config_comes_from_the_environment_and_the_line_wins(
-    cold_program: Program, organization: str
+    program: Program, organization: str
 ) -> None:
-    named = cold_program.with_environment(TOLLKEEPER_CONFIG=str(cold_program.config))
+    named = program.with_environment(TOLLKEEPER_CONFIG=str(program.config))
     assert named.raw("organization", "show", organization).code == 0
-    lost = cold_program.with_environment(TOLLKEEPER_CONFIG="absent.toml")
+    lost = program.with_environment(TOLLKEEPER_CONFIG="absent.toml")
     assert "absent.toml cannot be read" in lost.raw("organization", "show", organization).err
     line = ("--config", "absent.toml", "organization", "show", organization)
-    assert lost.raw(*line, "--config", str(cold_program.config)).code == 0
+    assert lost.raw(*line, "--config", str(program.config)).code == 0
 
 
-@pytest.mark.parametrize(
+@each(
     "line",
     [
         ("organisation", "list"),
@@ -81,8 +81,8 @@ def test_config_comes_from_the_environment_and_the_line_wins(
         ("organization", "create", "\udcff"),
     ],
 )
-def test_wrong_usage_is_2(cold_program: Program, line: tuple[str, ...]) -> None:
-    outcome = cold_program.raw(*line)
+def test_wrong_usage_is_2(program: Program, line: tuple[str, ...]) -> None:
+    outcome = program.raw(*line)
     assert outcome.code == 2
     assert outcome.out == ""
     assert "Traceback" not in outcome.err

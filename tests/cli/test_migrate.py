@@ -4,10 +4,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import psycopg
+import pytest
 
 from tests.support.program import Program, postgres_runs
 from tollkeeper.embedded.postgres import EmbeddedPostgres
 from tollkeeper.storage.schema import code_revision
+
+pytestmark = pytest.mark.slow
 
 
 def test_commands_start_and_stop_the_database_by_themselves(

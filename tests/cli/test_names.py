@@ -5,6 +5,7 @@ from uuid import uuid4
 import pytest
 
 from tests.support.program import Program
+from tests.support.tables import each
 
 
 @pytest.fixture(scope="module")
@@ -97,9 +98,7 @@ def test_a_project_is_looked_for_in_its_organization(
     assert "There is no project" in program.refusal(*line)
 
 
-@pytest.mark.parametrize(
-    "text", ["", "nobody-is-called-so", "abc", "%", "no such name", "'; DROP TABLE x"]
-)
+@each("text", ["", "nobody-is-called-so", "abc", "%", "no such name", "'; DROP TABLE x"])
 def test_what_fits_nothing(program: Program, text: str) -> None:
     assert program.refusal("organization", "show", text).startswith("There is no organization")
 

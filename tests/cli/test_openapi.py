@@ -6,7 +6,7 @@ from tests.support.program import Program
 from tollkeeper.api.openapi import document
 
 
-def test_prints_the_document_itself(cold_program: Program) -> None:
-    found = cold_program.json("openapi")
+def test_prints_the_document_itself(program: Program) -> None:
+    found = program.json("openapi")
     assert found == json.loads(json.dumps(document()))
-    assert json.loads(cold_program.run("openapi").out) == found
+    assert json.loads(program.run("openapi").out) == found

@@ -93,6 +93,7 @@ def test_every_process_has_the_same_secret(own: tuple[Program, Path], running: S
     assert list(program.config.parent.rglob(_MASTER_SECRET)) == [data_dir / _MASTER_SECRET]
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_replaced(running: Serving, key: str) -> None:
     eventually(lambda: len(running.workers()) == 2)
     before = {worker.pid for worker in running.workers()}
@@ -139,6 +140,7 @@ def _refused_by_the_gateway(running: Serving) -> None:
     eventually(lambda: running.log.read_text().count("the old ones stay") == said + 1)
 
 
+@pytest.mark.slow
 def test_it_leaves_nothing_whether_told_to_stop_or_killed(
     installation: Callable[[], tuple[Program, Path]],
 ) -> None:
@@ -167,6 +169,7 @@ def test_it_leaves_nothing_whether_told_to_stop_or_killed(
     assert not postgres_runs(data_dir)
 
 
+@pytest.mark.slow
 def test_people_are_told_both_addresses(own: tuple[Program, Path]) -> None:
     program, _ = own
     process = subprocess.Popen(

@@ -9,6 +9,8 @@ import pytest
 from tests.support import signalled_program
 from tests.support.program import Outcome, Program, postgres_runs
 
+pytestmark = pytest.mark.slow
+
 # Python discards what a handler raises here, where an import ends; it reports that, and goes on.
 _DISCARDING = "_get_module_lock.<locals>.cb:call"
 _MOMENTS = (
@@ -19,7 +21,6 @@ _MOMENTS = (
     # The event loop is made, runs, and takes the signals itself from `Supervisor.run` on.
     "Runner.run:call",
     "run.<locals>.wrapper:call",
-    "Supervisor.run:call",
     "WorkerProcess.start:return",
 )
 
@@ -63,7 +64,9 @@ def _assert_stopped(outcome: Outcome) -> None:
         assert complaint not in outcome.err, outcome.err
 
 
-@pytest.mark.parametrize("moment", _MOMENTS)
+@pytest.mark.parametrize(
+    "moment", [*_MOMENTS, pytest.param("Supervisor.run:call", marks=pytest.mark.smoke)]
+)
 def test_a_gateway_that_starts_ends_cleanly(migrated: tuple[Program, Path], moment: str) -> None:
     outcome = _signalled(migrated[0], "SIGTERM", moment, "serve", "--json")
     _assert_stopped(outcome)

@@ -1,8 +1,11 @@
 """Admin API keys in the console: made, used, revoked, and in the audit."""
 
+import pytest
 from playwright.async_api import expect
 
 from tests.support.console_site import ConsoleSite, Watched
+
+pytestmark = pytest.mark.slow
 
 
 async def test_an_admin_key_is_made_used_and_revoked(site: ConsoleSite, watched: Watched) -> None:

@@ -1,11 +1,14 @@
 """The page of one call says only what is known of the call."""
 
+import pytest
 from playwright.async_api import Page, expect
 
 from tests.support.console_site import ConsoleSite, Watched
 from tests.support.judged_gateway import assert_denied
 from tests.support.upstream import reset_before_headers
 from tollkeeper.storage.activity import ActivityEntry
+
+pytestmark = pytest.mark.slow
 
 # What a page may say of a call only if there is a record that says so.
 _CLAIMS = ("not called", "not reached", "othing was charged", "No usage", "No policy judged")

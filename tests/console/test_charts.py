@@ -10,6 +10,8 @@ from playwright.async_api import Page
 from tests.support.console_site import ConsoleSite, Watched
 from tollkeeper.console.charts import counted_days, stacked_days, threshold_chart
 
+pytestmark = pytest.mark.slow
+
 _DAYS = ("2026-01-01", "2026-01-02")
 _COUNTS = (0, 1, 2, 3, 4, 7, 9, 10, 12, 990, 1_500_000)
 # Drawn in the place of the page's own chart.

@@ -55,6 +55,7 @@ def _shown(amounts: Sequence[Decimal | int]) -> str:
     return f"${sum(amounts):f}".rstrip("0")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", list(_DIMENSIONS))
 async def test_the_chart_and_the_table_show_the_numbers_of_the_api(
     address: str, known: KnownCosts, context: BrowserContext, by: str
@@ -84,6 +85,7 @@ async def test_the_chart_and_the_table_show_the_numbers_of_the_api(
     assert watched.faults == []
 
 
+@pytest.mark.slow
 async def test_a_filter_by_project_is_the_api_s_filter(
     address: str, known: KnownCosts, context: BrowserContext
 ) -> None:

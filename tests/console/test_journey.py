@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from uuid import UUID
 
+import pytest
 from playwright.async_api import expect
 
 from tests.support.console_site import ConsoleSite, Watched
@@ -11,11 +12,14 @@ from tests.support.upstream import chat, reset_before_headers
 from tollkeeper.domain.caps import CapPeriod
 from tollkeeper.domain.policy import PolicyState
 
+pytestmark = pytest.mark.slow
+
 
 def _always(probability: int) -> Callable[[Asked], Opinion]:
     return lambda _: probability
 
 
+@pytest.mark.smoke
 async def test_from_an_organization_to_a_key_that_works(
     site: ConsoleSite, watched: Watched
 ) -> None:

@@ -7,6 +7,8 @@ from tests.support.console_site import ConsoleSite, sign_in, watched_page
 from tollkeeper.domain.access import CUSTOMER_PERMISSIONS
 from tollkeeper.domain.caps import CapPeriod
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("width", [1280, 1440])
 async def test_every_action_is_inside_of_the_table(

@@ -4,6 +4,8 @@ import json
 from collections.abc import Sequence
 from uuid import uuid4
 
+import pytest
+
 from tests.support.console_site import ConsoleSite, Watched
 from tests.support.tables import each
 from tollkeeper.backends.port import ReplicaReport
@@ -83,6 +85,7 @@ def _traffic(backend: str, replica: str) -> BackendTraffic:
     return BackendTraffic("example/chat", backend, replica, *[1] * 11)
 
 
+@pytest.mark.slow
 async def test_the_pages_show_it(site: ConsoleSite, watched: Watched) -> None:
     url = site.judged.model.url
     ejected = {

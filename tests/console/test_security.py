@@ -11,6 +11,7 @@ import pytest
 
 from tests.support.activity_records import UnsteadyDatabase
 from tests.support.console_site import TOKEN, ConsoleSite, serving_console
+from tests.support.tables import each
 from tollkeeper.console.app import ROUTES
 from tollkeeper.console.guard import BODY_BYTES_MAX
 from tollkeeper.console.sessions import COOKIE
@@ -69,21 +70,21 @@ def _paths(method: str) -> list[str]:
     return filled
 
 
-@pytest.mark.parametrize("path", _paths("GET"))
+@each("path", _paths("GET"))
 async def test_a_stranger_sees_only_the_way_in(stranger: httpx2.AsyncClient, path: str) -> None:
     answer = await stranger.get(path)
     assert answer.status_code == 303
     assert answer.headers["location"] == f"/sign-in?next={path}"
 
 
-@pytest.mark.parametrize("path", _paths("POST"))
+@each("path", _paths("POST"))
 async def test_a_stranger_changes_nothing(stranger: httpx2.AsyncClient, path: str) -> None:
     answer = await stranger.post(path, data={"name": "x"})
     assert answer.status_code == 303
     assert answer.headers["location"] == "/sign-in?next=/"
 
 
-@pytest.mark.parametrize("path", [path for path in _paths("POST") if path != "/sign-out"])
+@each("path", [path for path in _paths("POST") if path != "/sign-out"])
 async def test_every_form_needs_the_token_of_its_session(
     operator: httpx2.AsyncClient, site: ConsoleSite, path: str
 ) -> None:
@@ -138,7 +139,7 @@ async def test_a_form_counts_once(operator: httpx2.AsyncClient, site: ConsoleSit
     assert balance.granted_picousd == 10**13 + 10**12
 
 
-@pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", ""])
+@each("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", ""])
 async def test_other_names_are_refused(operator: httpx2.AsyncClient, host: str) -> None:
     """A page elsewhere that lets its own name point here reads nothing."""
     answer = await operator.get("/", headers={"Host": host})

@@ -2,8 +2,12 @@
 
 import re
 
+import pytest
+
 from tests.support.console_site import ConsoleSite, Watched
 from tests.support.scripted_gateway import MODEL
+
+pytestmark = pytest.mark.slow
 
 _PYTHON = re.compile(r"\bNone\b|\bTrue\b|\bFalse\b|[{\[(=]'|Path\(")
 

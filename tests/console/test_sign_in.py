@@ -1,9 +1,12 @@
 """Signing in and out in a browser: what a restart and wrong tokens do to an operator."""
 
+import pytest
 from playwright.async_api import BrowserContext, Cookie, expect
 
 from tests.support.console_site import TOKEN, ConsoleSite, serving_console, sign_in, watched_page
 from tollkeeper.console.sessions import COOKIE
+
+pytestmark = pytest.mark.slow
 
 
 async def _cookie(context: BrowserContext) -> Cookie:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from uuid import UUID
 
+import pytest
 from playwright.async_api import Locator, Page, expect
 
 from tests.support.activity_records import record_of, written
@@ -12,6 +13,8 @@ from tests.support.console_site import ConsoleSite, Watched
 from tests.support.scripted_gateway import MODEL
 from tollkeeper.domain.access import KeyId
 from tollkeeper.domain.traffic import STEP_S
+
+pytestmark = pytest.mark.slow
 
 _HOUR_S, _DAY_S = 3600, 86_400
 # Of ten calls, three are refused by us and two fail.

@@ -58,7 +58,7 @@ def test_what_is_not_tested_says_why(proof: Proof) -> None:
         proof.row("blocks of documents that no test runs", at=block.place, why=block.exemption)
 
 
-@pytest.mark.parametrize("block", _named(all_blocks("sh")))
+@each("block", _named(all_blocks("sh")))
 def test_commands_exist(block: Block, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in _FILES.findall(block.text):
         (tmp_path / name).touch()
@@ -126,7 +126,7 @@ def test_settings_load(block: Block) -> None:
             assert build_catalog(settings).find(model.id).id == model.id
 
 
-@pytest.mark.parametrize("block", _named(all_blocks("sql")))
+@each("block", _named(all_blocks("sql")))
 def test_queries_fit_the_tables(block: Block, conninfo: str) -> None:
     query = block.text.replace("'…'", f"'{UUID(int=0)}'")
     with psycopg.connect(conninfo) as connection:

@@ -22,6 +22,8 @@ from tollkeeper.embedded.postgres_account import Account, ensure_account, owner_
 from tollkeeper.embedded.postgres_programs import find_programs
 from tollkeeper.storage.migrations import migrate
 
+pytestmark = pytest.mark.slow
+
 _WITHIN_S = 120
 # In the wheel that brings the embedded PostgreSQL it ends with a fault, even with --version.
 _BROKEN_IN_THE_WHEEL = ("pg_verifybackup",)

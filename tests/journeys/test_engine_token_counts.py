@@ -21,7 +21,7 @@ from tollkeeper.embedded.engine import EmbeddedEngine
 from tollkeeper.embedded.packaged_model import PACKAGED_MODEL
 from tollkeeper.settings import Settings
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.slow, pytest.mark.engine]
 
 MODEL = "local/small"
 TOOL = {

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tests.proofs.bug import Bug, LocationError, SqlBug
+from tests.support.tables import each
 
 _LEDGER = '''
 """Hold money, in ledger.py."""
@@ -160,7 +161,7 @@ def source(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("name", _PLANTED)
+@each("name", _PLANTED)
 def test_a_bug_changes_its_location_only(source: Path, name: str) -> None:
     bug, right, wrong = _PLANTED[name]
     expected = _LEDGER.replace(right, wrong)
@@ -171,7 +172,7 @@ def test_a_bug_changes_its_location_only(source: Path, name: str) -> None:
     assert ast.dump(ast.parse(text)) == ast.dump(ast.parse(expected))
 
 
-@pytest.mark.parametrize("name", _NO_LOCATION)
+@each("name", _NO_LOCATION)
 def test_a_bug_without_one_location_is_refused(source: Path, name: str) -> None:
     bug, reason = _NO_LOCATION[name]
     with pytest.raises(LocationError, match=reason):

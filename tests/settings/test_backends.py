@@ -133,7 +133,7 @@ def test_the_file_is_found_beside_the_settings(tmp_path: Path) -> None:
     build_backends(settings, None)
 
 
-@pytest.mark.parametrize("content", [None, "", "no certificate"])
+@each("content", [None, "", "no certificate"])
 def test_a_file_without_certificates_is_named(tmp_path: Path, content: str | None) -> None:
     path = tmp_path / "ca.pem"
     if content is not None:

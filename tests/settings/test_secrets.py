@@ -38,7 +38,7 @@ def _assert_names_only(message: str, *names: str) -> None:
         assert secret not in message, message
 
 
-@pytest.mark.parametrize(
+@each(
     ("wrong", "name"),
     [
         (_MODEL.format(backend="nobody"), "models"),
@@ -53,7 +53,7 @@ def test_a_wrong_setting_elsewhere(tmp_path: Path, wrong: str, name: str) -> Non
     _assert_names_only(_refusal(tmp_path, _DATABASE + wrong), name)
 
 
-@pytest.mark.parametrize(
+@each(
     "url",
     [
         f"mysql://user:{_SECRET}@host/db",
@@ -91,7 +91,7 @@ def test_a_right_database_url(url: str) -> None:
     assert Settings.model_validate({"database": {"url": url}}).database.url == url
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "name"),
     [
         (f"[database]\nurl = ['{_URL}']\n", "database.url"),
@@ -109,7 +109,7 @@ def test_a_secret_in_a_wrong_place(tmp_path: Path, text: str, name: str) -> None
     _assert_names_only(_refusal(tmp_path, text), name)
 
 
-@pytest.mark.parametrize(
+@each(
     ("line", "name"),
     [
         (f"api_key = '{_SECRET}'", "backends 'b': api_key"),
@@ -123,7 +123,7 @@ def test_a_credential_in_a_wrong_place(tmp_path: Path, line: str, name: str) -> 
     _assert_names_only(_refusal(tmp_path, text), name)
 
 
-@pytest.mark.parametrize(
+@each(
     "url",
     [
         f"http://user:{_SECRET}@host/v1",
@@ -182,13 +182,13 @@ def _printed(folder: Path, text: str, command: list[str]) -> str:
     return out + err
 
 
-@pytest.mark.parametrize("command", _COMMANDS, ids=" ".join)
+@each("command", _COMMANDS, ids=" ".join)
 def test_a_command_prints_no_password(tmp_path: Path, command: list[str]) -> None:
     malformed = f"[database]\nurl = 'postgresql://user:{_SECRET}%zz@host/db'\n"
     _assert_names_only(_printed(tmp_path, malformed, command), "database.url")
 
 
-@pytest.mark.parametrize("command", _COMMANDS, ids=" ".join)
+@each("command", _COMMANDS, ids=" ".join)
 def test_a_database_that_cannot_be_reached(tmp_path: Path, command: list[str]) -> None:
     """The driver says why, and its words do not have the password."""
     ports = "[server]\nport = 0\n[operator]\nport = 0\n[embedded]\nenabled = false\n"
@@ -197,7 +197,7 @@ def test_a_database_that_cannot_be_reached(tmp_path: Path, command: list[str]) -
     _assert_names_only(_printed(tmp_path, text, command), "database", "127.0.0.1")
 
 
-@pytest.mark.parametrize(
+@each(
     "wrong",
     [
         f"[database]\nurl = '{_URL}'\nurl = 'twice'\n",

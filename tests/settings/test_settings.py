@@ -152,7 +152,7 @@ _OUT_OF_BOUNDS: list[tuple[str, str, object]] = [
 ]
 
 
-@pytest.mark.parametrize(("section", "name", "value"), _OUT_OF_BOUNDS)
+@each(("section", "name", "value"), _OUT_OF_BOUNDS)
 def test_value_out_of_bounds_is_named(
     tmp_path: Path, section: str, name: str, value: object
 ) -> None:
@@ -161,7 +161,7 @@ def test_value_out_of_bounds_is_named(
     assert name in str(refused.value)
 
 
-@pytest.mark.parametrize(
+@each(
     ("document", "words"),
     [
         ({"srever": {"port": 1}}, ["srever"]),
@@ -193,7 +193,7 @@ def test_what_does_not_fit_together_is_named(
         assert word in str(refused.value)
 
 
-@pytest.mark.parametrize("price", ["free", "-1", "1e-6", "0.0000000000001", ""])
+@each("price", ["free", "-1", "1e-6", "0.0000000000001", ""])
 def test_wrong_price_is_named(tmp_path: Path, price: str) -> None:
     settings = _load(tmp_path, _document("models", pricing={"prompt": price}))
     with pytest.raises(SettingsError, match=r"pricing\.prompt"):
@@ -204,7 +204,7 @@ _PRICES = {"prompt": "0.000001", "completion": "0.000002"}
 _TIER = {"above_tokens": 10, "pricing": {"prompt": "0.000001", "completion": "0.000003"}}
 
 
-@pytest.mark.parametrize(
+@each(
     ("declared", "named"),
     [
         ({"price_tiers": [{**_TIER, "pricing": {}}]}, "price_tiers.0.pricing"),
@@ -235,7 +235,7 @@ def test_wrong_prices_of_a_call_are_named(
     assert f": {named}: " in str(refused.value)
 
 
-@pytest.mark.parametrize("moment", ["tomorrow", "2027-01-01T00:00:00", 5, "2027-13-01"])
+@each("moment", ["tomorrow", "2027-01-01T00:00:00", 5, "2027-13-01"])
 def test_a_moment_that_can_be_none_is_named(tmp_path: Path, moment: object) -> None:
     document = _document("models", price_changes=[{"valid_from": moment}])
     with pytest.raises(SettingsError, match=r"models 'm': price_changes\.0\.valid_from"):
@@ -285,7 +285,7 @@ def test_default_file_is_right_and_complete() -> None:
     assert settings.server.port == 8080
 
 
-@pytest.mark.parametrize("text", ["not toml", "[server", "a = 1\na = 2", "\x00"])
+@each("text", ["not toml", "[server", "a = 1\na = 2", "\x00"])
 def test_file_that_is_no_toml(tmp_path: Path, text: str) -> None:
     path = tmp_path / "x.toml"
     path.write_text(text)
@@ -306,7 +306,7 @@ def test_environment_wins_over_the_file(tmp_path: Path, monkeypatch: pytest.Monk
     assert settings.auth.project_key_default_permissions == ("models:read",)
 
 
-@pytest.mark.parametrize(
+@each(
     ("variable", "value"),
     [
         ("TOLLKEEPER_SERVER__PORT", "many"),

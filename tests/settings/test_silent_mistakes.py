@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel
 
+from tests.support.tables import each
 from tollkeeper.settings import Settings, SettingsError, load_settings
 
 _NUMBERS = [
@@ -24,7 +25,7 @@ def _load(folder: Path, text: str) -> Settings:
     return load_settings(path)
 
 
-@pytest.mark.parametrize(("section", "name"), _NUMBERS)
+@each(("section", "name"), _NUMBERS)
 def test_a_truth_value_is_no_number(tmp_path: Path, section: str, name: str) -> None:
     """`activity.retention_days = true` would keep the records of one day."""
     with pytest.raises(SettingsError) as refused:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.tables import each
 from tollkeeper.settings import SettingsError, load_settings
 
 _LIBRARY = ("Extra inputs", "Input should", "Field required", "Value error", "String should")
@@ -17,7 +18,7 @@ def _refusal(folder: Path, text: str) -> str:
     return str(refused.value)
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "said"),
     [
         ("[server]\nprot = 1", "server.prot: is not a setting; did you mean port?"),

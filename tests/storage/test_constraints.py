@@ -8,6 +8,7 @@ import pytest
 from psycopg import errors as pg
 
 from tests.support.ledger import Process, held, make_tenant, rows, run, settlement
+from tests.support.tables import each
 from tollkeeper.domain.ledger import Hold
 
 FORBIDDEN: dict[str, tuple[LiteralString, type[psycopg.Error]]] = {
@@ -145,7 +146,7 @@ async def world(process: Process) -> tuple[Hold, Hold]:
     return open_hold, settled
 
 
-@pytest.mark.parametrize("wrong", FORBIDDEN)
+@each("wrong", FORBIDDEN)
 async def test_the_database_refuses(process: Process, wrong: str) -> None:
     open_hold, settled = await world(process)
     query, error = FORBIDDEN[wrong]

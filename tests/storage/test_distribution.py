@@ -23,6 +23,7 @@ from tests.support.ledger import (
     settlement,
 )
 from tests.support.statements import all_statements
+from tests.support.tables import each
 
 # Rows of these tables belong to nobody: each server has its own, and an operator adds them up.
 _OF_NO_TENANT = {
@@ -137,7 +138,7 @@ def test_every_statement_names_its_organizations_or_is_an_operators(
     assert [name for name, tables in found.items() if ACROSS in tables] == []
 
 
-@pytest.mark.parametrize(
+@each(
     ("statement", "tables"),
     [
         ("SELECT 1 FROM accounts WHERE organization_id = %s", set()),

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from psycopg import errors as pg
 from psycopg.pq import TransactionStatus
 
+from tests.support.tables import each
 from tollkeeper.storage.round_trips import Parameter, RoundTrips, Rows, Statement, as_text
 
 _EVERYTHING = Statement(
@@ -100,7 +101,7 @@ class _Small(IntEnum):
     ONE = 1
 
 
-@pytest.mark.parametrize(
+@each(
     "value",
     [
         True,
@@ -126,7 +127,7 @@ def test_other_types_are_refused_before_anything_is_sent(wire: Wire, value: obje
     _assert_usable(wire)
 
 
-@pytest.mark.parametrize("value", ["\0", "a\0b", ["fine", "a\0b"]], ids=repr)
+@each("value", ["\0", "a\0b", ["fine", "a\0b"]], ids=repr)
 def test_text_with_nul_is_refused_before_anything_is_sent(wire: Wire, value: Any) -> None:
     """The protocol ends a text at its first NUL: the rest would be lost without a word."""
     with pytest.raises(pg.DataError, match="NUL"):

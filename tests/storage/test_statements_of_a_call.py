@@ -128,6 +128,7 @@ _EXPECTED_OF_A_CALL = (
 )
 
 
+@pytest.mark.slow
 async def test_a_call_reads_no_more_of_large_books(site: Site) -> None:
     # Each time, the first calls make the plans of the sessions and fill their caches of the catalogue.
     await _calls(site)

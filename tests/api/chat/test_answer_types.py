@@ -13,6 +13,7 @@ import jsonschema_rs
 import pytest
 
 from tests.support.scripted_gateway import ScriptedGateway, answering_gateway
+from tests.support.tables import each
 from tests.support.upstream import DONE, USAGE, answer, chat, completion, sse, stream
 from tests.support.upstream import chunk as chat_chunk
 from tests.support.upstream import usage_chunk as chat_usage_chunk
@@ -170,7 +171,7 @@ async def _completed(scripted: ScriptedGateway, body: dict[str, Any]) -> dict[st
     return found
 
 
-@pytest.mark.parametrize("case", ODD_MESSAGES)
+@each("case", ODD_MESSAGES)
 async def test_message_of_a_completion(scripted: ScriptedGateway, case: str) -> None:
     body = completion()
     body["choices"][0]["message"] |= ODD_MESSAGES[case]
@@ -183,7 +184,7 @@ async def test_message_of_a_completion(scripted: ScriptedGateway, case: str) -> 
         assert again.status_code in (200, 501), again.text
 
 
-@pytest.mark.parametrize("case", ODD_ANSWERS)
+@each("case", ODD_ANSWERS)
 async def test_completion(scripted: ScriptedGateway, case: str) -> None:
     await _completed(scripted, completion(**ODD_ANSWERS[case]))
 
@@ -200,7 +201,7 @@ async def test_what_has_the_form_of_the_interface_is_kept(scripted: ScriptedGate
     assert found["usage"]["completion_tokens_details"] == {"reasoning_tokens": 1, "none": None}
 
 
-@pytest.mark.parametrize("case", ODD_MESSAGES)
+@each("case", ODD_MESSAGES)
 async def test_chunks(scripted: ScriptedGateway, case: str) -> None:
     records = [chat_chunk(delta={"role": "assistant", "content": ""}), chat_chunk("Hello")]
     records += [chat_chunk(delta=ODD_MESSAGES[case]), chat_chunk(finish="stop")]

@@ -13,6 +13,7 @@ from tests.support.scripted_gateway import (
     answering_gateway,
     chat_body,
 )
+from tests.support.tables import each
 
 MESSAGES = [{"role": "user", "content": "Hello"}]
 REASONING = "example/reasoning"
@@ -36,7 +37,7 @@ async def sent_upstream(scripted: ScriptedGateway, **fields: Any) -> dict[str, A
     return scripted.upstream.requests[-1].json
 
 
-@pytest.mark.parametrize(
+@each(
     "fields",
     [{"reasoning_effort": "none"}, {"reasoning": {"effort": "none"}}],
     ids=str,

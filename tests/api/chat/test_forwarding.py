@@ -14,6 +14,7 @@ from tests.support.scripted_gateway import (
     answering_gateway,
     chat_body,
 )
+from tests.support.tables import each
 from tollkeeper.domain.estimate import estimate_tokens
 
 TOOLS = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
@@ -116,7 +117,7 @@ FORWARDED: list[tuple[dict[str, Any], dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("fields", "changes"), FORWARDED, ids=str)
+@each(("fields", "changes"), FORWARDED, ids=str)
 async def test_forwarded(
     scripted: ScriptedGateway, fields: dict[str, Any], changes: dict[str, Any]
 ) -> None:
@@ -164,7 +165,7 @@ async def test_structured_outputs_need_no_option_on_a_model_that_has_them(
     assert "structuredOutputs" not in sent
 
 
-@pytest.mark.parametrize("response_format", [{"type": "json_object"}, SCHEMA], ids=str)
+@each("response_format", [{"type": "json_object"}, SCHEMA], ids=str)
 async def test_formats_travel_as_they_are(
     scripted: ScriptedGateway, response_format: dict[str, Any]
 ) -> None:
@@ -212,7 +213,7 @@ UNDECLARED: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("param", "fields"), UNDECLARED, ids=str)
+@each(("param", "fields"), UNDECLARED, ids=str)
 async def test_undeclared_options_are_not_implemented(
     scripted: ScriptedGateway, param: str, fields: dict[str, Any]
 ) -> None:
@@ -224,7 +225,7 @@ async def test_undeclared_options_are_not_implemented(
     assert await scripted.traces() == before
 
 
-@pytest.mark.parametrize(
+@each(
     ("param", "fields"),
     [
         ("modalities[1]", {"modalities": ["text", "audio"], "audio": {"voice": "a"}}),
@@ -243,7 +244,7 @@ async def test_what_no_answer_can_carry_is_not_implemented(
     assert await scripted.traces() == before
 
 
-@pytest.mark.parametrize("option", ["reasoning.enabled", "reasoning.max_tokens"])
+@each("option", ["reasoning.enabled", "reasoning.max_tokens"])
 async def test_parts_of_reasoning_need_a_place_of_their_own(
     scripted: ScriptedGateway, option: str
 ) -> None:
@@ -342,7 +343,7 @@ async def test_only_the_gateways_own_headers_travel(scripted: ScriptedGateway) -
 SESSIONS = ("X-Service-Session-ID", "X-Alt-Session-ID")
 
 
-@pytest.mark.parametrize("name", SESSIONS)
+@each("name", SESSIONS)
 async def test_session_header_has_its_bounds(scripted: ScriptedGateway, name: str) -> None:
     for length, taken in ((1, True), (511, True), (512, True), (513, False), (0, False)):
         answer = await scripted.chat(headers={**scripted.tenant.as_customer, name: "s" * length})
@@ -382,7 +383,7 @@ async def test_unknown_policies_are_not_found(scripted: ScriptedGateway) -> None
     assert await scripted.traces() == before
 
 
-@pytest.mark.parametrize("stream", [False, True])
+@each("stream", [False, True])
 async def test_the_bound_is_multiplied_in_the_hold(scripted: ScriptedGateway, stream: bool) -> None:
     answer = await scripted.chat(n=1 if stream else 7, max_tokens=50, stream=stream)
     entry = await scripted.entry_of(answer)
@@ -417,7 +418,7 @@ PLACES: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("place", PLACES, ids=lambda place: place[:40])
+@each("place", PLACES, ids=lambda place: place[:40])
 async def test_the_prompt_bound_sees_every_text(scripted: ScriptedGateway, place: str) -> None:
     entry = await scripted.entry_of(await scripted.chat(model="mapped", **PLACES[place]))
     tokens = estimate_tokens(LONG)

@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.gateway import assert_error
 from tests.support.scripted_gateway import ScriptedGateway, answering_gateway
+from tests.support.tables import each
 
 EMOJI = "\U0001f600"
 USER: dict[str, Any] = {"role": "user", "content": "Hello"}
@@ -156,7 +157,7 @@ def _shown(case: str | dict[str, Any]) -> str:
     return text.encode("ascii", "replace").decode()[:60] + (f"..{len(text)}" if text[60:] else "")
 
 
-@pytest.mark.parametrize("fields", TAKEN, ids=_shown)
+@each("fields", TAKEN, ids=_shown)
 async def test_taken(scripted: ScriptedGateway, fields: dict[str, Any]) -> None:
     answer = await ask(scripted, fields)
     assert answer.status_code == 200, answer.text
@@ -292,7 +293,7 @@ REFUSED: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("param", "fields"), REFUSED, ids=_shown)
+@each(("param", "fields"), REFUSED, ids=_shown)
 async def test_refused(scripted: ScriptedGateway, param: str, fields: dict[str, Any]) -> None:
     before = await scripted.traces()
     answer = await ask(scripted, fields)
@@ -329,7 +330,7 @@ SAMPLES: dict[str, list[Any]] = {
 }
 
 
-@pytest.mark.parametrize("field", TYPES)
+@each("field", TYPES)
 async def test_every_other_type_is_refused(scripted: ScriptedGateway, field: str) -> None:
     for kind, values in SAMPLES.items():
         for value in values if kind not in TYPES[field] else ():
@@ -343,7 +344,7 @@ def test_the_table_of_types_has_every_field() -> None:
     assert set(described) <= set(TYPES)
 
 
-@pytest.mark.parametrize(
+@each(
     ("body", "param"),
     [
         (b"", None),

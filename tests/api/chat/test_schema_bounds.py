@@ -10,6 +10,7 @@ import pytest
 
 from tests.support.gateway import assert_error, running_gateway
 from tests.support.scripted_gateway import MODEL, ScriptedGateway, model_settings, scripted_settings
+from tests.support.tables import each
 from tests.support.upstream import Upstream, chat
 from tollkeeper.embedded.engine_address import EngineAddress
 from tollkeeper.embedded.engine_limits import ENGINE_SCHEMA_BOUNDS
@@ -71,7 +72,7 @@ _TOO_MUCH = {
 }
 
 
-@pytest.mark.parametrize("kind", _TOO_MUCH)
+@each("kind", _TOO_MUCH)
 async def test_chat_format(scripted: ScriptedGateway, kind: str) -> None:
     wanted = _format(_TOO_MUCH[kind])
     param = "response_format.json_schema.schema"

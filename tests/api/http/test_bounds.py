@@ -121,7 +121,7 @@ def _saying(text: str) -> list[dict[str, str]]:
 _MESSAGES = [{"role": "user", "content": "Hello"}]
 
 
-@pytest.mark.parametrize(
+@each(
     "field",
     [
         {"messages": _MESSAGES * 600},
@@ -304,7 +304,7 @@ async def _with_another_key(gateway: Gateway, tenant: Tenant) -> Tenant:
     return replace(tenant, project_key=key)
 
 
-@pytest.mark.parametrize("sent", [b"{", b" " * 500_000], ids=["nothing", "a part"])
+@each("sent", [b"{", b" " * 500_000], ids=["nothing", "a part"])
 async def test_two_organizations_with_bodies_that_never_end_leave_room(
     scripted: ScriptedGateway, sent: bytes
 ) -> None:

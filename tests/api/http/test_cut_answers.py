@@ -6,10 +6,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import pytest
-
 from tests.api.http.raw_http import LIST_KEYS, RawConnection, admin_headers, raw_connection
 from tests.support.gateway import Gateway, Tenant
+from tests.support.tables import each
 from tollkeeper.api.app import App
 from tollkeeper.api.http.endpoint import Reply, Request, Streamed
 from tollkeeper.api.http.envelope import render_error
@@ -89,7 +88,7 @@ async def _keep_alive(stream: EventStream) -> None:
     stream.keep_alive()
 
 
-@pytest.mark.parametrize(
+@each(
     ("script", "begin"), [(_write_one, _RECORD), (_keep_alive, KEEP_ALIVE)], ids=["wrote", "kept"]
 )
 async def test_a_started_stream_ends_with_its_error_record(
@@ -126,7 +125,7 @@ async def test_a_stream_that_has_not_started_is_refused_in_the_envelope(
     refused.assert_error(503, "service_unavailable")
 
 
-@pytest.mark.parametrize("writes_on", [True, False])
+@each("writes_on", [True, False])
 async def test_a_stream_whose_reader_is_slow_is_closed_without_a_record(
     gateway: Gateway, tenant: Tenant, settings: Settings, writes_on: bool
 ) -> None:

@@ -45,9 +45,9 @@ def _creation(tenant: Tenant) -> bytes:
     return CREATE_POLICY + json_headers(tenant, idempotency_key()["Idempotency-Key"])
 
 
-@pytest.mark.parametrize("name", _UPGRADES)
-@pytest.mark.parametrize("framing", ["length", "chunks"])
-@pytest.mark.parametrize("cut", [True, False])
+@each("name", _UPGRADES)
+@each("framing", ["length", "chunks"])
+@each("cut", [True, False])
 async def test_upgrade_is_ignored_and_the_body_is_a_body(
     gateway: Gateway, acme: Tenant, name: str, framing: str, *, cut: bool
 ) -> None:
@@ -71,8 +71,8 @@ async def test_upgrade_is_ignored_and_the_body_is_a_body(
         assert (await connection.answer()).status == 200
 
 
-@pytest.mark.parametrize("name", _UPGRADES)
-@pytest.mark.parametrize("cut", [True, False])
+@each("name", _UPGRADES)
+@each("cut", [True, False])
 async def test_body_after_an_upgrade_is_never_a_request(
     gateway: Gateway, acme: Tenant, name: str, *, cut: bool
 ) -> None:
@@ -95,21 +95,19 @@ _BAD_HOSTS = [
 ]
 
 
-@pytest.mark.parametrize("host", _BAD_HOSTS)
+@each("host", _BAD_HOSTS)
 async def test_bad_host(gateway: Gateway, acme: Tenant, host: bytes) -> None:
     lines = admin_headers(acme).replace(b"Host: x", b"Host: " + host)
     (await ask(gateway, LIST_KEYS, lines, _END)).assert_error(400, "invalid_request")
 
 
-@pytest.mark.parametrize(
-    "host", [b"a", b"a.b:80", b"127.0.0.1:1", b"[::1]", b"[::ffff:1.2.3.4]:65535", b"a_b", b"a:"]
-)
+@each("host", [b"a", b"a.b:80", b"127.0.0.1:1", b"[::1]", b"[::ffff:1.2.3.4]:65535", b"a_b", b"a:"])
 async def test_good_host(gateway: Gateway, acme: Tenant, host: bytes) -> None:
     lines = admin_headers(acme).replace(b"Host: x", b"Host: " + host + b" \t")
     assert (await ask(gateway, LIST_KEYS, lines, _END)).status == 200
 
 
-@pytest.mark.parametrize("version", [b"2.0", b"0.9", b"1.2", b"9.9", b"1", b"01.1", b"1.10"])
+@each("version", [b"2.0", b"0.9", b"1.2", b"9.9", b"1", b"01.1", b"1.10"])
 async def test_other_versions(gateway: Gateway, acme: Tenant, version: bytes) -> None:
     start = LIST_KEYS.replace(b"HTTP/1.1", b"HTTP/" + version)
     async with raw_connection(gateway) as connection:
@@ -118,7 +116,7 @@ async def test_other_versions(gateway: Gateway, acme: Tenant, version: bytes) ->
         assert await connection.rest() == b""
 
 
-@pytest.mark.parametrize(
+@each(
     "coding",
     [
         *(b"gzip, chunked", b"gzip,chunked", b"chunked, chunked", b"deflate, chunked", b"gzip"),
@@ -133,7 +131,7 @@ async def test_other_codings(gateway: Gateway, acme: Tenant, coding: bytes) -> N
         assert await connection.rest() == b""
 
 
-@pytest.mark.parametrize("coding", [b"chunked", b"Chunked", b"chunked ", b"  chunked"])
+@each("coding", [b"chunked", b"Chunked", b"chunked ", b"  chunked"])
 async def test_chunked_as_it_may_be_written(gateway: Gateway, acme: Tenant, coding: bytes) -> None:
     head = b"Transfer-Encoding: " + coding + b"\r\n\r\n"
     answer = await ask(gateway, _creation(acme), head, b"18\r\n", POLICY, b"\r\n0\r\n\r\n")
@@ -153,13 +151,13 @@ _BAD_TARGETS = [
 ]
 
 
-@pytest.mark.parametrize("target", _BAD_TARGETS)
+@each("target", _BAD_TARGETS)
 async def test_bad_target(gateway: Gateway, acme: Tenant, target: bytes) -> None:
     start = b"GET " + target + b" HTTP/1.1\r\n"
     (await ask(gateway, start, admin_headers(acme), _END)).assert_error(400, "invalid_request")
 
 
-@pytest.mark.parametrize("start", [b"http://x", b"HTTP://x:80", b"https://[::1]:443", b"http://y"])
+@each("start", [b"http://x", b"HTTP://x:80", b"https://[::1]:443", b"http://y"])
 async def test_absolute_form(gateway: Gateway, acme: Tenant, start: bytes) -> None:
     line = LIST_KEYS.replace(b"/v1", start + b"/v1")
     assert (await ask(gateway, line, admin_headers(acme), _END)).status == 200

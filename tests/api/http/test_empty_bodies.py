@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.support.gateway import Gateway, Tenant, assert_error
+from tests.support.tables import each
 from tollkeeper.domain.access import KeyId
 
 _JSON = ("Content-Type", "application/json")
@@ -67,7 +68,7 @@ async def test_body_that_is_not_empty(
     assert (await gateway.client.request(method, path, headers=tenant.as_admin)).status_code == 200
 
 
-@pytest.mark.parametrize("path", ["/v1/organization/admin_api_keys", "/v1/organization/costs"])
+@each("path", ["/v1/organization/admin_api_keys", "/v1/organization/costs"])
 async def test_reading_takes_no_body(gateway: Gateway, tenant: Tenant, path: str) -> None:
     answer = await gateway.client.request("GET", path, headers=tenant.as_admin, content=b"{}")
     assert_error(answer, 400, "invalid_request")

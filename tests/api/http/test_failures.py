@@ -13,6 +13,7 @@ from psycopg.conninfo import make_conninfo
 
 from tests.support.data_folders import data_folder
 from tests.support.gateway import Gateway, Tenant, assert_error, idempotency_key, running_gateway
+from tests.support.tables import each
 from tollkeeper.api.app import App
 from tollkeeper.api.http.endpoint import AnyEndpoint, Request
 from tollkeeper.api.http.envelope import ErrorStyle
@@ -68,7 +69,7 @@ _FAULTS: list[Exception] = [
 ]
 
 
-@pytest.mark.parametrize("fault", _FAULTS, ids=lambda fault: type(fault).__name__)
+@each("fault", _FAULTS, ids=lambda fault: type(fault).__name__)
 async def test_unexpected_fault_leaks_nothing(
     gateway: Gateway, tenant: Tenant, settings: Settings, fault: Exception
 ) -> None:
@@ -101,9 +102,7 @@ _TABLE: list[tuple[Exception, int, str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("fault", "status", "kind", "code"), _TABLE, ids=[type(row[0]).__name__ for row in _TABLE]
-)
+@each(("fault", "status", "kind", "code"), _TABLE, ids=[type(row[0]).__name__ for row in _TABLE])
 async def test_error_table(
     gateway: Gateway,
     tenant: Tenant,

@@ -18,6 +18,7 @@ from tests.api.http.raw_http import (
     raw_connection,
 )
 from tests.support.gateway import Gateway, Tenant, idempotency_key, running_gateway
+from tests.support.tables import each
 from tollkeeper.settings import Settings
 
 _PATIENT_S = 60
@@ -178,9 +179,7 @@ def _chunked(body: bytes, size: int) -> bytes:
     return b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in pieces) + b"0\r\n\r\n"
 
 
-@pytest.mark.parametrize(
-    ("size", "status"), [(_BODY_MAX - 1, 200), (_BODY_MAX, 200), (_BODY_MAX + 1, 413)]
-)
+@each(("size", "status"), [(_BODY_MAX - 1, 200), (_BODY_MAX, 200), (_BODY_MAX + 1, 413)])
 async def test_body_size(quick: Gateway, acme: Tenant, size: int, status: int) -> None:
     body = _padded(size)
     answers = [
@@ -197,7 +196,7 @@ async def test_body_size(quick: Gateway, acme: Tenant, size: int, status: int) -
             assert answer.status == status
 
 
-@pytest.mark.parametrize("declared", [_BODY_MAX + 1, 10**9, 10**12, 10**13, 2**63 - 1])
+@each("declared", [_BODY_MAX + 1, 10**9, 10**12, 10**13, 2**63 - 1])
 async def test_declared_size_is_refused_before_a_byte_is_read(
     quick: Gateway, acme: Tenant, declared: int
 ) -> None:
@@ -268,7 +267,7 @@ _TOO_LARGE = {
 _UNFINISHED = [(case, b"") for case in _TOO_LARGE if case != "many headers"]
 
 
-@pytest.mark.parametrize(("case", "end"), [*((case, _END) for case in _TOO_LARGE), *_UNFINISHED])
+@each(("case", "end"), [*((case, _END) for case in _TOO_LARGE), *_UNFINISHED])
 async def test_headers_that_are_too_large(
     quick: Gateway, acme: Tenant, case: str, end: bytes
 ) -> None:
@@ -321,7 +320,7 @@ async def _until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-@pytest.mark.parametrize("drip", [b"", b"x"], ids=["silent", "drips"])
+@each("drip", [b"", b"x"], ids=["silent", "drips"])
 async def test_a_body_that_arrives_too_slowly_is_not_waited_for(
     settings: Settings, conninfo: str, drip: bytes
 ) -> None:

@@ -14,6 +14,7 @@ from tests.api.http.raw_http import (
     raw_connection,
 )
 from tests.support.gateway import Gateway, Tenant, assert_error, idempotency_key
+from tests.support.tables import each
 from tollkeeper.api.http.endpoint import AnyEndpoint
 from tollkeeper.api.routes import ROUTES
 from tollkeeper.services.request_ids import new_request_id_text
@@ -27,7 +28,7 @@ async def acme(gateway: Gateway) -> Tenant:
     return await gateway.make_tenant()
 
 
-@pytest.mark.parametrize(
+@each(
     "path",
     [
         "/",
@@ -63,7 +64,7 @@ async def test_unknown_path(gateway: Gateway, acme: Tenant, path: str) -> None:
 _METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"]
 
 
-@pytest.mark.parametrize("endpoint", ROUTES, ids=lambda route: route.operation)
+@each("endpoint", ROUTES, ids=lambda route: route.operation)
 async def test_wrong_method(gateway: Gateway, endpoint: AnyEndpoint) -> None:
     allowed = sorted(route.method for route in ROUTES if route.path == endpoint.path)
     allowed = sorted([*allowed, "HEAD"] if "GET" in allowed else allowed)
@@ -126,7 +127,7 @@ _UNCLEAR_HEADERS = {
 }
 
 
-@pytest.mark.parametrize("case", _UNCLEAR_HEADERS)
+@each("case", _UNCLEAR_HEADERS)
 async def test_unclear_framing(gateway: Gateway, acme: Tenant, case: str) -> None:
     async with raw_connection(gateway) as connection:
         await connection.send(
@@ -154,7 +155,7 @@ _UNCLEAR_STARTS = {
 }
 
 
-@pytest.mark.parametrize("case", _UNCLEAR_STARTS)
+@each("case", _UNCLEAR_STARTS)
 async def test_unclear_start(gateway: Gateway, case: str) -> None:
     async with raw_connection(gateway) as connection:
         await connection.send(_UNCLEAR_STARTS[case])
@@ -171,7 +172,7 @@ _BAD_CHUNKS = {
 }
 
 
-@pytest.mark.parametrize("case", _BAD_CHUNKS)
+@each("case", _BAD_CHUNKS)
 async def test_bad_chunk(gateway: Gateway, acme: Tenant, case: str) -> None:
     async with raw_connection(gateway) as connection:
         chunked = b"Transfer-Encoding: chunked\r\n\r\n"
@@ -190,7 +191,7 @@ async def test_bytes_after_the_body_are_no_second_request(gateway: Gateway, acme
     assert answers.startswith(b"HTTP/1.1 400 ")
 
 
-@pytest.mark.parametrize(
+@each(
     ("hosts", "version", "status"),
     [
         ([], b"1.1", 400),
@@ -213,13 +214,13 @@ async def test_host(
         answer.assert_error(400, "invalid_request")
 
 
-@pytest.mark.parametrize("host", [b"x", b"x.example:8080", b"[::1]:80", b""])
+@each("host", [b"x", b"x.example:8080", b"[::1]:80", b""])
 async def test_host_decides_nothing_about_the_credential(gateway: Gateway, host: bytes) -> None:
     answer = await ask(gateway, LIST_KEYS, b"Host: " + host + b"\r\n\r\n")
     answer.assert_error(401, "invalid_api_key")
 
 
-@pytest.mark.parametrize("host", [b"x/v1/models/a", b"x?", b"evil#@x"])
+@each("host", [b"x/v1/models/a", b"x?", b"evil#@x"])
 async def test_host_that_is_none_is_refused(gateway: Gateway, host: bytes) -> None:
     answer = await ask(gateway, LIST_KEYS, b"Host: " + host + b"\r\n\r\n")
     answer.assert_error(400, "invalid_request")
@@ -255,7 +256,7 @@ _CONTENT_TYPES = [
 ]
 
 
-@pytest.mark.parametrize(("content_type", "accepted"), _CONTENT_TYPES)
+@each(("content_type", "accepted"), _CONTENT_TYPES)
 async def test_content_type(
     gateway: Gateway, acme: Tenant, content_type: bytes, *, accepted: bool
 ) -> None:
@@ -279,7 +280,7 @@ async def test_missing_and_repeated_content_type(gateway: Gateway, acme: Tenant)
         answer.assert_error(415, "unsupported_media_type")
 
 
-@pytest.mark.parametrize("coding", [b"gzip", b"br", b"deflate", b"identity, gzip", b"x"])
+@each("coding", [b"gzip", b"br", b"deflate", b"identity, gzip", b"x"])
 async def test_encoded_body(gateway: Gateway, acme: Tenant, coding: bytes) -> None:
     head = json_headers(acme) + b"Content-Encoding: " + coding + _END
     answer = await ask(gateway, CREATE_POLICY, head, b"Content-Length: 24\r\n\r\n", POLICY)
@@ -318,7 +319,7 @@ def test_request_ids_are_never_the_same() -> None:
     assert len({UUID(new_request_id_text()) for _ in range(count)}) == count
 
 
-@pytest.mark.parametrize("given", ["11111111-1111-4111-8111-111111111111", "x", ""])
+@each("given", ["11111111-1111-4111-8111-111111111111", "x", ""])
 async def test_request_id_is_never_the_callers(gateway: Gateway, acme: Tenant, given: str) -> None:
     headers = {**acme.as_admin, "X-Request-ID": given}
     seen = set()

@@ -42,14 +42,14 @@ def _groups(values: list[bytes], size: int = 12) -> list[list[bytes]]:
     return [values[start : start + size] for start in range(0, len(values), size)]
 
 
-@pytest.mark.parametrize("values", _groups(BAD_VALUES))
+@each("values", _groups(BAD_VALUES))
 async def test_value_that_is_no_json(gateway: Gateway, acme: Tenant, values: list[bytes]) -> None:
     await _assert_refused(
         gateway, acme, (b'{"name":"n","rule":"r?","description":%s}' % value for value in values)
     )
 
 
-@pytest.mark.parametrize("values", _groups(BAD_DOCUMENTS + BAD_VALUES))
+@each("values", _groups(BAD_DOCUMENTS + BAD_VALUES))
 async def test_document_that_is_no_object(
     gateway: Gateway, acme: Tenant, values: list[bytes]
 ) -> None:
@@ -77,7 +77,7 @@ _DUPLICATES = [
 ]
 
 
-@pytest.mark.parametrize(("body", "key"), _DUPLICATES)
+@each(("body", "key"), _DUPLICATES)
 async def test_duplicate_key(gateway: Gateway, acme: Tenant, body: bytes, key: str) -> None:
     assert_error(await _post(gateway, acme, body), 400, "invalid_request", key)
 

@@ -11,6 +11,7 @@ import pytest
 from tests.support.gateway import Tenant
 from tests.support.scripted_gateway import MODEL, ScriptedGateway, scripted_gateway
 from tests.support.sdks import anthropic
+from tests.support.tables import each
 from tests.support.token_counts import BARE, USER, assert_wrapped, count, counted, counts
 from tests.support.upstream import Received, Upstream, answer, refuse
 from tollkeeper.domain.access import Permission
@@ -92,12 +93,12 @@ async def test_rate_limit_at_once(scripted: ScriptedGateway) -> None:
     assert sorted(answered.status_code for answered in answers) == [200] * 5 + [429] * 15
 
 
-@pytest.mark.parametrize("version", ["2023-06-01", "2026-10-21"])
+@each("version", ["2023-06-01", "2026-10-21"])
 async def test_versions(scripted: ScriptedGateway, version: str) -> None:
     await counted(scripted, headers={**scripted.tenant.as_customer, "anthropic-version": version})
 
 
-@pytest.mark.parametrize("version", ["", "1", "latest", "2023-6-1", "2023-06-01x"])
+@each("version", ["", "1", "latest", "2023-6-1", "2023-06-01x"])
 async def test_version_that_is_none(scripted: ScriptedGateway, version: str) -> None:
     answered = await count(
         scripted, headers={**scripted.tenant.as_customer, "anthropic-version": version}
@@ -112,7 +113,7 @@ CLAUDE_CODE = (
 )
 
 
-@pytest.mark.parametrize(
+@each(
     "beta",
     [
         *("", "token-counting-2024-11-01", "token-counting-2024-11-01, token-counting-2024-11-01"),
@@ -123,9 +124,7 @@ async def test_known_beta_flags(scripted: ScriptedGateway, beta: str) -> None:
     await counted(scripted, headers={**scripted.tenant.as_customer, "anthropic-beta": beta})
 
 
-@pytest.mark.parametrize(
-    "beta", ["time-travel-2099-01-01", "token-counting-2024-11-01,time-travel", "x" * 513]
-)
+@each("beta", ["time-travel-2099-01-01", "token-counting-2024-11-01,time-travel", "x" * 513])
 async def test_unknown_beta_flags(scripted: ScriptedGateway, beta: str) -> None:
     answered = await count(
         scripted, headers={**scripted.tenant.as_customer, "anthropic-beta": beta}
@@ -133,7 +132,7 @@ async def test_unknown_beta_flags(scripted: ScriptedGateway, beta: str) -> None:
     assert_wrapped(answered, 400, "invalid_request", "anthropic-beta")
 
 
-@pytest.mark.parametrize(
+@each(
     ("protocol", "sends"),
     [
         ("messages", lambda request: request.headers.get("anthropic-beta")),
@@ -167,7 +166,7 @@ async def test_a_messages_backend_is_sent_the_flags_of_its_model(
         assert "files-api-2099-01-01" in answered.json()["error"]["message"]
 
 
-@pytest.mark.parametrize("length", [0, 513])
+@each("length", [0, 513])
 async def test_session_header_is_bounded(scripted: ScriptedGateway, length: int) -> None:
     headers = {**scripted.tenant.as_customer, "X-Service-Session-ID": "s" * length}
     assert_wrapped(

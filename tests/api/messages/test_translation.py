@@ -4,7 +4,6 @@ import json
 from typing import Any
 
 import msgspec
-import pytest
 
 from tests.support.backend_calls import MODEL, make_call
 from tests.support.scripted_gateway import ScriptedGateway
@@ -148,7 +147,7 @@ async def test_tool_results_come_before_what_is_said(scripted: ScriptedGateway) 
     ]
 
 
-@pytest.mark.parametrize(
+@each(
     "kind",
     [
         *("server_tool_use", "web_search_tool_result", "web_fetch_tool_result"),
@@ -201,7 +200,7 @@ def test_choice_of_a_tool(choice: object, chat_choice: object) -> None:
     assert "tool_choice" not in tokenized([])
 
 
-@pytest.mark.parametrize(
+@each(
     "kind",
     [
         *("web_search_2025_03_05", "web_fetch_2025_03_05"),
@@ -315,12 +314,12 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("fields", "param"), REFUSED)
+@each(("fields", "param"), REFUSED)
 async def test_refused(scripted: ScriptedGateway, fields: dict[str, Any], param: str) -> None:
     assert_wrapped(await count(scripted, **fields), 400, "invalid_request", param)
 
 
-@pytest.mark.parametrize(
+@each(
     ("fields", "param"),
     [
         ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "tools[0]"),

@@ -18,6 +18,7 @@ from tests.support.known_costs import (
     make_known_costs,
     write_costs,
 )
+from tests.support.tables import each
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.reports import CostQuery
 
@@ -93,7 +94,7 @@ async def test_shape(costs: KnownCosts) -> None:
     assert answer.headers["x-unsettled-requests"] == "0"
 
 
-@pytest.mark.parametrize(
+@each(
     "dimensions",
     [
         (),
@@ -114,8 +115,8 @@ async def test_grouping(costs: KnownCosts, dimensions: tuple[str, ...]) -> None:
             assert shown == set(dimensions)
 
 
-@pytest.mark.parametrize("limits", [(1,), (3,), (7,), (9,), (10,), (180,), (1, 5, 2, 180)])
-@pytest.mark.parametrize("group", ["", "&group_by=api_key_id"])
+@each("limits", [(1,), (3,), (7,), (9,), (10,), (180,), (1, 5, 2, 180)])
+@each("group", ["", "&group_by=api_key_id"])
 async def test_pages_add_up(costs: KnownCosts, limits: tuple[int, ...], group: str) -> None:
     whole = await costs.pages(group, 180)
     pages = await costs.pages(group, *limits)
@@ -176,7 +177,7 @@ async def test_end_defaults_to_now(costs: KnownCosts) -> None:
     assert 2 <= len(page["data"]) <= 3  # three, if midnight passes meanwhile
 
 
-@pytest.mark.parametrize(
+@each(
     ("start", "end", "first", "count"),
     [
         (0, DAY_S, 0, 1),
@@ -195,7 +196,7 @@ async def test_days_touched_by_a_range(
     assert days == list(range(first, first + count))
 
 
-@pytest.mark.parametrize(("start", "end"), [(5, 5), (6, 5), (DAY_S, 0), (0, 0)])
+@each(("start", "end"), [(5, 5), (6, 5), (DAY_S, 0), (0, 0)])
 async def test_empty_range_has_no_buckets(costs: KnownCosts, start: int, end: int) -> None:
     page = _page(await costs.raw(f"start_time={start}&end_time={end}"))
     assert (page["data"], page["has_more"], page["next_page"]) == ([], False, None)
@@ -289,7 +290,7 @@ _WRONG: list[tuple[str, int, str | None]] = [
 ]
 
 
-@pytest.mark.parametrize(("query", "status", "param"), _WRONG)
+@each(("query", "status", "param"), _WRONG)
 async def test_wrong_parameters(
     costs: KnownCosts, query: str, status: int, param: str | None
 ) -> None:

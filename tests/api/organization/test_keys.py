@@ -8,6 +8,7 @@ import httpx2
 import pytest
 
 from tests.support.gateway import Gateway, Tenant, assert_error, idempotency_key
+from tests.support.tables import each
 from tollkeeper.domain.access import KeyId
 
 _ADMIN_KEYS = "/v1/organization/admin_api_keys"
@@ -75,9 +76,7 @@ async def test_name_bounds(gateway: Gateway, tenant: Tenant) -> None:
         assert_error(answer, 400, "invalid_request", "name")
 
 
-@pytest.mark.parametrize(
-    "field", ["permissions", "status", "owner", "id", "value", "expires_at", "project_id"]
-)
+@each("field", ["permissions", "status", "owner", "id", "value", "expires_at", "project_id"])
 async def test_nothing_but_the_name_is_assigned(
     gateway: Gateway, tenant: Tenant, field: str
 ) -> None:
@@ -89,7 +88,7 @@ async def test_name_is_required(gateway: Gateway, tenant: Tenant) -> None:
     assert_error(await _create_key(gateway, tenant, {}), 400, "invalid_request", "name")
 
 
-@pytest.mark.parametrize(
+@each(
     "project_id",
     [_NOBODY, "x", "%00", "a" * 200, f"%7B{_NOBODY}%7D", _NOBODY.replace("-", ""), "1"],
 )
@@ -249,7 +248,7 @@ _WRONG_QUERIES = [
 ]
 
 
-@pytest.mark.parametrize(("query", "status", "param"), _WRONG_QUERIES)
+@each(("query", "status", "param"), _WRONG_QUERIES)
 async def test_wrong_query(
     gateway: Gateway, tenant: Tenant, query: str, status: int, param: str | None
 ) -> None:

@@ -7,6 +7,7 @@ import httpx2
 import pytest
 
 from tests.support.gateway import Gateway, Tenant, assert_error, idempotency_key
+from tests.support.tables import each
 from tollkeeper.domain.access import ProjectId
 from tollkeeper.domain.policy import Policy
 
@@ -118,7 +119,7 @@ async def test_edit_changes_only_what_it_names(gateway: Gateway, tenant: Tenant)
     assert edited["updated_at"] >= created["updated_at"]
 
 
-@pytest.mark.parametrize(
+@each(
     ("field", "value"),
     [
         ("rule", "Another?"),
@@ -247,7 +248,7 @@ async def test_draft_cannot_be_paused(gateway: Gateway, tenant: Tenant) -> None:
     assert await _show(gateway, tenant, policy["id"]) == policy
 
 
-@pytest.mark.parametrize("stale", [1, 3, 2147483647])
+@each("stale", [1, 3, 2147483647])
 async def test_stale_revision(gateway: Gateway, tenant: Tenant, stale: int) -> None:
     policy = await gateway.make_policy(tenant)
     await _publish(gateway, tenant, policy["id"], 1)

@@ -8,6 +8,7 @@ import httpx2
 import pytest
 
 from tests.support.gateway import Gateway, Tenant, assert_error, idempotency_key
+from tests.support.tables import each
 
 _POLICIES = "/v1/organization/policies"
 _GRIN = "\U0001f600"
@@ -93,8 +94,8 @@ def _text(field: str, length: int, character: str) -> str:
     return character * (length - 1) + "?" if field == "rule" and length else character * length
 
 
-@pytest.mark.parametrize("character", ["a", "é", _GRIN], ids=["ascii", "latin", "astral"])
-@pytest.mark.parametrize("field", _TEXT_BOUNDS)
+@each("character", ["a", "é", _GRIN], ids=["ascii", "latin", "astral"])
+@each("field", _TEXT_BOUNDS)
 async def test_length_counts_characters(editor: Editor, field: str, character: str) -> None:
     low, high = _TEXT_BOUNDS[field]
     inside = [_text(field, length, character) for length in (low, low + 1, high - 1, high)]
@@ -103,7 +104,7 @@ async def test_length_counts_characters(editor: Editor, field: str, character: s
     await editor.refuses(field, outside)
 
 
-@pytest.mark.parametrize("field", _ENUMS)
+@each("field", _ENUMS)
 async def test_enum(editor: Editor, field: str) -> None:
     word = _ENUMS[field][0]
     await editor.accepts(field, _ENUMS[field])
@@ -131,7 +132,7 @@ async def test_project_ids_are_texts(editor: Editor) -> None:
     await editor.refuses("project_ids", lists, "project_ids[1]")
 
 
-@pytest.mark.parametrize("field", _TYPES)
+@each("field", _TYPES)
 async def test_type_confusion(editor: Editor, field: str) -> None:
     taken = [value for kind, value in _ONE_OF_EACH_TYPE.items() if kind in _TYPES[field]]
     await editor.accepts(field, taken)
@@ -139,7 +140,7 @@ async def test_type_confusion(editor: Editor, field: str) -> None:
     await editor.refuses(field, others)
 
 
-@pytest.mark.parametrize("suffix", ["", "/pause"])
+@each("suffix", ["", "/pause"])
 async def test_revision_type_and_bounds(gateway: Gateway, editor: Editor, suffix: str) -> None:
     path = f"{_POLICIES}/{(await editor.create()).json()['id']}{suffix}"
 
@@ -157,7 +158,7 @@ async def test_revision_type_and_bounds(gateway: Gateway, editor: Editor, suffix
     assert_error(await change(2147483647), 409, "revision_conflict", "revision")
 
 
-@pytest.mark.parametrize("missing", ["name", "rule"])
+@each("missing", ["name", "rule"])
 async def test_required_of_creation(gateway: Gateway, editor: Editor, missing: str) -> None:
     body = {"name": "n", "rule": "r?"}
     del body[missing]
@@ -166,7 +167,7 @@ async def test_required_of_creation(gateway: Gateway, editor: Editor, missing: s
     assert_error(answer, 400, "invalid_request", missing)
 
 
-@pytest.mark.parametrize("suffix", ["", "/pause"])
+@each("suffix", ["", "/pause"])
 async def test_revision_is_required(gateway: Gateway, editor: Editor, suffix: str) -> None:
     policy = (await editor.create()).json()
     answer = await gateway.client.request(
@@ -198,7 +199,7 @@ _UNKNOWN = [
 ]
 
 
-@pytest.mark.parametrize("unknown", _UNKNOWN)
+@each("unknown", _UNKNOWN)
 async def test_unknown_property(editor: Editor, unknown: str) -> None:
     for _, answer in await editor.both(unknown, ["x"]):
         assert_error(answer, 400, "invalid_request", unknown or None)
@@ -247,12 +248,12 @@ _AWKWARD = [
 ]
 
 
-@pytest.mark.parametrize("field", _TEXT_BOUNDS)
+@each("field", _TEXT_BOUNDS)
 async def test_text_round_trips_exactly(editor: Editor, field: str) -> None:
     await editor.accepts(field, _AWKWARD)
 
 
-@pytest.mark.parametrize("field", _TEXT_BOUNDS)
+@each("field", _TEXT_BOUNDS)
 async def test_nul_is_refused_by_name(editor: Editor, field: str) -> None:
     await editor.refuses(field, ["\x00?", "a\x00b?", "a\x00?"])
 
@@ -266,7 +267,7 @@ async def test_nul_in_other_places(editor: Editor) -> None:
 _LONE = [r"\ud800", r"\udbff", r"\udc00", r"\udfff", r"\ude00\ud83d", r"\ud83dx", r"\ud83d\ud83d"]
 
 
-@pytest.mark.parametrize("escape", _LONE)
+@each("escape", _LONE)
 async def test_lone_surrogate_is_refused(gateway: Gateway, editor: Editor, escape: str) -> None:
     bodies = [
         rf'{{"name": "{escape}", "rule": "r?"}}',
@@ -322,7 +323,7 @@ _PATH_IDS = [
 ]
 
 
-@pytest.mark.parametrize(("segment", "status"), _PATH_IDS)
+@each(("segment", "status"), _PATH_IDS)
 async def test_policy_id_in_the_path(
     gateway: Gateway, editor: Editor, segment: str, status: int
 ) -> None:

@@ -2,11 +2,10 @@
 
 from typing import Any
 
-import pytest
-
 from tests.support.gateway import assert_error
 from tests.support.responses_answers import both, calls, read_events, respond, retell, sent
 from tests.support.scripted_gateway import ScriptedGateway
+from tests.support.tables import each
 from tollkeeper.api.responses.namespaces import flat_name
 
 PARAMETERS = {"type": "object", "properties": {"id": {"type": "string"}}}
@@ -82,7 +81,7 @@ async def test_call_comes_back_with_its_namespace(scripted: ScriptedGateway) -> 
     assert [call["function"]["name"] for call in replayed] == ["crm__find", "look"]
 
 
-@pytest.mark.parametrize(
+@each(
     ("choice", "names", "chosen"),
     [
         (
@@ -136,14 +135,14 @@ REFUSED: list[tuple[list[dict[str, Any]], str, int, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("tools", "param", "status", "code"), REFUSED)
+@each(("tools", "param", "status", "code"), REFUSED)
 async def test_refused(
     scripted: ScriptedGateway, tools: list[dict[str, Any]], param: str, status: int, code: str
 ) -> None:
     assert_error(await respond(scripted, tools=tools), status, code, param)
 
 
-@pytest.mark.parametrize(
+@each(
     ("tools", "param", "supported"),
     [
         ([CUSTOM], "tools[0]", "function, namespace, web_search"),

@@ -17,6 +17,7 @@ from tests.support.responses_answers import (
 )
 from tests.support.responses_published import AnyEvent, check_event, check_response
 from tests.support.scripted_gateway import ScriptedGateway
+from tests.support.tables import each
 from tests.support.upstream import Verb, end_after, stream
 
 PIXEL = "data:image/png;base64,iVBORw0KGgo="
@@ -54,8 +55,8 @@ INPUTS: dict[str, tuple[list[dict[str, Any]], list[str]]] = {
 }
 
 
-@pytest.mark.parametrize("streamed", [False, True])
-@pytest.mark.parametrize("name", INPUTS)
+@each("streamed", [False, True])
+@each("name", INPUTS)
 async def test_input_of_every_kind_is_answered(
     scripted: ScriptedGateway, name: str, streamed: bool
 ) -> None:
@@ -70,7 +71,7 @@ async def test_input_of_every_kind_is_answered(
         assert [message["role"] for message in messages] == seen
 
 
-@pytest.mark.parametrize("streamed", [False, True])
+@each("streamed", [False, True])
 async def test_function_is_called(scripted: ScriptedGateway, streamed: bool) -> None:
     scripted.upstream.play(CALL)
     found = await final(scripted, streamed=streamed, tools=[ADD])
@@ -129,7 +130,7 @@ async def test_every_published_event_is_sent(scripted: ScriptedGateway) -> None:
     assert {f"response.{kind}" for kind in sent} == known
 
 
-@pytest.mark.parametrize("story", STORIES)
+@each("story", STORIES)
 async def test_no_event_may_lack_a_field(scripted: ScriptedGateway, story: str) -> None:
     for event in await events_of(scripted, story):
         for field in msgspec.structs.fields(check_event(event)):

@@ -7,6 +7,7 @@ import pytest
 from tests.support.gateway import assert_error
 from tests.support.responses_answers import BARE, respond, sent
 from tests.support.scripted_gateway import ScriptedGateway
+from tests.support.tables import each
 from tests.support.upstream import chat
 
 IMAGE = {"type": "input_image", "image_url": "data:image/png;base64,AAAA"}
@@ -321,7 +322,7 @@ async def shared(shared_scripted: ScriptedGateway) -> ScriptedGateway:
     return await shared_scripted.with_tenant()
 
 
-@pytest.mark.parametrize("fields", ACCEPTED, ids=_name)
+@each("fields", ACCEPTED, ids=_name)
 async def test_accepted(shared: ScriptedGateway, fields: dict[str, Any]) -> None:
     await sent(shared, **fields)
 
@@ -330,14 +331,14 @@ async def test_null_is_omitted(shared: ScriptedGateway) -> None:
     assert await sent(shared, **dict.fromkeys(NULLABLE)) == await sent(shared)
 
 
-@pytest.mark.parametrize("fields", ASKS_FOR_NOTHING, ids=_name)
+@each("fields", ASKS_FOR_NOTHING, ids=_name)
 async def test_what_asks_for_nothing_is_dropped(
     shared: ScriptedGateway, fields: dict[str, Any]
 ) -> None:
     assert await sent(shared, model=BARE, **fields) == await sent(shared, model=BARE)
 
 
-@pytest.mark.parametrize(("fields", "param"), REFUSED, ids=_name)
+@each(("fields", "param"), REFUSED, ids=_name)
 async def test_refused(shared: ScriptedGateway, fields: dict[str, Any], param: str) -> None:
     calls = len(shared.upstream.requests)
     answer = await respond(shared, **fields)
@@ -345,12 +346,12 @@ async def test_refused(shared: ScriptedGateway, fields: dict[str, Any], param: s
     assert len(shared.upstream.requests) == calls
 
 
-@pytest.mark.parametrize(("fields", "param"), UNDECLARED, ids=_name)
+@each(("fields", "param"), UNDECLARED, ids=_name)
 async def test_undeclared(shared: ScriptedGateway, fields: dict[str, Any], param: str) -> None:
     assert_error(await respond(shared, model=BARE, **fields), 501, "not_implemented", param)
 
 
-@pytest.mark.parametrize(("fields", "param"), UNSUPPORTED, ids=_name)
+@each(("fields", "param"), UNSUPPORTED, ids=_name)
 async def test_unsupported(shared: ScriptedGateway, fields: dict[str, Any], param: str) -> None:
     assert_error(await respond(shared, **fields), 501, "not_implemented", param)
 
@@ -367,7 +368,7 @@ async def test_unknown_model(shared: ScriptedGateway) -> None:
     assert_error(await respond(shared, model="nobody"), 404, "model_not_found", "model")
 
 
-@pytest.mark.parametrize("length", [0, 513])
+@each("length", [0, 513])
 async def test_session_header_is_bounded(shared: ScriptedGateway, length: int) -> None:
     headers = {**shared.tenant.as_customer, "X-Service-Session-ID": "s" * length}
     answer = await respond(shared, headers=headers)

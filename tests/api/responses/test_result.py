@@ -2,10 +2,9 @@
 
 from typing import Any
 
-import pytest
-
 from tests.support.responses_answers import both, calls, respond
 from tests.support.scripted_gateway import MODEL, ScriptedGateway
+from tests.support.tables import each
 from tests.support.upstream import USAGE, answer, completion
 
 
@@ -159,9 +158,7 @@ async def test_annotations_are_flat(scripted: ScriptedGateway) -> None:
     assert item["content"][0]["annotations"] == [{"type": "url_citation", **citation}]
 
 
-@pytest.mark.parametrize(
-    ("finish", "reason"), [("length", "max_output_tokens"), ("content_filter", "content_filter")]
-)
+@each(("finish", "reason"), [("length", "max_output_tokens"), ("content_filter", "content_filter")])
 async def test_incomplete(scripted: ScriptedGateway, finish: str, reason: str) -> None:
     scripted.upstream.play(both({"content": "Hel"}, finish=finish))
     found = await result(scripted)

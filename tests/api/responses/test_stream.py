@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import pytest
-
 from tests.support.responses_answers import (
     both,
     calls,
@@ -14,6 +12,7 @@ from tests.support.responses_answers import (
     types,
 )
 from tests.support.scripted_gateway import ScriptedGateway
+from tests.support.tables import each
 from tests.support.upstream import chunk, sse, stream
 
 BEGIN = ["created", "in_progress"]
@@ -157,9 +156,7 @@ async def test_text_after_a_call_is_another_message(scripted: ScriptedGateway) -
     assert told.arguments == {1: "{}"}
 
 
-@pytest.mark.parametrize(
-    ("finish", "reason"), [("length", "max_output_tokens"), ("content_filter", "content_filter")]
-)
+@each(("finish", "reason"), [("length", "max_output_tokens"), ("content_filter", "content_filter")])
 async def test_incomplete(scripted: ScriptedGateway, finish: str, reason: str) -> None:
     found = await events(scripted, {"content": "Hel"}, finish=finish)
     assert found[-1]["type"] == "response.incomplete"

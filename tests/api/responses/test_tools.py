@@ -2,10 +2,9 @@
 
 from typing import Any
 
-import pytest
-
 from tests.support.responses_answers import respond, sent
 from tests.support.scripted_gateway import ScriptedGateway
+from tests.support.tables import each
 
 LOOK = {
     "type": "function",
@@ -36,7 +35,7 @@ async def test_functions_are_nested(scripted: ScriptedGateway) -> None:
     assert found == {"tools": [CHAT_LOOK, CHAT_LEAP], "parallel_tool_calls": False}
 
 
-@pytest.mark.parametrize("choice", ["none", "auto", "required"])
+@each("choice", ["none", "auto", "required"])
 async def test_choice_by_word(scripted: ScriptedGateway, choice: str) -> None:
     found = await tool_fields(scripted, LOOK, tool_choice=choice)
     assert found == {"tools": [CHAT_LOOK], "tool_choice": choice}
@@ -52,7 +51,7 @@ async def test_choice_of_a_function(scripted: ScriptedGateway) -> None:
     }
 
 
-@pytest.mark.parametrize("mode", ["auto", "required"])
+@each("mode", ["auto", "required"])
 async def test_allowed_tools_are_those_that_are_offered(
     scripted: ScriptedGateway, mode: str
 ) -> None:
@@ -69,7 +68,7 @@ async def test_without_tools_a_choice_asks_for_nothing(scripted: ScriptedGateway
     assert await tool_fields(scripted, tool_choice="auto", parallel_tool_calls=True) == {}
 
 
-@pytest.mark.parametrize(
+@each(
     "kind",
     ["web_search", "web_search_2025_08_26", "web_search_preview", "web_search_preview_2025_03_11"],
 )

@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.responses_answers import respond, sent
 from tests.support.scripted_gateway import ScriptedGateway, scripted_gateway
+from tests.support.tables import each
 from tests.support.upstream import Peer, Upstream, Verb, answer, chat, refuse
 
 CONTEXT = 4096
@@ -74,7 +75,7 @@ async def test_last_turn_stays_even_if_it_does_not_fit(scripted: ScriptedGateway
     assert await kept(scripted, said("One."), said(WORDS * 9)) == [said(WORDS * 9)]
 
 
-@pytest.mark.parametrize(("turns", "left"), [(3, 3), (4, 4), (5, 4), (9, 4)])
+@each(("turns", "left"), [(3, 3), (4, 4), (5, 4), (9, 4)])
 async def test_count_decides_where_there_is_one(
     counting: ScriptedGateway, turns: int, left: int
 ) -> None:
@@ -97,8 +98,8 @@ LONG_CONVERSATIONS = {
 }
 
 
-@pytest.mark.parametrize("digits", [False, True])
-@pytest.mark.parametrize("lengths", LONG_CONVERSATIONS.values(), ids=list(LONG_CONVERSATIONS))
+@each("digits", [False, True])
+@each("lengths", LONG_CONVERSATIONS.values(), ids=list(LONG_CONVERSATIONS))
 async def test_a_long_conversation_is_counted_four_times_at_most(
     counting: ScriptedGateway, lengths: list[int], digits: bool
 ) -> None:
@@ -146,7 +147,7 @@ async def test_what_is_left_out_is_not_paid_for(scripted: ScriptedGateway) -> No
         assert await scripted.sql(query, answered.headers["x-request-id"]) == [(images,)]
 
 
-@pytest.mark.parametrize("part", [IMAGE, FILE])
+@each("part", [IMAGE, FILE])
 async def test_hold_covers_what_no_text_tells(
     scripted: ScriptedGateway, part: dict[str, Any]
 ) -> None:

@@ -184,7 +184,7 @@ aws_session_token = session-1
 """
 
 
-@pytest.mark.parametrize(
+@each(
     ("content", "reason"),
     [
         (None, "profile"),

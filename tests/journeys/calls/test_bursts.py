@@ -82,6 +82,7 @@ async def _burst(*gateways: ScriptedGateway) -> Counter[int]:
     return Counter(found.status_code for found in answers)
 
 
+@pytest.mark.slow
 async def test_plenty_of_credit_is_not_slowed_down(data_dir: Path, conninfo: str) -> None:
     settings: dict[str, Any] = {"credit": 50 * USD, "model": MODEL_SETTINGS}
     async with (

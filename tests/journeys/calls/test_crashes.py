@@ -22,6 +22,8 @@ from tests.support.upstream import Peer, Upstream, Verb, chat, hang
 from tollkeeper.embedded.postgres import EmbeddedPostgres
 from tollkeeper.storage.migrations import migrate
 
+pytestmark = pytest.mark.slow
+
 Rest = Callable[[], Awaitable[str]]
 GRACE_S = 3
 
@@ -234,6 +236,7 @@ async def test_what_a_killed_worker_has_created_can_be_read_again(
     )
 
 
+@pytest.mark.smoke
 async def test_told_to_stop_every_stream_has_its_end(installed: InstalledProgram) -> None:
     """P2: within the grace, by itself or by an error record, and everything is resolved."""
     ending, endless = PausedAnswer(), PausedAnswer()

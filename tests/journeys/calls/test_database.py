@@ -26,6 +26,8 @@ from tollkeeper.embedded.postgres import EmbeddedPostgres
 from tollkeeper.services.calls import inference
 from tollkeeper.storage.migrations import migrate
 
+pytestmark = pytest.mark.slow
+
 T = TypeVar("T")
 
 
@@ -91,6 +93,7 @@ async def patiently(read: Callable[[], Awaitable[T]]) -> T:
             await asyncio.sleep(0.1)
 
 
+@pytest.mark.smoke
 async def test_a_restart_under_calls_is_waited_for(server: Server, data_dir: Path) -> None:
     """B1, B2: those under way end well after it is back; new ones are told to come again."""
     async with impatient(server, data_dir) as scripted:

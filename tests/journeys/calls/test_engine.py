@@ -13,7 +13,7 @@ from tests.support.scripted_gateway import ScriptedGateway
 from tests.support.sdks import openai
 from tollkeeper.embedded.packaged_model import PACKAGED_MODEL
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.slow, pytest.mark.engine]
 MODEL = PACKAGED_MODEL.id
 PROMPT_PRICE, COMPLETION_PRICE = 20_000, 80_000
 ASKED: list[openai.types.chat.ChatCompletionMessageParam] = [
@@ -73,6 +73,7 @@ async def test_the_prompt_is_held_to_the_token(
     await scripted.balance()
 
 
+@pytest.mark.smoke
 async def test_a_stream_says_the_same(client: openai.AsyncOpenAI) -> None:
     whole = await client.chat.completions.create(
         model=MODEL, messages=ASKED, max_tokens=6, temperature=0, seed=1

@@ -5,10 +5,13 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import httpx2
+import pytest
 
 from tests.support.gateway_processes import installed_program
 from tests.support.scripted_gateway import chat_body
 from tests.support.upstream import Peer, Upstream, answer, chat, completion
+
+pytestmark = pytest.mark.slow
 
 
 async def test_a_herd_with_credit_for_ten(

@@ -22,6 +22,8 @@ from tests.support.upstream import Upstream, chat
 from tollkeeper.domain.errors import Unavailable
 from tollkeeper.storage.migrations import migrate
 
+pytestmark = pytest.mark.slow
+
 _PATIENCE_S = 60
 _ADMIN_KEYS = "/v1/organization/admin_api_keys"
 

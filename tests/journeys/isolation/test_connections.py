@@ -93,6 +93,7 @@ async def test_idle_connections_without_a_key_leave_room(
             crowd.__exit__(None, None, None)
 
 
+@pytest.mark.slow
 async def test_the_soft_limit_becomes_the_hard_limit(installed: InstalledProgram) -> None:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     async with _limited(installed, "-S -n 128") as (running, _):
@@ -100,6 +101,7 @@ async def test_the_soft_limit_becomes_the_hard_limit(installed: InstalledProgram
             assert process.rlimit(resource.RLIMIT_NOFILE) == (hard, hard)
 
 
+@pytest.mark.slow
 async def test_a_gateway_that_has_nearly_no_descriptors_is_not_ready(
     installed: InstalledProgram,
 ) -> None:
@@ -118,6 +120,7 @@ async def test_a_gateway_that_has_nearly_no_descriptors_is_not_ready(
         assert ready.json()["descriptors"].startswith("a worker uses ")
 
 
+@pytest.mark.slow
 async def test_doctor_warns_of_a_limit_that_is_too_low(installed: InstalledProgram) -> None:
     line = installed.program.line("doctor", "--json")
     for limit, verdict, connections in ((_DESCRIPTORS, "warning", 128), (20_000, "ok", 10_000)):

@@ -18,6 +18,8 @@ from tests.support.program import Serving
 from tests.support.scripted_gateway import ScriptedGateway, chat_body
 from tests.support.upstream import Upstream, chat
 
+pytestmark = pytest.mark.slow
+
 _MIB = 1 << 20
 _BODY = 8 * _MIB
 _ROOM = 96 * _MIB
@@ -133,6 +135,7 @@ async def test_requests_in_progress(
         assert peak - before <= _ROOM + _DECODING
 
 
+@pytest.mark.smoke
 async def test_silent_connections(
     tmp_path: Path, data_dir: Path, conninfo: str, compiled: dict[str, str]
 ) -> None:

@@ -13,7 +13,7 @@ from tests.support.scripted_gateway import ScriptedGateway, scripted_settings
 from tests.support.upstream import Upstream, chat
 from tollkeeper.embedded.engine import EmbeddedEngine
 
-pytestmark = pytest.mark.engine
+pytestmark = [pytest.mark.slow, pytest.mark.engine]
 
 
 @pytest.fixture(scope="module")

@@ -92,6 +92,7 @@ def _in_force(call: Judged, changes: list[Change]) -> set[int | None]:
     return found
 
 
+@pytest.mark.slow
 async def test_no_call_is_judged_by_what_was_not_in_force(
     judged_gateways: list[JudgedGateway],
 ) -> None:

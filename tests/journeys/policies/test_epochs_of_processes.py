@@ -15,6 +15,7 @@ from typing import LiteralString, Self
 from uuid import UUID
 
 import psycopg
+import pytest
 
 from tests.support.databases import own_database
 from tests.support.gateway_processes import InstalledProgram, installed_program
@@ -23,6 +24,8 @@ from tests.support.scripted_gateway import ScriptedGateway, eventually
 from tests.support.upstream import Upstream, chat
 from tollkeeper.domain.policy import Policy
 from tollkeeper.services.policies.policies import Policies
+
+pytestmark = pytest.mark.slow
 
 _ROUNDS = 6
 _CALLERS = 4

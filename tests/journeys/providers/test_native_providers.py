@@ -26,6 +26,7 @@ from tests.journeys.providers.programs import (
     respond,
 )
 from tests.support.scripted_gateway import ScriptedGateway
+from tests.support.tables import each
 from tests.support.token_counts import count
 
 
@@ -188,7 +189,7 @@ async def test_the_providers_count_is_exact_and_bounds_the_prompt(
     assert (*told, usage["prompt_tokens_details"]["cached_tokens"]) == provider.caller_usage
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "fields", "param"),
     [
         pytest.param(name, fields, param, id=f"{name}-{param}")

@@ -88,6 +88,7 @@ async def test_off_means_off(traced: TracedGateway) -> None:
         assert scripted.gateway.services.recorder.tracer is None
 
 
+@pytest.mark.slow
 async def test_a_collector_that_is_away_harms_no_call(traced: TracedGateway) -> None:
     async with traced(endpoint="http://127.0.0.1:1") as scripted:
         assert (await scripted.chat()).status_code == 200

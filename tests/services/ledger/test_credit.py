@@ -6,6 +6,7 @@ from uuid import uuid4
 import pytest
 
 from tests.support.books import USD, Books
+from tests.support.tables import each
 from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.admission import Refusal
 from tollkeeper.domain.errors import InvalidRequest, NotFound, StateConflict
@@ -124,9 +125,7 @@ async def test_a_trillion_dollars_fit(books: Books) -> None:
     await books.assert_right()
 
 
-@pytest.mark.parametrize(
-    ("amount", "note"), [(0, ""), (PICOUSD_MAX, ""), (USD, "n" * 1001), (USD, "a\x00b")]
-)
+@each(("amount", "note"), [(0, ""), (PICOUSD_MAX, ""), (USD, "n" * 1001), (USD, "a\x00b")])
 async def test_nonsense_is_refused(books: Books, amount: int, note: str) -> None:
     with pytest.raises(InvalidRequest):
         await books.services.billing.credit_grant(books.organization, amount, note)

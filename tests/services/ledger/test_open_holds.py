@@ -149,6 +149,7 @@ async def test_holds_that_come_and_go_do_not_disturb_the_search(apart: Process) 
     assert await _find(apart) == {lost.id}
 
 
+@pytest.mark.slow
 async def test_little_is_read_of_large_books(shared_conninfo: str) -> None:
     books = own_database(shared_conninfo, "large_books")
     async with running_process(books, pool_size=1) as process:
