@@ -83,7 +83,7 @@ class CappedBooks:
 
     async def differences(self) -> list[tuple[str, str, str]]:
         """Without the ages of holds: the clock has jumped since other tests have held."""
-        found = await differences(self.process.database)
+        found = await differences(self.process.database, self.tenant.organization_id)
         return [one for one in found if one[0] != "no hold outlives its process"]
 
 

@@ -62,6 +62,10 @@ class Balance:
     overage: int
 
 
+# The organizations that the test which runs has created.
+created: list[OrganizationId] = []
+
+
 def make_database(conninfo: str, *, pool_size: int = 4) -> Database:
     return Database(conninfo, pool_size=pool_size, pool_timeout_s=30, statement_timeout_s=20)
 
@@ -91,6 +95,7 @@ def make_ledger(store: LedgerStore) -> Ledger:
 
 async def make_tenant(database: Database, credit: int = 0) -> LedgerTenant:
     tenant = LedgerTenant(OrganizationId(uuid4()), ProjectId(uuid4()), KeyId(uuid4()))
+    created.append(tenant.organization_id)
     await run(
         database,
         "INSERT INTO organizations (id, name, created_at) VALUES (%s, 'Acme', now())",
@@ -264,10 +269,18 @@ async def register(process: Process) -> None:
         await processes.heartbeat(connection, process.id)
 
 
-async def differences(database: Database) -> list[tuple[str, str, str]]:
-    """Every invariant of the ledger over every row; holds of live processes may be of any age."""
+async def differences(
+    database: Database, *organizations: OrganizationId
+) -> list[tuple[str, str, str]]:
+    """Every invariant of the ledger, over every row or over those of some organizations; holds of
+    live processes may be of any age."""
+    found = []
     async with database.snapshot() as connection:
-        return await find_differences(connection, age_s=10**7, lease_s=10**7)
+        for organization_id in organizations or (None,):
+            found += await find_differences(
+                connection, age_s=10**7, lease_s=10**7, organization_id=organization_id
+            )
+    return found
 
 
 async def find_differences(
