@@ -106,6 +106,7 @@ def test_a_killed_worker_is_replaced(running: Serving, key: str) -> None:
     assert all(running.model("example", key).status_code == 200 for _ in range(8))
 
 
+@pytest.mark.slow
 def test_a_changed_catalogue_is_taken(
     own: tuple[Program, Path], running: Serving, key: str
 ) -> None:
@@ -187,6 +188,7 @@ def test_people_are_told_both_addresses(own: tuple[Program, Path]) -> None:
     assert line.count("http://127.0.0.1:") == 2
 
 
+@pytest.mark.slow
 def test_a_taken_port_is_said_at_once(own: tuple[Program, Path], running: Serving) -> None:
     program, _ = own
     port = running.public.rsplit(":", 1)[1]
@@ -208,6 +210,7 @@ def test_options_are_checked_like_settings(own: tuple[Program, Path]) -> None:
     assert "65535" in refusal
 
 
+@pytest.mark.slow
 def test_a_wrong_catalogue_or_secret_stops_the_start(
     own: tuple[Program, Path], tmp_path: Path
 ) -> None:

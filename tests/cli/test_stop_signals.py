@@ -21,6 +21,7 @@ _MOMENTS = (
     # The event loop is made, runs, and takes the signals itself from `Supervisor.run` on.
     "Runner.run:call",
     "run.<locals>.wrapper:call",
+    "Supervisor.run:call",
     "WorkerProcess.start:return",
 )
 
@@ -64,9 +65,7 @@ def _assert_stopped(outcome: Outcome) -> None:
         assert complaint not in outcome.err, outcome.err
 
 
-@pytest.mark.parametrize(
-    "moment", [*_MOMENTS, pytest.param("Supervisor.run:call", marks=pytest.mark.smoke)]
-)
+@pytest.mark.parametrize("moment", _MOMENTS)
 def test_a_gateway_that_starts_ends_cleanly(migrated: tuple[Program, Path], moment: str) -> None:
     outcome = _signalled(migrated[0], "SIGTERM", moment, "serve", "--json")
     _assert_stopped(outcome)

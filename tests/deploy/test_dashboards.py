@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 from prometheus_client import REGISTRY
 from prometheus_client.metrics import MetricWrapperBase
 
@@ -107,6 +108,7 @@ def test_panels_do_not_overlap() -> None:
         taken |= cells
 
 
+@pytest.mark.slow
 @each("line", [("rules", "alerts.yml"), ("config", "prometheus.yml")])
 def test_promtool_accepts_the_files(line: tuple[str, str]) -> None:
     kind, name = line

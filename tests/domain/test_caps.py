@@ -50,6 +50,7 @@ def day_of(year: int, month: int, day: int) -> int:
     return (date(year, month, day) - EPOCH).days
 
 
+@pytest.mark.slow
 @each("period", COUNTED_PERIODS)
 def test_periods_are_those_of_the_calendar(period: CapPeriod) -> None:
     """Every day of a century, with its leap years and its years of 53 weeks."""

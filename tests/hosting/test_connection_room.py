@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -76,6 +77,7 @@ def test_busy_connections_are_never_closed() -> None:
     assert busy[150].closed
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_the_room_is_never_exceeded(data: st.DataObject) -> None:
     size = data.draw(st.integers(1, 40))

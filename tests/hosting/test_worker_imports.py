@@ -7,6 +7,8 @@ import pytest
 
 from tests.support.program import Program, serving
 
+pytestmark = pytest.mark.slow
+
 # Python imports a module of this name at its start, if it finds one.
 _NOTES_MODULES = """
 import atexit, os, sys

@@ -50,6 +50,7 @@ def test_as_many_as_the_rate_and_no_more(clock: Clock, per_minute: int) -> None:
     assert _used(rate, per_minute + 10) == per_minute
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("per_minute", [1, 6, 7, 999_999])
 def test_how_long_to_wait_is_exact(clock: Clock, per_minute: int) -> None:
     rate = MinuteRate(per_minute, clock)

@@ -160,6 +160,7 @@ async def test_a_server_that_falls_silent_is_unavailable(
             break
 
 
+@pytest.mark.slow
 async def test_a_round_trip_to_a_silent_server_is_unavailable(
     silenced: tuple[Relay, Database],
 ) -> None:
@@ -172,6 +173,7 @@ async def test_a_round_trip_to_a_silent_server_is_unavailable(
                 await trips.run(FIND_ROWS_BY_KEY)
 
 
+@pytest.mark.slow
 async def test_a_long_statement_is_waited_for_where_it_is_allowed(
     silenced: tuple[Relay, Database],
 ) -> None:

@@ -9,8 +9,10 @@ A test with the mark `slow` runs only with --prove or --slow, and is a proof too
 slow tests can keep some for every run: they have the mark `smoke`.
 """
 
+import re
 from collections import Counter
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 
@@ -19,6 +21,7 @@ from tests.support.proof_summary import ROW, SLOW, TALLY, Summary, proof_of
 _MARK = "proof"
 _SMOKE = "smoke"
 _FIXTURES = {"proof", "only_long"}
+_SLOW_FILE = re.compile(rf"^pytestmark = \[?pytest\.mark\.{SLOW}\b", re.MULTILINE)
 _SKIP_SLOW = pytest.mark.skip(reason="slow: only with --prove or --slow")
 # A proof may take long, beside others and on a slow machine; a hang is found by the shorter runs.
 _LONG_TIMEOUT_S = 2 * 3600
@@ -78,17 +81,32 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", f"{_SMOKE}: runs always, also in a file of slow tests")
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave out files in which all tests are slow, so that they are not imported. A file that the
+    command line names is read, and says why its tests are skipped."""
+    if _runs_slow(config) or collection_path.suffix != ".py":
+        return None
+    if any(collection_path == Path(name.partition("::")[0]).resolve() for name in config.args):
+        return None
+    text = collection_path.read_text()
+    is_slow = _SLOW_FILE.search(text) is not None and f"mark.{_SMOKE}" not in text
+    return True if is_slow else None
+
+
+def _runs_slow(config: pytest.Config) -> bool:
+    return bool(config.getoption("--prove") or config.getoption("--slow"))
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> Generator[None]:
     """Marks proofs before pytest chooses by marks, and orders what is left when all others are done."""
     prove = config.getoption("--prove")
-    skips_slow = not prove and not config.getoption("--slow")
     for item in items:
         fixtures = _FIXTURES & set(getattr(item, "fixturenames", ()))
         is_slow = SLOW in item.keywords and _SMOKE not in item.keywords
-        if is_slow and skips_slow:
+        if is_slow and not _runs_slow(config):
             item.add_marker(_SKIP_SLOW)
         if is_slow or fixtures:
             item.add_marker(_MARK)

@@ -231,6 +231,7 @@ async def test_silence_in_the_middle() -> None:
     check_failure(outcome, DeadlineExceeded, charged=True, text="0 1 ")
 
 
+@pytest.mark.slow
 async def test_a_stream_cut_at_every_byte() -> None:
     data = (
         b"\xef\xbb\xbf"

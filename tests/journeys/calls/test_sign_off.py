@@ -12,6 +12,8 @@ from tests.support.scripted_gateway import ScriptedGateway, eventually
 from tests.support.upstream import Upstream, chat
 from tollkeeper.services.ledger.recovery import Recovery
 
+pytestmark = pytest.mark.slow
+
 
 async def _processes(installed: InstalledProgram) -> set[UUID]:
     async with installed.services.database.reading() as connection:

@@ -74,6 +74,7 @@ def _crowd(address: str, number: int, networks: int) -> Iterator[None]:
         yield
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("networks", [1, 100])
 async def test_idle_connections_without_a_key_leave_room(
     installed: InstalledProgram, networks: int

@@ -48,6 +48,7 @@ def _lingering(basis_points: int) -> Verb:
     return verb
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("direction", ["request", "response"])
 async def test_a_thousand_policies_on_one_call(patient: JudgedGateway, direction: str) -> None:
     policies = await patient.publish_many(_MANY, mode="enforcing", direction=direction)
