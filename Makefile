@@ -30,7 +30,7 @@ $(INSTALLED): requirements.lock requirements-uv.lock pyproject.toml
 serve: $(INSTALLED) ## run the service with embedded database and engine, and print how to use it
 	@$(BIN)/tollkeeper demo
 
-test: $(INSTALLED) ## run every test
+test: $(INSTALLED) ## run the tests, without the slow ones of make prove
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal $(ARGS)
 
 check: $(INSTALLED) ## format, lint, types, layers, versions with known faults
