@@ -6,6 +6,7 @@ import functools
 import re
 import subprocess
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.api.authorization_cases import ROWS, cells
@@ -53,51 +54,95 @@ _MIGRATIONS = "tollkeeper.storage.migrations.versions."
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-def _python_files() -> list[Path]:
-    return sorted([*_SOURCE.rglob("*.py"), *(_ROOT / "tests").rglob("*.py")])
+@dataclass(frozen=True)
+class _File:
+    """What the rules look at in one file, found in one pass over its syntax tree."""
+
+    path: Path
+    docstring: str | None
+    is_empty: bool
+    functions: list[Function] = field(default_factory=list)
+    # Imports inside of functions, by their lines.
+    late_imports: list[str] = field(default_factory=list)
+    broad_handlers: list[ast.ExceptHandler] = field(default_factory=list)
+    imported: set[str] = field(default_factory=set)
+    imported_at_the_top: set[str] = field(default_factory=set)
+    # Texts: a module may start another one by its name.
+    texts: set[str] = field(default_factory=set)
+
+    @property
+    def shown(self) -> str:
+        return self.path.relative_to(_ROOT).as_posix()
+
+    @property
+    def is_ruled(self) -> bool:
+        return not self.path.is_relative_to(_ROOT / "bench")
 
 
-def _shown(path: Path) -> str:
-    return path.relative_to(_ROOT).as_posix()
-
-
-@functools.cache
-def _parsed() -> list[tuple[Path, list[str], ast.Module]]:
-    found = []
-    for path in _python_files():
-        text = path.read_text()
-        found.append((path, text.splitlines(), ast.parse(text)))
+def _read(path: Path) -> _File:
+    text = path.read_text()
+    lines, tree = text.splitlines(), ast.parse(text)
+    found = _File(path, ast.get_docstring(tree), is_empty=not text.strip())
+    waiting: list[tuple[ast.AST, bool]] = [(tree, False)]
+    while waiting:
+        node, is_late = waiting.pop()
+        if isinstance(node, Function):
+            found.functions.append(node)
+            is_late = True
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            names = _names_of(node)
+            found.imported.update(names)
+            if node in tree.body:
+                found.imported_at_the_top.update(names)
+            if is_late:
+                found.late_imports.append(f"{found.shown}:{node.lineno}: {lines[node.lineno - 1]}")
+        elif isinstance(node, ast.ExceptHandler):
+            if _is_broad(node) and not _raises_again(node):
+                found.broad_handlers.append(node)
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found.texts.add(node.value)
+        waiting += [(child, is_late) for child in ast.iter_child_nodes(node)]
     return found
 
 
-def _functions(tree: ast.AST) -> Iterator[Function]:
-    for node in ast.walk(tree):
-        if isinstance(node, Function):
-            yield node
+def _names_of(node: ast.Import | ast.ImportFrom) -> set[str]:
+    if isinstance(node, ast.Import):
+        return {alias.name for alias in node.names}
+    if node.module is None:
+        return set()
+    return {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
+
+
+@functools.cache
+def _files() -> list[_File]:
+    folders = (_SOURCE, _ROOT / "tests", _ROOT / "bench")
+    return [_read(path) for folder in folders for path in sorted(folder.rglob("*.py"))]
+
+
+def _ruled_files() -> list[_File]:
+    return [file for file in _files() if file.is_ruled]
 
 
 def test_functions_fit_on_a_screen() -> None:
     long = []
-    for path, _, tree in _parsed():
-        for function in _functions(tree):
+    for file in _ruled_files():
+        for function in file.functions:
             assert function.end_lineno is not None
             length = function.end_lineno - function.lineno + 1
             if length > _FUNCTION_LINES_MAX:
-                long.append(f"{_shown(path)}: {function.name} has {length} lines")
+                long.append(f"{file.shown}: {function.name} has {length} lines")
     assert long == []
 
 
 def test_imports_are_at_the_top_or_have_a_reason() -> None:
-    found = [
-        f"{_shown(path)}:{node.lineno}"
-        for path, lines, tree in _parsed()
-        if not _COMMANDS.match(_shown(path))
-        for function in _functions(tree)
-        for node in ast.walk(function)
-        if isinstance(node, ast.Import | ast.ImportFrom)
-        and not re.search(r"#(?! noqa(: \w+)?\s*$) *\S", lines[node.lineno - 1])
+    reason = re.compile(r"#(?! noqa(: \w+)?\s*$) *\S")
+    late = [
+        line
+        for file in _ruled_files()
+        if not _COMMANDS.match(file.shown)
+        for line in file.late_imports
     ]
-    assert found == []
+    assert [line for line in late if not reason.search(line)] == []
 
 
 def _is_broad(handler: ast.ExceptHandler) -> bool:
@@ -113,27 +158,17 @@ def _raises_again(handler: ast.ExceptHandler) -> bool:
 
 
 def test_broad_except_only_where_it_is_owned() -> None:
-    found = [
-        f"{_shown(path)}:{handler.lineno}"
-        for path, _, tree in _parsed()
-        for handler in ast.walk(tree)
-        if isinstance(handler, ast.ExceptHandler)
-        and _is_broad(handler)
-        and not _raises_again(handler)
-        and _shown(path) not in _OWNERS_OF_BROAD_EXCEPT
-    ]
-    assert found == []
+    found = {
+        f"{file.shown}:{handler.lineno}"
+        for file in _ruled_files()
+        for handler in file.broad_handlers
+        if file.shown not in _OWNERS_OF_BROAD_EXCEPT
+    }
+    assert found == set()
 
 
 def test_owners_of_broad_except_still_need_it() -> None:
-    needed = {
-        _shown(path)
-        for path, _, tree in _parsed()
-        for handler in ast.walk(tree)
-        if isinstance(handler, ast.ExceptHandler)
-        and _is_broad(handler)
-        and not _raises_again(handler)
-    }
+    needed = {file.shown for file in _ruled_files() if file.broad_handlers}
     assert needed >= _OWNERS_OF_BROAD_EXCEPT
 
 
@@ -145,7 +180,7 @@ def _mirrors_a_folder(folder: Path) -> bool:
 
 def test_every_folder_of_tests_mirrors_one_of_the_source() -> None:
     folders = {path.parent for path in (_ROOT / "tests").rglob("*.py")} - {_ROOT / "tests"}
-    assert [_shown(folder) for folder in sorted(folders) if not _mirrors_a_folder(folder)] == []
+    assert [str(folder) for folder in sorted(folders) if not _mirrors_a_folder(folder)] == []
     assert {name for name in _OTHER_TEST_FOLDERS if not (_ROOT / "tests" / name).is_dir()} == set()
 
 
@@ -156,16 +191,14 @@ def test_tests_lie_in_folders() -> None:
 
 def test_no_module_of_support_is_dead() -> None:
     """Each is imported by a test, or named as a plugin."""
-    trees = {
-        path: ast.parse(path.read_text())
-        for path in [*(_ROOT / "tests").rglob("*.py"), *(_ROOT / "bench").rglob("*.py")]
-    }
-    used = set().union(*(_imported(tree) | _named(tree) for tree in trees.values()))
+    support = _ROOT / "tests" / "support"
+    using = [file for file in _files() if not file.path.is_relative_to(_SOURCE)]
+    used = set().union(*(file.imported | file.texts for file in using))
     found = [
-        _shown(path)
-        for path in trees
-        if path.is_relative_to(_ROOT / "tests" / "support") and path.name != "__init__.py"
-        if ".".join(path.relative_to(_ROOT).with_suffix("").parts) not in used
+        file.shown
+        for file in using
+        if file.path.is_relative_to(support) and file.path.name != "__init__.py"
+        if ".".join(file.path.relative_to(_ROOT).with_suffix("").parts) not in used
     ]
     assert found == []
 
@@ -180,17 +213,16 @@ def test_every_module_of_support_is_listed() -> None:
 
 def test_tests_are_found_without_reading_an_sdk() -> None:
     """Each takes longer to import than all tests to be found: `tests.support.sdks` has them."""
-    found = [
-        _shown(path)
-        for path, _, tree in _parsed()
-        if path.is_relative_to(_ROOT / "tests") and path != _ROOT / "tests/support/sdks.py"
-        if path.parent != _ROOT / "tests/journeys/clients/python"
-        for node in tree.body
-        if isinstance(node, ast.Import | ast.ImportFrom)
-        for name in _imported(ast.Module([node], []))
+    found = {
+        file.shown
+        for file in _ruled_files()
+        if file.path.is_relative_to(_ROOT / "tests")
+        and file.path != _ROOT / "tests/support/sdks.py"
+        if file.path.parent != _ROOT / "tests/journeys/clients/python"
+        for name in file.imported_at_the_top
         if name.partition(".")[0] in {"anthropic", "openai"}
-    ]
-    assert found == []
+    }
+    assert found == set()
 
 
 def test_every_route_has_its_authorization_cases() -> None:
@@ -206,44 +238,20 @@ def _module_of(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def _imported(tree: ast.Module) -> set[str]:
-    found = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module is not None:
-            found.add(node.module)
-            found |= {f"{node.module}.{alias.name}" for alias in node.names}
-    return found
-
-
-def _named(tree: ast.Module) -> set[str]:
-    """Texts of a module: it may start another one by its name."""
-    return {
-        node.value
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Constant) and isinstance(node.value, str)
-    }
-
-
 def test_no_module_is_dead() -> None:
-    trees = {_module_of(path): ast.parse(path.read_text()) for path in _SOURCE.rglob("*.py")}
+    modules = {
+        _module_of(file.path): file for file in _files() if file.path.is_relative_to(_SOURCE)
+    }
     packages = {_module_of(path) for path in _SOURCE.rglob("__init__.py")}
-    alive = set(_ENTRY_POINTS)
-    for tree in trees.values():
-        alive |= _imported(tree) | _named(tree)
+    alive = set(_ENTRY_POINTS).union(*(file.imported | file.texts for file in modules.values()))
     # The program reads the file of a command when the command is called.
-    alive |= {f"tollkeeper.cli.{name}" for name in _named(trees["tollkeeper.cli.main"])}
-    dead = set(trees) - packages - alive
+    alive |= {f"tollkeeper.cli.{name}" for name in modules["tollkeeper.cli.main"].texts}
+    dead = set(modules) - packages - alive
     assert {module for module in dead if not module.startswith(_MIGRATIONS)} == set()
 
 
 def test_every_module_says_what_it_owns() -> None:
-    silent = [
-        _shown(path)
-        for path, lines, tree in _parsed()
-        if any(line.strip() for line in lines) and ast.get_docstring(tree) is None
-    ]
+    silent = [f.shown for f in _ruled_files() if f.docstring is None and not f.is_empty]
     assert silent == []
 
 
