@@ -18,7 +18,7 @@ from tollkeeper.domain.access import OrganizationId
 from tollkeeper.domain.caps import CapPeriod
 from tollkeeper.domain.money import usd_from_picousd
 from tollkeeper.domain.months import request_id
-from tollkeeper.services.request_log import RequestLine, json_line
+from tollkeeper.services.request_log import RequestLine, json_lines
 
 _COMPARE = ("ledger", "compare-log")
 _DAY_MS = 86_400_000
@@ -39,9 +39,15 @@ def _line(
         organization_id=books.organization,
         project_id=books.project,
         api_key_id=books.key,
-        **fields,
+        **{
+            "event": "request",
+            "level": "info",
+            "timestamp": time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime()),
+            **fields,
+        },
     )
-    return json_line(written, time.time())
+    line: bytes = json_lines([written])
+    return line
 
 
 def _lost(books: Books) -> UUID:

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tools.site import slug
 
-from tests.support.documents import anchors_of, slug
+from tests.support.documents import anchors_of
 from tollkeeper.domain.alerts import AlertKind
 
 _ROOT = Path(__file__).parents[2]

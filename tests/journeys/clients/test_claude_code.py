@@ -23,9 +23,7 @@ _USAGE = {
     "cache_creation_input_tokens": 100,
     "output_tokens": 5,
 }
-_MESSAGE_COST = (
-    12 * _PROMPT_PRICE + 1000 * _READ_PRICE + 100 * _WRITE_PRICE + 5 * _COMPLETION_PRICE
-)
+_MESSAGE_COST = 12 * _PROMPT_PRICE + 1000 * _READ_PRICE + 100 * _WRITE_PRICE + 5 * _COMPLETION_PRICE
 
 
 def _steps(file: Path) -> list[tuple[str, dict[str, str]]]:

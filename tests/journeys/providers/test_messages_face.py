@@ -20,7 +20,7 @@ from tests.support.messages_answers import answered, asked, assert_refused, send
 from tests.support.scripted_gateway import MODEL, ScriptedGateway, answering_gateway
 from tests.support.sdks import anthropic
 from tests.support.token_counts import USER
-from tests.support.upstream import Verb
+from tests.support.upstream import Verb, answer, stream
 from tests.support.upstream_responses import respond
 from tests.support.upstream_wire import call_item, message_item, reasoning_item
 
@@ -227,9 +227,9 @@ async def test_every_stop_reason_of_a_messages_backend(
                 b'"stop_sequence": null',
                 json.dumps(sequence).join(('"stop_sequence": ', "")).encode(),
             )
-            await messages.stream([*before, delta, stop])(peer)
+            await stream([*before, delta, stop])(peer)
         else:
-            await messages.answer(whole)(peer)
+            await answer(whole)(peer)
 
     claude.upstream.play(_counting(verb))
     message = await answered(claude, stream=streamed)
