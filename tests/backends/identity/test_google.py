@@ -180,8 +180,10 @@ async def _flavored(peer: Peer) -> None:
         b"[]",
         b"{}",
         b'{"type": "service_account"}',
-        b'{"type": "service_account", "private_key": "a-very-secret-value", '
-        b'"client_email": "a@b", "token_uri": "x"}',
+        (
+            b'{"type": "service_account", "private_key": "a-very-secret-value", '
+            b'"client_email": "a@b", "token_uri": "x"}'
+        ),
         b'{"type": "authorized_user", "client_id": 1}',
         b'{"type": "external_account"}',
     ],

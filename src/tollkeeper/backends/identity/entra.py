@@ -12,7 +12,7 @@ from azure.identity import (
     DefaultAzureCredential,
 )
 
-from tollkeeper.backends.credentials import read_key
+from tollkeeper.backends.credentials import is_header_text, read_key
 from tollkeeper.backends.identities import EntraIdentity
 from tollkeeper.backends.identity.failure import IdentityFailure, failed, silence
 from tollkeeper.backends.identity.renewal import Expiring
@@ -34,6 +34,8 @@ def obtain(identity: EntraIdentity) -> Expiring[str]:
             token = credential.get_token(identity.scope)
     except (ClientAuthenticationError, ServiceRequestError, ValueError) as exc:
         raise failed(exc, local=(CredentialUnavailableError, ServiceRequestError)) from None
+    if not is_header_text(token.token):
+        raise IdentityFailure("the token service's answer has no access token")
     return Expiring(token.token, token.expires_on - time.time())
 
 

@@ -3,12 +3,14 @@
 import functools
 import warnings
 from datetime import UTC, datetime
+from typing import Any
 
 import google.auth
 import requests
 from google.auth import exceptions
 from google.auth.transport.requests import Request
 
+from tollkeeper.backends.credentials import is_header_text
 from tollkeeper.backends.identities import GoogleIdentity
 from tollkeeper.backends.identity.failure import IdentityFailure, failed, silence
 from tollkeeper.backends.identity.renewal import Expiring
@@ -21,23 +23,24 @@ _LOCAL = (exceptions.DefaultCredentialsError, exceptions.TransportError, excepti
 def obtain(identity: GoogleIdentity) -> Expiring[str]:
     """Blocks. Reads the file again for every token, so that it can be rotated."""
     with requests.Session() as session:
-        request = functools.partial(Request(session), timeout=_REQUEST_TIMEOUT_S)
+        request: Any = functools.partial(Request(session), timeout=_REQUEST_TIMEOUT_S)
         try:
             credentials = _loaded(identity, request)
             credentials.refresh(request)
         except (exceptions.GoogleAuthError, ValueError) as exc:
             raise failed(exc, local=_LOCAL) from None
-    if not credentials.token or credentials.expiry is None:
+    if not is_header_text(credentials.token or "") or credentials.expiry is None:
         raise IdentityFailure("the token service's answer has no access token that expires")
     remaining = credentials.expiry.replace(tzinfo=UTC) - datetime.now(UTC)
     return Expiring(credentials.token, remaining.total_seconds())
 
 
-def _loaded(identity: GoogleIdentity, request: Request) -> google.auth.credentials.Credentials:
+def _loaded(identity: GoogleIdentity, request: Any) -> Any:
     scopes = [identity.scope]
     if not identity.file:
         return google.auth.default(scopes=scopes, request=request)[0]
     with warnings.catch_warnings():
         # The library warns of files that others wrote. This file is the operator's own.
         warnings.simplefilter("ignore", DeprecationWarning)
-        return google.auth.load_credentials_from_file(identity.file, scopes, request=request)[0]
+        load: Any = google.auth.load_credentials_from_file
+        return load(identity.file, scopes, request=request)[0]
