@@ -184,7 +184,7 @@ aws_session_token = session-1
 """
 
 
-@each(
+@pytest.mark.parametrize(
     ("content", "reason"),
     [
         (None, "profile"),

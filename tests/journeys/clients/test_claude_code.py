@@ -145,7 +145,7 @@ async def _assert_edited(
     scripted.upstream.play(model(file))
     told = await _run(claude_code, scripted, file, "Say goodbye instead of hello.")
     assert (told["is_error"], told["result"]) == (False, "It says goodbye now."), told
-    assert file.read_text() == "goodbye\n"
+    assert file.read_text() == "goodbye\n"  # noqa: ASYNC240 - the program has ended
     assert (await scripted.balance())["settled"] == 4 * cost
     entries = await scripted.entries()
     assert [(entry.status, entry.cost) for entry in entries] == [("settled", cost)] * 4
