@@ -26,6 +26,7 @@ What talks to a gateway:
     sdks               the SDKs of OpenAI and Anthropic, imported on first use
     responses_answers  Responses requests, and their streams read back (`responses_published`: the
                        published form that every result has to have)
+    messages_answers   Messages requests, and their results and streams read back
     token_counts       requests that count tokens
     request_receiver   the connection of a request parser, without a socket
 
