@@ -245,6 +245,18 @@ BUGS = {
         ("services/ledger/test_group_writer.py",),
     ),
     # Recovery.
+    "an old primary is as good as the promoted server": Bug(
+        "Standing.is_newer_than",
+        "is_same_database and self.timeline > other.timeline",
+        "is_same_database",
+        ("storage/test_fence.py",),
+    ),
+    "connections to an old primary stay open": Bug(
+        "Fence._close_connections",
+        "connection.hang_up()",
+        "",
+        ("storage/test_fence.py",),
+    ),
     "the sweep judges without waiting": Bug(
         "Recovery._observe",
         "range(_HEARTBEATS_OBSERVED if gone else 0)",
