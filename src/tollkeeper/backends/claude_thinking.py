@@ -61,13 +61,16 @@ def thinking_fields(call: Call, is_signed: IsSigned) -> ThinkingFields:
         return ThinkingFields({"type": "disabled"}, _EFFORTS.get(effort or ""))
     wants_summary = any(name in wanted for name in _SUMMARIES)
     budget = wanted.get(_BUDGET)
-    if effort is None and budget is None and True not in switches and not wants_summary:
-        return _NOT_ASKED
+    is_adaptive = call.model.messages.thinking is ThinkingStyle.ADAPTIVE
+    by_effort = prompt.reasoning is not None and prompt.reasoning.asks_by_effort
+    is_asked = (effort is not None and by_effort) or True in switches or wants_summary
+    if budget is None and not is_asked:
+        return ThinkingFields(effort=_EFFORTS.get(effort or "") if is_adaptive else None)
     display = {"display": "summarized"} if wants_summary else {}
     if isinstance(budget, int):
         _check_budget(budget, call, _BUDGET)
         return ThinkingFields({"type": "enabled", "budget_tokens": budget, **display})
-    if call.model.messages.thinking is ThinkingStyle.ADAPTIVE:
+    if is_adaptive:
         return ThinkingFields({"type": "adaptive", **display}, _EFFORTS.get(effort or ""))
     if _continues_without_signature(prompt, is_signed):
         # The provider refuses a budget where the turn that called the tools has no signed block.

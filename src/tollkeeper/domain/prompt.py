@@ -323,6 +323,8 @@ class ReasoningWish(msgspec.Struct, frozen=True, gc=False):
 
     params: tuple[str, ...]
     effort: str | None = None
+    # Whether the effort asks for reasoning too. In the Messages protocol it does not.
+    asks_by_effort: bool = True
 
 
 class CachingWish(msgspec.Struct, frozen=True, gc=False):

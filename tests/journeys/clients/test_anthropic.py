@@ -1,4 +1,4 @@
-"""Token counting with older majors of the Anthropic SDK; the newest is tried in tests/api/messages."""
+"""Older majors of the Anthropic SDK: messages and counts. The newest is tried in tests/api/messages."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from tests.journeys.clients.programs import ClientLogin, PythonClient
-from tests.support.scripted_gateway import MODEL, ScriptedGateway, scripted_gateway
+from tests.support.responses_answers import look_then_tell
+from tests.support.scripted_gateway import COST, MODEL, ScriptedGateway, scripted_gateway
 from tests.support.token_counts import counts
-from tests.support.upstream import Upstream
+from tests.support.upstream import USAGE, Upstream
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -46,3 +47,16 @@ async def test_count_tokens(older_anthropic: PythonClient, counting: ScriptedGat
     }
     assert len({told[name]["request_id"] for name in seen}) == len(seen)
     assert await counting.entries() == []
+
+
+async def test_messages(older_anthropic: PythonClient, scripted: ScriptedGateway) -> None:
+    scripted.upstream.play(look_then_tell())
+    login = ClientLogin(scripted.gateway, scripted.tenant, MODEL)
+    told = await older_anthropic.run("messages.py", login)
+    text = "I saw {'place': 'room 0'} and {'place': 'room 1'}."
+    tokens = 3 * (USAGE["prompt_tokens"] + USAGE["completion_tokens"])
+    looped = {"text": text, "stop_reason": "end_turn", "tokens": tokens}
+    assert told["whole"] == told["streamed"] == looped
+    assert told["unknown"] == {"kind": "NotFoundError", "status": 404, "param": "model"}
+    assert told["too_long"] == {"kind": "BadRequestError", "status": 400, "param": "max_tokens"}
+    assert (await scripted.balance())["settled"] == 6 * COST

@@ -151,3 +151,30 @@ async def test_a_function_of_a_namespace_is_found(
     }
     # Its own complaint about the id, and not that there is no such tool.
     assert "invalid agent id" in messages[-1]["content"]
+
+
+async def test_an_address_alone_loses_no_time_on_a_websocket(
+    codex: CommandLineClient,
+    scripted: ScriptedGateway,
+    login: ClientLogin,
+    sandbox: list[str],
+    project: Path,
+    tmp_path: Path,
+) -> None:
+    """With its own provider at another address, Codex tries a WebSocket first. It is told at once
+    that there is none, and its task goes on."""
+    scripted.upstream.play(both({"content": "Hello."}))
+    home = tmp_path / "other"
+    (home / ".codex").mkdir(parents=True)
+    address = json.dumps(f"{scripted.gateway.base_url}/v1")
+    config = f'model = "{AGENT}"\nopenai_base_url = {address}\n'
+    (home / ".codex" / "config.toml").write_text(config)
+    key = json.dumps({"OPENAI_API_KEY": login.tenant.project_key})
+    (home / ".codex" / "auth.json").write_text(key)
+    task = ("--skip-git-repo-check", "--json", "Say hello.")
+    printed = await codex.run(login, "exec", *sandbox, *task, folder=project, home=home)
+    events = [json.loads(line) for line in printed.splitlines()]
+    assert events[-1]["type"] == "turn.completed"
+    complaints = [event for event in events if event["type"] == "error"]
+    assert complaints == []
+    assert (await scripted.balance())["settled"] == COST

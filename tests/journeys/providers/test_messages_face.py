@@ -219,18 +219,10 @@ async def test_the_beginning_tells_the_input(claude: ScriptedGateway) -> None:
 async def test_every_stop_reason_of_a_messages_backend(
     claude: ScriptedGateway, reason: str, sequence: str | None, streamed: bool
 ) -> None:
-    async def verb(peer: Any) -> None:
-        whole = messages.whole_message(stop_reason=reason, stop_sequence=sequence)
-        if peer.request.json.get("stream"):
-            *before, delta, stop = messages.message_records(stop_reason=reason)
-            delta = delta.replace(
-                b'"stop_sequence": null',
-                json.dumps(sequence).join(('"stop_sequence": ', "")).encode(),
-            )
-            await stream([*before, delta, stop])(peer)
-        else:
-            await answer(whole)(peer)
-
+    stopped = {"stop_reason": reason, "stop_sequence": sequence}
+    *before, _, last = messages.message_records()
+    delta = messages.record("message_delta", delta=stopped, usage=messages.MESSAGES_USAGE)
+    verb = stream([*before, delta, last]) if streamed else answer(messages.whole_message(**stopped))
     claude.upstream.play(_counting(verb))
     message = await answered(claude, stream=streamed)
     assert (message["stop_reason"], message["stop_sequence"]) == (reason, sequence)
@@ -266,6 +258,17 @@ async def test_a_messages_backend_gets_what_was_marked(claude: ScriptedGateway) 
     }
     sent = await asked(claude, **fields)
     assert sent == {**fields, "model": "upstream-chat", "stream": False}
+
+
+async def test_an_effort_alone_asks_for_no_reasoning(claude: ScriptedGateway) -> None:
+    sent = await asked(claude, output_config={"effort": "high"})
+    assert "thinking" not in sent
+    assert sent["output_config"] == {"effort": "high"}
+    sent = await asked(claude, output_config={"effort": "high"}, thinking={"type": "adaptive"})
+    assert sent["thinking"] == {"type": "adaptive"}
+    sent = await asked(claude, output_config={"effort": "high"}, thinking={"type": "disabled"})
+    assert sent["thinking"] == {"type": "disabled"}
+    assert sent["output_config"] == {"effort": "high"}
 
 
 async def test_the_whole_prompt_is_marked_at_its_end(claude: ScriptedGateway) -> None:

@@ -236,7 +236,7 @@ def _reasoning(body: wire.MessagesRequest, model: Model) -> ReasoningWish | None
     effort = None if body.output_config is None else body.output_config.effort
     if effort is None or Feature.REASONING not in model.supported_features:
         return None
-    return ReasoningWish(("output_config.effort",), effort)
+    return ReasoningWish(("output_config.effort",), effort, asks_by_effort=False)
 
 
 def _options(body: wire.MessagesRequest, model: Model) -> Iterator[Option]:
