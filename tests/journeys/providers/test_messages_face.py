@@ -219,7 +219,7 @@ async def test_the_beginning_tells_the_input(claude: ScriptedGateway) -> None:
 async def test_every_stop_reason_of_a_messages_backend(
     claude: ScriptedGateway, reason: str, sequence: str | None, streamed: bool
 ) -> None:
-    stopped = {"stop_reason": reason, "stop_sequence": sequence}
+    stopped: dict[str, Any] = {"stop_reason": reason, "stop_sequence": sequence}
     *before, _, last = messages.message_records()
     delta = messages.record("message_delta", delta=stopped, usage=messages.MESSAGES_USAGE)
     verb = stream([*before, delta, last]) if streamed else answer(messages.whole_message(**stopped))

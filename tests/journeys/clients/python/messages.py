@@ -1,4 +1,4 @@
-"""Sends messages with whatever Anthropic SDK is installed here: a loop of tools, whole and streamed, and errors."""
+"""Sends messages with whatever Anthropic SDK is installed here: a loop of tools, and refusals."""
 
 import json
 import os
@@ -23,7 +23,7 @@ def main() -> None:
         "whole": loop(client, streamed=False),
         "streamed": loop(client, streamed=True),
         "unknown": refusal(client, model="nobody"),
-        "too_long": refusal(client, max_tokens=100_000),
+        "too_long": refusal(client, max_tokens=4096),
     }
     json.dump(told, sys.stdout)
 
@@ -34,7 +34,8 @@ def loop(client: anthropic.Anthropic, *, streamed: bool) -> dict[str, Any]:
     tokens = 0
     for _ in range(5):
         answer = ask(client, turns, streamed=streamed)
-        tokens += answer.usage.input_tokens + answer.usage.output_tokens
+        # Of a stream, the oldest ones read only the output at its end.
+        tokens += answer.usage.output_tokens
         blocks = [block.model_dump(exclude_none=True) for block in answer.content]
         turns.append({"role": "assistant", "content": blocks})
         used = [block for block in answer.content if block.type == "tool_use"]
