@@ -100,7 +100,7 @@ def test_values_are_written_as_in_the_file(config: Path) -> None:
     assert found[f"{model}.is_ready"] == "true"
     assert found["backends[groq].urls"] == '["https://api.groq.com/openai/v1"]'
     assert found["backends[directory].identity"] == (
-        '{ source = "auto", tenant = "acme", client = "us", secret_env = (secret) }'
+        '{ tenant = "acme", client = "us", secret_env = (secret) }'
     )
     assert found["ledger.overage_bound_usd"] == '"10"'
     assert found["limits.overload_turn_s"] == "0.025"
