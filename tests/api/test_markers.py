@@ -47,7 +47,6 @@ NOT_READ = {
     "messages metadata.user_id": "whom the backend answers, for its own records",
     "responses user": "whom the backend answers, for its own records",
     "responses safety_identifier": "whom the backend answers, for its own records",
-    "messages metadata.user_id": "whom the backend answers, for its own records",
     "responses metadata.*": "the caller's own notes, which the backend keeps beside the answer",
 }
 # Places of which nobody may say that they are refused, or kept from the backend.
