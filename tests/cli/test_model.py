@@ -1,98 +1,96 @@
-"""`tollkeeper model import`: a list of prices beside the catalogue."""
+"""`tollkeeper model import`: public prices beside the catalogue. The models are old, so their prices
+do not change."""
 
-import json
 import tomllib
+from decimal import Decimal
 from pathlib import Path
 
 import pytest
+from genai_prices.types import ModelInfo, ModelPrice, Provider, Tier, TieredPrices
 
 from tests.support.program import Program, write_config
+from tollkeeper.settings.price_list import _differences
+from tollkeeper.settings.schema import ModelSettings
 
-_LIST = {
-    "sample_spec": {"input_cost_per_token": "a sentence"},
-    "chat-small": {
-        "input_cost_per_token": 3e-07,
-        "output_cost_per_token": 0.0000012,
-        "cache_read_input_token_cost": 1.5e-08,
-        "max_input_tokens": 32768,
-        "max_output_tokens": 16384,
-        "litellm_provider": "example",
-    },
-    "other": {"input_cost_per_token": 2e-07},
-}
+_MODEL = """
+[[backends]]
+name = "anthropic"
+preset = "anthropic"
 
-
-@pytest.fixture
-def listed(tmp_path: Path) -> Path:
-    path = tmp_path / "prices.json"
-    path.write_text(json.dumps(_LIST))
-    return path
+[[models]]
+id = "example/claude"
+backend = "anthropic"
+upstream_model = "claude-2"
+context_length = 100000
+max_output_length = 4096
+pricing = { prompt = "0.000007", image = "0.1" }
+"""
 
 
 @pytest.fixture
 def priced(program: Program, tmp_path: Path, data_dir: Path) -> Program:
-    """One model, `example`, whose prompt costs 0.0000002."""
-    return program.with_config(write_config(tmp_path, data_dir))
+    """Two models: `example`, which the list does not have, and one with another price."""
+    return program.with_config(write_config(tmp_path, data_dir, more=_MODEL))
 
 
-def test_differences_are_shown_exactly_and_nothing_is_written(
-    priced: Program, listed: Path
-) -> None:
+def test_differences_are_shown_exactly_and_nothing_is_written(priced: Program) -> None:
     before = priced.config.read_text()
-    shown = priced.json("model", "import", str(listed))
+    shown = priced.json("model", "import")
     assert {one["setting"]: (one["declared"], one["listed"]) for one in shown["data"]} == {
-        "pricing.prompt": ("0.0000002", "0.0000003"),
-        "pricing.completion": (None, "0.0000012"),
-        "pricing.input_cache_read": (None, "0.000000015"),
-        "max_output_length": ("8192", "16384"),
+        "pricing.prompt": ("0.000007", "0.000008"),
+        "pricing.completion": (None, "0.000024"),
+        "context_length": ("100000", "200000"),
     }
-    assert (shown["unknown"], shown["output"]) == ([], None)
+    assert {one["listed_as"] for one in shown["data"]} == {"anthropic/claude-2"}
+    assert (shown["unknown"], shown["output"]) == (["example"], None)
     assert priced.config.read_text() == before
-    assert "0.0000003" in priced.run("model", "import", str(listed)).out
+    assert "0.000024" in priced.run("model", "import").out
 
 
-def test_a_name_of_the_list_can_be_given(priced: Program, listed: Path) -> None:
-    agreeing = priced.json("model", "import", str(listed), "--name", "example=other")
-    assert agreeing["data"] == []
-    unknown = priced.json("model", "import", str(listed), "--name", "example=absent")
-    assert unknown["unknown"] == ["example"]
-    shown = priced.run("model", "import", str(listed), "--name", "example=absent").out
-    assert "agrees" not in shown
-    assert priced.run("model", "import", str(listed), "--name", "nonsense").code == 2
-    refusal = priced.refusal("model", "import", str(listed), "--name", "exmaple=other")
+def test_a_name_of_the_list_can_be_given(priced: Program) -> None:
+    named = ("--name", "example=anthropic/claude-2")
+    shown = priced.json("model", "import", *named)
+    assert "example" in {one["model"] for one in shown["data"]}
+    assert shown["unknown"] == []
+    absent = priced.json("model", "import", "--name", "example=anthropic/absent")
+    assert absent["unknown"] == ["example"]
+    assert priced.run("model", "import", "--name", "example=nonsense").code == 2
+    refusal = priced.refusal("model", "import", "--name", "exmaple=anthropic/claude-2")
     assert refusal == "There is no model 'exmaple' in the catalogue."
 
 
 def test_prices_are_written_to_a_new_file_where_it_is_asked_for(
-    priced: Program, listed: Path, tmp_path: Path
+    priced: Program, tmp_path: Path
 ) -> None:
     output = tmp_path / "new.toml"
-    priced.json("model", "import", str(listed), "--output", str(output))
+    priced.json("model", "import", "--output", str(output))
     assert tomllib.loads(output.read_text())["pricing"] == {
-        "prompt": "0.0000003",
-        "completion": "0.0000012",
-        "input_cache_read": "0.000000015",
+        "prompt": "0.000008",
+        "image": "0.1",
+        "completion": "0.000024",
     }
-    refusal = priced.refusal("model", "import", str(listed), "--output", str(output))
+    refusal = priced.refusal("model", "import", "--output", str(output))
     assert "exists already" in refusal
 
 
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [("[]", "must hold one object"), ("{", "is not JSON"), (None, "cannot be read")],
-)
-def test_a_list_that_cannot_be_read(
-    priced: Program, tmp_path: Path, content: str | None, said: str
-) -> None:
-    path = tmp_path / "wrong.json"
-    if content is not None:
-        path.write_text(content)
-    assert said in priced.refusal("model", "import", str(path))
+def _found(**prices: Decimal | TieredPrices) -> dict[str, tuple[str, str]]:
+    model = ModelSettings(
+        id="m", backend="b", upstream_model="u", context_length=1, max_output_length=1
+    )
+    listed = ModelInfo("u", match=None, prices=ModelPrice(**prices))  # type: ignore[arg-type]
+    provider = Provider(id="p", name="P", api_pattern="x")
+    return {one.setting: (one.listed, one.problem) for one in _differences(model, provider, listed)}
 
 
-def test_a_price_that_the_ledger_cannot_hold_is_named(priced: Program, tmp_path: Path) -> None:
-    path = tmp_path / "fine.json"
-    path.write_text('{"chat-small": {"input_cost_per_token": 1e-13, "output_cost_per_token": -1}}')
-    shown = priced.json("model", "import", str(path))["data"]
-    assert ["finer" in one["problem"] for one in shown] == [True, False]
-    assert shown[1]["problem"] == "A price cannot be negative."
+def test_a_price_that_the_ledger_cannot_hold_is_named() -> None:
+    found = _found(input_mtok=Decimal("0.0000001"), output_mtok=Decimal(-1))
+    assert "finer" in found["pricing.prompt"][1]
+    assert found["pricing.completion"][1] == "A price cannot be negative."
+
+
+def test_units_and_tiers() -> None:
+    tiers = TieredPrices(base=Decimal("1.25"), tiers=[Tier(start=200_000, price=Decimal("2.5"))])
+    assert _found(input_mtok=tiers, web_searches_kcount=Decimal(10)) == {
+        "pricing.prompt": ("0.00000125", "The list has price tiers as well."),
+        "pricing.web_search": ("0.01", ""),
+    }

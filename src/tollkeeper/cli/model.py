@@ -13,29 +13,21 @@ from tollkeeper.cli.command import Invocation, command, noun_app
 from tollkeeper.cli.output import printable
 from tollkeeper.cli.report import Report, show_report
 from tollkeeper.domain.errors import NotFound, StateConflict
-from tollkeeper.settings.price_list import PriceReview, read_price_list, review, toml_text
+from tollkeeper.settings.price_list import PriceReview, review, toml_text
 
 app = noun_app("The catalogue of models.")
 
 
-@command(app, "import", example="tollkeeper model import prices.json --output prices.toml")
+@command(app, "import", example="tollkeeper model import --output prices.toml")
 def model_import(
     invocation: Invocation,
-    file: Annotated[
-        Path,
-        typer.Argument(
-            metavar="FILE",
-            help="A list of model prices: one JSON object with input_cost_per_token and so on.",
-            show_default=False,
-        ),
-    ],
     name: Annotated[
         list[str] | None,
         typer.Option(
             "--name",
-            metavar="MODEL=NAME",
-            help="Under which name the list has a model. May be repeated.",
-            show_default="its upstream_model or id",
+            metavar="MODEL=PROVIDER/NAME",
+            help="The provider and name of a model in the list. May be repeated.",
+            show_default="by its backend's address and upstream_model",
         ),
     ] = None,
     output: Annotated[
@@ -45,14 +37,14 @@ def model_import(
         ),
     ] = None,
 ) -> None:
-    """Show where a list of prices differs from the catalogue. The settings are not changed."""
-    models = invocation.settings().models
+    """Show where the public prices of genai-prices differ from the catalogue. Changes no settings."""
+    settings = invocation.settings()
     names = dict(map(_pair, name or ()))
-    for unknown in names.keys() - {model.id for model in models}:
+    for unknown in names.keys() - {model.id for model in settings.models}:
         raise NotFound(f"There is no model {unknown!r} in the catalogue.")
-    found = review(models, read_price_list(file), names)
+    found = review(settings, names)
     if output is not None:
-        _write_new(output, toml_text(found, models))
+        _write_new(output, toml_text(found, settings.models))
     show_report(
         Report(_content(found, output), _picture(found, output)), as_json=invocation.as_json
     )
@@ -60,8 +52,8 @@ def model_import(
 
 def _pair(text: str) -> tuple[str, str]:
     model, equals, name = text.partition("=")
-    if not (model and equals and name):
-        raise typer.BadParameter(f"{text!r} is not MODEL=NAME.", param_hint="--name")
+    if not (model and equals and "/" in name):
+        raise typer.BadParameter(f"{text!r} is not MODEL=PROVIDER/NAME.", param_hint="--name")
     return model, name
 
 
@@ -103,7 +95,9 @@ def _picture(found: PriceReview, output: Path | None) -> RenderableType:
         parts.append(Text(f"Models that agree with the list: {found.compared}."))
     if found.unknown:
         names = ", ".join(printable(model) for model in found.unknown)
-        parts.append(Text(f"Not in the list: {names}. Give --name MODEL=NAME.", style="yellow"))
+        parts.append(
+            Text(f"Not in the list: {names}. Give --name MODEL=PROVIDER/NAME.", style="yellow")
+        )
     if output is not None:
         parts.append(Text(f"Written to {output}. The settings are as they were."))
     return Group(*parts)

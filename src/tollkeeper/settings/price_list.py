@@ -1,46 +1,44 @@
-"""Reads a public list of model prices and says where the catalogue differs from it.
+"""Compares the catalogue with the public prices of genai-prices, which has them as exact decimals."""
 
-The file is one JSON object: the name of each model and its prices in USD per token, as numbers.
-"""
-
-import json
+import importlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from decimal import Decimal
-from pathlib import Path
 from typing import Any, Final
 
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.money import picousd_from_usd
 from tollkeeper.settings.places import SettingsError
-from tollkeeper.settings.schema import ModelSettings
+from tollkeeper.settings.schema import ModelSettings, Settings
 
-_BYTES_MAX = 64 * 1024 * 1024
-# A price of the list and the price dimension of the catalogue that it is.
+# The price dimension of each listed price, and the number of units that the price is for.
 _PRICES: Final = {
-    "input_cost_per_token": "prompt",
-    "output_cost_per_token": "completion",
-    "cache_read_input_token_cost": "input_cache_read",
-    "cache_creation_input_token_cost": "input_cache_write",
-    "cache_creation_input_token_cost_above_1hr": "input_cache_write_1h",
-    "input_cost_per_image": "image",
-    "input_cost_per_request": "request",
+    "input_mtok": ("prompt", 6),
+    "output_mtok": ("completion", 6),
+    "cache_read_mtok": ("input_cache_read", 6),
+    "cache_write_mtok": ("input_cache_write", 6),
+    "cache_write_1h_mtok": ("input_cache_write_1h", 6),
+    "input_audio_mtok": ("input_audio", 6),
+    "output_audio_mtok": ("output_audio", 6),
+    "output_image_mtok": ("output_image", 6),
+    "requests_kcount": ("request", 3),
+    "web_searches_kcount": ("web_search", 3),
 }
-_BOUNDS: Final = {"max_input_tokens": "context_length", "max_output_tokens": "max_output_length"}
 
 
 @dataclass(frozen=True, slots=True)
 class PriceDifference:
-    """A setting of a model that the list says something else of."""
+    """A setting of a model for which the list has another value."""
 
     model: str
-    # The name that the list has for the model.
+    # The provider and the model as the list names them.
     listed_as: str
     setting: str
-    # None where the catalogue declares nothing.
+    # None if the catalogue declares nothing.
     declared: str | None
     listed: str
-    # Why the value cannot be taken over; empty where it can.
+    # Why the value cannot be taken over; empty if it can.
     problem: str = ""
 
 
@@ -53,42 +51,38 @@ class PriceReview:
     compared: int
 
 
-def read_price_list(path: Path) -> Mapping[str, Mapping[str, Any]]:
+def review(settings: Settings, names: Mapping[str, str]) -> PriceReview:
+    """`names` has PROVIDER/MODEL in the list for models that the list does not find by their backend
+    and `upstream_model`. Raises SettingsError if genai-prices is not installed."""
     try:
-        if path.stat().st_size > _BYTES_MAX:
-            raise SettingsError(f"{path} is larger than {_BYTES_MAX} bytes.")
-        # Prices are decimals: a float would change them.
-        listed = json.loads(path.read_bytes(), parse_float=Decimal)
-    except OSError as exc:
-        raise SettingsError(f"{path} cannot be read: {exc.strerror}.") from exc
-    except (ValueError, RecursionError) as exc:
-        raise SettingsError(f"{path} is not JSON.") from exc
-    if not isinstance(listed, dict):
-        raise SettingsError(f"{path} must hold one object, with a name for each model.")
-    return {name: entry for name, entry in listed.items() if isinstance(entry, dict)}
-
-
-def review(
-    models: tuple[ModelSettings, ...],
-    listed: Mapping[str, Mapping[str, Any]],
-    names: Mapping[str, str],
-) -> PriceReview:
-    """`names` says under which name the list has a model, where it is not the model's own."""
+        prices = importlib.import_module("genai_prices.data")
+        snapshots = importlib.import_module("genai_prices.data_snapshot")
+    except ImportError:
+        raise SettingsError("genai-prices is not installed; install tollkeeper[prices].") from None
+    snapshot = snapshots.DataSnapshot(prices.providers, from_auto_update=False)
+    urls = {backend.name: (*backend.urls, None)[0] for backend in settings.backends}
     differences: list[PriceDifference] = []
     unknown: list[str] = []
-    for model in models:
-        name = _listed_name(model, listed, names)
-        if name is None:
+    for model in settings.models:
+        provider, _, name = names.get(model.id, "").partition("/")
+        try:
+            found = snapshot.find_provider_model(
+                name or model.upstream_model,
+                None,
+                provider or None,
+                None if provider else urls[model.backend],
+            )
+        except LookupError:
             unknown.append(model.id)
         else:
-            differences += _differences(model, name, listed[name])
-    return PriceReview(tuple(differences), tuple(unknown), len(models) - len(unknown))
+            differences += _differences(model, *found)
+    return PriceReview(tuple(differences), tuple(unknown), len(settings.models) - len(unknown))
 
 
 def toml_text(found: PriceReview, models: tuple[ModelSettings, ...]) -> str:
     """The `pricing` of each model that differs, with the list's prices, to paste into a settings
     file."""
-    lines = ["# Prices from a list, for review: put each line under its model in [[models]]."]
+    lines = ["# Prices from genai-prices, for review: put each line under its model in [[models]]."]
     for model in models:
         changed = {
             one.setting.removeprefix("pricing."): one.listed
@@ -96,48 +90,42 @@ def toml_text(found: PriceReview, models: tuple[ModelSettings, ...]) -> str:
             if one.model == model.id and one.setting.startswith("pricing.") and not one.problem
         }
         if changed:
-            prices = _declared(model) | changed
+            prices: dict[str, str] = {**_declared(model), **changed}
             written = ", ".join(f'{name} = "{price}"' for name, price in prices.items())
             lines += ["", f"# {model.id}", f"pricing = {{ {written} }}"]
     return "\n".join(lines) + "\n"
 
 
-def _listed_name(
-    model: ModelSettings, listed: Mapping[str, Any], names: Mapping[str, str]
-) -> str | None:
-    if model.id in names:
-        return names[model.id] if names[model.id] in listed else None
-    candidates = (model.upstream_model, model.id, model.id.rpartition("/")[2])
-    return next((name for name in candidates if name in listed), None)
-
-
-def _differences(
-    model: ModelSettings, name: str, entry: Mapping[str, Any]
-) -> Iterator[PriceDifference]:
-    for field, dimension in _PRICES.items():
-        value = entry.get(field)
-        if isinstance(value, bool) or not isinstance(value, int | Decimal):
+def _differences(model: ModelSettings, provider: Any, listed: Any) -> Iterator[PriceDifference]:
+    listed_as = f"{provider.id}/{listed.id}"
+    prices = listed.get_prices(datetime.now(UTC))
+    declared = _declared(model)
+    for name, (dimension, exponent) in _PRICES.items():
+        value: Any = getattr(prices, name, None)
+        if value is None:
             continue
-        price = _plain(value)
-        declared = _declared(model).get(dimension)
+        # Tiers belong into `price_tiers`: only the price below the first tier is compared.
+        tiered = not isinstance(value, Decimal)
+        price = _plain((value.base if tiered else value).scaleb(-exponent))
+        present = declared.get(dimension)
         problem = _problem(price)
-        if problem or declared is None or picousd_from_usd(declared) != picousd_from_usd(price):
+        if problem or present is None or picousd_from_usd(present) != picousd_from_usd(price):
+            problem = problem or ("" if not tiered else "The list has price tiers as well.")
             setting = f"pricing.{dimension}"
-            yield PriceDifference(model.id, name, setting, declared, price, problem)
-    for field, setting in _BOUNDS.items():
-        value = entry.get(field)
-        declared_bound = getattr(model, setting)
-        if isinstance(value, int) and not isinstance(value, bool) and value != declared_bound:
-            yield PriceDifference(model.id, name, setting, str(declared_bound), str(value))
+            yield PriceDifference(model.id, listed_as, setting, present, price, problem)
+    window = listed.context_window
+    if window is not None and window != model.context_length:
+        present = str(model.context_length)
+        yield PriceDifference(model.id, listed_as, "context_length", present, str(window))
 
 
 def _declared(model: ModelSettings) -> dict[str, str]:
     return {str(dimension): price for dimension, price in model.pricing.items()}
 
 
-def _plain(value: int | Decimal) -> str:
+def _plain(value: Decimal) -> str:
     """A decimal without an exponent."""
-    text = f"{Decimal(value):f}"
+    text = f"{value:f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
 
 
