@@ -2,7 +2,7 @@
 
 import re
 from datetime import UTC, date, datetime
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -20,7 +20,7 @@ _AGE_S_MAX = 36_500 * 86_400
 
 def amount_picousd(text: str) -> "UsdAmount":
     try:
-        return UsdAmount(picousd_from_usd(text))
+        return cast("UsdAmount", picousd_from_usd(text))
     except InvalidRequest as exc:
         raise typer.BadParameter(exc.message) from None
 
@@ -59,7 +59,8 @@ def limit_change(text: str) -> "LimitChange":
 
 
 class UsdAmount(int):
-    """Picousd that were given as a decimal amount of USD; help calls the type by its `__name__`."""
+    """Names picousd that were given as a decimal amount of USD, for help, which shows the `__name__` of
+    a type. Values are plain integers."""
 
 
 UsdAmount.__name__ = "decimal"

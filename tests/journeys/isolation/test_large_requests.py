@@ -105,14 +105,14 @@ async def test_a_count_of_tokens(
     shared: JudgedGateway, threads: Threads, messages: Any, beside: bool
 ) -> None:
     judged = await shared.for_next_test()
-    threads.note(messages_handler, "read_prompt")
+    threads.note(messages_handler, "read_counted_prompt")
     found = await judged.scripted.gateway.client.post(
         "/v1/messages/count_tokens",
         json={"model": MODEL, "messages": messages},
         headers=judged.scripted.tenant.as_customer,
     )
     assert found.status_code == 200, found.text
-    assert threads.beside == {"read_prompt": {beside}}
+    assert threads.beside == {"read_counted_prompt": {beside}}
 
 
 async def test_an_error_comes_from_beside_as_from_anywhere(shared: JudgedGateway) -> None:
