@@ -52,14 +52,16 @@ async def stream_usage(connection: Connection, query: UsageQuery) -> AsyncIterat
         yield BackendUsage(*row)
 
 
-# A call from before the oldest partition of records had a record that was dropped by its age. A record
+# A call from before the oldest partition of records had a record that was dropped by its age, unless all
+# partitions are of days to come. A record
 # without a backend is that of a call that was not sent: no provider charges for it.
 _USAGE: LiteralString = """
     WITH marked AS (
         SELECT r.model, d.kind, d.settled + coalesce(o.amount, 0) AS cost, a.backend, a.request_id,
             floor(extract(epoch FROM coalesce(a.started_at, r.held_at)) / 86400)::integer AS day,
             a.request_id IS NOT NULL
-                OR (r.held_at AT TIME ZONE 'UTC')::date < %(kept_from)s::date AS recorded
+                OR (r.held_at AT TIME ZONE 'UTC')::date
+                    < least(%(kept_from)s::date, (now() AT TIME ZONE 'UTC')::date) AS recorded
         FROM unsettled_marks m
         JOIN reservations r ON r.organization_id = m.organization_id AND r.id = m.reservation_id
         LEFT JOIN resolutions d ON d.organization_id = r.organization_id AND d.reservation_id = r.id
