@@ -1,0 +1,318 @@
+"""Turns a judge's raw scores into probabilities, measures how good they are, and finds thresholds that
+come with a guarantee. Nothing here asks a judge.
+
+A raw score is the log-odds of "yes". A calibration is a monotone map from scores to probabilities,
+fitted on labelled texts: a line in log-odds for few labels, and isotonic regression for many.
+"""
+
+import math
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Sequence
+from enum import StrEnum
+from itertools import pairwise
+
+import msgspec
+
+from tollkeeper.domain.errors import InvalidRequest
+
+BASIS_POINTS = 10_000
+LABELS_MIN = 10
+# From so many labels on, a free monotone shape is better than a line.
+_ISOTONIC_FROM = 200
+# Scores beyond this say nothing more: such a probability differs from 0 or 1 by less than 1e-10.
+SCORE_MAX = 23.0
+_FOLDS = 5
+_BINS = 10
+_NEWTON_STEPS = 50
+
+
+class Labelled(msgspec.Struct, frozen=True):
+    """A text's raw score and its label."""
+
+    score: float
+    is_yes: bool
+
+
+class Shape(StrEnum):
+    LINE = "line"
+    STEPS = "steps"
+
+
+class Calibration(msgspec.Struct, frozen=True):
+    """A monotone map from raw scores to probabilities.
+
+    A line has a slope and an offset in `points[0]`. Steps have corners of score and probability, and
+    the map is straight between two corners."""
+
+    shape: Shape
+    points: tuple[tuple[float, float], ...]
+
+    def probability(self, score: float) -> float:
+        if self.shape is Shape.LINE:
+            ((slope, offset),) = self.points
+            return sigmoid(slope * score + offset)
+        scores = [point[0] for point in self.points]
+        after = bisect_right(scores, score)
+        if after in (0, len(scores)):
+            return self.points[min(after, len(scores) - 1)][1]
+        (low, below), (high, above) = self.points[after - 1], self.points[after]
+        return below + (above - below) * (score - low) / (high - low)
+
+    def basis_points(self, score: float) -> int:
+        return round(self.probability(score) * BASIS_POINTS)
+
+
+class Bin(msgspec.Struct, frozen=True):
+    """Texts whose probability lies in one tenth of the scale: how many, the mean probability, and the
+    share that is labelled yes."""
+
+    count: int
+    mean_probability: float
+    yes_share: float
+
+
+class Quality(msgspec.Struct, frozen=True):
+    """How well probabilities agree with labels."""
+
+    brier: float
+    # The expected calibration error: how far a probability is from the share of yes, on average.
+    calibration_error: float
+    bins: tuple[Bin | None, ...]
+
+
+class Threshold(msgspec.Struct, frozen=True):
+    """The threshold with a guarantee, or how many labels it needs."""
+
+    # A text matches from this score on. None if the labels are too few.
+    score: float | None
+    labels: int
+    labels_needed: int
+
+
+def sigmoid(score: float) -> float:
+    return 1 / (1 + math.exp(-max(-700.0, min(700.0, score))))
+
+
+def fit(labelled: Sequence[Labelled]) -> Calibration:
+    """Raises InvalidRequest if the labels are too few or all the same."""
+    yes = sum(one.is_yes for one in labelled)
+    if len(labelled) < LABELS_MIN:
+        raise InvalidRequest(
+            f"A calibration needs at least {LABELS_MIN} labelled texts, and there are "
+            f"{len(labelled)}."
+        )
+    if yes in (0, len(labelled)):
+        raise InvalidRequest("A calibration needs texts with both labels.")
+    return _fit_line(labelled) if len(labelled) < _ISOTONIC_FROM else _fit_steps(labelled)
+
+
+def _fit_line(labelled: Sequence[Labelled]) -> Calibration:
+    """Platt's scaling: the line in log-odds with the highest likelihood. Targets lie a little inside
+    of 0 and 1, so that labels which the scores separate perfectly still give a finite slope."""
+    yes = sum(one.is_yes for one in labelled)
+    no = len(labelled) - yes
+    targets = {True: (yes + 1) / (yes + 2), False: 1 / (no + 2)}
+    slope, offset = 1.0, math.log((yes + 1) / (no + 1))
+    loss = _loss(labelled, targets, slope, offset)
+    for _ in range(_NEWTON_STEPS):
+        gradient = [0.0, 0.0]
+        curvature = [1e-9, 0.0, 1e-9]
+        for one in labelled:
+            found = sigmoid(slope * one.score + offset)
+            error, weight = found - targets[one.is_yes], found * (1 - found)
+            gradient[0] += error * one.score
+            gradient[1] += error
+            curvature[0] += weight * one.score * one.score
+            curvature[1] += weight * one.score
+            curvature[2] += weight
+        determinant = curvature[0] * curvature[2] - curvature[1] ** 2
+        step = (
+            (curvature[2] * gradient[0] - curvature[1] * gradient[1]) / determinant,
+            (curvature[0] * gradient[1] - curvature[1] * gradient[0]) / determinant,
+        )
+        # Newton's step may be too long: it is halved until it improves the likelihood.
+        length = 1.0
+        while length > 1e-8:
+            tried = slope - length * step[0], offset - length * step[1]
+            loss_there = _loss(labelled, targets, *tried)
+            if loss_there < loss:
+                break
+            length /= 2
+        else:
+            break
+        (slope, offset), loss = tried, loss_there
+    # A higher score must never mean a lower probability.
+    return Calibration(Shape.LINE, ((max(slope, 0.0), offset),))
+
+
+def _loss(
+    labelled: Sequence[Labelled], targets: dict[bool, float], slope: float, offset: float
+) -> float:
+    total = 0.0
+    for one in labelled:
+        at = slope * one.score + offset
+        # log(1 + exp(at)) - target * at, without an overflow.
+        total += max(at, 0.0) + math.log1p(math.exp(-abs(at))) - targets[one.is_yes] * at
+    return total
+
+
+def _fit_steps(labelled: Sequence[Labelled]) -> Calibration:
+    """Isotonic regression: neighbours whose shares of yes are out of order are pooled. Each pool's
+    share lies inside of 0 and 1 by Laplace's rule, because a pool has few texts at the ends."""
+    pools: list[list[float]] = []
+    for one in sorted(labelled, key=lambda one: one.score):
+        pools.append([one.score, 1.0, float(one.is_yes)])
+        while len(pools) > 1 and (
+            pools[-1][0] == pools[-2][0]
+            or pools[-2][2] / pools[-2][1] >= pools[-1][2] / pools[-1][1]
+        ):
+            score, count, yes = pools.pop()
+            last = pools[-1]
+            last[0] = (last[0] * last[1] + score * count) / (last[1] + count)
+            last[1] += count
+            last[2] += yes
+    points: list[tuple[float, float]] = []
+    for score, count, yes in pools:
+        share = (yes + 1) / (count + 2)
+        points.append((score, max(share, points[-1][1]) if points else share))
+    return Calibration(Shape.STEPS, tuple(points))
+
+
+def held_out(labelled: Sequence[Labelled]) -> list[tuple[float, bool]]:
+    """Returns for each text the probability by a calibration that was fitted without it, and its
+    label. The folds take turns within each label, so every fold has both."""
+    found: list[tuple[float, bool]] = []
+    folds: list[list[Labelled]] = [[] for _ in range(_FOLDS)]
+    for label in (True, False):
+        for number, one in enumerate(one for one in labelled if one.is_yes is label):
+            folds[number % _FOLDS].append(one)
+    for number, fold in enumerate(folds):
+        others = [one for other in range(_FOLDS) if other != number for one in folds[other]]
+        shape = _fit_line if len(labelled) < _ISOTONIC_FROM else _fit_steps
+        if fold and len({one.is_yes for one in others}) > 1:
+            calibration = shape(others)
+            found += [(calibration.probability(one.score), one.is_yes) for one in fold]
+    return found
+
+
+def quality(judged: Sequence[tuple[float, bool]]) -> Quality:
+    """Measures pairs of a probability and a label."""
+    binned: list[list[tuple[float, bool]]] = [[] for _ in range(_BINS)]
+    for probability, is_yes in judged:
+        binned[min(int(probability * _BINS), _BINS - 1)].append((probability, is_yes))
+    bins = tuple(
+        Bin(
+            len(inside),
+            math.fsum(probability for probability, _ in inside) / len(inside),
+            sum(is_yes for _, is_yes in inside) / len(inside),
+        )
+        if inside
+        else None
+        for inside in binned
+    )
+    apart = (one.count * abs(one.mean_probability - one.yes_share) for one in bins if one)
+    return Quality(
+        brier=math.fsum((probability - is_yes) ** 2 for probability, is_yes in judged)
+        / len(judged),
+        calibration_error=math.fsum(apart) / len(judged),
+        bins=bins,
+    )
+
+
+def threshold_for_false_denials(
+    labelled: Sequence[Labelled], rate: float, confidence: float
+) -> Threshold:
+    """Finds the lowest threshold at which, with this confidence, at most this share of texts that
+    should pass are denied.
+
+    The threshold is just above one of the scores labelled no. With n such scores, the share of all
+    harmless texts above the k-th smallest exceeds `rate` with the chance that at least k of n draws
+    fall below it: a binomial tail, whatever the distribution of scores is."""
+    scores = sorted(one.score for one in labelled if not one.is_yes)
+    position = _order_statistic(len(scores), rate, confidence)
+    found = None if position is None else math.nextafter(scores[-1 - position], math.inf)
+    return Threshold(found, len(scores), labels_needed(rate, confidence))
+
+
+def threshold_for_misses(labelled: Sequence[Labelled], rate: float, confidence: float) -> Threshold:
+    """Finds the highest threshold at which, with this confidence, at most this share of texts that
+    should match are missed."""
+    scores = sorted(one.score for one in labelled if one.is_yes)
+    position = _order_statistic(len(scores), rate, confidence)
+    found = None if position is None else scores[position]
+    return Threshold(found, len(scores), labels_needed(rate, confidence))
+
+
+def error_rate_bound(errors: int, count: int, confidence: float) -> float:
+    """Returns the upper end of the exact binomial (Clopper-Pearson) interval for an error rate."""
+    if errors >= count:
+        return 1.0
+    return _bisected(lambda rate: _binomial_cdf(errors, count, rate) - (1 - confidence))
+
+
+def labels_needed(rate: float, confidence: float) -> int:
+    """Returns how many labels of one kind a guarantee needs at least."""
+    return math.ceil(math.log(1 - confidence) / math.log(1 - rate))
+
+
+def _order_statistic(count: int, rate: float, confidence: float) -> int | None:
+    """Returns how many of `count` scores may lie beyond the threshold; None if not even none may."""
+    if count < labels_needed(rate, confidence):
+        return None
+    low, high = 0, count - 1
+    while low < high:
+        middle = (low + high + 1) // 2
+        if _binomial_cdf(middle, count, rate) <= 1 - confidence:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _binomial_cdf(successes: int, count: int, rate: float) -> float:
+    if rate in (0.0, 1.0):
+        return 1.0 if rate == 0.0 or successes >= count else 0.0
+    log_rate, log_rest = math.log(rate), math.log1p(-rate)
+    all_ways = math.lgamma(count + 1)
+    return math.fsum(
+        math.exp(
+            all_ways
+            - math.lgamma(number + 1)
+            - math.lgamma(count - number + 1)
+            + number * log_rate
+            + (count - number) * log_rest
+        )
+        for number in range(successes + 1)
+    )
+
+
+def _bisected(falling: Callable[[float], float]) -> float:
+    """Returns where a falling function of a rate crosses zero."""
+    low, high = 0.0, 1.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        if falling(middle) > 0:
+            low = middle
+        else:
+            high = middle
+    return high
+
+
+def auc(labelled: Sequence[Labelled]) -> float:
+    """Returns the chance that a random yes is scored above a random no. Equal scores count half."""
+    yes = [one.score for one in labelled if one.is_yes]
+    no = sorted(one.score for one in labelled if not one.is_yes)
+    wins = 0.0
+    for score in yes:
+        below = bisect_left(no, score)
+        wins += below + (bisect_right(no, score) - below) / 2
+    return wins / (len(yes) * len(no))
+
+
+def is_monotone(calibration: Calibration) -> bool:
+    """Tells whether a stored map may be used."""
+    if calibration.shape is Shape.LINE:
+        return len(calibration.points) == 1 and calibration.points[0][0] >= 0
+    return bool(calibration.points) and all(
+        low[0] < high[0] and low[1] <= high[1] for low, high in pairwise(calibration.points)
+    )

@@ -1,0 +1,128 @@
+"""Calibrations are monotone and lower the calibration error; guarantees hold on simulated labels."""
+
+import math
+import random
+
+import pytest
+
+from tollkeeper.domain.calibration import (
+    Labelled,
+    Shape,
+    auc,
+    error_rate_bound,
+    fit,
+    held_out,
+    is_monotone,
+    labels_needed,
+    quality,
+    sigmoid,
+    threshold_for_false_denials,
+    threshold_for_misses,
+)
+from tollkeeper.domain.errors import InvalidRequest
+
+
+def _overconfident(count: int, seed: int, *, sharpness: float = 4.0) -> list[Labelled]:
+    """Scores of a judge that knows the log-odds of each text and multiplies them."""
+    draw = random.Random(seed)
+    labelled = []
+    for _ in range(count):
+        odds = draw.gauss(-0.5, 1.5)
+        labelled.append(Labelled(sharpness * odds, draw.random() < sigmoid(odds)))
+    return labelled
+
+
+@pytest.mark.parametrize(
+    ("count", "shape"), [(60, Shape.LINE), (199, Shape.LINE), (400, Shape.STEPS)]
+)
+def test_a_calibration_lowers_the_error_on_texts_that_it_has_not_seen(
+    count: int, shape: Shape
+) -> None:
+    for seed in range(10):
+        labelled = _overconfident(count, seed)
+        calibration = fit(labelled)
+        assert calibration.shape is shape
+        assert is_monotone(calibration)
+        fresh = _overconfident(4000, seed + 1000)
+        before = quality([(sigmoid(one.score), one.is_yes) for one in fresh])
+        after = quality([(calibration.probability(one.score), one.is_yes) for one in fresh])
+        assert after.calibration_error < before.calibration_error / (1 if count < 100 else 2)
+        assert after.brier < before.brier
+        cross = quality(held_out(labelled))
+        assert sum(one.count for one in cross.bins if one) == count
+
+
+def test_probabilities_never_fall_with_the_score() -> None:
+    for labelled in (_overconfident(80, 1), _overconfident(500, 2)):
+        calibration = fit(labelled)
+        scores = [number / 10 for number in range(-300, 301)]
+        found = [calibration.basis_points(score) for score in scores]
+        assert found == sorted(found)
+        assert 0 <= found[0] <= found[-1] <= 10_000
+
+
+def test_labels_that_contradict_the_scores_give_a_flat_map() -> None:
+    reversed_labels = [Labelled(one.score, not one.is_yes) for one in _overconfident(100, 3)]
+    calibration = fit(reversed_labels)
+    assert calibration.points[0][0] == 0.0
+
+
+def test_perfectly_separated_labels_give_a_finite_line() -> None:
+    labelled = [Labelled(score, score > 0) for score in range(-20, 21)]
+    calibration = fit(labelled)
+    assert math.isfinite(calibration.points[0][0])
+    assert 0.9 < calibration.probability(20) < 1
+    assert 0 < calibration.probability(-20) < 0.1
+
+
+def test_too_few_labels_and_a_single_label_are_refused() -> None:
+    with pytest.raises(InvalidRequest, match="at least 10"):
+        fit(_overconfident(9, 1))
+    with pytest.raises(InvalidRequest, match="both labels"):
+        fit([Labelled(float(number), True) for number in range(20)])
+
+
+@pytest.mark.parametrize("rate", [0.01, 0.05])
+def test_guarantees_hold_in_as_many_draws_as_they_say(rate: float) -> None:
+    """A guarantee of 95 % may be wrong in 5 % of draws. The true rate is known here, because scores
+    of texts that should pass are normally distributed around -1, and others around 1."""
+    kept_denials = kept_misses = 0
+    draws = 200
+    count = labels_needed(rate, 0.95) + 40
+    for seed in range(draws):
+        draw = random.Random(seed)
+        labelled = [
+            Labelled(draw.gauss(1 if is_yes else -1, 1), is_yes)
+            for is_yes in (True, False)
+            for _ in range(count)
+        ]
+        denials = threshold_for_false_denials(labelled, rate, 0.95)
+        misses = threshold_for_misses(labelled, rate, 0.95)
+        assert denials.score is not None
+        assert misses.score is not None
+        kept_denials += 0.5 * math.erfc((denials.score + 1) / math.sqrt(2)) <= rate
+        kept_misses += 0.5 * math.erfc(-(misses.score - 1) / math.sqrt(2)) <= rate
+    # Five standard deviations below 95 %, so that a correct guarantee never fails here.
+    assert min(kept_denials, kept_misses) >= draws * 0.95 - 5 * math.sqrt(draws * 0.05 * 0.95)
+
+
+def test_too_few_labels_for_a_guarantee_say_how_many_are_needed() -> None:
+    assert labels_needed(0.01, 0.95) == 299
+    found = threshold_for_false_denials(_overconfident(100, 4), 0.01, 0.95)
+    assert found.score is None
+    assert found.labels_needed == 299
+    assert 0 < found.labels < 100
+
+
+def test_the_interval_is_the_exact_one() -> None:
+    """Known values: the rule of three, and a table of Clopper-Pearson limits."""
+    assert error_rate_bound(0, 299, 0.95) == pytest.approx(0.01, abs=1e-4)
+    assert error_rate_bound(0, 100, 0.95) == pytest.approx(0.029513, abs=1e-6)
+    assert error_rate_bound(5, 100, 0.975) == pytest.approx(0.112835, abs=1e-6)
+    assert error_rate_bound(7, 7, 0.95) == 1.0
+
+
+def test_auc() -> None:
+    assert auc([Labelled(0, False), Labelled(1, True)]) == 1.0
+    assert auc([Labelled(1, False), Labelled(1, True)]) == 0.5
+    assert auc([Labelled(2, False), Labelled(1, True)]) == 0.0
