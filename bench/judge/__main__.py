@@ -20,7 +20,7 @@ from rich.progress import Progress
 from tollkeeper.bootstrap import running_judge
 from tollkeeper.domain.judging import EXAMPLES, Example
 from tollkeeper.domain.transcript import section
-from tollkeeper.domain.trial import Sample, calibrate
+from tollkeeper.domain.trial import Sample, separate
 from tollkeeper.services.policies.judge import Judge, Question
 from tollkeeper.settings import Settings, load_settings
 
@@ -67,14 +67,14 @@ async def rate(judge: Judge, cases: Sequence[Case], title: str) -> list[Rated]:
                 transcript, [Question(f"{title} {case.name}", case.rule)]
             )
             seconds = time.perf_counter() - started
-            rated.append(Rated(case, opinion.highest if opinion.complete else None, seconds))
+            rated.append(Rated(case, opinion.basis_points if opinion.complete else None, seconds))
             progress.advance(bar)
     return rated
 
 
 def auc(rated: Iterable[Rated]) -> float | None:
     samples = [Sample(one.case.text, one.case.label, one.probability) for one in rated]
-    calibration = calibrate(samples)
+    calibration = separate(samples)
     return None if calibration is None else calibration.auc
 
 
@@ -86,9 +86,7 @@ def summary(rated: Sequence[Rated]) -> dict[str, object]:
         name: [one for one in known if one.case.name == name]
         for name in dict.fromkeys(one.case.name for one in rated)
     }
-    calibrated = calibrate(
-        [Sample(one.case.text, one.case.label, one.probability) for one in known]
-    )
+    calibrated = separate([Sample(one.case.text, one.case.label, one.probability) for one in known])
     best = None if calibrated is None else calibrated.suggested
     return {
         "cases": len(rated),

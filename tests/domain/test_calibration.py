@@ -8,7 +8,6 @@ import pytest
 from tollkeeper.domain.calibration import (
     Labelled,
     Shape,
-    auc,
     error_rate_bound,
     fit,
     held_out,
@@ -91,27 +90,24 @@ def test_guarantees_hold_in_as_many_draws_as_they_say(rate: float) -> None:
     count = labels_needed(rate, 0.95) + 40
     for seed in range(draws):
         draw = random.Random(seed)
-        labelled = [
-            Labelled(draw.gauss(1 if is_yes else -1, 1), is_yes)
-            for is_yes in (True, False)
-            for _ in range(count)
-        ]
-        denials = threshold_for_false_denials(labelled, rate, 0.95)
-        misses = threshold_for_misses(labelled, rate, 0.95)
-        assert denials.score is not None
-        assert misses.score is not None
-        kept_denials += 0.5 * math.erfc((denials.score + 1) / math.sqrt(2)) <= rate
-        kept_misses += 0.5 * math.erfc(-(misses.score - 1) / math.sqrt(2)) <= rate
+        passing = [round(1e6 * draw.gauss(-1, 1)) for _ in range(count)]
+        matching = [round(1e6 * draw.gauss(1, 1)) for _ in range(count)]
+        denials = threshold_for_false_denials(passing, rate, 0.95).basis_points
+        misses = threshold_for_misses(matching, rate, 0.95).basis_points
+        assert denials is not None
+        assert misses is not None
+        kept_denials += 0.5 * math.erfc((denials / 1e6 + 1) / math.sqrt(2)) <= rate
+        kept_misses += 0.5 * math.erfc(-(misses / 1e6 - 1) / math.sqrt(2)) <= rate
     # Five standard deviations below 95 %, so that a correct guarantee never fails here.
     assert min(kept_denials, kept_misses) >= draws * 0.95 - 5 * math.sqrt(draws * 0.05 * 0.95)
 
 
 def test_too_few_labels_for_a_guarantee_say_how_many_are_needed() -> None:
     assert labels_needed(0.01, 0.95) == 299
-    found = threshold_for_false_denials(_overconfident(100, 4), 0.01, 0.95)
-    assert found.score is None
-    assert found.labels_needed == 299
-    assert 0 < found.labels < 100
+    found = threshold_for_false_denials(range(100), 0.01, 0.95)
+    assert (found.basis_points, found.labels, found.labels_needed) == (None, 100, 299)
+    assert threshold_for_false_denials(range(299), 0.01, 0.95).basis_points == 299
+    assert threshold_for_misses(range(1, 300), 0.01, 0.95).basis_points == 1
 
 
 def test_the_interval_is_the_exact_one() -> None:
@@ -120,9 +116,3 @@ def test_the_interval_is_the_exact_one() -> None:
     assert error_rate_bound(0, 100, 0.95) == pytest.approx(0.029513, abs=1e-6)
     assert error_rate_bound(5, 100, 0.975) == pytest.approx(0.112835, abs=1e-6)
     assert error_rate_bound(7, 7, 0.95) == 1.0
-
-
-def test_auc() -> None:
-    assert auc([Labelled(0, False), Labelled(1, True)]) == 1.0
-    assert auc([Labelled(1, False), Labelled(1, True)]) == 0.5
-    assert auc([Labelled(2, False), Labelled(1, True)]) == 0.0

@@ -1,4 +1,4 @@
-"""How a question is put and how its probability is read: the pure part."""
+"""How a question is put and how its score is read: the pure part."""
 
 import json
 import math
@@ -11,10 +11,12 @@ from hypothesis import strategies as st
 from tests.support.backend_calls import make_call
 from tests.support.tables import each
 from tollkeeper.backends.chat.request import encode_request
+from tollkeeper.domain.calibration import SCORE_MAX
 from tollkeeper.domain.judging import (
     Quotation,
     harmless,
-    read_probability,
+    read_score,
+    score_basis_points,
     window_count,
     windows,
 )
@@ -42,8 +44,10 @@ def _logprobs(*alternatives: tuple[str, float]) -> bytes:
         ([("Yesterday", 0.5), ("Not", 0.3), ("Yes", 0.05), ("No", 0.05)], 5000),
     ],
 )
-def test_the_probability_is_read(alternatives: list[tuple[str, float]], expected: int) -> None:
-    assert read_probability(_logprobs(*alternatives)) == expected
+def test_the_score_is_read(alternatives: list[tuple[str, float]], expected: int) -> None:
+    score = read_score(_logprobs(*alternatives))
+    assert score is not None
+    assert score_basis_points(score) == expected
 
 
 @each(
@@ -64,17 +68,17 @@ def test_the_probability_is_read(alternatives: list[tuple[str, float]], expected
         b'{"content": [{"token": "Yes", "logprob": -9999, "top_logprobs": []}]}',
     ],
 )
-def test_what_cannot_be_read_is_no_probability(answer: bytes) -> None:
-    assert read_probability(answer) is None
+def test_what_cannot_be_read_has_no_score(answer: bytes) -> None:
+    assert read_score(answer) is None
 
 
 def test_without_alternatives_the_token_itself_counts() -> None:
-    assert read_probability(b'{"content": [{"token": "Yes", "logprob": -0.1}]}') == 10_000
+    assert read_score(b'{"content": [{"token": "Yes", "logprob": -0.1}]}') == SCORE_MAX
 
 
 def test_a_positive_logarithm_is_certainty() -> None:
     found = b'{"content": [{"token": "Yes", "logprob": 700}, {"token": "No", "logprob": 0}]}'
-    assert read_probability(found) == 10_000
+    assert read_score(found) == SCORE_MAX
 
 
 @given(length=st.integers(0, 400), length_max=st.integers(1, 60), overlap=st.integers(0, 59))

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING
 
 from tollkeeper.domain.admission import ProjectLimits
 from tollkeeper.domain.conventions import DEFAULT_THRESHOLD_BASIS_POINTS
+from tollkeeper.domain.judging import prompt_format
 from tollkeeper.domain.money import picousd_from_usd
+from tollkeeper.domain.policy import JudgeFormat
 from tollkeeper.services.clock import Clock
 from tollkeeper.settings import Settings
 from tollkeeper.storage.database import Database
@@ -16,6 +18,7 @@ if TYPE_CHECKING:
     from tollkeeper.services.ledger.billing import Billing
     from tollkeeper.services.ledger.caps import Caps
     from tollkeeper.services.ledger.costs import Costs
+    from tollkeeper.services.policies.calibrations import Calibrations
     from tollkeeper.services.policies.directory import PolicyDirectory
     from tollkeeper.services.policies.policies import Policies
     from tollkeeper.services.tenants.admin_keys import AdminKeys
@@ -98,7 +101,15 @@ class Administration:
     def policy_directory(self) -> "PolicyDirectory":
         from tollkeeper.services.policies.directory import PolicyDirectory
 
-        return PolicyDirectory(self.default_threshold)
+        judge = self.settings.judge
+        judge_format = None if judge is None else JudgeFormat(judge.model, prompt_format())
+        return PolicyDirectory(self.default_threshold, judge_format)
+
+    @cached_property
+    def calibrations(self) -> "Calibrations":
+        from tollkeeper.services.policies.calibrations import Calibrations
+
+        return Calibrations(self.database, self.clock)
 
     @cached_property
     def policies(self) -> "Policies":

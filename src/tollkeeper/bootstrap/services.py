@@ -130,6 +130,7 @@ def build_services(
         project_keys=administration.project_keys,
         admin_keys=administration.admin_keys,
         policies=policies,
+        calibrations=administration.calibrations,
         models=Models(database, catalog),
         costs=administration.costs,
         billing=administration.billing,

@@ -49,6 +49,15 @@ def seconds_of(text: str) -> int:
     return seconds
 
 
+def share_of(text: str) -> float:
+    """A share like 1% or 0.5%."""
+    found = re.fullmatch(r"([0-9]{1,2}(?:\.[0-9]{1,6})?)%", text.replace(" ", ""))
+    share = float(found[1]) / 100 if found else 0.0
+    if not share:
+        raise typer.BadParameter(f"{text!r} is not a share between 0% and 100%, like 1%.")
+    return share
+
+
 def limit_change(text: str) -> "LimitChange":
     if text == "default":
         return "default"

@@ -291,10 +291,10 @@ async def _judge(
         return "judge", CheckResult.BAD, source.located(exc)
     except TollkeeperError as exc:
         return "judge", CheckResult.BAD, source.explain(("judge", "model"), f"{who}: {exc}")
-    failed = next((opinion.reason for opinion in opinions if opinion.highest is None), None)
+    failed = next((opinion.reason for opinion in opinions if opinion.score is None), None)
     if failed is not None:
         return "judge", CheckResult.BAD, source.explain(("judge", "model"), f"{who}: {failed}")
-    yes, no = ((opinion.highest or 0) / 100 for opinion in opinions)
+    yes, no = ((opinion.basis_points or 0) / 100 for opinion in opinions)
     took = max(opinion.seconds for opinion in opinions)
     detail = f"{who}: gave yes {yes:.2f} % for a plain yes and {no:.2f} % for a plain no, in {took:.1f} s"
     if yes > _HALF > no:

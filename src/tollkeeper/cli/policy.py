@@ -10,15 +10,30 @@ from msgspec import UNSET
 
 from tollkeeper.api.organization.policies import policy_view
 from tollkeeper.api.wire import organization as wire
+from tollkeeper.cli.amounts import share_of
 from tollkeeper.cli.arguments import NameArgument, OrganizationArgument
-from tollkeeper.cli.command import Invocation, command, noun_app, service_command
+from tollkeeper.cli.command import (
+    Invocation,
+    command,
+    noun_app,
+    run_with_services,
+    service_command,
+)
 from tollkeeper.cli.output import Listing, Record
-from tollkeeper.cli.policy_trial import TrialDirection, read_texts, run_trial, trial_report
+from tollkeeper.cli.policy_trial import (
+    TrialDirection,
+    Wanted,
+    fitted_view,
+    judge_format,
+    run_trial,
+    trial_report,
+)
 from tollkeeper.cli.report import show_report
 from tollkeeper.domain.access import OrganizationId, ProjectId
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.policy import Direction, Mode, Policy, Rule, Scope
 from tollkeeper.domain.trial import THRESHOLD_MAX, THRESHOLD_MIN
+from tollkeeper.services.policies.labelled_texts import read_texts
 from tollkeeper.services.policies.policies import OPERATION_CREATE
 from tollkeeper.services.policies.trial import TrialText
 from tollkeeper.services.tenants.idempotency import IdempotentRequest
@@ -202,9 +217,7 @@ async def policy_list(services: Services, organization: OrganizationArgument) ->
 @service_command(app, "show", example="tollkeeper policy show 'No secrets'")
 async def policy_show(services: Services, policy: PolicyArgument) -> Record:
     """Show one policy: its draft and what is published."""
-    policy = await services.names.policy_named(policy)
-    organization = await services.policies.policy_organization(policy)
-    return _record(services, await services.policies.policy_show(organization, policy))
+    return _record(services, await _policy_named(services, policy))
 
 
 @service_command(app, "publish", example="tollkeeper policy publish 'No secrets' --revision 1")
@@ -238,8 +251,11 @@ async def policy_resume(services: Services, policy: PolicyArgument, revision: Re
 def policy_try(
     invocation: Invocation,
     rule: Annotated[
-        str, typer.Option(metavar="QUESTION?", help="The yes-or-no question.", show_default=False)
-    ],
+        str | None, typer.Option(metavar="QUESTION?", help="The yes-or-no question.")
+    ] = None,
+    policy: Annotated[
+        str | None, typer.Option(metavar="ID", help="A policy whose rule is asked.")
+    ] = None,
     text: Annotated[
         list[str] | None,
         typer.Option(metavar="TEXT", help="A text to ask about; may be repeated."),
@@ -247,7 +263,8 @@ def policy_try(
     file: Annotated[
         Path | None,
         typer.Option(
-            metavar="JSONL", help='A file with {"text": ..., "label": true or false} per line.'
+            metavar="FILE",
+            help="JSON lines or CSV with the fields text (or request and answer) and label (yes or no).",
         ),
     ] = None,
     direction: Annotated[
@@ -257,20 +274,113 @@ def policy_try(
         int | None,
         typer.Option(
             metavar="N",
-            help="The least probability of a match, in basis points.",
+            help="The least value of a match, in basis points.",
             min=THRESHOLD_MIN,
             max=THRESHOLD_MAX,
             show_default="judge.default_threshold_basis_points",
         ),
     ] = None,
+    calibrate: Annotated[
+        bool, typer.Option("--calibrate", help="Fit a calibration, and show calibrated values.")
+    ] = False,
+    save: Annotated[
+        bool, typer.Option("--save", help="Store the calibration for --policy, not yet active.")
+    ] = False,
+    false_denials: Annotated[
+        float | None,
+        typer.Option(metavar="1%", help="Find the threshold for it.", parser=share_of),
+    ] = None,
+    misses: Annotated[
+        float | None,
+        typer.Option(metavar="1%", help="Find the threshold for it.", parser=share_of),
+    ] = None,
+    confidence: Annotated[
+        float, typer.Option(metavar="95%", help="How sure such a threshold is.", parser=share_of)
+    ] = "95%",  # type: ignore[assignment]  # the parser reads the default too
 ) -> None:
     """Ask the judge a rule about texts; with labels, find the threshold that fits best."""
     if (text is None) == (file is None):
         raise typer.BadParameter("Give either --text or --file.")
-    texts = [TrialText(one) for one in text or ()] if file is None else read_texts(file)
+    if (rule is None) == (policy is None):
+        raise typer.BadParameter("Give either --rule or --policy.")
+    if save and policy is None:
+        raise typer.BadParameter("--save needs --policy.")
     settings = invocation.settings()
+    texts = (
+        [TrialText(one) for one in text or ()] if file is None else read_texts(file.read_bytes())
+    )
+    if rule is None:
+        found = run_with_services(invocation, lambda services: _policy_named(services, str(policy)))
+        rule = (found.draft if found.published is None else found.published.rule).rule
     trial = run_trial(settings, rule, texts, direction, quiet=invocation.as_json)
-    show_report(trial_report(trial, settings, threshold), as_json=invocation.as_json)
+    fitted = trial.fitted() if calibrate or save else None
+    if fitted is not None:
+        trial = trial.calibrated(fitted.calibration)
+    wanted = Wanted(threshold, false_denials, misses, confidence)
+    report = trial_report(trial, settings, wanted, fitted)
+    if save and fitted is not None:
+        run_with_services(
+            invocation,
+            lambda services: services.calibrations.calibration_create(
+                found.organization_id,
+                found.id,
+                trial.rule,
+                judge_format(settings),
+                fitted,
+                {**fitted_view(fitted), "auc": report.content["calibration"]["auc"]},
+            ),
+        )
+    show_report(report, as_json=invocation.as_json)
+
+
+@service_command(app, "calibrations", example="tollkeeper policy calibrations 'No secrets'")
+async def calibration_list(services: Services, policy: PolicyArgument) -> Listing:
+    """List a policy's calibrations, newest first."""
+    found = await _policy_named(services, policy)
+    stored = await services.calibrations.calibration_list(found.organization_id, found.id)
+    active = None if found.calibration is None else found.calibration.number
+    return Listing(
+        [
+            {
+                "number": one.number,
+                "active": one.number == active,
+                "judge_model": one.judge.model,
+                "prompt_format": one.judge.prompt_format,
+                "labels": one.report["labels"],
+                "error_before": one.report["before"]["calibration_error"],
+                "error_after": one.report["after"]["calibration_error"],
+                "auc": one.report["auc"],
+                "created_at": one.created_at,
+                "rule": one.rule,
+            }
+            for one in stored
+        ],
+        columns=("number", "active", "judge_model", "labels", "error_before", "error_after", "auc"),
+        optional=("auc",),
+    )
+
+
+@service_command(app, "calibrate", example="tollkeeper policy calibrate 'No secrets' 2")
+async def calibration_activate(
+    services: Services,
+    policy: PolicyArgument,
+    number: Annotated[
+        int, typer.Argument(metavar="N", help="A calibration's number; 0: none.", min=0)
+    ],
+) -> Record:
+    """Apply one of a policy's calibrations to its verdicts from now on."""
+    found = await _policy_named(services, policy)
+    changed = await services.calibrations.calibration_activate(
+        found.organization_id, found.id, number or None
+    )
+    active = changed.calibration
+    return Record({"policy_id": found.id, "calibration": None if active is None else active.number})
+
+
+async def _policy_named(services: Services, policy: str) -> Policy:
+    policy = await services.names.policy_named(policy)
+    organization = await services.policies.policy_organization(policy)
+    return await services.policies.policy_show(organization, policy)
 
 
 def _record(services: Services, policy: Policy) -> Record:

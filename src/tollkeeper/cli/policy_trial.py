@@ -2,9 +2,8 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from enum import StrEnum
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -17,10 +16,18 @@ from rich.text import Text
 from tollkeeper.bootstrap import running_judge
 from tollkeeper.cli.output import printable
 from tollkeeper.cli.report import Report
-from tollkeeper.domain.errors import InvalidRequest
-from tollkeeper.domain.policy import Direction
-from tollkeeper.domain.trial import Bin, Calibration, Cut, Sample, calibrate
-from tollkeeper.services.policies.trial import TEXTS_MAX, PolicyTrial, Trial, TrialText
+from tollkeeper.domain.calibration import (
+    BASIS_POINTS,
+    Fitted,
+    Quality,
+    Threshold,
+    threshold_for_false_denials,
+    threshold_for_misses,
+)
+from tollkeeper.domain.judging import prompt_format
+from tollkeeper.domain.policy import Direction, JudgeFormat
+from tollkeeper.domain.trial import Bin, Cut, Sample, Separation, separate
+from tollkeeper.services.policies.trial import PolicyTrial, Trial, TrialText
 from tollkeeper.settings import JudgeSettings, Settings, SettingsError
 
 # Up to this many texts are listed. Of more texts only the histogram is shown.
@@ -40,29 +47,14 @@ class TrialDirection(StrEnum):
     RESPONSE = "response"
 
 
-class _Line(msgspec.Struct):
-    text: str
-    label: bool | None = None
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the report shall say beside the values."""
 
-
-_line = msgspec.json.Decoder(_Line)
-
-
-def read_texts(file: Path) -> list[TrialText]:
-    """Reads a JSONL file. Other fields of a line are ignored."""
-    texts: list[TrialText] = []
-    with file.open("rb") as lines:
-        for number, line in enumerate(lines, start=1):
-            if not line.strip():
-                continue
-            if len(texts) == TEXTS_MAX:
-                raise InvalidRequest(f"{file}: more than {TEXTS_MAX} texts.")
-            try:
-                entry = _line.decode(line)
-            except (msgspec.DecodeError, UnicodeDecodeError) as exc:
-                raise InvalidRequest(f"{file}, line {number}: {exc}.") from exc
-            texts.append(TrialText(entry.text, entry.label))
-    return texts
+    threshold: int | None = None
+    false_denials: float | None = None
+    misses: float | None = None
+    confidence: float = 0.95
 
 
 def run_trial(
@@ -102,10 +94,16 @@ def _judge_settings(settings: Settings) -> JudgeSettings:
     return settings.judge
 
 
-def trial_report(trial: Trial, settings: Settings, threshold: int | None) -> Report:
+def judge_format(settings: Settings) -> JudgeFormat:
+    return JudgeFormat(_judge_settings(settings).model, prompt_format())
+
+
+def trial_report(trial: Trial, settings: Settings, wanted: Wanted, fitted: Fitted | None) -> Report:
+    """Reports a trial. With `fitted`, the trial's values are calibrated."""
     declared = _judge_settings(settings)
-    threshold = threshold or declared.default_threshold_basis_points
-    calibration = calibrate(trial.samples, threshold)
+    threshold = wanted.threshold or declared.default_threshold_basis_points
+    separation = separate(trial.samples, threshold)
+    guarantees = _guarantees(trial, wanted)
     content = {
         "rule": trial.rule,
         "direction": trial.direction.value,
@@ -114,9 +112,93 @@ def trial_report(trial: Trial, settings: Settings, threshold: int | None) -> Rep
         "data": [_sample_view(sample, threshold) for sample in trial.samples],
         "missing": sum(sample.probability_basis_points is None for sample in trial.samples),
         "histogram": [asdict(one) for one in trial.histogram],
-        "calibration": None if calibration is None else _calibration_view(calibration),
+        "calibration": None if separation is None else _separation_view(separation),
+        "fitted": None if fitted is None else fitted_view(fitted),
+        "guarantees": {name: msgspec.to_builtins(found) for name, found in guarantees.items()},
     }
-    return Report(content, _picture(trial, calibration, threshold))
+    parts = _picture(trial, separation, threshold)
+    if fitted is not None:
+        parts += [_reliability(fitted.after), Text(_improvement(fitted))]
+    parts += [Text(_promise(name, found, wanted)) for name, found in guarantees.items()]
+    return Report(content, Group(*parts))
+
+
+def fitted_view(fitted: Fitted) -> dict[str, Any]:
+    return {
+        "shape": fitted.calibration.shape.value,
+        "labels": fitted.labels,
+        "before": _quality_view(fitted.before),
+        "after": _quality_view(fitted.after),
+    }
+
+
+def _quality_view(quality: Quality) -> dict[str, Any]:
+    return {
+        "brier": round(quality.brier, 4),
+        "calibration_error": round(quality.calibration_error, 4),
+        "reliability": [None if one is None else msgspec.to_builtins(one) for one in quality.bins],
+    }
+
+
+def _guarantees(trial: Trial, wanted: Wanted) -> dict[str, Threshold]:
+    """The thresholds that the labels support, by the kind of error that they limit."""
+    values: dict[bool, list[int]] = {True: [], False: []}
+    for sample in trial.samples:
+        if sample.label is not None and sample.probability_basis_points is not None:
+            values[sample.label].append(sample.probability_basis_points)
+    found = {}
+    if wanted.false_denials is not None:
+        found["false denials"] = threshold_for_false_denials(
+            values[False], wanted.false_denials, wanted.confidence
+        )
+    if wanted.misses is not None:
+        found["misses"] = threshold_for_misses(values[True], wanted.misses, wanted.confidence)
+    return found
+
+
+def _promise(kind: str, found: Threshold, wanted: Wanted) -> str:
+    rate = wanted.false_denials if kind == "false denials" else wanted.misses
+    promise = f"at most {rate:.2%} {kind}, with {wanted.confidence:.0%} confidence"
+    if found.basis_points is None:
+        label = "no" if kind == "false denials" else "yes"
+        more = found.labels_needed - found.labels
+        return (
+            f"For {promise}, {more} more texts labelled {label} are needed: "
+            f"{found.labels} of {found.labels_needed}."
+        )
+    if not 0 < found.basis_points < BASIS_POINTS:
+        return f"No threshold gives {promise}: the judge does not separate these texts."
+    bound = "or higher" if kind == "false denials" else "or lower"
+    return f"A threshold of {found.basis_points} basis points {bound}: {promise}."
+
+
+def _improvement(fitted: Fitted) -> str:
+    before, after = fitted.before, fitted.after
+    return (
+        f"Calibrated by {fitted.labels} labels ({fitted.calibration.shape.value}). On texts that a "
+        f"calibration was not fitted on: calibration error {before.calibration_error:.3f} before, "
+        f"{after.calibration_error:.3f} after; Brier score {before.brier:.3f} before, "
+        f"{after.brier:.3f} after."
+    )
+
+
+def _reliability(quality: Quality) -> Table:
+    """One bar per tenth of the scale: the share of yes. A dot marks the mean probability, which is
+    where the bar of a well calibrated judge ends."""
+    table = Table("probability", "texts", "share of yes", box=SIMPLE_HEAD, pad_edge=False)
+    table.columns[1].justify = "right"
+    for number, one in enumerate(quality.bins):
+        if one is None:
+            continue
+        filled = round(one.yes_share * _BAR_WIDTH)
+        expected = min(round(one.mean_probability * _BAR_WIDTH), _BAR_WIDTH - 1)
+        bar = ("█" * filled).ljust(_BAR_WIDTH)
+        table.add_row(
+            f"{number * 10} to {number * 10 + 10} %",
+            str(one.count),
+            bar[:expected] + "●" + bar[expected + 1 :].rstrip(),
+        )
+    return table
 
 
 def _sample_view(sample: Sample, threshold: int) -> dict[str, Any]:
@@ -128,11 +210,11 @@ def _matched(sample: Sample, threshold: int) -> bool | None:
     return None if probability is None else probability >= threshold
 
 
-def _calibration_view(calibration: Calibration) -> dict[str, Any]:
+def _separation_view(separation: Separation) -> dict[str, Any]:
     return {
-        "auc": round(calibration.auc, 4),
-        "suggested_threshold_basis_points": calibration.suggested.threshold_basis_points,
-        "thresholds": [_cut_view(cut) for cut in calibration.cuts],
+        "auc": round(separation.auc, 4),
+        "suggested_threshold_basis_points": separation.suggested.threshold_basis_points,
+        "thresholds": [_cut_view(cut) for cut in separation.cuts],
     }
 
 
@@ -141,19 +223,19 @@ def _cut_view(cut: Cut) -> dict[str, Any]:
     return {**asdict(cut), **{share: round(getattr(cut, share), 4) for share in shares}}
 
 
-def _picture(trial: Trial, calibration: Calibration | None, threshold: int) -> RenderableType:
+def _picture(trial: Trial, separation: Separation | None, threshold: int) -> list[RenderableType]:
     parts: list[RenderableType] = []
     if len(trial.samples) <= _SHOWN_MAX:
         parts.append(_samples_table(trial.samples, threshold))
     parts.append(_histogram(trial.histogram))
-    if calibration is not None:
-        parts.append(_calibration_table(calibration, threshold))
-        parts.append(_suggestion(calibration))
+    if separation is not None:
+        parts.append(_separation_table(separation, threshold))
+        parts.append(_suggestion(separation))
     if trial.missing_reason:
         parts.append(
             Text(f"Some texts could not be judged: {trial.missing_reason}", style="yellow")
         )
-    return Group(*parts)
+    return parts
 
 
 def _samples_table(samples: Sequence[Sample], threshold: int) -> Table:
@@ -188,24 +270,24 @@ def _histogram(bins: Sequence[Bin]) -> Table:
     return table
 
 
-def _calibration_table(calibration: Calibration, threshold: int) -> Table:
+def _separation_table(separation: Separation, threshold: int) -> Table:
     table = Table(
         *("threshold", "precision", "recall", "F1", "accuracy", ""),
         box=SIMPLE_HEAD,
         pad_edge=False,
     )
-    for cut in calibration.cuts:
+    for cut in separation.cuts:
         at = cut.threshold_basis_points
-        notes = ["suggested"] if at == calibration.suggested.threshold_basis_points else []
+        notes = ["suggested"] if at == separation.suggested.threshold_basis_points else []
         notes += ["in use"] if at == threshold else []
         shares = (cut.precision, cut.recall, cut.f1, cut.accuracy)
         table.add_row(str(at), *(f"{share:.2f}" for share in shares), ", ".join(notes))
     return table
 
 
-def _suggestion(calibration: Calibration) -> Text:
-    best = calibration.suggested
+def _suggestion(separation: Separation) -> Text:
+    best = separation.suggested
     return Text(
         f"Suggested threshold: {best.threshold_basis_points} basis points (F1 {best.f1:.2f}, "
-        f"precision {best.precision:.2f}, recall {best.recall:.2f}; AUC {calibration.auc:.2f})."
+        f"precision {best.precision:.2f}, recall {best.recall:.2f}; AUC {separation.auc:.2f})."
     )

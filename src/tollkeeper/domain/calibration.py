@@ -6,10 +6,9 @@ fitted on labelled texts: a line in log-odds for few labels, and isotonic regres
 """
 
 import math
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from enum import StrEnum
-from itertools import pairwise
 
 import msgspec
 
@@ -83,10 +82,19 @@ class Quality(msgspec.Struct, frozen=True):
 class Threshold(msgspec.Struct, frozen=True):
     """The threshold with a guarantee, or how many labels it needs."""
 
-    # A text matches from this score on. None if the labels are too few.
-    score: float | None
+    # None if the labels are too few.
+    basis_points: int | None
     labels: int
     labels_needed: int
+
+
+class Fitted(msgspec.Struct, frozen=True):
+    """A calibration, and what it improves on texts that it was not fitted on."""
+
+    calibration: Calibration
+    labels: int
+    before: Quality
+    after: Quality
 
 
 def sigmoid(score: float) -> float:
@@ -104,6 +112,13 @@ def fit(labelled: Sequence[Labelled]) -> Calibration:
     if yes in (0, len(labelled)):
         raise InvalidRequest("A calibration needs texts with both labels.")
     return _fit_line(labelled) if len(labelled) < _ISOTONIC_FROM else _fit_steps(labelled)
+
+
+def measure(labelled: Sequence[Labelled]) -> Fitted:
+    """Fits a calibration and measures it. Raises InvalidRequest as `fit` does."""
+    calibration = fit(labelled)
+    before = quality([(sigmoid(one.score), one.is_yes) for one in labelled])
+    return Fitted(calibration, len(labelled), before, quality(held_out(labelled)))
 
 
 def _fit_line(labelled: Sequence[Labelled]) -> Calibration:
@@ -220,27 +235,26 @@ def quality(judged: Sequence[tuple[float, bool]]) -> Quality:
 
 
 def threshold_for_false_denials(
-    labelled: Sequence[Labelled], rate: float, confidence: float
+    passing: Sequence[int], rate: float, confidence: float
 ) -> Threshold:
     """Finds the lowest threshold at which, with this confidence, at most this share of texts that
-    should pass are denied.
+    should pass match. `passing` are the values of texts labelled no, in basis points.
 
-    The threshold is just above one of the scores labelled no. With n such scores, the share of all
-    harmless texts above the k-th smallest exceeds `rate` with the chance that at least k of n draws
-    fall below it: a binomial tail, whatever the distribution of scores is."""
-    scores = sorted(one.score for one in labelled if not one.is_yes)
-    position = _order_statistic(len(scores), rate, confidence)
-    found = None if position is None else math.nextafter(scores[-1 - position], math.inf)
-    return Threshold(found, len(scores), labels_needed(rate, confidence))
+    The threshold is just above one of the values. The share of all such texts above the k-th smallest
+    of n values exceeds `rate` with the chance of a binomial tail, whatever the distribution is."""
+    values = sorted(passing)
+    beyond = _values_beyond(len(values), rate, confidence)
+    found = None if beyond is None else values[-1 - beyond] + 1
+    return Threshold(found, len(values), labels_needed(rate, confidence))
 
 
-def threshold_for_misses(labelled: Sequence[Labelled], rate: float, confidence: float) -> Threshold:
+def threshold_for_misses(matching: Sequence[int], rate: float, confidence: float) -> Threshold:
     """Finds the highest threshold at which, with this confidence, at most this share of texts that
-    should match are missed."""
-    scores = sorted(one.score for one in labelled if one.is_yes)
-    position = _order_statistic(len(scores), rate, confidence)
-    found = None if position is None else scores[position]
-    return Threshold(found, len(scores), labels_needed(rate, confidence))
+    should match are missed. `matching` are the values of texts labelled yes."""
+    values = sorted(matching)
+    beyond = _values_beyond(len(values), rate, confidence)
+    found = None if beyond is None else values[beyond]
+    return Threshold(found, len(values), labels_needed(rate, confidence))
 
 
 def error_rate_bound(errors: int, count: int, confidence: float) -> float:
@@ -255,8 +269,9 @@ def labels_needed(rate: float, confidence: float) -> int:
     return math.ceil(math.log(1 - confidence) / math.log(1 - rate))
 
 
-def _order_statistic(count: int, rate: float, confidence: float) -> int | None:
-    """Returns how many of `count` scores may lie beyond the threshold; None if not even none may."""
+def _values_beyond(count: int, rate: float, confidence: float) -> int | None:
+    """Returns how many of `count` values may lie beyond the threshold; None if the guarantee needs
+    more values."""
     if count < labels_needed(rate, confidence):
         return None
     low, high = 0, count - 1
@@ -298,21 +313,11 @@ def _bisected(falling: Callable[[float], float]) -> float:
     return high
 
 
-def auc(labelled: Sequence[Labelled]) -> float:
-    """Returns the chance that a random yes is scored above a random no. Equal scores count half."""
-    yes = [one.score for one in labelled if one.is_yes]
-    no = sorted(one.score for one in labelled if not one.is_yes)
-    wins = 0.0
-    for score in yes:
-        below = bisect_left(no, score)
-        wins += below + (bisect_right(no, score) - below) / 2
-    return wins / (len(yes) * len(no))
-
-
 def is_monotone(calibration: Calibration) -> bool:
     """Tells whether a stored map may be used."""
     if calibration.shape is Shape.LINE:
         return len(calibration.points) == 1 and calibration.points[0][0] >= 0
     return bool(calibration.points) and all(
-        low[0] < high[0] and low[1] <= high[1] for low, high in pairwise(calibration.points)
+        low[0] < high[0] and low[1] <= high[1]
+        for low, high in zip(calibration.points, calibration.points[1:], strict=False)
     )

@@ -1,11 +1,12 @@
-"""Writes a yes-or-no question about a text as a conversation with the judge, and reads the
-probability of "yes" from its answer.
+"""Writes a yes-or-no question about a text as a conversation with the judge, and reads the score of
+"yes" from its answer.
 
 The question comes last, so all questions about one text share one prefix, which the judge's server
 can cache. The text stands between two fence lines with a value that the text's author cannot know,
 so the text cannot close the quotation and add a question of its own.
 """
 
+import hashlib
 import math
 import re
 from collections.abc import Iterator, Sequence
@@ -13,6 +14,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from tollkeeper.domain.calibration import BASIS_POINTS, SCORE_MAX, sigmoid
 from tollkeeper.domain.prompt import Role, Text, Turn
 
 _INSTRUCTION = (
@@ -23,7 +25,6 @@ _INSTRUCTION = (
 _EXAMPLE_FENCE = "example"
 _YES = "yes"
 _NO = "no"
-BASIS_POINTS = 10_000
 # Characters around a word that are not part of it: spaces, punctuation, and the marks that
 # tokenizers write for a space or a line break.
 _AROUND_A_WORD = " \t\r\n.,:;!\"'`*_()[]\u2581\u0120\u010a"
@@ -68,6 +69,13 @@ EXAMPLES = (
 )
 
 
+def prompt_format(examples: Sequence[Example] = EXAMPLES) -> str:
+    """Names what the judge is shown around a text and its question. Scores of different formats
+    cannot be compared."""
+    written = repr((_INSTRUCTION, _quote(exchange("-", "-"), ""), _question(""), tuple(examples)))
+    return hashlib.sha256(written.encode()).hexdigest()[:12]
+
+
 class _Alternative(msgspec.Struct):
     token: str
     logprob: float
@@ -110,6 +118,20 @@ def _turn(role: Role, text: str) -> Turn:
     return Turn(role, (Text(text),))
 
 
+def exchange(context: str, text: str) -> str:
+    """Writes an answer under the request that it answers, which is there to understand it."""
+    if not context:
+        return text
+    return f"[the request, as context only]\n{context}\n\n[the answer, which the question is about]\n{text}"
+
+
+def context_of(request: str, characters_max: int) -> str:
+    """Returns the end of a request, because an answer belongs to its last turns."""
+    if len(request) <= characters_max:
+        return request
+    return "…" + request[len(request) - characters_max :] if characters_max else ""
+
+
 def _quote(text: str, fence: str) -> str:
     return f"<<{fence}>>\n{text}\n<<{fence}>>\n"
 
@@ -144,9 +166,14 @@ def window_count(length: int, length_max: int, overlap: int) -> int:
     return math.ceil((length - overlap) / (length_max - overlap))
 
 
-def read_probability(logprobs: msgspec.Raw | bytes) -> int | None:
-    """P(yes) / (P(yes) + P(no)) of the first token, in basis points, summed over the spellings of
-    each word; None if the answer has no log-probabilities or neither word is likely."""
+def score_basis_points(score: float) -> int:
+    """Returns the judge's own share of yes, P(yes) / (P(yes) + P(no))."""
+    return round(sigmoid(score) * BASIS_POINTS)
+
+
+def read_score(logprobs: msgspec.Raw | bytes) -> float | None:
+    """Returns the log-odds of yes against no in the first token, summed over the spellings of each
+    word; None if the answer has no log-probabilities or neither word is likely."""
     try:
         content = _logprobs.decode(logprobs).content
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -160,7 +187,9 @@ def read_probability(logprobs: msgspec.Raw | bytes) -> int | None:
         word = alternative.token.strip(_AROUND_A_WORD).lower()
         if word in weight and not math.isnan(alternative.logprob):
             weight[word] += math.exp(min(alternative.logprob, 0.0))
-    total = weight[_YES] + weight[_NO]
-    if total < _MASS_MIN:
+    yes, no = weight[_YES], weight[_NO]
+    if yes + no < _MASS_MIN:
         return None
-    return round(weight[_YES] / total * BASIS_POINTS)
+    if not yes or not no:
+        return SCORE_MAX if yes else -SCORE_MAX
+    return max(-SCORE_MAX, min(SCORE_MAX, math.log(yes / no)))

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from tollkeeper.domain.access import OrganizationId, ProjectId
+from tollkeeper.domain.calibration import Calibration
 from tollkeeper.domain.errors import InvalidRequest, RevisionConflict, StateConflict
 
 
@@ -63,6 +64,27 @@ class PolicyVersion:
 
 
 @dataclass(frozen=True, slots=True)
+class JudgeFormat:
+    """What a score depends on beside the rule and the text."""
+
+    model: str
+    prompt_format: str
+
+
+@dataclass(frozen=True, slots=True)
+class StoredCalibration:
+    """A calibration of one rule by one judge."""
+
+    number: int
+    judge: JudgeFormat
+    rule: str
+    calibration: Calibration
+    created_at: int
+    # What was measured when it was fitted.
+    report: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class Policy:
     id: str
     organization_id: OrganizationId
@@ -76,6 +98,8 @@ class Policy:
     # The version that the draft started from; 0 before the first publication.
     base_version: int
     published: PolicyVersion | None
+    # The one that a person has activated.
+    calibration: StoredCalibration | None = None
 
     @property
     def has_unpublished_changes(self) -> bool:

@@ -5,8 +5,10 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from tollkeeper.domain.access import ProjectId
+from tollkeeper.domain.calibration import Calibration
 from tollkeeper.domain.errors import NotFound
-from tollkeeper.domain.policy import Direction, Mode, Policy, PolicyState, Scope
+from tollkeeper.domain.judging import score_basis_points
+from tollkeeper.domain.policy import Direction, JudgeFormat, Mode, Policy, PolicyState, Scope
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +25,14 @@ class ActivePolicy:
     scope: Scope
     project_ids: frozenset[ProjectId]
     threshold_basis_points: int
+    # What turns the judge's scores into probabilities; None: the score itself counts.
+    calibration: Calibration | None = None
+
+    def basis_points(self, score: float) -> int:
+        """Returns what is compared with the threshold."""
+        if self.calibration is None:
+            return score_basis_points(score)
+        return self.calibration.basis_points(score)
 
     def judges(self, direction: Direction) -> bool:
         return self.direction in (direction, Direction.BOTH)
@@ -89,7 +99,10 @@ def _place(placed: _Placed) -> int:
 EMPTY = PolicySet(epoch=0, active={}, paused=frozenset())
 
 
-def policy_set(epoch: int, policies: Iterable[Policy], default_threshold: int) -> PolicySet:
+def policy_set(
+    epoch: int, policies: Iterable[Policy], default_threshold: int, judge: JudgeFormat | None = None
+) -> PolicySet:
+    """Returns the set as `judge` judges it. A calibration of another judge or rule does not apply."""
     active: dict[str, ActivePolicy] = {}
     paused: set[str] = set()
     for policy in policies:
@@ -98,14 +111,18 @@ def policy_set(epoch: int, policies: Iterable[Policy], default_threshold: int) -
         if policy.state is PolicyState.PAUSED:
             paused.add(policy.id)
         else:
-            active[policy.id] = _active_policy(policy, default_threshold)
+            active[policy.id] = _active_policy(policy, default_threshold, judge)
     return PolicySet(epoch, active, frozenset(paused))
 
 
-def _active_policy(policy: Policy, default_threshold: int) -> ActivePolicy:
+def _active_policy(
+    policy: Policy, default_threshold: int, judge: JudgeFormat | None
+) -> ActivePolicy:
     version = policy.published
     assert version is not None
     rule = version.rule
+    stored = policy.calibration
+    fits = stored is not None and stored.judge == judge and stored.rule == rule.rule
     return ActivePolicy(
         id=policy.id,
         name=policy.name,
@@ -117,4 +134,5 @@ def _active_policy(policy: Policy, default_threshold: int) -> ActivePolicy:
         scope=rule.scope,
         project_ids=frozenset(rule.project_ids),
         threshold_basis_points=rule.match_threshold_basis_points or default_threshold,
+        calibration=stored.calibration if stored is not None and fits else None,
     )

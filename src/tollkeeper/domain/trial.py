@@ -1,11 +1,11 @@
-"""Statistics of a rule's probabilities on sample texts: a histogram, and for labelled texts the
-threshold that separates yes from no best. Nothing here asks a judge."""
+"""Statistics of a rule's values on sample texts: a histogram, and for labelled texts the threshold that
+separates yes from no best. Nothing here asks a judge."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from tollkeeper.domain.judging import BASIS_POINTS
+from tollkeeper.domain.calibration import BASIS_POINTS, Calibration, Labelled
 
 BINS = 10
 _BIN_WIDTH = BASIS_POINTS // BINS
@@ -16,11 +16,30 @@ _ROUND_THRESHOLDS = range(_BIN_WIDTH, BASIS_POINTS, _BIN_WIDTH)
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A text with the judge's probability, which is None if the judge gave none."""
+    """A text with the judge's score, as it is or calibrated; None if the judge gave none."""
 
     text: str
     label: bool | None
     probability_basis_points: int | None
+    # The log-odds of yes.
+    score: float | None = None
+
+
+def labelled(samples: Iterable[Sample]) -> list[Labelled]:
+    return [
+        Labelled(sample.score, sample.label)
+        for sample in samples
+        if sample.score is not None and sample.label is not None
+    ]
+
+
+def calibrated(samples: Iterable[Sample], calibration: Calibration) -> tuple[Sample, ...]:
+    return tuple(
+        sample
+        if sample.score is None
+        else replace(sample, probability_basis_points=calibration.basis_points(sample.score))
+        for sample in samples
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +91,7 @@ class Cut:
 
 
 @dataclass(frozen=True, slots=True)
-class Calibration:
+class Separation:
     """Results for labelled texts: the best cut, other cuts to compare it with, and the area under
     the ROC curve, which is the chance that a random yes is rated above a random no."""
 
@@ -90,7 +109,7 @@ def histogram(samples: Sequence[Sample]) -> tuple[Bin, ...]:
     return tuple(Bin(number * _BIN_WIDTH, *by_label) for number, by_label in enumerate(counts))
 
 
-def calibrate(samples: Sequence[Sample], *compared: int) -> Calibration | None:
+def separate(samples: Sequence[Sample], *compared: int) -> Separation | None:
     """None unless each label has at least one text with a probability. `compared` are thresholds
     to show in the table, in addition to the round ones and the suggested one."""
     ratings = _Ratings(samples)
@@ -103,7 +122,7 @@ def calibrate(samples: Sequence[Sample], *compared: int) -> Calibration | None:
         key=lambda cut: (cut.f1, cut.precision, cut.threshold_basis_points),
     )
     table = {*_ROUND_THRESHOLDS, *compared, suggested.threshold_basis_points}
-    return Calibration(suggested, tuple(map(ratings.cut, sorted(table))), ratings.auc())
+    return Separation(suggested, tuple(map(ratings.cut, sorted(table))), ratings.auc())
 
 
 class _Ratings:

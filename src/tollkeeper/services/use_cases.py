@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from tollkeeper.services.ledger.reconciliation import Reconciliation
     from tollkeeper.services.ledger.recovery import Lease, Recovery
     from tollkeeper.services.models import CurrentCatalog, Models
+    from tollkeeper.services.policies.calibrations import Calibrations
     from tollkeeper.services.policies.checks import PolicyChecks
     from tollkeeper.services.policies.policies import Policies
     from tollkeeper.services.policies.statistics import PolicyStatistics
@@ -60,6 +61,7 @@ class Services:
     project_keys: ProjectKeys
     admin_keys: AdminKeys
     policies: Policies
+    calibrations: Calibrations
     models: Models
     costs: Costs
     billing: Billing

@@ -12,18 +12,22 @@ from tollkeeper.domain.policy import (
     Rule,
     Scope,
 )
+from tollkeeper.storage import calibrations
 from tollkeeper.storage.database import Connection
 
-_COLUMNS: LiteralString = """
+_POLICY_COLUMNS: LiteralString = """
     p.id, p.organization_id, p.name, p.description, p.state, p.revision,
     extract(epoch FROM p.created_at)::bigint, extract(epoch FROM p.updated_at)::bigint,
     p.base_version, p.rule, p.direction, p.mode, p.scope, p.project_ids, p.threshold,
     v.id, v.version, extract(epoch FROM v.published_at)::bigint,
-    v.rule, v.direction, v.mode, v.scope, v.project_ids, v.threshold
+    v.rule, v.direction, v.mode, v.scope, v.project_ids, v.threshold,
 """
+_COLUMNS: LiteralString = _POLICY_COLUMNS + calibrations.COLUMNS
 _FROM: LiteralString = """
     FROM policies p LEFT JOIN policy_versions v
       ON v.organization_id = p.organization_id AND v.policy_id = p.id AND v.version = p.current_version
+    LEFT JOIN policy_calibrations c
+      ON c.organization_id = p.organization_id AND c.policy_id = p.id AND c.number = p.active_calibration
 """
 
 
@@ -239,7 +243,7 @@ def _policy(row: tuple[Any, ...]) -> Policy:
     version = None
     if row[15] is not None:
         version = PolicyVersion(
-            id=row[15], version=row[16], published_at=row[17], rule=_rule(row[18:])
+            id=row[15], version=row[16], published_at=row[17], rule=_rule(row[18:24])
         )
     return Policy(
         id=row[0],
@@ -253,4 +257,5 @@ def _policy(row: tuple[Any, ...]) -> Policy:
         base_version=row[8],
         draft=_rule(row[9:15]),
         published=version,
+        calibration=None if row[24] is None else calibrations.stored_calibration(row[24:]),
     )

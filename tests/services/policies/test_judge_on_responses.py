@@ -33,8 +33,8 @@ async def test_the_judge_itself_may_speak_responses() -> None:
         judge = Judge(backend, CATALOG_MODEL, b"secret", config)
         [opinion] = await judge.ask_all("A text.", [Question("q", "Is it?")])
         assert opinion.complete, opinion.reason
-        assert opinion.highest is not None
-        assert 8900 <= opinion.highest <= 9100
+        assert opinion.basis_points is not None
+        assert 8900 <= opinion.basis_points <= 9100
         request = json.loads(upstream.requests[-1].body)
         assert request["max_output_tokens"] == 1
         assert request["include"] == ["message.output_text.logprobs"]

@@ -165,7 +165,7 @@ async def test_a_long_text_is_not_copied_for_every_question() -> None:
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert (backend.asked, {opinion.highest for opinion in opinions}) == (_MANY, {0})
+    assert (backend.asked, {opinion.basis_points for opinion in opinions}) == (_MANY, {0})
     assert backend.bytes > _MANY * len(text)
     # Thirty megabytes went out; a few copies, and a little for each question, were ever held.
     assert peak - before < 5_000_000

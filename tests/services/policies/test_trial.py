@@ -17,7 +17,7 @@ from tests.support.upstream import reset_before_headers
 from tollkeeper.bootstrap import running_judge
 from tollkeeper.domain.errors import InvalidRequest, Unavailable
 from tollkeeper.domain.policy import Direction
-from tollkeeper.domain.trial import Sample, calibrate, histogram
+from tollkeeper.domain.trial import Sample, histogram, separate
 from tollkeeper.services.policies.trial import PolicyTrial, TrialText
 from tollkeeper.settings import Settings, SettingsError
 
@@ -41,7 +41,7 @@ def test_a_histogram_has_ten_bins() -> None:
 
 
 def test_the_suggested_threshold_lies_between_what_it_parts() -> None:
-    found = calibrate(_samples((9000, True), (8000, True), (3000, False), (1000, False)), 5000)
+    found = separate(_samples((9000, True), (8000, True), (3000, False), (1000, False)), 5000)
     assert found is not None
     assert found.suggested.threshold_basis_points == 5500
     best = found.suggested
@@ -53,7 +53,7 @@ def test_the_suggested_threshold_lies_between_what_it_parts() -> None:
 
 def test_equal_f1_goes_to_the_higher_precision() -> None:
     # At 2: 2 of 4 right, all found (F1 2/3). Above 6: 1 of 1 right, half found (F1 2/3).
-    found = calibrate(_samples((10, False), (4, False), (8, True), (2, True), (12, True)))
+    found = separate(_samples((10, False), (4, False), (8, True), (2, True), (12, True)))
     assert found is not None
     best = found.suggested
     assert all(
@@ -64,7 +64,7 @@ def test_equal_f1_goes_to_the_higher_precision() -> None:
 
 @each("samples", [_samples((1, None)), _samples((1, True)), _samples((1, False), (None, True))])
 def test_without_both_labels_there_is_nothing_to_calibrate(samples: list[Sample]) -> None:
-    assert calibrate(samples) is None
+    assert separate(samples) is None
 
 
 _RATED = st.lists(st.tuples(st.integers(0, 10_000), st.booleans()), min_size=2, max_size=30)
@@ -72,7 +72,7 @@ _RATED = st.lists(st.tuples(st.integers(0, 10_000), st.booleans()), min_size=2, 
 
 @given(_RATED)
 def test_no_threshold_is_better_than_the_suggested_one(rated: list[tuple[int, bool]]) -> None:
-    found = calibrate(_samples(*rated))
+    found = separate(_samples(*rated))
     if found is None:
         assert len({label for _, label in rated}) == 1
         return

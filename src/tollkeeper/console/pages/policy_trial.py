@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Mapping
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -14,7 +13,8 @@ from tollkeeper.console.forms import Form
 from tollkeeper.console.rendering import render
 from tollkeeper.domain.errors import DeadlineExceeded, InvalidRequest, Unavailable
 from tollkeeper.domain.policy import Direction
-from tollkeeper.domain.trial import calibrate
+from tollkeeper.domain.trial import separate
+from tollkeeper.services.policies.labelled_texts import read_texts
 from tollkeeper.services.policies.trial import PolicyTrial, Trial, TrialText
 
 # A person waits for the answer. `tollkeeper policy try` takes as many texts as there are.
@@ -23,14 +23,6 @@ _DEADLINE_S = 180
 
 # One trial at a time: the local engine is started for each.
 _running = asyncio.Semaphore(1)
-
-
-class _Line(msgspec.Struct):
-    text: str
-    label: bool | None = None
-
-
-_line = msgspec.json.Decoder(_Line)
 
 
 async def show(
@@ -56,7 +48,7 @@ async def show(
         refused=refused,
         filled=filled,
         trial=trial,
-        calibration=None if trial is None else calibrate(trial.samples, threshold),
+        calibration=None if trial is None else separate(trial.samples, threshold),
         threshold=threshold,
         chart=threshold_chart(sorted(points.items()), threshold),
         judge=console.settings.judge,
@@ -91,20 +83,7 @@ async def run(request: Request) -> Response:
 
 async def _texts(form: Form) -> list[TrialText]:
     uploaded = await form.file("file")
-    texts = _labelled(uploaded) if uploaded.strip() else [TrialText(form.text("text"))]
+    texts = read_texts(uploaded) if uploaded.strip() else [TrialText(form.text("text"))]
     if not 1 <= len(texts) <= _TEXTS_MAX:
         raise InvalidRequest(f"Give 1 to {_TEXTS_MAX} texts.", param="file")
-    return texts
-
-
-def _labelled(content: bytes) -> list[TrialText]:
-    texts = []
-    for number, line in enumerate(content.splitlines(), start=1):
-        if not line.strip():
-            continue
-        try:
-            entry = _line.decode(line)
-        except (msgspec.DecodeError, UnicodeDecodeError) as exc:
-            raise InvalidRequest(f"Line {number} of the file: {exc}.", param="file") from exc
-        texts.append(TrialText(entry.text, entry.label))
     return texts

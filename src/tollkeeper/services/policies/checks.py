@@ -295,7 +295,7 @@ def _record(
     policy: ActivePolicy, direction: Direction, content: JudgedContent, opinion: Opinion
 ) -> VerdictRecord:
     threshold = policy.threshold_basis_points
-    probability = opinion.highest
+    probability = None if opinion.score is None else policy.basis_points(opinion.score)
     matched = probability is not None and probability >= threshold
     if not opinion.complete and not matched:
         # The judge has not read the whole text; the rest could have a higher probability.

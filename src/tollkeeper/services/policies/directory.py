@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Mapping
 
 from tollkeeper.domain.access import OrganizationId
-from tollkeeper.domain.policy import Policy
+from tollkeeper.domain.policy import JudgeFormat, Policy
 from tollkeeper.domain.policy_set import EMPTY, PolicySet, policy_set
 from tollkeeper.storage import policies
 from tollkeeper.storage.database import Connection
@@ -22,8 +22,9 @@ _NEVER_PUBLISHED = 0
 
 
 class PolicyDirectory:
-    def __init__(self, default_threshold: int) -> None:
+    def __init__(self, default_threshold: int, judge: JudgeFormat | None = None) -> None:
         self._default_threshold = default_threshold
+        self._judge = judge
         # The one that was used longest ago comes first.
         self._sets: OrderedDict[OrganizationId, PolicySet] = OrderedDict()
         self._policies = 0
@@ -57,7 +58,9 @@ class PolicyDirectory:
         for policy in await policies.find_published(connection, list(epochs)):
             published[policy.organization_id].append(policy)
         found = {
-            organization_id: policy_set(epoch, published[organization_id], self._default_threshold)
+            organization_id: policy_set(
+                epoch, published[organization_id], self._default_threshold, self._judge
+            )
             for organization_id, epoch in epochs.items()
         }
         for organization_id, current in found.items():

@@ -1,8 +1,8 @@
-"""Asks the judge yes-or-no questions about a text and returns the probability of "yes".
+"""Asks the judge yes-or-no questions about a text and returns the score of "yes".
 
-The judge is a model that answers each question with one token; the probability comes from the
+The judge is a model that answers each question with one token; the score comes from the
 log-probabilities of that token. This file knows nothing of policies: a question has a key and a
-text, and an opinion has a probability or the reason why there is none.
+text, and an opinion has a score or the reason why there is none.
 """
 
 import asyncio
@@ -24,7 +24,9 @@ from tollkeeper.domain.judging import (
     EXAMPLES,
     Example,
     Quotation,
-    read_probability,
+    exchange,
+    read_score,
+    score_basis_points,
     window_count,
     windows,
 )
@@ -86,19 +88,24 @@ class Asker:
 
 @dataclass(slots=True)
 class Opinion:
-    """What the judge found on one question, in basis points."""
+    """What the judge found on one question."""
 
-    # The highest probability in the windows that the judge has read.
-    highest: int | None = None
+    # The highest score in the windows that the judge has read: the log-odds of yes.
+    score: float | None = None
     # The judge has read all windows.
     complete: bool = False
     # Why it is not complete.
     reason: str = ""
     seconds: float = 0.0
 
+    @property
+    def basis_points(self) -> int | None:
+        """The score without a calibration."""
+        return None if self.score is None else score_basis_points(self.score)
+
 
 class Judge:
-    """Asks questions about texts. The probability for each question and window is cached."""
+    """Asks questions about texts. The score for each question and window is cached."""
 
     def __init__(self, backend: Backend, model: Model, secret: bytes, config: JudgeConfig) -> None:
         self._backend = backend
@@ -106,7 +113,7 @@ class Judge:
         self._secret = secret
         self.config = config
         self._slots = JudgeSlots(config.concurrency)
-        self._cached: OrderedDict[tuple[str, bytes], int] = OrderedDict()
+        self._cached: OrderedDict[tuple[str, bytes], float] = OrderedDict()
 
     @property
     def load(self) -> JudgeLoad:
@@ -117,15 +124,17 @@ class Judge:
         text: str,
         questions: Sequence[Question],
         *,
+        context: str = "",
         watching: bool = False,
         organization_id: OrganizationId = _NOBODY,
     ) -> list[Opinion]:
         """Returns one opinion for each question, in order, within the deadline. Where the judge is
-        down or late, or its answer cannot be read, the opinion has the reason instead. Questions
-        with `watching` come after questions that a caller waits for. Organizations take turns."""
+        down or late, or its answer cannot be read, the opinion has the reason instead. `context` is
+        the request that the text answers; it is shown and not judged. Questions with `watching` come
+        after questions that a caller waits for. Organizations take turns."""
         deadline = asyncio.get_running_loop().time() + self.config.deadline_s
         asker = Asker(organization_id, watching, deadline)
-        run = _QuestionRun(self, text, questions, asker)
+        run = _QuestionRun(self, text, context, questions, asker)
         try:
             with timeout_at(deadline):
                 await run.run()
@@ -133,12 +142,12 @@ class Judge:
             run.give_up(_LATE)
         return run.opinions
 
-    def windows(self, text: str) -> Iterator["Window"]:
+    def windows(self, text: str, context: str) -> Iterator["Window"]:
         config = self.config
         for piece in windows(text, config.window_characters, config.overlap_characters):
-            yield Window(piece, self._secret, config.examples)
+            yield Window(piece, self._secret, config.examples, context)
 
-    async def probability(self, window: "Window", question: Question, asker: "Asker") -> int:
+    async def score(self, window: "Window", question: Question, asker: "Asker") -> float:
         """Raises where the judge is down or late, or where its answer cannot be read."""
         key = (question.key, window.digest)
         cached = self._cached.get(key)
@@ -146,13 +155,13 @@ class Judge:
             self._cached.move_to_end(key)
             return cached
         async with window.after_first_question():
-            probability = await self._ask_or_split(window, question, asker)
-        self._cached[key] = probability
+            score = await self._ask_or_split(window, question, asker)
+        self._cached[key] = score
         if len(self._cached) > _CACHED_MAX:
             self._cached.popitem(last=False)
-        return probability
+        return score
 
-    async def _ask_or_split(self, window: "Window", question: Question, asker: "Asker") -> int:
+    async def _ask_or_split(self, window: "Window", question: Question, asker: "Asker") -> float:
         if not window.is_too_long:
             try:
                 async with self._slots.held(
@@ -163,25 +172,21 @@ class Judge:
                 if len(window.text) <= _HALVED_LENGTH_MIN:
                     raise
                 window.is_too_long = True
-        return max([await self.probability(half, question, asker) for half in window.halves])
+        return max([await self.score(half, question, asker) for half in window.halves])
 
-    async def _ask(self, window: "Window", question: str, asker: "Asker") -> int:
-        probability, has_logprobs = None, False
+    async def _ask(self, window: "Window", question: str, asker: "Asker") -> float:
+        score, has_logprobs = None, False
         call = self._call(window, question, asker.organization_id)
         async with self._backend.open(call, deadline=asker.deadline) as answer:
             # The short answer is read to its end, so that the connection can be used again.
             async for batch in answer.batches:
                 for event in batch:
-                    if (
-                        isinstance(event, Delta)
-                        and event.logprobs is not None
-                        and probability is None
-                    ):
+                    if isinstance(event, Delta) and event.logprobs is not None and score is None:
                         has_logprobs = True
-                        probability = read_probability(event.logprobs)
-        if probability is None:
+                        score = read_score(event.logprobs)
+        if score is None:
             raise BackendFailed(_UNREADABLE if has_logprobs else _WITHOUT_LOGPROBS)
-        return probability
+        return score
 
     def _call(self, window: "Window", question: str, organization_id: OrganizationId) -> Call:
         return Call(
@@ -215,13 +220,16 @@ class Judge:
 
 
 class Window:
-    """A piece of a text, shared by all questions about it."""
+    """A piece of a text, shared by all questions about it. Each piece comes with the whole context."""
 
-    def __init__(self, text: str, secret: bytes, examples: tuple[Example, ...]) -> None:
+    def __init__(
+        self, text: str, secret: bytes, examples: tuple[Example, ...], context: str = ""
+    ) -> None:
         self.text = text
+        self._context = context
         self._secret = secret
         self._examples = examples
-        encoded = text.encode("utf-8", "surrogatepass")
+        encoded = f"{len(context)}:{context}{text}".encode("utf-8", "surrogatepass")
         self.digest = hashlib.blake2b(encoded, key=secret, digest_size=32).digest()
         self.is_too_long = False
         self._first_ended: asyncio.Event | None = None
@@ -245,14 +253,15 @@ class Window:
     @cached_property
     def quotation(self) -> Quotation:
         # The fence depends on the text and on a secret, so its author cannot put it into the text.
-        return Quotation(self.text, self.digest.hex()[:_FENCE_LENGTH], self._examples)
+        quoted = exchange(self._context, self.text)
+        return Quotation(quoted, self.digest.hex()[:_FENCE_LENGTH], self._examples)
 
     @cached_property
     def halves(self) -> list["Window"]:
         overlap = len(self.text) // 10
         length = (len(self.text) + overlap + 1) // 2
         pieces = windows(self.text, length, overlap)
-        return [Window(piece, self._secret, self._examples) for piece in pieces]
+        return [Window(piece, self._secret, self._examples, self._context) for piece in pieces]
 
 
 class _QuestionRun:
@@ -263,6 +272,7 @@ class _QuestionRun:
         self,
         judge: Judge,
         text: str,
+        context: str,
         questions: Sequence[Question],
         asker: Asker,
     ) -> None:
@@ -277,7 +287,7 @@ class _QuestionRun:
         self._open = len(questions)
         self._workers = min(config.concurrency, count * len(questions))
         # One iterator for all workers: each takes the next window and question.
-        self._remaining = self._window_questions(text)
+        self._remaining = self._window_questions(text, context)
         self._asked = 0
         self.opinions = [Opinion() for _ in questions]
 
@@ -291,8 +301,8 @@ class _QuestionRun:
             if not opinion.complete:
                 self._end(opinion, reason)
 
-    def _window_questions(self, text: str) -> Iterator[tuple[Window, int]]:
-        for window in self._judge.windows(text):
+    def _window_questions(self, text: str, context: str) -> Iterator[tuple[Window, int]]:
+        for window in self._judge.windows(text, context):
             if not self._open:
                 return
             for index, opinion in enumerate(self.opinions):
@@ -307,13 +317,11 @@ class _QuestionRun:
                 await asyncio.sleep(0)
             opinion = self.opinions[index]
             try:
-                probability = await self._judge.probability(
-                    window, self._questions[index], self._asker
-                )
+                score = await self._judge.score(window, self._questions[index], self._asker)
             except TollkeeperError as exc:
                 self._end(opinion, exc.message)
                 continue
-            opinion.highest = max(probability, opinion.highest or 0)
+            opinion.score = score if opinion.score is None else max(score, opinion.score)
             self._windows_left[index] -= 1
             if not self._windows_left[index]:
                 opinion.complete = True

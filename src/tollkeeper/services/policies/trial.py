@@ -2,13 +2,22 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import uuid4
 
+from tollkeeper.domain.calibration import Calibration, Fitted, measure
 from tollkeeper.domain.errors import InvalidRequest, Unavailable
 from tollkeeper.domain.policy import Direction, Rule, check_rule
 from tollkeeper.domain.transcript import section
-from tollkeeper.domain.trial import Bin, Calibration, Sample, calibrate, histogram
+from tollkeeper.domain.trial import (
+    Bin,
+    Sample,
+    Separation,
+    calibrated,
+    histogram,
+    labelled,
+    separate,
+)
 from tollkeeper.services.policies.judge import Judge, Question
 
 RULE_LENGTH_MAX = 20_000
@@ -19,6 +28,8 @@ TEXTS_MAX = 100_000
 class TrialText:
     text: str
     label: bool | None = None
+    # The request that the text answers.
+    request: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +39,22 @@ class Trial:
     samples: tuple[Sample, ...]
     # Why probabilities are missing: the first reason that the judge gave.
     missing_reason: str
-    histogram: tuple[Bin, ...]
-    calibration: Calibration | None
+
+    @property
+    def histogram(self) -> tuple[Bin, ...]:
+        return histogram(self.samples)
+
+    @property
+    def calibration(self) -> Separation | None:
+        return separate(self.samples)
+
+    def fitted(self) -> Fitted:
+        """Fits a calibration. Raises InvalidRequest if the labels are too few or all the same."""
+        return measure(labelled(self.samples))
+
+    def calibrated(self, calibration: Calibration) -> "Trial":
+        """Returns the trial with probabilities in place of scores."""
+        return replace(self, samples=calibrated(self.samples, calibration))
 
 
 class PolicyTrial:
@@ -66,8 +91,6 @@ class PolicyTrial:
             direction=direction,
             samples=done_samples,
             missing_reason=reasons[0] if reasons else "",
-            histogram=histogram(done_samples),
-            calibration=calibrate(done_samples),
         )
 
     async def _samples(
@@ -91,10 +114,13 @@ class PolicyTrial:
     async def _sample(
         self, question: Question, index: int, text: TrialText, direction: Direction
     ) -> tuple[int, Sample, str]:
-        transcript = section("user", text.text) if direction is Direction.REQUEST else text.text
-        (opinion,) = await self._judge.ask_all(transcript, [question])
-        probability = opinion.highest if opinion.complete else None
-        return index, Sample(text.text, text.label, probability), opinion.reason
+        is_request = direction is Direction.REQUEST and not text.request
+        transcript = section("user", text.text) if is_request else text.text
+        context = section("user", text.request) if text.request else ""
+        (opinion,) = await self._judge.ask_all(transcript, [question], context=context)
+        if not opinion.complete:
+            return index, Sample(text.text, text.label, None), opinion.reason
+        return index, Sample(text.text, text.label, opinion.basis_points, opinion.score), ""
 
 
 def _check(rule: str, texts: Sequence[TrialText]) -> None:

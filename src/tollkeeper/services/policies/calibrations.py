@@ -1,0 +1,101 @@
+"""Stores calibrations of policies, and activates them. A person decides which one applies."""
+
+from dataclasses import replace
+from typing import Any
+
+from tollkeeper.domain.access import OrganizationId
+from tollkeeper.domain.calibration import Fitted, is_monotone
+from tollkeeper.domain.errors import NotFound, StateConflict
+from tollkeeper.domain.policy import JudgeFormat, Policy, StoredCalibration
+from tollkeeper.services.audit import record_change
+from tollkeeper.services.clock import Clock
+from tollkeeper.storage import calibrations, policies
+from tollkeeper.storage.database import Connection, Database
+
+CALIBRATIONS_MAX = 100
+
+
+class Calibrations:
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+
+    async def calibration_create(
+        self,
+        organization_id: OrganizationId,
+        policy_id: str,
+        rule: str,
+        judge: JudgeFormat,
+        fitted: Fitted,
+        report: dict[str, Any],
+    ) -> StoredCalibration:
+        """Stores a calibration of the policy's rule. It changes no verdict until it is activated."""
+        assert is_monotone(fitted.calibration)
+        async with self._database.transaction() as connection:
+            await _find_and_lock(connection, organization_id, policy_id)
+            known = await calibrations.find_all(connection, organization_id, policy_id)
+            if len(known) >= CALIBRATIONS_MAX:
+                raise StateConflict(f"The policy has {CALIBRATIONS_MAX} calibrations already.")
+            number = known[0].number + 1 if known else 1
+            stored = StoredCalibration(
+                number, judge, rule, fitted.calibration, self._clock(), report
+            )
+            await calibrations.insert(connection, organization_id, policy_id, stored)
+            await record_change(
+                connection,
+                organization_id,
+                "calibration_create",
+                "policy",
+                policy_id,
+                after={"calibration": number, "report": report},
+            )
+        return stored
+
+    async def calibration_list(
+        self, organization_id: OrganizationId, policy_id: str
+    ) -> list[StoredCalibration]:
+        """Returns the newest first."""
+        async with self._database.reading() as connection:
+            return await calibrations.find_all(connection, organization_id, policy_id)
+
+    async def calibration_activate(
+        self, organization_id: OrganizationId, policy_id: str, number: int | None
+    ) -> Policy:
+        """Applies a calibration to calls that are admitted from now on; None: no calibration."""
+        async with self._database.transaction() as connection:
+            before = await _find_and_lock(connection, organization_id, policy_id)
+            known = await calibrations.find_all(connection, organization_id, policy_id)
+            chosen = next((one for one in known if one.number == number), None)
+            if number is not None and chosen is None:
+                raise NotFound(f"The policy has no calibration {number}.")
+            rule = before.draft if before.published is None else before.published.rule
+            if chosen is not None and chosen.rule != rule.rule:
+                raise StateConflict(
+                    f"Calibration {number} is one of another rule: {chosen.rule!r}. Calibrate the "
+                    "rule that is in force."
+                )
+            await calibrations.activate(connection, organization_id, policy_id, number)
+            await policies.raise_epoch(connection, organization_id)
+            await record_change(
+                connection,
+                organization_id,
+                "calibration_activate",
+                "policy",
+                policy_id,
+                before={"calibration": _number(before.calibration)},
+                after={"calibration": number},
+            )
+        return replace(before, calibration=chosen)
+
+
+def _number(stored: StoredCalibration | None) -> int | None:
+    return None if stored is None else stored.number
+
+
+async def _find_and_lock(
+    connection: Connection, organization_id: OrganizationId, policy_id: str
+) -> Policy:
+    policy = await policies.find_and_lock(connection, organization_id, policy_id)
+    if policy is None:
+        raise NotFound("There is no such policy.", param="policy_id")
+    return policy
