@@ -1,11 +1,14 @@
 """`tollkeeper policy`."""
 
+import asyncio
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
 
 from tests.support.gateway import Gateway, Tenant
+from tests.support.judged_gateway import ScriptedJudge
 from tests.support.program import Program
 
 
@@ -112,3 +115,68 @@ def test_unknown_is_refused(program: Program) -> None:
     for verb in ("publish", "pause", "resume"):
         refusal = program.refusal("policy", verb, "pol_none", "--revision", "1")
         assert refusal == "There is no policy pol_none."
+
+
+async def test_a_calibration_is_fitted_stored_and_activated(
+    program: Program, tenant: Tenant, tmp_path: Path
+) -> None:
+    name, labelled = f"Bombs {uuid4().hex}", tmp_path / "labelled.csv"
+    # An overconfident judge: it is as sure of wrong answers as of right ones.
+    rows = [(number, number % 10 < 8) for number in range(40)]
+    texts = [
+        f"{number} {'bomb' if number % 2 == right else 'peace'},{'yes' if number % 2 else 'no'}"
+        for number, right in rows
+    ]
+    labelled.write_text("\n".join(["text,label", *texts]))
+    async with ScriptedJudge() as judge:
+        config = tmp_path / "judged.toml"
+        more = f"""
+[[backends]]
+name = "judge"
+kind = "openai"
+urls = ["{judge.url}"]
+[judge]
+backend = "judge"
+model = "m"
+"""
+        config.write_text(program.config.read_text() + more)
+        judged = program.with_config(config)
+
+        async def json_of(*line: str) -> Any:
+            return await asyncio.to_thread(judged.json, *line)
+
+        rule = ("--rule", "Does it say bomb?")
+        await json_of("policy", "create", str(tenant.organization_id), name, *rule)
+        tried = await json_of(
+            *("policy", "try", "--policy", name, "--file", str(labelled), "--save"),
+            *("--false-denials", "10%", "--misses", "1%", "--confidence", "80%"),
+        )
+        shown = await asyncio.to_thread(
+            judged.run,
+            "policy",
+            "try",
+            *rule,
+            "--file",
+            str(labelled),
+            "--calibrate",
+            "--false-denials",
+            "1%",
+        )
+    assert tried["fitted"]["labels"] == 40
+    before, after = (tried["fitted"][when]["calibration_error"] for when in ("before", "after"))
+    assert after < before
+    assert tried["guarantees"]["misses"] == {
+        "basis_points": None,
+        "labels": 20,
+        "labels_needed": 161,
+    }
+    assert tried["guarantees"]["false denials"]["labels_needed"] == 16
+    assert "279 more texts labelled no are needed: 20 of 299" in shown.out
+    assert "share of yes" in shown.out
+    (stored,) = (await asyncio.to_thread(program.json, "policy", "calibrations", name))["data"]
+    assert (stored["number"], stored["active"], stored["judge_model"]) == (1, False, "m")
+    activated = program.json("policy", "calibrate", name, "1")
+    assert activated["calibration"] == 1
+    assert program.json("policy", "calibrations", name)["data"][0]["active"] is True
+    assert program.json("policy", "calibrate", name, "0")["calibration"] is None
+    assert "no calibration 2" in program.refusal("policy", "calibrate", name, "2")

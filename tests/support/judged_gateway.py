@@ -31,6 +31,7 @@ from tollkeeper.domain.policy import (
 from tollkeeper.storage import policies as storage
 from tollkeeper.storage.activity import ActivityEntry
 
+JUDGE_MODEL = "the-judge"
 LIKELY = 9000
 UNLIKELY = 1000
 _ASKED = re.compile(
@@ -248,7 +249,7 @@ async def judged_gateway(
             conninfo,
             model,
             backends=backends,
-            judge={"backend": "judge", "model": "the-judge", **settings},
+            judge={"backend": "judge", "model": JUDGE_MODEL, **settings},
             **changes,
         ) as scripted:
             yield JudgedGateway(scripted, judge_server)

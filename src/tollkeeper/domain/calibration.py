@@ -195,11 +195,13 @@ def _fit_steps(labelled: Sequence[Labelled]) -> Calibration:
 
 def held_out(labelled: Sequence[Labelled]) -> list[tuple[float, bool]]:
     """Returns for each text the probability by a calibration that was fitted without it, and its
-    label. The folds take turns within each label, so every fold has both."""
+    label. The folds take turns within each label by score, so all folds are alike, whatever the order
+    of the texts is."""
     found: list[tuple[float, bool]] = []
     folds: list[list[Labelled]] = [[] for _ in range(_FOLDS)]
     for label in (True, False):
-        for number, one in enumerate(one for one in labelled if one.is_yes is label):
+        same = sorted((one for one in labelled if one.is_yes is label), key=lambda one: one.score)
+        for number, one in enumerate(same):
             folds[number % _FOLDS].append(one)
     for number, fold in enumerate(folds):
         others = [one for other in range(_FOLDS) if other != number for one in folds[other]]

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.support.judged_gateway import JudgedGateway, assert_denied
+from tests.support.judged_gateway import JUDGE_MODEL, JudgedGateway, assert_denied
 from tollkeeper.domain.calibration import Calibration, Fitted, Labelled, Shape, measure
 from tollkeeper.domain.errors import NotFound, StateConflict
 from tollkeeper.domain.judging import prompt_format
@@ -23,9 +23,7 @@ async def _store(
     judged: JudgedGateway, policy: Policy, *, rule: str | None = None, model: str | None = None
 ) -> int:
     gateway = judged.scripted.gateway
-    judge = gateway.settings.judge
-    assert judge is not None
-    used = JudgeFormat(model or judge.model, prompt_format())
+    used = JudgeFormat(model or JUDGE_MODEL, prompt_format())
     asked = rule or policy.draft.rule
     stored = await gateway.services.calibrations.calibration_create(
         policy.organization_id, policy.id, asked, used, _fitted(), {"labels": 20}

@@ -225,7 +225,10 @@ async def test_the_command_on_a_labelled_file(
 ) -> None:
     judge.opinion = lambda asked: int(asked.text.split()[-1])
     rated = [(9000, True), (6000, True), (5500, False), (2000, False), (1000, False)]
-    lines = [{"text": f"n {p}", "label": label, "kind": "more"} for p, label in rated * 3]
+    lines = [
+        {"text": f"{number} {value}", "label": label, "kind": "more"}
+        for number, (value, label) in enumerate(rated * 3)
+    ]
     file = _write(tmp_path, *lines)
     found = await _json(program, "--rule", "Is it?", "--file", file)
     calibration = found["calibration"]
@@ -255,7 +258,7 @@ async def test_what_the_command_refuses(
         return found
 
     assert "ends with '?'" in await refusal("--rule", "It is.", "--text", "x")
-    assert "line 2" in await refusal("--rule", "Is it?", "--file", str(bad))
+    assert "Line 2" in await refusal("--rule", "Is it?", "--file", str(bad))
     assert "texts" in await refusal("--rule", "Is it?", "--file", str(empty))
     assert "No such file" in await refusal("--rule", "Is it?", "--file", str(tmp_path / "none"))
     judge.opinion = lambda _: reset_before_headers()
