@@ -1,10 +1,11 @@
 """Fixtures for identities: a private key, and an environment without a developer's own identity."""
 
+import asyncio
 import gc
 import os
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -29,12 +30,15 @@ def _no_own_identity(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _collected() -> Iterator[None]:
-    """The libraries leave connections to the garbage collector, when their attempt has ended."""
+async def _collected() -> AsyncIterator[None]:
+    """The libraries leave connections to the garbage collector, when their attempt has ended. The loop
+    and the executor let go of the last exception a turn later."""
     yield
     for thread in threading.enumerate():
         if thread.name == THREAD_NAME:
-            thread.join(20)
+            await asyncio.to_thread(thread.join, 20)
+    # An executor's thread keeps its last work until it gets other work.
+    await asyncio.to_thread(gc.collect)
     gc.collect()
 
 
