@@ -91,6 +91,20 @@ ThresholdOption = Annotated[
         show_default="judge.default_threshold_basis_points",
     ),
 ]
+ErrorRate = Annotated[
+    float | None,
+    typer.Option(metavar="1%", help="Find the threshold for it.", parser=share_of),
+]
+TrialThreshold = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="The least value of a match, in basis points.",
+        min=THRESHOLD_MIN,
+        max=THRESHOLD_MAX,
+        show_default="judge.default_threshold_basis_points",
+    ),
+]
 W = TypeVar("W", wire.PolicyCreate, wire.PolicyEdit)
 _DEFAULT = "default"
 _RULE_FIELDS = tuple(field for field in Rule.__slots__ if field != "project_ids")
@@ -270,30 +284,15 @@ def policy_try(
     direction: Annotated[
         TrialDirection, typer.Option(help="Whether the texts are requests or answers.")
     ] = TrialDirection.REQUEST,
-    threshold: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            help="The least value of a match, in basis points.",
-            min=THRESHOLD_MIN,
-            max=THRESHOLD_MAX,
-            show_default="judge.default_threshold_basis_points",
-        ),
-    ] = None,
+    threshold: TrialThreshold = None,
     calibrate: Annotated[
         bool, typer.Option("--calibrate", help="Fit a calibration, and show calibrated values.")
     ] = False,
     save: Annotated[
         bool, typer.Option("--save", help="Store the calibration for --policy, not yet active.")
     ] = False,
-    false_denials: Annotated[
-        float | None,
-        typer.Option(metavar="1%", help="Find the threshold for it.", parser=share_of),
-    ] = None,
-    misses: Annotated[
-        float | None,
-        typer.Option(metavar="1%", help="Find the threshold for it.", parser=share_of),
-    ] = None,
+    false_denials: ErrorRate = None,
+    misses: ErrorRate = None,
     confidence: Annotated[
         float, typer.Option(metavar="95%", help="How sure such a threshold is.", parser=share_of)
     ] = "95%",  # type: ignore[assignment]  # the parser reads the default too
@@ -319,15 +318,12 @@ def policy_try(
     wanted = Wanted(threshold, false_denials, misses, confidence)
     report = trial_report(trial, settings, wanted, fitted)
     if save and fitted is not None:
+        measured = {**fitted_view(fitted), "auc": report.content["calibration"]["auc"]}
         run_with_services(
             invocation,
             lambda services: services.calibrations.calibration_create(
-                found.organization_id,
-                found.id,
-                trial.rule,
-                judge_format(settings),
-                fitted,
-                {**fitted_view(fitted), "auc": report.content["calibration"]["auc"]},
+                *(found.organization_id, found.id, trial.rule),
+                *(judge_format(settings), fitted, measured),
             ),
         )
     show_report(report, as_json=invocation.as_json)
