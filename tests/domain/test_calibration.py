@@ -8,7 +8,6 @@ import pytest
 from tollkeeper.domain.calibration import (
     Labelled,
     Shape,
-    error_rate_bound,
     fit,
     held_out,
     is_monotone,
@@ -111,8 +110,14 @@ def test_too_few_labels_for_a_guarantee_say_how_many_are_needed() -> None:
 
 
 def test_the_interval_is_the_exact_one() -> None:
-    """Known values: the rule of three, and a table of Clopper-Pearson limits."""
-    assert error_rate_bound(0, 299, 0.95) == pytest.approx(0.01, abs=1e-4)
-    assert error_rate_bound(0, 100, 0.95) == pytest.approx(0.029513, abs=1e-6)
-    assert error_rate_bound(5, 100, 0.975) == pytest.approx(0.112835, abs=1e-6)
-    assert error_rate_bound(7, 7, 0.95) == 1.0
+    """Known upper ends of exact binomial (Clopper-Pearson) intervals: so many of the values may be
+    errors if the rate is at least this."""
+    for errors, count, confidence, upper in (
+        (0, 100, 0.95, 0.029513),
+        (5, 100, 0.975, 0.112835),
+    ):
+        above = threshold_for_misses(range(count), upper + 1e-6, confidence)
+        below = threshold_for_misses(range(count), upper - 1e-6, confidence)
+        assert above.basis_points == errors
+        assert below.basis_points == (errors - 1 if errors else None)
+    assert threshold_for_misses(range(7), 0.01, 0.95).basis_points is None

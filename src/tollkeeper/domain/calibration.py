@@ -7,7 +7,7 @@ fitted on labelled texts: a line in log-odds for few labels, and isotonic regres
 
 import math
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 
 import msgspec
@@ -259,13 +259,6 @@ def threshold_for_misses(matching: Sequence[int], rate: float, confidence: float
     return Threshold(found, len(values), labels_needed(rate, confidence))
 
 
-def error_rate_bound(errors: int, count: int, confidence: float) -> float:
-    """Returns the upper end of the exact binomial (Clopper-Pearson) interval for an error rate."""
-    if errors >= count:
-        return 1.0
-    return _bisected(lambda rate: _binomial_cdf(errors, count, rate) - (1 - confidence))
-
-
 def labels_needed(rate: float, confidence: float) -> int:
     """Returns how many labels of one kind a guarantee needs at least."""
     return math.ceil(math.log(1 - confidence) / math.log(1 - rate))
@@ -301,18 +294,6 @@ def _binomial_cdf(successes: int, count: int, rate: float) -> float:
         )
         for number in range(successes + 1)
     )
-
-
-def _bisected(falling: Callable[[float], float]) -> float:
-    """Returns where a falling function of a rate crosses zero."""
-    low, high = 0.0, 1.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        if falling(middle) > 0:
-            low = middle
-        else:
-            high = middle
-    return high
 
 
 def is_monotone(calibration: Calibration) -> bool:
