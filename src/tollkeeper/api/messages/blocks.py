@@ -5,7 +5,6 @@ closes when another block begins and its arguments are a complete JSON object, b
 send pieces of several calls in turn.
 """
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -14,6 +13,7 @@ import msgspec
 from tollkeeper.api.messages.call import PreparedMessage
 from tollkeeper.domain.errors import BackendFailed
 from tollkeeper.domain.inference import Annotation, Delta, Finish, ToolCallPiece
+from tollkeeper.domain.inline_content import read_address
 from tollkeeper.domain.prompt import FreeObject
 
 TEXT, THINKING, TOOL_USE = "text", "thinking", "tool_use"
@@ -29,8 +29,6 @@ _EMPTY: dict[str, FreeObject] = {
     THINKING: {"type": THINKING, "thinking": "", "signature": ""},
 }
 _PIECES = {TEXT: ("text_delta", "text"), THINKING: ("thinking_delta", "thinking")}
-# An address that has the image in itself.
-_IMAGE_ADDRESS = re.compile(r"data:(image/[\w.+-]+)[^,]*;base64,(.*)", re.IGNORECASE | re.DOTALL)
 _json_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
@@ -201,10 +199,10 @@ def read_arguments(arguments: str) -> msgspec.Raw | None:
 
 
 def _image_source(address: str) -> FreeObject:
-    found = _IMAGE_ADDRESS.fullmatch(address)
-    if found is None:
+    content = read_address(address)
+    if content is None or not content.media_type.startswith("image/"):
         return {"type": "url", "url": address}
-    return {"type": "base64", "media_type": found[1].lower(), "data": found[2]}
+    return {"type": "base64", "media_type": content.media_type, "data": content.base64}
 
 
 def _begun(index: int, block: FreeObject) -> FreeObject:

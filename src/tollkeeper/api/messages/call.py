@@ -1,18 +1,19 @@
 """Turns a Messages request into a `Call`."""
 
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import msgspec
 
 from tollkeeper.api.http.endpoint import Request
 from tollkeeper.api.isolated import affinity_of, caching_wish
-from tollkeeper.api.messages.input import Unseal
 from tollkeeper.api.messages.prompt import read_prompt
 from tollkeeper.api.wire import messages as wire
 from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
 from tollkeeper.domain.inference import Call
-from tollkeeper.domain.prompt import CachingWish, Prompt
+from tollkeeper.domain.prompt import Prompt
 from tollkeeper.large_requests import beside_the_loop
 from tollkeeper.services.calls.options import output_bound, require_supported
 from tollkeeper.services.calls.reasoning_seal import Sealer
@@ -42,12 +43,8 @@ async def message_call(
     bound = output_bound(body.max_tokens, model, param=_BOUND_FIELD)
     caching = caching_wish(services, caller, model, None)
     unseal = partial(services.reasoning_seal.unseal, caller)
-    asked = (body, model, request.conventions.messages_web_tools, unseal, caching)
-    prompt = (
-        await beside_the_loop(caller.organization_id.int, _supported_prompt, *asked)
-        if request.is_large
-        else _supported_prompt(*asked)
-    )
+    web_tools = request.conventions.messages_web_tools
+    prompt = await supported_prompt(request, read_prompt, body, model, web_tools, unseal, caching)
     call = Call(
         request_id=request.id,
         organization_id=caller.organization_id,
@@ -72,16 +69,24 @@ async def message_call(
     )
 
 
-def _supported_prompt(
-    body: wire.MessagesRequest,
+async def supported_prompt(
+    request: Request[Any, Any],
+    read: Callable[..., Prompt],
+    body: msgspec.Struct,
     model: Model,
-    web_tools: frozenset[str],
-    unseal: Unseal,
-    caching: CachingWish,
+    *asked: Any,
 ) -> Prompt:
-    prompt = read_prompt(body, model, web_tools, unseal, caching)
-    require_supported(model, prompt)
-    return prompt
+    """Reads the prompt of a body, in the thread for large requests if it is large, and raises
+    OptionUnsupported for what the model lacks."""
+
+    def read_supported() -> Prompt:
+        prompt = read(body, model, *asked)
+        require_supported(model, prompt)
+        return prompt
+
+    if not request.is_large:
+        return read_supported()
+    return await beside_the_loop(request.project_caller.organization_id.int, read_supported)
 
 
 def _check_fields(body: wire.MessagesRequest) -> None:

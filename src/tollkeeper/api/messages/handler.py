@@ -10,13 +10,11 @@ from tollkeeper.api.http.endpoint import HeaderIndex, HeaderParameter, Reply, Re
 from tollkeeper.api.http.request import header_values
 from tollkeeper.api.http.session import session_of
 from tollkeeper.api.isolated import affinity_of
-from tollkeeper.api.messages.call import message_call
-from tollkeeper.api.messages.input import Unseal
+from tollkeeper.api.messages.call import message_call, supported_prompt
 from tollkeeper.api.messages.prompt import read_counted_prompt
 from tollkeeper.api.messages.result import MessageAssembly
 from tollkeeper.api.messages.stream import MessageStream
 from tollkeeper.api.wire import messages as wire
-from tollkeeper.domain.catalog import Model
 from tollkeeper.domain.conventions import (
     COUNT_NEUTRAL_BETA_FLAGS,
     MESSAGES_BETA_HEADER,
@@ -25,9 +23,6 @@ from tollkeeper.domain.conventions import (
 )
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.inference import Call
-from tollkeeper.domain.prompt import Prompt
-from tollkeeper.large_requests import beside_the_loop
-from tollkeeper.services.calls.options import require_supported
 from tollkeeper.services.use_cases import Services
 
 _BETA_LENGTH_MAX = 512
@@ -83,12 +78,8 @@ async def token_count(
                 param=MESSAGES_BETA_HEADER,
             )
     unseal = partial(services.reasoning_seal.unseal, caller)
-    asked = (body, model, request.conventions.messages_web_tools, unseal)
-    prompt = (
-        await beside_the_loop(caller.organization_id.int, _supported_prompt, *asked)
-        if request.is_large
-        else _supported_prompt(*asked)
-    )
+    web_tools = request.conventions.messages_web_tools
+    prompt = await supported_prompt(request, read_counted_prompt, body, model, web_tools, unseal)
     call = Call(
         request_id=request.id,
         organization_id=caller.organization_id,
@@ -111,14 +102,6 @@ async def token_count(
             (TOKEN_COUNT_ESTIMATED_HEADER.encode(), b"true" if counted.estimated else b"false")
         ],
     )
-
-
-def _supported_prompt(
-    body: wire.TokenCountRequest, model: Model, web_tools: frozenset[str], unseal: Unseal
-) -> Prompt:
-    prompt = read_counted_prompt(body, model, web_tools, unseal)
-    require_supported(model, prompt)
-    return prompt
 
 
 def _beta_flags(headers: HeaderIndex, length_max: int) -> tuple[str, ...]:
