@@ -4,6 +4,9 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
+# Without cached bytecode every command, test and gateway process compiles a thousand files again.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help install serve test check bench growth load soak fuzz profile prove lock openapi docs clean
 
@@ -19,11 +22,12 @@ $(INSTALLED): requirements.lock requirements-uv.lock pyproject.toml
 	@echo "fetching uv, which installs the rest ..."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-uv.lock
 	@echo "installing $$(grep -c == requirements.lock) packages into $(VENV) ..."
-	@$(BIN)/uv pip sync --quiet --system-certs --python $(BIN)/python --require-hashes requirements.lock \
+	@$(BIN)/uv pip sync --quiet --system-certs --compile-bytecode --python $(BIN)/python --require-hashes requirements.lock \
 	  || { echo "uv could not install them: pip does the same, in about a minute ..."; \
 	       $(BIN)/python -m pip install --quiet --no-deps --require-hashes -r requirements.lock; }
 	@echo "installing tollkeeper ..."
 	@$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --offline --editable .
+	@$(BIN)/python -m compileall -q src
 	@touch $@
 	@echo "done: $(BIN)/tollkeeper"
 
