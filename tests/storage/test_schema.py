@@ -7,10 +7,12 @@ from collections.abc import Iterator
 import psycopg
 import pytest
 from psycopg.conninfo import make_conninfo
+from structlog.testing import capture_logs
 
 from tests.support.data_folders import data_folder
 from tollkeeper.domain.errors import StateConflict, Unavailable
 from tollkeeper.embedded.postgres import EmbeddedPostgres
+from tollkeeper.storage.fence import find_newest_server
 from tollkeeper.storage.migrations import migrate
 from tollkeeper.storage.schema import check_database, code_revision, database_revision
 
@@ -43,6 +45,13 @@ def test_empty_database_is_refused_until_migrated(empty_database: str) -> None:
     check_database(empty_database)
     with psycopg.connect(empty_database) as connection:
         assert database_revision(connection) == code_revision()
+
+
+def test_a_database_without_a_schema_is_only_refused_once(empty_database: str) -> None:
+    """The survey of servers finds no table to note the newest server in, and says nothing of it."""
+    with capture_logs() as logged:
+        find_newest_server(empty_database, None)
+    assert logged == []
 
 
 def test_migrating_again_changes_nothing(empty_database: str) -> None:

@@ -268,6 +268,8 @@ class Fence:
         if self._is_of_these_hosts and is_copy and newest.is_newer_than(server.seen):
             try:
                 await _write(server, _MARK, newest)
+            except psycopg.errors.UndefinedTable:
+                pass  # the schema is older or not created yet; the command's own check says so
             except (psycopg.Error, TimeoutError) as exc:
                 _log.warning(
                     "a database server cannot be marked", server=server.name, reason=str(exc)
