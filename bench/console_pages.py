@@ -10,8 +10,8 @@ import asyncio
 import os
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -20,6 +20,7 @@ from uuid import UUID
 import httpx2
 from psycopg.conninfo import conninfo_to_dict
 from tests.support.console_site import TOKEN, serving_console
+from tests.support.constants import constants
 from tests.support.large_activity import (
     COST_MAX,
     DEAREST,
@@ -99,10 +100,10 @@ def _folder(kept: Path | None) -> Iterator[Path]:
     yield kept
 
 
-def _settings(folder: Path, statement_timeout_s: float) -> Settings:
+def _settings(folder: Path) -> Settings:
     return Settings.model_validate(
         {
-            "database": {"data_dir": folder, "statement_timeout_s": statement_timeout_s},
+            "database": {"data_dir": folder},
             "backends": [
                 {"name": name, "kind": "openai", "urls": ["http://127.0.0.1:9/v1"]}
                 for name in ("first", "second")
@@ -122,8 +123,18 @@ def _settings(folder: Path, statement_timeout_s: float) -> Settings:
     )
 
 
+@asynccontextmanager
+async def _running(
+    settings: Settings, conninfo: str, statement_timeout_s: float
+) -> AsyncIterator[Services]:
+    timeout = {"statement_timeout_s": statement_timeout_s}
+    with constants({"bootstrap.administration.Database": timeout}):
+        async with running_services(settings, conninfo) as services:
+            yield services
+
+
 async def _fill(folder: Path, conninfo: str, options: argparse.Namespace) -> None:
-    async with running_services(_settings(folder, _FILL_S), conninfo) as services:
+    async with _running(_settings(folder), conninfo, _FILL_S) as services:
         tenants: list[LedgerTenant] = []
         for _ in range(_ORGANIZATIONS):
             tenant = await make_tenant(services.database)
@@ -157,9 +168,9 @@ def _policy(owner: LedgerTenant) -> Policy:
 
 
 async def _measure(folder: Path, conninfo: str, rounds: int) -> list[Took]:
-    settings = _settings(folder, 60)
+    settings = _settings(folder)
     async with (
-        running_services(settings, conninfo) as services,
+        _running(settings, conninfo, 60) as services,
         serving_console(settings, services) as address,
         httpx2.AsyncClient(base_url=address, timeout=60, follow_redirects=True) as client,
     ):

@@ -8,6 +8,7 @@ import hypothesis
 import pytest
 import structlog
 
+from tests.support.constants import constants
 from tests.support.data_folders import data_folder
 from tests.support.gateway import Gateway, Tenant, running_gateway
 from tollkeeper.embedded.postgres import EmbeddedPostgres
@@ -34,6 +35,13 @@ hypothesis.settings.register_profile(
     suppress_health_check=[hypothesis.HealthCheck.too_slow],
 )
 hypothesis.settings.load_profile("fixed")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _many_requests_for_administration() -> Iterator[None]:
+    """Tests of one tenant send more of them in a minute than administrators."""
+    with constants({"services.tenants.administration_rate.PER_MINUTE": 1_000_000}):
+        yield
 
 
 @pytest.fixture(autouse=True)
@@ -84,8 +92,6 @@ async def tenant(gateway: Gateway) -> Tenant:
 def make_settings(data_dir: Path) -> Settings:
     declared: dict[str, Any] = {
         "database": {"data_dir": data_dir, "pool_size": 8},
-        # Tests of one tenant ask for more in a minute than an administrator.
-        "limits": {"administration_per_minute": 1_000_000},
         "backends": [
             {"name": "cluster", "kind": "openai", "urls": ["http://127.0.0.1:9/v1"]},
         ],

@@ -156,7 +156,9 @@ def test_what_is_set_wins_over_the_preset(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert config.urls == ("https://proxy.example/v1",)
     assert (config.credential, config.api_key) == (CredentialKind.BEARER, "key-of-the-file")
     assert (config.protocol, config.tokenizer) == (WireProtocol.MESSAGES, Tokenizer.NONE)
-    assert _config("mistral", monkeypatch, include_usage=True).include_usage
+    assert _config(
+        "mistral", monkeypatch, fields={"stream_options": "stream_options"}
+    ).include_usage
 
 
 def test_settings_survive_the_way_to_a_worker() -> None:
@@ -200,7 +202,7 @@ def test_a_preset_that_cannot_be(changes: dict[str, Any], said: str) -> None:
     ],
 )
 def test_the_bound_of_an_image(preset: str, own: int | None, bound: int | None) -> None:
-    changes = {} if own is None else {"tokens_per_image": own}
+    changes = {} if own is None else {"token_bounds": {"image": own}}
     assert _model({"preset": preset}, **changes).token_bounds.image == bound
 
 
@@ -232,7 +234,7 @@ def _model(backend: dict[str, Any], **changes: Any) -> Model:
 def test_what_searches_add_to_a_hold(
     backend: dict[str, Any], own: int, tokens: int | None, rereads: bool
 ) -> None:
-    bounds = _model(backend, tokens_per_web_search=own).token_bounds
+    bounds = _model(backend, token_bounds={"web_search": own}).token_bounds
     assert (bounds.web_search, bounds.search_rereads) == (tokens, rereads)
 
 
@@ -241,7 +243,6 @@ def test_what_searches_add_to_a_hold(
     [
         ({"preset": "xai"}, ["reasoning"], 100),
         ({"preset": "xai"}, ["tools"], 10),
-        ({"preset": "xai", "bounds_reasoning": True}, ["reasoning"], 10),
         # There reasoning is inside of the output.
         ({"preset": "xai", "protocol": "responses"}, ["reasoning"], 10),
         ({"preset": "openai"}, ["reasoning"], 10),

@@ -20,7 +20,7 @@ async def test_raised_alerts_are_listed_with_their_organization(
     cap = ("cap", "set", organization, "0", "--period", "month")
     await asyncio.to_thread(operator.json, *cap)
     async with running_process(books_conninfo) as process:
-        await Alerts(process.database, {}, None, 60).check()
+        await Alerts(process.database, {}, None).check()
     listed = await asyncio.to_thread(operator.json, "alert", "list")
     [alert] = [
         alert for alert in listed["data"] if alert["subject"].get("organization_id") == organization
@@ -46,7 +46,7 @@ async def test_alerts_show_names_and_present_values(
 
     async def listed() -> dict[str, Any]:
         async with running_process(books_conninfo) as process:
-            await Alerts(process.database, {}, None, 60).check()
+            await Alerts(process.database, {}, None).check()
         found = (await asyncio.to_thread(operator.json, "alert", "list"))["data"]
         [alert] = [one for one in found if one["subject"].get("key_id") == str(books.key)]
         return dict(alert)

@@ -97,8 +97,8 @@ _WRONG = (
     ),
     ("[[server]] # here\nport = 1", "write [server] in the place of [[server]]"),
     (
-        "[policy]\nunreadable_images = [] # here",
-        "policy.unreadable_images: must be 'allow' or 'deny'",
+        "[policy]\ndenied_content = 'images' # here",
+        "policy.denied_content = 'images': must be a list; write ['images']",
     ),
     ("[server]\nhost = 0.0.0.0 # here", "a text needs quotes"),
     ("[server]\nhost = 'a # here\nport = 1", "a closing quote is missing"),

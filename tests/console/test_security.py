@@ -14,7 +14,7 @@ from tests.support.console_site import TOKEN, ConsoleSite, serving_console
 from tests.support.tables import each
 from tollkeeper.console.app import ROUTES
 from tollkeeper.console.guard import BODY_BYTES_MAX
-from tollkeeper.console.sessions import COOKIE
+from tollkeeper.console.sessions import COOKIE, SESSION_S
 from tollkeeper.console.start import allowed_hosts, require_safe_address
 from tollkeeper.domain.errors import StateConflict
 from tollkeeper.services.clock import unix_now
@@ -237,7 +237,7 @@ async def test_a_session_expires_and_a_new_token_ends_all(site: ConsoleSite) -> 
         httpx2.AsyncClient(base_url=address) as client,
     ):
         await client.post("/sign-in", data={"token": TOKEN})
-        late = int(site.settings.console.session_s) - 5
+        late = SESSION_S - 5
         assert (await client.get("/models")).status_code == 200
         late += 10
         assert (await client.get("/models")).status_code == 303

@@ -54,7 +54,6 @@ from tollkeeper.services.calls.running_calls import InferenceLimits
 from tollkeeper.services.calls.token_counting import ApplyingPolicies, TokenCounting
 from tollkeeper.services.ledger.admission import Admission
 from tollkeeper.services.ledger.ledger import Ledger
-from tollkeeper.services.minute_rate import MinuteRate
 from tollkeeper.services.overload import OverloadGate
 from tollkeeper.services.policies.checks import PolicyChecks
 
@@ -191,7 +190,7 @@ class CallHistory:
 
     def _gateway(self, ledger: Ledger) -> Inference:
         return Inference(
-            Admission(ledger, MinuteRate(1_000_000), self._clock),
+            Admission(ledger, self._clock),
             cast("TokenCounting", None),
             {"cluster": FanOutBackend(self.provider, concurrency=2)},
             InferenceLimits(deadline_s=60, drain_s=1, drains_max=2, calls_max=1000),

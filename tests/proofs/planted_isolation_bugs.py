@@ -219,7 +219,7 @@ ISOLATION_BUGS = {
     "projects share a prefix cache": Bug(
         "caching_wish",
         "if salt is None and model.isolates_cache:",
-        "if salt is None and model.shares_cache:",
+        "if salt is None and not model.isolates_cache:",
         ("journeys/isolation/test_caches.py",),
     ),
     "a backend fetches what a caller names": Bug(

@@ -41,7 +41,6 @@ from tollkeeper.services.ledger import ledger as ledger_module
 from tollkeeper.services.ledger import overage_alerts as overage_alerts_module
 from tollkeeper.services.ledger.admission import Admission, Reservation
 from tollkeeper.services.ledger.ledger import Ledger
-from tollkeeper.services.minute_rate import MinuteRate
 
 PROCESSES = 2
 # In the longest history. The time is that of the simulation.
@@ -94,7 +93,7 @@ class History:
     def _process(self) -> Process:
         store = MemoryStore(self.database, self.uuid())
         ledger = Ledger(store, NoPolicies())
-        return Process(store, ledger, Admission(ledger, MinuteRate(1_000_000)))
+        return Process(store, ledger, Admission(ledger))
 
     def _open_books(self) -> Books:
         granted = {

@@ -61,7 +61,7 @@ class _Down:
 
 
 def _alerts(process: Process, **backends: Any) -> Alerts:
-    return Alerts(process.database, backends, None, 60)
+    return Alerts(process.database, backends, None)
 
 
 def _told(changes: list[AlertChange], subject: object) -> list[tuple[str, str, int]]:
@@ -115,7 +115,7 @@ async def test_the_value_of_a_raised_alert_is_updated_and_not_told_again(fresh: 
     async def post(_: str, body: str) -> None:
         posted.append(body)
 
-    alerts = Alerts(fresh.database, {}, post, 60)
+    alerts = Alerts(fresh.database, {}, post)
 
     async def detail() -> str:
         return next(
@@ -265,7 +265,7 @@ def _settings(url: str, **changes: str) -> Settings:
 @pytest.fixture
 def posting(fresh: Process, receiver: _Receiver, monkeypatch: pytest.MonkeyPatch) -> Alerts:
     monkeypatch.setenv("ALERTS_SECRET", _SECRET)
-    return Alerts(fresh.database, {}, alert_webhook(_settings(receiver.url)), 60)
+    return Alerts(fresh.database, {}, alert_webhook(_settings(receiver.url)))
 
 
 async def test_an_alert_is_delivered_signed_and_once(

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.constants import backend_constants
 from tests.support.databases import own_database
 from tests.support.scripted_gateway import ScriptedGateway, scripted_gateway
 from tests.support.upstream import Upstream, chat, unused_url
@@ -23,8 +24,13 @@ def conninfo(shared_conninfo: str) -> str:
 async def scripted(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGateway]:
     async with Upstream(chat()) as upstream:
         urls = [upstream.url, unused_url()]
-        backend = {"urls": urls, "failures_to_eject": 1, "organizations_to_eject": 1}
-        async with scripted_gateway(data_dir, conninfo, upstream, backend=backend) as running:
+        async with scripted_gateway(
+            data_dir,
+            conninfo,
+            upstream,
+            backend={"urls": urls},
+            changed_constants=backend_constants(failures_to_eject=1, organizations_to_eject=1),
+        ) as running:
             yield await running.with_tenant()
             await running.gateway.services.lease.sign_off()
 

@@ -8,6 +8,7 @@ import pytest
 
 from tests.support.backend_calls import make, make_call
 from tests.support.certificates import make_certificate
+from tests.support.constants import constants
 from tests.support.scripted_gateway import scripted_gateway
 from tests.support.tables import each
 from tests.support.upstream import Peer, Upstream, chat
@@ -30,15 +31,13 @@ _REACHES: list[tuple[str, object, str, object]] = [
     ("retries", 7, "retries", 7),
     ("tokenize_path", "/count", "tokenize_path", "/count"),
     ("tokenize_path", "/count", "tokenizer", Tokenizer.VLLM),
-    ("tokenize_timeout_s", 0.5, "tokenize_timeout_s", 0.5),
     ("connections", 7, "connections_max", 7),
-    ("idle_connections", 7, "idle_connections_max", 7),
-    ("keep_alive_s", 7, "keep_alive_s", 7),
-    ("answer_bytes", 4096, "body_bytes_max", 4096),
-    ("record_bytes", 4096, "frame_bytes_max", 4096),
-    ("failures_to_eject", 7, "failures_to_eject", 7),
-    ("ejection_s", 7, "ejection_s", 7),
-    ("ejection_max_s", 7, "ejection_s_max", 7),
+    ("fields", {"seed": "random_seed"}, "renamed_fields", {"seed": "random_seed"}),
+    ("fields", {"user": ""}, "omitted_fields", ("user",)),
+    ("fields", {"stream_options": ""}, "include_usage", False),
+    ("fields", {"logit_bias": False}, "refused_fields", ("logit_bias",)),
+    ("fields", {"max_tokens": "max_completion_tokens"}, "output_bound", "max_completion_tokens"),
+    ("fields", {"max_completion_tokens": "max_tokens"}, "output_bound", "max_tokens"),
 ]
 
 
@@ -64,10 +63,14 @@ def test_the_largest_record_depends_on_the_protocol() -> None:
     assert _config(protocol="responses").frame_bytes_max == 16 << 20
 
 
-def test_a_count_may_not_take_longer_than_a_call_waits_for_it() -> None:
-    assert _declared(tokenize_timeout_s=TOKENIZER_TIMEOUT_S).tokenize_timeout_s == 5
-    with pytest.raises(ValueError, match="tokenize_timeout_s"):
-        _declared(tokenize_timeout_s=TOKENIZER_TIMEOUT_S + 0.1)
+def test_a_count_does_not_take_longer_than_a_call_waits_for_it() -> None:
+    assert _config().tokenize_timeout_s <= TOKENIZER_TIMEOUT_S
+
+
+def test_fields_of_a_preset_are_changed_one_by_one() -> None:
+    fields = _declared(preset="mistral", fields={"seed": "seed", "top_k": False}).fields
+    assert (fields["seed"], fields["top_k"], fields["logit_bias"]) == ("seed", False, False)
+    assert (fields["stream_options"], fields["max_completion_tokens"]) == ("", "max_tokens")
 
 
 def test_the_embedded_engine() -> None:
@@ -83,8 +86,8 @@ def _settings(url: str, **changes: Any) -> Settings:
     return Settings.model_validate({"backends": [backend]})
 
 
-@each("fan_out", [1, 3])
-async def test_as_many_parts_at_once_as_allowed(fan_out: int) -> None:
+@each("allowed", [1, 3])
+async def test_as_many_parts_at_once_as_allowed(allowed: int) -> None:
     at_once = most = 0
 
     async def counted(peer: Peer) -> None:
@@ -96,11 +99,12 @@ async def test_as_many_parts_at_once_as_allowed(fan_out: int) -> None:
         await chat()(peer)
 
     async with Upstream(counted) as upstream:
-        settings = _settings(upstream.url, native_n=False, fan_out=fan_out)
-        backend = build_backends(settings, None)["b"]
+        with constants({"bootstrap.backends._PARTS_AT_ONCE": allowed}):
+            settings = _settings(upstream.url, native_n=False)
+            backend = build_backends(settings, None)["b"]
         (await make(backend, make_call(choices=9))).check_complete(choices=9)
         await backend.close()
-    assert most == fan_out
+    assert most == allowed
 
 
 async def test_a_gateway_trusts_the_certificates_of_its_file(
@@ -140,11 +144,6 @@ def test_a_file_without_certificates_is_named(tmp_path: Path, content: str | Non
         path.write_text(content)
     with pytest.raises(SettingsError, match=r"'b': tls_ca_file: .*ca\.pem cannot be used"):
         build_backends(_settings(_URL, tls_ca_file=str(path)), None)
-
-
-def test_an_ejection_is_not_longer_than_the_longest() -> None:
-    with pytest.raises(ValueError, match="ejection_s: must not be more than ejection_max_s"):
-        _declared(ejection_s=11)
 
 
 def test_a_file_for_nothing_is_named() -> None:

@@ -76,7 +76,7 @@ def test_an_entry_of_a_list_has_an_origin_for_each_value(config: Path) -> None:
     assert found["backends[directory].identity"].origin == "file"
     # Line 5 of the file; the first one is empty.
     assert found["backends[groq].retries"].source == f"{config}, line 5"
-    for name in ("urls", "refused_fields", "api_key_env", "output_bound"):
+    for name in ("urls", "fields", "api_key_env"):
         setting = found[f"backends[groq].{name}"]
         assert (setting.origin, setting.source) == ("preset", "groq"), name
     for name in ("idle_timeout_s", "connections", "api_key_file", "tls_ca_file", "protocol"):
@@ -96,14 +96,13 @@ def test_values_are_written_as_in_the_file(config: Path) -> None:
     assert found[f"{model}.price_changes"] == (
         '[{ pricing = { prompt = "0.000003" }, valid_from = 2027-01-01T00:00:00Z }]'
     )
-    assert found[f"{model}.tokens_per_image"] == found[f"{model}.options"] == ""
+    assert found[f"{model}.token_bounds"] == found[f"{model}.options"] == ""
     assert found[f"{model}.is_ready"] == "true"
     assert found["backends[groq].urls"] == '["https://api.groq.com/openai/v1"]'
     assert found["backends[directory].identity"] == (
         '{ tenant = "acme", client = "us", secret_env = (secret) }'
     )
     assert found["ledger.overage_bound_usd"] == '"10"'
-    assert found["limits.overload_turn_s"] == "0.025"
     # What is shown can be read back.
     for name, value in found.items():
         assert not value or "(secret)" in value or tomllib.loads(f"value = {value}"), name

@@ -27,6 +27,23 @@ def _rejection(folder: Path, text: str) -> str:
             "backends 'b': provider: was removed; use preset",
         ),
         ("[library]\ncalls = 3", "library: was removed; backends with a preset"),
+        ("[messages]\nweb_tool_aliases = []", "messages: was removed; all published names"),
+        (
+            "[server]\nheader_bytes = 4096",
+            "server.header_bytes: was removed; the gateway has a fixed",
+        ),
+        (
+            '[policy]\nunreadable_images = "deny"',
+            "policy.unreadable_images: was removed; list the content in policy.denied_content",
+        ),
+        (
+            "[telemetry]\nsample_ratio = 0.1",
+            "was removed; set OpenTelemetry's own variables, OTEL_",
+        ),
+        (
+            '[[backends]]\nname = "b"\nurls = ["http://a"]\nrefused_fields = ["seed"]',
+            "backends 'b': refused_fields: was removed; write fields = { name = false }",
+        ),
     ],
 )
 def test_a_removed_setting_names_its_replacement(tmp_path: Path, text: str, said: str) -> None:

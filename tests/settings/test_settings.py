@@ -113,8 +113,6 @@ _OUT_OF_BOUNDS: list[tuple[str, str, object]] = [
     ("server", "port", -1),
     ("server", "port", 65536),
     ("server", "workers", 0),
-    ("server", "header_timeout_s", 0),
-    ("server", "header_bytes", 1023),
     ("server", "keep_alive_s", -1),
     ("database", "pool_size", 1),
     ("database", "url", "mysql://x"),

@@ -35,6 +35,7 @@ What operators use:
     program            the command line as a process (`warm_program`: quickly, `terminal`: as a
                        person sees it, `signalled_program`: with a signal at an exact moment)
     console_site       the web console in front of a gateway
+    constants          other values for constants of the program
     browser            a real browser
 
 The ledger and its database:

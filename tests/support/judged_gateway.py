@@ -229,11 +229,13 @@ async def judged_gateway(
     judge: dict[str, Any] | None = None,
     backend: dict[str, Any] | None = None,
     judge_backend: dict[str, Any] | None = None,
+    window: dict[str, int] | None = None,
     **changes: Any,
 ) -> AsyncIterator[JudgedGateway]:
     """A gateway of its own, with other settings of its judge or of the two backends."""
     async with Upstream(chat()) as model, ScriptedJudge() as judge_server:
-        settings = {"deadline_s": 30, "concurrency": 8, "window_characters": 1000, **(judge or {})}
+        settings = {"deadline_s": 30, "concurrency": 8, **(judge or {})}
+        window = {"window_characters": 1000, "overlap_characters": 100, **(window or {})}
         backends = [
             {"name": "scripted", "kind": "openai", "urls": [model.url], **(backend or {})},
             {
@@ -250,6 +252,10 @@ async def judged_gateway(
             model,
             backends=backends,
             judge={"backend": "judge", "model": JUDGE_MODEL, **settings},
+            changed_constants={
+                "bootstrap.backends.JudgeConfig": window,
+                **changes.pop("changed_constants", {}),
+            },
             **changes,
         ) as scripted:
             yield JudgedGateway(scripted, judge_server)

@@ -3,8 +3,8 @@
 import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, LiteralString
@@ -13,6 +13,7 @@ from uuid import UUID
 import httpx2
 import psutil
 
+from tests.support.constants import constants
 from tests.support.gateway import Gateway, Tenant, running_gateway
 from tests.support.ledger import find_differences
 from tests.support.upstream import USAGE, Upstream, Verb, chat
@@ -54,7 +55,6 @@ def scripted_settings(data_dir: Path, *urls: str, **changes: Any) -> Settings:
     limits = {
         "inference_deadline_s": 60,
         "drain_s": 60,
-        "administration_per_minute": 1_000_000,
         **changes.pop("limits", {}),
     }
     return Settings.model_validate(
@@ -341,11 +341,14 @@ async def scripted_gateway(
     urls: tuple[str, ...] = (),
     ordinary: Callable[[], Verb] = chat,
     clock: Clock = unix_now,
+    changed_constants: Mapping[str, Any] | None = None,
     **changes: Any,
 ) -> AsyncIterator[ScriptedGateway]:
     """`urls` are the replicas, where they are not just the upstream."""
     settings = scripted_settings(data_dir, *(urls or (upstream.url,)), **changes)
-    async with running_gateway(settings, conninfo, clock=clock) as gateway:
+    async with AsyncExitStack() as stack:
+        stack.enter_context(constants(changed_constants or {}))
+        gateway = await stack.enter_async_context(running_gateway(settings, conninfo, clock=clock))
         tenant = await gateway.make_tenant(credit=credit)
         scripted = ScriptedGateway(
             gateway, upstream, tenant, probe_tenant=tenant, ordinary=ordinary

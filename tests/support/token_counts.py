@@ -9,8 +9,6 @@ from tests.support.scripted_gateway import MODEL, ScriptedGateway
 from tests.support.upstream import Verb, answer
 
 BARE = "example/bare"
-# What the gateway without a tokenizer calls its web tool, instead of the published names.
-OTHER_WEB_TOOL = "web_search_20991231"
 USER = {"role": "user", "content": "Hello"}
 
 

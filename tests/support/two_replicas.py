@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx2
 
+from tests.support.constants import backend_constants
 from tests.support.scripted_gateway import Entry, ScriptedGateway, eventually, scripted_gateway
 from tests.support.upstream import Upstream, Verb, chat
 from tests.support.upstream_converse import converse, invoke
@@ -74,8 +75,6 @@ async def two_replicas(
         # A count would be a request too.
         "tokenizer": "none",
         "retries": 1,
-        "failures_to_eject": 1_000_000,
-        "answer_bytes": ANSWER_BYTES_MAX,
     }
     async with Upstream(ordinary()) as one, Upstream(ordinary()) as two:
         urls = (one.url, two.url)
@@ -85,6 +84,9 @@ async def two_replicas(
             ordinary=ordinary,
             backend=backend,
             limits=limits,
+            changed_constants=backend_constants(
+                failures_to_eject=1_000_000, body_bytes_max=ANSWER_BYTES_MAX
+            ),
         ) as scripted:
             yield TwoReplicas(scripted, (one, two))
 

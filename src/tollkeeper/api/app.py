@@ -68,7 +68,7 @@ class App:
         self._decoding = incoming.JsonDecoding(conventions.body_elements_max)
         self._bodies = BodiesInFlight(
             bytes_max=conventions.bodies_bytes_max,
-            key_bytes_max=conventions.key_bodies_bytes_max,
+            key_bytes_max=conventions.bodies_bytes_max // 2,
         )
         self._keep_alive = KeepAlive()
         self._customer_key_header = conventions.customer_key_header.encode()

@@ -68,8 +68,7 @@ class Tokenizer(StrEnum):
 @dataclass(frozen=True, slots=True)
 class BackendConfig:
     """One backend: replicas that serve the same models, and the bounds of every request to them.
-
-    No field has a default here: the defaults are those of the operator's settings."""
+    Bounds that no operator can choose well have their value here."""
 
     name: str
     # Base addresses of the replicas, including `/v1`.
@@ -110,24 +109,30 @@ class BackendConfig:
     tokenizer: Tokenizer
     # Relative to the origin of the url if it starts with "/", else to the url; None: the default.
     tokenize_path: str | None
-    tokenize_timeout_s: float
-
-    # The maximum size of one record of a stream, and of an answer that is not streamed.
+    # The maximum size of one record of a stream.
     frame_bytes_max: int
-    body_bytes_max: int
-    # Connections to each replica: in all, idle ones, and how long an idle one is kept.
+    # Connections to each replica, from each process.
     connections_max: int
-    idle_connections_max: int
-    keep_alive_s: float
-    # Calls that may wait for a connection to a replica while all are in use.
-    connections_waiting_max: int
 
-    # Failures in a row that eject a replica, and the time of the first and the longest ejection.
-    failures_to_eject: int
-    ejection_s: float
-    ejection_s_max: float
+    # How long a count may take. After that, the bound of the prompt is estimated.
+    tokenize_timeout_s: float = 2
+    # The maximum size of an answer that is not streamed.
+    body_bytes_max: int = 64 << 20
+    idle_connections_max: int = 256
+    # How long an idle connection is kept: less than the five seconds after which common model servers
+    # close theirs. If a request is written while the server closes, nobody knows whether it ran.
+    keep_alive_s: float = 4
+    # Calls that may wait for a connection to a replica while all are in use; one organization may
+    # have a quarter of them.
+    connections_waiting_max: int = 1024
+
+    # Failures in a row that eject a replica, and the time of the first and the longest ejection, to
+    # which each further failure doubles it.
+    failures_to_eject: int = 3
+    ejection_s: float = 1
+    ejection_s_max: float = 10
     # Of how many organizations these failures must be, if so many use the backend.
-    organizations_to_eject: int
+    organizations_to_eject: int = 2
 
     def __post_init__(self) -> None:
         if not self.urls or len(set(self.urls)) != len(self.urls):

@@ -46,13 +46,8 @@ class Preset:
         found: dict[str, Any] = {
             "protocol": self.protocol.value,
             "credential": self.credential.value,
-            "output_bound": self.output_bound.value,
-            "include_usage": self.include_usage,
-            "bounds_reasoning": self.bounds_reasoning,
             "native_n": self.native_n,
-            "refused_fields": self.refused,
-            "renamed_fields": dict(self.renamed),
-            "omitted_fields": self.omitted,
+            "fields": self._fields(),
         }
         if self.tokenizer is not None:
             found["tokenizer"] = self.tokenizer.value
@@ -60,7 +55,21 @@ class Preset:
             found["urls"] = (self.url,)
         return found
 
+    def _fields(self) -> dict[str, str | bool]:
+        fields: dict[str, str | bool] = dict.fromkeys(self.refused, False)
+        fields |= self.renamed
+        fields |= dict.fromkeys(self.omitted, "")
+        if not self.include_usage:
+            fields["stream_options"] = ""
+        if self.output_bound is not OutputBound.CALLER:
+            fields[_OTHER_BOUND[self.output_bound]] = self.output_bound.value
+        return fields
 
+
+_OTHER_BOUND = {
+    OutputBound.MAX_TOKENS: OutputBound.MAX_COMPLETION_TOKENS.value,
+    OutputBound.MAX_COMPLETION_TOKENS: OutputBound.MAX_TOKENS.value,
+}
 # Models that search the web without being asked, by their names at any provider, with the most
 # searches that a call is held for. 28 were seen in one answer of a deep research.
 _SEARCHING_MODELS = (

@@ -39,7 +39,6 @@ class Administration:
             conninfo,
             pool_size=declared.pool_size,
             pool_timeout_s=declared.pool_timeout_s,
-            statement_timeout_s=declared.statement_timeout_s,
             seen_file=declared.seen_file,
         )
 
@@ -79,8 +78,7 @@ class Administration:
         from tollkeeper.services.tenants.project_keys import ProjectKeys
 
         permissions = self.settings.auth.project_key_default_permissions
-        keys_max = self.settings.limits.project_keys
-        return ProjectKeys(self.database, self.idempotency, self.clock, permissions, keys_max)
+        return ProjectKeys(self.database, self.idempotency, self.clock, permissions)
 
     @cached_property
     def admin_keys(self) -> "AdminKeys":
@@ -115,10 +113,7 @@ class Administration:
     def policies(self) -> "Policies":
         from tollkeeper.services.policies.policies import Policies
 
-        policies_max = self.settings.limits.policies
-        return Policies(
-            self.database, self.idempotency, self.clock, self.policy_directory, policies_max
-        )
+        return Policies(self.database, self.idempotency, self.clock, self.policy_directory)
 
     @cached_property
     def project_limits(self) -> ProjectLimits:

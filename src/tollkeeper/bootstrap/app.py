@@ -3,7 +3,6 @@
 from tollkeeper.api.app import App
 from tollkeeper.api.http.conventions import HttpConventions
 from tollkeeper.api.routes import routes_for
-from tollkeeper.domain.conventions import MESSAGES_WEB_TOOLS
 from tollkeeper.services.use_cases import Services
 from tollkeeper.settings import Settings
 
@@ -16,13 +15,9 @@ def build_app(settings: Settings, services: Services) -> App:
 def http_conventions(settings: Settings) -> HttpConventions:
     return HttpConventions(
         body_bytes_max=settings.limits.body_bytes,
-        body_elements_max=settings.limits.body_elements,
         bodies_bytes_max=settings.limits.bodies_bytes,
-        key_bodies_bytes_max=settings.limits.key_bodies_bytes,
-        body_timeout_s=settings.server.body_timeout_s,
         customer_key_header=settings.auth.customer_key_header,
         session_headers=settings.sessions.headers,
-        messages_web_tools=MESSAGES_WEB_TOOLS.union(settings.messages.web_tool_aliases),
         model_listing=settings.extensions.model_listing,
         key_usage=settings.extensions.key_usage,
         messages=settings.extensions.messages,

@@ -19,8 +19,8 @@ from tollkeeper.services.policies.judge import Judge, JudgeConfig
 from tollkeeper.services.vault import Vault
 from tollkeeper.settings import BackendSettings, Settings, SettingsError
 
-# The bound if `record_bytes` is not set. A record may hold an image, and a record of a Responses stream
-# the whole result.
+# The maximum size of one record of a stream. A record may hold an image, and a record of a Responses
+# stream the whole result.
 _RECORD_BYTES_MAX = 1 << 20
 _LARGE_RECORD_BYTES_MAX = 16 << 20
 # The tokenizer that is asked if `tokenizer` is not set.
@@ -32,6 +32,8 @@ _TOKENIZERS = {
     WireProtocol.CONVERSE: Tokenizer.CONVERSE,
     WireProtocol.BEDROCK_MESSAGES: Tokenizer.MESSAGES,
 }
+# Parts of one call that run at once if the gateway fans `n` out.
+_PARTS_AT_ONCE = 16
 # `top_logprobs` for the judge. The published protocol allows 20; the embedded engine has no bound.
 _JUDGE_ALTERNATIVES = 20
 _JUDGE_ALTERNATIVES_EMBEDDED = 200
@@ -58,8 +60,6 @@ def build_judge(
         JudgeConfig(
             deadline_s=declared.deadline_s,
             concurrency=_JUDGE_CONCURRENCY_EMBEDDED if embedded else declared.concurrency,
-            window_characters=declared.window_characters,
-            overlap_characters=declared.window_characters // 10,
             top_logprobs=_JUDGE_ALTERNATIVES_EMBEDDED if embedded else _JUDGE_ALTERNATIVES,
             examples=examples,
         ),
@@ -95,7 +95,6 @@ def _judge_model(backend: BackendSettings, upstream_model: str) -> Model:
         pricing=pricing_from_declared({}, param="judge"),
         options={},
         cache_salt_field=backend.cache_salt_field,
-        shares_cache=backend.cache_shared,
     )
 
 
@@ -124,7 +123,7 @@ def _backend(
         return routed
     # Only the chat protocol has an `n` for every model and for streams: on others several completions
     # take several calls.
-    return FanOutBackend(routed, concurrency=declared.fan_out)
+    return FanOutBackend(routed, concurrency=_PARTS_AT_ONCE)
 
 
 def backend_config(
@@ -155,26 +154,21 @@ def backend_config(
         always_stream=embedded,
         # With progress records the engine notices a disconnect while it reads a long prompt.
         extra_fields={"return_progress": True} if embedded else {},
-        output_bound=OutputBound(declared.output_bound),
-        include_usage=declared.include_usage,
-        refused_fields=declared.refused_fields,
-        renamed_fields=declared.renamed_fields,
-        omitted_fields=declared.omitted_fields,
+        output_bound=_output_bound(declared),
+        include_usage=declared.fields.get("stream_options") != "",
+        refused_fields=tuple(name for name, other in declared.fields.items() if other is False),
+        renamed_fields={name: other for name, other in declared.fields.items() if other},
+        omitted_fields=tuple(name for name, other in declared.fields.items() if other == ""),
         tokenizer=_tokenizer(declared),
         tokenize_path=declared.tokenize_path or None,
-        tokenize_timeout_s=declared.tokenize_timeout_s,
-        frame_bytes_max=declared.record_bytes
-        or (_LARGE_RECORD_BYTES_MAX if has_large_records else _RECORD_BYTES_MAX),
-        body_bytes_max=declared.answer_bytes,
+        frame_bytes_max=_LARGE_RECORD_BYTES_MAX if has_large_records else _RECORD_BYTES_MAX,
         connections_max=declared.connections,
-        idle_connections_max=declared.idle_connections,
-        keep_alive_s=declared.keep_alive_s,
-        connections_waiting_max=declared.waiting_calls,
-        failures_to_eject=declared.failures_to_eject,
-        ejection_s=declared.ejection_s,
-        ejection_s_max=declared.ejection_max_s,
-        organizations_to_eject=declared.organizations_to_eject,
     )
+
+
+def _output_bound(declared: BackendSettings) -> OutputBound:
+    renamed = [declared.fields.get(name) for name in ("max_tokens", "max_completion_tokens")]
+    return next((bound for bound in OutputBound if bound.value in renamed), OutputBound.CALLER)
 
 
 def _tokenizer(declared: BackendSettings) -> Tokenizer:

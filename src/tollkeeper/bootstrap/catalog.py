@@ -10,7 +10,7 @@ from tollkeeper.backends.config import WireProtocol
 from tollkeeper.backends.converse import request as converse
 from tollkeeper.backends.gemini import request as gemini
 from tollkeeper.backends.gemini.thinking import OPTIONS as GEMINI_THINKING_OPTIONS
-from tollkeeper.backends.presets import PRESETS, reasons_unasked, searches_unasked
+from tollkeeper.backends.presets import PRESETS, Preset, reasons_unasked, searches_unasked
 from tollkeeper.backends.responses import request as responses
 from tollkeeper.bootstrap.combined_model import combined
 from tollkeeper.domain.catalog import (
@@ -77,8 +77,6 @@ def _on_backend(declared: ModelSettings, backend: BackendSettings, settings: Set
     model = replace(
         _model(declared, backend),
         cache_salt_field=backend.cache_salt_field,
-        shares_cache=backend.cache_shared,
-        # Some providers of the library would read addresses of their own storage with our key.
         allows_remote_media=backend.allow_remote_media,
     )
     if backend.kind == "embedded":
@@ -171,6 +169,7 @@ def _model(declared: ModelSettings, backend: BackendSettings) -> Model:
         setting = (int(part) if part.isdecimal() else part for part in (exc.param or "").split("."))
         raise SettingsError(exc.message, ("models", declared.id, *setting)) from None
     protocol = WireProtocol(backend.protocol)
+    preset = PRESETS.get(backend.preset, Preset())
     return Model(
         id=declared.id,
         backend=declared.backend,
@@ -197,42 +196,35 @@ def _model(declared: ModelSettings, backend: BackendSettings) -> Model:
         reasons=Feature.REASONING in declared.supported_features
         or reasons_unasked(declared.upstream_model),
         token_bounds=TokenBounds(
-            image=_tokens_per_image(declared, backend),
-            file=declared.tokens_per_file or None,
-            audio=declared.tokens_per_audio or None,
-            video=declared.tokens_per_video or None,
+            image=_tokens_per_image(declared, preset),
+            file=declared.token_bounds.get("file") or None,
+            audio=declared.token_bounds.get("audio") or None,
+            video=declared.token_bounds.get("video") or None,
             web_search=_tokens_per_search(declared, protocol),
             searches_unasked=searches_unasked(declared.upstream_model)
             if declared.searches_unasked is None
             else declared.searches_unasked,
             search_rereads=protocol in _REREADS,
             text_by_bytes=declared.text_bound == "bytes",
-            template=declared.template_tokens,
-            tools=declared.tool_tokens,
         ),
         messages=MessagesBehavior(
             caching=PromptCaching(declared.prompt_caching),
             thinking=ThinkingStyle(declared.thinking_style),
             beta_flags=declared.beta_flags if protocol in _MESSAGES else (),
         ),
-        bounds_reasoning=backend.bounds_reasoning or protocol is not WireProtocol.CHAT,
+        bounds_reasoning=preset.bounds_reasoning or protocol is not WireProtocol.CHAT,
     )
 
 
 def _tokens_per_search(declared: ModelSettings, protocol: WireProtocol) -> int | None:
     """Google does not charge for what a search finds."""
-    if declared.tokens_per_web_search:
-        return declared.tokens_per_web_search
-    return 0 if protocol in _GOOGLE else None
+    return declared.token_bounds.get("web_search") or (0 if protocol in _GOOGLE else None)
 
 
-def _tokens_per_image(declared: ModelSettings, backend: BackendSettings) -> int | None:
+def _tokens_per_image(declared: ModelSettings, preset: Preset) -> int | None:
     """The model's own bound, else that of the backend's preset, else the largest of any family."""
-    if declared.tokens_per_image is not None:
-        return declared.tokens_per_image or None
-    preset = PRESETS.get(backend.preset)
-    known = None if preset is None else preset.tokens_per_image
-    return DEFAULT_TOKEN_BOUNDS.image if known is None else known
+    known = preset.tokens_per_image or DEFAULT_TOKEN_BOUNDS.image
+    return declared.token_bounds.get("image", known) or None
 
 
 def _pricing(declared: PricesSettings, param: str = "") -> Pricing:

@@ -50,7 +50,6 @@ def combined(
         ),
         schema_bounds=schema_bounds,
         cache_salt_field=salting.cache_salt_field,
-        shares_cache=salting.shares_cache,
         allows_remote_media=all(model.allows_remote_media for model in on_backends),
         bounds_reasoning=all(model.bounds_reasoning for model in on_backends),
         reasons=any(model.reasons for model in on_backends),

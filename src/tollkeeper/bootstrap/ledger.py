@@ -14,7 +14,6 @@ from tollkeeper.services.ledger.months import LedgerMonths
 from tollkeeper.services.ledger.open_holds import OpenHolds
 from tollkeeper.services.ledger.recovery import Lease, OwnHolds, Recovery
 from tollkeeper.services.ledger.watch import LedgerWatch
-from tollkeeper.services.minute_rate import MinuteRate
 from tollkeeper.storage.ledger_store import LedgerStore
 
 
@@ -44,7 +43,7 @@ def build_ledger(administration: Administration) -> LedgerServices:
     return LedgerServices(
         process_id=process_id,
         ledger=ledger,
-        admission=Admission(ledger, MinuteRate(settings.limits.refused_calls_per_minute), clock),
+        admission=Admission(ledger, clock),
         admissibility=Admissibility(database, limits, clock),
         lease=Lease(database, process_id, settings.ledger.lease_s),
         recovery=Recovery(database, settings.ledger.lease_s, open_holds, own_holds),

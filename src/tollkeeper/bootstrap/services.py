@@ -30,7 +30,6 @@ from tollkeeper.services.ledger.bulk_resolution import BulkAction, UnsettledRule
 from tollkeeper.services.ledger.overview import LedgerOverview
 from tollkeeper.services.ledger.reconciliation import Reconciliation
 from tollkeeper.services.ledger.regular_verification import RegularVerification
-from tollkeeper.services.minute_rate import MinuteRate
 from tollkeeper.services.models import CurrentCatalog, Models
 from tollkeeper.services.overload import OverloadGate
 from tollkeeper.services.policies.checks import PolicyChecks
@@ -123,7 +122,7 @@ def build_services(
         clock=clock,
         database=database,
         authentication=Authentication(database, key_use, clock),
-        administration_rate=_administration_rate(settings),
+        administration_rate=AdministrationRate(),
         names=administration.names,
         organizations=administration.organizations,
         projects=administration.projects,
@@ -222,15 +221,11 @@ def _records(
     lines = text_lines if settings.logs.format == "text" else json_lines
     request_log = RequestLog(lines if serving and settings.logs.requests else None)
     post = alert_webhook(settings) if serving else None
-    alerts = Alerts(database, backends, post, settings.alerts.interval_s)
+    alerts = Alerts(database, backends, post)
     tracer = build_tracer(settings) if serving else None
     recorder = CallRecorder(activity, request_log, alerts.note_usage_report, tracer)
     replica_reports = ReplicaReports(database, backends, process_id)
     return _Records(activity, request_log, alerts, recorder, replica_reports)
-
-
-def _administration_rate(settings: Settings) -> AdministrationRate:
-    return AdministrationRate(MinuteRate(settings.limits.administration_per_minute))
 
 
 def _reconciliation(settings: Settings, database: Database) -> Reconciliation:
@@ -258,7 +253,6 @@ def _inference(
         InferenceLimits(
             deadline_s=limits.inference_deadline_s,
             drain_s=limits.drain_s,
-            drains_max=limits.drains,
             calls_max=limits.calls,
             segment_characters=0 if settings.judge is None else settings.judge.segment_characters,
             judges_beside=settings.judge is not None and settings.judge.overlap,
@@ -266,7 +260,7 @@ def _inference(
         policies=policies,
         checks=checks,
         recorder=recorder,
-        overload=OverloadGate(limits.overload_turn_s),
+        overload=OverloadGate(),
     )
 
 
@@ -278,12 +272,5 @@ def unsettled_rule(settings: Settings) -> UnsettledRule | None:
 
 
 def denied_unread(settings: Settings) -> frozenset[UnreadKind]:
-    declared = settings.policy
-    by_kind = {
-        UnreadKind.IMAGE: declared.unreadable_images,
-        UnreadKind.AUDIO: declared.unreadable_audio,
-        UnreadKind.VIDEO: declared.unreadable_video,
-        UnreadKind.FILE: declared.unreadable_files,
-        UnreadKind.SEALED_REASONING: declared.unreadable_sealed_reasoning,
-    }
-    return frozenset(kind for kind, rule in by_kind.items() if rule == "deny")
+    # "images" and "files" stand for the kinds "image" and "file".
+    return frozenset(UnreadKind(name.removesuffix("s")) for name in settings.policy.denied_content)

@@ -6,6 +6,7 @@ settings name a collector.
 """
 
 import importlib
+import os
 import re
 import time
 from types import ModuleType
@@ -23,6 +24,8 @@ from tollkeeper.services.calls.tracing import CallSpan, CallTracer
 from tollkeeper.settings import Settings, SettingsError
 
 _EXPORT_TIMEOUT_S = 10
+# The most bytes of prompts and answers on one span.
+CONTENT_BYTES = 16_384
 # Spans that wait for their export, and spans of one export. With content on them, their bytes are
 # bounded too.
 _QUEUED_SPANS_MAX = 2048
@@ -34,7 +37,6 @@ _SDK = (
     "opentelemetry.trace",
     "opentelemetry.sdk.trace",
     "opentelemetry.sdk.trace.export",
-    "opentelemetry.sdk.trace.sampling",
     "opentelemetry.sdk.metrics",
     "opentelemetry.sdk.metrics.export",
     "opentelemetry.sdk.resources",
@@ -69,17 +71,18 @@ def import_sdk() -> list[ModuleType]:
 
 class OtelTracer:
     def __init__(self, settings: Settings, sdk: list[ModuleType]) -> None:
-        api, trace, export, sampling, metrics, metrics_export, resources, spans, measures = sdk
+        api, trace, export, metrics, metrics_export, resources, spans, measures = sdk
         declared = settings.telemetry
         base = declared.endpoint.rstrip("/")
+        # The SDK reads OTEL_SERVICE_NAME, OTEL_TRACES_SAMPLER and OTEL_METRIC_EXPORT_INTERVAL itself.
+        named = os.environ.get("OTEL_SERVICE_NAME") or "tollkeeper"
         resource = resources.Resource.create(
-            {"service.name": declared.service_name, "service.version": __version__}
+            {"service.name": named, "service.version": __version__}
         )
-        sampler = sampling.ParentBased(sampling.TraceIdRatioBased(declared.sample_ratio))
         self._api = api
-        self._traces = trace.TracerProvider(resource=resource, sampler=sampler)
+        self._traces = trace.TracerProvider(resource=resource)
         # The bytes of content on one span; None: there is no content on it.
-        self.content_bytes = declared.content_bytes if declared.content else None
+        self.content_bytes = CONTENT_BYTES if declared.content else None
         queued, exported = _span_bounds(self.content_bytes)
         self._traces.add_span_processor(
             export.BatchSpanProcessor(
@@ -89,8 +92,7 @@ class OtelTracer:
             )
         )
         reader = metrics_export.PeriodicExportingMetricReader(
-            measures.OTLPMetricExporter(f"{base}/v1/metrics", timeout=_EXPORT_TIMEOUT_S),
-            export_interval_millis=declared.metrics_interval_s * 1000,
+            measures.OTLPMetricExporter(f"{base}/v1/metrics", timeout=_EXPORT_TIMEOUT_S)
         )
         self._meters = metrics.MeterProvider(resource=resource, metric_readers=[reader])
         self._tracer = self._traces.get_tracer("tollkeeper", __version__)

@@ -13,7 +13,7 @@ from tollkeeper.bootstrap import (
     running_engine,
 )
 from tollkeeper.bootstrap.identities import check_identity, shown_credential
-from tollkeeper.bootstrap.telemetry import import_sdk
+from tollkeeper.bootstrap.telemetry import CONTENT_BYTES, import_sdk
 from tollkeeper.bootstrap.webhook import alert_webhook
 from tollkeeper.cli.command import Invocation, command, command_app
 from tollkeeper.cli.database import command_database
@@ -173,7 +173,7 @@ def _telemetry(settings: Settings, source: SettingsSource) -> Finding:
         return "telemetry", CheckResult.OK, f"traces without content go to {declared.endpoint}"
     detail = (
         "telemetry.content is true: prompts and answers of every organization go to "
-        f"{declared.endpoint}, up to {declared.content_bytes} bytes of each call"
+        f"{declared.endpoint}, up to {CONTENT_BYTES} bytes of each call"
     )
     return "telemetry", CheckResult.WARNING, detail
 
@@ -215,16 +215,15 @@ def _preset(backend: BackendSettings) -> str:
     key = backend.credential if is_identity else shown_credential(backend)
     parts = [f"protocol {backend.protocol}", key]
     if backend.protocol == "chat":
-        parts.append(f"output bound {backend.output_bound}")
-        if not backend.bounds_reasoning:
+        if not preset.bounds_reasoning:
             parts.append("reasoning beside the bound")
-        parts.append("usage asked for" if backend.include_usage else "usage not asked for")
+        fields = backend.fields.items()
         parts += [
             f"{label} {', '.join(names)}"
             for label, names in (
-                ("refused", backend.refused_fields),
-                ("renamed", [f"{old} to {new}" for old, new in backend.renamed_fields.items()]),
-                ("omitted", backend.omitted_fields),
+                ("refused", [name for name, other in fields if other is False]),
+                ("renamed", [f"{name} to {other}" for name, other in fields if other]),
+                ("omitted", [name for name, other in fields if other == ""]),
             )
             if names
         ]

@@ -18,6 +18,8 @@ COOKIE = "tollkeeper_console"
 TOKEN_PREFIX = "tko_"  # noqa: S105 - the beginning of every token
 _SESSION = struct.Struct(">q16s")
 _FORM_TOKEN_BYTES = 16
+# How long a sign-in is valid.
+SESSION_S = 8 * 3600
 # Wrong tokens that one address, and all addresses together, may present in a window of time.
 _WINDOW_S = 300
 _WRONG_MAX = 10
@@ -72,26 +74,19 @@ class Sessions:
         token_sha256: str,
         clock: Clock,
         ended: EndedSessions,
-        *,
-        session_s: float,
     ) -> None:
         self._vault = vault
         self._token_sha256 = token_sha256
         self._clock = clock
-        self._session_s = int(session_s)
         self._ended = ended
         self._sent_forms = NewestValues()
-
-    @property
-    def lifetime_s(self) -> int:
-        return self._session_s
 
     def token_is_right(self, presented: str) -> bool:
         return hmac.compare_digest(token_digest(presented), self._token_sha256)
 
     def begin(self) -> str:
         """The value of a new session's cookie."""
-        payload = _SESSION.pack(self._clock() + self._session_s, os.urandom(16))
+        payload = _SESSION.pack(self._clock() + SESSION_S, os.urandom(16))
         return base64.urlsafe_b64encode(self._vault.sign(payload, *self._purpose)).decode()
 
     async def read(self, cookie: str) -> Session | None:

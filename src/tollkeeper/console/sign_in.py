@@ -10,7 +10,7 @@ from tollkeeper.console.context import console_of
 from tollkeeper.console.forms import read_form
 from tollkeeper.console.notices import NOTICES
 from tollkeeper.console.rendering import render_outside
-from tollkeeper.console.sessions import COOKIE
+from tollkeeper.console.sessions import COOKIE, SESSION_S
 from tollkeeper.domain.errors import TollkeeperError
 
 _ADDRESS = re.compile(r"/(?![/\\])[^\s\\]{0,2000}")
@@ -34,7 +34,7 @@ async def sign_in(request: Request) -> Response:
     response.set_cookie(
         COOKIE,
         console.sessions.begin(),
-        max_age=console.sessions.lifetime_s,
+        max_age=SESSION_S,
         httponly=True,
         samesite="strict",
         secure=console.secure,

@@ -75,7 +75,6 @@ def make_console(
         token_sha256,
         services.clock,
         EndedSessions(services.database),
-        session_s=settings.console.session_s,
     )
     judge = None if settings.judge is None else open_judge or partial(running_judge, settings)
     console = Console(

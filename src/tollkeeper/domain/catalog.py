@@ -186,8 +186,6 @@ class Model:
     messages: MessagesBehavior = DEFAULT_MESSAGES_BEHAVIOR
     # The backend's field that keeps prefix caches apart; empty where it has none.
     cache_salt_field: str = ""
-    # Projects share the backend's prefix cache: only a salt that a caller sends is passed on.
-    shares_cache: bool = False
     # The backend may be given addresses of media that it has to fetch.
     allows_remote_media: bool = True
     # The output bound that is sent covers reasoning.
@@ -216,7 +214,7 @@ class Model:
 
     @property
     def isolates_cache(self) -> bool:
-        return bool(self.cache_salt_field) and not self.shares_cache
+        return bool(self.cache_salt_field)
 
     def pricing_at(self, now: int) -> Pricing:
         """The prices of a call that is admitted at this time (Unix seconds)."""

@@ -61,17 +61,13 @@ MESSAGES_REQUEST_ID_HEADER = "request-id"
 # Says whether the number of token counting is an estimate.
 TOKEN_COUNT_ESTIMATED_HEADER = "x-token-count-estimated"  # noqa: S105 - the name of a header
 
-# Q20: the server tools of token counting as the interface spells them, and their published
-# spellings, which are the default of a setting.
-MESSAGES_WEB_TOOLS = frozenset({"web_search_2025_03_05", "web_fetch_2025_03_05"})
-MESSAGES_WEB_TOOL_ALIASES = (
-    "web_search_20250305",
-    "web_search_20260209",
-    "web_search_20260318",
-    "web_fetch_20250910",
-    "web_fetch_20260209",
-    "web_fetch_20260309",
-    "web_fetch_20260318",
+# Q20: the server tools of token counting: as the interface spells them, and as they are published.
+MESSAGES_WEB_TOOLS = frozenset(
+    {
+        *("web_search_2025_03_05", "web_fetch_2025_03_05"),
+        *("web_search_20250305", "web_search_20260209", "web_search_20260318"),
+        *("web_fetch_20250910", "web_fetch_20260209", "web_fetch_20260309", "web_fetch_20260318"),
+    }
 )
 
 # Q20: the families of published tools that token counting refuses with a 501. A tool's type is the

@@ -38,11 +38,15 @@ _BODY_BYTES_PER_S_MIN = 1 << 10
 
 @dataclass(frozen=True, slots=True)
 class HttpLimits:
-    header_timeout_s: float
-    header_bytes_max: int
+    # How long an idle connection stays open.
     keep_alive_s: float
-    write_timeout_s: float
+    # Open connections. Beyond them, idle ones are closed or new ones are refused.
     connections_max: int
+    # How long the headers of a request may take to arrive, and how large they may be.
+    header_timeout_s: float = 10
+    header_bytes_max: int = 16_384
+    # How long a client may not read before it is disconnected.
+    write_timeout_s: float = 60
 
 
 @dataclass(slots=True)

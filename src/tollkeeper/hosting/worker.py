@@ -90,8 +90,7 @@ class Worker:
         def call_after_waiting(callback: Callable[[], None]) -> None:
             ledger.handout.call_after_waiting(partial(arrivals.turns.call_after_waiting, callback))
 
-        if self._settings.limits.overload_turn_s:
-            LoopSampler(gate, lambda: ledger.backlog, call_after_waiting).start()
+        LoopSampler(gate, lambda: ledger.backlog, call_after_waiting).start()
         memory = MemoryTrimmer(is_busy=lambda: gate.limit is not None)
         memory.start()
         await server.start(listener)
@@ -150,10 +149,7 @@ class Worker:
 
 def http_limits(settings: Settings) -> HttpLimits:
     return HttpLimits(
-        header_timeout_s=settings.server.header_timeout_s,
-        header_bytes_max=settings.server.header_bytes,
         keep_alive_s=settings.server.keep_alive_s,
-        write_timeout_s=settings.server.write_timeout_s,
         connections_max=min(settings.server.connections, connections_within(soft_limit())),
     )
 

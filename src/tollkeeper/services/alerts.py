@@ -34,6 +34,8 @@ _UNSETTLED_S = 3600
 _USAGE_REPORT_S = 3600.0
 # What a process sees counts a little longer than until it looks again.
 _SEEN_INTERVALS = 3
+# How often the states are read.
+INTERVAL_S = 60.0
 _BATCH = 20
 # How long one delivery may take before another process may try it.
 _CLAIMED_S = 120.0
@@ -59,12 +61,10 @@ class Alerts:
         database: Database,
         backends: Mapping[str, Backend],
         post: PostAlert | None,
-        interval_s: float,
     ) -> None:
         self._database = database
         self._backends = backends
         self._post = post
-        self.interval_s = interval_s
         # Backends whose reports of usage did not fit since the last look.
         self._misreporting: dict[str, str] = {}
 
@@ -132,7 +132,7 @@ class Alerts:
     async def _write_observations(self) -> None:
         noted, self._misreporting = self._misreporting, {}
         seen = [
-            (_down(name), _SEEN_INTERVALS * self.interval_s)
+            (_down(name), _SEEN_INTERVALS * INTERVAL_S)
             for name, backend in self._backends.items()
             if not backend.health().ready
         ]

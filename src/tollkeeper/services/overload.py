@@ -32,6 +32,8 @@ from prometheus_client import Gauge
 from tollkeeper.domain.errors import Unavailable
 from tollkeeper.services.tallies import CounterTally
 
+# If every turn of the event loop takes longer, the process is overloaded.
+TURN_S_MAX = 0.025
 # The writes of the ledger that may wait: more than one batch of them is a queue that stays.
 BACKLOG_MAX = 256
 # The calls that may be in hand while no turn is short: more wait for a tenth of a second and longer.
@@ -73,7 +75,9 @@ _LIMITED = Gauge(
 class OverloadGate:
     """Decides by samples which calls are taken. Without samples it takes every call."""
 
-    def __init__(self, turn_s_max: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, turn_s_max: float = TURN_S_MAX, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.turn_s_max = turn_s_max
         self._clock = clock
         # How many calls may be in the gateway's hands; None where there is no overload.

@@ -9,7 +9,7 @@ import structlog
 
 from tollkeeper.domain.errors import TollkeeperError
 from tollkeeper.domain.money import usd_from_picousd
-from tollkeeper.services.alerts import Alerts
+from tollkeeper.services.alerts import INTERVAL_S, Alerts
 from tollkeeper.services.audit import Audit
 from tollkeeper.services.calls.activity import Activity
 from tollkeeper.services.ledger.bulk_resolution import BulkResolution, UnsettledRule
@@ -39,7 +39,6 @@ _CAPS_INTERVAL_S = 600
 _AUDIT_INTERVAL_S = 600
 _VERIFY_INTERVAL_S = 600
 _SAMPLE_INTERVAL_S = 2
-_ALERTS_INTERVAL_S = 60
 _DELIVERY_INTERVAL_S = 5
 _SHARE_OF_TIME = 0.01
 _RARELY_S = 600
@@ -101,7 +100,7 @@ class Upkeep:
             (_WATCH_INTERVAL_S, self.watch_ledger),
             (_SAMPLE_INTERVAL_S, self.watch_process),
             (PUBLISH_INTERVAL_S, self.publish_replicas),
-            (_ALERTS_INTERVAL_S if self._alerts is None else self._alerts.interval_s, self.alert),
+            (INTERVAL_S, self.alert),
             (_DELIVERY_INTERVAL_S, self.deliver_alerts),
             (_KEY_USE_INTERVAL_S, self.write_key_use),
             (_SECRETS_INTERVAL_S, self.forget_secrets),

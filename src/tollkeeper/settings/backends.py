@@ -18,6 +18,7 @@ CredentialName = Literal[
 IDENTITY_CREDENTIALS = frozenset({"google", "entra", "sigv4"})
 _BEDROCK_PROTOCOLS = frozenset({"converse", "bedrock_messages"})
 HeaderName = Annotated[str, Field(pattern=r"^[a-z0-9!#$%&'*+.^_`|~-]{1,64}$")]
+FieldName = Annotated[str, Field(max_length=120)] | Literal[False]
 # Printable ASCII.
 HeaderValue = Annotated[str, Field(pattern=r"^[!-~]([ -~]*[!-~])?$", max_length=4096)]
 # Headers that the gateway writes itself.
@@ -59,49 +60,21 @@ class BackendSettings(Section):
     retries: int = Field(default=1, ge=0, le=10)
     # Replicas with https are trusted by this file alone; empty: by what the system trusts.
     tls_ca_file: str = ""
-    # Of the chat protocol: the field that bounds the output, whether streams are asked for their
-    # usage, and fields that the server does not have, has by another name, or does not need.
-    output_bound: Literal["caller", "max_tokens", "max_completion_tokens"] = "caller"
-    include_usage: bool = True
-    # Whether the bound that is sent covers reasoning. False: a model that reasons is held for all
-    # that it may write.
-    bounds_reasoning: bool = True
-    refused_fields: tuple[Name, ...] = ()
-    renamed_fields: dict[Name, Name] = {}
-    omitted_fields: tuple[Name, ...] = ()
+    # Fields of chat requests that the server calls by another name. An empty name leaves the field
+    # out, and `false` refuses requests that have it.
+    fields: dict[Name, FieldName] = {}
     native_n: bool = True
-    # Parts of one call that run at once where the gateway fans `n` out.
-    fan_out: int = Field(default=16, ge=1, le=128)
     # Who counts tokens: "auto" is the provider of the Messages, Gemini or Converse protocol, or a
     # tokenize_path.
     tokenizer: Literal["auto", "none", "vllm", "llama_cpp", "messages", "gemini", "converse"] = (
         "auto"
     )
     tokenize_path: str = ""
-    # A call waits no longer than five seconds, however long a count may take.
-    tokenize_timeout_s: float = Field(default=2, gt=0, le=5)
     # To each replica, from each process.
     connections: int = Field(default=1024, ge=1, le=1_000_000)
-    idle_connections: int = Field(default=256, ge=0, le=1_000_000)
-    # Calls that wait for a connection while all are in use; one organization has a quarter of them.
-    waiting_calls: int = Field(default=1024, ge=1, le=1_000_000)
-    # Below the five seconds after which common model servers close an idle connection: a request
-    # written into a connection that is just being closed could not be told from one that ran.
-    keep_alive_s: Seconds = 4
-    # The largest answer that is no stream, and the largest record of a stream. 0: 1 MiB; 16 MiB under
-    # `responses`, where a record may hold the whole result, and if a model answers with images.
-    answer_bytes: int = Field(default=67108864, ge=1024, le=1073741824)
-    record_bytes: int = Field(default=0, ge=0, le=1073741824)
-    # Failures in a row after which a replica is left alone, for how long at first and at most.
-    failures_to_eject: int = Field(default=3, ge=1, le=1_000_000)
-    ejection_s: Seconds = 1
-    ejection_max_s: Seconds = 10
-    # Of how many organizations the failures must be, where so many use the backend.
-    organizations_to_eject: int = Field(default=2, ge=1, le=64)
     # The field by which the backend keeps prefix caches apart, such as vLLM's `cache_salt`. Every
-    # project has a salt of its own, unless the cache is shared on purpose.
+    # project then has a salt of its own. Empty: projects share the cache.
     cache_salt_field: str = Field(default="", pattern=r"^([A-Za-z_][A-Za-z0-9_]{0,63})?$")
-    cache_shared: bool = False
     # Whether the backend may be given addresses of media that it has to fetch.
     allow_remote_media: bool = True
     # How the provider's exported bill calls its columns, for `ledger reconcile`.
@@ -116,7 +89,10 @@ class BackendSettings(Section):
         preset = PRESETS.get(str(declared.get("preset"))) if isinstance(declared, dict) else None
         if preset is None:
             return declared
-        filled = {**preset.settings(), **declared}
+        known = preset.settings()
+        filled = {**known, **declared}
+        if isinstance(declared.get("fields"), dict):
+            filled["fields"] = {**known["fields"], **declared["fields"]}
         has_key = bool({"api_key_env", "api_key_file"} & set(declared))
         if has_key and "credential" not in declared and preset.credential in IDENTITY_CREDENTIALS:
             filled["credential"] = "bearer"
@@ -175,8 +151,6 @@ class BackendSettings(Section):
             )
         if self.tls_ca_file and not any(url.startswith("https://") for url in self.urls):
             raise misfit("none of the urls begins with https://", "tls_ca_file")
-        if self.ejection_s > self.ejection_max_s:
-            raise misfit("must not be more than ejection_max_s", "ejection_s")
         if self.api_key_env and self.api_key_file:
             raise misfit(
                 "api_key_env and api_key_file cannot both be set; remove one", "api_key_file"

@@ -13,7 +13,6 @@ from pydantic_settings import (
 
 from tollkeeper.domain import conventions
 from tollkeeper.domain.access import CUSTOMER_PERMISSIONS
-from tollkeeper.domain.catalog import DEFAULT_TOKEN_BOUNDS
 from tollkeeper.domain.errors import InvalidRequest
 from tollkeeper.domain.money import picousd_from_usd
 from tollkeeper.domain.trial import THRESHOLD_MAX, THRESHOLD_MIN
@@ -34,8 +33,9 @@ from tollkeeper.settings.wording import nearest
 
 ENV_PREFIX = "TOLLKEEPER_"
 Port = Annotated[int, Field(ge=0, le=65535)]
-Unread = Literal["allow", "deny"]
+UnreadContent = Literal["images", "audio", "video", "files", "sealed_reasoning"]
 Modality = Literal["text", "image", "file", "audio", "video"]
+TokenBound = Literal["image", "file", "audio", "video", "web_search"]
 BetaFlag = Annotated[str, Field(pattern=r"^[A-Za-z0-9._-]{1,100}$")]
 HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9-]{1,64}$")]
 # Headers of answers that the gateway writes itself.
@@ -56,10 +56,7 @@ class ServerSettings(Section):
     # After SIGTERM: how long balancers have to stop sending, before no connection is accepted.
     stop_delay_s: float = Field(default=0, ge=0, le=600)
     grace_s: Seconds = 20
-    header_timeout_s: Seconds = 10
-    header_bytes: int = Field(default=16384, ge=1024, le=1048576)
-    body_timeout_s: Seconds = 60
-    write_timeout_s: Seconds = 60
+    # Longer than a balancer in front keeps its idle connections.
     keep_alive_s: Seconds = 75
     # Open connections of one worker. Beyond them, idle ones are closed or new ones are refused.
     connections: int = Field(default=10_000, ge=1, le=1_000_000)
@@ -76,7 +73,6 @@ class ConsoleSettings(Section):
     # `tollkeeper console --new-token` prints a token and this digest of it. Empty: each start makes
     # a token and prints it.
     token_sha256: str = Field(default="", pattern=r"^([0-9a-f]{64})?$", repr=False)
-    session_s: Seconds = 28_800
     # Names in the Host header beside the address that is listened on.
     allowed_hosts: tuple[Name, ...] = ()
     # Addresses whose X-Forwarded-For and X-Forwarded-Proto are believed.
@@ -99,7 +95,6 @@ class DatabaseSettings(Section):
     data_dir: Path = Path("./.tollkeeper")
     pool_size: int = Field(default=10, ge=2, le=1000)
     pool_timeout_s: Seconds = 5
-    statement_timeout_s: Seconds = 10
 
     @field_validator("url")
     @classmethod
@@ -142,7 +137,6 @@ class AlertsSettings(Section):
     webhook_url: str = Field(default="", repr=False)
     webhook_secret_env: SecretVariable = ""
     webhook_secret_file: SecretFile = ""
-    interval_s: Seconds = 60
 
     @model_validator(mode="after")
     def _is_signed(self) -> "AlertsSettings":
@@ -161,40 +155,24 @@ class AlertsSettings(Section):
 
 
 class TelemetrySettings(Section):
-    # The base address of an OTLP collector; empty: nothing is traced or sent.
+    # The base address of an OTLP collector; empty: nothing is traced or sent. OpenTelemetry's own
+    # variables set the rest: the name of the service, the share of traces, the interval of metrics.
     endpoint: str = Field(default="", pattern=r"^(https?://[^\s@]+)?$")
-    service_name: Name = "tollkeeper"
-    # Of the traces that begin here; a caller's own decision is kept.
-    sample_ratio: float = Field(default=1, ge=0, le=1)
-    metrics_interval_s: Seconds = 60
-    # Spans carry what callers of every organization write and are answered, up to so many bytes.
+    # Spans carry prompts and answers of every organization.
     content: bool = False
-    content_bytes: int = Field(default=16_384, ge=1024, le=1_048_576)
 
 
 class LimitsSettings(Section):
     body_bytes: int = Field(default=33554432, ge=1024, le=1073741824)
-    # Of the arrays and objects of one body, together.
-    body_elements: int = Field(default=100_000, ge=100, le=100_000_000)
-    # Memory of all requests in progress in one process, and of one key in it.
+    # Memory of all requests in progress in one process. One key may use half of it.
     bodies_bytes: int = Field(default=536870912, ge=1024, le=1 << 40)
-    key_bodies_bytes: int = Field(default=268435456, ge=1024, le=1 << 40)
     inference_deadline_s: Seconds = 300
     requests_per_minute: int = Field(default=6000, ge=1, le=10_000_000)
     concurrency: int = Field(default=256, ge=1, le=1_000_000)
-    # In one process: refused calls of one project, requests for administration of one organization.
-    refused_calls_per_minute: int = Field(default=6000, ge=1, le=10_000_000)
-    administration_per_minute: int = Field(default=600, ge=1, le=1_000_000)
-    policies: int = Field(default=1000, ge=1, le=1_000_000)
-    project_keys: int = Field(default=10_000, ge=1, le=10_000_000)
     # Calls in progress in one process, of all organizations.
     calls: int = Field(default=4096, ge=1, le=1_000_000)
-    # Every turn of the event loop takes longer: the process is overloaded, and calls are refused,
-    # those of the largest consumer first. 0: nothing is refused for that.
-    overload_turn_s: float = Field(default=0.025, ge=0, le=60)
-    # A caller has left: how long the rest of its answer is still read, and for how many at once.
+    # A client has disconnected: how long the rest of its answer is still read for its usage.
     drain_s: float = Field(default=10, ge=0, le=3600)
-    drains: int = Field(default=64, ge=0, le=100_000)
 
 
 class LedgerSettings(Section):
@@ -253,11 +231,6 @@ class SessionsSettings(Section):
     headers: tuple[HeaderName, ...] = conventions.SESSION_HEADERS
 
 
-class MessagesSettings(Section):
-    # Published names of the server tools that the interface names in a spelling of its own.
-    web_tool_aliases: tuple[Name, ...] = conventions.MESSAGES_WEB_TOOL_ALIASES
-
-
 class JudgeSettings(Section):
     backend: Name
     model: Name
@@ -266,20 +239,15 @@ class JudgeSettings(Section):
     )
     deadline_s: Seconds = 20
     segment_characters: int = Field(default=0, ge=0, le=1_000_000)
-    # Questions put to the judge at once by one process, and how much text one question may carry.
+    # Questions put to the judge at once by one process.
     concurrency: int = Field(default=16, ge=1, le=1024)
-    window_characters: int = Field(default=4000, ge=100, le=1_000_000)
     # Requests are judged beside the backend's work; nothing leaves before the verdict.
     overlap: bool = False
 
 
 class PolicySettings(Section):
-    # Requests under an enforcing policy with content that no judge reads.
-    unreadable_images: Unread = "allow"
-    unreadable_audio: Unread = "allow"
-    unreadable_video: Unread = "allow"
-    unreadable_files: Unread = "allow"
-    unreadable_sealed_reasoning: Unread = "allow"
+    # Content that no judge reads and that denies a request under an enforcing policy.
+    denied_content: tuple[UnreadContent, ...] = ()
 
 
 class ExtensionsSettings(Section):
@@ -338,19 +306,13 @@ class ModelSettings(PricesSettings):
     required_checks: tuple[str, ...] = ()
     is_ready: bool = True
     price_changes: PriceChanges = ()
-    # Bounds of input tokens, for holds; 0 stands for the whole context.
-    # None: that of the backend's preset, else the largest that any published family has.
-    tokens_per_image: int | None = Field(default=None, ge=0)
-    tokens_per_file: int = Field(default=0, ge=0)
-    tokens_per_audio: int = Field(default=0, ge=0)
-    tokens_per_video: int = Field(default=0, ge=0)
-    tokens_per_web_search: int = Field(default=0, ge=0)
+    # The most input tokens of one image, file and so on, for holds; 0 stands for the whole context.
+    # An image without one has that of the backend's preset, else the largest of any published family.
+    token_bounds: dict[TokenBound, Annotated[int, Field(ge=0)]] = {}
     # Searches that a call may make although nobody asked for any. None: known by the model's name.
     searches_unasked: int | None = Field(default=None, ge=0, le=1000)
     # How the tokens of text are bounded for a hold, where no tokenizer is asked.
     text_bound: Literal["estimate", "bytes"] = "estimate"
-    template_tokens: int = Field(default=DEFAULT_TOKEN_BOUNDS.template, ge=0)
-    tool_tokens: int = Field(default=DEFAULT_TOKEN_BOUNDS.tools, ge=0)
     # The price in USD of a request that offers a tool which the provider runs, by the tool's name.
     tool_prices: dict[Name, str] = {}
     options: dict[str, str] = {}
@@ -394,7 +356,6 @@ class Settings(BaseSettings):
     audit: AuditSettings = AuditSettings()
     auth: AuthSettings = AuthSettings()
     sessions: SessionsSettings = SessionsSettings()
-    messages: MessagesSettings = MessagesSettings()
     judge: JudgeSettings | None = None
     policy: PolicySettings = PolicySettings()
     extensions: ExtensionsSettings = ExtensionsSettings()

@@ -32,6 +32,8 @@ __all__ = ["Connection", "Contention", "Database", "RoundTrips", "operator_reaso
 # How long the pool tries to connect again by itself. The pauses between its attempts get longer, and
 # after this time the next request starts another attempt at once.
 _RECONNECT_TIMEOUT_S = 2
+# How long one statement may run.
+STATEMENT_TIMEOUT_S = 10.0
 # The server ends a statement by itself at its timeout; so much later it is taken for silent.
 _ANSWER_SLACK_S = 2.0
 # How many callers may wait for a connection; more are refused at once.
@@ -71,7 +73,7 @@ class Database:
         *,
         pool_size: int,
         pool_timeout_s: float,
-        statement_timeout_s: float,
+        statement_timeout_s: float = STATEMENT_TIMEOUT_S,
         seen_file: Path | None = None,
     ) -> None:
         """`seen_file` is where processes of this machine note the newest server."""

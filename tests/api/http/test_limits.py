@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager
 
 import pytest
 
@@ -17,6 +17,7 @@ from tests.api.http.raw_http import (
     json_headers,
     raw_connection,
 )
+from tests.support.constants import constants
 from tests.support.gateway import Gateway, Tenant, idempotency_key, running_gateway
 from tests.support.tables import each
 from tollkeeper.settings import Settings
@@ -38,16 +39,23 @@ async def quick(settings: Settings, conninfo: str) -> AsyncIterator[Gateway]:
     """A gateway with little patience and small limits."""
     server = settings.server.model_copy(
         update={
-            "header_timeout_s": _TIMEOUT_S,
-            "body_timeout_s": _TIMEOUT_S,
             "keep_alive_s": _KEEP_ALIVE_S,
-            "header_bytes": _HEADER_MAX,
         }
     )
     limits = settings.limits.model_copy(update={"body_bytes": _BODY_MAX})
     small = settings.model_copy(update={"server": server, "limits": limits})
-    async with running_gateway(small, conninfo) as gateway:
-        yield gateway
+    with _waiting(_TIMEOUT_S, header_bytes_max=_HEADER_MAX):
+        async with running_gateway(small, conninfo) as gateway:
+            yield gateway
+
+
+def _waiting(body_timeout_s: float, **limits: int) -> AbstractContextManager[None]:
+    return constants(
+        {
+            "hosting.worker.HttpLimits": {"header_timeout_s": _TIMEOUT_S, **limits},
+            "bootstrap.app.HttpConventions": {"body_timeout_s": body_timeout_s},
+        }
+    )
 
 
 @pytest.fixture(scope="module")
@@ -325,9 +333,9 @@ async def test_a_body_that_arrives_too_slowly_is_not_waited_for(
     settings: Settings, conninfo: str, drip: bytes
 ) -> None:
     """Long before its deadline."""
-    times = {"header_timeout_s": _TIMEOUT_S, "body_timeout_s": _PATIENT_S}
-    server = settings.server.model_copy(update=times)
-    async with running_gateway(settings.model_copy(update={"server": server}), conninfo) as gateway:
+    async with AsyncExitStack() as stack:
+        stack.enter_context(_waiting(_PATIENT_S))
+        gateway = await stack.enter_async_context(running_gateway(settings, conninfo))
         tenant = await gateway.make_tenant()
         async with raw_connection(gateway) as connection:
             await connection.send(_creation(tenant), b"Content-Length: 2000\r\n\r\n", b"{")

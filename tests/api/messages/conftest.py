@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.databases import own_database
 from tests.support.scripted_gateway import ScriptedGateway, answering_gateway, scripted_gateway
-from tests.support.token_counts import BARE, OTHER_WEB_TOOL, counts
+from tests.support.token_counts import BARE, counts
 from tests.support.upstream import Upstream
 
 
@@ -24,7 +24,6 @@ async def estimating(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGat
         data_dir,
         conninfo,
         more_models=[_bare()],
-        messages={"web_tool_aliases": [OTHER_WEB_TOOL]},
     ) as running:
         yield running
 

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -38,7 +37,7 @@ async def shared_scripted(data_dir: Path, conninfo: str) -> AsyncIterator[Script
         data_dir,
         conninfo,
         limits={"inference_deadline_s": 60, "drain_s": 0.5},
-        server={"write_timeout_s": 0.5},
+        changed_constants={"hosting.worker.HttpLimits": {"write_timeout_s": 0.5}},
     ) as running:
         yield running
         await running.every_connection_ends()
@@ -290,9 +289,11 @@ async def test_who_reads_slowly_gets_everything(scripted: ScriptedGateway) -> No
 async def test_only_so_many_are_read_to_their_end(
     shared_scripted: ScriptedGateway, data_dir: Path, conninfo: str, drains: int, callers: int
 ) -> None:
-    limits: dict[str, Any] = {"inference_deadline_s": 60, "drain_s": 60, "drains": drains}
     async with scripted_gateway(
-        data_dir, conninfo, shared_scripted.upstream, limits=limits
+        data_dir,
+        conninfo,
+        shared_scripted.upstream,
+        changed_constants={"bootstrap.services.InferenceLimits": {"drains_max": drains}},
     ) as scripted:
         paused = PausedAnswer()
         scripted.upstream.play(paused.verb(3))
@@ -319,9 +320,11 @@ async def test_who_leaves_many_calls_takes_the_reading_on_from_nobody_else(
     shared_scripted: ScriptedGateway, data_dir: Path, conninfo: str
 ) -> None:
     """An answer in JSON that is not read on would stay unsettled, with its whole hold."""
-    limits: dict[str, Any] = {"inference_deadline_s": 60, "drain_s": 60, "drains": 8}
     async with scripted_gateway(
-        data_dir, conninfo, shared_scripted.upstream, limits=limits
+        data_dir,
+        conninfo,
+        shared_scripted.upstream,
+        changed_constants={"bootstrap.services.InferenceLimits": {"drains_max": 8}},
     ) as hostile:
         quiet = await hostile.with_tenant()
         paused = PausedAnswer()

@@ -370,9 +370,13 @@ async def test_prompts_that_were_never_sent_are_not_charged(
         else:
             await chat()(peer)
 
-    backend = {"native_n": False, "fan_out": 1, "retries": 0}
+    backend = {"native_n": False, "retries": 0}
     async with scripted_gateway(
-        data_dir, conninfo, shared_scripted.upstream, backend=backend
+        data_dir,
+        conninfo,
+        shared_scripted.upstream,
+        backend=backend,
+        changed_constants={"bootstrap.backends._PARTS_AT_ONCE": 1},
     ) as scripted:
         scripted.upstream.play(second_fails)
         calls = len(scripted.upstream.requests)

@@ -349,7 +349,7 @@ async def running_drill(
                 upstream,
                 compiled,
                 ledger={"lease_s": _LEASE_S},
-                database={"statement_timeout_s": 2, "pool_timeout_s": 2},
+                database={"pool_timeout_s": 2},
             ) as installed,
             AsyncExitStack() as stack,
         ):

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.journeys.exchanges.exchange import Exchange
+from tests.support.constants import backend_constants
 from tests.support.scripted_gateway import ScriptedGateway, scripted_gateway
 from tests.support.two_replicas import ORDINARY
 from tests.support.upstream import Upstream
@@ -50,14 +51,15 @@ async def exchange_gateways(
                 ordinary=ordinary,
                 backend=backend,
                 model=model,
+                # Many exchanges fail, and none of them may rest the upstream.
+                changed_constants=backend_constants(failures_to_eject=1_000_000),
             )
             found[name] = await stack.enter_async_context(running)
         yield found
 
 
 def _backend(protocol: str) -> dict[str, Any]:
-    # Many exchanges fail, and none of them may rest the upstream.
-    backend: dict[str, Any] = {"protocol": protocol, "failures_to_eject": 1_000_000}
+    backend: dict[str, Any] = {"protocol": protocol}
     if protocol in _CREDENTIALS:
         backend |= {"tokenizer": "none", "credential": _CREDENTIALS[protocol]}
     return backend

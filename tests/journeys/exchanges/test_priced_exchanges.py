@@ -29,7 +29,7 @@ MODEL_SETTINGS = {
     "context_length": 131_072,
     "max_output_length": 8192,
     "input_modalities": ["text", "audio"],
-    "tokens_per_audio": 1000,
+    "token_bounds": {"audio": 1000},
     "pricing": SHORT,
     "price_tiers": [{"above_tokens": ABOVE_TOKENS, "pricing": LONG}],
     "service_tiers": MULTIPLIERS,

@@ -15,9 +15,9 @@ _PER_MINUTE = 15
 _POLICIES = 3
 _KEYS = 4
 _LIMITS = {
-    "administration_per_minute": _PER_MINUTE,
-    "policies": _POLICIES,
-    "project_keys": _KEYS,
+    "services.tenants.administration_rate.PER_MINUTE": _PER_MINUTE,
+    "services.policies.policies.POLICIES_MAX": _POLICIES,
+    "services.tenants.project_keys.KEYS_MAX": _KEYS,
 }
 _DRAFT = {"name": "Bombs", "rule": "Is it about bombs?"}
 
@@ -27,7 +27,7 @@ async def bounded(data_dir: Path, conninfo: str) -> AsyncIterator[ScriptedGatewa
     async with answering_gateway(
         data_dir,
         conninfo,
-        limits=_LIMITS,
+        changed_constants=_LIMITS,
         # An organization may have a quarter of it.
         database={"data_dir": data_dir, "pool_size": 24},
     ) as running:

@@ -28,14 +28,17 @@ async def shared(data_dir: Path, conninfo: str) -> AsyncIterator[JudgedGateway]:
         data_dir,
         conninfo,
         judge={"deadline_s": 3, "concurrency": 8},
-        backend={"connections": 16, "waiting_calls": 64},
+        backend={"connections": 16},
         limits={
             "calls": 64,
             "drain_s": 0.2,
             "requests_per_minute": 10_000_000,
-            "refused_calls_per_minute": 10_000_000,
             "concurrency": 1_000_000,
-            "policies": 1_000_000,
+        },
+        changed_constants={
+            "bootstrap.backends.BackendConfig": {"connections_waiting_max": 64},
+            "services.ledger.admission.REFUSED_CALLS_PER_MINUTE": 10_000_000,
+            "services.policies.policies.POLICIES_MAX": 1_000_000,
         },
     ) as running:
         yield running

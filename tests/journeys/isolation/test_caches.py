@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
-import pytest
 
 from tests.support.responses_answers import respond
 from tests.support.scripted_gateway import ScriptedGateway, answering_gateway, scripted_gateway
@@ -64,11 +63,8 @@ async def test_a_backend_of_responses(data_dir: Path, conninfo: str) -> None:
         assert await _salt(one) != await _salt(other)
 
 
-@pytest.mark.parametrize("backend", [{}, {"cache_salt_field": _FIELD, "cache_shared": True}])
-async def test_without_a_field_or_shared_on_purpose(
-    data_dir: Path, conninfo: str, backend: dict[str, Any]
-) -> None:
-    async with _gateway(data_dir, conninfo, **backend) as one:
+async def test_projects_share_a_cache_without_a_field(data_dir: Path, conninfo: str) -> None:
+    async with _gateway(data_dir, conninfo) as one:
         assert await _salt(one) is None
         own = await _salt(one, cache_salt="mine")
         assert own not in (None, "mine")

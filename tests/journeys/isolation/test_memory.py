@@ -55,7 +55,7 @@ class _DeafUpstream(Upstream):
 async def _serving(
     tmp_path: Path, data_dir: Path, conninfo: str, compiled: dict[str, str], upstream: Upstream
 ) -> AsyncIterator[tuple[psutil.Process, Serving, ScriptedGateway]]:
-    limits = {"body_bytes": _BODY, "bodies_bytes": _ROOM, "key_bodies_bytes": _ROOM}
+    limits = {"body_bytes": _BODY, "bodies_bytes": _ROOM}
     async with (
         upstream,
         installed_program(

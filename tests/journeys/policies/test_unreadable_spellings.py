@@ -1,4 +1,4 @@
-"""`unreadable_… = "deny"` denies media however their base64 is spelled, on every face that sends them,
+"""`policy.denied_content` denies media however their base64 is spelled, on every face that sends them,
 and a text file is judged however it is spelled."""
 
 import base64
@@ -66,7 +66,7 @@ async def shared_strict(data_dir: Path, conninfo: str) -> AsyncIterator[JudgedGa
             "input_modalities": ["text", "image", "audio", "video", "file"],
             "context_length": 1_000_000,
         },
-        policy={f"unreadable_{kind}": "deny" for kind in kinds},
+        policy={"denied_content": kinds},
     ) as running:
         yield running
 

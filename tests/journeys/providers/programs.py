@@ -42,7 +42,7 @@ async def provider_gateway(
         "pricing": PRICES,
         "context_length": 32_768,
         "max_output_length": 8192,
-        "tokens_per_image": provider.tokens_per_image,
+        "token_bounds": {"image": provider.tokens_per_image},
         **model,
     }
     backend = {"protocol": provider.protocol, "credential": provider.credential}

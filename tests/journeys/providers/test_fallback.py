@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.support.constants import backend_constants
 from tests.support.scripted_gateway import MODEL, ScriptedGateway, scripted_gateway
 from tests.support.upstream import (
     USAGE,
@@ -55,14 +56,12 @@ async def two_backends(
         }
         backend = {
             "name": "scripted",
-            "failures_to_eject": 1_000_000,
             "urls": [near_url or near.url],
         }
         other = {
             "name": "far",
             "protocol": "messages",
             "tokenizer": "none",
-            "failures_to_eject": 1_000_000,
             "urls": [far.url],
         }
         async with scripted_gateway(
@@ -71,6 +70,7 @@ async def two_backends(
             near,
             backends=[backend, other],
             model={"pricing": _CHEAP, "alternatives": [alternative]},
+            changed_constants=backend_constants(failures_to_eject=1_000_000),
         ) as scripted:
             yield TwoBackends(scripted, near, far)
 

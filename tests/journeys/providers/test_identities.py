@@ -10,6 +10,7 @@ import pytest
 
 from tests.backends.identity.token_servers import authority
 from tests.support.certificates import make_certificate
+from tests.support.constants import backend_constants
 from tests.support.gateway import assert_error
 from tests.support.scripted_gateway import COST, ScriptedGateway, scripted_gateway
 from tests.support.upstream import Upstream, answer, chat
@@ -37,8 +38,14 @@ async def identified(
     async with Upstream(authority(refused), tls=tls) as tokens, Upstream(chat()) as upstream:
         monkeypatch.setenv("AZURE_AUTHORITY_HOST", tokens.url.removesuffix("/v1"))
         identity = {"tenant": "tenant", "client": "c", "secret_file": str(secret)}
-        backend = {"credential": "entra", "identity": identity, "failures_to_eject": 1}
-        async with scripted_gateway(data_dir, conninfo, upstream, backend=backend) as scripted:
+        backend = {"credential": "entra", "identity": identity}
+        async with scripted_gateway(
+            data_dir,
+            conninfo,
+            upstream,
+            backend=backend,
+            changed_constants=backend_constants(failures_to_eject=1),
+        ) as scripted:
             yield Identified(scripted, tokens)
 
 

@@ -88,8 +88,11 @@ async def test_a_span_has_the_part_of_an_answer_that_came(
     assert message["finish_reason"] == "error"
 
 
-async def test_content_is_bounded_on_each_span(traced: TracedGateway, collector: Collector) -> None:
-    async with traced(content_bytes=1024) as scripted:
+async def test_content_is_bounded_on_each_span(
+    traced: TracedGateway, collector: Collector, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tollkeeper.bootstrap.telemetry.CONTENT_BYTES", 1024)
+    async with traced() as scripted:
         answer = await scripted.chat(messages=[{"role": "user", "content": "word " * 1000}])
         assert answer.status_code == 200
     (span,) = collector.spans
@@ -126,8 +129,8 @@ async def test_a_call_that_is_not_admitted_has_no_content(
 
 
 @pytest.mark.parametrize(
-    "settings",
-    [{"content": False}, {"sample_ratio": 0}],
+    ("settings", "sampler"),
+    [({"content": False}, "always_on"), ({}, "parentbased_always_off")],
     ids=["off", "not sampled"],
 )
 async def test_without_it_nothing_is_done(
@@ -135,8 +138,10 @@ async def test_without_it_nothing_is_done(
     collector: Collector,
     monkeypatch: pytest.MonkeyPatch,
     settings: dict[str, Any],
+    sampler: str,
 ) -> None:
     """Nothing is collected or encoded, and the answer goes to the caller's own sink."""
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", sampler)
     collected, encoded = Mock(), Mock()
     monkeypatch.setattr(telemetry, "AnswerContent", collected)
     monkeypatch.setattr(telemetry, "content_attributes", encoded)

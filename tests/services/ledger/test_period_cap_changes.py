@@ -29,7 +29,7 @@ async def _rotate(world: CappedBooks, key_id: KeyId) -> KeyId:
         return int(world.clock.now.timestamp())
 
     idempotency = Idempotency(Vault(b"0" * 32), now)
-    keys = ProjectKeys(world.process.database, idempotency, now, ("inference:write",), 100)
+    keys = ProjectKeys(world.process.database, idempotency, now, ("inference:write",))
     return (await keys.project_key_rotate(key_id, grace_s=3600)).new.id
 
 

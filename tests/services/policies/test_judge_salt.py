@@ -2,7 +2,6 @@
 answers would tell one what another has sent."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -38,10 +37,7 @@ async def test_every_organization_has_a_salt_of_its_own(
         assert judged.model.requests[-1].json.get(field) not in found
 
 
-@pytest.mark.parametrize("backend", [{}, {"cache_salt_field": "cache_salt", "cache_shared": True}])
-async def test_no_salt_is_sent_without_a_field_or_to_a_shared_cache(
-    data_dir: Path, conninfo: str, backend: dict[str, Any]
-) -> None:
-    async with judged_gateway(data_dir, conninfo, judge_backend=backend) as judged:
+async def test_no_salt_is_sent_without_a_field(data_dir: Path, conninfo: str) -> None:
+    async with judged_gateway(data_dir, conninfo) as judged:
         await judged.enforce(direction="request")
         assert await _salts(judged, "cache_salt", ["one"]) == [None]

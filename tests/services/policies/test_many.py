@@ -28,8 +28,11 @@ _CONCURRENCY = 8
 @pytest.fixture(scope="module")
 async def shared_patient(data_dir: Path, conninfo: str) -> AsyncIterator[JudgedGateway]:
     limits = {"inference_deadline_s": 100}
-    judge = {"deadline_s": 60, "concurrency": _CONCURRENCY, "window_characters": 4000}
-    async with judged_gateway(data_dir, conninfo, judge=judge, limits=limits) as judged:
+    judge = {"deadline_s": 60, "concurrency": _CONCURRENCY}
+    window = {"window_characters": 4000, "overlap_characters": 400}
+    async with judged_gateway(
+        data_dir, conninfo, judge=judge, limits=limits, window=window
+    ) as judged:
         yield judged
 
 

@@ -74,7 +74,7 @@ async def strict(data_dir: Path, conninfo: str) -> AsyncIterator[JudgedGateway]:
         data_dir,
         conninfo,
         model={"input_modalities": ["text", "image", "file"]},
-        policy={"unreadable_images": "deny"},
+        policy={"denied_content": ["images"]},
     ) as running:
         yield running
 

@@ -22,7 +22,7 @@ Change: TypeAlias = Callable[[Process, LedgerTenant], Awaitable[Any]]
 
 def keys_of(process: Process) -> ProjectKeys:
     idempotency = Idempotency(Vault(b"0" * 32), unix_now)
-    return ProjectKeys(process.database, idempotency, unix_now, (), 100)
+    return ProjectKeys(process.database, idempotency, unix_now, ())
 
 
 async def revoke(process: Process, tenant: LedgerTenant) -> None:

@@ -8,16 +8,10 @@ class HttpConventions:
     """The settings that the HTTP API needs."""
 
     body_bytes_max: int
-    # Elements of the arrays and objects of one body.
-    body_elements_max: int
-    # Memory of all requests in progress, in this process and of one key in it.
+    # Memory of all requests in progress in this process. One key may use half of it.
     bodies_bytes_max: int
-    key_bodies_bytes_max: int
-    body_timeout_s: float
     customer_key_header: str
     session_headers: tuple[str, ...]
-    # The types of server tools that token counting accepts.
-    messages_web_tools: frozenset[str]
     # Whether GET /v1/models is served, which is not part of the interface.
     model_listing: bool
     # Whether GET /v1/key/usage is served, which is not part of the interface.
@@ -26,3 +20,8 @@ class HttpConventions:
     messages: bool = False
     # The name of the header with a call's cost in USD; empty: there is none.
     cost_header: str = ""
+    # Elements of the arrays and objects of one body, together. More is a 400, before anything is
+    # built from the body.
+    body_elements_max: int = 100_000
+    # How long a body may take to arrive.
+    body_timeout_s: float = 60

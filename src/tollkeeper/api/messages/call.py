@@ -11,6 +11,7 @@ from tollkeeper.api.isolated import affinity_of, caching_wish
 from tollkeeper.api.messages.prompt import read_prompt
 from tollkeeper.api.wire import messages as wire
 from tollkeeper.domain.catalog import Model
+from tollkeeper.domain.conventions import MESSAGES_WEB_TOOLS
 from tollkeeper.domain.errors import InvalidRequest, OptionUnsupported
 from tollkeeper.domain.inference import Call
 from tollkeeper.domain.prompt import Prompt
@@ -43,7 +44,7 @@ async def message_call(
     bound = output_bound(body.max_tokens, model, param=_BOUND_FIELD)
     caching = caching_wish(services, caller, model, None)
     unseal = partial(services.reasoning_seal.unseal, caller)
-    web_tools = request.conventions.messages_web_tools
+    web_tools = MESSAGES_WEB_TOOLS
     prompt = await supported_prompt(request, read_prompt, body, model, web_tools, unseal, caching)
     call = Call(
         request_id=request.id,

@@ -19,6 +19,7 @@ from tollkeeper.domain.conventions import (
     COUNT_NEUTRAL_BETA_FLAGS,
     MESSAGES_BETA_HEADER,
     MESSAGES_VERSION_HEADER,
+    MESSAGES_WEB_TOOLS,
     TOKEN_COUNT_ESTIMATED_HEADER,
 )
 from tollkeeper.domain.errors import InvalidRequest
@@ -78,7 +79,7 @@ async def token_count(
                 param=MESSAGES_BETA_HEADER,
             )
     unseal = partial(services.reasoning_seal.unseal, caller)
-    web_tools = request.conventions.messages_web_tools
+    web_tools = MESSAGES_WEB_TOOLS
     prompt = await supported_prompt(request, read_counted_prompt, body, model, web_tools, unseal)
     call = Call(
         request_id=request.id,

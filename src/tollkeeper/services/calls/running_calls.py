@@ -17,16 +17,17 @@ from tollkeeper.timeouts import Alarms
 @dataclass(frozen=True, slots=True)
 class InferenceLimits:
     deadline_s: float
-    # A caller has left: how long, and for how many such calls at once, the rest is still read; one
-    # organization may have seven eighths of them.
+    # A client has disconnected: how long the rest of its answer is still read for its usage.
     drain_s: float
-    drains_max: int
     # Calls in progress in this process; one organization may have seven eighths of them.
     calls_max: int
     # Under enforcing response policies: judge whenever so many characters have come; 0: at the end.
     segment_characters: int = 0
     # Requests are judged beside the backend's work, which may be paid and thrown away.
     judges_beside: bool = False
+    # For how many disconnected clients answers are read on at once; one organization may have seven
+    # eighths of them.
+    drains_max: int = 64
 
 
 class RunningCalls:

@@ -32,6 +32,9 @@ from tollkeeper.services.minute_rate import NS_PER_S, MinuteRate
 from tollkeeper.timeouts import Alarm
 
 _RESOLVED_BY_CALL = "call"
+# Calls of one project that are refused before they are admitted, in one process. They take nothing
+# from the rate of the project, so they need a limit of their own.
+REFUSED_CALLS_PER_MINUTE = 6000
 
 
 class Reservation(msgspec.Struct, frozen=True):
@@ -64,12 +67,11 @@ class Settlement(msgspec.Struct, frozen=True, gc=False):
 
 
 class Admission:
-    def __init__(self, ledger: Ledger, refused_calls: MinuteRate, clock: Clock = unix_now) -> None:
-        """`refused_calls` bounds how often calls of a project may be refused in a minute."""
+    def __init__(self, ledger: Ledger, clock: Clock = unix_now) -> None:
         self._ledger = ledger
         self._clock = clock
         self._rates = StandingRefusals()
-        self._refused_calls = refused_calls
+        self._refused_calls = MinuteRate(REFUSED_CALLS_PER_MINUTE)
 
     async def reserve(
         self,

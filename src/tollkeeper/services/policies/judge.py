@@ -61,11 +61,12 @@ class JudgeConfig:
     deadline_s: float
     # The most questions that this process asks at the same time.
     concurrency: int
-    window_characters: int
-    overlap_characters: int
     # How many alternatives to ask for; "yes" and "no" must be among them.
     top_logprobs: int
     examples: tuple[Example, ...] = EXAMPLES
+    # Longer texts are judged in overlapping windows, and the highest probability counts.
+    window_characters: int = 4000
+    overlap_characters: int = 400
 
 
 @dataclass(frozen=True, slots=True)

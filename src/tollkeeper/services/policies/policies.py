@@ -30,6 +30,8 @@ from tollkeeper.storage.database import Connection, Database
 
 OPERATION_CREATE = "policy_create"
 VERSIONS_SHOWN_MAX = 100
+# Policies of one organization, drafts included.
+POLICIES_MAX = 1000
 
 
 class Policies:
@@ -39,10 +41,8 @@ class Policies:
         idempotency: Idempotency,
         clock: Clock,
         directory: PolicyDirectory,
-        policies_max: int,
     ) -> None:
         self._database = database
-        self._policies_max = policies_max
         self._directory = directory
         self._idempotency = idempotency
         self._clock = clock
@@ -183,9 +183,9 @@ class Policies:
     async def _require_room(self, connection: Connection, organization_id: OrganizationId) -> None:
         # The lock lets one policy at a time be created, so that two cannot take the last place.
         await organizations.lock(connection, organization_id)
-        if await policies.count(connection, organization_id) >= self._policies_max:
+        if await policies.count(connection, organization_id) >= POLICIES_MAX:
             raise StateConflict(
-                f"The organization has {self._policies_max} policies, as many as it may have."
+                f"The organization has {POLICIES_MAX} policies, as many as it may have."
             )
 
     async def _change(

@@ -11,6 +11,8 @@ from tollkeeper.domain.errors import RateLimited
 from tollkeeper.domain.keys import key_digest
 from tollkeeper.services.minute_rate import NS_PER_S, MinuteRate
 
+# Requests of one organization. A minute's worth may come at once.
+PER_MINUTE = 600
 _KEYS_MAX = 10_000
 # Every so many bytes of a body weigh as much as another request. What is longer than all of this is
 # refused anyway, because no field may be so long.
@@ -19,8 +21,8 @@ _USES_PER_BODY_MAX = 32
 
 
 class AdministrationRate:
-    def __init__(self, rate: MinuteRate) -> None:
-        self._rate = rate
+    def __init__(self, rate: MinuteRate | None = None) -> None:
+        self._rate = MinuteRate(PER_MINUTE) if rate is None else rate
         # Whose key this was, by its digest. The one that was used longest ago comes first.
         self._owners: OrderedDict[bytes, OrganizationId] = OrderedDict()
 

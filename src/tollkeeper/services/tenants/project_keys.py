@@ -26,6 +26,8 @@ from tollkeeper.storage.database import Connection, Database
 from tollkeeper.storage.resolutions import lock_account
 
 OPERATION_CREATE = "project_key_create"
+# Keys of one project that are neither revoked nor expired.
+KEYS_MAX = 10_000
 # A hundred years, so that the time of expiry is in the range of every clock and column.
 _EXPIRES_IN_S_MAX = 100 * 366 * 86400
 
@@ -48,13 +50,11 @@ class ProjectKeys:
         idempotency: Idempotency,
         clock: Clock,
         default_permissions: Iterable[str],
-        keys_max: int,
     ) -> None:
         self._database = database
         self._idempotency = idempotency
         self._clock = clock
         self._default_permissions = tuple(default_permissions)
-        self._keys_max = keys_max
 
     async def project_key_create(
         self, project_id: ProjectId, name: str, request: IdempotentRequest
@@ -239,10 +239,8 @@ class ProjectKeys:
         now = self._clock()
         if not is_replacement:
             count = await project_keys.count_usable(connection, organization_id, project_id, now)
-            if count >= self._keys_max:
-                raise StateConflict(
-                    f"The project has {self._keys_max} keys, as many as it may have."
-                )
+            if count >= KEYS_MAX:
+                raise StateConflict(f"The project has {KEYS_MAX} keys, as many as it may have.")
         key = ProjectKey(
             id=key_id,
             organization_id=organization_id,

@@ -1,0 +1,24 @@
+"""Other values for constants of the program, in this process and for a while."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pkgutil import resolve_name
+from typing import Any
+from unittest.mock import patch
+
+
+@contextmanager
+def constants(changes: Mapping[str, Any]) -> Iterator[None]:
+    """Change constants by their names below `tollkeeper`. For a class, a dict has other defaults of its
+    fields: `{"bootstrap.backends.BackendConfig": {"failures_to_eject": 1}}`."""
+    with ExitStack() as stack:
+        for name, value in changes.items():
+            path = f"tollkeeper.{name}"
+            new = partial(resolve_name(path), **value) if isinstance(value, dict) else value
+            stack.enter_context(patch(path, new))
+        yield
+
+
+def backend_constants(**values: Any) -> dict[str, Any]:
+    return {"bootstrap.backends.BackendConfig": values}
