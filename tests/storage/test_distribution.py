@@ -76,7 +76,7 @@ _OPERATORS = {
     "alerts.find_negative": _ALL,
     "alerts.find_stopped": _ALL,
     "audit.find_page": _ALL,
-    "backend_usage.stream_usage": _ALL,
+    "backend_usage.compare_bill": _ALL,
     "cap_resets.move_pending": _ALL,
     "money_totals.find_all_balances": _ALL,
     "money_totals.find_totals": _ALL,

@@ -15,9 +15,10 @@ from tollkeeper.cli.command import Invocation, run_with_services
 from tollkeeper.cli.output import printable
 from tollkeeper.cli.report import Report, show_report
 from tollkeeper.domain.errors import InvalidRequest, StateConflict
-from tollkeeper.services.ledger.bill import BillComparison, BillDay, FigurePair, Tolerance
-from tollkeeper.services.ledger.bill_file import Bill, BillColumns, Figure, read_bill
+from tollkeeper.services.ledger.bill import BillComparison, BillDay
+from tollkeeper.services.ledger.bill_file import BillColumns, Figure, read_bill
 from tollkeeper.settings import Settings
+from tollkeeper.storage.backend_usage import ComparedFigure, Tolerance
 
 _EPOCH = date(1970, 1, 1)
 _DAY, _MODEL = "day", "model"
@@ -118,19 +119,20 @@ def ledger_reconcile(
     declared, names = _declared(invocation.settings(), backend)
     for entry in model or []:
         names.update(_pairs(entry))
-    bill = _read(file, _columns({**declared, **(columns or {})}))
-    found = run_with_services(
-        invocation,
-        lambda services: services.bill_reconciliation.ledger_reconcile(
-            backend,
-            bill,
-            catalog=services.catalog.catalog,
-            names=names,
-            tolerance=tolerance or Tolerance(),
-            days=(since, until),
-            reported=reported,
-        ),
-    )
+    named = _columns({**declared, **(columns or {})})
+    with file.open(encoding="utf-8", newline="") as lines:
+        found = run_with_services(
+            invocation,
+            lambda services: services.bill_reconciliation.ledger_reconcile(
+                backend,
+                read_bill(lines, named),
+                catalog=services.catalog.catalog,
+                names=names,
+                tolerance=tolerance or Tolerance(),
+                days=(since, until),
+                reported=reported,
+            ),
+        )
     differences = found.differences
     show_report(Report(_content(backend, found), _picture(found)), as_json=invocation.as_json)
     if differences:
@@ -160,11 +162,6 @@ def _columns(named: dict[str, str]) -> BillColumns:
     return BillColumns(named[_DAY], named[_MODEL], figures)
 
 
-def _read(file: Path, columns: BillColumns) -> Bill:
-    with file.open(encoding="utf-8", newline="") as lines:
-        return read_bill(lines, columns)
-
-
 def _content(backend: str, found: BillComparison) -> dict[str, Any]:
     return {
         "ok": not found.differences,
@@ -187,9 +184,9 @@ def _entry(entry: BillDay) -> dict[str, Any]:
     }
 
 
-def _figures(pairs: tuple[FigurePair, ...]) -> dict[str, Any]:
+def _figures(pairs: tuple[ComparedFigure, ...]) -> dict[str, Any]:
     return {
-        pair.figure.value: {
+        pair.figure: {
             "bill": None if pair.bill is None else _number(pair.bill),
             "books": None if pair.books is None else _number(pair.books),
             "difference": _number(pair.difference),
@@ -221,12 +218,12 @@ def _picture(found: BillComparison) -> RenderableType:
     return Group(table, Text("\n".join(lines)))
 
 
-def _cells(day: str, model: str, kind: str, pair: FigurePair) -> tuple[str | Text, ...]:
+def _cells(day: str, model: str, kind: str, pair: ComparedFigure) -> tuple[str | Text, ...]:
     return (
         day,
         Text(printable(model)),
         kind,
-        pair.figure.value,
+        pair.figure,
         "-" if pair.bill is None else _number(pair.bill),
         "-" if pair.books is None else _number(pair.books),
         _number(pair.difference),

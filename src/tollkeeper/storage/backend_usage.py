@@ -1,29 +1,52 @@
 """SQL of what backends were used for, by model and day. Activity records are summed up there when
 they are written (storage/activity), and the sums stay when the records are dropped."""
 
-from collections.abc import AsyncIterator
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import date
+from decimal import Decimal
 from typing import LiteralString
 
 from tollkeeper.storage import activity_partitions
 from tollkeeper.storage.database import Connection
+from tollkeeper.storage.watched_connection import allow_long_statements
+
+# For the bill and its comparison together.
+_MINUTES = 10
 
 
 @dataclass(frozen=True, slots=True)
-class BackendUsage:
-    """What the books have of one model of a backend on one UTC day."""
+class Tolerance:
+    """How far two numbers may be apart. What is within one of the two is no difference."""
 
-    day: int
-    model: str
-    requests: int
+    # A part of the larger one, for every figure.
+    part: Decimal = Decimal(0)
+    # USD, for costs.
+    usd: Decimal = Decimal(0)
+
+
+@dataclass(frozen=True, slots=True)
+class ComparedFigure:
+    """One figure of both sides; None where the side has nothing of that day and model. In the totals,
+    day and model are None."""
+
+    day: int | None
+    model: str | None
+    figure: str
+    bill: Decimal | None
+    books: Decimal | None
+    # What the bill has more than the books.
+    difference: Decimal
+    differs: bool
     unsettled_requests: int
-    input_tokens: int
-    cached_tokens: int
-    cache_write_tokens: int
-    output_tokens: int
-    cost_picousd: int
-    reported_cost_picousd: int
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenBill:
+    first_day: int
+    last_day: int
+    # Days times models.
+    entries: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,21 +60,59 @@ class UsageQuery:
     models: tuple[str, ...]
 
 
-async def stream_usage(connection: Connection, query: UsageQuery) -> AsyncIterator[BackendUsage]:
-    """The sums of activity records, and what the ledger knows better about unsettled calls: those
-    that were resolved since, and those that have no activity record. Of the latter, numbers can be
-    negative: all entries of a day and model are to be added up."""
+async def copy_bill(
+    connection: Connection, lines: Iterable[tuple[int, str, list[Decimal]]]
+) -> WrittenBill:
+    """Writes a bill with at least one line into a table that lasts until the end of the transaction."""
+    await allow_long_statements(connection, minutes=_MINUTES)
+    await connection.execute(
+        "CREATE TEMPORARY TABLE bill (day integer, model text, amounts numeric[]) ON COMMIT DROP"
+    )
+    async with connection.cursor() as cursor:
+        async with cursor.copy("COPY bill FROM STDIN") as copy:
+            for line in lines:
+                await copy.write_row(line)
+        await cursor.execute(
+            "SELECT min(day), max(day), count(DISTINCT (day, model)) FROM bill", prepare=False
+        )
+        row = await cursor.fetchone()
+    assert row is not None
+    return WrittenBill(*row)
+
+
+async def compare_bill(
+    connection: Connection,
+    query: UsageQuery,
+    *,
+    figures: Sequence[str],
+    names: Mapping[str, str],
+    tolerance: Tolerance,
+    reported: bool,
+) -> list[ComparedFigure]:
+    """Compares the bill of this transaction with the books, by day, model and figure. The totals come
+    last. `names` says how the bill calls our models."""
     kept = await activity_partitions.find_days(connection)
     parameters = {
         **asdict(query),
+        **asdict(tolerance),
         "models": list(query.models),
         "kept_from": kept[0] if kept else date.min,
+        "figures": [str(figure) for figure in figures],
+        "ours": list(names),
+        "theirs": list(names.values()),
+        "reported": reported,
     }
-    cursor = await connection.execute(_USAGE, parameters, prepare=False)
-    async for row in cursor:
-        yield BackendUsage(*row)
+    cursor = await connection.execute(_COMPARISON, parameters, prepare=False)
+    return [
+        ComparedFigure(*row[:3], *(text and Decimal(text) for text in row[3:6]), *row[6:])
+        for row in await cursor.fetchall()
+    ]
 
 
+# The sums of activity records, and what the ledger knows better about unsettled calls: those that were
+# resolved since, and those that have no activity record. Of the latter, numbers can be negative: all
+# entries of a day and model are to be added up.
+#
 # A call from before the oldest partition of records had a record that was dropped by its age, unless all
 # partitions are of days to come. A record
 # without a backend is that of a call that was not sent: no provider charges for it.
@@ -87,6 +148,53 @@ _USAGE: LiteralString = """
       AND day BETWEEN %(first_day)s AND %(last_day)s
     GROUP BY day, model
 """
+
+
+_COMPARISON: LiteralString = f"""
+    WITH usage AS ({_USAGE}), books AS (
+        SELECT u.day, coalesce(n.theirs, u.model) AS model, sum(u.requests) AS requests,
+            sum(u.unsettled_requests)::bigint AS unsettled, sum(u.input_tokens) AS input,
+            -- Tokens that were read from a cache and written again are in both counts.
+            sum(greatest(0, u.input_tokens - u.cached_tokens - u.cache_write_tokens)) AS uncached,
+            sum(u.cached_tokens) AS cached, sum(u.cache_write_tokens) AS written,
+            sum(u.output_tokens) AS output,
+            sum(CASE WHEN %(reported)s THEN u.reported_cost ELSE u.cost END) * 1e-12 AS usd
+        FROM usage u
+        LEFT JOIN unnest(%(ours)s::text[], %(theirs)s::text[]) AS n (ours, theirs) ON n.ours = u.model
+        GROUP BY 1, 2
+        -- If all calls of a day and model were released, there is nothing to charge.
+        HAVING sum(u.requests) <> 0
+    ), booked AS (
+        SELECT day, model, figure, amount, unsettled
+        FROM books, LATERAL (VALUES
+            ('requests', requests), ('input_tokens', input), ('uncached_input_tokens', uncached),
+            ('cached_input_tokens', cached), ('cache_write_tokens', written),
+            ('output_tokens', output), ('cost', usd)
+        ) AS figures (figure, amount)
+        WHERE figure = ANY (%(figures)s)
+    ), billed AS (
+        SELECT day, model, figure, sum(amount) AS amount
+        FROM bill, unnest(%(figures)s::text[], amounts) AS figures (figure, amount)
+        WHERE day BETWEEN %(first_day)s AND %(last_day)s
+        GROUP BY day, model, figure
+    ), compared AS (
+        SELECT day, model, figure, max(unsettled) AS unsettled,
+            -- In the totals, a side that has nothing has zero.
+            coalesce(sum(billed.amount), 0 * nullif(grouping(day), 0)) AS bill,
+            coalesce(sum(booked.amount), 0 * nullif(grouping(day), 0)) AS books
+        FROM billed FULL JOIN booked USING (day, model, figure)
+        GROUP BY GROUPING SETS ((day, model, figure), (figure))
+    )
+    SELECT day, model, figure, bill::text, books::text,
+        (coalesce(bill, 0) - coalesce(books, 0))::text,
+        bill IS NULL OR books IS NULL OR abs(bill - books) > greatest(
+            CASE figure WHEN 'cost' THEN %(usd)s ELSE 0 END,
+            %(part)s * greatest(abs(bill), abs(books))
+        ),
+        coalesce(unsettled, 0)
+    FROM compared
+    ORDER BY day, model COLLATE "C", array_position(%(figures)s, figure)
+"""  # noqa: S608
 
 
 async def find_backends(connection: Connection) -> list[str]:

@@ -1,54 +1,18 @@
-"""Compares a provider's bill with the books, by UTC day and model."""
+"""Compares a provider's bill with the books, by UTC day and model. PostgreSQL adds up and compares."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from decimal import Decimal
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import groupby
 
 from tollkeeper.domain.catalog import Catalog
-from tollkeeper.domain.errors import NotFound
-from tollkeeper.services.ledger.bill_file import (
-    Bill,
-    Figure,
-    Figures,
-    exact_difference,
-    exact_product,
-    exact_sum,
-    usd_of,
-)
+from tollkeeper.domain.errors import InvalidRequest, NotFound
+from tollkeeper.services.ledger.bill_file import Bill
 from tollkeeper.storage import backend_usage
-from tollkeeper.storage.backend_usage import BackendUsage, UsageQuery
-from tollkeeper.storage.database import Database
+from tollkeeper.storage.backend_usage import ComparedFigure, Tolerance, UsageQuery
+from tollkeeper.storage.database import Connection, Database
 
-
-@dataclass(frozen=True, slots=True)
-class Tolerance:
-    """How far two numbers may be apart. What is within one of the two is no difference."""
-
-    # A part of the larger one, for every figure.
-    part: Decimal = Decimal(0)
-    # USD, for costs.
-    usd: Decimal = Decimal(0)
-
-    def allows(self, figure: Figure, bill: Decimal, books: Decimal) -> bool:
-        apart = exact_difference(bill, books).copy_abs()
-        if figure is Figure.COST and apart <= self.usd:
-            return True
-        return apart <= exact_product(self.part, max(bill.copy_abs(), books.copy_abs()))
-
-
-@dataclass(frozen=True, slots=True)
-class FigurePair:
-    """One figure of both sides; None where the side has nothing of that day and model."""
-
-    figure: Figure
-    bill: Decimal | None
-    books: Decimal | None
-    differs: bool
-
-    @property
-    def difference(self) -> Decimal:
-        """What the bill has more than the books."""
-        return exact_difference(self.bill or Decimal(0), self.books or Decimal(0))
+# Days times models that a bill may have. More of them are not the bill of one backend.
+ENTRIES_MAX = 200_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,38 +22,32 @@ class BillDay:
     day: int
     # As the provider calls it.
     model: str
-    figures: tuple[FigurePair, ...]
-    in_bill: bool
-    in_books: bool
-    # Requests of the books whose cost is not known.
-    unsettled_requests: int
+    figures: tuple[ComparedFigure, ...]
+
+    @property
+    def unsettled_requests(self) -> int:
+        """Requests of the books whose cost is not known."""
+        return self.figures[0].unsettled_requests
 
     @property
     def kind(self) -> str:
-        if not self.in_books:
+        if self.figures[0].books is None:
             return "missing in the books"
-        if not self.in_bill:
+        if self.figures[0].bill is None:
             return "missing in the bill"
         return "differs" if any(pair.differs for pair in self.figures) else "same"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class BillComparison:
     first_day: int
     last_day: int
-    days: tuple[BillDay, ...]
-    totals: tuple[FigurePair, ...]
+    days: list[BillDay] = field(default_factory=list)
+    totals: tuple[ComparedFigure, ...] = ()
 
     @property
-    def differences(self) -> tuple[BillDay, ...]:
-        return tuple(found for found in self.days if found.kind != "same")
-
-
-@dataclass(slots=True)
-class _Books:
-    figures: Figures
-    requests: int = 0
-    unsettled_requests: int = 0
+    def differences(self) -> list[BillDay]:
+        return [found for found in self.days if found.kind != "same"]
 
 
 class BillReconciliation:
@@ -110,118 +68,50 @@ class BillReconciliation:
         """Compares the days of the bill, or those of `days`. `names` says how the provider calls
         our models; others have the name of the catalogue. With `reported` the books' cost is what
         the backend reported in its answers, not what was charged."""
-        billed = [day for day, _ in bill.entries]
-        first, last = days
-        first = min(billed) if first is None else first
-        last = max(billed) if last is None else last
-        figures = list(dict.fromkeys(name for entry in bill.entries.values() for name in entry))
-        declared = _catalog_names(catalog, backend)
-        if not declared:
-            await self._check_backend(backend)
-        names = {**declared, **names}
-        primary = [model.id for model in catalog.models if model.backend == backend]
-        wanted = UsageQuery(backend, first, last, tuple(primary))
-        books = await self._read(wanted, names, figures, reported=reported)
-        entries = {key: found for key, found in bill.entries.items() if first <= key[0] <= last}
-        found = [
-            _compare(key, entries.get(key), books.get(key), figures, tolerance)
-            for key in sorted({*entries, *books})
-        ]
-        return BillComparison(first, last, tuple(found), _totals(found, figures, tolerance))
-
-    async def _check_backend(self, backend: str) -> None:
-        """A backend that no model of the catalogue has may still be in the books."""
-        async with self._database.reading() as connection:
-            known = await backend_usage.find_backends(connection)
-        if backend not in known:
-            listed = ", ".join(known) or "none"
-            raise NotFound(
-                f"Neither the catalogue nor the books have a backend {backend}; "
-                f"backends in the books: {listed}."
+        names = {**dict(_catalog_names(catalog, backend)), **names}
+        primary = tuple(model.id for model in catalog.models if model.backend == backend)
+        async with self._database.transaction() as connection:
+            written = await backend_usage.copy_bill(connection, bill.lines)
+            if not any(backend in model.backends for model in catalog.models):
+                await _require_known(connection, backend)
+            if written.entries > ENTRIES_MAX:
+                raise InvalidRequest(
+                    f"The bill has more than {ENTRIES_MAX} days and models.", param="file"
+                )
+            first, last = days
+            first = written.first_day if first is None else first
+            last = written.last_day if last is None else last
+            rows = await backend_usage.compare_bill(
+                connection,
+                UsageQuery(backend, first, last, primary),
+                figures=bill.figures,
+                names=names,
+                tolerance=tolerance,
+                reported=reported,
             )
-
-    async def _read(
-        self,
-        wanted: UsageQuery,
-        names: Mapping[str, str],
-        figures: list[Figure],
-        *,
-        reported: bool,
-    ) -> dict[tuple[int, str], _Books]:
-        books: dict[tuple[int, str], _Books] = {}
-        async with self._database.reading() as connection:
-            async for usage in backend_usage.stream_usage(connection, wanted):
-                key = (usage.day, names.get(usage.model, usage.model))
-                entry = books.setdefault(key, _Books(dict.fromkeys(figures, Decimal(0))))
-                entry.requests += usage.requests
-                entry.unsettled_requests += usage.unsettled_requests
-                for figure, value in _figures(usage, reported=reported).items():
-                    if figure in entry.figures:
-                        entry.figures[figure] = exact_sum(entry.figures[figure], value)
-        # Where all calls of a day and model were released, there is nothing to charge.
-        return {key: entry for key, entry in books.items() if entry.requests}
+        found = BillComparison(first, last)
+        for (day, model), pairs in groupby(rows, lambda pair: (pair.day, pair.model)):
+            if day is None or model is None:
+                found.totals = tuple(pairs)
+            else:
+                found.days.append(BillDay(day, model, tuple(pairs)))
+        return found
 
 
-def _catalog_names(catalog: Catalog, backend: str) -> dict[str, str]:
-    """Returns the name of each of our models on this backend."""
-    return {
-        model.id: there.upstream_model
-        for model in catalog.models
-        for there in ([route.model for route in model.routes] or [model])
-        if there.backend == backend
-    }
-
-
-def _figures(usage: BackendUsage, *, reported: bool) -> Figures:
-    cost = usage.reported_cost_picousd if reported else usage.cost_picousd
-    # Tokens that were read from a cache and written again are in both counts.
-    uncached = max(0, usage.input_tokens - usage.cached_tokens - usage.cache_write_tokens)
-    return {
-        Figure.REQUESTS: Decimal(usage.requests),
-        Figure.INPUT_TOKENS: Decimal(usage.input_tokens),
-        Figure.UNCACHED_INPUT_TOKENS: Decimal(uncached),
-        Figure.CACHED_INPUT_TOKENS: Decimal(usage.cached_tokens),
-        Figure.CACHE_WRITE_TOKENS: Decimal(usage.cache_write_tokens),
-        Figure.OUTPUT_TOKENS: Decimal(usage.output_tokens),
-        Figure.COST: usd_of(cost),
-    }
-
-
-def _compare(
-    key: tuple[int, str],
-    bill: Figures | None,
-    books: _Books | None,
-    figures: list[Figure],
-    tolerance: Tolerance,
-) -> BillDay:
-    pairs = [
-        _pair(
-            figure,
-            None if bill is None else bill[figure],
-            None if books is None else books.figures[figure],
-            tolerance,
+async def _require_known(connection: Connection, backend: str) -> None:
+    """A backend that no model of the catalogue has may still be in the books."""
+    known = await backend_usage.find_backends(connection)
+    if backend not in known:
+        listed = ", ".join(known) or "none"
+        raise NotFound(
+            f"Neither the catalogue nor the books have a backend {backend}; "
+            f"backends in the books: {listed}."
         )
-        for figure in figures
-    ]
-    unsettled = 0 if books is None else books.unsettled_requests
-    return BillDay(*key, tuple(pairs), bill is not None, books is not None, unsettled)
 
 
-def _pair(
-    figure: Figure, bill: Decimal | None, books: Decimal | None, tolerance: Tolerance
-) -> FigurePair:
-    if bill is None or books is None:
-        return FigurePair(figure, bill, books, differs=True)
-    return FigurePair(figure, bill, books, differs=not tolerance.allows(figure, bill, books))
-
-
-def _totals(
-    found: list[BillDay], figures: list[Figure], tolerance: Tolerance
-) -> tuple[FigurePair, ...]:
-    bill = dict.fromkeys(figures, Decimal(0))
-    books = dict.fromkeys(figures, Decimal(0))
-    for entry in found:
-        for pair in entry.figures:
-            bill[pair.figure] = exact_sum(bill[pair.figure], pair.bill or Decimal(0))
-            books[pair.figure] = exact_sum(books[pair.figure], pair.books or Decimal(0))
-    return tuple(_pair(figure, bill[figure], books[figure], tolerance) for figure in figures)
+def _catalog_names(catalog: Catalog, backend: str) -> Iterator[tuple[str, str]]:
+    """Yields each of our models on this backend with its name there."""
+    for model in catalog.models:
+        for there in [route.model for route in model.routes] or [model]:
+            if there.backend == backend:
+                yield model.id, there.upstream_model

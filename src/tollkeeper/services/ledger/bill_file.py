@@ -1,30 +1,24 @@
 """Reads a provider's bill: a CSV file with a line for each day and model, or several.
 
-Numbers are exact: amounts are decimals of any length, never floats. A line that cannot be read is
-refused with its number and its column.
+Numbers are exact: amounts are decimals, never floats. A line that cannot be read is refused with its
+number and its column.
 """
 
 import csv
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, date, datetime
-from decimal import Context, Decimal, Inexact, InvalidOperation
+from decimal import Decimal
 from enum import StrEnum
 
 from tollkeeper.domain.errors import InvalidRequest
 
-# Days times models that a bill may have. More of them are not the bill of one backend.
-ENTRIES_MAX = 200_000
 _COUNT = re.compile(r"\d{1,18}(\.0{1,9})?", re.ASCII)
 _AMOUNT = re.compile(r"-?\$?\d{1,18}(\.\d{1,40})?([eE][+-]?\d{1,2})?", re.ASCII)
-_PICOUSD_DIGITS = 12
 _EPOCH = date(1970, 1, 1)
-# An amount in USD is below 10^18 and has at most 40 places. A sum over any file, or its product with a
-# tolerance, then has less than the hundred digits that are kept, so it is exact.
 _USD_DIGITS_MAX = 18
 _PLACES_MAX = 40
-_EXACT = Context(prec=100, traps=[Inexact, InvalidOperation])
 
 
 class Figure(StrEnum):
@@ -51,73 +45,43 @@ class BillColumns:
     figures: dict[Figure, str]
 
 
-Figures = dict[Figure, Decimal]
-
-
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Bill:
-    """The sums of the file, by day and by the provider's name of the model."""
-
-    entries: dict[tuple[int, str], Figures] = field(default_factory=dict)
-    lines: int = 0
-
-    def add(self, day: int, model: str, figures: Figures) -> None:
-        sums = self.entries.get((day, model))
-        if sums is None:
-            if len(self.entries) == ENTRIES_MAX:
-                raise InvalidRequest(
-                    f"The bill has more than {ENTRIES_MAX} days and models.", param="file"
-                )
-            sums = self.entries[day, model] = dict.fromkeys(figures, Decimal(0))
-        for figure, value in figures.items():
-            sums[figure] = exact_sum(sums[figure], value)
-
-
-def exact_sum(one: Decimal, other: Decimal) -> Decimal:
-    return _EXACT.add(one, other)
-
-
-def exact_difference(one: Decimal, other: Decimal) -> Decimal:
-    return _EXACT.subtract(one, other)
-
-
-def usd_of(picousd: int) -> Decimal:
-    return _EXACT.scaleb(Decimal(picousd), -_PICOUSD_DIGITS)
-
-
-def exact_product(one: Decimal, other: Decimal) -> Decimal:
-    return _EXACT.multiply(one, other)
+    figures: tuple[Figure, ...]
+    # The day, the provider's name of the model, and the amounts of the figures.
+    lines: Iterable[tuple[int, str, list[Decimal]]]
 
 
 def read_bill(lines: Iterable[str], columns: BillColumns) -> Bill:
-    """Reads line by line: only the sums are kept."""
-    reader = csv.reader(lines, strict=True)
+    """Reads line by line, while the lines of the bill are used."""
+    return Bill(tuple(columns.figures), _lines(csv.reader(lines, strict=True), columns))
+
+
+def _lines(
+    reader: Iterator[list[str]], columns: BillColumns
+) -> Iterator[tuple[int, str, list[Decimal]]]:
     rows = _rows(reader)
     header = next(rows, None)
     if header is None:
         raise InvalidRequest("The file is empty.", param="file")
     # Some programs begin the file with a byte order mark.
     header[0] = header[0].removeprefix("\ufeff")
-    at = {name: _place(header, name) for name in _named(columns)}
-    bill = Bill()
+    day_at, model_at = _place(header, columns.day), _place(header, columns.model)
+    places = [(figure, name, _place(header, name)) for figure, name in columns.figures.items()]
+    is_empty = True
     for row in rows:
         if not any(row):
             continue
         if len(row) != len(header):
             raise _wrong(reader, f"has {len(row)} columns, the header has {len(header)}")
-        figures = {
-            figure: _number(reader, figure, name, row[at[name]])
-            for figure, name in columns.figures.items()
-        }
-        day = _day(reader, columns.day, row[at[columns.day]])
-        model = row[at[columns.model]].strip()
+        amounts = [_number(reader, figure, name, row[at]) for figure, name, at in places]
+        day, model = _day(reader, columns.day, row[day_at]), row[model_at].strip()
         if not model:
             raise _wrong(reader, f"column {columns.model}: there is no model")
-        bill.add(day, model, figures)
-        bill.lines += 1
-    if not bill.lines:
+        is_empty = False
+        yield day, model, amounts
+    if is_empty:
         raise InvalidRequest("The file has a header and no lines.", param="file")
-    return bill
 
 
 def _rows(reader: Iterator[list[str]]) -> Iterator[list[str]]:
@@ -127,10 +91,6 @@ def _rows(reader: Iterator[list[str]]) -> Iterator[list[str]]:
         raise _wrong(reader, f"is not CSV: {exc}") from exc
     except UnicodeDecodeError as exc:
         raise _wrong(reader, "is not UTF-8 text") from exc
-
-
-def _named(columns: BillColumns) -> list[str]:
-    return [columns.day, columns.model, *columns.figures.values()]
 
 
 def _place(header: list[str], name: str) -> int:
