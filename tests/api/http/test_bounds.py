@@ -320,6 +320,19 @@ async def test_two_organizations_with_bodies_that_never_end_leave_room(
         assert (await quiet.chat(messages=_saying("x" * 100_000))).status_code == 200
 
 
+async def test_a_body_that_has_not_arrived_takes_no_room(scripted: ScriptedGateway) -> None:
+    """The four bodies together exceed what one key may have, but they arrive one after the other."""
+    body = json.dumps(chat_body()).encode().ljust(1 << 20)
+    async with AsyncExitStack() as stack:
+        connections = []
+        for _ in range(4):
+            connections.append(await stack.enter_async_context(raw_connection(scripted.gateway)))
+            await connections[-1].send(_declared(scripted.tenant, len(body)), body[:1])
+        for connection in connections:
+            await connection.send(body[1:])
+            assert (await connection.answer()).status == 200
+
+
 async def _one_is_refused(connections: list[RawConnection]) -> None:
     """Which one depends on the order in which their bytes arrive."""
     answers = [
